@@ -1,6 +1,6 @@
 """The fault ``response_lost_by_proxy``, as the runner injects it: Toxiproxy swallows a response that its sender holds.
 
-``chaos/live/node_side/proxied_losses.py`` has the sender's side, with the order of the steps. A hit counts once its
+``chaos/interceptor/held_responses.py`` has the sender's side, with the order of the steps. A hit counts once its
 sender has seen that the connection was closed while the toxic was on: ``limit_data`` with 0 bytes passes nothing, and
 closes each connection on which a response comes.
 """
@@ -50,7 +50,7 @@ class ProxiedLosses:
             return []
         rows = [held.pop(key) for key in map(tuple, keys) if key in held]
         on_ms = (self._now_us() - window.since_us) / 1000
-        story = f"held until {window.link.name} had toxic {TOXIC} (limit_data 0), on for {on_ms:.0f} ms from "
+        story = f"held until {window.link.proxy.name} had toxic {TOXIC} (limit_data 0), on for {on_ms:.0f} ms from "
         story += f"{window.since_us} us on; its connection was closed with nothing passed on"
         self._close(node)
         return [replace(row, until_us=self._now_us(), detail=f"{row.detail} {story}".strip()) for row in rows]
@@ -71,13 +71,21 @@ class ProxiedLosses:
             self._close(node)
 
     def _open(self, node: int) -> None:
-        link = self._links.between("client", node)
+        front = self._links.fronts.get(node)
+        link = self._links.between("client", node) if front is None else front.link
         assert link is not None, f"no proxy leads clients to node-{node}"
         poison(link, TOXIC, "limit_data", "downstream", {"bytes": 0})
         self._windows[node] = Window(link, self._now_us())
-        self._order(node, {"toxic": True})
+        self._tell(node, True)
 
     def _close(self, node: int) -> None:
         cure(self._windows.pop(node).link, TOXIC, "downstream")
         self._closed_us[node] = self._now_us()
-        self._order(node, {"toxic": False})
+        self._tell(node, False)
+
+    def _tell(self, node: int, is_on: bool) -> None:
+        front = self._links.fronts.get(node)
+        if front is None:
+            self._order(node, {"toxic": is_on})
+        else:
+            front.toxic(is_on)

@@ -146,6 +146,10 @@ class Conversation:
             self._client.write(frame)
             self._pump_down()
 
+    def pump_answers(self) -> None:
+        """Passes on what had to wait."""
+        self._pump_down()
+
     def forward(self, request: Request, label: Label) -> None:
         """Passes a request on."""
         if self.closed or self._node is None:
@@ -236,7 +240,7 @@ class Conversation:
     # Answers
 
     def _pump_down(self) -> None:
-        while not (self.closed or self._held_down or self._client_full):
+        while not (self.closed or self._held_down or self._client_full or self._front.held.waits):
             try:
                 if not self._step_down():
                     break

@@ -35,10 +35,12 @@ class ProxyFaultActions:
         self._loop = loop
         self._process = process
         self._has_paused = False
+        self._last_row: FaultRow | None = None
         self._report = report
         self._missed = missed
 
     def report(self, row: FaultRow) -> None:
+        self._last_row = row
         if row.kind in NEED_A_PROCESS and self._process() == NO_PROCESS:
             self._missed(row)
         else:
@@ -69,7 +71,10 @@ class ProxyFaultActions:
             found.discard()
 
     def lose_by_proxy(self, reply: Reply) -> None:
-        raise AssertionError(f"no Toxiproxy stands between this proxy and connection {reply.connection}")
+        conversation = self._front.conversations.get(reply.connection)
+        if conversation is not None and self._last_row is not None:
+            conversation.hold_answer()
+            self._front.held.hold(self._last_row, reply)
 
     def deliver_later(self, event: Event, delay_us: int) -> None:
         if isinstance(event, Request):

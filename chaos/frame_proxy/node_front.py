@@ -11,7 +11,7 @@ from functools import partial
 from random import Random
 from typing import Any, Protocol, cast
 
-from chaos.frame_proxy.conversation import Conversation, Pipe
+from chaos.frame_proxy.conversation import Conversation, Pipe, bytes_of
 from chaos.frame_proxy.frames import (
     LENGTH_BYTES,
     MOST_FRAME_BYTES,
@@ -25,6 +25,7 @@ from chaos.frame_proxy.frames import (
 from chaos.frame_proxy.recorder import Entry, FrameRecorder, RequestLog, Sent, reads_lines
 from chaos.interceptor.actions import FaultActions
 from chaos.interceptor.frame_faults import FrameFaults
+from chaos.interceptor.held_responses import HeldResponses, LostKeys
 from chaos.interceptor.raw_frames import RawFrame
 from chaos.interceptor.rules import AT_THE_REQUESTER, HitCounter, Rule, RuleBook, matches_frame, matches_peer_reply
 from reference_broker.core.events import Close, Closed, Event, Reply, Request
@@ -54,6 +55,7 @@ class ProxyServices(Protocol):
     def role_of(self, node: int) -> str: ...
     def complain(self, sentence: str) -> None: ...
     def later(self, delay_s: float, action: Callable[[], None]) -> None: ...
+    def lost_by_proxy(self, node: int, lost: LostKeys) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,16 @@ class NodeFront:
         self._is_reached = True
         self._hit_counter = hit_counter
         self._requester: RequesterFaults | None = None
+        self.held = HeldResponses(self._send_held, partial(services.lost_by_proxy, node), self._pump_all)
+
+    def _send_held(self, reply: Reply) -> None:
+        conversation = self.conversations.get(reply.connection)
+        if conversation is not None:
+            conversation.release_answer(bytes_of(reply))
+
+    def _pump_all(self) -> None:
+        for conversation in list(self.conversations.values()):
+            conversation.pump_answers()
 
     def take_actions(
         self, actions: FaultActions, random: Random, requester_actions: FaultActions | None = None
@@ -133,6 +145,7 @@ class NodeFront:
         self.conversations.pop(conversation.connection, None)
         self._moment()
         self._faults.closed(conversation.connection)
+        self.held.closed(conversation.connection)
 
     def lingers(self, pipe: Pipe) -> None:
         """Sees to it that a connection ends, even if nobody reads what was written."""

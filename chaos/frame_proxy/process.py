@@ -19,6 +19,7 @@ import msgspec
 from chaos.frame_proxy.command import new_loop
 from chaos.frame_proxy.proxy import Node, Pair, Proxy, ProxyPlan
 from chaos.frame_proxy.rules_file import BETWEEN_NODES, PLACES
+from chaos.interceptor.held_responses import LostKeys
 from chaos.interceptor.rules import Rule, between_nodes, rules_of
 from chaos.live.fault_selection import select_live_faults
 from chaos.live.processes import READY_LIMIT_S, Child
@@ -30,6 +31,7 @@ from scenarios.outside import from_outside
 
 FAULT = "fault"
 READY = "ready"
+LOST_BY_PROXY = "lost_by_proxy"
 LOOK_EVERY_S = 0.05
 
 
@@ -58,8 +60,15 @@ class Spec(msgspec.Struct):
 class ProxyProcess(Child):
     """Starts the process. ``fronts`` are HOST:PORT before each node and on each link. Raises SetupError, NodeDied."""
 
-    def __init__(self, spec: Spec, log: Path, hit: Callable[[FaultRow], None]) -> None:
+    def __init__(
+        self,
+        spec: Spec,
+        log: Path,
+        hit: Callable[[FaultRow], None],
+        lost: Callable[[int, LostKeys], None] = lambda *_: None,
+    ) -> None:
         self._hit = hit
+        self._lost = lost
         self._told = threading.Event()
         self.fronts: list[str] = []
         words = [sys.executable, "-m", "chaos.frame_proxy.process", msgspec.json.encode(spec).decode()]
@@ -76,6 +85,8 @@ class ProxyProcess(Child):
             self._told.set()
         if FAULT in line:
             self._hit(FaultRow(*line[FAULT]))
+        if LOST_BY_PROXY in line:
+            self._lost(*line[LOST_BY_PROXY])
 
 
 def frame_rules(spec: Spec) -> Sequence[Rule]:
@@ -115,8 +126,11 @@ async def _serve(spec: Spec) -> None:
         roles_are_told=spec.roles_are_told,
         origin_us=spec.origin_us,
         processes=spec.processes,
+        behind_toxiproxy=True,
     )
-    proxy = Proxy(plan, lambda row: _tell({FAULT: list(row.values())}))
+    proxy = Proxy(
+        plan, lambda row: _tell({FAULT: list(row.values())}), lambda node, lost: _tell({LOST_BY_PROXY: [node, lost]})
+    )
     proxy.load_from(2**62)  # Nothing strikes before the load.
 
     def listen() -> None:
@@ -141,6 +155,8 @@ def _obey(proxy: Proxy, order: Mapping[str, Any]) -> None:
         proxy.take_role(*order["role"])
     for node, process in order.get("processes", {}).items():
         proxy.has_process(int(node), process)
+    if "toxic" in order:
+        proxy.toxic(*order["toxic"])
     if order.get("disarm"):
         proxy.disarm()
 

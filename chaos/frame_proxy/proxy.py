@@ -13,6 +13,7 @@ from chaos.frame_proxy.frames import MOST_FRAME_BYTES
 from chaos.frame_proxy.node_front import Address, NodeFront
 from chaos.frame_proxy.recorder import FrameRecorder, RequestLog
 from chaos.frame_proxy.rules_file import why_not
+from chaos.interceptor.held_responses import LostKeys
 from chaos.interceptor.rules import Rule, RuleBook, SharedHitCounter, settled
 from chaos.seeds import random_for
 from reference_broker.serve.listeners import bound_port, listening_socket, parse_address, shown_address
@@ -73,12 +74,19 @@ class ProxyPlan:
     seed: int = 1
     origin_us: int | None = None
     most_frame_bytes: int = MOST_FRAME_BYTES
+    behind_toxiproxy: bool = False
 
 
 class Proxy:
     """Lives in one event loop, and is called only there. ``heard`` gets each hit, before its action."""
 
-    def __init__(self, plan: ProxyPlan, heard: Callable[[FaultRow], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        plan: ProxyPlan,
+        heard: Callable[[FaultRow], None] = lambda _: None,
+        lost: Callable[[int, LostKeys], None] = lambda *_: None,
+    ) -> None:
+        self._lost = lost
         self.log = RequestLog(plan.log)
         self.recorder: FrameRecorder | None = None
         self.most_frame_bytes = plan.most_frame_bytes
@@ -151,6 +159,15 @@ class Proxy:
 
     def complain(self, sentence: str) -> None:
         print(f"crucible proxy: {sentence}", file=sys.stderr, flush=True)  # noqa: T201
+
+    def lost_by_proxy(self, node: int, lost: LostKeys) -> None:
+        self._lost(node, lost)
+
+    def toxic(self, node: int, is_on: bool) -> None:
+        """Notes whether a toxic is on between clients and this proxy, in front of that node."""
+        for front in self._fronts:
+            if front.node == node and front.source is None:
+                front.held.toxic(is_on)
 
     def later(self, delay_s: float, action: Callable[[], None]) -> None:
         self._loop.call_later(delay_s, action)
@@ -256,7 +273,8 @@ class Proxy:
         """Raises ScenarioError for a rule that cannot be played here, or whose name is taken."""
         nodes = {front.node: self._processes.get(front.node, NO_PROCESS) for front in self._fronts}
         known = NODE_ROLES if self._plan.roles_are_told else PARTITION_ROLES if self._plan.topic else ()
-        wrong = why_not(fault, nodes, any(front.source is not None for front in self._fronts), known)
+        has_links = any(front.source is not None for front in self._fronts)
+        wrong = why_not(fault, nodes, has_links, known, self._plan.behind_toxiproxy)
         if fault.name in self._rules:
             wrong = "the name is taken; give each rule one of its own, or remove the other first"
         if wrong:
@@ -281,6 +299,8 @@ class Proxy:
     def disarm(self) -> None:
         """Ends all rules. What they have begun ends as planned."""
         self._disarmed = True
+        for front in self._fronts:
+            front.held.disarm()
         for book in self._books():
             book.disarm()
 

@@ -18,7 +18,6 @@ NEED_A_PROCESS = ("node_killed", "node_paused")
 INSIDE_ONLY = {
     "request_damaged": "what a node makes of damaged bytes is known only inside the node",
     "node_powered_off": "there is no machine to switch off",
-    "response_lost_by_proxy": "no Toxiproxy stands between it and its clients",
     "host_lost": "a proxy of frames cannot silence a node's links; give it at a time (at_s)",
     "clock_stepped": "there is no clock to step",
 }
@@ -61,7 +60,13 @@ def read_rule(table: Mapping[str, object]) -> Fault:
     return read_fault(Reader(table, "the rule", ""))
 
 
-def why_not(fault: Fault, nodes: Mapping[int, int | str], has_links: bool = False, roles: Collection[str] = ()) -> str:
+def why_not(
+    fault: Fault,
+    nodes: Mapping[int, int | str],
+    has_links: bool = False,
+    roles: Collection[str] = (),
+    behind_toxiproxy: bool = False,
+) -> str:
     """Returns why a proxy cannot play the fault, or nothing. ``nodes`` are the node IDs with their processes
     (``fault_actions.ProxyFaultActions``), 0 for none. ``has_links`` says that it stands on links between nodes, too,
     and is told the roles of their ends. ``roles`` are those of nodes that it knows."""
@@ -70,6 +75,10 @@ def why_not(fault: Fault, nodes: Mapping[int, int | str], has_links: bool = Fals
         return f"{place} needs what a proxy does not see; it knows on = 'request' and on = 'reply'"
     if fault.kind in INSIDE_ONLY:
         return f"{fault.kind} cannot be done by a proxy: {INSIDE_ONLY[fault.kind]}"
+    if fault.kind == "response_lost_by_proxy" and not behind_toxiproxy:
+        return (
+            "response_lost_by_proxy needs Toxiproxy in front of the proxy, as only a run has it; give response_dropped"
+        )
     if fault.on == AT_THE_REQUESTER and fault.kind == "response_duplicated":
         return "response_duplicated cannot be done at a peer_reply: a link carries the answer to a request once"
     if between_nodes(fault):

@@ -11,8 +11,10 @@ from pathlib import Path
 from chaos.frame_proxy.process import FAULT, ProxyProcess, Spec
 from chaos.frame_proxy.proxy import Node, Pair
 from chaos.frame_proxy.rules_file import PLACES
+from chaos.interceptor.held_responses import LostKeys
 from chaos.interceptor.rules import at_a_link, between_nodes
 from chaos.live.fleet import Way
+from chaos.live.links import Links
 from chaos.live.quorum import Dial
 from chaos.live.run_folder import RunFolder
 from reports.rows import FaultRow
@@ -38,7 +40,8 @@ class Frames:
 
     def __init__(self, spec: Spec, log: Path) -> None:
         self._hits: queue.SimpleQueue[FaultRow] = queue.SimpleQueue()
-        self._process = ProxyProcess(spec, log, self._hits.put)
+        self._lost: queue.SimpleQueue[tuple[int, LostKeys]] = queue.SimpleQueue()
+        self._process = ProxyProcess(spec, log, self._hits.put, lambda node, lost: self._lost.put((node, lost)))
         self.check = self._process.check
         self._roles: dict[int, str] = {}
         self._processes: dict[int, int | str] = dict(spec.processes)
@@ -69,6 +72,14 @@ class Frames:
             except queue.Empty:
                 return
 
+    def lost(self) -> Iterator[tuple[int, LostKeys]]:
+        """Yields the responses that Toxiproxy has lost since the last call, by node."""
+        while True:
+            try:
+                yield self._lost.get_nowait()
+            except queue.Empty:
+                return
+
     def close(self) -> None:
         self._process.terminate()
         self._process.close()
@@ -92,6 +103,7 @@ class ExternalFrames(Frames):
         seed: int,
         origin_us: int,
         roles_are_told: bool,
+        links: Links,
     ) -> None:
         spec = Spec(
             [(each.node_id, each.host, each.port) for each in nodes],
@@ -106,7 +118,16 @@ class ExternalFrames(Frames):
             processes=dict(processes),
         )
         super().__init__(spec, folder.logs / "frame-proxy.log")
-        self.way = replace(way, dial=dict(zip(way.bootstrap, self._process.fronts, strict=True)))
+        reached = fronts = self._process.fronts
+        if any(fault.kind == "response_lost_by_proxy" for fault in scenario.faults):
+            reached = [self._behind(links, node, front) for node, front in enumerate(fronts)]
+        # Metadata names the fronts, so clients dial these, too.
+        known = (*zip(fronts, reached, strict=True), *zip(way.bootstrap, reached, strict=True))
+        self.way = replace(way, dial=dict(known))
+
+    def _behind(self, links: Links, node: int, front: str) -> str:
+        """Puts Toxiproxy between clients and the front of a node. Returns where."""
+        return links.add_front(node, front, lambda is_on: self._process.order(toxic=[node, is_on])).listen
 
 
 class LinkFrames(Frames):

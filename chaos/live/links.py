@@ -1,6 +1,6 @@
 """The links of a live cluster: one Toxiproxy proxy for each directed link, node to node and clients to node."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -35,12 +35,22 @@ def link_name(dialler: Dialler, node: int, port: str = "") -> str:
     return f"{name}-{port}" if port else name
 
 
+@dataclass(frozen=True, slots=True)
+class Front:
+    """A proxy between clients and a frame proxy. ``toxic`` tells the frame proxy whether a toxic is on."""
+
+    link: Link
+    toxic: Callable[[bool], None]
+
+
 class Links:
     """All proxies of one run."""
 
     def __init__(self, client: Toxiproxy) -> None:
         self._client = client
         self.by_name: dict[str, Link] = {}
+        self.fronts: dict[int, Front] = {}
+        """By node. No fault of a link hits these."""
 
     def add(self, dialler: Dialler, node: int, upstream: str, listen: str = ANY_PORT, port: str = "") -> Link:
         """Makes the proxy of one link to the node at ``upstream``. Raises SetupError if ``listen`` is taken."""
@@ -50,6 +60,14 @@ class Links:
         except ToxiproxyError as failure:
             raise SetupError(f"Toxiproxy cannot listen on {listen}: give another port ({failure}).") from failure
         link = self.by_name[name] = Link(dialler, node, proxy.listen, proxy, port)
+        return link
+
+    def add_front(self, node: int, upstream: str, toxic: Callable[[bool], None]) -> Link:
+        """Makes a proxy between clients and a frame proxy at ``upstream``."""
+        name = f"front-{link_name('client', node)}"
+        proxy = self._client.create(upstream, name, ANY_PORT)
+        link = Link("client", node, proxy.listen, proxy, "front")
+        self.fronts[node] = Front(link, toxic)
         return link
 
     def between(self, dialler: Dialler, node: int) -> Link | None:

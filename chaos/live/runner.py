@@ -27,7 +27,7 @@ from chaos.live.fleet import ANSWERS, Fleet, Way
 from chaos.live.frame_proxies import FAULT, Frames, LinkFrames, has_link_rules
 from chaos.live.links import Links
 from chaos.live.local_cluster import ClusterPlan, Member, addresses_of, started
-from chaos.live.node_side.evidence import ROLE
+from chaos.live.node_side.evidence import LOST_BY_PROXY, ROLE
 from chaos.live.quorum import Dial
 from chaos.live.run_folder import RunFolder, gave_sessions
 from chaos.live.sampler import Sampler
@@ -379,6 +379,9 @@ class LiveRun:
             for row in frames.hits():
                 assert self._fault_scheduler is not None
                 self._fault_scheduler.evidence_line(int(row.target.removeprefix("node-")), {FAULT: list(row.values())})
+            for node, lost in frames.lost():
+                assert self._fault_scheduler is not None
+                self._fault_scheduler.evidence_line(node, {LOST_BY_PROXY: lost})
 
     def _await(self, fleet: Fleet, event: str, limit_s: float) -> int:
         """Waits until the fleet tells this event. Returns when it did, in microseconds since the run's start."""

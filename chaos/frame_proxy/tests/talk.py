@@ -9,6 +9,7 @@ from chaos.frame_proxy.fault_actions import ProxyFaultActions
 from chaos.frame_proxy.frames import MOST_FRAME_BYTES, Bytes
 from chaos.frame_proxy.node_front import Address, NodeFront
 from chaos.frame_proxy.recorder import Entry, FrameRecorder, RequestLog
+from chaos.interceptor.held_responses import LostKeys
 from chaos.interceptor.rules import Rule, SharedHitCounter
 from reports.rows import FaultRow
 
@@ -93,6 +94,9 @@ class ProxyServices:
 
     def complain(self, sentence: str) -> None:
         self.complaints.append(sentence)
+
+    def lost_by_proxy(self, node: int, lost: LostKeys) -> None:
+        """Reports to nobody."""
 
     def later(self, delay_s: float, action: Callable[[], None]) -> None:
         self.lingering.append((delay_s, action))

@@ -33,6 +33,8 @@ def test_a_rule_is_read_from_json() -> None:
         ({"on": "peer_reply", "kind": "response_delayed"}, "on = 'peer_reply' needs"),
         ({"on": "request", "kind": "request_damaged"}, "request_damaged cannot be done by a proxy"),
         ({"kind": "node_powered_off"}, "there is no machine to switch off"),
+        ({"kind": "host_lost"}, "a proxy of frames cannot silence a node's links"),
+        ({"kind": "response_lost_by_proxy"}, "needs Toxiproxy in front of the proxy"),
         ({"node": "leader"}, "does not know what role a node has: give a node's number"),
         ({"match": {"role": "follower"}}, "match.role is 'follower'"),
         ({"match": {"role": "peer"}}, "other nodes do not come through the proxy"),

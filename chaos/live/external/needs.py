@@ -102,7 +102,9 @@ def _of_fault(fault: Fault, wanted: Chosen, nodes: int) -> str:
     """Returns what a fault needs and the target lacks, or nothing."""
     if not fault.timed:
         process = STRIKE if not _lacks_process(fault.kind, wanted) else 0
-        told = why_not(fault, dict.fromkeys(range(nodes), process), _has_links(wanted), NODE_ROLES)
+        told = why_not(
+            fault, dict.fromkeys(range(nodes), process), _has_links(wanted), NODE_ROLES, behind_toxiproxy=True
+        )
         return _beyond(fault, wanted, nodes) or told
     if not KINDS[fault.kind].is_external:
         return f"{fault.kind} needs what only our own broker's process has"

@@ -86,6 +86,7 @@ class ExternalRun:
             self._seed,
             self._origin_us,
             cluster.seen is not None,
+            links,
         )
         for address, dialled in frames.way.dial.items():
             self._progress(f"before that, frames to {address} pass {dialled}")

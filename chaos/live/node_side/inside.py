@@ -14,15 +14,15 @@ from chaos.hooks.metadata_digest import ROW, Published, Watch
 from chaos.hooks.presets import presets_for
 from chaos.hooks.trace import PassiveHook, TraceRecorder
 from chaos.interceptor.frame_faults import RequestStream
+from chaos.interceptor.held_responses import HeldResponses
 from chaos.interceptor.interceptor import Interceptor
 from chaos.interceptor.raw_frames import request_frame
 from chaos.interceptor.roles import role_of, topic_of_roles
 from chaos.interceptor.rules import FileHitCounter, at_a_link, rules_for
 from chaos.interceptor.watched_disk import WatchedDisk, WriteFault
 from chaos.live.node_side.checks_inside import ChecksInside
-from chaos.live.node_side.evidence import DISK, FAULT, ROLE, Evidence
+from chaos.live.node_side.evidence import DISK, FAULT, LOST_BY_PROXY, ROLE, Evidence
 from chaos.live.node_side.fetch_costs import FetchCosts, measure_waiting
-from chaos.live.node_side.proxied_losses import ProxiedLosses
 from chaos.live.run_folder import TraceSpool, costs_beside
 from chaos.seeds import random_for
 from reference_broker.core.events import Effect, Event, Hooks, Note, Reply, Request
@@ -143,12 +143,14 @@ class Inside:
         self._hooks: list[Hooks] = []
         self._interceptor: Interceptor | None = None
         self._disk_faults: DiskFaults | None = None
-        self._losses: ProxiedLosses | None = None
+        self._losses: HeldResponses | None = None
 
     def attach(self, actions: DriverFaultActions, disk: Disk) -> Attached:
         spec, cluster = self._spec, self._scenario.cluster
         rules = rules_for(self._scenario, spec.node_id, random_for(spec.seed, "rules"))
-        losses = self._losses = ProxiedLosses(lambda reply: actions.reply_later(reply, 0), self._evidence)
+        losses = self._losses = HeldResponses(
+            lambda reply: actions.reply_later(reply, 0), lambda lost: self._evidence.tell(LOST_BY_PROXY, lost)
+        )
         self._interceptor = Interceptor(
             spec.node_id,
             [rule for rule in rules if not at_a_link(rule)],
@@ -232,7 +234,7 @@ class RoleTeller(PassiveHook):
 class ReportingFaultActions:
     """Implements chaos.interceptor.actions.FaultActions: the driver's own, with the report going to the pipe."""
 
-    def __init__(self, actions: DriverFaultActions, evidence: Evidence, losses: ProxiedLosses) -> None:
+    def __init__(self, actions: DriverFaultActions, evidence: Evidence, losses: HeldResponses) -> None:
         self._evidence = evidence
         self._losses = losses
         self._last_row: FaultRow | None = None

@@ -1,7 +1,5 @@
 """The fault ``host_lost`` with real processes: nobody sees the connections of a killed node close."""
 
-import os
-import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -15,6 +13,7 @@ import pytest
 from bench.ports import free_port
 from chaos.faults import host_lost
 from chaos.faults.timed import Ended
+from chaos.live.external.tests.small_targets import elsewhere
 from chaos.live.links import Link, Links, poison
 from chaos.live.processes import Child
 from chaos.live.runner import play
@@ -197,15 +196,6 @@ def test_a_node_that_was_dead_before_is_no_lost_host(one: OneNode) -> None:
     assert ended.evidence == ""
 
 
-ELSEWHERE = """
-title = "A broker that shell commands reach"
-addresses = ["{listen}"]
-
-[commands]
-start = "{start}"
-alive = "kill -0 $(cat {folder}/pid)"
-kill = "kill -9 $(cat {folder}/pid)"
-"""
 ALONE = """
 [load]
 seconds = 6
@@ -233,17 +223,9 @@ restart_after_s = 3
 
 
 def test_the_host_of_a_node_that_shell_commands_reach_vanishes(tmp_path: Path) -> None:
-    listen = f"127.0.0.1:{free_port()}"
-    start = tmp_path / "start.sh"
-    serve = f"'{sys.executable}' -m reference_broker.serve.main --listen {listen} --data '{tmp_path}/data'"
-    start.write_text(f"setsid {serve} > {tmp_path}/log 2>&1 < /dev/null & echo $! > {tmp_path}/pid")
-    target = tmp_path / "elsewhere.toml"
-    target.write_text(ELSEWHERE.format(listen=listen, start=f"sh {start}", folder=tmp_path))
     scenario = from_outside(load(written(tmp_path, "alone", text_of("Vanishes", 10, ALONE, 50))))
-    try:
-        folder = play(scenario, tmp_path / "run", seed=1, target=str(target), progress=print).path
-    finally:
-        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+    with elsewhere(tmp_path) as target:
+        folder = play(scenario, tmp_path / "run", seed=1, target=target, progress=print).path
     manifest = read_manifest(folder)
     assert manifest.crash == ""
     assert manifest.expectations.faults == ("lost",)

@@ -7,10 +7,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from chaos.faults import proxied_losses
+from chaos.live.external.tests.small_targets import elsewhere
 from chaos.live.runner import play
 from chaos.live.tests.small_scenario import faults_of, text_of, written
 from reports.manifest import read_manifest
 from scenarios.loader import load
+from scenarios.outside import from_outside
 
 pytestmark = pytest.mark.live
 
@@ -49,6 +51,14 @@ def played(folder: Path) -> Path:
     return play(load(path), folder / "run", seed=1, progress=print).path
 
 
+def test_in_front_of_a_broker_elsewhere_the_frame_proxy_holds_them(tmp_path: Path) -> None:
+    scenario = from_outside(load(written(tmp_path, "lost", text_of("Toxiproxy loses answers", 10, LOAD, 50, FAULT))))
+    with elsewhere(tmp_path) as target:
+        folder = play(scenario, tmp_path / "run", seed=1, target=target, progress=print).path
+    assert read_manifest(folder).crash == ""
+    assert_lost(folder, "front-client-node-0")
+
+
 def operations(folder: Path) -> list[dict[str, Any]]:
     files = (folder / "history").glob("operations*.parquet")
     return [row for path in files for row in pq.read_table(path).to_pylist()]
@@ -57,17 +67,21 @@ def operations(folder: Path) -> list[dict[str, Any]]:
 def test_toxiproxy_swallows_the_held_answers_and_no_others(tmp_path: Path) -> None:
     folder = played(tmp_path)
     assert read_manifest(folder).crash == ""
+    assert_lost(folder, "client-node-0")
+
+
+def assert_lost(folder: Path, link: str) -> None:
     rows = faults_of(folder)
     assert len(rows) == 12
     for row in rows:
         assert "toxic swallow (limit_data 0)" in row["detail"]
-        assert "client-node-0" in row["detail"]
+        assert f"until {link} had" in row["detail"]
     lost = [each for each in operations(folder) if each["error"] == "disconnected"]
     for row in rows:
         assert any(
             each["process"] == row["client_id"]
             and each["session_epoch"] == row["session_epoch"]
-            and each["invoke_us"] <= row["at_us"] <= each["complete_us"] <= row["until_us"] + 100_000
+            and each["invoke_us"] <= row["at_us"] <= each["complete_us"] <= row["until_us"] + 2_000_000
             for each in lost
         )
     assert len(lost) <= len(rows) + 2, "hardly any other response was lost"

@@ -1,4 +1,6 @@
-"""Responses that Toxiproxy shall lose: the node holds them until a toxic is on the clients' link, and sends them then.
+"""Responses that Toxiproxy shall lose: their sender holds them until a toxic is on the way to the clients.
+
+The sender is a live node, or the frame proxy in front of one.
 
 1. A rule hits a response (fault ``response_lost_by_proxy``). It is held here, and the runner reads its row.
 2. The runner adds the toxic and orders ``toxic = true``. The held responses are sent, and the toxic swallows them and
@@ -11,23 +13,39 @@ From the first hold to the end all other responses to clients wait too, because 
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
-from chaos.hooks.trace import PassiveHook
-from chaos.live.node_side.evidence import LOST_BY_PROXY, Evidence
 from reference_broker.core.events import Closed, Effect, Event, Reply
 from reference_broker.ports.node_ports import Now
 from reports.rows import FaultRow
 
 CLOSE_LIMIT_S = 1.0
 """A response whose connection is still open after this time has passed, whatever the toxic should have done."""
+LostKeys: TypeAlias = list[tuple[str, int, str]]
+"""Fault, hit and client ID of each lost response."""
 
 
-class ProxiedLosses(PassiveHook):
-    """``send`` sends a reply without passing the hooks again. This hook comes behind the interceptor's."""
+def pass_none() -> None:
+    """For a sender whose other responses wait here."""
 
-    def __init__(self, send: Callable[[Reply], None], evidence: Evidence) -> None:
+
+class HeldResponses:
+    """Implements core.events.Hooks, for a node: it comes behind the interceptor. All methods but ``toxic`` and
+    ``disarm`` are called in the sender's event loop.
+
+    ``send`` sends a reply without passing the hooks again, and ``tell`` takes the evidence. ``let_pass`` is called when
+    other responses may pass again, for a sender that asks ``waits`` itself.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[Reply], None],
+        tell: Callable[[LostKeys], None],
+        let_pass: Callable[[], None] = pass_none,
+    ) -> None:
         self._send = send
-        self._evidence = evidence
+        self._tell = tell
+        self._let_pass = let_pass
         self._loop: asyncio.AbstractEventLoop | None = None
         self._held: dict[int, tuple[FaultRow, Reply]] = {}  # by connection; a connection has one response at a time
         self._sent: dict[int, FaultRow] = {}
@@ -35,8 +53,6 @@ class ProxiedLosses(PassiveHook):
         self._others: list[Reply] = []
         self._is_poisoned = False
         self._is_over = False
-
-    # In the node's thread.
 
     def hold(self, row: FaultRow, reply: Reply) -> None:
         """Takes a response that a rule has hit. ``row`` is the evidence of that hit."""
@@ -46,25 +62,36 @@ class ProxiedLosses(PassiveHook):
         else:
             self._held[reply.connection] = (row, reply)
 
+    @property
+    def waits(self) -> bool:
+        """Returns whether other responses to clients must wait."""
+        return bool(self._held) or self._is_poisoned
+
+    def closed(self, connection: int) -> None:
+        """Notes the end of a connection. That of a held response was ended by its client."""
+        self._held.pop(connection, None)
+        row = self._sent.pop(connection, None)
+        if row is not None:
+            self._lost.append(row)
+            self._tell_if_done()
+
     def before(self, now: Now, event: Event) -> Sequence[Event]:  # noqa: ARG002
         if isinstance(event, Closed):
-            self._held.pop(event.connection, None)  # Its client has left by itself.
-            row = self._sent.pop(event.connection, None)
-            if row is not None:
-                self._lost.append(row)
-                self._report_if_done()
+            self.closed(event.connection)
         return (event,)
 
     def after(self, now: Now, event: Event, effects: Sequence[Effect]) -> Sequence[Effect]:  # noqa: ARG002
-        if not self._held and not self._is_poisoned:
+        if not self.waits:
             return effects
         passed: list[Effect] = []
         for effect in effects:
-            waits = isinstance(effect, Reply) and effect.tag.role == "client"
-            (self._others if waits else passed).append(effect)  # type: ignore[arg-type]
+            if isinstance(effect, Reply) and effect.tag.role == "client":
+                self._others.append(effect)
+            else:
+                passed.append(effect)
         return passed
 
-    # Orders of the runner, in a thread of their own.
+    # Orders of the runner, from any thread.
 
     def toxic(self, is_on: bool) -> None:
         if self._loop is not None:
@@ -74,7 +101,7 @@ class ProxiedLosses(PassiveHook):
         """Notes that the load is over. Nothing is held any more."""
         self._is_over = True
         if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._release_all)
+            self._loop.call_soon_threadsafe(self._release)
 
     def _toxic_added(self) -> None:
         assert self._loop is not None
@@ -84,30 +111,31 @@ class ProxiedLosses(PassiveHook):
             self._sent[connection] = row
             self._send(reply)
         self._loop.call_later(CLOSE_LIMIT_S, self._no_longer, list(held))
-        self._report_if_done()
+        self._tell_if_done()
 
     def _no_longer(self, connections: Sequence[int]) -> None:
-        if any(self._sent.pop(each, None) is not None for each in connections):
-            self._report_if_done()
+        late = [self._sent.pop(each, None) for each in connections]
+        if any(late):
+            self._tell_if_done()
 
-    def _report_if_done(self) -> None:
+    def _tell_if_done(self) -> None:
         if self._is_poisoned and not self._sent:
             lost, self._lost = self._lost, []
-            self._evidence.tell(LOST_BY_PROXY, [[row.name, row.hit, row.client_id] for row in lost])
+            self._tell([(row.name, row.hit, row.client_id) for row in lost])
 
     def _toxic_removed(self) -> None:
         self._is_poisoned = False
-        self._release_all()
+        self._release()
 
-    def _release_all(self) -> None:
+    def _release(self) -> None:
         """Sends what waits behind the toxic. Responses that rules have hit since then are held on, unless the load is
         over."""
         if self._is_poisoned:
             return
-        others, self._others = self._others, []
-        for reply in others:
-            self._send(reply)
+        held = {}
         if self._is_over:
             held, self._held = self._held, {}
-            for _, reply in held.values():
-                self._send(reply)
+        others, self._others = self._others, []
+        for reply in (*others, *(reply for _, reply in held.values())):
+            self._send(reply)
+        self._let_pass()
