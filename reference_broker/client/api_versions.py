@@ -73,7 +73,7 @@ class Announced:
     _newest: dict[tuple[str, int], dict[int, int]] = field(default_factory=dict)
 
     def learn(self, host: str, port: int, body: object) -> None:
-        """Learn from one node's answer to ApiVersions."""
+        """Learn from one node's response to ApiVersions."""
         answer = cast("ApiVersionsResponse", body)
         self._newest[host, port] = {int(each.api_key): int(each.max_version) for each in answer.api_keys}
         epoch = int(answer.finalized_features_epoch)

@@ -35,7 +35,7 @@ class AbortedBatches:
         self._to_come = sorted(((each.first_offset, each.producer_id) for each in self.transactions), reverse=True)
 
     def drops(self, header: BatchHeader, batch: Buffer) -> bool:
-        """Return whether this batch, the next of the answer, belongs to an aborted transaction. Markers do not."""
+        """Return whether this batch, the next of the response, belongs to an aborted transaction. Markers do not."""
         if not header.is_transactional:
             return False
         while self._to_come and self._to_come[-1][0] <= header.last_offset:
@@ -64,7 +64,7 @@ def remembered_after(position: int, horizon: int) -> int:
 
 
 class TakenBatch(NamedTuple):
-    """One batch of an answer. ``data`` holds its bytes. The reader must skip records below ``from_offset``."""
+    """One batch of a response. ``data`` holds its bytes. The reader must skip records below ``from_offset``."""
 
     header: BatchHeader
     data: memoryview
@@ -82,7 +82,7 @@ def _whole_batches(view: memoryview) -> Iterator[tuple[int, BatchHeader]]:
 
 
 def is_damaged(records: Buffer) -> bool:
-    """Return whether a whole batch of an answer fails its CRC.
+    """Return whether a whole batch of a response fails its CRC.
 
     This must be known before anything in its header is believed: a control batch, or one that ends before the position,
     gives no records, but moves the position or lets a later batch move it.
@@ -98,7 +98,7 @@ def is_damaged(records: Buffer) -> bool:
 class Position:
     """``offset`` is the next to read. ``leader_epoch`` is that of the last batch taken, or -1.
 
-    ``high_watermark`` and ``log_start_offset`` come from the last answer. They are -1 before any answer.
+    ``high_watermark`` and ``log_start_offset`` come from the last response. They are -1 before any response.
     """
 
     offset: int
@@ -120,7 +120,7 @@ class ConsumerState:
             known.offset, known.leader_epoch = offset, -1
 
     def take(self, where: TopicPartition, data: PartitionData) -> list[TakenBatch]:
-        """Apply one partition of an answer without error, and return the batches that are new.
+        """Apply one partition of a response without error, and return the batches that are new.
 
         A batch that is cut short at the end of the bytes is not taken. That is no error, since brokers may cut at a
         byte limit. Only lengths are checked here; ``is_damaged`` checks CRCs.

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FetchedPartition:
-    """One partition of a Fetch answer. ``before`` and ``after`` are the consumer's positions before and after the
-    answer, or -1 if there was none. ``error`` comes from the broker, or is CORRUPT_MESSAGE if the batches cannot be
+    """One partition of a Fetch response. ``before`` and ``after`` are the consumer's positions before and after the
+    response, or -1 if there was none. ``error`` comes from the broker, or is CORRUPT_MESSAGE if the batches cannot be
     read."""
 
     where: TopicPartition
@@ -36,9 +36,9 @@ class FetchedPartition:
 
 @dataclass(frozen=True, slots=True)
 class FetchAnswer:
-    """One Fetch answer, as the consumer applied it.
+    """One Fetch response, as the consumer applied it.
 
-    ``problem`` says why the whole answer cannot be used, and is None if it can. ``answered`` is the number of
+    ``problem`` says why the whole response cannot be used, and is None if it can. ``answered`` is the number of
     partitions in it. ``partitions`` holds those of them that the consumer still waited for.
     """
 
@@ -65,7 +65,7 @@ class ConsumerObserver:
     """An observer that ignores everything. The top of the file says how to write another one."""
 
     def metadata_answered(self, update: "MetadataUpdate", accepted: bool) -> None:
-        """``accepted`` is False if the answer is older than the last accepted one and is dropped (spec M-5)."""
+        """``accepted`` is False if the response is older than the last accepted one and is dropped (spec M-5)."""
 
     def offsets_wanted(self, partitions: tuple[TopicPartition, ...]) -> None:
         """The consumer begins to fetch their committed offsets."""

@@ -102,8 +102,8 @@ class HeldPartitions:
     resets: list[PositionReset] = field(default_factory=list)
     observer: ConsumerObserver = field(default_factory=ConsumerObserver)
     _requested: dict[TopicPartition, Held] = field(default_factory=dict)
-    """The partitions for which the current fetch of committed offsets was begun. Its answer must not place a partition
-    that was given up and assigned again since, so the ``Held`` objects are kept for comparison."""
+    """The partitions for which the current fetch of committed offsets was begun. Its response must not place a
+    partition that was given up and assigned again since, so the ``Held`` objects are kept for comparison."""
     _waiting: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
 
     def add(self, partitions: Iterable[TopicPartition]) -> None:
@@ -161,7 +161,7 @@ class HeldPartitions:
         return tuple(self._requested)
 
     def learn_committed(self, committed: Mapping[TopicPartition, CommittedOffset], metadata_epoch: int) -> None:
-        """Apply the answers for partitions that have not changed since the request. ``metadata_epoch`` is that of
+        """Apply the responses for partitions that have not changed since the request. ``metadata_epoch`` is that of
         the last accepted metadata."""
         requested, self._requested = self._requested, {}
         for where, offset in committed.items():
@@ -198,7 +198,7 @@ class HeldPartitions:
     def seek(self, where: TopicPartition, offset: int, leader_epoch: int = -1) -> None:
         """Read from where the application wants. What it has made of earlier records may be as old as the position, so
         the position is judged anew (H-3). A seek to the start of an unsafe bootstrap only goes on with that, or an
-        application that answers a missed tombstone so would get it again and again (H-5)."""
+        application that reacts to a missed tombstone so would get it again and again (H-5)."""
         held = self.held[where]
         if offset > held.bootstrap_start:
             held.remembered_horizon = 0
@@ -248,7 +248,7 @@ class HeldPartitions:
     # -- reading ------------------------------------------------------------------------------------------------
 
     def take(self, where: TopicPartition, data: PartitionData) -> tuple[TakenBatch, ...]:
-        """Apply one partition of a Fetch answer without error, and return the batches that are new.
+        """Apply one partition of a Fetch response without error, and return the batches that are new.
 
         :raises InvalidRecords: a batch is damaged; the position stays where it was.
         """

@@ -10,7 +10,7 @@ times of one monotonic clock in microseconds:
         consumer.answered(lane, now, body)         # or failed(lane, now)
         for event in consumer.take_events(): ...    # events of group_events; after Revoked call consumer.release()
         consumer.take_records(500)
-        wait for an answer, but not beyond consumer.wake_at_us
+        wait for a response, but not beyond consumer.wake_at_us
 
 With ``metadata_epoch`` the consumer speaks KIP-232's drafts to the nodes that announce them. It drops metadata that
 is older than the last accepted (spec M-5) and commits with the epoch (M-6). It does not consume before the metadata has
@@ -376,7 +376,7 @@ class GroupConsumer:
 
     @property
     def wake_at_us(self) -> int | None:
-        """The time at which ``next_requests`` may return something even if no answer or call comes before. None means
+        """The time at which ``next_requests`` may return something even if no response or call comes before. None means
         that it waits for something other than time."""
         due = [] if self.metadata.asking else [self.metadata.due_at_us]
         parts = (self.membership, self._committing, self._placing, self._fetches)
@@ -384,7 +384,7 @@ class GroupConsumer:
         return min(due, default=None)
 
     def answered(self, lane: str, now_us: int, body: object) -> None:
-        """Apply the answer to the lane's request."""
+        """Apply the response to the lane's request."""
         if lane == METADATA_LANE:
             if self.metadata.answered(now_us, body):
                 self._learn_metadata(now_us)
@@ -403,7 +403,7 @@ class GroupConsumer:
             self._fetches.answered(int(lane.removeprefix(_NODE_LANE)), now_us, body)
 
     def failed(self, lane: str, now_us: int) -> None:
-        """Record that the lane's request got no answer."""
+        """Record that the lane's request got no response."""
         if lane == METADATA_LANE:
             self.metadata.failed(now_us)
         elif lane == GROUP_LANE:

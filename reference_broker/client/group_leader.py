@@ -187,7 +187,7 @@ class GroupLeader:
         return any(self.counts.get(topic, 0) != count for topic, count in self.assigned_by.items())
 
     def begin(self, joined: Joined) -> None:
-        """Begin to lead the generation of this JoinGroup answer.
+        """Begin to lead the generation of this JoinGroup response.
 
         :raises ProtocolError: a member's subscription cannot be read.
         """

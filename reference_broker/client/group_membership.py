@@ -6,9 +6,9 @@ A driver runs this loop, with times of one monotonic clock in microseconds:
     loop:
         membership.learn_partitions({"t": 6})     # whenever metadata has come; the leader assigns by it
         request = membership.next_request(now)     # None: nothing to send now; look again at membership.wake_at_us,
-                                                   # after an answer, or after release / learn_partitions
+                                                   # after a response, or after release / learn_partitions
         ... send it to request.to (None: any node) on a connection of the membership's own ...
-        membership.answered(now, body)             # or membership.failed(now): no answer came
+        membership.answered(now, body)             # or membership.failed(now): no response came
         for event in membership.take_events():
             Revoked: stop reading them, commit, then membership.release()
             Lost: stop reading them
@@ -16,7 +16,7 @@ A driver runs this loop, with times of one monotonic clock in microseconds:
 
 One request is in flight at a time. The shared ``coordinator`` sends FindCoordinator as needed. While ``wanted_topics``
 is not empty the leader waits for ``learn_partitions``. ``offset_commits.CommittedOffsets`` commits offsets with
-``identity``; the driver passes errors in its answers that concern the membership to ``apply_error``.
+``identity``; the driver passes errors in its responses that concern the membership to ``apply_error``.
 
 Behaviour follows Apache Kafka's AbstractCoordinator and ConsumerCoordinator (4.1). Eager members give everything up
 before they join again. Cooperative ones (KIP-429) keep what they own, give up what an assignment no longer names, and
@@ -74,7 +74,7 @@ class GroupConfig:
     heartbeat_interval_us: int = 3_000_000
     backoff_us: int = 100_000
     request_timeout_us: int = 5_000_000
-    """How long an answer is waited for. For JoinGroup the rebalance timeout is added."""
+    """How long a response is waited for. For JoinGroup the rebalance timeout is added."""
     versions: GroupVersions = field(default_factory=GroupVersions)
 
     @property
@@ -148,7 +148,7 @@ GroupEvent: TypeAlias = Joined | Assigned | Revoked | Lost | Left | Failed
 
 
 _JOIN_GRACE_US: Final = 5_000_000
-"""The answer to JoinGroup is waited for this much longer than the rebalance timeout, as in Kafka's client."""
+"""The response to JoinGroup is waited for this much longer than the rebalance timeout, as in Kafka's client."""
 _GENERATION_BYTES: Final = 4
 
 COORDINATOR_MOVED: Final = (ErrorCode.not_coordinator, ErrorCode.coordinator_not_available)
@@ -417,12 +417,12 @@ class GroupMembership:
     # -- answers ------------------------------------------------------------------------------------------------
 
     def answered(self, now_us: int, body: object) -> None:
-        """Apply the answer to the request in flight."""
+        """Apply the response to the request in flight."""
         api_key, self._in_flight = self._in_flight, None
         if api_key == requests.FIND_COORDINATOR:
             self.coordinator.answered(now_us, body)
         elif self.is_over:
-            pass  # The membership has ended meanwhile, by an error in an answer to OffsetCommit or OffsetFetch.
+            pass  # The membership has ended meanwhile, by an error in a response to OffsetCommit or OffsetFetch.
         elif api_key == requests.JOIN_GROUP:
             self._join_answered(now_us, requests.joined(body))
         elif api_key == requests.SYNC_GROUP:
@@ -435,7 +435,7 @@ class GroupMembership:
             raise AssertionError("an answer to no request")
 
     def failed(self, now_us: int) -> None:
-        """Record that the request in flight got no answer (timeout, lost connection, no connection at all)."""
+        """Record that the request in flight got no response (timeout, lost connection, no connection at all)."""
         api_key, self._in_flight = self._in_flight, None
         if api_key == requests.FIND_COORDINATOR:
             self.coordinator.failed(now_us)

@@ -59,7 +59,7 @@ class GroupVersions:
 @dataclass(frozen=True, slots=True)
 class GroupRequest:
     """A request that the driver has to send. It goes to the node ``to``, or to any node if that is None. The driver
-    waits for the answer for at most ``timeout_us``."""
+    waits for the response for at most ``timeout_us``."""
 
     api_key: int
     api_version: int
@@ -130,7 +130,7 @@ def join(
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """An answer to JoinGroup. ``members`` maps member IDs to subscription bytes, for the leader only. ``instance_ids``
+    """A response to JoinGroup. ``members`` maps member IDs to subscription bytes, for the leader only. ``instance_ids``
     has those of the static members among them."""
 
     error: Error | int
@@ -144,7 +144,7 @@ class Joined:
 
 
 def joined(body: object) -> Joined:
-    """Read JoinGroup's answer."""
+    """Read JoinGroup's response."""
     answer = cast("JoinGroupResponse", body)
     return Joined(
         error=error_of(answer.error_code),
@@ -192,7 +192,7 @@ def leave(identity: MemberIdentity, reason: str | None = None) -> LeaveGroupRequ
 
 
 def leave_error(body: object) -> Error | int:
-    """Return the error of the whole answer, or else the member's own."""
+    """Return the error of the whole response, or else the member's own."""
     answer = cast("LeaveGroupResponse", body)
     own = [error_of(each.error_code) for each in answer.members]
     return error_of(answer.error_code) or next((each for each in own if each), ErrorCode.none)
@@ -249,7 +249,7 @@ class GroupCoordinator:
         )
 
     def answered(self, now_us: int, body: object) -> None:
-        """Apply the answer to the request in flight."""
+        """Apply the response to the request in flight."""
         self.asking = False
         found = coordinator_of(body, self.group_id)
         if isinstance(found, NodeAddress):
@@ -260,7 +260,7 @@ class GroupCoordinator:
             self.failure = found
 
     def failed(self, now_us: int) -> None:
-        """Record that the request in flight got no answer."""
+        """Record that the request in flight got no response."""
         self.asking = False
         self.retry_at_us = now_us + self.backoff_us
 

@@ -60,7 +60,7 @@ def list_offsets_request(
 
 
 def listed_offsets(body: object) -> dict[TopicPartition, tuple[Error | int, int, int]]:
-    """Return error, offset and leader epoch of each partition in the answer."""
+    """Return error, offset and leader epoch of each partition in the response."""
     return {
         TopicPartition(str(topic.name), int(each.partition_index)): (
             error_of(each.error_code),
@@ -212,17 +212,17 @@ class NodeLane:
         return GroupRequest(FETCH, version, plan.request(version, 0, 0, 0), self.settings.request_timeout_us, node)
 
     def listed(self, body: object) -> dict[TopicPartition, tuple[Error | int, int, int]]:
-        """Apply the answer to ListOffsets. Returns error, offset and leader epoch by partition."""
+        """Apply the response to ListOffsets. Returns error, offset and leader epoch by partition."""
         self.in_flight = None
         return listed_offsets(body)
 
     def fetched(self, response: FetchResponse) -> Handled:
-        """Apply the answer to Fetch."""
+        """Apply the response to Fetch."""
         self.in_flight = None
         return self.handler.handle_response(response)
 
     def failed(self, retry_at_us: int) -> None:
-        """Record that the request in flight got no answer."""
+        """Record that the request in flight got no response."""
         if self.in_flight == FETCH:
             self.handler.handle_lost()
         self.in_flight = None
@@ -301,7 +301,7 @@ class LeaderFetches:
         return found
 
     def answered(self, node_id: int, now_us: int, body: object) -> None:
-        """Apply the answer to that node's request."""
+        """Apply the response to that node's request."""
         lane = self._lanes[node_id]
         if lane.has_left:
             lane.in_flight = None
@@ -311,7 +311,7 @@ class LeaderFetches:
             self._fetched(now_us, node_id, cast(FetchResponse, body))
 
     def failed(self, node_id: int, now_us: int) -> None:
-        """Record that that node's request got no answer."""
+        """Record that that node's request got no response."""
         self._replicas.forget(self.partitions.held, node_id)
         self._lanes[node_id].failed(now_us + self.backoff_us)
         self.metadata.want(now_us)
@@ -392,15 +392,15 @@ class LeaderFetches:
         self.observer.fetched(FetchAnswer(node_id, response, handled.problem, count, tuple(taken)))
 
     def _is_awaited(self, where: TopicPartition, fetch_offsets: Mapping[TopicPartition, int]) -> bool:
-        """Return whether the answer is still of use for the partition. It is too late if the position has moved since,
-        or if the partition has been given up."""
+        """Return whether the response is still of use for the partition. It is too late if the position has moved
+        since, or if the partition has been given up."""
         held = self.partitions.held.get(where)
         if held is None or held.phase is not Phase.READING or held.is_revoked:
             return False
         return self.partitions.state.positions[where].offset == fetch_offsets.get(where)
 
     def _refused(self, where: TopicPartition, data: PartitionData) -> FetchedPartition:
-        """Records a partition of an answer that does not fit the request. It moves no position."""
+        """Records a partition of a response that does not fit the request. It moves no position."""
         position = self.partitions.state.positions.get(where)
         at = position.offset if position is not None else NO_OFFSET
         return FetchedPartition(where, data, at, at, error_of(data.error_code))
@@ -438,8 +438,8 @@ class LeaderFetches:
     def _take_error(
         self, now_us: int, node_id: int, where: TopicPartition, data: PartitionData, error: Error | int
     ) -> None:
-        """Only the word of the leader moves a position. A late answer may come from a follower that was left meanwhile,
-        or from a leader that is none any more."""
+        """Only the word of the leader moves a position. A late response may come from a follower that was left
+        meanwhile, or from a leader that is none any more."""
         leader = self.metadata.cache.leader_of(where)
         came_from_follower = self._replicas.forget([where], node_id)
         if error is ErrorCode.offset_out_of_range:

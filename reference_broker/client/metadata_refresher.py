@@ -6,7 +6,7 @@ microseconds.
 The next node gets a request after the backoff in three cases:
 
 - No response came.
-- The cache refused the answer, because its epoch is smaller than that of the last accepted one (spec M-5).
+- The cache refused the response, because its epoch is smaller than that of the last accepted one (spec M-5).
 - A wanted epoch is not reached yet.
 
 The known nodes take turns, then the bootstrap addresses, unless a ``MetadataSource`` chooses. With ``metadata_epoch``
@@ -41,7 +41,7 @@ the bootstrap addresses."""
 class MetadataRefresher:
     """One client's refreshing of its metadata.
 
-    ``refused`` counts the answers that the epoch guard dropped. ``asking`` says that a request is in flight, and
+    ``refused`` counts the responses that the epoch guard dropped. ``asking`` says that a request is in flight, and
     ``stale`` that new metadata is wanted. The next request is due at ``due_at_us``. ``source`` chooses the node. If
     it is None, known nodes and bootstrap addresses take turns.
     """
@@ -94,7 +94,7 @@ class MetadataRefresher:
             self.stale, self.due_at_us = True, now_us
 
     def want_at_once(self) -> None:
-        """Asks for something new, which the answer to the request in flight may not contain."""
+        """Asks for something new, which the response to the request in flight may not contain."""
         self.stale, self.due_at_us = True, 0
         self._once_more = self.asking
 
@@ -109,7 +109,7 @@ class MetadataRefresher:
         return GroupRequest(METADATA, version, metadata_request(topics), self.request_timeout_us, node)
 
     def answered(self, now_us: int, body: object) -> bool:
-        """Apply an answer. Returns True if the cache has taken it. The caller must then call ``done``."""
+        """Apply a response. Returns True if the cache has taken it. The caller must then call ``done``."""
         self.asking = False
         update = MetadataUpdate.of(cast("MetadataResponse", body))
         accepted = self.cache.accepts(update)
@@ -122,7 +122,7 @@ class MetadataRefresher:
         return True
 
     def done(self, now_us: int, enough: bool) -> None:
-        """End an answer that the cache has taken. ``enough`` says whether the caller found what it needs in it. If
+        """End a response that the cache has taken. ``enough`` says whether the caller found what it needs in it. If
         it did not, the next node gets a request."""
         if self._once_more:
             self.stale, self.due_at_us = True, now_us
@@ -132,7 +132,7 @@ class MetadataRefresher:
             self._again(now_us)
 
     def failed(self, now_us: int) -> None:
-        """Record that the request in flight got no answer."""
+        """Record that the request in flight got no response."""
         self.asking = False
         self._again(now_us)
 

@@ -170,7 +170,7 @@ def _partition(number: int, offset: OffsetToCommit) -> OffsetCommitRequestPartit
 
 
 def commit_errors(body: object) -> dict[TopicPartition, Error | int]:
-    """The error of each partition, from an answer to OffsetCommit in any version, or to TxnOffsetCommit."""
+    """The error of each partition, from a response to OffsetCommit in any version, or to TxnOffsetCommit."""
     return {
         TopicPartition(str(topic.name), int(each.partition_index)): error_of(each.error_code)
         for topic in cast("OffsetCommitResponse | TxnOffsetCommitResponse", body).topics
@@ -202,7 +202,7 @@ def fetch_request(
 
 
 def fetched_offsets(body: object) -> dict[TopicPartition, CommittedOffset] | Error | int:
-    """The offsets in an answer of any version with one group, or the first error if there is any."""
+    """The offsets in a response of any version with one group, or the first error if there is any."""
     group: OffsetFetchResponseGroup | OffsetFetchResponse1001
     if hasattr(body, "groups"):
         groups = cast("OffsetFetchResponse", body).groups
@@ -256,9 +256,9 @@ _OF_THE_GROUP: Final = (
 class Committed:
     """The result of a commit.
 
-    ``errors`` has an error for each partition: NONE if it is committed, and REQUEST_TIMED_OUT if no answer came before
-    the deadline, so that the outcome is unknown. ``group_error`` is the first error that concerns the membership, or
-    NONE. ``version`` is that of the last request, or -1 if none was sent.
+    ``errors`` has an error for each partition: NONE if it is committed, and REQUEST_TIMED_OUT if no response came
+    before the deadline, so that the outcome is unknown. ``group_error`` is the first error that concerns the
+    membership, or NONE. ``version`` is that of the last request, or -1 if none was sent.
     """
 
     offsets: Mapping[TopicPartition, OffsetToCommit]
@@ -383,7 +383,7 @@ class CommittedOffsets:
         return GroupRequest(OFFSET_FETCH, versions.offset_fetch, fetch, timeout_us, node)
 
     def answered(self, now_us: int, body: object) -> None:
-        """Apply the answer to the request in flight."""
+        """Apply the response to the request in flight."""
         self._in_flight = False
         if self._finding:
             self._finding = False
@@ -394,7 +394,7 @@ class CommittedOffsets:
             self._fetch_answered(now_us, fetched_offsets(body))
 
     def failed(self, now_us: int) -> None:
-        """Record that the request in flight got no answer."""
+        """Record that the request in flight got no response."""
         self._in_flight = False
         if self._finding:
             self._finding = False

@@ -1,8 +1,8 @@
 """The state of an idempotent producer (KIP-98).
 
 A batch keeps its producer ID, epoch and sequence through all its attempts, so that the broker writes it once. If the
-outcome of an attempt is unknown (lost answer, timeout), the batch may have been written. Only an answer to the *same*
-batch can tell.
+outcome of an attempt is unknown (lost response, timeout), the batch may have been written. Only a response to the
+*same* batch can tell.
 """
 
 from collections import deque
@@ -41,7 +41,7 @@ class Next(Enum):
 
 @dataclass(slots=True)
 class Batch:
-    """``maybe_written`` says that an attempt ended without an answer. ``base_offset`` is set once the batch is done.
+    """``maybe_written`` says that an attempt ended without a response. ``base_offset`` is set once the batch is done.
     It is -1 if the broker did not say it."""
 
     where: TopicPartition
@@ -100,13 +100,13 @@ class ProducerState:
         return batch
 
     def lost(self, batch: Batch) -> Next:
-        """Record that an attempt ended without an answer. A batch without a sequence is not sent again, because the
+        """Record that an attempt ended without a response. A batch without a sequence is not sent again, because the
         broker could not recognise it."""
         batch.maybe_written = True
         return Next.RETRY_ELSEWHERE if self.idempotent else self.give_up(batch)
 
     def answered(self, batch: Batch, error_code: int, base_offset: int) -> Next:
-        """Return what one partition's answer means for its batch."""
+        """Return what one partition's response means for its batch."""
         if error_code == 0 or error_code == DUPLICATE_SEQUENCE_NUMBER:
             batch.base_offset = base_offset
             self._settle(batch)

@@ -137,16 +137,16 @@ def _named(name: str, topic_id: bytes, with_names: bool, with_ids: bool) -> tupl
 
 
 Found: TypeAlias = tuple[tuple[TopicPartition, PartitionData], ...]
-"""The partitions of an answer with their names, in the answer's order."""
+"""The partitions of a response with their names, in the response's order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Handled:
-    """How an answer was understood.
+    """How a response was understood.
 
-    ``problem`` says why the answer cannot be used: it has an error, or it does not fit the request. It is None if the
-    answer can be used. ``partitions`` holds the answer's partitions with their names, in its order. They are there even
-    with a problem, because histories record them.
+    ``problem`` says why the response cannot be used: it has an error, or it does not fit the request. It is None if the
+    response can be used. ``partitions`` holds the response's partitions with their names, in its order. They are there
+    even with a problem, because histories record them.
     """
 
     problem: str | None
@@ -174,7 +174,7 @@ class SessionHandler(ABC):
 
     @property
     def retransmits(self) -> bool:
-        """Whether a request without an answer is sent again with the same number. The first revision does that. In the
+        """Whether a request without a response is sent again with the same number. The first revision does that. In the
         final revision a full fetch follows instead."""
         return self.revision == "first"
 
@@ -203,12 +203,12 @@ class SessionHandler(ABC):
 
     @abstractmethod
     def handle_lost(self) -> None:
-        """Record that the request in flight got no answer (timeout, lost connection). It is not known whether the
+        """Record that the request in flight got no response (timeout, lost connection). It is not known whether the
         request arrived."""
 
     @abstractmethod
     def presume_processed(self) -> bool:
-        """Continues as if the request in flight, which got no answer, had been answered with no partitions. Returns
+        """Continues as if the request in flight, which got no response, had been answered with no partitions. Returns
         False, and changes nothing, if that is impossible."""
 
     @abstractmethod
@@ -226,7 +226,7 @@ class SessionHandler(ABC):
         return plan
 
     def _missing_in(self, found: Found) -> str | None:
-        """Return which partitions are missing in a full answer; None if none are."""
+        """Return which partitions are missing in a full response; None if none are."""
         answered = {tp for tp, _ in found}
         missing = [tp for tp in self.partitions if tp not in answered]
         return f"partitions missing in a full answer: {listed(missing)}" if missing else None
@@ -327,7 +327,7 @@ class DraftSessionHandler(SessionHandler):
         return Handled(None, found)
 
     def _take_up(self, session_id: int) -> None:
-        """Continues in the answer's session. A new session begins with ``first_epoch``."""
+        """Continues in the response's session. A new session begins with ``first_epoch``."""
         if session_id not in (NO_SESSION_ID, self.session_id):
             self.sequence_number = self.first_epoch
         self.session_id = session_id
@@ -335,7 +335,7 @@ class DraftSessionHandler(SessionHandler):
     def _problem(
         self, plan: FetchPlan, response: FetchResponse, found: Found, unrequested: tuple[TopicPartition, ...]
     ) -> str | None:
-        """Return what in the answer does not fit the request; None if it fits."""
+        """Return what in the response does not fit the request; None if it fits."""
         if unrequested:
             return f"partitions that were not asked for: {listed(unrequested)}"
         if bool(response.response_flags & INCREMENTAL_FETCH_RESPONSE) == plan.is_full:
@@ -358,8 +358,8 @@ class DraftSessionHandler(SessionHandler):
     def presume_processed(self) -> bool:
         """As ``SessionHandler.presume_processed``. It is impossible for a full fetch.
 
-        The next number tells the broker that the records of the lost answer were processed. They were not, so the next
-        request names all partitions, with the offsets that the fetcher wants.
+        The next number tells the broker that the records of the lost response were processed. They were not, so the
+        next request names all partitions, with the offsets that the fetcher wants.
         """
         if self.in_flight is None or self.in_flight.is_full:
             return False
@@ -525,9 +525,9 @@ class FetchSessionHandler(SessionHandler):
         return Handled(None, found)
 
     def _named(self, response: FetchResponse) -> tuple[Found, tuple[TopicPartition, ...]]:
-        """Find the names of the answer's partitions, by topic ID if the answer has IDs, else by name (versions below
-        13). Returns the partitions found, and those with a topic ID that the session does not know. The latter have the
-        ID in hex instead of the topic's name."""
+        """Find the names of the response's partitions, by topic ID if the response has IDs, else by name (versions
+        below 13). Returns the partitions found, and those with a topic ID that the session does not know. The latter
+        have the ID in hex instead of the topic's name."""
         found: list[tuple[TopicPartition, PartitionData]] = []
         unknown: list[TopicPartition] = []
         for topic in response.responses:

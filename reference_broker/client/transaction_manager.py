@@ -133,7 +133,7 @@ class Outcome(Enum):
 
 @dataclass(slots=True)
 class OffsetsSend:
-    """Offsets of a group that take part in the transaction. ``left`` holds those without an answer yet. ``error`` is
+    """Offsets of a group that take part in the transaction. ``left`` holds those without a response yet. ``error`` is
     set if they will not be committed."""
 
     identity: MemberIdentity
@@ -271,7 +271,7 @@ class TransactionManager:
 
     @property
     def sends_offsets(self) -> bool:
-        """Whether offsets wait for their answer."""
+        """Whether offsets wait for their response."""
         return bool(self._offsets)
 
     def batch_failed(self, error: Error | int) -> None:
@@ -378,7 +378,7 @@ class TransactionManager:
     # -- answers ------------------------------------------------------------------------------------------------
 
     def answered(self, now_us: int, body: object) -> None:
-        """Apply the answer to the request in flight."""
+        """Apply the response to the request in flight."""
         request_kind, self._in_flight = self._in_flight, None
         assert self._sent_to is not None, "an answer to no request"
         if request_kind is RequestKind.FIND_COORDINATOR:
@@ -403,7 +403,7 @@ class TransactionManager:
                 self._refused(now_us, request_kind, found)
 
     def failed(self, now_us: int) -> None:
-        """Record that the request in flight got no answer. It is sent again."""
+        """Record that the request in flight got no response. It is sent again."""
         request_kind, self._in_flight = self._in_flight, None
         assert self._sent_to is not None, "a failure of no request"
         if request_kind is RequestKind.FIND_COORDINATOR:
@@ -456,7 +456,7 @@ class TransactionManager:
         elif not send.left:
             self._offsets.popleft()
         else:
-            self._retry_at_us = now_us + self.config.backoff_us  # The answer left some out.
+            self._retry_at_us = now_us + self.config.backoff_us  # The response left some out.
 
     def _ended(self, following: ProducerIdentity) -> None:
         if following.is_known:
@@ -484,7 +484,7 @@ class TransactionManager:
             self._fail(request_kind, error)
 
     def _fail(self, request_kind: RequestKind, error: Error | int) -> None:
-        """Goes to an error state. An answer that comes after a fatal error changes nothing more."""
+        """Goes to an error state. A response that comes after a fatal error changes nothing more."""
         if self.state in (State.FATAL_ERROR, State.READY, State.UNINITIALIZED):
             return
         remedy = remedy_of(request_kind, error)

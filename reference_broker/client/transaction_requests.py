@@ -230,7 +230,7 @@ def init_request(transactional_id: str, timeout_us: int, current: ProducerIdenti
 
 
 def initialized(body: object) -> ProducerIdentity | Error | int:
-    """Read the answer to InitProducerId."""
+    """Read the response to InitProducerId."""
     answer = cast("InitProducerIdResponse", body)
     return error_of(answer.error_code) or ProducerIdentity(int(answer.producer_id), int(answer.producer_epoch))
 
@@ -253,7 +253,7 @@ def add_partitions_request(
 
 
 def added(body: object) -> dict[TopicPartition, Error | int]:
-    """The error of each partition in the answer to AddPartitionsToTxn."""
+    """The error of each partition in the response to AddPartitionsToTxn."""
     return {
         TopicPartition(str(topic.name), int(each.partition_index)): error_of(each.partition_error_code)
         for transaction in cast("AddPartitionsToTxnResponse", body).results_by_transaction
@@ -273,7 +273,7 @@ def add_offsets_request(transactional_id: str, producer: ProducerIdentity, group
 
 
 def offsets_added(body: object) -> Error | int:
-    """The error in the answer to AddOffsetsToTxn."""
+    """The error in the response to AddOffsetsToTxn."""
     return error_of(cast("AddOffsetsToTxnResponse", body).error_code)
 
 
@@ -322,7 +322,7 @@ def end_request(transactional_id: str, producer: ProducerIdentity, committed: bo
 
 
 def ended(body: object) -> ProducerIdentity | Error | int:
-    """Read the answer to EndTxn. From version 5 on it has the identity for the next transaction. Before, that is not
+    """Read the response to EndTxn. From version 5 on it has the identity for the next transaction. Before, that is not
     known."""
     answer = cast("EndTxnResponse", body)
     return error_of(answer.error_code) or ProducerIdentity(

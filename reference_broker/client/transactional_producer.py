@@ -9,7 +9,7 @@ leader. A driver runs this loop, with times of one monotonic clock in microsecon
         for lane, request in producer.next_requests(now): ... send it to request.to on that lane ...
         producer.learn_versions(node, body)        # whatever each node answers to ApiVersions
         producer.answered(lane, now, body)         # or failed(lane, now)
-        wait for an answer, but not beyond producer.wake_at_us
+        wait for a response, but not beyond producer.wake_at_us
 
 Between, while ``state`` allows it (``transaction_manager``): ``begin``, ``send``, ``send_offsets``, ``commit`` or
 ``abort``. They raise ``TransactionError`` once the producer is in an error state. ``outcome`` says what became of a
@@ -210,7 +210,7 @@ class TransactionalProducer:
 
     @property
     def wake_at_us(self) -> int | None:
-        """The time at which ``next_requests`` may return something even if no answer or call comes before."""
+        """The time at which ``next_requests`` may return something even if no response or call comes before."""
         due = [] if self.metadata.asking else [self.metadata.due_at_us]
         waiting = self.transactions.wake_at_us(self.is_flushed)
         due += [] if waiting is None else [waiting]
@@ -219,7 +219,7 @@ class TransactionalProducer:
         return min(due, default=None)
 
     def answered(self, lane: str, now_us: int, body: object) -> None:
-        """Apply the answer to the lane's request."""
+        """Apply the response to the lane's request."""
         if lane == METADATA_LANE:
             if self.metadata.answered(now_us, body):
                 cache = self.metadata.cache
@@ -232,7 +232,7 @@ class TransactionalProducer:
         self._settle()
 
     def failed(self, lane: str, now_us: int) -> None:
-        """Record that the lane's request got no answer."""
+        """Record that the lane's request got no response."""
         if lane == METADATA_LANE:
             self.metadata.failed(now_us)
         elif lane == TRANSACTION_LANE:
@@ -372,7 +372,7 @@ class TransactionalProducer:
         self._settle()
 
     def _settle(self) -> None:
-        """Drop what belongs to a transaction that cannot be committed any more. Batches in flight get their answer
+        """Drop what belongs to a transaction that cannot be committed any more. Batches in flight get their response
         first, so that EndTxn comes after them."""
         if not self.transactions.has_failed:
             return

@@ -269,6 +269,6 @@ def _take(drafts: dict[str, _Topic], state: PartitionState, before: TopicImage |
 
 
 def _topic(name: str, topic_id: bytes, partitions: tuple[PartitionImage, ...], cache: MetadataCache) -> TopicImage:
-    """Returns the same object as before if nothing changed, so that answers that were built from it stay valid."""
+    """Returns the same object as before if nothing changed, so that responses that were built from it stay valid."""
     topic, before = TopicImage(name, topic_id, partitions), cache.topics.get(name)
     return before if before is not None and before == topic else topic

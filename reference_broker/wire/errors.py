@@ -19,12 +19,12 @@ class DraftError(IntEnum):
 
 
 Error: TypeAlias = ErrorCode | DraftError
-"""Any error code that an answer of ours may carry."""
+"""Any error code that a response of ours may carry."""
 
 
 def known_error(code: int) -> Error:
     """Returns the error with this code. It is UNKNOWN_SERVER_ERROR for a code that no error has, as in Kafka
-    (Errors.forCode): the other side may be newer, or its answer was damaged on its way."""
+    (Errors.forCode): the other side may be newer, or its response was damaged on its way."""
     return _BY_CODE.get(code, ErrorCode.unknown_server_error)
 
 

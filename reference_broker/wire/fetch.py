@@ -35,7 +35,7 @@ INCREMENTAL_FETCH = 1
 """The values of ``FetchRequest.fetch_type``."""
 
 INCREMENTAL_FETCH_RESPONSE = 1
-"""Bit 0 of ``FetchResponse.response_flags``: the answer to an incremental request."""
+"""Bit 0 of ``FetchResponse.response_flags``: the response to an incremental request."""
 INCREMENTAL_FETCH_OK = 2
 """Bit 1: incremental requests may follow in this session."""
 

@@ -206,7 +206,7 @@ def write_request_header(header: RequestHeader) -> bytes:
 
 def has_tagged_response_header(api_key: int, api_version: int) -> bool:
     """Whether the response header is v1. ApiVersions always has v0, because a client whose version the broker does not
-    know must be able to read the answer (KIP-511)."""
+    know must be able to read the response (KIP-511)."""
     return api_key != _API_VERSIONS and is_flexible(api_key, api_version)
 
 

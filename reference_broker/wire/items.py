@@ -13,7 +13,7 @@ from reference_broker.wire.errors import ProtocolError
 LARGE_FRAME_BYTES: Final = 4096
 """A larger frame is decoded in slices. A smaller one has room for so few items that nobody waits for them."""
 LARGE_ANSWER_ITEMS: Final = 1000
-"""An answer whose outer arrays hold more items is encoded in slices."""
+"""A response whose outer arrays hold more items is encoded in slices."""
 UNITS_PER_SLICE: Final = 1000
 """The work of one slice. A unit is one item or BYTES_PER_UNIT of text. A slice takes some 3 ms."""
 BYTES_PER_UNIT: Final = 1024
@@ -27,8 +27,8 @@ of a Metadata request for topics that do not exist."""
 SLICE_BYTES: Final = UNITS_PER_SLICE * ITEM_BYTES
 """An estimate of what a slice of decoding adds."""
 LEAST_ITEM_BYTES: Final = 2
-"""What an item takes in a frame at least. An answer, whose items are in memory, is so ranked before requests of as many
-items, which are not yet."""
+"""What an item takes in a frame at least. A response, whose items are in memory, is so ranked before requests of as
+many items, which are not yet."""
 
 MOST_REQUEST_BYTES: Final = 16 << 20
 """The limit for the frame of any request but Produce. Its texts and byte strings are copied, 16 MiB in some 5 ms."""

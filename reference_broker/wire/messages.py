@@ -188,7 +188,7 @@ def decode_response(api_key: int, version: int, frame: Frame) -> tuple[int, obje
     """Returns the correlation ID and the body. ``frame`` does not include its length.
 
     Raises ProtocolError. A broker that does not know the version of an ApiVersions request answers in version 0 with
-    error 35 (KIP-511); that answer is decoded too.
+    error 35 (KIP-511); that response is decoded too.
     """
     assert is_known(api_key, version), f"no codec for {api_name(api_key)} version {version}"
     correlation_id, offset = read_response_header(frame, api_key, version)

@@ -166,7 +166,7 @@ _ADD_PARTITIONS_TO_TXN_RESPONSE: Final = Reshape(
         )
     },
 )
-"""Old versions do not carry the transactional ID, so it is empty. They have no error of the whole answer either."""
+"""Old versions do not carry the transactional ID, so it is empty. They have no error of the whole response either."""
 _ONE_COORDINATOR: Final = _only_item_of("coordinators")
 _ONE_MEMBER: Final = _only_item_of("members")
 _ONE_GROUP: Final = _only_item_of("groups")

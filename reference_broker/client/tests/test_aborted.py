@@ -69,7 +69,7 @@ def test_two_aborted_transactions_of_one_producer_are_two() -> None:
 
 
 def test_a_marker_before_the_position_ends_its_transaction_too() -> None:
-    """A broker may begin its answer before the position. What follows the marker is another transaction."""
+    """A broker may begin its response before the position. What follows the marker is another transaction."""
     batches = data(0, ONE), marker(1, ONE, ControlType.ABORT), data(2, ONE)
     assert read(*batches, aborted=((ONE, 0),), position=2) == ([2], 3)
 

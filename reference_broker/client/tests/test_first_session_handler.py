@@ -302,7 +302,7 @@ def test_builds_and_updates_say_the_same(revision: str) -> None:
 
 @pytest.mark.clause("G-3")
 def test_whoever_presumes_a_lost_response_goes_on_with_the_next_number_and_names_all_it_wants() -> None:
-    """The broker takes the records of the lost answer for processed, and sends them only to who asks for them."""
+    """The broker takes the records of the lost response for processed, and sends them only to who asks for them."""
     handler = make_session_handler("first")
     handler.build({A: at(0), B: at(0)})
     assert not handler.presume_processed()

@@ -154,7 +154,7 @@ def metadata(topic_id: bytes) -> MetadataResponse:
 
 
 def horizon_response(horizon: int, log_start_offset: int, first_offset: int) -> FetchResponse:
-    """An answer for T0 with the marker and one record."""
+    """A response for T0 with the marker and one record."""
     [topic] = fetched(b"v", first=first_offset).responses
     data = replace(topic.partitions[0], tombstone_horizon=horizon, log_start_offset=log_start_offset)
     return FetchResponse(responses=[FetchTopicResponse("", TOPIC_ID, [data])])

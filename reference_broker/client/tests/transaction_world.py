@@ -68,8 +68,8 @@ def record(value: str) -> Record:
 @dataclass(slots=True)
 class NaiveBroker:
     """``level`` is its transaction.version. ``committed`` and ``aborted`` hold the values of ended transactions, and
-    ``offsets`` what committed ones made of the group's. ``script`` maps an API to what its next answers are instead: an
-    error, LOST or NOT_ARRIVED. ``ended_as`` is the epoch and the outcome of the last EndTxn that was carried out."""
+    ``offsets`` what committed ones made of the group's. ``script`` maps an API to what its next responses are instead:
+    an error, LOST or NOT_ARRIVED. ``ended_as`` is the epoch and the outcome of the last EndTxn that was carried out."""
 
     level: int
     producer_id: int = 50
@@ -107,7 +107,7 @@ class NaiveBroker:
         )
 
     def answer(self, request: GroupRequest) -> object | None:
-        """None: no answer comes."""
+        """None: no response comes."""
         key = ApiKey(request.api_key)
         body = through_the_wire(request)
         self.requests.append((key.name.lower(), request.api_version))

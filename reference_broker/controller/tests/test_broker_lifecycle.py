@@ -29,7 +29,7 @@ NO_THROTTLE = i32Timedelta.parse(timedelta(0))
 
 
 class Life:
-    """Broker 3; the leader, at first unknown, is ``leader_id``. ``next_request``: requests without an answer."""
+    """Broker 3; the leader, at first unknown, is ``leader_id``. ``next_request``: requests without a response."""
 
     def __init__(self, leader_id: int = 2) -> None:
         self.ports = ManualPorts()

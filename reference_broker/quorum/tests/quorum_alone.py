@@ -213,7 +213,7 @@ class Alone(AroundQuorum):
         cluster_id: str | None = CLUSTER,
         voter_id: int = -1,
     ) -> list[RaftResponse]:
-        """The answers so far: none while something is made durable; a request-level error as epoch -1."""
+        """The responses so far: none while something is made durable; a request-level error as epoch -1."""
         answers: list[RaftResponse] = []
         request = Vote(cluster_id, voter_id, candidate, epoch, end, pre_vote)
         body = vote_request(request)
@@ -239,7 +239,7 @@ class Alone(AroundQuorum):
         return answers[0]
 
     def fetch(self, replica: int, offset: int, epoch: int, **changed: Any) -> list[PartitionData | FetchResponse]:
-        """The answers so far: the partition's, or the whole response where it is an error of the request."""
+        """The responses so far: the partition's, or the whole response where it is an error of the request."""
         request = fetch(
             CLUSTER,
             replica,
@@ -276,7 +276,7 @@ class Alone(AroundQuorum):
         leader: int = 1,
         epoch: int | None = None,
     ) -> None:
-        """The one fetch that is on its way gets this answer."""
+        """The one fetch that is on its way gets this response."""
         (question,) = self.take(ApiKey.FETCH)
         epoch = self.quorum.epoch if epoch is None else epoch
         question.replied(fetched(error, leader, epoch, high_watermark, 0, validity, records))

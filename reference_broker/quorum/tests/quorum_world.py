@@ -126,7 +126,7 @@ class Process(AroundQuorum):
 
 
 class TimedDownload:
-    """Each of three pieces takes a while; then the leader's answer decides."""
+    """Each of three pieces takes a while; then the leader's response decides."""
 
     def __init__(self, process: Process, log: MetadataLog) -> None:
         self.process = process

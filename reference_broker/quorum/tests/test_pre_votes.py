@@ -1,4 +1,4 @@
-"""Who grants a pre-vote and what follows on the answers (Kafka's KafkaRaftClientPreVoteTest, KIP-996)."""
+"""Who grants a pre-vote and what follows on the responses (Kafka's KafkaRaftClientPreVoteTest, KIP-996)."""
 
 import pytest
 
@@ -124,7 +124,7 @@ def test_pre_votes_are_checked_like_votes(changed: dict[str, object], error: Err
     assert election_of(node) == before
 
 
-# What follows on the answers
+# What follows on the responses
 
 
 def pre_votes_of(node: Alone) -> list[Sent]:

@@ -203,7 +203,7 @@ def test_any_response_may_report_of_a_newer_epoch() -> None:
     votes = node.take(ApiKey.VOTE)
     votes[0].replied(
         begun(RaftResponse(ErrorCode.fenced_leader_epoch, 2, 8))
-    )  # Not an answer to a vote: it says nothing.
+    )  # Not a response to a vote: it says nothing.
     assert node.quorum.epoch == 0
     votes[1].replied(granted_in(8, 2))
     assert (node.quorum.role, node.quorum.epoch, node.quorum.leader_id) == (Role.FOLLOWER, 8, 2)

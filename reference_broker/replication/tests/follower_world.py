@@ -118,7 +118,7 @@ class World(TimedPorts):
     # the leader
 
     def only_request(self, api_key: int = ApiKey.FETCH, leader: int = 1) -> SentRequest:
-        """The one that waits for an answer."""
+        """The one that waits for a response."""
         self.pass_ms(1)
         assert len(self.sent) == 1, self.sent
         sent = self.sent.pop()

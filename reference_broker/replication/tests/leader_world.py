@@ -135,7 +135,7 @@ class World(TimedPorts):
         return partition.log.log_end_offset
 
     def produce(self, name: str, *partitions: Partition, timeout_ms: int = 1000) -> None:
-        """acks=all, one record each; the answer is in ``acked`` under ``name``."""
+        """acks=all, one record each; the response is in ``acked`` under ``name``."""
         offsets = [(partition, self.append(partition)) for partition in partitions]
         self.wait(name, offsets, timeout_ms)
 

@@ -1,4 +1,4 @@
-"""MaxLag equals the largest lag of what is followed, after every answer."""
+"""MaxLag equals the largest lag of what is followed, after every response."""
 
 from random import Random
 

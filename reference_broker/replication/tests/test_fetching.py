@@ -1,4 +1,4 @@
-"""A follower's fetches: what they name, what their answers do to the log, and what an error holds up."""
+"""A follower's fetches: what they name, what their responses do to the log, and what an error holds up."""
 
 import pytest
 
@@ -284,7 +284,7 @@ def test_a_divergence_cuts_to_where_both_logs_agree_and_the_fetch_goes_on_there(
 
 
 def test_a_cut_is_durable_before_the_fetch_goes_on() -> None:
-    """So an append never waits for the disk, and one sync serves all partitions of an answer."""
+    """So an append never waits for the disk, and one sync serves all partitions of a response."""
     world = World(hold_syncs=True)
     log = world.follow(0, epoch=3, records=6, epochs=(0, 0, 1, 1, 1, 2))
     sent, _ = world.fetch()

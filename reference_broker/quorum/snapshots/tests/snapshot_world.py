@@ -284,13 +284,13 @@ class Transfer:
         return response_of([(request, piece)], None)
 
     def deliver(self, body: object | None = None) -> None:
-        """The answer (or another body) arrives."""
+        """The response (or another body) arrives."""
         said = self.answer() if body is None else body
         self.follower.ports.sent.pop(0)[2](said)
         self.follower.ports.run()
 
     def lose(self) -> None:
-        """The answer was sent, and its link is cut."""
+        """The response was sent, and its link is cut."""
         self.answer()
         self.fail()
 
