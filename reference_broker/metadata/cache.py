@@ -64,7 +64,7 @@ class MetadataCache:
     _live: Mapping[int, tuple[bytes, ...]] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Collects the live brokers with their directories, because each replica that is described asks for them."""
+        """Collects the live brokers with their directories, because each replica that is described needs them."""
         live = {broker.broker_id: broker.log_dirs for broker in self.brokers if not broker.fenced}
         object.__setattr__(self, "_live", live)
 
@@ -80,7 +80,7 @@ class MetadataCache:
         if update.brokers is not None:
             brokers = tuple(sorted(update.brokers, key=lambda broker: broker.broker_id))
             if brokers == self.brokers:
-                brokers = self.brokers  # The same object: answers that were built with it stay valid.
+                brokers = self.brokers  # The same object: responses that were built with it stay valid.
         return MetadataCache(
             cluster_id=self.cluster_id,
             controller_id=update.controller_id,
@@ -95,7 +95,7 @@ class MetadataCache:
     def told_epoch(self) -> int:
         """The metadata epoch that clients get (M-4), or -1 for none.
 
-        While the metadata epoch is switched off, it stands still at the last one. Clients that have accepted it, or
+        While the metadata epoch is switched off, it stays at the last one. Clients that have accepted it, or
         that find it beside a committed offset, go on then.
         """
         if self.metadata_epoch != NO_EPOCH:

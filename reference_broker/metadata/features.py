@@ -36,8 +36,8 @@ TRANSACTION_LEVEL_FROM = 24
 
 METADATA_EPOCH_FEATURE = "crucible.metadata.epoch"
 METADATA_EPOCH_LEVEL = 1
-"""The highest known level. At level 0 a broker answers clients from its own image of the metadata log. At level 1 it
-answers with what the active controller sent it with UpdateMetadata, and committed offsets are stored with the epoch
+"""The highest known level. At level 0 a broker serves clients from its own image of the metadata log. At level 1 it
+serves them with what the active controller sent it with UpdateMetadata, and committed offsets are stored with the epoch
 (KIP-232)."""
 
 GROUP_FEATURE = "group.version"
