@@ -137,7 +137,7 @@ class AssignmentRow(Row):
 @table("ends", "history/ends*.parquet")
 @dataclass(slots=True)
 class EndRow(Row):
-    """Each partition once all was quiet. The final read gives the judge the log's bounds. A partition that does not
+    """Each partition once all was quiet. The final read notes the log's bounds. A partition that does not
     exist any more has an empty log."""
 
     topic: str

@@ -1,6 +1,6 @@
 """Runs in S3: ``s3://BUCKET/RUN``.
 
-A history that is not large is copied beside the judge, by Arrow. A large one stays where it is: Spark reads it through
+A history that is not large is copied to this machine, by Arrow. A large one stays where it is: Spark reads it through
 its own path (``s3a://``), for which it needs Hadoop's S3 jars. They are fetched into ``.cache`` at the first such run
 (``FETCH_JARS`` fetches them before), and must be there before this process starts its first Spark, because Java takes
 its class path only once. The report is written into the run's folder in S3. If S3 refuses it, it is kept here.
@@ -76,7 +76,7 @@ class RejectedReport:
 
 @dataclass(frozen=True, slots=True)
 class RemoteRun:
-    """``prefix`` is BUCKET/RUN. ``stand_in`` is the local folder that a judge is given for it."""
+    """``prefix`` is BUCKET/RUN. ``stand_in`` is the local folder that is read instead."""
 
     prefix: str
     stand_in: Path

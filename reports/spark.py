@@ -40,7 +40,7 @@ LARGE_HISTORY_BYTES = 64 * 1024 * 1024
 _COMPILERS = {
     # The verdict of one run is known before Java's second compiler pays off.
     "short": "-XX:TieredStopAtLevel=1",
-    # The warm judge gains by it, if it compiles only what is called very often.
+    # A standby session gains by it, if it compiles only what is called very often.
     "long": "-XX:Tier4InvocationThreshold=100000 -XX:Tier4MinInvocationThreshold=12000 "
     "-XX:Tier4CompileThreshold=300000 -XX:Tier4BackEdgeThreshold=200000",
 }

@@ -20,7 +20,7 @@ LIMIT_S = 300
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """``cpu_s`` is the processor time of the judge and its Java, ``rss_bytes`` the most that both held at a time."""
+    """``cpu_s`` is the processor time of Python and its Java, ``rss_bytes`` the peak memory of both."""
 
     operations: int
     records_read: int

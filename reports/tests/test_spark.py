@@ -1,4 +1,4 @@
-"""The Spark session of a judge."""
+"""The Spark session that computes verdicts."""
 
 import sys
 from typing import TYPE_CHECKING

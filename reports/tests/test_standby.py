@@ -1,4 +1,4 @@
-"""A judge that waited gives the verdict of one that is started for it, and its process ends with the block."""
+"""A standby session returns the verdict of one that is started at the end, and its process ends with the block."""
 
 import os
 import subprocess
@@ -75,7 +75,7 @@ def _rows_of(folder: Path) -> dict[str, int]:
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_a_judge_that_waited_judges_refuses_and_ends(waiting: StandbySpark, tmp_path: Path) -> None:
+def test_standby_reports_refuses_and_ends(waiting: StandbySpark, tmp_path: Path) -> None:
     history = generate(45)
     plant_lost_write(history)
     lines: list[str] = []
@@ -92,14 +92,14 @@ def test_a_judge_that_waited_judges_refuses_and_ends(waiting: StandbySpark, tmp_
 
 @pytest.mark.spark
 @pytest.mark.timeout(120)
-def test_a_judge_that_fails_ends_with_all_that_it_started(capfd: pytest.CaptureFixture[str]) -> None:
-    """It fails when Spark stands, because it expects what cannot be."""
+def test_standby_that_fails_ends_with_all_that_it_started(capfd: pytest.CaptureFixture[str]) -> None:
+    """It fails when Spark is ready, because of a wrong argument."""
     seen: dict[psutil.Process, str] = {}
-    with StandbySpark("nonsense") as judge:  # type: ignore[arg-type]
-        judge_process = psutil.Process(judge._process.pid)
-        while judge._process.is_alive():
+    with StandbySpark("nonsense") as standby:  # type: ignore[arg-type]
+        standby_process = psutil.Process(standby._process.pid)
+        while standby._process.is_alive():
             with suppress(psutil.Error):
-                seen.update({each: each.name() for each in judge_process.children(recursive=True)})
+                seen.update({each: each.name() for each in standby_process.children(recursive=True)})
             time.sleep(0.1)
     assert "java" in seen.values()
     _, alive = psutil.wait_procs(list(seen), timeout=10)
@@ -109,18 +109,18 @@ def test_a_judge_that_fails_ends_with_all_that_it_started(capfd: pytest.CaptureF
 
 ALONE = (
     "import time; from reports.standby.process import StandbySpark;"
-    "judge = StandbySpark(); print(judge._process.pid); time.sleep(60)"
+    "standby = StandbySpark(); print(standby._process.pid); time.sleep(60)"
 )
 
 
 @pytest.mark.live
-def test_a_judge_ends_with_the_process_that_started_it_even_if_that_is_killed() -> None:
+def test_standby_ends_with_the_process_that_started_it_even_if_that_is_killed() -> None:
     with subprocess.Popen([sys.executable, "-uc", ALONE], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
-        judge = psutil.Process(int(parent.stdout.readline()))
-        assert judge.is_running()
+        standby = psutil.Process(int(parent.stdout.readline()))
+        assert standby.is_running()
         parent.kill()
-    _, alive = psutil.wait_procs([judge], timeout=10)
+    _, alive = psutil.wait_procs([standby], timeout=10)
     assert all(each.status() == psutil.STATUS_ZOMBIE for each in alive)
 
 
@@ -152,7 +152,7 @@ for child in children:
 
 
 def levels_of(who: str) -> list[str]:
-    """Run ``LEVELS``, and step forward for it when it waits, as a run does for its judge. One of its two children has a
+    """Run ``LEVELS``, and step forward for it when it waits, as a run does. One of its two children has a
     process group of its own, as Spark's Python workers do."""
     words = [sys.executable, "-c", LEVELS, who]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -168,7 +168,7 @@ def levels_of(who: str) -> list[str]:
 
 @pytest.mark.live
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads the levels of threads from /proc")
-def test_a_judge_steps_back_with_all_that_it_starts_and_forward_when_it_judges() -> None:
+def test_standby_steps_back_with_all_that_it_starts_and_forward_when_it_judges() -> None:
     own = os.getpriority(os.PRIO_PROCESS, 0)
     waiting_at = 19 if _may_go_back() else min(own + NICER_FOR_GOOD, 19)
     judging_at = own if _may_go_back() else waiting_at
@@ -181,7 +181,7 @@ def test_a_judge_steps_back_with_all_that_it_starts_and_forward_when_it_judges()
 
 @pytest.mark.live
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can become somebody without rights")
-def test_a_judge_that_may_not_go_back_is_a_little_nicer_only() -> None:
+def test_standby_that_may_not_go_back_is_a_little_nicer_only() -> None:
     own = os.getpriority(os.PRIO_PROCESS, 0)
     level = min(own + NICER_FOR_GOOD, 19)
     assert [line.rpartition(" ")[0] for line in levels_of("nobody")] == [f"[{level}] 4", f"[{level}] 4"]
@@ -216,13 +216,13 @@ if sys.argv[1] == "early":
     ours.send([])
 reports.standby.process._report_on_request(theirs, sys.argv[2], Expected(), None, 0.0)
 """
-"""What a judge does beside Spark. It tells its level when Spark starts and when it judges."""
+"""The process without Spark. It prints its level when Spark starts and when it reports."""
 
 
 @pytest.mark.live
 @pytest.mark.parametrize("when", ["early", "late"])
-def test_a_judge_steps_forward_by_itself_whenever_it_is_asked(when: str, tmp_path: Path) -> None:
-    """A run may end before its judge has stepped back. Whoever asks has done all it can for it then."""
+def test_standby_steps_forward_by_itself_at_each_request(when: str, tmp_path: Path) -> None:
+    """A run may end before its session has stepped back."""
     words = [sys.executable, "-c", ON_REQUEST, when, str(tmp_path)]
     levels = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout.split()
     own = os.getpriority(os.PRIO_PROCESS, 0)
@@ -232,16 +232,16 @@ def test_a_judge_steps_forward_by_itself_whenever_it_is_asked(when: str, tmp_pat
 
 
 @pytest.mark.live
-def test_a_judge_gets_the_folders_before_anybody_steps_forward_for_it(
+def test_standby_gets_the_folders_before_anybody_steps_forward_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or it could lower its priority after that, and not see the request yet."""
     done: list[str] = []
     monkeypatch.setattr("reports.standby.process.step_forward", lambda *_, **__: done.append("forward"))
     monkeypatch.setattr(StandbySpark, "_verdicts", lambda *_: done.append("answered"))
-    with StandbySpark() as judge:
-        monkeypatch.setattr(judge, "_link", SimpleNamespace(send=lambda _: done.append("sent")))
-        judge.report_runs([tmp_path])
+    with StandbySpark() as standby:
+        monkeypatch.setattr(standby, "_link", SimpleNamespace(send=lambda _: done.append("sent")))
+        standby.report_runs([tmp_path])
         monkeypatch.undo()
     assert done == ["sent", "forward", "answered"]
 
@@ -251,8 +251,8 @@ def waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Standby
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
     names = {name for name, rows in generate(45).tables.items() if rows}
-    with StandbySpark(Expected((SELDOM & names,))) as judge:
-        process = judge._process
-        yield judge
+    with StandbySpark(Expected((SELDOM & names,))) as standby:
+        process = standby._process
+        yield standby
     assert not process.is_alive()
     assert not list(tmp_path.glob("crucible-*"))
