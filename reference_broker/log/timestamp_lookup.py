@@ -8,7 +8,7 @@ counts as its first offset with that timestamp. A reader that starts there misse
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 from reference_broker.log.segment import Segment, headers
 from reference_broker.log.segments import Segments
@@ -41,9 +41,6 @@ class FoundOffset:
 
 
 NOTHING = FoundOffset(-1, -1, -1)
-
-FoundT = TypeVar("FoundT")
-Search: TypeAlias = Sliced[FoundT]
 
 
 class Overtaken(Exception):  # noqa: N818 - nothing is wrong: the search may be repeated
