@@ -23,7 +23,7 @@ from reference_broker.metrics.metrics import Metrics
 
 
 class Slow:
-    '''Listens at once, is ready when a client has asked for something; says so of each step.'''
+    '''Listen at once, become ready with the first request of a client, and log each step.'''
 
     def __init__(self, *_, **__):
         self.listening = self.ready = self.stopped = False

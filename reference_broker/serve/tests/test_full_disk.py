@@ -43,10 +43,10 @@ class SmallDisk:
             stderr=subprocess.STDOUT,
         )
         assert self._holder.stdout is not None
-        told = self._holder.stdout.readline().decode().strip()
-        if told != "mounted":
+        first_line = self._holder.stdout.readline().decode().strip()
+        if first_line != "mounted":
             self.close()
-            pytest.skip(f"this kernel lets nobody mount a file system in a user namespace: {told}")
+            pytest.skip(f"this kernel lets nobody mount a file system in a user namespace: {first_line}")
 
     @property
     def before(self) -> list[str]:
@@ -132,20 +132,20 @@ def test_a_broker_that_cannot_start_on_a_full_disk_says_so_and_starts_when_there
         broker.kill()
 
 
-def asked(sock: socket.socket, key: int, version: int, body: object) -> Any:
+def response_to(sock: socket.socket, key: int, version: int, body: object) -> Any:
     sock.sendall(b"".join(encode_request(key, version, 1, "client", body)))
     return decode_response(key, version, memoryview(read_frame(sock)))[1]
 
 
 def created(sock: socket.socket, name: str) -> int:
-    return int(asked(sock, ApiKey.CREATE_TOPICS, 7, create_request(name)).topics[0].error_code)
+    return int(response_to(sock, ApiKey.CREATE_TOPICS, 7, create_request(name)).topics[0].error_code)
 
 
 def produced(sock: socket.socket, value: str) -> int:
     """Returns the error."""
     partition = ProducePartition(0, build([Record(value=value.encode())]))
     body = ProduceRequest(-1, 5000, [ProduceTopic("t", NO_TOPIC_ID, [partition])])
-    return int(asked(sock, ApiKey.PRODUCE, 9, body).responses[0].partitions[0].error_code)
+    return int(response_to(sock, ApiKey.PRODUCE, 9, body).responses[0].partitions[0].error_code)
 
 
 def values(sock: socket.socket) -> list[str]:

@@ -78,10 +78,10 @@ def test_a_voter_without_a_majority_says_what_it_waits_for_and_ends_when_told(tm
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         lines = (json.loads(line) for line in process.stderr)
-        told = next(line for line in lines if line["event"] == "not_ready")
+        not_ready = next(line for line in lines if line["event"] == "not_ready")
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
-    assert told["reason"].startswith("no leader is known: a majority of the voters 0, 1, 2 must run")
+    assert not_ready["reason"].startswith("no leader is known: a majority of the voters 0, 1, 2 must run")
 
 
 def test_a_killed_broker_starts_again_on_its_port(start_broker: "Callable[..., Broker]") -> None:
@@ -93,8 +93,8 @@ def test_a_killed_broker_starts_again_on_its_port(start_broker: "Callable[..., B
 
 def test_port_in_use(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        told = refused("--listen", f"127.0.0.1:{taken.getsockname()[1]}", "--data", str(tmp_path / "d"))
-    assert "is in use" in told
+        refusal = refused("--listen", f"127.0.0.1:{taken.getsockname()[1]}", "--data", str(tmp_path / "d"))
+    assert "is in use" in refusal
 
 
 def test_unwritable_data_directory(tmp_path: Path) -> None:
@@ -111,8 +111,8 @@ def test_data_directory_in_use(broker: "Broker", tmp_path: Path) -> None:
 
 def test_data_directory_of_another_node(start_broker: "Callable[..., Broker]", tmp_path: Path) -> None:
     start_broker().stop()
-    told = refused("--listen", "127.0.0.1:0", "--data", str(tmp_path / "data"), "--node-id", "5")
-    assert "5" in told
+    refusal = refused("--listen", "127.0.0.1:0", "--data", str(tmp_path / "data"), "--node-id", "5")
+    assert "5" in refusal
 
 
 @pytest.mark.parametrize(

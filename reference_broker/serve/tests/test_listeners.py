@@ -38,7 +38,7 @@ LISTENERS = {
 }
 
 
-def told(
+def opened(
     listen: str | None, advertise: str | None = None, **config: str
 ) -> tuple[Sequence[BoundListener], Sequence[Endpoint]]:
     parsed = BrokerConfig.parse({key.replace("_", "."): value for key, value in config.items()})
@@ -51,38 +51,38 @@ def told(
 
 
 def test_the_simple_way_is_one_listener_that_is_told_as_it_is() -> None:
-    (door,), (endpoint,) = told("127.0.0.1:0")
+    (door,), (endpoint,) = opened("127.0.0.1:0")
     assert (door.name, endpoint.name, endpoint.host) == ("PLAINTEXT", "PLAINTEXT", "127.0.0.1")
     assert endpoint.port > 0
-    assert told("127.0.0.1:0", "outside:7")[1] == (Endpoint("outside", 7),)
-    assert told("127.0.0.1:0", advertised_listeners="PLAINTEXT://outside:7")[1] == (Endpoint("outside", 7),)
+    assert opened("127.0.0.1:0", "outside:7")[1] == (Endpoint("outside", 7),)
+    assert opened("127.0.0.1:0", advertised_listeners="PLAINTEXT://outside:7")[1] == (Endpoint("outside", 7),)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]"])
 def test_a_node_on_all_interfaces_tells_the_name_of_its_machine(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
     """Nobody can connect to the address of all interfaces, so Kafka refuses it."""
     monkeypatch.setattr(socket, "getfqdn", lambda: "localhost")
-    _, (endpoint,) = told(f"{host}:0")
+    _, (endpoint,) = opened(f"{host}:0")
     assert endpoint.host == "localhost"
     with pytest.raises(StartError, match="give an address that others can connect to"):
-        told("127.0.0.1:0", f"{host}:9092")
+        opened("127.0.0.1:0", f"{host}:9092")
 
 
 def test_a_machine_without_a_name_must_be_told_where_others_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getfqdn", lambda: "no.such.host.invalid")
     with pytest.raises(StartError, match="say with --advertise"):
-        told("0.0.0.0:0")
-    assert told("0.0.0.0:0", "127.0.0.1:7")[1] == (Endpoint("127.0.0.1", 7),)
+        opened("0.0.0.0:0")
+    assert opened("0.0.0.0:0", "127.0.0.1:7")[1] == (Endpoint("127.0.0.1", 7),)
 
 
 def test_only_one_of_both_ways_is_taken() -> None:
     for listen, advertise in (("127.0.0.1:0", None), (None, "127.0.0.1:7")):
         with pytest.raises(StartError, match="are both given"):
-            told(listen, advertise, listeners="PLAINTEXT://127.0.0.1:0")
+            opened(listen, advertise, listeners="PLAINTEXT://127.0.0.1:0")
 
 
 def test_loopback_is_known_by_the_address_that_is_bound() -> None:
-    assert [told(listen)[0][0].name for listen in ("127.0.0.1:0",)] == ["PLAINTEXT"]
+    assert [opened(listen)[0][0].name for listen in ("127.0.0.1:0",)] == ["PLAINTEXT"]
     parsed = BrokerConfig.parse({"listeners": "A://127.0.0.1:0,B://localhost:0,C://:0"})
     doors = bind_listeners(None, parsed)
     try:
@@ -174,7 +174,7 @@ def test_where_there_is_no_room_newcomers_wait_until_there_is(lacks: int, monkey
         runner.run(scene())
 
 
-def asked(address: str, frame: bytes) -> bytes:
+def bytes_received(address: str, frame: bytes) -> bytes:
     """The first bytes of the answer; none if the connection is closed instead."""
     host, _, port = address.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=5) as sock:
@@ -194,10 +194,10 @@ def test_a_stranger_on_the_clients_listener_asks_nothing_of_the_quorum(start_bro
     assert broker.ready["listen"] == listeners["PLAINTEXT"]
     body = begin_epoch("anything", -1, 1, 2**31 - 1)
     forged = b"".join(bytes(each) for each in encode_request(ApiKey.BEGIN_QUORUM_EPOCH, 0, 1, "x", body))
-    assert [bool(asked(address, forged)) for address in listeners.values()] == [False, False, True]
+    assert [bool(bytes_received(address, forged)) for address in listeners.values()] == [False, False, True]
     assert len(broker.await_log("connection_closed", 2)) == 2
     api_versions = struct.pack(">ihhih", 10, 18, 0, 7, -1)
-    assert all(asked(address, api_versions) for address in listeners.values())
+    assert all(bytes_received(address, api_versions) for address in listeners.values())
     assert not broker.log_events("listens_beyond_loopback")
     assert broker.stop() == 0
 
@@ -220,7 +220,7 @@ def test_a_node_comes_in_place_of_the_client_that_was_idle_for_longest(start_bro
         assert [bool(sock.recv(1 << 16)) for sock in clients] == [True, True]
         clients[0].sendall(api_versions)
         assert clients[0].recv(1 << 16)  # So the second one is idle for longer.
-        assert asked(broker.ready["listeners"]["PLAINTEXT"], api_versions) == b""
+        assert bytes_received(broker.ready["listeners"]["PLAINTEXT"], api_versions) == b""
         nodes = []
         for listener, evicted in (("REPLICATION", 1), ("CONTROLLER", 0), ("REPLICATION", None)):
             node = stack.enter_context(connected(listener))

@@ -1,4 +1,4 @@
-"""The log never stops the node: what nobody reads or no disk takes is dropped, counted and told."""
+"""The log never stops the node: what nobody reads or no disk takes is dropped, counted and reported."""
 
 import json
 import os
@@ -138,8 +138,8 @@ def test_what_passes_by_itself_has_one_line_and_then_few_for_each_reason() -> No
     now_s = SELDOM_S + 0.1
     log.seldom("info", "closed", "it is starting", peer="q")
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
-    told = [(line["reason"], line.get("peer"), line.get("left_out")) for line in lines]
-    assert told == [
+    reported_lines = [(line["reason"], line.get("peer"), line.get("left_out")) for line in lines]
+    assert reported_lines == [
         ("it is starting", "p", None),
         ("it ends", "p", None),
         ("x", None, None),

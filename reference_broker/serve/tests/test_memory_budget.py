@@ -169,19 +169,19 @@ def test_small_requests_come_out_of_a_reserve_until_those_that_were_closed_are_g
 
 def test_what_small_connections_hold_is_not_counted_again() -> None:
     """They are nearly all, and asking thousands of them takes milliseconds."""
-    asked: list[Peer] = []
+    examined: list[Peer] = []
 
-    class Asked(Peer):
+    class ExaminedPeer(Peer):
         def held_bytes(self) -> int:
-            asked.append(self)
+            examined.append(self)
             return self.holds
 
     budget = MemoryBudget(LIMIT, Metrics())
-    assert full(budget, [Asked(WORTH_CLOSING_BYTES - 1) for _ in range(100)]) == []
-    asked.clear()
-    large = [Asked(4 * MIB) for _ in range(12)]
+    assert full(budget, [ExaminedPeer(WORTH_CLOSING_BYTES - 1) for _ in range(100)]) == []
+    examined.clear()
+    large = [ExaminedPeer(4 * MIB) for _ in range(12)]
     assert full(budget, list(large))
-    assert set(asked) == set(large)
+    assert set(examined) == set(large)
 
 
 def test_small_connections_are_counted_again_before_one_of_them_is_closed() -> None:

@@ -35,8 +35,8 @@ from reference_broker.wire.tags import Tag
 LONG_NAME = "x" * 40_000
 
 
-class Asked:
-    """A node that keeps what it is asked."""
+class RecordingNode:
+    """A node that keeps its requests."""
 
     listening = ready = stopped = False
 
@@ -76,11 +76,11 @@ class FakeConnection:
 
 
 class World:
-    """``soon`` is what the event loop was asked to call."""
+    """``soon`` is what the event loop will call."""
 
     def __init__(self, folder: Path) -> None:
         self.log = StringIO()
-        self.node = Asked()
+        self.node = RecordingNode()
         self.loop = asyncio.new_event_loop()
         ignore: Any = lambda *_: None  # noqa: E731
         self.driver = Driver(
@@ -165,8 +165,8 @@ def test_large_requests_are_decoded_one_after_the_other(world: World) -> None:
     half_made = 0
     while world.soon:
         world.step()
-        asked = {each.connection for each in world.node.requests}
-        begun = [each for each in connections if each.making_bytes and each.number not in asked]
+        delivered = {each.connection for each in world.node.requests}
+        begun = [each for each in connections if each.making_bytes and each.number not in delivered]
         half_made = max(half_made, len(begun))
     assert half_made <= 2, "what came first has some slices meanwhile"
     assert len(world.node.requests) == len(connections)

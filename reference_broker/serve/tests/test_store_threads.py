@@ -32,7 +32,7 @@ class Held:
         return None
 
 
-class Asked:
+class StoreWorld:
     """The threads over a held store, and the events that they gave."""
 
     def __init__(self, limit_s: float = 30.0) -> None:
@@ -48,63 +48,63 @@ class Asked:
 
 def test_files_that_take_long_delay_no_read() -> None:
     async def play() -> None:
-        asked = Asked()
+        world = StoreWorld()
         for token in range(FILE_THREADS + 2):
-            asked.threads.start(StoreCall(token, PutFile("a", "a", 1)))
-        asked.threads.start(StoreCall(99, Get("b", 0, 1)))
-        await asked.until(lambda: Get("b", 0, 1) in asked.store.begun)
-        assert len(asked.store.begun) == FILE_THREADS + 1
-        asked.store.let.set()
-        await asked.until(lambda: len(asked.events) == FILE_THREADS + 3)
-        assert sorted(event.token for event in asked.events) == [*range(FILE_THREADS + 2), 99]
-        asked.threads.close()
+            world.threads.start(StoreCall(token, PutFile("a", "a", 1)))
+        world.threads.start(StoreCall(99, Get("b", 0, 1)))
+        await world.until(lambda: Get("b", 0, 1) in world.store.begun)
+        assert len(world.store.begun) == FILE_THREADS + 1
+        world.store.let.set()
+        await world.until(lambda: len(world.events) == FILE_THREADS + 3)
+        assert sorted(event.token for event in world.events) == [*range(FILE_THREADS + 2), 99]
+        world.threads.close()
 
     asyncio.run(play())
 
 
 def test_a_call_without_a_sign_of_life_fails_once_and_its_late_answer_is_left_out() -> None:
     async def play() -> None:
-        asked = Asked(LIMIT_S)
-        asked.threads.start(StoreCall(1, Put("a", b"x")))
-        await asked.until(lambda: bool(asked.events))
-        (event,) = asked.events
+        world = StoreWorld(LIMIT_S)
+        world.threads.start(StoreCall(1, Put("a", b"x")))
+        await world.until(lambda: bool(world.events))
+        (event,) = world.events
         assert isinstance(event, StoreFailed)
         assert (event.token, event.failure.kind) == (1, FailureKind.UNAVAILABLE)
-        asked.store.let.set()
+        world.store.let.set()
         await asyncio.sleep(0.1)
-        assert len(asked.events) == 1
-        asked.threads.close()
+        assert len(world.events) == 1
+        world.threads.close()
 
     asyncio.run(play())
 
 
 def test_a_file_that_is_sent_slowly_has_all_the_time_that_it_needs() -> None:
     async def play() -> None:
-        asked = Asked(LIMIT_S)
-        asked.threads.start(StoreCall(1, PutFile("a", "a", 1)))
+        world = StoreWorld(LIMIT_S)
+        world.threads.start(StoreCall(1, PutFile("a", "a", 1)))
         for _ in range(20):
-            asked.store.steps.release()
+            world.store.steps.release()
             await asyncio.sleep(LIMIT_S / 4)
-        assert not asked.events
-        asked.store.let.set()
-        await asked.until(lambda: bool(asked.events))
-        assert asked.events == [StoreDone(1, None)]
-        asked.threads.close()
+        assert not world.events
+        world.store.let.set()
+        await world.until(lambda: bool(world.events))
+        assert world.events == [StoreDone(1, None)]
+        world.threads.close()
 
     asyncio.run(play())
 
 
 def test_closing_waits_for_no_silent_store_and_gives_nothing_more() -> None:
     async def play() -> None:
-        asked = Asked()
-        asked.threads.start(StoreCall(1, Put("a", b"x")))
-        await asked.until(lambda: bool(asked.store.begun))
+        world = StoreWorld()
+        world.threads.start(StoreCall(1, Put("a", b"x")))
+        await world.until(lambda: bool(world.store.begun))
         began = asyncio.get_running_loop().time()
-        asked.threads.close()
+        world.threads.close()
         assert asyncio.get_running_loop().time() - began < 5
-        asked.store.let.set()
+        world.store.let.set()
         await asyncio.sleep(0.1)
-        assert not asked.events
+        assert not world.events
 
     asyncio.run(play())
 
@@ -154,6 +154,6 @@ def test_the_store_of_a_node_alone_is_beside_its_data_and_nodes_of_a_cluster_mus
 
 def test_a_folder_that_cannot_be_made_is_told_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(StartError, match=r"The object store .*file/below cannot be used: .*\.$") as told:
+    with pytest.raises(StartError, match=r"The object store .*file/below cannot be used: .*\.$") as refusal:
         opened(BrokerConfig.parse({"crucible.remote.store.url": f"{tmp_path}/file/below"}), tmp_path)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(refusal.value)

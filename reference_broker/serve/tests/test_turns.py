@@ -57,7 +57,7 @@ def test_what_arrives_at_once_is_served_while_there_is_time_and_before_backlogs_
     for _ in range(4):
         driver.loop.once()
     served = [number for number in driver.served if number <= modest[-1].number]
-    assert served == [each.number for each in modest], "they come in the order in which they asked"
+    assert served == [each.number for each in modest], "in the order of arrival"
     assert len(driver.served) - len(modest) == 5 * MOST, "backlogs have their time in each turn"
 
 

@@ -72,9 +72,9 @@ class Node:
             self.events.append(event)
             if not isinstance(event, Request):
                 return ()
-            asked: Any = event.body
+            heartbeat: Any = event.body
             answer = body_class(KEY, "response")(
-                throttle_time=timedelta(milliseconds=asked.generation_id), error_code=ErrorCode.none
+                throttle_time=timedelta(milliseconds=heartbeat.generation_id), error_code=ErrorCode.none
             )
             return (Reply(event.connection, event.correlation_id, KEY, VERSION, answer, event.tag),)
         finally:

@@ -1,4 +1,4 @@
-"""A node whose stderr is full, closed or never read serves all the same, and ends when it is told to."""
+"""A node whose stderr is full, closed or never read serves all the same, and ends at SIGTERM."""
 
 import json
 import os
