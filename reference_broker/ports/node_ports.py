@@ -5,10 +5,10 @@ nodes, lines of the trace, calls of the object store.
 clock, and it draws random numbers only from a ``RandomSource``.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, NamedTuple, Protocol, TypeAlias, overload
+from typing import Any, NamedTuple, Protocol, overload
 
 from reference_broker.ports.disk import Disk
 from reference_broker.ports.store import Delete, Get, ListObjects, Put, PutFile, StoredObject, StoreFailure
@@ -169,18 +169,6 @@ class Surroundings:
         return self.ports.set_timer(self.now_us + delay_us, fire)
 
 
-Slices: TypeAlias = Generator[None, None, None]
-"""Long work, as a generator that yields after each slice."""
-
-
 def later(ports: Ports, delay_us: int, fire: Done) -> int:
     """Calls ``fire`` once, ``delay_us`` from now. Returns the number of the timer."""
     return ports.set_timer(ports.now().mono_us + delay_us, fire)
-
-
-def run_slices(ports: Ports, work: Slices, then: Callable[[], None] = lambda: None) -> None:
-    """Runs ``work`` to its end, one slice in each event. The first slice runs now. Then it calls ``then``."""
-    for _ in work:
-        later(ports, 0, lambda: run_slices(ports, work, then))
-        return
-    then()

@@ -3,10 +3,11 @@
 Clients, the metadata log, snapshots, the cleaner and lookups by time use it; the broker's hot path never does.
 """
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from reference_broker.ports.slicing import Sliced
 from reference_broker.records.batch import (
     CONTROL,
     HEADER_BYTES,
@@ -102,7 +103,7 @@ MOST_RECORDS = 100_000
 any number of records."""
 
 
-def plain_records(header: BatchHeader, batch: memoryview) -> Generator[None, None, bytes | None]:
+def plain_records(header: BatchHeader, batch: memoryview) -> Sliced[bytes | None]:
     """Returns the decompressed records of a batch; None if they are too many to decode. Yields after each piece but the
     last, which takes a few milliseconds. Raises InvalidRecords (CORRUPT_MESSAGE)."""
     body = batch[HEADER_BYTES : header.size_bytes]

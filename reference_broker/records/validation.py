@@ -5,9 +5,9 @@ have a key, so its batches are decoded. ``repacked`` compresses a batch with ano
 ``compression.type`` is not ``producer``.
 """
 
-from collections.abc import Generator
 from dataclasses import dataclass
 
+from reference_broker.ports.slicing import VALIDATED_RECORDS_PER_SLICE, Sliced
 from reference_broker.records.batch import (
     COMPRESSION_MASK,
     CONTROL,
@@ -30,8 +30,6 @@ MIN_RECORD_BYTES = 7
 """The size of the smallest record. Its seven fields take one byte each: length, attributes, two deltas, key length,
 value length, header count."""
 
-RECORDS_PER_SLICE = 500
-"""Number of records decoded in a slice, which takes some 2 ms."""
 MOST_RECORD_ERRORS = 1000
 """Maximal number of invalid records of a batch that a response names."""
 
@@ -127,7 +125,7 @@ def _check_timestamps(header: BatchHeader, rules: Rules, now_ms: int) -> None:
         )
 
 
-def check_records(batch: memoryview, rules: Rules, now_ms: int) -> Generator[None, None, None]:
+def check_records(batch: memoryview, rules: Rules, now_ms: int) -> Sliced[None]:
     """Looks into a batch for a compacted topic, in slices. Raises InvalidRecords.
 
     MESSAGE_TOO_LARGE means that it has too many records or bytes to be decoded, then and by the cleaner.
@@ -144,7 +142,7 @@ def check_records(batch: memoryview, rules: Rules, now_ms: int) -> Generator[Non
     error: ErrorCode | None = None
     wrong: list[tuple[int, str]] = []
     for index, record in enumerate(decoded(plain, header)):
-        if index % RECORDS_PER_SLICE == RECORDS_PER_SLICE - 1:
+        if index % VALIDATED_RECORDS_PER_SLICE == VALIDATED_RECORDS_PER_SLICE - 1:
             yield
         if record.key is None:
             problem = "a compacted topic needs keys"
@@ -170,9 +168,7 @@ CODECS = {"uncompressed": Compression.NONE, **{each.name.lower(): each for each 
 """The codecs by their names in ``compression.type``. ``producer`` is none of them."""
 
 
-def repacked(
-    header: BatchHeader, batch: memoryview, codec: Compression, level: int | None = None
-) -> Generator[None, None, bytes]:
+def repacked(header: BatchHeader, batch: memoryview, codec: Compression, level: int | None = None) -> Sliced[bytes]:
     """The batch with the same records and another codec of this level, in slices. The records are not decoded.
 
     Raises InvalidRecords: MESSAGE_TOO_LARGE for too many records or plain bytes, CORRUPT_MESSAGE for bytes that the

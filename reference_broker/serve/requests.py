@@ -1,11 +1,12 @@
 """Decodes frames into the requests that the node handles, large frames in slices."""
 
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from reference_broker.core.events import Request
 from reference_broker.core.outside import snapshot_position
 from reference_broker.metadata.identifiers import claimed_node, node_name
+from reference_broker.ports.slicing import Sliced
 from reference_broker.serve.log_lines import describe_bug
 from reference_broker.wire.apis import DRAFTS, ApiKey, api_name
 from reference_broker.wire.errors import ProtocolError
@@ -41,9 +42,7 @@ def decode(connection: int, frame: memoryview, versions: Mapping[int, tuple[int,
     return _request(connection, header, body, frame)
 
 
-def decode_in_slices(
-    connection: int, frame: memoryview, versions: Mapping[int, tuple[int, int]]
-) -> Generator[None, None, Request]:
+def decode_in_slices(connection: int, frame: memoryview, versions: Mapping[int, tuple[int, int]]) -> Sliced[Request]:
     """Decode a frame of more than LARGE_FRAME_BYTES. Yields after each slice, and at the end if the handler has much
     to do."""
     header, offset = read_request_header(frame)
@@ -115,9 +114,7 @@ class Decoder:
         self._driver.slices.add(connection, self._decode_later(connection, slices), len(frame), has_begun=begins)
         return None
 
-    def _decode_later(
-        self, connection: "Connection", slices: Generator[None, None, Request]
-    ) -> Generator[None, None, None]:
+    def _decode_later(self, connection: "Connection", slices: Sliced[Request]) -> Sliced[None]:
         """Continue to decode a large request, and hand it to the node at the end."""
         while not (connection.closed or connection.closing or self._driver.has_ended):
             connection.making_bytes += SLICE_BYTES

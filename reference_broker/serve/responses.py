@@ -1,9 +1,9 @@
 """Encodes responses, large ones in slices, and hands them to their connections."""
 
-from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from reference_broker.core.events import Reply
+from reference_broker.ports.slicing import Sliced
 from reference_broker.serve.log_lines import LogLines, describe_bug
 from reference_broker.wire.apis import api_name
 from reference_broker.wire.errors import ErrorCode
@@ -49,7 +49,7 @@ class Responses:
         else:
             self._send(connection, reply, self._encoded(reply))
 
-    def _in_slices(self, connection: "Connection", reply: Reply) -> Generator[None, None, None]:
+    def _in_slices(self, connection: "Connection", reply: Reply) -> Sliced[None]:
         slices = encode_response_in_slices(reply.api_key, reply.api_version, reply.correlation_id, reply.body)
         while not (connection.closed or connection.closing or self._driver.has_ended):
             try:

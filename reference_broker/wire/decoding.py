@@ -5,7 +5,7 @@ kio's own decoder is not safe for bytes from a peer. It reserves memory for an a
 and skip unknown tagged fields at each level. Tests compare their results with kio's.
 """
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from itertools import groupby
@@ -13,6 +13,7 @@ from struct import Struct, calcsize
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
+from reference_broker.ports.slicing import Sliced
 from reference_broker.wire import primitives
 from reference_broker.wire.errors import ErrorCode, ProtocolError
 from reference_broker.wire.items import BYTES_PER_UNIT, SMALL_ITEMS, UNITS_PER_LOOK, Work
@@ -28,7 +29,7 @@ from reference_broker.wire.schema import (
     schema_fields,
 )
 
-SlicedReader: TypeAlias = Callable[[Frame, int, Work], Generator[None, None, tuple[Any, int]]]
+SlicedReader: TypeAlias = Callable[[Frame, int, Work], Sliced[tuple[Any, int]]]
 """A Reader that yields after each slice."""
 Step: TypeAlias = Callable[[Frame, int, dict[str, Any]], int]
 
@@ -70,7 +71,7 @@ def sliced_decoder(wire: type, target: type, version: int = _NEWEST) -> SlicedRe
     steps = _sliced_steps(wire, wanted, version)
     dropped = tuple(each.name for each in schema_fields(wire) if each.name not in wanted)
 
-    def read(frame: Frame, offset: int, work: Work) -> Generator[None, None, tuple[Any, int]]:
+    def read(frame: Frame, offset: int, work: Work) -> Sliced[tuple[Any, int]]:
         values = defaults.copy()
         for name, step, sliced in steps:
             if sliced is None:
@@ -127,7 +128,7 @@ def _sliced_array_reader(each: SchemaField, target: SchemaField | None, flexible
     nullable, are_small = each.nullable, each.struct is None and each.kind in FIXED
     items_per_unit = SMALL_ITEMS if are_small else 1
 
-    def read(frame: Frame, offset: int, work: Work) -> Generator[None, None, tuple[Any, int]]:
+    def read(frame: Frame, offset: int, work: Work) -> Sliced[tuple[Any, int]]:
         count, offset = read_length(frame, offset)
         if count < 0 and nullable:
             return None, offset

@@ -29,6 +29,7 @@ from dataclasses import replace
 from struct import Struct
 from typing import Final
 
+from reference_broker.ports.slicing import run_to_end
 from reference_broker.wire.apis import FETCH_FIRST_REVISION_REPLICAS, FETCH_TOMBSTONE_HORIZON
 from reference_broker.wire.fetch import (
     NO_TOPIC_ID,
@@ -48,7 +49,7 @@ from reference_broker.wire.fetch_responses import (
     read_legacy_partition,
     write_legacy_partition,
 )
-from reference_broker.wire.items import Decoding, Work, in_one_go
+from reference_broker.wire.items import Decoding, Work
 from reference_broker.wire.primitives import (
     Buffers,
     Frame,
@@ -116,7 +117,7 @@ def _packed(p: FetchPartition, of_replica: bool) -> bytes:
 
 def decode_draft_request(version: int, frame: Frame, offset: int) -> tuple[FetchRequest, int]:
     """Returns the body and the offset behind it. Raises ProtocolError, or one of BAD_BYTES."""
-    return in_one_go(draft_request_in_slices(version, frame, offset, fetch_work()))
+    return run_to_end(draft_request_in_slices(version, frame, offset, fetch_work()))
 
 
 def draft_request_in_slices(version: int, frame: Frame, offset: int, work: Work) -> Decoding[FetchRequest]:

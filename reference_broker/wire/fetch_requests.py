@@ -10,6 +10,7 @@ from functools import partial
 from struct import Struct
 from typing import Final, TypeAlias
 
+from reference_broker.ports.slicing import WIRE_UNITS_PER_SLICE, run_to_end
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import (
     NO_DIRECTORY_ID,
@@ -20,7 +21,7 @@ from reference_broker.wire.fetch import (
     FetchTopic,
     ForgottenTopic,
 )
-from reference_broker.wire.items import UNITS_PER_SLICE, Decoding, Work, in_one_go
+from reference_broker.wire.items import Decoding, Work
 from reference_broker.wire.primitives import (
     Buffers,
     Frame,
@@ -123,7 +124,7 @@ def decode_fetch_request(version: int, frame: Frame, offset: int) -> tuple[Fetch
     # Most requests of a fetch session name no partition or one topic, so those cases have a fast path.
     if version >= 12 and frame[lists_at] == frame[lists_at + 1] == 1:
         return _request(version, frame, offset, ([], []), lists_at + 2)
-    lists, end = _one_topic(version, frame, lists_at) or in_one_go(_lists(version, frame, lists_at, fetch_work()))
+    lists, end = _one_topic(version, frame, lists_at) or run_to_end(_lists(version, frame, lists_at, fetch_work()))
     return _request(version, frame, offset, lists, end)
 
 
@@ -245,7 +246,7 @@ def _flexible_topics(version: int, frame: Frame, offset: int, work: Work) -> Dec
     for _ in range(count):
         topic, topic_id, offset = read_topic(by_id, frame, offset)
         partition_count, offset = read_compact_count(frame, offset, 33)
-        if partition_count <= UNITS_PER_SLICE:  # A generator for each topic would cost as much as its partitions.
+        if partition_count <= WIRE_UNITS_PER_SLICE:  # A generator for each topic would cost as much as its partitions.
             work.announce(partition_count, False)
             partitions, offset = read_rows(frame, offset, partition_count)
             if work.spend(partition_count + 1):
@@ -293,14 +294,14 @@ def partitions_in_slices(
 ) -> Decoding[list[FetchPartition]]:
     """Reads the partitions of one topic. Yields after each slice."""
     work.announce(count, False)
-    if count <= UNITS_PER_SLICE:
+    if count <= WIRE_UNITS_PER_SLICE:
         partitions, offset = read_rows(frame, offset, count)
         if work.spend(count + 1):
             yield
         return partitions, offset
     partitions = []
-    for done in range(0, count, UNITS_PER_SLICE):
-        rows, offset = read_rows(frame, offset, min(UNITS_PER_SLICE, count - done))
+    for done in range(0, count, WIRE_UNITS_PER_SLICE):
+        rows, offset = read_rows(frame, offset, min(WIRE_UNITS_PER_SLICE, count - done))
         partitions += rows
         yield
     return partitions, offset

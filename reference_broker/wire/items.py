@@ -4,9 +4,9 @@ A frame of 100 MiB has room for tens of millions of items, and each becomes an o
 before they are read, and large messages are decoded and encoded in slices.
 """
 
-from collections.abc import Generator
 from typing import Final, TypeAlias, TypeVar
 
+from reference_broker.ports.slicing import WIRE_UNITS_PER_SLICE, Sliced
 from reference_broker.wire.apis import ApiKey, api_name
 from reference_broker.wire.errors import ProtocolError
 
@@ -14,9 +14,8 @@ LARGE_FRAME_BYTES: Final = 4096
 """A larger frame is decoded in slices. A smaller one has room for so few items that nobody waits for them."""
 LARGE_ANSWER_ITEMS: Final = 1000
 """A response whose outer arrays hold more items is encoded in slices."""
-UNITS_PER_SLICE: Final = 1000
-"""The work of one slice. A unit is one item or BYTES_PER_UNIT of text. A slice takes some 3 ms."""
 BYTES_PER_UNIT: Final = 1024
+"""A unit of work is one item, or as many bytes of text."""
 UNITS_PER_LOOK: Final = 32
 """So many items of one array are read or written before somebody looks whether the slice is over. The end of each array
 is looked at, too: many short arrays are as much work as a long one."""
@@ -24,7 +23,7 @@ is looked at, too: many short arrays are as much work as a long one."""
 ITEM_BYTES: Final = 300
 """An estimate of what an item takes in memory while its request is decoded, served and answered. So much was measured
 of a Metadata request for topics that do not exist."""
-SLICE_BYTES: Final = UNITS_PER_SLICE * ITEM_BYTES
+SLICE_BYTES: Final = WIRE_UNITS_PER_SLICE * ITEM_BYTES
 """An estimate of what a slice of decoding adds."""
 LEAST_ITEM_BYTES: Final = 2
 """What an item takes in a frame at least. A response, whose items are in memory, is so ranked before requests of as
@@ -76,18 +75,8 @@ topics and partitions themselves."""
 
 
 ValueT = TypeVar("ValueT")
-Decoding: TypeAlias = Generator[None, None, tuple[ValueT, int]]
+Decoding: TypeAlias = Sliced[tuple[ValueT, int]]
 """Yields after each slice. Returns the value, and the offset behind it."""
-
-
-def in_one_go(decoding: Decoding[ValueT]) -> tuple[ValueT, int]:
-    """What the decoding returns, without a pause between its slices."""
-    while True:
-        try:
-            next(decoding)
-        except StopIteration as end:
-            value: tuple[ValueT, int] = end.value
-            return value
 
 
 class TooMuchError(ProtocolError):
@@ -108,7 +97,7 @@ class Work:
     def __init__(self, api_key: int, most_items: int) -> None:
         self._api_key = api_key
         self._most_items = most_items
-        self._units = UNITS_PER_SLICE
+        self._units = WIRE_UNITS_PER_SLICE
         self.items = 0
         """So many were announced so far."""
 
@@ -128,5 +117,5 @@ class Work:
         self._units -= units
         if self._units > 0:
             return False
-        self._units = UNITS_PER_SLICE
+        self._units = WIRE_UNITS_PER_SLICE
         return True

@@ -5,19 +5,17 @@ other body is kio's dataclass of the highest version in ``apis.VERSIONS``, whate
 is built on the API's first use, when kio's module is loaded. The bodies of drafts are in ``drafts``.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from struct import Struct, calcsize
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
+from reference_broker.ports.slicing import Sliced
 from reference_broker.wire import reshape
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION, VERSIONS, ApiKey, api_name, is_known
 from reference_broker.wire.decoding import SlicedReader, decoder, sliced_decoder
-from reference_broker.wire.drafts import (
-    LAYOUTS,
-    OWN_REQUESTS,
-)
+from reference_broker.wire.drafts import LAYOUTS, OWN_REQUESTS
 from reference_broker.wire.encoding import SlicedWriter, Writer, counter_of, encoder, sliced_encoder
 from reference_broker.wire.errors import ErrorCode, ProtocolError
 from reference_broker.wire.fetch import FetchResponse
@@ -103,9 +101,7 @@ def decode_request(api_key: int, version: int, frame: Frame, offset: int) -> obj
     return body
 
 
-def decode_request_in_slices(
-    api_key: int, version: int, frame: Frame, offset: int
-) -> Generator[None, None, tuple[object, int]]:
+def decode_request_in_slices(api_key: int, version: int, frame: Frame, offset: int) -> Sliced[tuple[object, int]]:
     """As ``decode_request``, for a frame of more than LARGE_FRAME_BYTES. Yields after each slice. Returns the body, and
     how many items it holds. Raises TooMuchError, too. Produce, whose codec is fast, takes a single slice."""
     if api_key == _PRODUCE or not is_known(api_key, version):
@@ -149,9 +145,7 @@ def _counter(api_key: int, version: int) -> tuple[type, Callable[[Any], int]]:
     return kind, counter_of(kind)
 
 
-def encode_response_in_slices(
-    api_key: int, version: int, correlation_id: int, body: Any
-) -> Generator[None, None, Buffers]:
+def encode_response_in_slices(api_key: int, version: int, correlation_id: int, body: Any) -> Sliced[Buffers]:
     """As ``encode_response``, for a large response. Yields after each slice."""
     out = bytearray(_NO_LENGTH + write_response_header(api_key, version, correlation_id))
     yield from _codec(api_key, version, "response").write_in_slices(out, body, Work(api_key, 0))
@@ -290,11 +284,11 @@ def _codec(api_key: int, version: int, direction: Direction) -> _Codec:
 
     read_slices, write_slices = sliced_decoder(wire, wire), sliced_encoder(wire, wire)
 
-    def read_old_in_slices(frame: Frame, offset: int, work: Work) -> Generator[None, None, tuple[Any, int]]:
+    def read_old_in_slices(frame: Frame, offset: int, work: Work) -> Sliced[tuple[Any, int]]:
         old, offset = yield from read_slices(frame, offset, work)
         return reshape.converted(old, body, up), offset
 
-    def write_old_in_slices(out: bytearray, value: Any, work: Work) -> Generator[None, None, None]:
+    def write_old_in_slices(out: bytearray, value: Any, work: Work) -> Sliced[None]:
         yield from write_slices(out, reshape.converted(value, wire, down), work)
 
     return _Codec(read_old, write_old, read_old_in_slices, write_old_in_slices)

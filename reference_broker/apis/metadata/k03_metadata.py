@@ -15,7 +15,7 @@ Version notes:
 KIPs: 4, 232, 320, 430, 516, 526, 700.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol, TypeAlias, cast
@@ -212,7 +212,7 @@ def _requested_topics(
     return topics_found
 
 
-def _created(broker: Needs, missing: Sequence[str]) -> Generator[None, None, None]:
+def _created(broker: Needs, missing: Sequence[str]) -> Sliced[None]:
     """Requests the active controller to create the missing topics, except those that nobody may create."""
     created = 0
     for number, name in enumerate(missing, 1):

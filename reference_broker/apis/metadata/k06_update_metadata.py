@@ -13,7 +13,6 @@ KIPs: 232.
 """
 
 from collections import deque
-from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -78,7 +77,7 @@ def _answered(broker: Needs, call: Call, body: Request) -> Sliced[None]:
     call.respond(UpdateMetadataResponse1000(error_code=error))
 
 
-def _applied(broker: Needs, body: Request) -> Generator[None, None, Error]:
+def _applied(broker: Needs, body: Request) -> Sliced[Error]:
     """Applies an update and returns the error. It is judged again at the end, because the metadata epoch may
     have been switched off meanwhile."""
     error, counts = _judged(broker, body)

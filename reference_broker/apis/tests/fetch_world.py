@@ -14,8 +14,8 @@ from reference_broker.log.partition_log import OffsetOutOfRange, PartitionLog
 from reference_broker.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.disk import MemoryDisk
-from reference_broker.ports.node_ports import Now, run_slices
-from reference_broker.ports.slicing import run_to_end
+from reference_broker.ports.node_ports import Now
+from reference_broker.ports.slicing import run_slices, run_to_end
 from reference_broker.records.record import Record, build
 from reference_broker.replication.leader.purgatory import FollowerWaits
 from reference_broker.replication.partitions import Partition, Partitions

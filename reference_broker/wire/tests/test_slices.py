@@ -1,7 +1,7 @@
 """Large messages are read and written in slices: the result is the same, no slice is long, and a request that holds too
 much is refused before it is read."""
 
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from kio.index import load_request_schema, load_response_schema
 
 from reference_broker.core.tests.test_any_request import Anything
+from reference_broker.ports.slicing import WIRE_UNITS_PER_SLICE, Sliced
 from reference_broker.wire import fetch_requests
 from reference_broker.wire.apis import DRAFTS, FIRST_DRAFT_VERSION, VERSIONS, ApiKey
 from reference_broker.wire.drafts import LAYOUTS
@@ -19,7 +20,7 @@ from reference_broker.wire.encoding import encoder
 from reference_broker.wire.errors import ProtocolError
 from reference_broker.wire.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from reference_broker.wire.frames import RequestHeader, read_request_header, write_request_header
-from reference_broker.wire.items import MOST_ITEMS, MOST_REQUEST_BYTES, UNITS_PER_SLICE, TooMuchError
+from reference_broker.wire.items import MOST_ITEMS, MOST_REQUEST_BYTES, TooMuchError
 from reference_broker.wire.messages import (
     body_class,
     decode_request,
@@ -46,7 +47,7 @@ def every_version() -> Iterator[tuple[int, int]]:
 EVERY_VERSION = list(every_version())
 
 
-def finished(work: Generator[None, None, ResultT]) -> tuple[ResultT, int]:
+def finished(work: Sliced[ResultT]) -> tuple[ResultT, int]:
     """The result, and in how many slices it was made."""
     slices = 1
     while True:
@@ -146,7 +147,7 @@ def test_an_array_of_any_request_is_read_in_short_slices_up_to_its_limit_and_ref
     frame, offset = frame_of(key, version, holding(layout(key, version), path, limit - len(path) + 1))
     (_, items), slices = finished(decode_request_in_slices(key, version, frame, offset))
     assert 0 < items <= limit
-    assert slices >= items // UNITS_PER_SLICE
+    assert slices >= items // WIRE_UNITS_PER_SLICE
     beyond, offset = frame_of(key, version, holding(layout(key, version), path, 8 * limit + 8))
     with pytest.raises(TooMuchError, match=f"the limit is {limit}"):
         finished(decode_request_in_slices(key, version, beyond, offset))
@@ -160,7 +161,7 @@ def test_many_short_arrays_are_read_in_as_many_slices_as_a_long_one(inner: int) 
     frame, offset = frame_of(ApiKey.OFFSET_COMMIT, 8, replace(one, topics=one.topics * (19_000 // (inner + 1))))
     (_, items), slices = finished(decode_request_in_slices(ApiKey.OFFSET_COMMIT, 8, frame, offset))
     assert items > 18_000
-    assert slices >= items // UNITS_PER_SLICE
+    assert slices >= items // WIRE_UNITS_PER_SLICE
 
 
 @pytest.mark.parametrize("inner", [1, 5, 31, 33])
@@ -171,7 +172,7 @@ def test_many_short_arrays_are_written_in_as_many_slices_as_a_long_one(inner: in
     body = replace(one, throttle_time=timedelta(0), topics=one.topics * outer)
     frame, slices = finished(encode_response_in_slices(ApiKey.OFFSET_COMMIT, 8, 9, body))
     assert frame == encode_response(ApiKey.OFFSET_COMMIT, 8, 9, body)
-    assert slices >= outer * (inner + 1) // UNITS_PER_SLICE
+    assert slices >= outer * (inner + 1) // WIRE_UNITS_PER_SLICE
 
 
 def test_items_of_nested_arrays_count_together() -> None:
@@ -260,7 +261,7 @@ def test_a_large_fetch_read_in_slices_is_the_same_and_no_slice_is_long(
     assert [[each.fetch_offset for each in topic.partitions] for topic in read.topics] == [[7] * partitions] * topics
     assert len(read.forgotten) == lost
     assert items == topics * (partitions + 1) + 3 * lost
-    assert slices >= (topics * partitions + lost) / UNITS_PER_SLICE
+    assert slices >= (topics * partitions + lost) / WIRE_UNITS_PER_SLICE
 
 
 @pytest.mark.parametrize("where", ["header", "body"])
