@@ -54,11 +54,11 @@ def run_proxy(wish: Wish, announce: Callable[[str], None] = print) -> int:
             if host not in LOOPBACK:
                 raise SetupError(f"{option}: {host} is not the loopback interface, and nothing protects the proxy.")
         rules = () if wish.rules is None else read_rules(wish.rules)
-        with TemporaryDirectory() as folder, standing(wish.target, Path(folder)) as crew:
-            nodes = nodes_of(crew.bootstrap)
+        with TemporaryDirectory() as folder, standing(wish.target, Path(folder)) as target:
+            nodes = nodes_of(target.bootstrap)
             given = _processes_of(wish.processes, nodes)
             _check_ports(wish.listen, listen[1], len(nodes))
-            known = {**crew.processes(), **wish.processes}
+            known = {**target.processes(), **wish.processes}
             plan = ProxyPlan(
                 *listen,
                 rules,

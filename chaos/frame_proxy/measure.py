@@ -39,7 +39,7 @@ Ask = Callable[[ApiKey, int, object], Any]
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         root = Path(folder)
-        (node,) = stack.enter_context(started(ClusterPlan(root / "data")))
+        (node,) = stack.enter_context(started(ClusterPlan(root / "data"))).nodes
         toxiproxy = stack.enter_context(ToxiproxyServer(root / "toxiproxy.log"))
         link = Links(toxiproxy.client).add("client", 0, node.listen)
         host, _, port = node.listen.partition(":")

@@ -1,4 +1,4 @@
-"""Errors around a run, as opposed to those inside the node that is tested."""
+"""Errors around a run, not those inside a node."""
 
 
 class SetupError(Exception):

@@ -1,5 +1,5 @@
-"""The faults of a live run. Faults at times begin and end here. Faults at states begin inside a node, and are helped to
-their end."""
+"""The scheduler of a run's faults. Faults at times begin and end here. After a fault at a state, a node that was killed
+or paused is started again or continued here."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,13 +17,12 @@ from chaos.faults.proxied_losses import ProxiedLosses
 from chaos.faults.timed import Begin, End, Hit
 from chaos.interceptor import roles
 from chaos.live.cluster import Cluster
-from chaos.live.external.cluster import ExternalCluster
-from chaos.live.external.node import ShellNode, TargetNode
+from chaos.live.launchers import NodeUnderTest
 from chaos.live.links import Links
 from chaos.live.node_side.checks_inside import Findings
 from chaos.live.node_side.evidence import DISK, FAULT, LOST_BY_PROXY, MUTANT_REACHED
 from chaos.live.node_side.node_process import NodeSpec
-from chaos.live.processes import Child
+from chaos.live.processes import Child, NodeProcess, ShellProcess
 from chaos.live.targets import Target
 from reports.rows import FaultRow
 from scenarios.model import Fault, Scenario
@@ -54,7 +53,7 @@ class FaultScheduler:
     def __init__(
         self,
         scenario: Scenario,
-        cluster: Cluster | ExternalCluster,
+        cluster: Cluster,
         links: Links,
         now_us: Callable[[], int],
         progress: Callable[[str], None],
@@ -72,21 +71,21 @@ class FaultScheduler:
         self._links = links
         self._losses = ProxiedLosses(links, self._order, now_us)
         self._progress = progress
-        self._agenda = Agenda()
+        self._due_actions = DueActions()
         self.damage = DamageCheck((IDLE_TOPIC, *(topic.name for topic in scenario.load.topics)))
         self._faults = {fault.name: fault for fault in scenario.faults}
         self._disk_evidence: dict[tuple[int, str], str] = {}
-        self._may_end_until_us: dict[Child, int] = {}
+        self._may_end_until_us: dict[NodeProcess, int] = {}
         self._planned: list[tuple[int, str]] = []
         self.under_way: list[str] = []
         """The names of the faults at a time that have begun and not ended."""
 
     # What the faults need.
 
-    def child(self, node: int) -> Child | ShellNode:
-        child = self._cluster.nodes[node].child
-        assert child is not None
-        return child
+    def child(self, node: int) -> NodeProcess:
+        process = self._cluster.nodes[node].process
+        assert process is not None
+        return process
 
     def restart(self, node: int) -> None:
         """Starts the node's next incarnation, if the one before has ended."""
@@ -95,9 +94,9 @@ class FaultScheduler:
 
     def spec(self, node: int) -> NodeSpec:
         """Returns what the node was started with."""
-        struck = self._cluster.nodes[node]
-        assert not isinstance(struck, TargetNode)
-        return struck.spec
+        launcher = self._cluster.nodes[node].launcher
+        assert isinstance(launcher, NodeUnderTest)
+        return launcher.spec
 
     def folder(self, node: int) -> Path:
         """Returns the node's data folder. Only a stopped node's may be changed."""
@@ -109,12 +108,7 @@ class FaultScheduler:
 
     def reconfigure(self, node: int, config: dict[str, str]) -> None:
         """Gives these settings to the node's next incarnations, beside or instead of what they had."""
-        struck = self._cluster.nodes[node]
-        if isinstance(struck, TargetNode):
-            assert isinstance(self._cluster, ExternalCluster)
-            self._cluster.reconfigure(node, config)
-        else:
-            struck.changes = {**struck.changes, **config}
+        self._cluster.nodes[node].launcher.reconfigure(config)
 
     def directory(self, node: int) -> Path:
         """Returns the node's data directory."""
@@ -122,20 +116,20 @@ class FaultScheduler:
 
     def is_ready(self, node: int) -> bool:
         """Returns whether the node serves."""
-        struck = self._cluster.nodes[node]
-        return struck.running and struck.is_ready
+        found = self._cluster.nodes[node]
+        return found.running and found.is_ready
 
     def _order(self, node: int, order: dict[str, Any]) -> None:
-        child = self.child(node)
-        assert not isinstance(child, ShellNode)
-        child.order(**order)
+        process = self.child(node)
+        assert isinstance(process, Child)
+        process.order(**order)
 
     def order_disk(self, node: int, order: dict[str, object]) -> None:
         """Gives the node's disk an order (``chaos.live.node_side.inside.DiskFaults.order``)."""
         self._disk_evidence = {key: what for key, what in self._disk_evidence.items() if key[0] != node}
-        child = self.child(node)
-        assert not isinstance(child, ShellNode)
-        child.order(disk=order)
+        process = self.child(node)
+        assert isinstance(process, Child)
+        process.order(disk=order)
 
     def disk_evidence(self, node: int, kind: str) -> str:
         """Returns the evidence of a fault of the node's disk since the last order. It is empty if there is none."""
@@ -148,12 +142,12 @@ class FaultScheduler:
         for fault in self._scenario.faults:
             for repeat in range(fault.repeat if fault.timed else 0):
                 at_us = load_start_us + int((fault.at_s + repeat * fault.repeat_every_s) * 1e6)
-                self._agenda.add(at_us, partial(self._due, fault, repeat + 1, at_us))
+                self._due_actions.add(at_us, partial(self._due, fault, repeat + 1, at_us))
                 self._planned.append((at_us, fault.name))
 
     def do_due(self) -> None:
         self._losses.do_due()
-        self._agenda.do_due(self.now_us())
+        self._due_actions.do_due(self.now_us())
 
     def next_fault(self) -> tuple[str, float] | None:
         """Returns the name of the next fault at a time, and the seconds until then. None if all began."""
@@ -164,7 +158,7 @@ class FaultScheduler:
     def end_all(self) -> None:
         """Notes that the load is over. No fault begins any more, and those that last end now."""
         self.is_over = True
-        self._agenda.do_all()
+        self._due_actions.do_all()
         self._losses.end_all()
 
     def evidence_line(self, node: int, line: dict[str, Any]) -> None:
@@ -202,7 +196,7 @@ class FaultScheduler:
         end, kind = BEGIN[fault.kind](self, target), KINDS[fault.kind]
         lasts_s = fault.restart_after_s if kind.ends_node else fault.duration_s
         until_us = at_us if kind.in_steps else at_us + int(max(lasts_s, 0.0) * 1e6)
-        self._agenda.add(until_us, partial(self._end, target, hit, at_us, end))
+        self._due_actions.add(until_us, partial(self._end, target, hit, at_us, end))
 
     def _end(self, target: Target, hit: int, at_us: int, end: End, of_rule: FaultRow | None = None) -> None:
         """``of_rule`` is what the node reported of a fault that began at a state."""
@@ -225,7 +219,7 @@ class FaultScheduler:
                 self.rows.append(FaultRow(fault.name, fault.kind, *when, each.target, number, detail=detail))
 
     def _retry_soon(self, action: Callable[[], None]) -> None:
-        self._agenda.add(self.now_us() + int(RETRY_S * 1e6), action)
+        self._due_actions.add(self.now_us() + int(RETRY_S * 1e6), action)
 
     # Faults at states.
 
@@ -249,11 +243,11 @@ class FaultScheduler:
         lasts_s = fault.duration_s
         child = self.child(node)
         child.expected_end |= row.kind == "node_killed"
-        if isinstance(child, ShellNode):
-            child.struck_elsewhere(row.kind)
+        if isinstance(child, ShellProcess):
+            child.note_done_by_proxy(row.kind)
         if row.kind == "node_killed":
             lasts_s = max(fault.restart_after_s, 0.0)
-        self._agenda.add(row.at_us + int(lasts_s * 1e6), partial(self._help, node, fault, place))
+        self._due_actions.add(row.at_us + int(lasts_s * 1e6), partial(self._help, node, fault, place))
 
     def _lose_host(self, node: int, fault: Fault, row: FaultRow) -> None:
         """Lets the host of a node vanish that has stopped itself at a state."""
@@ -266,7 +260,7 @@ class FaultScheduler:
         self.under_way.append(fault.name)
         end = BEGIN[fault.kind](self, target)
         at_us = row.at_us + int(fault.restart_after_s * 1e6)
-        self._agenda.add(at_us, partial(self._end, target, row.hit, row.at_us, end, row))
+        self._due_actions.add(at_us, partial(self._end, target, row.hit, row.at_us, end, row))
 
     def _help(self, node: int, fault: Fault, place: int) -> None:
         child = self.child(node)
@@ -284,16 +278,15 @@ class FaultScheduler:
     def _may_end(self, node: int, fault: Fault) -> None:
         """A node may end itself after an error of its disk. It is started again then."""
         child = self.child(node)
-        assert not isinstance(child, ShellNode)
         child.expected_end = True
         is_looked_after = self.now_us() < self._may_end_until_us.get(child, 0)
         self._may_end_until_us[child] = self.now_us() + int(ERROR_LIMIT_S * 1e6)
         if is_looked_after:
             return
         again_us = self.now_us() + int(max(fault.restart_after_s, 0.0) * 1e6)
-        self._agenda.add(again_us, partial(self._look_after, node, child, fault))
+        self._due_actions.add(again_us, partial(self._look_after, node, child, fault))
 
-    def _look_after(self, node: int, child: Child, fault: Fault) -> None:
+    def _look_after(self, node: int, child: NodeProcess, fault: Fault) -> None:
         if child.exit_status is not None:
             if fault.restart_after_s >= 0:
                 self.restart(node)
@@ -303,7 +296,7 @@ class FaultScheduler:
             child.expected_end = False
 
 
-class Agenda:
+class DueActions:
     """Actions by time (microseconds since the run's start). Actions with equal times keep the order of adding."""
 
     def __init__(self) -> None:

@@ -1,13 +1,14 @@
-"""Chooses the scenario that a live run plays for a seed. Where there is a choice, it avoids what only the simulator can
+"""The scenario that a live run plays for a seed. Where there is a choice, it avoids what only the simulator can
 do.
 """
 
-from dataclasses import replace
-
 from chaos.faults.kinds import KINDS
+from dataclasses import replace
 from reports.guarantees import GUARANTEES
 from scenarios.draw import drawn
-from scenarios.model import Fault, Range, Scenario
+from scenarios.model import Fault
+from scenarios.model import Range
+from scenarios.model import Scenario
 from scenarios.revisions import revision_of
 
 

@@ -1,4 +1,4 @@
-"""The fleet of a live run: ``python -m bench.fleet`` as a process, and the writer of idle partitions beside it."""
+"""The fleet of a live run: a process, and the writer of idle partitions beside it."""
 
 import sys
 import threading
@@ -75,7 +75,7 @@ class FleetProcess(Child):
         self._loads = False
         file = write_spec(spec, folder.logs / "fleet-spec.json")
         command = [sys.executable, "-m", "bench.fleet", str(file), *words]
-        super().__init__("the fleet", command, folder.logs / "fleet.log", heard=self._take)
+        super().__init__("the fleet", command, folder.logs / "fleet.log", on_line=self._take)
 
     def _take(self, event: dict[str, Any]) -> None:
         if event.get("event") == "error":

@@ -1,22 +1,27 @@
-"""The frame proxies of a run: for rules at requests and replies before an external broker, and between nodes of ours.
+"""The frame proxies of a run: in front of an external broker, and between nodes.
 
 A frame proxy is a process of its own between the dialling side and Toxiproxy.
 """
 
 import queue
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
-
-from chaos.frame_proxy.process import FAULT, ProxyProcess, Spec
-from chaos.frame_proxy.proxy import Node, Pair
+from chaos.frame_proxy.process import FAULT
+from chaos.frame_proxy.process import ProxyProcess
+from chaos.frame_proxy.process import Spec
+from chaos.frame_proxy.proxy import Node
+from chaos.frame_proxy.proxy import Pair
 from chaos.frame_proxy.rules_file import PLACES
 from chaos.interceptor.held_responses import LostKeys
-from chaos.interceptor.rules import at_a_link, between_nodes
+from chaos.interceptor.rules import at_a_link
+from chaos.interceptor.rules import between_nodes
 from chaos.live.fleet import Way
 from chaos.live.links import Links
 from chaos.live.quorum import Dial
 from chaos.live.run_folder import RunFolder
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from reports.rows import FaultRow
 from scenarios.loader import typed
 from scenarios.model import Scenario

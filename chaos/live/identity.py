@@ -1,4 +1,4 @@
-"""What a manifest says of every run: which code played what, and on which machine."""
+"""The manifest's description of the code, scenario and machine of a run."""
 
 import importlib.metadata
 import os

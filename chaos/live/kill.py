@@ -1,5 +1,4 @@
-"""``crucible cluster --data DIR kill ...``: SIGKILL the node that leads a partition, is the active controller or
-coordinates a group.
+"""``crucible cluster --data DIR kill ...``: SIGKILL for a leader, the active controller or a coordinator.
 
 The data folder says which nodes run (``local_cluster``). They report the node that has the role, and it is killed.
 """

@@ -1,11 +1,14 @@
-"""The links of a live cluster: one Toxiproxy proxy for each directed link, node to node and clients to node."""
-
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+"""The directed links of a live cluster, each with a Toxiproxy proxy."""
 
 from chaos.live.errors import SetupError
-from chaos.live.toxiproxy import Proxy, Toxiproxy, ToxiproxyError
+from chaos.live.toxiproxy import Proxy
+from chaos.live.toxiproxy import Toxiproxy
+from chaos.live.toxiproxy import ToxiproxyError
+from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+from typing import TypeAlias
 
 Dialler: TypeAlias = int | Literal["client"]
 """A node's ID, or all clients together."""

@@ -1,5 +1,6 @@
-"""``crucible fleet``: a scenario's load without its faults, against a local cluster or another broker. On request a
-person starts and stops the load on Locust's web page.
+"""``crucible fleet``: a scenario's load without its faults.
+
+On request a person starts and stops the load on Locust's web page.
 """
 
 import time
@@ -18,7 +19,7 @@ from chaos.live.errors import NodeDied, SetupError
 from chaos.live.external.cluster import standing
 from chaos.live.external.target import REFERENCE, look
 from chaos.live.fleet import FleetProcess, Way, spec_of
-from chaos.live.local_cluster import ClusterPlan, addresses_of, started
+from chaos.live.local_cluster import ClusterPlan, started
 from chaos.live.run_folder import RunFolder
 from reports.manifest import Expectations, Manifest, write_manifest
 from scenarios.model import Scenario
@@ -90,16 +91,16 @@ def sized(scenario: Scenario, clients: int) -> Scenario:
 def _broker(scenario: Scenario, plan: LoadPlan, folder: RunFolder) -> Iterator[Way]:
     """Yields how the fleet reaches the brokers. No proxy stands between, since figures never pass through them."""
     if plan.target != REFERENCE:
-        with standing(plan.target, folder.data, scenario.cluster) as crew:
-            nodes, versions = look(crew.bootstrap)
+        with standing(plan.target, folder.data, scenario.cluster) as target:
+            nodes, versions = look(target.bootstrap)
             yield Way(tuple(nodes), f"crucible-{time.time_ns() // 1_000_000}-", versions)
         return
     with ExitStack() as stack:
         source = ClusterPlan(folder.data, scenario.cluster.nodes, config=dict(scenario.cluster.config))
-        way = Way(addresses_of(stack.enter_context(started(source))))
+        way = Way(stack.enter_context(started(source)).addresses)
         if scenario.load.mirror is not None:
-            target = stack.enter_context(started(ClusterPlan(folder.mirror_target)))
-            way = replace(way, target=addresses_of(target))
+            mirror = stack.enter_context(started(ClusterPlan(folder.mirror_target)))
+            way = replace(way, target=mirror.addresses)
         yield way
 
 

@@ -1,4 +1,4 @@
-"""``crucible cluster`` runs a local cluster of processes for somebody's own clients, until Ctrl-C or SIGTERM.
+"""``crucible cluster``: a local cluster for a user's own clients, until Ctrl-C or SIGTERM.
 
 The nodes and Toxiproxy end with it, even if it is killed or they are stopped (``bench.children``). A file in the data
 folder holds the cluster's ID and size, and the process IDs and addresses of its nodes. A second start reads it, so that
@@ -13,11 +13,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from math import inf
 from pathlib import Path
 
 from bench.ports import free_ports
+from chaos.live.cluster import Cluster
 from chaos.live.errors import NodeDied, SetupError
+from chaos.live.launchers import BrokerLauncher
 from chaos.live.links import ANY_PORT, Links
+from chaos.live.node import Node
 from chaos.live.processes import READY_LIMIT_S, Child
 from chaos.live.quorum import (
     CLUSTER_ID_KEY,
@@ -135,6 +139,7 @@ def _checked(found: ClusterIdentity, data: Path, nodes: int, wanted_id: str) -> 
 SIZES = (1, 3, 5)
 RESTART_AFTER_S = 2.0
 LOOK_EVERY_S = 0.1
+START_LOOK_EVERY_S = 0.02
 EXIT_CLEAN = 0
 EXIT_SETUP = 2
 EXIT_CRASH = 4
@@ -155,46 +160,6 @@ class ClusterPlan:
     config: Mapping[str, str] = field(default_factory=dict)
     toxiproxy: bool = False
     restart: bool = False
-
-
-@dataclass(slots=True)
-class Member:
-    """One node over all its incarnations. ``has_listeners`` says that ``config`` names its listeners.
-
-    ``again_at`` is when it is started again, on the monotonic clock. It is None while the node runs, or if it stays
-    dead.
-    """
-
-    node_id: int
-    listen: str
-    advertised: str
-    config: Mapping[str, str]
-    data: Path
-    has_listeners: bool = False
-    child: Child | None = None
-    again_at: float | None = None
-    is_awaited: bool = False
-    """Whether it was started again and does not serve yet."""
-
-    def launch(self) -> None:
-        words = [word for key, value in self.config.items() for word in ("--config", f"{key}={value}")]
-        self.again_at = None
-        self.child = Child(
-            f"node-{self.node_id}",
-            [
-                sys.executable,
-                "-m",
-                "reference_broker.serve.main",
-                *(() if self.has_listeners else ("--listen", self.listen, "--advertised", self.advertised)),
-                "--node-id",
-                str(self.node_id),
-                "--data",
-                str(self.data / f"node-{self.node_id}"),
-                "--end-with-stdin",  # Child holds the other end. It ends the node where the kernel does not.
-                *words,
-            ],
-            self.data / f"node-{self.node_id}.log",
-        )
 
 
 def run_cluster(plan: ClusterPlan, announce: Callable[[str], None] = print) -> int:
@@ -231,144 +196,136 @@ def _run(plan: ClusterPlan, announce: Callable[[str], None]) -> int:
         if plan.toxiproxy:
             server = stack.enter_context(ToxiproxyServer(plan.data / "toxiproxy.log"))
             links, facts = Links(server.client), {"toxiproxy": server.address}
-        members = stack.enter_context(_running(plan_members(plan, cluster_id, links), ending))
-        told = pids_of(members)
-        write_running(plan.data, told, addresses_of(members))
+        cluster = stack.enter_context(_running(planned_nodes(plan, cluster_id, links), ending))
+        caretaker = Caretaker(cluster, plan.restart)
+        pids = pids_of(cluster)
+        write_running(plan.data, pids, cluster.addresses)
         if not ending.is_set():
-            announce(_ready_line(members, facts))
+            announce(_ready_line(cluster, facts))
             sys.stdout.flush()
         while not ending.wait(LOOK_EVERY_S):
-            _look_after(members, plan.restart, time.monotonic())
-            if told != pids_of(members):
-                told = pids_of(members)
-                write_running(plan.data, told, addresses_of(members))
+            caretaker.look(time.monotonic())
+            if pids != pids_of(cluster):
+                pids = pids_of(cluster)
+                write_running(plan.data, pids, cluster.addresses)
     write_running(plan.data, {}, ())
     return EXIT_CLEAN
 
 
 @contextmanager
-def started(plan: ClusterPlan) -> Iterator[list[Member]]:
-    """Runs a cluster without proxies for as long as the block lasts. Raises SetupError, NodeDied."""
-    with _running(plan_members(plan, _claimed(plan), None), threading.Event()) as members:
-        yield members
+def started(plan: ClusterPlan) -> Iterator[Cluster]:
+    """Run a cluster without proxies for as long as the block lasts. Raises SetupError, NodeDied."""
+    with _running(planned_nodes(plan, _claimed(plan), None), threading.Event()) as cluster:
+        yield cluster
 
 
 def _claimed(plan: ClusterPlan) -> str:
-    """Makes the data folder this cluster's, and returns the cluster's ID. Raises SetupError."""
+    """Make the data folder this cluster's, and return the cluster's ID. Raises SetupError."""
     check_plan(plan)
     return claim(plan.data, plan.nodes, plan.config.get(CLUSTER_ID_KEY, "")).cluster_id
 
 
 @contextmanager
-def _running(members: list[Member], ending: threading.Event) -> Iterator[list[Member]]:
+def _running(nodes: Sequence[Node], ending: threading.Event) -> Iterator[Cluster]:
+    """Start the nodes, and wait until they are ready or the cluster is to end."""
+    cluster = Cluster(len(nodes), len(nodes), ours=True)
     try:
-        _start_all(members, ending)
-        yield members
+        cluster.launch(nodes)
+        deadline = time.monotonic() + READY_LIMIT_S
+        while not cluster.is_ready and not ending.wait(START_LOOK_EVERY_S):
+            cluster.look()
+            if not cluster.is_ready and time.monotonic() > deadline:
+                raise next(node for node in nodes if not node.is_ready).launcher.failure(is_first=True)
+        yield cluster
     finally:
-        end_all([member.child for member in members if member.child is not None])
+        cluster.close()
 
 
-def addresses_of(members: Sequence[Member]) -> tuple[str, ...]:
-    """Returns HOST:PORT of each node, as clients are told."""
-    return tuple(member.advertised for member in members)
+def pids_of(cluster: Cluster) -> dict[int, int]:
+    """Return the process IDs of the nodes that run, by the IDs of the nodes."""
+    running = [(node.number, node.process) for node in cluster.nodes if node.running]
+    return {number: process.pid for number, process in running if isinstance(process, Child)}
 
 
-def pids_of(members: Sequence[Member]) -> dict[int, int]:
-    """Returns the process IDs of the nodes that run, by the IDs of the nodes."""
-    return {member.node_id: member.child.pid for member in members if member.child is not None}
+def planned_nodes(plan: ClusterPlan, cluster_id: str, links: Links | None) -> list[Node]:
+    """Plan where each node listens and how it dials the others. With ``links`` the proxies are made.
 
-
-def plan_members(plan: ClusterPlan, cluster_id: str, links: Links | None) -> list[Member]:
-    """Plans where each node listens and how it dials the others. With ``links`` the proxies are made.
-
-    Without proxies, nodes of a quorum have listeners of their own for what nodes ask of brokers and of controllers.
-    With proxies, one listener takes all, so that whoever cuts a link cuts all that goes over it.
+    Without proxies, each node of a quorum has a listener of its own for requests of brokers, and one for requests of
+    controllers. With proxies, one listener takes all, so that a cut link cuts all that goes over it.
     """
     nodes = range(plan.nodes)
-    config = {**plan.config, **shared_store(plan.config, plan.data)}
-    separate = plan.nodes > 1 and links is None
     shown = [f"127.0.0.1:{plan.port + node}" if plan.port else ANY_PORT for node in nodes]
     listen = shown if plan.port and links is None else [f"127.0.0.1:{port}" for port in free_ports(plan.nodes)]
     advertised = (
         listen if links is None else [links.add("client", node, listen[node], shown[node]).listen for node in nodes]
     )
-    if not separate:
-        told = introductions(cluster_id, listen, plan.nodes, links)
-        return [Member(node, listen[node], advertised[node], {**config, **told[node]}, plan.data) for node in nodes]
-    ports = free_ports(2 * plan.nodes)
-    replication, controllers = (
-        [f"127.0.0.1:{port}" for port in each] for each in (ports[: plan.nodes], ports[plan.nodes :])
-    )
-    told = introductions(cluster_id, controllers, plan.nodes, None)
-    return [
-        Member(
-            node,
-            listen[node],
-            listen[node],
-            {**config, **told[node], **separate_listeners(listen[node], replication[node], controllers[node])},
-            plan.data,
-            has_listeners=True,
+    separate = plan.nodes > 1 and links is None
+    if separate:
+        ports = [f"127.0.0.1:{port}" for port in free_ports(2 * plan.nodes)]
+        replication, controllers = ports[: plan.nodes], ports[plan.nodes :]
+    introduced = introductions(cluster_id, controllers if separate else listen, plan.nodes, links)
+    planned = []
+    for node in nodes:
+        config = {**plan.config, **shared_store(plan.config, plan.data), **introduced[node]}
+        where = ["--listen", listen[node], "--advertised", advertised[node]]
+        if separate:
+            config |= separate_listeners(listen[node], replication[node], controllers[node])
+            where = []
+        data, log = plan.data / f"node-{node}", plan.data / f"node-{node}.log"
+        own = ["--node-id", str(node), "--data", str(data), "--end-with-stdin"]  # Where the kernel does not end it.
+        words = [sys.executable, "-m", "reference_broker.serve.main", *where, *own]
+        planned.append(
+            Node(node, listen[node], BrokerLauncher(f"node-{node}", words, config, data, log), advertised[node])
         )
-        for node in nodes
-    ]
+    return planned
 
 
-def _start_all(members: Sequence[Member], ending: threading.Event) -> None:
-    """Starts all nodes at once, because none is ready before a majority runs. Raises NodeDied, SetupError."""
-    for member in members:
-        member.launch()
-    deadline = time.monotonic() + READY_LIMIT_S
-    starting = [member.child for member in members if member.child is not None]
-    while starting and not ending.is_set():
-        starting = [child for child in starting if not child.said("ready", LOOK_EVERY_S / len(members))]
-        if starting and time.monotonic() > deadline:
-            raise NodeDied(f"{starting[0].name} was not ready within {READY_LIMIT_S:g} s: {starting[0].last_words()}")
-
-
-def _ready_line(members: Sequence[Member], facts: Mapping[str, str]) -> str:
+def _ready_line(cluster: Cluster, facts: Mapping[str, str]) -> str:
     return json.dumps(
         {
             "ready": True,
-            "bootstrap_servers": ",".join(addresses_of(members)),
-            "nodes": [member.listen for member in members],
-            "pids": pids_of(members),
+            "bootstrap_servers": ",".join(cluster.addresses),
+            "nodes": [node.listen for node in cluster.nodes],
+            "pids": pids_of(cluster),
             **facts,
         }
     )
 
 
-def _look_after(members: Sequence[Member], restart: bool, now: float) -> None:
-    """Reports each death once. With ``restart`` it starts the dead node again, and reports that, and when it serves.
-    Raises NodeDied when no node is left."""
-    for member in members:
-        if member.again_at is not None and now >= member.again_at:
-            member.launch()
-            _tell(f"node-{member.node_id} is started again")
-            member.is_awaited = True
-        if member.is_awaited and member.child is not None:
+class Caretaker:
+    """Reports each death once. With ``restart`` it starts a dead node again, and reports that, and when it serves."""
+
+    def __init__(self, cluster: Cluster, restart: bool) -> None:
+        self._cluster = cluster
+        self._restart = restart
+        self._dead: dict[int, float] = {}
+        """When each dead node is started again, on the monotonic clock; never is infinite."""
+        self._starting: set[int] = set()
+
+    def look(self, now: float) -> None:
+        """Raises NodeDied when no node is left."""
+        for number, node in enumerate(self._cluster.nodes):
+            if now >= self._dead.get(number, inf):
+                del self._dead[number]
+                node.launch()
+                self._starting.add(number)
+                _tell(f"{node.name} is started again")
+            if number in self._dead:
+                continue
             with suppress(NodeDied, SetupError):  # Its end is reported below.
-                if member.child.said("ready", 0) is not None:
-                    _tell(f"node-{member.node_id} serves again")
-                    member.is_awaited = False
-        dead = member.child
-        if dead is None or dead.exit_status is None:
-            continue
-        if not restart and not any(each.child is not None and each is not member for each in members):
-            dead.check()
-        member.child, member.is_awaited = None, False
-        member.again_at = now + RESTART_AFTER_S if restart else None
-        _tell(f"{dead.name} {dead.how_it_ended()}; the last line of its log: {dead.last_words()}")
-        dead.close()
-
-
-def end_all(children: Sequence[Child]) -> None:
-    """Ends all nodes. All get SIGTERM first, so that a leader hands over and no node waits for a majority that is
-    ending too."""
-    for child in children:
-        child.ask_to_end()
-    for child in children:
-        child.terminate()
-        child.close()
+                node.look_for_ready()
+            if node.is_ready and number in self._starting:
+                self._starting.remove(number)
+                _tell(f"{node.name} serves again")
+            dead = node.process
+            if dead is None or dead.exit_status is None:
+                continue
+            if not self._restart and len(self._dead) == len(self._cluster.nodes) - 1:
+                dead.check()
+            self._dead[number] = now + RESTART_AFTER_S if self._restart else inf
+            self._starting.discard(number)
+            _tell(f"{node.name} {dead.how_it_ended()}; the last line of its log: {dead.last_words()}")
+            node.launcher.close()
 
 
 def _tell(sentence: str) -> None:

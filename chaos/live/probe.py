@@ -1,4 +1,4 @@
-"""A connection of our own through a link, which shows what a fault on the link does to whoever uses it.
+"""A connection through a link, which shows the effect of a fault there.
 
 Toxiproxy counts a connection's bytes only when it ends, so its counters say nothing about a fault while connections
 live through it.

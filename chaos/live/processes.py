@@ -1,4 +1,7 @@
-"""The child processes of a run. They are started, signalled, awaited with deadlines, and reaped."""
+"""The processes of a run: started, signalled, awaited and reaped.
+
+Most are children of ours. Shell commands reach a node in a container, a service or a process elsewhere.
+"""
 
 import contextlib
 import json
@@ -8,27 +11,29 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeAlias
 
 from bench.children import ends_with_me
-from chaos.live.errors import EndedItself, NodeDied, SetupError
+from bench.targets.layout import last_lines, name_of
+from bench.targets.model import Commands, filled
+from chaos.live.errors import EndedItself, NodeDied, SetupError, TargetDied
 
 READY_LIMIT_S = 30.0
 STOP_LIMIT_S = 35.0
 MAX_WORDS = 4000
-"""A log's last line is cut to so many characters in messages and in the manifest."""
+"""Limits the last line of a log in messages and in the manifest, in characters."""
 DAMAGED = "The metadata log is damaged"
 """A node that ends because its metadata log is damaged says this in its last words."""
 
 
 class Child:
-    """One process that prints JSON lines on stdout and logs to a file. ``name`` stands in messages.
+    """One process that prints JSON lines on stdout and logs to a file. Messages call it ``name``.
 
-    It ends with the thread that started it (``bench.children``), in whatever state it is.
-    ``heard`` gets each line, in a thread of its own. Without it the lines wait for ``said``. ``expected_end`` is true
-    if the process may end, because a fault was announced or somebody asked for it.
+    It ends with the thread that started it (``bench.children``), in whatever state it is. ``on_line`` gets each line,
+    in a thread of its own; without it the lines wait for ``line_with``. With ``logs_all`` its stdout goes to the log,
+    too. ``expected_end`` is true if the process may end, because of a fault or a signal of ours.
     """
 
     def __init__(
@@ -37,31 +42,31 @@ class Child:
         command: Sequence[str],
         log: Path,
         pass_fds: Sequence[int] = (),
-        heard: Callable[[dict[str, Any]], None] | None = None,
+        on_line: Callable[[dict[str, Any]], None] | None = None,
+        environment: Mapping[str, str] | None = None,
+        logs_all: bool = False,
     ) -> None:
         self.name = name
         self.log = log
         self.expected_end = False
-        self._asked_to_end = False
+        self._is_ending = False
         self._lines: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        self._heard = heard or self._lines.put
-        self._process = self._started(command, log, pass_fds)
-        self._reader: threading.Thread | None = None
-        if self._process.stdout is not None:
-            self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
-            self._reader.start()
-
-    def _started(self, command: Sequence[str], log: Path, pass_fds: Sequence[int]) -> "subprocess.Popen[bytes]":
-        with log.open("ab") as errors:
-            return subprocess.Popen(
+        self._on_line = on_line or self._lines.put
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
                 list(command),
                 stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
+                stdout=output if logs_all else subprocess.PIPE,
+                stderr=output,
+                env=None if environment is None else {**os.environ, **environment},
                 pass_fds=tuple(pass_fds),
                 start_new_session=True,
                 preexec_fn=ends_with_me(),
             )
+        self._reader: threading.Thread | None = None
+        if self._process.stdout is not None:
+            self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
+            self._reader.start()
 
     @property
     def pid(self) -> int:
@@ -69,7 +74,7 @@ class Child:
 
     @property
     def who(self) -> str:
-        """Returns what evidence calls the process."""
+        """The name of the process in evidence."""
         return f"pid {self.pid}"
 
     @property
@@ -77,16 +82,9 @@ class Child:
         """None while the process runs. Negative if a signal with that number ended it."""
         return self._process.poll()
 
-    def await_line(self, key: str, limit_s: float = READY_LIMIT_S) -> dict[str, Any]:
-        """Returns the first JSON line that has ``key``. Raises NodeDied, or SetupError if the process said why it
-        cannot start."""
-        line = self.said(key, limit_s)
-        if line is None:
-            raise NodeDied(f"{self.name} was not ready within {limit_s:g} s; its log: {self.log}")
-        return line
-
-    def said(self, key: str, within_s: float) -> dict[str, Any] | None:
-        """Does the same as ``await_line``, but returns None if the line does not come within that time."""
+    def line_with(self, key: str, within_s: float) -> dict[str, Any] | None:
+        """Return the next JSON line that has ``key``, or None if it does not come within the time or the process has
+        closed its stdout."""
         deadline = time.monotonic() + within_s
         while True:
             try:
@@ -94,34 +92,32 @@ class Child:
             except queue.Empty:
                 return None
             if line is None:
-                self._process.wait(5)
-                if self.exit_status == 2:
-                    raise SetupError(self.last_words().removeprefix("crucible broker: "))
-                raise self._death(" before it was ready")
+                self._lines.put(None)
+                return None
             if key in line:
                 return line
 
     def kill(self) -> str:
-        """Sends SIGKILL. Returns how the process ended, as evidence."""
+        """Send SIGKILL. Return how the process ended, as evidence."""
         self.expected_end = True
         self.send(signal.SIGKILL)
         return self._awaited(signal.SIGKILL, 10.0)
 
     def terminate(self, limit_s: float = STOP_LIMIT_S) -> str:
-        """Sends SIGTERM, and SIGKILL after ``limit_s``. Returns how the process ended."""
+        """Send SIGTERM, and SIGKILL after ``limit_s``. Return how the process ended."""
         self.ask_to_end()
         return self._awaited(signal.SIGTERM, limit_s)
 
     def ask_to_end(self) -> None:
-        """Sends SIGTERM, without waiting."""
-        if self._asked_to_end:
+        """Send SIGTERM, without waiting."""
+        if self._is_ending:
             return  # A second signal could kill a process that has removed its handlers because it is ending.
-        self.expected_end = self._asked_to_end = True
+        self.expected_end = self._is_ending = True
         self.send(signal.SIGTERM)
         self.resume()  # A stopped process does not see SIGTERM.
 
     def pause(self) -> str:
-        """Sends SIGSTOP. Returns the state that the system reports."""
+        """Send SIGSTOP. Return the state that the system reports."""
         self.send(signal.SIGSTOP)
         deadline = time.monotonic() + 2.0
         while self.state() != "T" and time.monotonic() < deadline:
@@ -136,7 +132,7 @@ class Child:
             self._process.send_signal(number)
 
     def state(self) -> str:
-        """Returns Linux's letter for the state of the process (T: stopped, S: sleeping, ...), or ? elsewhere."""
+        """Return Linux's letter for the state of the process (T: stopped, S: sleeping, ...), or ? elsewhere."""
         try:
             stat = Path(f"/proc/{self.pid}/stat").read_text()
         except OSError:
@@ -144,7 +140,7 @@ class Child:
         return stat.rpartition(")")[2].split()[0]
 
     def order(self, **order: object) -> None:
-        """Writes one JSON line to the stdin of the process. A process that has just died, or is closed, takes none."""
+        """Write one JSON line to the stdin of the process, unless it has just died or is closed."""
         assert self._process.stdin is not None
         if self._process.stdin.closed:
             return  # The last hits of a run are read after its proxies were closed.
@@ -152,8 +148,13 @@ class Child:
             self._process.stdin.write(json.dumps(order).encode() + b"\n")
             self._process.stdin.flush()
 
+    def end(self) -> None:
+        """End the process in whatever state it is, and close its pipes."""
+        self.terminate()
+        self.close()
+
     def close(self) -> None:
-        """Closes the pipes, once the process has ended."""
+        """Close the pipes, once the process has ended."""
         if self._reader is not None:
             self._reader.join(2)
         if self._process.stdin is not None:
@@ -161,16 +162,17 @@ class Child:
                 self._process.stdin.close()
 
     def check(self) -> None:
-        """Raises NodeDied if the process ended and nobody asked for that."""
+        """Raise NodeDied if the process ended unexpectedly."""
         if self.exit_status is not None and not self.expected_end:
-            raise self._death("")
+            raise self.death("")
 
-    def _death(self, when: str) -> NodeDied:
+    def death(self, when: str) -> NodeDied:
+        """Return the error of an unexpected end."""
         story = f"{self.name} {self.how_it_ended()}{when}: {self.last_words()}"
         return EndedItself(story) if DAMAGED in story else NodeDied(story)
 
     def wait(self, limit_s: float | None = None) -> bool:
-        """Returns true if the process has ended within ``limit_s``. None means no limit."""
+        """Return whether the process has ended within ``limit_s``. None means no limit."""
         try:
             self._process.wait(limit_s)
         except subprocess.TimeoutExpired:
@@ -184,7 +186,7 @@ class Child:
         return f"ended by {signal.Signals(-status).name}" if status < 0 else f"exited with {status}"
 
     def last_words(self) -> str:
-        """Returns the last line of the log, or of what the process said before it could log."""
+        """Return the last line of the log."""
         try:
             lines = self.log.read_text(errors="replace").strip().splitlines()
         except OSError:
@@ -205,9 +207,225 @@ class Child:
             except ValueError:
                 continue
             if isinstance(value, dict):
-                self._heard(value)
+                self._on_line(value)
         self._lines.put(None)
         stream.close()
+
+
+LAST_LINES = 3
+
+
+class TargetProcess(Child):
+    """Signals go to the whole process group, because the command may be a script that starts the broker.
+
+    Raises SetupError if there is no such program. ``check`` raises TargetDied.
+    """
+
+    def __init__(
+        self, name: str, command: Sequence[str], log: Path, environment: Mapping[str, str], stop_limit_s: float
+    ) -> None:
+        self._stop_limit_s = stop_limit_s
+        try:
+            super().__init__(name, command, log, environment=environment, logs_all=True)
+        except OSError as error:
+            raise SetupError(f"{name}: {command[0]} cannot be started: {error.strerror}.") from error
+
+    @property
+    def killed_by(self) -> int:
+        """What a frame proxy does to kill it: the process group, as a negative number."""
+        return -self.pid
+
+    def send(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, number)
+
+    def terminate(self, limit_s: float | None = None) -> str:
+        """Send SIGTERM, and SIGKILL after the target's own limit. Return how the process ended."""
+        super().ask_to_end()  # Without the timer, which could win the race and would hide why the process was killed.
+        return self._awaited(signal.SIGTERM, self._stop_limit_s if limit_s is None else limit_s)
+
+    def ask_to_end(self) -> None:
+        """Send SIGTERM without waiting, and SIGKILL after the target's own limit."""
+        super().ask_to_end()
+        limit = threading.Timer(self._stop_limit_s, self._no_longer)
+        limit.daemon = True
+        limit.start()
+
+    def end(self) -> None:
+        """Kill it: nobody reads its files again."""
+        self.kill()
+        self.close()
+
+    def _no_longer(self) -> None:
+        if self.exit_status is None:
+            self.send(signal.SIGKILL)
+
+    def last_words(self) -> str:
+        """Return the last lines of the log."""
+        try:
+            return last_lines(self.log.read_text(errors="replace"), LAST_LINES)[-MAX_WORDS:]
+        except OSError:
+            return f"no log at {self.log}"
+
+    def death(self, when: str) -> NodeDied:
+        return _died(self, when)
+
+
+COMMAND_LIMIT_S = 60.0
+ALIVE_LIMIT_S = 10.0
+LOOK_EVERY_S = 0.5
+
+
+class ShellProcess:
+    """Does by shell commands what ``Child`` does. It cannot see the process itself: ``alive`` shows
+    whether there is one, and without that command it counts as alive until it was ended.
+
+    Raises SetupError for a command that fails.
+    """
+
+    def __init__(self, number: int, address: str, commands: Commands) -> None:
+        self.name = self.who = name_of(number)
+        self.expected_end = False
+        self._words = {"id": str(number), "address": address}
+        self._commands = commands
+        self._ended = ""
+        self._paused = False
+        self._looked_s = 0.0
+        self._runs = True
+
+    def start(self) -> None:
+        self._must("start")
+        self._ended, self._runs, self._paused, self.expected_end = "", True, False, False
+
+    @property
+    def killed_by(self) -> str:
+        """What a frame proxy does to kill it: the shell command."""
+        return self.command("kill")
+
+    def kill(self) -> str:
+        return self._end("kill")
+
+    def terminate(self) -> str:
+        return self._end("stop")
+
+    def ask_to_end(self) -> None:
+        self.terminate()
+
+    def pause(self) -> str:
+        self._must("pause")
+        self._paused = True
+        return self.state()
+
+    def resume(self) -> None:
+        if self._paused:
+            self._must("resume")
+            self._paused = False
+
+    def state(self) -> str:
+        """Return the state as a process would show it."""
+        return "T" if self._paused else "S"
+
+    @property
+    def exit_status(self) -> int | None:
+        """None while the node runs, and 0 when it does not: how it ended is unknown."""
+        if self._ended:
+            return 0
+        if self._commands.alive and not self._paused and time.monotonic() - self._looked_s > LOOK_EVERY_S:
+            self._looked_s = time.monotonic()
+            self._runs = self._is_alive()
+        return None if self._runs else 0
+
+    def check(self) -> None:
+        """Raise TargetDied if the node ended unexpectedly."""
+        if self.exit_status is not None and not self.expected_end:
+            raise _died(self)
+
+    def wait(self, limit_s: float | None = None) -> bool:
+        """Return whether the node has ended. Raises SetupError if the command that should have killed it did not."""
+        deadline = time.monotonic() + (limit_s or 0.0)
+        while self._ended and self._commands.alive and self._is_alive():
+            if time.monotonic() > deadline:
+                raise SetupError(f"{self.name} still runs after commands.kill: {self._filled(self._ended)}")
+            time.sleep(LOOK_EVERY_S)
+        return self.exit_status is not None
+
+    def _is_alive(self) -> bool:
+        """Run ``alive``. A node whose command does not end in time counts as alive."""
+        with contextlib.suppress(SetupError):
+            return self._run(self._commands.alive, ALIVE_LIMIT_S).returncode == 0
+        return True
+
+    def note_done_by_proxy(self, kind: str) -> None:
+        """Note what the frame proxy has done by one of the commands."""
+        if kind == "node_killed":
+            self.expected_end, self._ended = True, self._commands.kill
+        else:
+            self._paused = True
+
+    def how_it_ended(self) -> str:
+        if self.exit_status is None:
+            return "runs"
+        return f"was ended: {self._filled(self._ended)}" if self._ended else "ended"
+
+    def last_words(self) -> str:
+        if not self._commands.log:
+            return "it has no command for its log"
+        try:
+            return self._run(self._commands.log).stdout.strip()
+        except SetupError as failure:
+            return str(failure)
+
+    def command(self, which: str) -> str:
+        """Return the text of a command for this node."""
+        return self._filled(str(getattr(self._commands, which)))
+
+    def close(self) -> None:
+        """There are no pipes."""
+
+    def end(self) -> None:
+        """A node elsewhere goes on, but not paused and not ended by us."""
+        self.resume()
+        if self._ended:
+            self.start()
+
+    def _end(self, which: str) -> str:
+        self.expected_end = True
+        if not self._ended:
+            self._must(which)
+            self._ended = str(getattr(self._commands, which))
+        return f"{self.who} was ended: {self.command(which)}{' (SIGKILL)' if which == 'kill' else ''}"
+
+    def _must(self, which: str) -> None:
+        done = self._run(str(getattr(self._commands, which)))
+        if done.returncode != 0:
+            words = (done.stdout + done.stderr).strip().splitlines()[-1:] or ["it said nothing"]
+            raise SetupError(f"{self.name}: commands.{which} failed with {done.returncode}: {words[0]}")
+
+    def _run(self, text: str, limit_s: float = COMMAND_LIMIT_S) -> "subprocess.CompletedProcess[str]":
+        words = self._filled(text)
+        try:
+            return run_shell(words, limit_s)
+        except subprocess.TimeoutExpired as expired:
+            raise SetupError(f"{self.name}: {words!r} did not end within {limit_s:g} s.") from expired
+
+    def _filled(self, text: str) -> str:
+        return filled(text, self._words)
+
+
+def run_shell(command: str, limit_s: float) -> "subprocess.CompletedProcess[str]":
+    words = ["sh", "-c", command]
+    return subprocess.run(
+        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=limit_s, check=False
+    )
+
+
+def _died(process: TargetProcess | ShellProcess, when: str = "") -> TargetDied:
+    how = process.how_it_ended()
+    return TargetDied(f"{process.name} {how}{when}, and no fault had struck it: {process.last_words()}")
+
+
+NodeProcess: TypeAlias = Child | ShellProcess
+"""One incarnation of a node."""
 
 
 class EvidencePipe:
@@ -219,13 +437,13 @@ class EvidencePipe:
         self._tail = b""
 
     def close_write_end(self) -> None:
-        """Closes our copy of the write end, once the child has its own."""
+        """Close our copy of the write end, once the child has its own."""
         if self.write_end >= 0:
             os.close(self.write_end)
             self.write_end = -1
 
     def lines(self) -> list[dict[str, Any]]:
-        """Returns what came since the last call. It never blocks."""
+        """Return what came since the last call. It never blocks."""
         with contextlib.suppress(BlockingIOError):
             while data := os.read(self._read_end, 65_536):
                 self._tail += data

@@ -1,4 +1,4 @@
-"""Introduces each node to its cluster: which nodes vote, and the address of each other node or of the proxy to it."""
+"""The settings that introduce each node to its cluster: voters and addresses."""
 
 import secrets
 from base64 import urlsafe_b64encode

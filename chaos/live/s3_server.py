@@ -1,5 +1,4 @@
-"""versitygw, an S3 server over a folder: finds it or builds it from its Go module at a pinned version, and runs it on a
-loopback port with Toxiproxy before it.
+"""versitygw, an S3 server over a folder, in a pinned version, with Toxiproxy before it.
 
 The build takes a few minutes, so only nightly tests and people ask for it: ``python -m chaos.live.s3_server``.
 """

@@ -1,4 +1,4 @@
-"""Reads once a second each node's metrics, and what its process costs (table ``broker`` of the history)."""
+"""Samples of each node's metrics and process (table ``broker``), once a second."""
 
 import http.client
 import threading

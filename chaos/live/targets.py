@@ -1,4 +1,4 @@
-"""Finds what a timed fault hits. Roles become nodes, and links become proxies, at the moment when the fault begins."""
+"""The targets of timed faults, chosen when a fault begins: roles become nodes, and links become proxies."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace

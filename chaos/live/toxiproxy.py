@@ -1,4 +1,4 @@
-"""A client of one Toxiproxy server, over the calls of toxiproxy-python.
+"""A client of one Toxiproxy server.
 
 The library keeps one server's address in a class for the whole process, waits without limit, and does not look at 5xx
 answers. Here each client has its own server, each call a time limit, and each failure is a ToxiproxyError.

@@ -1,4 +1,4 @@
-"""Finds Toxiproxy's server, or builds it from its Go module at a pinned version, and runs it on a loopback port.
+"""Toxiproxy's server in a pinned version, on a loopback port.
 
 No registry ships the binary for Python, so ``build`` compiles it (``bench.golang``).
 """

@@ -18,7 +18,8 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.children import ends_with_me
-from chaos.live.local_cluster import ClusterPlan, addresses_of, started
+from chaos.live.cluster import Cluster
+from chaos.live.local_cluster import ClusterPlan, started
 
 pytestmark = [pytest.mark.live]
 LOOK_S = 0.05
@@ -67,9 +68,9 @@ class Running:
 
 
 @pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Any]]:
-    with started(ClusterPlan(tmp_path_factory.mktemp("cluster"), nodes=3)) as members:
-        yield members
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with started(ClusterPlan(tmp_path_factory.mktemp("cluster"), nodes=3)) as cluster:
+        yield cluster
 
 
 @contextmanager
@@ -98,9 +99,9 @@ def _descriptors() -> list[str]:
     return [each.name for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
 
 
-def test_librdkafka_lives_behind_the_proxy_while_faults_strike(target: list[Any]) -> None:
-    nodes = {int(each.rpartition(":")[2]) for each in addresses_of(target)}
-    with proxy("--target", addresses_of(target)[0]) as running:
+def test_librdkafka_lives_behind_the_proxy_while_faults_strike(target: Cluster) -> None:
+    nodes = {int(each.rpartition(":")[2]) for each in target.addresses}
+    with proxy("--target", target.addresses[0]) as running:
         client: dict[str, Any] = {"bootstrap.servers": running.bootstrap, "log_level": 0}
         admin = AdminClient(client)
         for done in admin.create_topics([NewTopic("rd", 6, 3)]).values():
@@ -139,11 +140,11 @@ def test_librdkafka_lives_behind_the_proxy_while_faults_strike(target: list[Any]
 
 
 @pytest.mark.nightly
-def test_kafka_python_lives_behind_the_proxy(target: list[Any]) -> None:
+def test_kafka_python_lives_behind_the_proxy(target: Cluster) -> None:
     from kafka import KafkaConsumer, KafkaProducer
 
-    nodes = {int(each.rpartition(":")[2]) for each in addresses_of(target)}
-    with proxy("--target", addresses_of(target)[1]) as running:
+    nodes = {int(each.rpartition(":")[2]) for each in target.addresses}
+    with proxy("--target", target.addresses[1]) as running:
         servers = running.bootstrap.split(",")
         assert (
             running.ask("POST", "/rules", rule("lost", "request_dropped", "request", match={"api": "fetch"}, nth=3))[0]
@@ -169,12 +170,12 @@ def test_kafka_python_lives_behind_the_proxy(target: list[Any]) -> None:
             time.sleep(LOOK_S)
 
 
-def test_rules_come_and_go_and_wrong_ones_are_refused_in_one_sentence(target: list[Any], tmp_path: Path) -> None:
+def test_rules_come_and_go_and_wrong_ones_are_refused_in_one_sentence(target: Cluster, tmp_path: Path) -> None:
     file, log = tmp_path / "rules.toml", tmp_path / "log.jsonl"
     file.write_text(
         "[[fault]]\nname = 'first'\nkind = 'request_dropped'\non = 'request'\nmatch = { client_id = 'x' }\n"
     )
-    with proxy("--target", addresses_of(target)[0], "--rules", str(file), "--log", str(log)) as running:
+    with proxy("--target", target.addresses[0], "--rules", str(file), "--log", str(log)) as running:
         assert [each["name"] for each in running.ask("GET", "/rules")[1]] == ["first"]
         assert running.ask("POST", "/rules", rule("first", "request_dropped", "request"))[0] == 400
         status, told = running.ask("POST", "/rules", rule("second", "node_killed", "request"))
@@ -189,10 +190,11 @@ def test_rules_come_and_go_and_wrong_ones_are_refused_in_one_sentence(target: li
 
 
 def test_a_dead_target_closes_clients_and_is_told_once(tmp_path: Path) -> None:
-    with started(ClusterPlan(tmp_path / "one", nodes=1)) as (only,):
+    with started(ClusterPlan(tmp_path / "one", nodes=1)) as cluster:
+        (only,) = cluster.nodes
         running = Running("--target", only.listen)
-        assert only.child is not None
-        only.child.kill()
+        assert only.process is not None
+        only.process.kill()
         host, _, port = running.bootstrap.partition(":")
         for _ in range(3):
             with socket.create_connection((host, int(port)), timeout=5) as client, suppress(ConnectionError):
@@ -213,7 +215,7 @@ def open_sockets(pid: int) -> int:
     return found
 
 
-def test_half_frames_huge_lengths_and_resets_leave_nothing_behind(target: list[Any]) -> None:
+def test_half_frames_huge_lengths_and_resets_leave_nothing_behind(target: Cluster) -> None:
     async def bother(host: str, port: int) -> None:
         for data in (b"\0\0", b"\x7f\xff\xff\xffGET", b"\0\0\x10\0\0\3", b"\xff\xff\xff\xff", b"\0\0\0\2\0\0"):
             reader, writer = await asyncio.open_connection(host, port)
@@ -223,7 +225,7 @@ def test_half_frames_huge_lengths_and_resets_leave_nothing_behind(target: list[A
             writer.transport.abort()
             del reader
 
-    with proxy("--target", addresses_of(target)[0]) as running:
+    with proxy("--target", target.addresses[0]) as running:
         host, _, port = running.bootstrap.split(",")[0].partition(":")
         asyncio.run(bother(host, int(port)))
         AdminClient({"bootstrap.servers": running.bootstrap, "log_level": 0}).list_topics(timeout=10)

@@ -1,19 +1,24 @@
 """What a scenario needs of a target that is not ours, and what of it the target lacks."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-
-from bench.targets.layout import OURS, name_of
+from bench.targets.layout import OURS
+from bench.targets.layout import name_of
 from bench.targets.loader import find
-from bench.targets.model import Chosen, TargetError
+from bench.targets.model import Chosen
+from bench.targets.model import TargetError
 from chaos.faults.kinds import KINDS
 from chaos.frame_proxy.rules_file import why_not
 from chaos.interceptor.rules import AT_THE_REQUESTER
 from chaos.live.errors import SetupError
 from chaos.live.external.roles import names_a_role
-from chaos.live.external.target import REFERENCE, look
+from chaos.live.external.target import REFERENCE
+from chaos.live.external.target import look
 from chaos.live.fault_selection import select_live_faults
-from scenarios.model import Fault, Scenario
+from chaos.live.launchers import abilities_of
+from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import replace
+from scenarios.model import Fault
+from scenarios.model import Scenario
 from scenarios.outside import from_outside
 from scenarios.revisions import revision_of
 from scenarios.vocabulary import NODE_ROLES
@@ -120,13 +125,12 @@ def _beyond(fault: Fault, wanted: Chosen, nodes: int) -> str:
 
 def _lacks_files(fault: Fault, wanted: Chosen) -> str:
     """Returns why what a node keeps cannot be changed. It is empty for faults that leave it alone."""
-    changes_files = fault.kind in KINDS and KINDS[fault.kind].changes_files
-    if wanted.file.node is not None:
-        is_one = changes_files and wanted.file.node.one_process and wanted.nodes > 1
-        return "a data directory for each node (all nodes are one process)" if is_one else ""
-    if changes_files:
+    abilities = abilities_of(wanted)
+    if fault.kind in KINDS and KINDS[fault.kind].changes_files and "files" not in abilities:
+        if wanted.file.node is not None:
+            return "a data directory for each node (all nodes are one process)"
         return "the data directory of a node, which is known only if we start it"
-    if any(not key.startswith(OURS) for key, _ in fault.config):
+    if "settings" not in abilities and any(not key.startswith(OURS) for key, _ in fault.config):
         return "other settings for a node, which it gets only if we start it"
     return ""
 
@@ -149,17 +153,15 @@ def _between_nodes(fault: Fault) -> bool:
 
 def _lacks_process(kind: str, wanted: Chosen) -> str:
     """Returns why the target's processes cannot be struck so. It is empty for kinds that strike no process."""
-    words = KINDS[kind].commands if kind in KINDS else ()
-    if not words:
+    abilities = abilities_of(wanted)
+    missing = [word for word in (KINDS[kind].commands if kind in KINDS else ()) if word not in abilities]
+    if not missing:
         return ""
-    file = wanted.file
-    if file.node is not None:
-        is_one = file.node.one_process and wanted.nodes > 1
-        return "one process for each node (all nodes are one process)" if is_one else ""
-    if file.commands is None:
+    if wanted.file.node is not None:
+        return "one process for each node (all nodes are one process)"
+    if wanted.file.commands is None:
         return f"process control, to do {kind} (nobody can strike an address; give a target's file)"
-    missing = [word for word in words if not getattr(file.commands, word)]
-    return f"process control: commands.{missing[0]}" if missing else ""
+    return f"process control: commands.{missing[0]}"
 
 
 def check_target(scenario: Scenario, target: str) -> None:

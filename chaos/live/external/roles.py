@@ -13,7 +13,6 @@ from bench.fleet.behaviours.protocol import Address
 from bench.fleet.negotiation import CONNECT_LIMIT_US
 from bench.fleet.spec import address_of
 from chaos.interceptor.roles import topic_of_roles
-from chaos.live.targets import Roles
 from reference_broker.blocking.transport import Connection, TransportError
 from reference_broker.wire.apis import ApiKey
 from scenarios.model import Scenario
@@ -61,11 +60,6 @@ class RolesSeen:
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._look, name="roles", daemon=True)
         self._thread.start()
-
-    def tell(self, roles: Roles) -> None:
-        """Hands on what was seen last."""
-        for number, role in self.now().items():
-            roles.told(number, role)
 
     def now(self) -> Mapping[int, str]:
         """Returns the role of each node by its number, as it was seen last."""

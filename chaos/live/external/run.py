@@ -1,28 +1,38 @@
 """An external broker in one run: its nodes, the way to them through our proxies, and the rules at frames."""
 
 import time
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
-
 from bench.targets.model import Chosen
 from chaos.checks.guarantee_selection import promised_on_the_wire
-from chaos.frame_proxy.proxy import Node, Pair
-from chaos.live.closed_segments import GUARANTEE, ClosedSegments, segments_of
+from chaos.frame_proxy.proxy import Node
+from chaos.frame_proxy.proxy import Pair
+from chaos.live.closed_segments import ClosedSegments
+from chaos.live.closed_segments import GUARANTEE
+from chaos.live.closed_segments import segments_of
 from chaos.live.errors import SetupError
-from chaos.live.external.cluster import ExternalCluster
-from chaos.live.external.needs import chosen, needs_links, playable
+from chaos.live.external.cluster import ALL_KNOWN_LIMIT_S
+from chaos.live.external.cluster import Target
+from chaos.live.external.needs import chosen
+from chaos.live.external.needs import needs_links
+from chaos.live.external.needs import playable
+from chaos.live.external.roles import RolesSeen
 from chaos.live.external.roles import watched
-from chaos.live.external.target import behind_proxies, nodes_of
+from chaos.live.external.target import behind_proxies
+from chaos.live.external.target import nodes_of
 from chaos.live.fleet import Way
-from chaos.live.frame_proxies import ExternalFrames, Frames, LinkFrames, has_frame_rules, has_link_rules
+from chaos.live.frame_proxies import ExternalFrames
+from chaos.live.frame_proxies import Frames
+from chaos.live.frame_proxies import LinkFrames
+from chaos.live.frame_proxies import has_frame_rules
+from chaos.live.frame_proxies import has_link_rules
 from chaos.live.links import Links
 from chaos.live.run_folder import RunFolder
+from collections.abc import Callable
+from collections.abc import Sequence
 from reports.manifest import Check
 from scenarios.model import Scenario
+from typing import TypeAlias
 
 STAYS_UP = "target-stays-up"
-TOLD_LIMIT_S = 60.0
-"""How long a cluster whose nodes all serve may take until it tells clients of all of them."""
 ASK_EVERY_S = 0.3
 TickUntil: TypeAlias = Callable[[Callable[[], bool], float, str], None]
 """``(done, limit_s, complaint)`` goes on with the run until ``done()``."""
@@ -42,7 +52,9 @@ class ExternalRun:
     ) -> None:
         self._wanted = chosen(target)
         self.scenario = playable(scenario, self._wanted)
-        self.cluster = ExternalCluster(self._wanted, self.scenario.cluster, folder.data, folder.logs, seed)
+        self._target = Target(self._wanted, self.scenario.cluster, folder.data, folder.logs, seed)
+        self.cluster = self._target.cluster
+        self._seen: RolesSeen | None = None
         self._folder = folder
         self._seed = seed
         self._origin_us = origin_us
@@ -59,33 +71,33 @@ class ExternalRun:
     def reach(self, links: Links, prefix: str, tick_until: TickUntil) -> Way:
         """Starts the target's nodes if that is ours to do, and puts a proxy before each of them. The run's topics begin
         with ``prefix``, so it touches nothing else on the broker."""
-        cluster = self.cluster
-        if cluster.total:
-            self._progress(f"{told(self._wanted)}: {cluster.total} nodes")
+        cluster, target = self.cluster, self._target
+        if target.known_nodes:
+            self._progress(f"{told(self._wanted)}: {target.known_nodes} nodes")
         lead = self._lead if has_link_rules(self.scenario, is_ours=False) else None
-        cluster.launch(links if needs_links(self.scenario) else None, lead)
+        target.launch(links if needs_links(self.scenario) else None, lead)
         tick_until(lambda: cluster.is_ready, float("inf"), "")
         nodes = self._wait_for_all(tick_until)
         self._check_order(nodes)
-        way = behind_proxies(cluster.bootstrap, links, prefix)
+        way = behind_proxies(target.bootstrap, links, prefix)
         for address, dialled in way.dial.items():
             self._progress(f"{address} is reached through {dialled}")
         ids = [each.node_id for each in nodes]
         version = way.versions["metadata"]
-        if all(each.layout is not None for each in cluster.nodes):  # Otherwise their files are not known.
+        if cluster.nodes and all("files" in each.launcher.abilities for each in cluster.nodes):
             self.segments = segments_of(self.scenario, cluster.nodes, prefix, version)
-        cluster.seen = watched(self.scenario, prefix, way.bootstrap, ids, cluster.voters, version, cluster.lives)
+        self._seen = watched(self.scenario, prefix, way.bootstrap, ids, cluster.voters, version, cluster.lives)
         if not has_frame_rules(self.scenario) and not promised_on_the_wire(self.scenario):
             return way
         frames = self._before = ExternalFrames(
             self.scenario,
             nodes,
             way,
-            cluster.processes(),
+            target.processes(),
             self._folder,
             self._seed,
             self._origin_us,
-            cluster.seen is not None,
+            self._seen is not None,
             links,
         )
         for address, dialled in frames.way.dial.items():
@@ -105,40 +117,47 @@ class ExternalRun:
         return frames.fronts
 
     def _wait_for_all(self, tick_until: TickUntil) -> Sequence[Node]:
-        """Waits until the cluster tells clients of as many nodes as it has. Returns them."""
+        """Wait until the cluster's metadata has as many nodes as the cluster, and return them."""
         found: list[Node] = []
-        deadline_s = time.monotonic() + TOLD_LIMIT_S
+        wanted = self._target.known_nodes
+        deadline_s = time.monotonic() + ALL_KNOWN_LIMIT_S
         again_s = 0.0
 
-        def all_told() -> bool:
+        def all_known() -> bool:
             nonlocal again_s
             now_s = time.monotonic()
             if now_s < again_s:
                 return False
             try:
-                found[:] = nodes_of(self.cluster.bootstrap)
+                found[:] = nodes_of(self._target.bootstrap)
             except SetupError:
-                if not self.cluster.total or now_s > deadline_s:
+                if not wanted or now_s > deadline_s:
                     raise
             if now_s > deadline_s:
                 raise SetupError(
-                    f"{told(self._wanted)} told clients of {len(found)} nodes within {TOLD_LIMIT_S:g} s; it has "
-                    f"{self.cluster.total}."
+                    f"{told(self._wanted)} told clients of {len(found)} nodes within {ALL_KNOWN_LIMIT_S:g} s; it has "
+                    f"{wanted}."
                 )
             again_s = time.monotonic() + ASK_EVERY_S
-            return len(found) >= max(self.cluster.total, 1)
+            return len(found) >= max(wanted, 1)
 
-        tick_until(all_told, float("inf"), "")
+        tick_until(all_known, float("inf"), "")
         return found
 
     # The course
 
     def tick(self) -> None:
-        roles, processes = {} if self.cluster.seen is None else self.cluster.seen.now(), self.cluster.processes()
-        for frames in self.frames:
-            frames.has_processes(processes)
-            for node, role in roles.items():
+        """Pass on which roles and processes the nodes have now."""
+        for node, role in ({} if self._seen is None else self._seen.now()).items():
+            self.cluster.roles.told(node, role)
+            for frames in self.frames:
                 frames.role(node, role)
+        for frames in self.frames:
+            frames.has_processes(self._target.processes())
+
+    def close(self) -> None:
+        if self._seen is not None:
+            self._seen.close()
 
     # What the manifest says
 
@@ -156,7 +175,7 @@ class ExternalRun:
     @property
     def config(self) -> dict[str, str]:
         """The settings that the target's nodes were given, by Kafka's names."""
-        return self.cluster.settings(0) if self._wanted.file.node is not None else {}
+        return self._target.settings(0) if self._wanted.file.node is not None else {}
 
     @property
     def guarantees(self) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from chaos.live.local_cluster import ClusterPlan, addresses_of, started
+from chaos.live.local_cluster import ClusterPlan, started
 from chaos.live.runner import play
 from chaos.live.tests.small_scenario import text_of, written
 from chaos.live.tests.test_stock_client_on_mutants import mutated
@@ -70,8 +70,8 @@ def _target(mutant: str, folder: Path) -> Iterator[str]:
         with mutated(mutant, folder) as (_, address):
             yield address
     else:
-        with started(ClusterPlan(folder / "cluster")) as members:
-            yield addresses_of(members)[0]
+        with started(ClusterPlan(folder / "cluster")) as cluster:
+            yield cluster.addresses[0]
 
 
 def played(folder: Path, mutant: str) -> Path:

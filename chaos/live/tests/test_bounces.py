@@ -1,5 +1,6 @@
 """A rolling bounce with other settings, and a feature that is finalized while the load runs; no process is started."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from chaos.faults.node_faults import rolling_bounce
 from chaos.faults.timed import End, Ended, FaultContext, Hit
 from chaos.live.fault_scheduler import BEGIN, RETRY_S
+from chaos.live.launchers import BrokerLauncher
 from chaos.live.targets import Target
 from chaos.live.tests.test_strikes import SECOND_US, World
 from scenarios.model import Fault
@@ -153,7 +155,7 @@ def test_the_end_of_the_load_is_told_to_what_still_goes_on(monkeypatch: pytest.M
 
 def test_settings_of_a_bounce_are_those_of_the_next_start() -> None:
     world = World()
-    node: Any = world.strikes._cluster.nodes[1]
-    node.changes = {"a": "1", "b": "1"}
+    launcher = BrokerLauncher("node-1", (), {"a": "1", "b": "1"}, Path(), Path())
+    world.nodes[1].launcher = launcher
     world.strikes.reconfigure(1, {"b": "2"})
-    assert node.changes == {"a": "1", "b": "2"}
+    assert launcher.config == {"a": "1", "b": "2"}

@@ -1,7 +1,8 @@
-"""Who listens where and dials whom how, and what a data folder remembers of its cluster. No process is started."""
+"""Who listens where and dials whom how, and what a data folder renodes of its cluster. No process is started."""
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,10 @@ import pytest
 
 from chaos.live.errors import SetupError
 from chaos.live.kill import kill_controller, kill_coordinator, kill_leader
+from chaos.live.launchers import BrokerLauncher
 from chaos.live.links import Links
-from chaos.live.local_cluster import ClusterPlan, check_plan, claim, plan_members, run_cluster, write_running
+from chaos.live.local_cluster import ClusterPlan, check_plan, claim, planned_nodes, run_cluster, write_running
+from chaos.live.node import Node
 from chaos.live.quorum import introductions, new_cluster_id
 from chaos.live.toxiproxy import Proxy, Toxiproxy
 from reference_broker.configuration.broker_config import BrokerConfig
@@ -35,24 +38,29 @@ def fake_links() -> tuple[Links, FakeToxiproxy]:
     return Links(fake), fake
 
 
+def config_of(node: Node) -> Mapping[str, str]:
+    assert isinstance(node.launcher, BrokerLauncher)
+    return node.launcher.config
+
+
 def dial_map(text: str) -> dict[int, str]:
     return {int(node): address for node, _, address in (each.partition("@") for each in text.split(","))}
 
 
 def test_nodes_dial_each_other_straight_where_no_proxy_is_asked_for(tmp_path: Path) -> None:
-    members = plan_members(ClusterPlan(tmp_path, 3, port=20_000, config={"num.partitions": "4"}), "id", None)
-    assert [member.listen for member in members] == ["127.0.0.1:20000", "127.0.0.1:20001", "127.0.0.1:20002"]
-    assert [member.advertised for member in members] == [member.listen for member in members]
-    plans = [BrokerConfig.parse(member.config).listener_plan() for member in members]
+    nodes = planned_nodes(ClusterPlan(tmp_path, 3, port=20_000, config={"num.partitions": "4"}), "id", None)
+    assert [node.listen for node in nodes] == ["127.0.0.1:20000", "127.0.0.1:20001", "127.0.0.1:20002"]
+    assert [node.advertised for node in nodes] == [node.listen for node in nodes]
+    plans = [BrokerConfig.parse(config_of(node)).listener_plan() for node in nodes]
     addresses = [{each.name: f"{each.host}:{each.port}" for each in plan.listeners} for plan in plans]
-    for member, plan, address in zip(members, plans, addresses, strict=True):
-        assert address["PLAINTEXT"] == member.listen
+    for node, plan, address in zip(nodes, plans, addresses, strict=True):
+        assert address["PLAINTEXT"] == node.listen
         assert (plan.controllers, plan.inter_broker) == (("CONTROLLER",), "REPLICATION")
-        assert dial_map(member.config["controller.quorum.voters"]) == {
+        assert dial_map(config_of(node)["controller.quorum.voters"]) == {
             node: each["CONTROLLER"] for node, each in enumerate(addresses)
         }
-        assert member.config["crucible.cluster.id"] == "id"
-        assert member.config["num.partitions"] == "4"
+        assert config_of(node)["crucible.cluster.id"] == "id"
+        assert config_of(node)["num.partitions"] == "4"
     assert len({each for address in addresses for each in address.values()}) == 9
 
 
@@ -63,7 +71,7 @@ def test_listeners_cannot_be_the_same_on_all_nodes(tmp_path: Path) -> None:
 
 def test_with_toxiproxy_each_directed_link_has_a_proxy_of_its_own(tmp_path: Path) -> None:
     links, fake = fake_links()
-    members = plan_members(ClusterPlan(tmp_path, 3, toxiproxy=True), "id", links)
+    nodes = planned_nodes(ClusterPlan(tmp_path, 3, toxiproxy=True), "id", links)
     assert sorted(fake.upstream) == [
         "client-node-0",
         "client-node-1",
@@ -76,31 +84,31 @@ def test_with_toxiproxy_each_directed_link_has_a_proxy_of_its_own(tmp_path: Path
         "node-2-node-1",
     ]
     told: list[str] = []
-    for member in members:
-        for voter, address in dial_map(member.config["controller.quorum.voters"]).items():
-            if voter == member.node_id:
-                assert address == member.listen
+    for node in nodes:
+        for voter, address in dial_map(config_of(node)["controller.quorum.voters"]).items():
+            if voter == node.number:
+                assert address == node.listen
             else:
-                link = links.between(member.node_id, voter)
+                link = links.between(node.number, voter)
                 assert link is not None
-                assert (link.listen, link.proxy.upstream) == (address, members[voter].listen)
+                assert (link.listen, link.proxy.upstream) == (address, nodes[voter].listen)
                 told.append(address)
-        client = links.by_name[f"client-node-{member.node_id}"]
-        assert (client.listen, client.proxy.upstream) == (member.advertised, member.listen)
-        told.append(member.advertised)
+        client = links.by_name[f"client-node-{node.number}"]
+        assert (client.listen, client.proxy.upstream) == (node.advertised, node.listen)
+        told.append(node.advertised)
     assert len(set(told)) == 9
-    assert not set(told) & {member.listen for member in members}
+    assert not set(told) & {node.listen for node in nodes}
 
 
 def test_a_port_is_the_clients_one_with_proxies_too(tmp_path: Path) -> None:
     links, _ = fake_links()
-    members = plan_members(ClusterPlan(tmp_path, 3, port=20_000, toxiproxy=True), "id", links)
-    assert [member.advertised for member in members] == ["127.0.0.1:20000", "127.0.0.1:20001", "127.0.0.1:20002"]
+    nodes = planned_nodes(ClusterPlan(tmp_path, 3, port=20_000, toxiproxy=True), "id", links)
+    assert [node.advertised for node in nodes] == ["127.0.0.1:20000", "127.0.0.1:20001", "127.0.0.1:20002"]
 
 
 def test_a_single_node_is_told_of_no_quorum(tmp_path: Path) -> None:
-    (member,) = plan_members(ClusterPlan(tmp_path, 1), "id", None)
-    assert member.config == {}
+    (node,) = planned_nodes(ClusterPlan(tmp_path, 1), "id", None)
+    assert config_of(node) == {}
 
 
 def test_each_node_is_told_where_to_fetch_from_every_other_and_who_of_them_votes() -> None:
@@ -199,15 +207,17 @@ def test_what_cannot_be_is_refused_in_one_sentence(
 def test_nodes_with_a_remote_tier_share_one_object_store(tmp_path: Path) -> None:
     tiered = {"remote.log.storage.system.enable": "true"}
     stores = {
-        member.config.get("crucible.remote.store.url")
+        config_of(node).get("crucible.remote.store.url")
         for links in (None, fake_links()[0])
-        for member in plan_members(ClusterPlan(tmp_path, 3, config=tiered), "id", links)
+        for node in planned_nodes(ClusterPlan(tmp_path, 3, config=tiered), "id", links)
     }
     assert stores == {str(tmp_path / "remote")}
     named = ClusterPlan(tmp_path, 3, config={**tiered, "crucible.remote.store.url": "s3://bucket"})
-    assert {each.config["crucible.remote.store.url"] for each in plan_members(named, "id", None)} == {"s3://bucket"}
-    without = plan_members(ClusterPlan(tmp_path, 3), "id", None)
-    assert not any("crucible.remote.store.url" in each.config for each in without)
+    assert {config_of(each)["crucible.remote.store.url"] for each in planned_nodes(named, "id", None)} == {
+        "s3://bucket"
+    }
+    without = planned_nodes(ClusterPlan(tmp_path, 3), "id", None)
+    assert not any("crucible.remote.store.url" in config_of(each) for each in without)
 
 
 def test_where_no_node_runs_one_sentence_says_so(tmp_path: Path) -> None:

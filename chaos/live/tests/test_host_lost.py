@@ -1,29 +1,33 @@
 """The fault ``host_lost`` with real processes: nobody sees the connections of a killed node close."""
 
-import sys
-import time
-from collections.abc import Iterator
-from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
-
 import pyarrow.parquet as pq
 import pytest
-
+import sys
+import time
 from bench.ports import free_port
 from chaos.faults import host_lost
 from chaos.faults.timed import Ended
 from chaos.live.external.tests.small_targets import elsewhere
-from chaos.live.links import Link, Links, poison
+from chaos.live.links import Link
+from chaos.live.links import Links
+from chaos.live.links import poison
 from chaos.live.processes import Child
 from chaos.live.runner import play
 from chaos.live.targets import Target
-from chaos.live.tests.small_scenario import faults_of, text_of, written
+from chaos.live.tests.small_scenario import faults_of
+from chaos.live.tests.small_scenario import text_of
+from chaos.live.tests.small_scenario import written
 from chaos.live.toxiproxy_server import ToxiproxyServer
+from collections.abc import Iterator
+from pathlib import Path
 from reports.manifest import read_manifest
 from scenarios.loader import load
 from scenarios.model import Fault
 from scenarios.outside import from_outside
+from types import SimpleNamespace
+from typing import Any
+from typing import TYPE_CHECKING
+from typing import cast
 
 if TYPE_CHECKING:
     from chaos.live.fault_scheduler import FaultScheduler
@@ -127,7 +131,7 @@ class OneNode:
         self.restarts = 0
         words = ["--listen", self.listen, "--data", str(folder / "data")]
         self.node = Child("node-0", [sys.executable, "-m", "reference_broker.serve.main", *words], folder / "log")
-        self.node.await_line("ready")
+        assert self.node.line_with("ready", 30) is not None
         links = Links(server.client)
         links.add("client", 0, self.listen)
         fault = Fault("lost", "host_lost", at_s=1, restart_after_s=0.5)

@@ -1,20 +1,25 @@
 """Children: started, stopped, continued, killed, and told apart when they end by themselves."""
 
+import psutil
+import pytest
 import subprocess
 import sys
 import time
+from chaos.live.errors import EndedItself
+from chaos.live.errors import NodeDied
+from chaos.live.errors import NotBack
+from chaos.live.errors import SetupError
+from chaos.live.fault_scheduler import DueActions
+from chaos.live.launchers import NodeUnderTest
+from chaos.live.node import Node
+from chaos.live.node_side.node_process import NodeSpec
+from chaos.live.processes import Child
+from chaos.live.processes import EvidencePipe
+from chaos.live.processes import MAX_WORDS
+from chaos.live.processes import TargetProcess
+from math import inf
 from pathlib import Path
 from typing import Any
-
-import psutil
-import pytest
-
-from chaos.live.cluster import LiveNode
-from chaos.live.errors import EndedItself, NodeDied, SetupError
-from chaos.live.external.node import TargetProcess
-from chaos.live.fault_scheduler import Agenda
-from chaos.live.node_side.node_process import NodeSpec
-from chaos.live.processes import MAX_WORDS, Child, EvidencePipe
 
 pytestmark = pytest.mark.live
 
@@ -25,9 +30,13 @@ def child(tmp_path: Path, code: str, *words: str, pass_fds: tuple[int, ...] = ()
     return Child("node-7", [sys.executable, "-c", code, *words], tmp_path / "log", pass_fds=pass_fds)
 
 
+def await_ready(started: Child) -> None:
+    assert started.line_with("ready", 30) is not None
+
+
 def test_killed_is_told_from_died(tmp_path: Path) -> None:
     asked = child(tmp_path, SLEEPER)
-    asked.await_line("ready")
+    await_ready(asked)
     asked.check()
     assert asked.kill().endswith("ended by SIGKILL")
     asked.check()
@@ -36,7 +45,7 @@ def test_killed_is_told_from_died(tmp_path: Path) -> None:
     by_itself = child(
         tmp_path, "import sys; print('{\"ready\": 1}', flush=True); print('boom', file=sys.stderr); sys.exit(3)"
     )
-    by_itself.await_line("ready")
+    await_ready(by_itself)
     assert by_itself.wait(10)
     with pytest.raises(NodeDied, match="node-7 exited with 3: boom"):
         by_itself.check()
@@ -45,7 +54,7 @@ def test_killed_is_told_from_died(tmp_path: Path) -> None:
 
 def test_paused_means_stopped_until_continued(tmp_path: Path) -> None:
     sleeper = child(tmp_path, SLEEPER)
-    sleeper.await_line("ready")
+    await_ready(sleeper)
     assert sleeper.pause() == "T"
     sleeper.resume()
     deadline = time.monotonic() + 5
@@ -59,7 +68,7 @@ def test_paused_means_stopped_until_continued(tmp_path: Path) -> None:
 
 def test_a_child_that_ignores_sigterm_is_killed_at_the_deadline(tmp_path: Path) -> None:
     stubborn = child(tmp_path, "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEPER)
-    stubborn.await_line("ready")
+    await_ready(stubborn)
     assert "was killed" in stubborn.terminate(0.3)
     stubborn.close()
 
@@ -92,18 +101,11 @@ def test_who_was_asked_to_end_is_not_asked_again(tmp_path: Path) -> None:
         "print('{\"ready\": 1}', flush=True)\nwhile not told: time.sleep(0.01)\n"
         "time.sleep(0.3); raise SystemExit(len(told) - 1)",
     )
-    once.await_line("ready")
+    await_ready(once)
     once.ask_to_end()
     time.sleep(0.1)
     assert once.terminate(10).endswith("exited with 0")
     once.close()
-
-
-def test_a_set_up_error_carries_the_child_s_own_sentence(tmp_path: Path) -> None:
-    refusing = child(tmp_path, "import sys; print('the port is in use', file=sys.stderr); sys.exit(2)")
-    with pytest.raises(SetupError, match="the port is in use"):
-        refusing.await_line("ready")
-    refusing.close()
 
 
 def test_an_endless_last_line_is_cut_in_messages(tmp_path: Path) -> None:
@@ -113,12 +115,15 @@ def test_an_endless_last_line_is_cut_in_messages(tmp_path: Path) -> None:
     spoken.close()
 
 
-def test_a_child_that_never_gets_ready_meets_its_deadline(tmp_path: Path) -> None:
-    slow = child(tmp_path, "import time; time.sleep(60)")
-    with pytest.raises(NodeDied, match="not ready within"):
-        slow.await_line("ready", 0.2)
-    slow.kill()
-    slow.close()
+@pytest.mark.parametrize(("starts", "kind"), [(1, NodeDied), (2, NotBack)])
+def test_a_node_that_does_not_get_ready_meets_its_deadline(
+    tmp_path: Path, starts: int, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chaos.live.node.READY_LIMIT_S", 0.2)
+    node = under_test(tmp_path, "import time; time.sleep(60)", starts)
+    with pytest.raises(kind, match="node-7 "):
+        node.await_ready()
+    node.end()
 
 
 def test_evidence_survives_sigkill(tmp_path: Path) -> None:
@@ -139,9 +144,9 @@ def test_evidence_survives_sigkill(tmp_path: Path) -> None:
 
 def test_orders_reach_the_child_and_a_dead_one_takes_none(tmp_path: Path) -> None:
     echo = child(tmp_path, "import sys; print('{\"ready\": 1}', flush=True); print(sys.stdin.readline(), flush=True)")
-    echo.await_line("ready")
+    await_ready(echo)
     echo.order(load_from_us=5)
-    assert echo.await_line("load_from_us") == {"load_from_us": 5}
+    assert echo.line_with("load_from_us", 30) == {"load_from_us": 5}
     assert echo.wait(10)
     echo.order(late=True)
     echo.order(late=True)
@@ -149,15 +154,15 @@ def test_orders_reach_the_child_and_a_dead_one_takes_none(tmp_path: Path) -> Non
     echo.order(after=True)
 
 
-def test_agenda_keeps_the_order_of_equal_times() -> None:
+def test_due_actions_keep_the_order_of_equal_times() -> None:
     done: list[str] = []
-    agenda = Agenda()
-    agenda.add(20, lambda: done.append("c"))
-    agenda.add(10, lambda: done.append("a"))
-    agenda.add(10, lambda: done.append("b"))
-    agenda.do_due(10)
+    due = DueActions()
+    due.add(20, lambda: done.append("c"))
+    due.add(10, lambda: done.append("a"))
+    due.add(10, lambda: done.append("b"))
+    due.do_due(10)
     assert done == ["a", "b"]
-    agenda.do_all()
+    due.do_all()
     assert done == ["a", "b", "c"]
 
 
@@ -177,19 +182,27 @@ def test_a_node_that_ends_itself_over_its_metadata_is_told_from_one_that_crashes
     assert story in str(death.value)
 
 
-@pytest.mark.parametrize(("incarnation", "kind"), [(0, SetupError), (1, EndedItself)])
-def test_only_a_first_start_that_is_refused_is_an_error_of_the_setup(
-    tmp_path: Path, incarnation: int, kind: type[Exception]
-) -> None:
+def under_test(tmp_path: Path, code: str, starts: int) -> Node:
+    """A node in its first or a later incarnation, whose process runs ``code`` instead of a broker."""
     words: Any = dict.fromkeys(
         ("listen", "advertised", "metrics_listen", "data", "spools", "hit_counts", "scenario", "mutant"), ""
     )
-    spec = NodeSpec(node_id=7, config={}, is_voter=True, seed=1, origin_us=0, incarnation=incarnation, **words)
-    node = LiveNode(spec, tmp_path)
-    node.child = child(tmp_path, f"import sys; print({DAMAGED!r}, file=sys.stderr); sys.exit(2)")
+    spec = NodeSpec(node_id=7, config={}, is_voter=True, seed=1, origin_us=0, **words)
+    launcher = NodeUnderTest(spec, tmp_path)
+    launcher.process = child(tmp_path, code)
+    node = Node(7, "127.0.0.1:9", launcher)
+    node._starts, node._deadline = starts, inf
+    return node
+
+
+@pytest.mark.parametrize(("starts", "kind"), [(1, SetupError), (2, EndedItself)])
+def test_only_a_first_start_that_is_refused_is_an_error_of_the_setup(
+    tmp_path: Path, starts: int, kind: type[Exception]
+) -> None:
+    node = under_test(tmp_path, f"import sys; print({DAMAGED!r}, file=sys.stderr); sys.exit(2)", starts)
     with pytest.raises(kind, match="damaged"):
         node.await_ready()
-    node.child.close()
+    node.end()
 
 
 PAUSES = """
@@ -197,7 +210,7 @@ import sys, time
 from pathlib import Path
 from chaos.live.processes import Child
 child = Child("node-7", [sys.executable, "-c", sys.argv[2]], Path(sys.argv[1]))
-child.await_line("ready")
+child.line_with("ready", 30)
 print(child.pid, child.pause(), flush=True)
 time.sleep(60)
 """

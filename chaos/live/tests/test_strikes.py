@@ -11,6 +11,7 @@ from chaos.faults.kinds import KINDS, FaultKind
 from chaos.faults.timed import End, Ended, FaultContext
 from chaos.live.fault_scheduler import BEGIN, ERROR_LIMIT_S, NOBODY_LIMIT_S, FaultScheduler
 from chaos.live.links import Links
+from chaos.live.processes import Child
 from chaos.live.targets import Roles, Target
 from reports.rows import FaultRow
 from scenarios.model import Fault
@@ -42,14 +43,14 @@ class World:
         self.now_us = 0
         self.log: list[str] = []
         client: Any = None
-        nodes = [SimpleNamespace(child=FakeChild(node, self.log)) for node in range(3)]
+        nodes = [SimpleNamespace(process=FakeChild(node, self.log)) for node in range(3)]
         crew: Any = SimpleNamespace(
             roles=Roles(3, 3, Random(1), lambda _: True),
             nodes=nodes,
             restart=lambda node: self.log.append(f"restart {node}"),
             read=lambda node: None,  # noqa: ARG005
         )
-        self.roles = crew.roles
+        self.roles, self.nodes = crew.roles, nodes
         scenario: Any = SimpleNamespace(faults=faults, load=SimpleNamespace(topics=(), hot=SimpleNamespace(name="hot")))
         self.strikes = FaultScheduler(scenario, crew, Links(client), lambda: self.now_us, self.log.append)
         self.strikes.plan(0)
@@ -167,7 +168,9 @@ def test_a_node_that_goes_on_after_an_error_of_its_disk_may_not_end_long_after_i
 def test_disk_evidence_of_an_order_before_is_forgotten() -> None:
     world = World()
     orders: list[object] = []
-    world.strikes.child(0).order = lambda **order: orders.append(order)  # type: ignore[method-assign,union-attr]
+    process = Child.__new__(Child)
+    process.order = lambda **order: orders.append(order)  # type: ignore[method-assign]
+    world.nodes[0].process = process
     world.strikes.evidence_line(0, {"disk": ["disk_full", "old"]})
     world.strikes.evidence_line(1, {"disk": ["disk_full", "another node's"]})
     assert world.strikes.disk_evidence(0, "disk_full") == "old"

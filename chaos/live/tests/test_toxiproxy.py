@@ -39,9 +39,10 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("node")
     words = ["--listen", "127.0.0.1:0", "--data", str(folder / "data")]
     child = Child("node-0", [sys.executable, "-m", "reference_broker.serve.main", *words], folder / "log")
-    yield child.await_line("ready")["listen"]
-    child.terminate()
-    child.close()
+    line = child.line_with("ready", 30)
+    assert line is not None
+    yield line["listen"]
+    child.end()
 
 
 class OneLink:

@@ -11,7 +11,7 @@ import pytest
 from bench.targets.layout import Plan
 from bench.targets.loader import find
 from chaos.frame_proxy.proxy import Pair
-from chaos.live.external.cluster import via_proxies
+from chaos.live.external.links import via_proxies
 from chaos.live.external.roles import Office, RolesSeen, led_partition, led_quorum, names_a_role, newer, roles_of
 from chaos.live.links import Links
 from chaos.live.targets import Roles
@@ -98,7 +98,8 @@ def test_a_fault_finds_the_leader_that_was_seen_last() -> None:
     seen._numbers, seen._voters, seen._quorum = {0: 0, 1: 1, 2: 2}, 3, Office(1, 0)
     for leader in (1, 2):
         seen._partition = Office(leader, leader, frozenset((0, 1, 2)))
-        seen.tell(roles)
+        for number, role in seen.now().items():
+            roles.told(number, role)
         assert roles.node("partition_leader") == leader
     assert roles.node("leader") == 0
 

@@ -1,21 +1,22 @@
 """A node that shell commands reach is struck by these, and its state is asked for by them."""
 
 from pathlib import Path
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from bench.targets.loader import find
 from bench.targets.model import Chosen, Commands, TargetFile
+from chaos.live.cluster import Cluster
 from chaos.live.errors import SetupError, TargetDied
-from chaos.live.external.cluster import ExternalCluster
-from chaos.live.external.node import ShellNode, of_commands
-from scenarios.model import Cluster
+from chaos.live.launchers import CommandLauncher
+from chaos.live.node import Node
+from chaos.live.processes import ShellProcess
 
 pytestmark = pytest.mark.live
 
 
-def node(folder: Path, **commands: str) -> ShellNode:
+def node(folder: Path, **commands: str) -> ShellProcess:
     """A node that runs while a file ``up`` exists."""
     up = folder / "up"
     usual = {
@@ -27,7 +28,7 @@ def node(folder: Path, **commands: str) -> ShellNode:
         "resume": f"echo resume >> {folder}/told",
         "log": "echo last words",
     }
-    made = ShellNode("node-1", 1, "127.0.0.1:9", Commands(**{**usual, **commands}), folder / "log")  # type: ignore[arg-type]
+    made = ShellProcess(1, "127.0.0.1:9", Commands(**{**usual, **commands}))  # type: ignore[arg-type]
     made.start()
     return made
 
@@ -65,7 +66,7 @@ def test_a_command_that_fails_is_one_sentence(tmp_path: Path) -> None:
 
 def test_a_kill_that_does_nothing_is_told(tmp_path: Path) -> None:
     struck = node(tmp_path, kill="true")
-    struck.struck_elsewhere("node_killed")
+    struck.note_done_by_proxy("node_killed")
     with pytest.raises(SetupError, match=r"node-1 still runs after commands\.kill: true"):
         struck.wait(0.1)
     (tmp_path / "up").unlink()
@@ -73,36 +74,36 @@ def test_a_kill_that_does_nothing_is_told(tmp_path: Path) -> None:
 
 
 def test_a_look_that_does_not_end_ends_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chaos.live.external.node.ALIVE_LIMIT_S", 0.1)
-    monkeypatch.setattr("chaos.live.external.node.COMMAND_LIMIT_S", 0.1)
+    monkeypatch.setattr("chaos.live.processes.ALIVE_LIMIT_S", 0.1)
+    monkeypatch.setattr("chaos.live.processes.COMMAND_LIMIT_S", 0.1)
     assert node(tmp_path, alive="sleep 5").exit_status is None
 
 
 def test_a_node_is_started_again_once(tmp_path: Path) -> None:
     file = TargetFile(name="mine", title="Mine", addresses=("127.0.0.1:9",))
     commands = Commands(start=f"echo start >> {tmp_path}/told", kill="true", ready="true")
-    made = of_commands(0, Chosen("mine", file, "", 1), commands, tmp_path / "log")
+    made = Node(0, "127.0.0.1:9", CommandLauncher(0, Chosen("mine", file, "", 1), commands))
     made.launch()
-    assert made.child is not None
-    made.child.kill()
+    assert made.process is not None
+    made.process.kill()
     made.launch()
-    made.close()
+    made.end()
     assert (tmp_path / "told").read_text() == "start\n" * 2
 
 
 def test_a_node_that_cannot_be_left_as_it_was_hinders_no_other(tmp_path: Path) -> None:
-    crew = ExternalCluster(find("reference.toml"), Cluster(), tmp_path, tmp_path, 1)
-    nodes = [node(tmp_path, resume="false"), node(tmp_path)]
-    crew.nodes = cast(Any, nodes)
-    for each in nodes:
+    cluster, processes = Cluster(2, 2), [node(tmp_path, resume="false"), node(tmp_path)]
+    launchers: list[Any] = [SimpleNamespace(process=each, evidence=tuple, close=lambda: None) for each in processes]
+    cluster.nodes = [Node(number, "127.0.0.1:9", each) for number, each in enumerate(launchers)]
+    for each in processes:
         each.pause()
     with pytest.raises(SetupError, match=r"commands\.resume failed"):
-        crew.close()
-    assert nodes[1].state() == "S"
+        cluster.close()
+    assert processes[1].state() == "S"
 
 
 def test_what_we_ended_runs_again_when_we_leave(tmp_path: Path) -> None:
     struck = node(tmp_path)
     struck.kill()
-    struck.close()
+    struck.end()
     assert (tmp_path / "up").exists()
