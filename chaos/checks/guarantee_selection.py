@@ -34,7 +34,7 @@ def promised_to_clients(scenario: Scenario) -> tuple[str, ...]:
     return tuple(each for each in scenario.guarantees if each in seen)
 
 
-def promised_outside(scenario: Scenario) -> tuple[str, ...]:
+def promised_of_external(scenario: Scenario) -> tuple[str, ...]:
     """Return those of them that can be judged on an external target, with clients that use no draft."""
     return tuple(each for each in promised_to_clients(scenario) if each not in OF_DRAFTS)
 

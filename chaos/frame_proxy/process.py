@@ -57,7 +57,7 @@ class Spec(msgspec.Struct):
     origin_us: int = 0
     frames: str = ""
     topic: str = ""
-    outside: list[str] | None = None
+    external_faults: list[str] | None = None
     """The names of the faults that are played in front of a target. None in front of our own nodes."""
     roles_are_told: bool = False
     processes: dict[int, int | str] = {}
@@ -102,11 +102,11 @@ def frame_rules(spec: Spec) -> Sequence[Rule]:
     if not spec.scenario:
         return ()
     scenario = loader.find(spec.scenario)
-    played = select_live_faults(scenario if spec.outside is None else from_outside(scenario), spec.seed)
-    places = PLACES if spec.outside is None else BETWEEN_NODES
+    played = select_live_faults(scenario if spec.external_faults is None else from_outside(scenario), spec.seed)
+    places = PLACES if spec.external_faults is None else BETWEEN_NODES
     rules = [rule for rule in rules_of(played, random_for(spec.seed, "rules")) if rule.on in places]
     here = [rule for rule in rules if (spec.pairs if between_nodes(rule) else spec.nodes)]
-    return [rule for rule in here if spec.outside is None or rule.name in spec.outside]
+    return [rule for rule in here if spec.external_faults is None or rule.name in spec.external_faults]
 
 
 def main() -> None:

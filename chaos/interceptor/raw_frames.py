@@ -1,6 +1,6 @@
 """Frames as they stand on the wire, and the values in them.
 
-Inside a node and in the simulator the body of a Request or Reply is a value. In front of a foreign node it is a
+Inside a node and in the simulator the body of a Request or Reply is a value. In front of an external node it is a
 ``RawFrame``: the bytes that came, which are decoded only if somebody asks. What is below works for both.
 """
 

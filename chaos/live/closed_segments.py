@@ -23,8 +23,8 @@ from scenarios.model import Scenario
 
 GUARANTEE: Final = "closed-segments-stored"
 LIMIT_S: Final = 60.0
-"""After the heal a closed segment of a foreign target must get to the tier within this time, again and again, until all
-are there."""
+"""After the heal, time in which the next closed segment of an external target must get to the tier, until all are
+there."""
 OWN_LIMIT_S: Final = 15.0
 """The same for nodes of ours, whose scenarios retry a copy within a second or two."""
 LOOK_EVERY_S: Final = 0.5

@@ -118,7 +118,7 @@ class ExternalFrames(Frames):
             origin_us=origin_us,
             frames=str(folder.spools),
             topic=way.topic_prefix + scenario.load.hot.name,
-            outside=names_of(scenario),
+            external_faults=names_of(scenario),
             roles_are_told=roles_are_told,
             processes=dict(processes),
         )
@@ -142,7 +142,7 @@ class LinkFrames(Frames):
         self, scenario: Scenario, pairs: Sequence[Pair], logs: Path, seed: int, origin_us: int, is_ours: bool = True
     ) -> None:
         names = None if is_ours else names_of(scenario)
-        spec = Spec(pairs=list(pairs), scenario=typed(scenario), seed=seed, origin_us=origin_us, outside=names)
+        spec = Spec(pairs=list(pairs), scenario=typed(scenario), seed=seed, origin_us=origin_us, external_faults=names)
         super().__init__(spec, logs / "link-frames.log")
         self.fronts = self._process.fronts
 

@@ -4,8 +4,8 @@ import sys
 import time
 from bench.fleet.behaviours.protocol import Versions
 from bench.fleet.early_signs import SIGNS_OF
+from chaos.checks.guarantee_selection import promised_of_external
 from chaos.checks.guarantee_selection import promised_on_the_wire
-from chaos.checks.guarantee_selection import promised_outside
 from chaos.hooks.presets import PresetError
 from chaos.hooks.presets import presets_for
 from chaos.live import identity
@@ -458,7 +458,7 @@ class LiveRun:
     def _promised_by_target(self, external: ExternalRun) -> tuple[str, ...]:
         """Guarantees of fetch sessions are due only if the target gives sessions, which no broker must."""
         seen = promised_on_the_wire(self._scenario) if gave_sessions(self._folder.path) else ()
-        return (*promised_outside(self._scenario), *seen, *external.guarantees)
+        return (*promised_of_external(self._scenario), *seen, *external.guarantees)
 
     def _reached_mutant(self) -> bool:
         if self._changes_client:

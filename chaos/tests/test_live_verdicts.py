@@ -1,8 +1,8 @@
 """The whole path with real processes: played live, judged by Spark; controls pass, mutants are caught.
 
 Each of the five mechanisms has a control and a mutant, in a scenario of a few seconds and few nodes. Some runs are
-played at a time, since they wait more than they compute, and all are judged in one Spark session. Replication and a
-foreign broker are played at night, and so are the whole scenarios of the mechanisms.
+played at a time, since they wait more than they compute, and all are judged in one Spark session. Replication and
+an external broker are played at night, and so are the whole scenarios of the mechanisms.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ import pytest
 from _pytest.mark.structures import ParameterSet
 
 from chaos.live.runner import play
-from chaos.live.tests import foreign_sessions
+from chaos.live.tests import external_sessions
 from reports.judge import report_runs
 from reports.verdict import Outcome, Verdict
 from scenarios import loader
@@ -33,7 +33,7 @@ WHOLE_TRANSACTIONS = ("15-killed-before-end", "high_watermark_decides_visibility
 WHOLE_METADATA_EPOCH = ("19-stale-broker", "accepts_older_metadata", 1)
 WHOLE_PRODUCERS = ("upgrade-path", "unsnapshotted_segments_stay", 1)
 REPLICATION = ("leader-killed-under-acks-all", "acknowledged_before_replicated", 1)
-FOREIGN = ("foreign", "epoch_not_advanced_when_response_lost", 1)
+EXTERNAL = ("external", "epoch_not_advanced_when_response_lost", 1)
 """A node of ours, or that mutant of it, as if it were a broker of others."""
 WHOLE = (WHOLE_SESSIONS, WHOLE_SNAPSHOTS, WHOLE_TRANSACTIONS, WHOLE_METADATA_EPOCH, WHOLE_PRODUCERS)
 AT_ONCE = 4
@@ -51,15 +51,15 @@ def verdicts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 @pytest.fixture(scope="module")
 def verdicts_at_night(tmp_path_factory: pytest.TempPathFactory) -> Verdicts:
-    return played_and_judged(tmp_path_factory.mktemp("runs"), (*WHOLE, REPLICATION, FOREIGN))
+    return played_and_judged(tmp_path_factory.mktemp("runs"), (*WHOLE, REPLICATION, EXTERNAL))
 
 
 def played_and_judged(runs: Path, plays: Sequence[tuple[str, str, int]]) -> Verdicts:
     wanted = [(name, planted, seed) for name, mutant, seed in plays for planted in ("", mutant)]
 
     def played(name: str, mutant: str, seed: int) -> Path:
-        if name == FOREIGN[0]:
-            return foreign_sessions.played(runs, mutant)
+        if name == EXTERNAL[0]:
+            return external_sessions.played(runs, mutant)
         folder = runs / f"{Path(name).stem}-{mutant or 'control'}"
         return play(loader.find(name), folder, seed=seed, mutant=mutant).path
 
@@ -152,9 +152,9 @@ def test_what_is_acknowledged_outlives_its_leader_and_its_mutant_loses_it(verdic
 def test_frames_show_how_a_foreign_broker_keeps_sessions_and_its_mutant_takes_an_epoch_twice(
     verdicts_at_night: Verdicts,
 ) -> None:
-    assert_caught(verdicts_at_night, FOREIGN, "fetch-answer-lost")
-    judged = {each.name: each for each in verdicts_at_night[FOREIGN[0], ""].guarantees}
-    for name in foreign_sessions.SHOWN:
+    assert_caught(verdicts_at_night, EXTERNAL, "fetch-answer-lost")
+    judged = {each.name: each for each in verdicts_at_night[EXTERNAL[0], ""].guarantees}
+    for name in external_sessions.SHOWN:
         assert judged[name].status == "holds"
         assert judged[name].evidence > 100
     assert judged["one-leader-per-epoch"].status == "not checked"

@@ -138,19 +138,23 @@ def test_a_process_plays_the_rules_of_where_it_stands() -> None:
 
 def test_in_front_of_a_target_only_those_are_played_that_can_be() -> None:
     names = ["fetch-lost", "follower-paused"]
-    assert [rule.name for rule in frame_rules(Spec(pairs=[Pair(0, 1, "a:1")], scenario=SCENARIO, outside=names))] == [
-        "fetch-lost"
-    ]
-    before = Spec(nodes=[(0, "a", 1)], scenario="coordinator-killed", outside=["killed_after_commit"])
+    assert [
+        rule.name for rule in frame_rules(Spec(pairs=[Pair(0, 1, "a:1")], scenario=SCENARIO, external_faults=names))
+    ] == ["fetch-lost"]
+    before = Spec(nodes=[(0, "a", 1)], scenario="coordinator-killed", external_faults=["killed_after_commit"])
     assert [rule.name for rule in frame_rules(before)] == ["killed_after_commit"]
 
 
 def test_our_own_nodes_strike_at_the_answers_of_others_themselves() -> None:
     links = [Pair(0, 1, "a:1")]
-    told = frame_rules(Spec(pairs=links, scenario="44", outside=["killed_after_some_markers", "markers_late"], seed=2))
+    told = frame_rules(
+        Spec(pairs=links, scenario="44", external_faults=["killed_after_some_markers", "markers_late"], seed=2)
+    )
     assert [rule.name for rule in told] == ["markers_late", "killed_after_some_markers"]
     assert frame_rules(Spec(pairs=links, scenario="44", seed=3)) == []
-    before = Spec(nodes=[(0, "a", 1)], scenario="44", outside=["killed_after_some_markers", "ends_late"], seed=2)
+    before = Spec(
+        nodes=[(0, "a", 1)], scenario="44", external_faults=["killed_after_some_markers", "ends_late"], seed=2
+    )
     assert [rule.name for rule in frame_rules(before)] == ["ends_late"]
 
 

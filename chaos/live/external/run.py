@@ -170,7 +170,7 @@ class ExternalRun:
 
     def notes(self) -> tuple[str, ...]:
         """Returns what a reader must know, for the report."""
-        return (f"Played against {told(self._wanted)}. {_FOREIGN}",)
+        return (f"Played against {told(self._wanted)}. {_EXTERNAL}",)
 
     @property
     def config(self) -> dict[str, str]:
@@ -187,7 +187,7 @@ def told(wanted: Chosen) -> str:
     return f"{wanted.file.title} {wanted.version}".strip()
 
 
-_FOREIGN = (
+_EXTERNAL = (
     "The broker is not ours: nothing is known of what happened inside it. Its fetch sessions are judged by the frames "
     "that passed the proxy before it, as far as these tell. What only a node's inside or its trace tells is left out."
 )

@@ -42,7 +42,7 @@ def test_the_rules_of_a_file_hit_the_same_in_all_three_places(tmp_path: Path) ->
     assert {kind for _, kind, _, _ in simulated} == KINDS
     play(scenario, tmp_path / "inside", seed=1)
     assert live_hits(tmp_path / "inside") == simulated
-    with started(ClusterPlan(tmp_path / "foreign")) as cluster:
+    with started(ClusterPlan(tmp_path / "external")) as cluster:
         (target,) = cluster.addresses
         play(scenario, tmp_path / "before", seed=1, target=target)
     assert live_hits(tmp_path / "before") == simulated
@@ -51,7 +51,7 @@ def test_the_rules_of_a_file_hit_the_same_in_all_three_places(tmp_path: Path) ->
 @pytest.mark.live
 def test_what_nobody_can_do_in_front_of_a_target_is_refused(tmp_path: Path) -> None:
     text = Path(loader.find(SCENARIO).path).read_text()
-    with started(ClusterPlan(tmp_path / "foreign")) as cluster:
+    with started(ClusterPlan(tmp_path / "external")) as cluster:
         (target,) = cluster.addresses
         for old, new, told in (
             ('"request_dropped"', '"node_killed"', "fault fetch-lost: process control, to do node_killed"),

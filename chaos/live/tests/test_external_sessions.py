@@ -1,4 +1,4 @@
-"""Mutants of a node that plays a broker of others: each breaks what frames show of its fetch sessions.
+"""Mutants of a node in the part of an external broker: each breaks what frames show of its fetch sessions.
 
 CI plays the control and one of them (``chaos/tests/test_live_verdicts.py``).
 """
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from chaos.live.tests.foreign_sessions import MUTANTS, played
+from chaos.live.tests.external_sessions import MUTANTS, played
 from reports.judge import report_runs
 from reports.verdict import Outcome
 

@@ -57,7 +57,7 @@ MUTANTS = {
 
 def _scenario(folder: Path) -> Path:
     fetchers = [FETCHERS.format(behaviour=each) for each in ("resending", "incremental", "forgetting")]
-    text = text_of("A foreign broker's sessions", 50, LOAD, 100, *fetchers, LOST)
+    text = text_of("An external broker's sessions", 50, LOAD, 100, *fetchers, LOST)
     guarantees = ", ".join(f'"{name}"' for name in SHOWN)
     text = text.replace("guarantees = []", f"guarantees = [{guarantees}]")
     return written(folder, "sessions", text.replace('["interceptor", "signals", "proxy"]', '["interceptor"]'))
@@ -76,7 +76,7 @@ def _target(mutant: str, folder: Path) -> Iterator[str]:
 
 def played(folder: Path, mutant: str) -> Path:
     """Plays it and returns the run's folder. The control's mutant is empty."""
-    own = folder / f"foreign-{mutant or 'control'}"
+    own = folder / f"external-{mutant or 'control'}"
     own.mkdir()
     with _target(mutant, own / "node") as address:
         return play(loader.load(_scenario(own)), own / "run", seed=1, target=address).path
