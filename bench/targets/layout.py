@@ -19,9 +19,9 @@ HOST = "127.0.0.1"
 MOST_REPLICAS = 3
 PREPARE_LIMIT_S = 120.0
 OURS = "crucible."
-"""Settings that begin so are those of the reference broker, and are told to no target."""
+"""Settings that begin so are those of the reference broker, and no target gets them."""
 FIRST_LEVELS = {"crucible.bootstrap.transaction.version": "transaction.version"}
-"""Such settings say at which level a feature begins, which other brokers are told in words of their own."""
+"""Settings for the level at which a feature begins, by the names that other brokers have for it."""
 
 Via = Mapping[tuple[int, int], str]
 """For (node, other node) where the first finds the second, if it is not at its real address. For links by ``peers``
@@ -165,7 +165,7 @@ class Plan:
         return {**own, "address": f"{HOST}:{port}", **extra}
 
     def _peer(self, number: int, other: int, via: Via) -> str:
-        """Returns what the node is told of another one, or of itself."""
+        """Return what the node gets of another one, or of itself."""
         words = self._address(other)
         if self.node.links == "peers" and (number, other) in via:
             host, _, port = via[number, other].rpartition(":")
@@ -173,7 +173,7 @@ class Plan:
         return filled(self.node.peer, words)
 
     def _hosts(self, number: int, via: Via) -> str:
-        """Returns the node's hosts file. It is all that the node can look up, so the machine's own names stand in it,
+        """Returns the node's hosts file. It is all that the node can look up, so it has the machine's own names,
         too."""
         others = [f"{via.get((number, other), HOST)} {name_of(other)}\n" for other in range(self.total)]
         return "".join([f"{HOST} localhost\n", f"{HOST} {socket.gethostname()}\n", *others])

@@ -1,4 +1,4 @@
-"""Finds the target that somebody asks for: ``NAME``, ``FILE.toml`` or ``HOST:PORT``. A name or file may be followed by
+"""Finds the target of a text: ``NAME``, ``FILE.toml`` or ``HOST:PORT``. A name or file may be followed by
 ``@VERSION`` and ``/NODES``.
 
 Every refusal is one sentence that names the file, the key and what is allowed (``TargetError``).
@@ -28,7 +28,7 @@ from scenarios.fields import Reader, ScenarioError
 
 FOLDER: Final = Path(__file__).resolve().parent
 MOST_NODES: Final = 9
-_ASKED = re.compile(r"(?P<name>[^@]+?)(@(?P<version>[\w.+-]+))?(/(?P<nodes>[0-9]+))?")
+_WANTED = re.compile(r"(?P<name>[^@]+?)(@(?P<version>[\w.+-]+))?(/(?P<nodes>[0-9]+))?")
 _ADDRESS = re.compile(r"(?P<host>[^\s/@]+):(?P<port>[0-9]{1,5})", re.ASCII)
 
 
@@ -49,20 +49,20 @@ def bundled() -> list[str]:
 
 
 def find(text: str) -> Chosen:
-    """Returns what ``text`` asks for. It reads files and starts nothing. Raises TargetError."""
+    """Return the target of ``text``. It reads files and starts nothing. Raises TargetError."""
     if _is_address(text):
         return Chosen(text, TargetFile(name=text, title=text, addresses=(text,)), "", 0)
-    asked = _ASKED.fullmatch(text)
-    path = _path(asked["name"]) if asked else None
-    if asked is None or path is None:
+    wanted = _WANTED.fullmatch(text)
+    path = _path(wanted["name"]) if wanted else None
+    if wanted is None or path is None:
         raise TargetError(
             f"{text!r} is no target: give HOST:PORT, such as 127.0.0.1:9092, a FILE.toml, or one of: "
             f"{', '.join(bundled())}."
         )
     file = load(path)
-    if asked["version"] and not file.provider:
-        raise TargetError(f"{text!r}: {file.name} comes in no versions; leave @{asked['version']} out.")
-    return Chosen(text, file, asked["version"] or file.version, _count(text, file, asked["nodes"]))
+    if wanted["version"] and not file.provider:
+        raise TargetError(f"{text!r}: {file.name} comes in no versions; leave @{wanted['version']} out.")
+    return Chosen(text, file, wanted["version"] or file.version, _count(text, file, wanted["nodes"]))
 
 
 def load(path: Path) -> TargetFile:

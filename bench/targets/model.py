@@ -1,4 +1,4 @@
-"""What a target's file says, as frozen values, and placeholders such as ``{port}`` in its texts.
+"""The content of a target's file, as frozen values, and placeholders such as ``{port}`` in its texts.
 
 README.md explains every key. Braces that are no placeholder stay as they are.
 """
@@ -12,7 +12,7 @@ from scenarios.declared import number, settings, text, texts, whole
 
 
 class TargetError(Exception):
-    """A target cannot be had as asked. The message is one sentence that says what to do."""
+    """A target cannot be had as wanted. The message is one sentence that says what to do."""
 
 
 OF_AN_ADDRESS = ("id", "name", "host", "port", "address")
@@ -62,7 +62,7 @@ OFFERS = ("topics", "replicas", "groups", "transactions", "disk")
 """What a broker may lack, by the words of a file's ``lacks``. Without ``topics`` nobody can create any, and without
 ``disk`` a restart loses all that it had."""
 LINKS = ("none", "peers", "hosts")
-"""How the proxies of directed links get between nodes. ``peers``: a node is told their addresses as those of the other
+"""How the proxies of directed links get between nodes. ``peers``: a node gets their addresses as those of the other
 nodes (``{peers}``). ``hosts``: nodes have names, which each looks up in a hosts file of its own (``{hosts}``)."""
 
 Words = Annotated[tuple[str, ...], texts(may_be_empty=True)]
@@ -85,7 +85,7 @@ class NodeFile:
     environment: Pairs = ()
     ports: Words = ()
     peer: str = ""
-    """What stands for each node in ``{voters}`` and ``{peers}``."""
+    """The text for each node in ``{voters}`` and ``{peers}``."""
     setting: Words = ()
     """The words of the command for each broker setting of a scenario, with ``{key}`` and ``{value}``."""
     feature: Words = ()
@@ -126,7 +126,7 @@ class TargetFile:
     """One target: processes that we start (``node``), nodes that shell commands reach (``commands`` and ``addresses``),
     or ``addresses`` alone.
 
-    ``nodes`` is how many nodes are started unless somebody asks for another number. ``provider`` is a module of
+    ``nodes`` is the number of nodes that are started by default. ``provider`` is a module of
     ``bench.targets.providers``, which has or makes what the command needs.
     """
 
@@ -143,8 +143,8 @@ class TargetFile:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A target as somebody asked for it with ``text``: this file, in this version (may be empty), with so many
-    nodes. ``nodes`` is 0 where they are counted by asking them."""
+    """A target as wanted by ``text``: this file, in this version (may be empty), with this number of nodes, which is 0
+    if Metadata must be fetched for it."""
 
     text: str
     file: TargetFile

@@ -104,7 +104,7 @@ def link_down(_: FaultContext, target: Target) -> End:
     probes = probe_all(target.links, limit_s=within(target.fault, LIMIT_S))
 
     def end() -> Ended:
-        seen = told_by(probes, lambda probe: probe.outcome == "refused")
+        seen = findings_of(probes, lambda probe: probe.outcome == "refused")
         for link in target.links:
             link.proxy.enable()
         return Ended(f"connections were closed, and new ones refused; {seen}" if seen else "")
@@ -137,7 +137,7 @@ def poisoned(
     """Puts a toxic on each of the target's links until its end.
 
     The evidence is what the toxic ``does`` to the bytes that pass, in words, and what happened to our probes of these
-    links meanwhile. A probe counts if ``shows`` says that the fault caused that.
+    links meanwhile. A probe counts if ``shows`` returns that the fault caused that.
     """
     fault, links = target.fault, target.links
     for link in links:
@@ -145,7 +145,7 @@ def poisoned(
     probes = probe_all(links, requests, within(fault, limit_s))
 
     def end() -> Ended:
-        seen = told_by(probes, shows)
+        seen = findings_of(probes, shows)
         for link in links:
             cure(link, fault.name, fault.direction)
         return Ended(f"{passing(fault.direction, links)} {does}; {seen}" if seen else "")
@@ -171,13 +171,13 @@ def within(fault: Fault, limit_s: float) -> float:
     return min(limit_s, max(SHORTEST_PROBE_S, fault.duration_s - SHORTEST_PROBE_S)) if fault.duration_s else limit_s
 
 
-def told_by(probes: Probes, shows: Callable[[Probe], bool]) -> str:
-    """Waits for the probes, and returns what those say that show the fault. It is empty if none does."""
+def findings_of(probes: Probes, shows: Callable[[Probe], bool]) -> str:
+    """Wait for the probes, and return the findings of those that show the fault, empty if none does."""
     seen = [(name, probe.result()) for name, probe in probes]
     shown: dict[str, list[str]] = {}
     for name, probe in seen:
         if shows(probe):
-            shown.setdefault(probe.told(), []).append(name)
+            shown.setdefault(probe.finding(), []).append(name)
     if len(seen) == 1:
         return "".join(shown)
-    return "; ".join(f"{told} on {', '.join(names)}" for told, names in shown.items())
+    return "; ".join(f"{finding} on {', '.join(names)}" for finding, names in shown.items())

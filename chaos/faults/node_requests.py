@@ -1,7 +1,7 @@
 """Requests between nodes that a fault sends: old ones of this run once more, and forged ones. Both worlds use this.
 
 A *replayed* request was sent by a node of this run, to the node that gets it again now. In the meantime leaders may
-have changed and nodes may have started anew. A *forged* request is a valid frame that tells one lie. The lie is about
+have changed and nodes may have restarted. A *forged* request is a valid frame with one lie. The lie is about
 what a node can check: the cluster's ID, a voter's ID, a broker's epoch, an epoch beyond the limit, or what is wanted of
 a snapshot. A request for a snapshot that would be true at the leader is a lie at any other node. One forged request is
 that of a client, which adds an internal topic to its transaction. A forger who
@@ -54,13 +54,13 @@ NO_METADATA = "no-metadata"
 
 
 class NodeRequest(NamedTuple):
-    """A request from one node to another. ``told`` says in the evidence what it is."""
+    """A request from one node to another. ``label`` is its name in the evidence."""
 
     api_key: int
     api_version: int
     client_id: str
     body: Any
-    told: str
+    label: str
 
 
 @dataclass(slots=True)
@@ -107,8 +107,8 @@ class Recorded:
         found = []
         for api_key, series in sorted(self._series.get(target, {}).items()):
             at_us, version, client_id, body = random.choice(series.kept)
-            told = f"{api_name(api_key)} of {client_id.partition(':')[0]} from {at_us / 1e6:.1f} s"
-            found.append(NodeRequest(api_key, version, client_id, body, told))
+            label = f"{api_name(api_key)} of {client_id.partition(':')[0]} from {at_us / 1e6:.1f} s"
+            found.append(NodeRequest(api_key, version, client_id, body, label))
         random.shuffle(found)
         return found
 
@@ -137,15 +137,16 @@ def tells_a_lie(body: Any) -> bool:
     if isinstance(body, AddPartitionsToTxnRequest):
         return any(is_internal(topic.name) for each in body.transactions for topic in each.topics)
     read = _READERS.get(type(body).__name__)
-    told = read(body) if read is not None else None
-    if told is not None:
-        return told.cluster_id in (None, WRONG_CLUSTER) or told.epoch > MAX_EPOCH or _speaker(told) == NO_VOTER
+    message = read(body) if read is not None else None
+    if message is not None:
+        is_known = message.cluster_id not in (None, WRONG_CLUSTER)
+        return not is_known or message.epoch > MAX_EPOCH or _sender(message) == NO_VOTER
     cluster_id, epoch = getattr(body, "cluster_id", ""), getattr(body, "broker_epoch", None)
     return cluster_id == WRONG_CLUSTER or epoch in WRONG_BROKER_EPOCHS
 
 
-def _speaker(told: messages.Vote | messages.EpochRequest) -> int:
-    return told.candidate_id if isinstance(told, messages.Vote) else told.leader_id
+def _sender(message: messages.Vote | messages.EpochRequest) -> int:
+    return message.candidate_id if isinstance(message, messages.Vote) else message.leader_id
 
 
 _READERS: dict[str, Callable[[object], messages.Vote | messages.EpochRequest | None]] = {
@@ -215,13 +216,13 @@ class Forger:
         one = replace(topic.partitions[0], current_leader_epoch=i32(self.recorded.epoch))
         far = replace(one, position=i64(self.random.choice(FAR_POSITIONS)))
         unknown = replace(one, snapshot_id=replace(one.snapshot_id, end_offset=i64(FAR_OFFSET)))
-        for lie, name, asked in (
+        for lie, name, partition in (
             ("leader", topic.name, one),
             ("position", topic.name, far),
             ("snapshot ID", topic.name, unknown),
             ("topic", TopicName(NO_METADATA), one),
         ):
-            forged = replace(body, topics=(replace(topic, name=name, partitions=(asked,)),))
+            forged = replace(body, topics=(replace(topic, name=name, partitions=(partition,)),))
             yield self._told(ApiKey.FETCH_SNAPSHOT, client_id, forged, lie)
 
     def _of_a_client(self) -> NodeRequest:
@@ -240,8 +241,8 @@ class Forger:
         )
 
     def _told(self, api_key: int, client_id: str, body: Any, lie: str) -> NodeRequest:
-        told = f"{api_name(api_key)} of {client_id.partition(':')[0]} with a false {lie}"
-        return NodeRequest(api_key, VERSIONS[api_key][1], client_id, body, told)
+        label = f"{api_name(api_key)} of {client_id.partition(':')[0]} with a false {lie}"
+        return NodeRequest(api_key, VERSIONS[api_key][1], client_id, body, label)
 
     def _someone(self) -> int:
         return self.random.choice([each for each in self.voters if each != self.target])

@@ -89,7 +89,7 @@ def send_all(context: FaultContext, address: Address, requests: Callable[[], Seq
         while not found and time.monotonic() < until_s:
             time.sleep(RETRY_S)
             found = requests()
-        outcomes.extend(f"{each.told}: {_outcome(address, each)}" for each in found)
+        outcomes.extend(f"{each.label}: {_outcome(address, each)}" for each in found)
 
     sending = threading.Thread(target=send, name="requests", daemon=True)
     sending.start()

@@ -5,36 +5,29 @@ It prints one JSON line when it is ready (``ready``: HOST:PORT for each node and
 """
 
 import asyncio
-import msgspec
 import os
 import sys
 import threading
 import time
-from chaos.frame_proxy.command import new_loop
-from chaos.frame_proxy.proxy import Node
-from chaos.frame_proxy.proxy import Pair
-from chaos.frame_proxy.proxy import Proxy
-from chaos.frame_proxy.proxy import ProxyPlan
-from chaos.frame_proxy.rules_file import BETWEEN_NODES
-from chaos.frame_proxy.rules_file import PLACES
-from chaos.interceptor.held_responses import LostKeys
-from chaos.interceptor.rules import Rule
-from chaos.interceptor.rules import between_nodes
-from chaos.interceptor.rules import rules_of
-from chaos.live.fault_selection import select_live_faults
-from chaos.live.processes import Child
-from chaos.live.processes import READY_LIMIT_S
-from chaos.seeds import random_for
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from chaos.frame_proxy.command import new_loop
+from chaos.frame_proxy.proxy import Node, Pair, Proxy, ProxyPlan
+from chaos.frame_proxy.rules_file import BETWEEN_NODES, PLACES
+from chaos.interceptor.held_responses import LostKeys
+from chaos.interceptor.rules import Rule, between_nodes, rules_of
+from chaos.live.fault_selection import select_live_faults
+from chaos.live.processes import READY_LIMIT_S, Child
+from chaos.seeds import random_for
 from reference_broker.serve.process import await_end_signals
 from reports.rows import FaultRow
 from scenarios import loader
 from scenarios.outside import from_outside
-from typing import Any
 
 FAULT = "fault"
 READY = "ready"

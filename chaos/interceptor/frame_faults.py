@@ -36,7 +36,7 @@ upward from 0 or 1, and -1 means no connection."""
 
 
 class FrameFaults:
-    """A phantom is a connection of no client: its requests come from a rule, and nobody hears the answers."""
+    """A phantom is a connection of no client: its requests come from a rule, and nobody gets the responses."""
 
     def __init__(self, book: RuleBook, actions: FaultActions, random: Random) -> None:
         self._book = book
@@ -104,7 +104,7 @@ class FrameFaults:
         return (event,)
 
     def _arrived_late(self, event: Request) -> Sequence[Event]:
-        """Delivers a held request. If its client has left meanwhile, nobody hears the answer."""
+        """Delivers a held request. If its client has left meanwhile, nobody gets the response."""
         del self._held[event.connection]
         rule = self._late.pop(event.connection)
         if event.connection not in self._left:
@@ -117,7 +117,7 @@ class FrameFaults:
         changed = damaged(request_frame(event), value_of(event.body), rule.part, self._random)
         self._garbled[event.connection] = RequestStream()
         events, outcome = self._read_on(event, changed.frame)
-        self._book.report(rule, hit, event.tag, f"{changed.told}; {outcome}")
+        self._book.report(rule, hit, event.tag, f"{changed.detail}; {outcome}")
         return events
 
     def _read_on(self, event: Request, frame: bytes) -> tuple[list[Request], str]:
@@ -159,7 +159,7 @@ class FrameFaults:
 
     def _damage_reply(self, rule: Rule, hit: int, reply: Reply) -> None:
         changed = damaged(reply_frame(reply), value_of(reply.body), rule.part, self._random)
-        self._book.report(rule, hit, reply.tag, changed.told)
+        self._book.report(rule, hit, reply.tag, changed.detail)
         self._actions.reply_bytes(reply, changed.frame)
 
     def _truncate_reply(self, rule: Rule, hit: int, reply: Reply) -> None:
@@ -205,7 +205,7 @@ def _offers(tag: Tag, body: object, rule: Rule) -> bool:
 
 ERROR_CODE: Final = "error_code"
 NOT_BESIDE_AN_ERROR: Final = {"records": b"", "base_offset": -1}
-"""What an item says that has an error: a broker that refuses sends no records and tells no offset."""
+"""The other fields of an item that has an error: a broker that refuses sends neither records nor an offset."""
 
 
 def stamped(api_key: int, version: int, body: object, code: int, code_in: str) -> object | None:
@@ -271,7 +271,7 @@ class Damaged(NamedTuple):
     new: int
 
     @property
-    def told(self) -> str:
+    def detail(self) -> str:
         return f"byte {self.position} of {len(self.frame)}: {self.old:#04x} became {self.new:#04x}"
 
 
@@ -311,7 +311,7 @@ def _spots(frame: bytes, body: object, part: str) -> Sequence[range]:
 
 
 def _records(body: object) -> Iterator[bytes | memoryview]:
-    """Yields the records of each partition in the order in which they stand in the frame."""
+    """Yields the records of each partition in the order of the frame."""
     if isinstance(body, ProduceRequest):
         yield from (each.records for topic in body.topics for each in topic.partitions if each.records)
     elif isinstance(body, FetchResponse):

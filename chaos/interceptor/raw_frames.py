@@ -1,7 +1,7 @@
-"""Frames as they stand on the wire, and the values in them.
+"""Frames as bytes of the wire, and the values in them.
 
 Inside a node and in the simulator the body of a Request or Reply is a value. In front of an external node it is a
-``RawFrame``: the bytes that came, which are decoded only if somebody asks. What is below works for both.
+``RawFrame``: the bytes that came, which are decoded only on demand. The functions below work for both.
 """
 
 from typing import Final
@@ -16,7 +16,7 @@ LENGTH_BYTES: Final = 4
 
 
 class RawFrame:
-    """One frame, ``data``, with its length in front. ``is_request`` says which way it goes."""
+    """One frame, ``data``, with its length in front. ``is_request`` gives its direction."""
 
     __slots__ = ("_api_key", "_api_version", "_is_decoded", "_is_request", "_value", "data")
 
@@ -33,7 +33,7 @@ class RawFrame:
         return RawFrame(data, self._api_key, self._api_version, self._is_request)
 
     def value(self) -> object | None:
-        """Returns what the frame says, or None if our codecs cannot read it."""
+        """Return the value of the frame, or None if our codecs cannot read it."""
         if not self._is_decoded:
             self._is_decoded = True
             if is_known(self._api_key, self._api_version):
@@ -56,7 +56,7 @@ def value_of(body: object) -> object | None:
 
 
 def request_frame(request: Request) -> bytes:
-    """Returns the request as it stands on the wire."""
+    """Return the bytes of the request."""
     if isinstance(request.body, RawFrame):
         return bytes(request.body.data)
     parts = encode_request(
@@ -66,7 +66,7 @@ def request_frame(request: Request) -> bytes:
 
 
 def reply_frame(reply: Reply) -> bytes:
-    """Returns the answer as it stands on the wire."""
+    """Return the bytes of the response."""
     if isinstance(reply.body, RawFrame):
         return bytes(reply.body.data)
     parts = encode_response(reply.api_key, reply.api_version, reply.correlation_id, reply.body)

@@ -30,7 +30,7 @@ def plays(role: str, wanted: NodeChoice, node_id: int) -> bool:
     return wanted == "any" or is_role(role, wanted)
 
 
-def told(role: str, topic: str) -> str:
+def described(role: str, topic: str) -> str:
     """Returns a role in words. ``topic`` is the hot one. Empty stays empty."""
     words = {
         "leader": "the controller",

@@ -94,15 +94,15 @@ class ClosedSegments:
                     yield f"{where.topic}-{where.partition} from {base} to {end}"
 
     def _leaders(self) -> dict[TopicPartition, SegmentsNode]:
-        asked = next(each for each in self.nodes if each.running)
-        answer = _asked(asked, ApiKey.METADATA, self.metadata_version, metadata_request(list(self.topics)))
+        running = next(each for each in self.nodes if each.running)
+        metadata = _response(running, ApiKey.METADATA, self.metadata_version, metadata_request(list(self.topics)))
         at = {each.advertised: each for each in self.nodes}
-        told = {int(each.node_id): at[f"{each.host}:{each.port}"] for each in answer.brokers}
+        nodes = {int(each.node_id): at[f"{each.host}:{each.port}"] for each in metadata.brokers}
         return {
-            TopicPartition(str(topic.name), int(each.partition_index)): told[int(each.leader_id)]
-            for topic in answer.topics
+            TopicPartition(str(topic.name), int(each.partition_index)): nodes[int(each.leader_id)]
+            for topic in metadata.topics
             for each in topic.partitions
-            if int(each.leader_id) in told
+            if int(each.leader_id) in nodes
         }
 
 
@@ -125,12 +125,12 @@ def bases_in(folder: Path) -> list[int]:
 
 def _tiered(node: SegmentsNode, where: TopicPartition) -> int:
     """Returns the last offset in the tier, or -1. Raises TransportError."""
-    answer = _asked(node, ApiKey.LIST_OFFSETS, TIERED_VERSION, list_offsets_request([where], LATEST_TIERED))
-    (told,) = (each for topic in answer.topics for each in topic.partitions)
-    return -1 if int(told.error_code.value) else int(told.offset)
+    response = _response(node, ApiKey.LIST_OFFSETS, TIERED_VERSION, list_offsets_request([where], LATEST_TIERED))
+    (found,) = (each for topic in response.topics for each in topic.partitions)
+    return -1 if int(found.error_code.value) else int(found.offset)
 
 
-def _asked(node: SegmentsNode, api_key: ApiKey, version: int, body: object) -> Any:
+def _response(node: SegmentsNode, api_key: ApiKey, version: int, body: object) -> Any:
     address = address_of(node.listen)
     with Connection.open(address.host, address.port, CONNECT_LIMIT_US, CLIENT_ID) as connection:
         return connection.call(api_key, version, body, CALL_LIMIT_US)

@@ -73,7 +73,7 @@ class Cluster:
         """Pass on new evidence of one node."""
         for line in self.nodes[number].launcher.evidence():
             if ROLE in line:
-                self.roles.told(number, line[ROLE])
+                self.roles.note(number, line[ROLE])
             self._on_line(number, line)
 
     def load_starts(self, at_us: int) -> None:

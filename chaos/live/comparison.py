@@ -14,7 +14,7 @@ from scenarios.model import Scenario
 from scenarios.revisions import each_revision, in_revision
 from scenarios.vocabulary import FETCHER_REVISIONS
 
-TOLD = {
+LABELS = {
     "final": "the final revision of sessions",
     "first": "the first revision of sessions",
     "none": "full fetches, without sessions",
@@ -38,19 +38,19 @@ class Play:
 
     folder: str
     scenario: Scenario
-    told: str
+    label: str
     variant: str = ""
 
 
 def plays_of(scenario: Scenario) -> list[Play]:
     """Returns the runs to compare, whatever revisions the scenario names."""
     if scenario.load.mirror is None:
-        return [Play(each, in_revision(scenario, each), TOLD[each]) for each in FETCHER_REVISIONS]
+        return [Play(each, in_revision(scenario, each), LABELS[each]) for each in FETCHER_REVISIONS]
     played = each_revision(scenario)[0]
     plays = []
     for word, on in (("with", True), ("without", False)):
-        told = f"{word} metadata epochs"
-        plays.append(Play(f"{word}-epochs", with_epochs(played, on), told, variant=told))
+        label = f"{word} metadata epochs"
+        plays.append(Play(f"{word}-epochs", with_epochs(played, on), label, variant=label))
     return plays
 
 
@@ -84,7 +84,7 @@ def compare(
         raise SetupError(f"The folder {out} is not empty: give --out a new one.")
     folders = []
     for number, each in enumerate(plays):
-        progress(f"[{number + 1}/{len(plays)}] {each.scenario.title}: {each.told}")
+        progress(f"[{number + 1}/{len(plays)}] {each.scenario.title}: {each.label}")
         folder = play(
             each.scenario, out / each.folder, seed=seed, command=command, progress=progress, variant=each.variant
         )

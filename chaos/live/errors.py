@@ -6,7 +6,7 @@ class SetupError(Exception):
 
 
 class NodeDied(Exception):  # noqa: N818  (it says what happened)
-    """A process ended although no fault asked for that. The message says how it ended, and the last line of its log.
+    """A process ended although no fault caused that. The message says how it ended, and the last line of its log.
     The exit code is 4."""
 
 

@@ -186,11 +186,11 @@ class FaultScheduler:
         elif self.now_us() - since_us < NOBODY_LIMIT_S * 1e6:
             self._retry_soon(partial(self._due, fault, hit, since_us))
         else:
-            self._progress(f"fault {fault.name} found no node to strike")
+            self._progress(f"fault {fault.name} found no node to hit")
 
     def _begin(self, target: Target, hit: int) -> None:
         fault = target.fault
-        self._progress(f"fault {fault.name} begins at {target.told}")
+        self._progress(f"fault {fault.name} begins at {target.label}")
         at_us = self.now_us()
         self.under_way.append(fault.name)
         end, kind = BEGIN[fault.kind](self, target), KINDS[fault.kind]
@@ -211,10 +211,10 @@ class FaultScheduler:
             detail = f"{of_rule.detail} {ended.evidence}".strip()
             self.rows.append(replace(of_rule, until_us=self.now_us(), detail=detail))
         elif ended.evidence:
-            hits = ended.hits or (Hit(target.told, at_us, self.now_us(), ended.evidence),)
+            hits = ended.hits or (Hit(target.label, at_us, self.now_us(), ended.evidence),)
             for number, each in enumerate(hits, hit):
                 when = (each.at_us, each.until_us)
-                role = roles.told(target.role, self._scenario.load.hot.name)
+                role = roles.described(target.role, self._scenario.load.hot.name)
                 detail = f"{role}: {each.evidence}" if role else each.evidence
                 self.rows.append(FaultRow(fault.name, fault.kind, *when, each.target, number, detail=detail))
 
@@ -239,7 +239,7 @@ class FaultScheduler:
             self._may_end(node, fault)
         if fault is None or fault.kind != row.kind or row.kind not in HELPED:
             return
-        self._progress(f"fault {row.name} struck {row.target}")
+        self._progress(f"fault {row.name} hit {row.target}")
         lasts_s = fault.duration_s
         child = self.child(node)
         child.expected_end |= row.kind == "node_killed"
@@ -256,7 +256,7 @@ class FaultScheduler:
             return
         target = self._cluster.roles.aim(replace(fault, node=node), self._links)
         assert target is not None, "a fault of a numbered node always has a target"
-        self._progress(f"fault {fault.name} begins at {target.told}")
+        self._progress(f"fault {fault.name} begins at {target.label}")
         self.under_way.append(fault.name)
         end = BEGIN[fault.kind](self, target)
         at_us = row.at_us + int(fault.restart_after_s * 1e6)

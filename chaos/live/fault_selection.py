@@ -2,13 +2,12 @@
 do.
 """
 
-from chaos.faults.kinds import KINDS
 from dataclasses import replace
+
+from chaos.faults.kinds import KINDS
 from reports.guarantees import GUARANTEES
 from scenarios.draw import drawn
-from scenarios.model import Fault
-from scenarios.model import Range
-from scenarios.model import Scenario
+from scenarios.model import Fault, Range, Scenario
 from scenarios.revisions import revision_of
 
 
@@ -34,8 +33,8 @@ def _has_stand_in(scenario: Scenario, fault: Fault) -> bool:
 def without_sessions(scenario: Scenario) -> Scenario:
     """Returns the scenario with the same faults on fetches without a session, and without the guarantees of sessions.
 
-    A follower's fetch asks for a session each time (scenarios.revisions), and a fetch of the metadata log never does.
-    So the two can be told apart. A fault that waits for an error which only sessions have need not fire.
+    A follower's fetch requests a session each time (scenarios.revisions), and a fetch of the metadata log never does.
+    So the two can be distinguished. A fault that waits for an error which only sessions have need not fire.
     """
     return replace(
         scenario,

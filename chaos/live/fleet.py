@@ -35,7 +35,7 @@ ANSWERS = "answers-after-heal"
 class Way:
     """How to reach the brokers.
 
-    ``bootstrap`` holds each broker's HOST:PORT. ``topic_prefix`` stands before the names of the run's topics. FleetSpec
+    ``bootstrap`` holds each broker's HOST:PORT. ``topic_prefix`` begins the names of the run's topics. FleetSpec
     explains ``versions`` and ``dial``. ``target`` is HOST:PORT of the cluster that a mirror copies to.
     """
 
@@ -47,7 +47,7 @@ class Way:
 
 
 def spec_of(scenario: Scenario, folder: Path, way: Way, origin_us: int, seed: int) -> FleetSpec:
-    """Returns what the fleet is told: the scenario's load at its live size."""
+    """Return the fleet's spec: the scenario's load at its live size."""
     return FleetSpec(
         bootstrap=list(way.bootstrap),
         load=scenario.load,
@@ -65,12 +65,12 @@ def spec_of(scenario: Scenario, folder: Path, way: Way, origin_us: int, seed: in
 
 
 class FleetProcess(Child):
-    """``python -m bench.fleet`` with some ``words``. ``heard`` gets each event that it tells (see bench/fleet)."""
+    """``python -m bench.fleet`` with some ``words``. ``on_event`` gets each event that it reports (see bench/fleet)."""
 
     def __init__(
-        self, spec: FleetSpec, folder: RunFolder, words: Sequence[str], heard: Callable[[dict[str, Any]], None]
+        self, spec: FleetSpec, folder: RunFolder, words: Sequence[str], on_event: Callable[[dict[str, Any]], None]
     ) -> None:
-        self._tell = heard
+        self._on_event = on_event
         self._error = ""
         self._loads = False
         file = write_spec(spec, folder.logs / "fleet-spec.json")
@@ -81,7 +81,7 @@ class FleetProcess(Child):
         if event.get("event") == "error":
             self._error = str(event.get("message"))
         self._loads = self._loads or event.get("event") == "load"
-        self._tell(event)
+        self._on_event(event)
 
     def check(self) -> None:
         """Raises NodeDied if it ended before it was done, or SetupError if it ended before it began to load."""
@@ -89,17 +89,17 @@ class FleetProcess(Child):
         if status is None or status == 0:
             return
         self.close()
-        told = self._error or self.last_words()
+        words = self._error or self.last_words()
         if status == 2 and not self._loads:
-            raise SetupError(f"The fleet could not start: {told}")
-        raise NodeDied(f"the fleet ended with {status}: {told}")
+            raise SetupError(f"The fleet could not start: {words}")
+        raise NodeDied(f"the fleet ended with {status}: {words}")
 
 
 class Fleet:
     """The fleet of one run, with the writer of idle partitions. ``mutant`` names a mutant of the client, or is empty.
 
-    ``events`` says when the fleet told each event first, in microseconds since the run's start. ``report`` is the last
-    one about its progress. ``missed`` says what its last readers could not get, in words.
+    ``events`` has when the fleet first reported each event, in microseconds since the run's start. ``report`` is the
+    last one about its progress. ``missed`` describes what its last readers could not get.
     """
 
     def __init__(
@@ -128,11 +128,11 @@ class Fleet:
         self._process.order(cmd="final")
 
     def answers(self, at_us: int) -> tuple[Check, ...]:
-        """Returns whether everybody answered its last readers, or nothing if they did not come to their end."""
+        """Return whether all nodes responded to its last readers, or nothing if they did not come to their end."""
         if "done" not in self.events:
             return ()
-        told = "; ".join(self.missed)
-        return (Check(guarantee=ANSWERS, holds=not told, evidence=1, at_us=at_us, detail=told),)
+        missed = "; ".join(self.missed)
+        return (Check(guarantee=ANSWERS, holds=not missed, evidence=1, at_us=at_us, detail=missed),)
 
     def close(self) -> None:
         self._idle.end()
@@ -151,7 +151,7 @@ class IdleWriter:
     """Appends once to each idle partition, one after the other, while the load runs (``idle_appends_s``). A lost
     response may then be the only one that carried a partition's last record.
 
-    ``failure`` says what went wrong, if anything.
+    ``failure`` is empty if nothing went wrong.
     """
 
     def __init__(self, spec: FleetSpec, folder: RunFolder, origin_us: int, seed: int) -> None:

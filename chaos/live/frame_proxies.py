@@ -4,24 +4,19 @@ A frame proxy is a process of its own between the dialling side and Toxiproxy.
 """
 
 import queue
-from chaos.frame_proxy.process import FAULT
-from chaos.frame_proxy.process import ProxyProcess
-from chaos.frame_proxy.process import Spec
-from chaos.frame_proxy.proxy import Node
-from chaos.frame_proxy.proxy import Pair
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from chaos.frame_proxy.process import FAULT, ProxyProcess, Spec
+from chaos.frame_proxy.proxy import Node, Pair
 from chaos.frame_proxy.rules_file import PLACES
 from chaos.interceptor.held_responses import LostKeys
-from chaos.interceptor.rules import at_a_link
-from chaos.interceptor.rules import between_nodes
+from chaos.interceptor.rules import at_a_link, between_nodes
 from chaos.live.fleet import Way
 from chaos.live.links import Links
 from chaos.live.quorum import Dial
 from chaos.live.run_folder import RunFolder
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
 from reports.rows import FaultRow
 from scenarios.loader import typed
 from scenarios.model import Scenario
@@ -30,12 +25,12 @@ __all__ = ["FAULT", "ExternalFrames", "Frames", "LinkFrames", "has_frame_rules",
 
 
 def has_frame_rules(scenario: Scenario) -> bool:
-    """Returns whether a rule strikes what clients ask or are answered."""
+    """Return whether a rule hits requests or responses of clients."""
     return any(fault.on in PLACES and not at_a_link(fault) for fault in scenario.faults)
 
 
 def has_link_rules(scenario: Scenario, is_ours: bool = True) -> bool:
-    """Returns whether a rule strikes between nodes, where a proxy must stand. Our own nodes see answers themselves."""
+    """Return whether a rule hits between nodes, which needs a proxy there. Our own nodes see responses themselves."""
     is_there = at_a_link if is_ours else between_nodes
     return any(is_there(fault) for fault in scenario.faults if not fault.timed)
 
@@ -58,7 +53,7 @@ class Frames:
         self._process.order(disarm=True)
 
     def role(self, node: int, role: str) -> None:
-        """Tells what a node is now, for rules that name a role."""
+        """Pass on the role of a node, for rules that name a role."""
         if self._roles.get(node) != role:
             self._roles[node] = role
             self._process.order(role=[node, role])
@@ -70,7 +65,7 @@ class Frames:
             self._process.order(processes={str(node): process for node, process in processes.items()})
 
     def hits(self) -> Iterator[FaultRow]:
-        """Yields what was struck since the last call."""
+        """Yield the hits since the last call."""
         while True:
             try:
                 yield self._hits.get_nowait()
@@ -91,11 +86,11 @@ class Frames:
 
 
 class ExternalFrames(Frames):
-    """Stands before each node of a target.
+    """In front of each node of a target.
 
     ``way`` is the way to the target's ``nodes`` through Toxiproxy, and then ``self.way`` that through the frame proxy,
-    too. ``processes`` are those of nodes (``chaos.frame_proxy.fault_actions``). ``roles_are_told`` says that somebody
-    calls ``role``.
+    too. ``processes`` are those of nodes (``chaos.frame_proxy.fault_actions``). With ``roles_are_told``, ``role``
+    is called.
     """
 
     def __init__(
@@ -136,7 +131,7 @@ class ExternalFrames(Frames):
 
 
 class LinkFrames(Frames):
-    """Stands on each link between nodes. ``fronts`` are HOST:PORT on each of the ``pairs``."""
+    """On each link between nodes. ``fronts`` are HOST:PORT on each of the ``pairs``."""
 
     def __init__(
         self, scenario: Scenario, pairs: Sequence[Pair], logs: Path, seed: int, origin_us: int, is_ours: bool = True
@@ -148,7 +143,7 @@ class LinkFrames(Frames):
 
     @classmethod
     def before(cls, dial: Dial, scenario: Scenario, logs: Path, seed: int, origin_us: int) -> tuple["LinkFrames", Dial]:
-        """Takes the way from our nodes to each other through Toxiproxy. Returns that through the frame proxy, too."""
+        """Return the way from our nodes to each other through this frame proxy, in front of Toxiproxy."""
         pairs = [Pair(source, target, upstream) for (source, target), upstream in dial.items()]
         frames = cls(scenario, pairs, logs, seed, origin_us)
         return frames, dict(zip(dial, frames.fronts, strict=True))

@@ -87,9 +87,9 @@ def load_words(scenario: Scenario) -> dict[str, str]:
         for each in scenario.load.fetchers
     }
     for group in scenario.load.groups:
-        told = words.get(group.name)
+        load = words.get(group.name)
         members = f"{group.count} {group.protocol} members{'' if group.metadata_epoch else ' without metadata epochs'}"
-        words[group.name] = f"{told}, {members}" if told else members
+        words[group.name] = f"{load}, {members}" if load else members
     if scenario.load.mirror is not None:
         guard = "with" if scenario.load.mirror.metadata_epoch else "without"
         words["mirror"] = f"{scenario.load.mirror.count} members that mirror the topic, {guard} metadata epochs"

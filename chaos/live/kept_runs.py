@@ -26,7 +26,7 @@ class KeptRun:
 
     - ``stamp`` is when it was made (YYYYMMDD-HHMMSS), and orders runs.
     - ``outcomes`` are those of its runs that have a verdict. It has none while it is in play.
-    - ``is_as_it_must`` says that each run PASSED, or FAILED with a planted mutant. Nobody needs to look at it.
+    - ``is_as_it_must``: each run PASSED, or FAILED with a planted mutant. No person needs to look at it.
     """
 
     path: Path
@@ -71,10 +71,10 @@ def _kept(runs: Path) -> Iterator[KeptRun]:
         if stamp is None or path.is_symlink():
             continue
         verdicts = [run / VERDICT for run in (path, *sorted(path.iterdir())) if _is_run(run)]
-        told = [_told(file) for file in verdicts]
+        found = [_outcome(file) for file in verdicts]
         shown = [file.exists() or not _is_readable(file.parents[1] / MANIFEST_NAME) for file in verdicts]
-        outcomes = tuple(outcome for (outcome, _), is_shown in zip(told, shown, strict=True) if is_shown)
-        yield KeptRun(path, stamp[1], outcomes, all(is_as_it_must for _, is_as_it_must in told))
+        outcomes = tuple(outcome for (outcome, _), is_shown in zip(found, shown, strict=True) if is_shown)
+        yield KeptRun(path, stamp[1], outcomes, all(is_as_it_must for _, is_as_it_must in found))
 
 
 def _is_run(folder: Path) -> bool:
@@ -90,11 +90,11 @@ def _is_readable(manifest: Path) -> bool:
         return False
 
 
-def _told(verdict: Path) -> tuple[str, bool]:
+def _outcome(verdict: Path) -> tuple[str, bool]:
     """Returns the outcome, and whether it is as it must be. A verdict that is missing or cannot be read is not."""
     try:
-        told = json.loads(verdict.read_text(encoding="utf-8"))
-        outcome = str(told["outcome"])
-        return outcome, outcome == ("FAILED" if told["mutant"] else "PASSED")
+        found = json.loads(verdict.read_text(encoding="utf-8"))
+        outcome = str(found["outcome"])
+        return outcome, outcome == ("FAILED" if found["mutant"] else "PASSED")
     except (OSError, ValueError, KeyError, TypeError):
         return "unreadable", False

@@ -1,6 +1,6 @@
 """``crucible cluster --data DIR kill ...``: SIGKILL for a leader, the active controller or a coordinator.
 
-The data folder says which nodes run (``local_cluster``). They report the node that has the role, and it is killed.
+The data folder has which nodes run (``local_cluster``). They report the node that has the role, and it is killed.
 """
 
 import json
@@ -38,8 +38,7 @@ def kill_leader(data: Path, name: str) -> str:
 
     def leader(connection: Connection) -> int:
         wanted = {"topics": [{"name": topic}], "allow_auto_topic_creation": False}
-        told = _call(connection, ApiKey.METADATA, METADATA_VERSION, wanted)
-        (found,) = told.topics
+        (found,) = _call(connection, ApiKey.METADATA, METADATA_VERSION, wanted).topics
         if found.error_code:
             raise SetupError(f"The cluster has no topic {topic} ({error_name(found.error_code)}).")
         for each in found.partitions:
@@ -55,8 +54,7 @@ def kill_controller(data: Path) -> str:
 
     def controller(connection: Connection) -> int:
         wanted = {"topics": [{"topic_name": QUORUM_TOPIC, "partitions": [{"partition_index": 0}]}]}
-        told = _call(connection, ApiKey.DESCRIBE_QUORUM, QUORUM_VERSION, wanted)
-        for topic in told.topics:
+        for topic in _call(connection, ApiKey.DESCRIBE_QUORUM, QUORUM_VERSION, wanted).topics:
             for partition in topic.partitions:
                 if not partition.error_code:
                     return int(partition.leader_id)
@@ -70,8 +68,7 @@ def kill_coordinator(data: Path, key: str, kind: int = GROUP) -> str:
 
     def coordinator(connection: Connection) -> int:
         wanted = {"key_type": kind, "coordinator_keys": [key]}
-        told = _call(connection, ApiKey.FIND_COORDINATOR, COORDINATOR_VERSION, wanted)
-        (found,) = told.coordinators
+        (found,) = _call(connection, ApiKey.FIND_COORDINATOR, COORDINATOR_VERSION, wanted).coordinators
         return NOBODY if found.error_code != ErrorCode.none else int(found.node_id)
 
     what = "group" if kind == GROUP else "transactional ID"
@@ -83,7 +80,7 @@ def _kill(data: Path, role: str, find: Callable[[Connection], int]) -> str:
     processes = dict(_processes(data, nodes))
     if not processes:
         raise SetupError(f"No node of {data} runs: start some with ./crucible cluster --data {data}.")
-    node = _ask(nodes, processes, find)
+    node = _found(nodes, processes, find)
     if node is None:
         raise SetupError(f"No node of {data} responds: wait until the cluster is ready.")
     if node == NOBODY:
@@ -97,7 +94,7 @@ def _kill(data: Path, role: str, find: Callable[[Connection], int]) -> str:
     return json.dumps({"killed": node, "pid": process.pid, "role": role})
 
 
-def _ask(nodes: Running, processes: dict[int, psutil.Process], find: Callable[[Connection], int]) -> int | None:
+def _found(nodes: Running, processes: dict[int, psutil.Process], find: Callable[[Connection], int]) -> int | None:
     """Return the node that has the role, NOBODY if no node knows one, and None if no node responds."""
     found = None
     for node in processes:

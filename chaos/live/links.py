@@ -1,14 +1,11 @@
 """The directed links of a live cluster, each with a Toxiproxy proxy."""
 
-from chaos.live.errors import SetupError
-from chaos.live.toxiproxy import Proxy
-from chaos.live.toxiproxy import Toxiproxy
-from chaos.live.toxiproxy import ToxiproxyError
-from collections.abc import Callable
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
-from typing import TypeAlias
+from typing import Literal, TypeAlias
+
+from chaos.live.errors import SetupError
+from chaos.live.toxiproxy import Proxy, Toxiproxy, ToxiproxyError
 
 Dialler: TypeAlias = int | Literal["client"]
 """A node's ID, or all clients together."""
@@ -17,7 +14,7 @@ ANY_PORT = "127.0.0.1:0"
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """``dialler`` connects to ``node``. The dialler is told the address ``listen``, HOST:PORT. There ``proxy`` takes
+    """``dialler`` connects to ``node``. The dialler gets the address ``listen``, HOST:PORT. There ``proxy`` takes
     connections and passes them on to the node."""
 
     dialler: Dialler
@@ -33,7 +30,7 @@ class Link:
 
 
 def link_name(dialler: Dialler, node: int, port: str = "") -> str:
-    """Returns a name such as client-node-0, node-0-node-1 or node-0-node-1-controller. Who dials stands first."""
+    """Returns a name such as client-node-0, node-0-node-1 or node-0-node-1-controller. The dialler comes first."""
     name = f"{dialler if dialler == 'client' else f'node-{dialler}'}-node-{node}"
     return f"{name}-{port}" if port else name
 

@@ -31,7 +31,7 @@ END_LIMIT_S = 150.0
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """What a person asked for.
+    """The options of the command.
 
     - ``seconds`` is how long the load lasts. 0 means as long as the scenario's.
     - ``clients`` is the number of fetchers, in the proportions of the scenario's groups. 0 means the scenario's number.
@@ -89,7 +89,7 @@ def sized(scenario: Scenario, clients: int) -> Scenario:
 
 @contextmanager
 def _broker(scenario: Scenario, plan: LoadPlan, folder: RunFolder) -> Iterator[Way]:
-    """Yields how the fleet reaches the brokers. No proxy stands between, since figures never pass through them."""
+    """Yield the way from the fleet to the brokers, without proxies, since no figure is measured through them."""
     if plan.target != REFERENCE:
         with standing(plan.target, folder.data, scenario.cluster) as target:
             nodes, versions = look(target.bootstrap)
@@ -117,11 +117,11 @@ def _spec(scenario: Scenario, plan: LoadPlan, folder: RunFolder, way: Way, start
 def _run_fleet(spec: FleetSpec, folder: RunFolder, page: int, progress: Progress) -> None:
     """Runs the fleet until it is done. Ctrl-C ends only the load. Raises NodeDied, SetupError."""
 
-    def tell(event: dict[str, Any]) -> None:
+    def show(event: dict[str, Any]) -> None:
         if words := _words(event):
             progress(words)
 
-    fleet = FleetProcess(spec, folder, ["--web", str(page)] if page else [], tell)
+    fleet = FleetProcess(spec, folder, ["--web", str(page)] if page else [], show)
     try:
         fleet.wait()
     except KeyboardInterrupt:

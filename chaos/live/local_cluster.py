@@ -40,7 +40,7 @@ FILE_NAME = "cluster.json"
 
 @dataclass(frozen=True, slots=True)
 class ClusterIdentity:
-    """What the file says. ``cluster_id`` is empty for a single node, which names itself in its meta.properties."""
+    """The content of the file. ``cluster_id`` is empty for a single node, which names itself in its meta.properties."""
 
     cluster_id: str
     nodes: int
@@ -147,7 +147,7 @@ EXIT_CRASH = 4
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
-    """What a person asked for.
+    """The options of the command.
 
     ``port`` is the clients' port of node 0, and the other nodes have the ports above it. 0 means any free ports.
     ``toxiproxy`` puts a proxy on every directed link, clients to node and node to node. With ``restart`` a dead node is
@@ -163,7 +163,7 @@ class ClusterPlan:
 
 
 def run_cluster(plan: ClusterPlan, announce: Callable[[str], None] = print) -> int:
-    """Runs the cluster until it is told to end, and returns the exit code. ``announce`` gets the ready line, JSON with
+    """Run the cluster until Ctrl-C or SIGTERM, and return the exit code. ``announce`` gets the ready line, JSON with
     ``bootstrap_servers`` and the process ID of each node. ``cluster.json`` has them, too, also after a restart."""
     try:
         return _run(plan, announce)

@@ -31,7 +31,7 @@ class Probe:
     whole_us: int = 0
     limit_s: float = LIMIT_S
 
-    def told(self) -> str:
+    def finding(self) -> str:
         if self.outcome == "answered":
             return (
                 f"a probe got {self.answer_bytes} bytes in {self.pieces} pieces, the first after "

@@ -25,7 +25,7 @@ STOP_LIMIT_S = 35.0
 MAX_WORDS = 4000
 """Limits the last line of a log in messages and in the manifest, in characters."""
 DAMAGED = "The metadata log is damaged"
-"""A node that ends because its metadata log is damaged says this in its last words."""
+"""A node that ends because its metadata log is damaged has this in its last words."""
 
 
 class Child:
@@ -421,7 +421,7 @@ def run_shell(command: str, limit_s: float) -> "subprocess.CompletedProcess[str]
 
 def _died(process: TargetProcess | ShellProcess, when: str = "") -> TargetDied:
     how = process.how_it_ended()
-    return TargetDied(f"{process.name} {how}{when}, and no fault had struck it: {process.last_words()}")
+    return TargetDied(f"{process.name} {how}{when}, and no fault had hit it: {process.last_words()}")
 
 
 NodeProcess: TypeAlias = Child | ShellProcess

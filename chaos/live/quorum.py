@@ -9,7 +9,7 @@ from typing import TypeAlias
 from chaos.live.links import Links
 
 Dial: TypeAlias = Mapping[tuple[int, int], str]
-"""HOST:PORT at which a node reaches another, by the IDs of both: first who dials."""
+"""HOST:PORT at which a node reaches another, by the IDs of both, the dialler first."""
 
 VOTERS_KEY = "controller.quorum.voters"
 PEERS_KEY = "crucible.peers"
@@ -31,7 +31,7 @@ def introductions(
 
     ``listen`` is HOST:PORT of each node, of which the first ``voters`` vote. With ``links`` each directed link gets a
     proxy, and ``lead`` may put something more before it. The followers of the partitions that an observer leads dial
-    that observer too. The quorum, heartbeats and followers' fetches share one link, so a fault on that link strikes all
+    that observer too. The quorum, heartbeats and followers' fetches share one link, so a fault on that link hits all
     of them.
     """
     if len(listen) == 1:
@@ -42,13 +42,13 @@ def introductions(
     else:
         pairs = [(node, other) for node in nodes for other in nodes if node != other]
         dialled = lead({(node, other): links.add(node, other, listen[other]).listen for node, other in pairs})
-    told = []
+    introduced = []
     for node in nodes:
         dial = [f"{other}@{dialled.get((node, other), address)}" for other, address in enumerate(listen)]
         settings = {VOTERS_KEY: ",".join(dial[:voters]), CLUSTER_ID_KEY: cluster_id}
         observers = [each for other, each in enumerate(dial) if other >= voters and other != node]
-        told.append({**settings, PEERS_KEY: ",".join(observers)} if observers else settings)
-    return told
+        introduced.append({**settings, PEERS_KEY: ",".join(observers)} if observers else settings)
+    return introduced
 
 
 def separate_listeners(clients: str, brokers: str, controllers: str) -> dict[str, str]:

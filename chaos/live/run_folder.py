@@ -154,7 +154,7 @@ def convert_spools(spools: Path, run_folder: Path) -> int:
 
 @dataclass(slots=True)
 class SpoolFollower:
-    """Converts the nodes' traces while they grow. ``read_bytes`` says how far it has come in each spool."""
+    """Converts the nodes' traces while they grow. ``read_bytes`` is its position in each spool."""
 
     spools: Path
     read_bytes: dict[str, int] = field(default_factory=dict)

@@ -2,75 +2,46 @@
 
 import sys
 import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
 from bench.fleet.behaviours.protocol import Versions
 from bench.fleet.early_signs import SIGNS_OF
-from chaos.checks.guarantee_selection import promised_of_external
-from chaos.checks.guarantee_selection import promised_on_the_wire
-from chaos.hooks.presets import PresetError
-from chaos.hooks.presets import presets_for
+from chaos.checks.guarantee_selection import promised_of_external, promised_on_the_wire
+from chaos.hooks.presets import PresetError, presets_for
 from chaos.live import identity
 from chaos.live.client_mutant import reached
-from chaos.live.closed_segments import ClosedSegments
-from chaos.live.closed_segments import OWN_LIMIT_S
-from chaos.live.closed_segments import segments_of
+from chaos.live.closed_segments import OWN_LIMIT_S, ClosedSegments, segments_of
 from chaos.live.cluster import Cluster
-from chaos.live.errors import EndedItself
-from chaos.live.errors import NodeDied
-from chaos.live.errors import NotBack
-from chaos.live.errors import SetupError
-from chaos.live.errors import TargetDied
+from chaos.live.errors import EndedItself, NodeDied, NotBack, SetupError, TargetDied
 from chaos.live.external.needs import check_target
-from chaos.live.external.run import ExternalRun
-from chaos.live.external.run import STAYS_UP
+from chaos.live.external.run import STAYS_UP, ExternalRun
 from chaos.live.external.target import REFERENCE
 from chaos.live.fault_scheduler import FaultScheduler
-from chaos.live.fault_selection import is_live
-from chaos.live.fault_selection import select_live_faults
-from chaos.live.fleet import ANSWERS
-from chaos.live.fleet import Fleet
-from chaos.live.fleet import Way
-from chaos.live.frame_proxies import FAULT
-from chaos.live.frame_proxies import Frames
-from chaos.live.frame_proxies import LinkFrames
-from chaos.live.frame_proxies import has_link_rules
-from chaos.live.launchers import nodes_under_test
-from chaos.live.launchers import samples_of
+from chaos.live.fault_selection import is_live, select_live_faults
+from chaos.live.fleet import ANSWERS, Fleet, Way
+from chaos.live.frame_proxies import FAULT, Frames, LinkFrames, has_link_rules
+from chaos.live.launchers import nodes_under_test, samples_of
 from chaos.live.links import Links
-from chaos.live.local_cluster import ClusterPlan
-from chaos.live.local_cluster import started
-from chaos.live.node_side.evidence import LOST_BY_PROXY
-from chaos.live.node_side.evidence import ROLE
+from chaos.live.local_cluster import ClusterPlan, started
+from chaos.live.node_side.evidence import LOST_BY_PROXY, ROLE
 from chaos.live.quorum import Dial
-from chaos.live.run_folder import RunFolder
-from chaos.live.run_folder import gave_sessions
+from chaos.live.run_folder import RunFolder, gave_sessions
 from chaos.live.sampler import Sampler
 from chaos.live.toxiproxy_server import ToxiproxyServer
 from chaos.mutants.mutant import MutantError
 from chaos.mutants.registry import by_name
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
-from dataclasses import field
-from dataclasses import replace
-from enum import Enum
-from enum import auto
-from pathlib import Path
-from reports.manifest import Check
-from reports.manifest import Expectations
-from reports.manifest import Manifest
-from reports.manifest import write_manifest
+from reports.manifest import Check, Expectations, Manifest, write_manifest
 from reports.rows import FaultRow
-from scenarios.loader import typed
-from scenarios.loader import typed_options
+from scenarios.loader import typed, typed_options
 from scenarios.model import Scenario
 from scenarios.outside import from_outside
 from scenarios.revisions import revision_of
 from scenarios.vocabulary import REVISIONS
-from typing import Any
-from typing import Final
-from typing import TypeAlias
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """versitygw, an S3 server over a folder, in a pinned version, with Toxiproxy before it.
 
-The build takes a few minutes, so only nightly tests and people ask for it: ``python -m chaos.live.s3_server``.
+The build takes a few minutes, so only nightly tests and people start it: ``python -m chaos.live.s3_server``.
 """
 
 import os

@@ -17,16 +17,16 @@ DRAWN = ("follower", "observer", "partition_follower", "any")
 @dataclass(frozen=True, slots=True)
 class Target:
     """What a fault hits. The ``node`` of ``fault`` is a number here, and no role. ``links`` are those that the fault
-    hits. ``told`` names the target in the faults table. ``role`` is the one that the fault was for, empty if none."""
+    hits. ``label`` is its name in the faults table. ``role`` is the one that the fault was for, empty if none."""
 
     fault: Fault
     links: tuple[Link, ...]
-    told: str
+    label: str
     role: str = ""
 
 
 class Roles:
-    """The nodes' roles, as the nodes themselves told. ``running`` says whether a node's process lives."""
+    """The nodes' roles, as the nodes themselves report them. ``running`` returns whether a node's process lives."""
 
     def __init__(self, voters: int, total: int, random: Random, running: Callable[[int], bool]) -> None:
         self._voters = voters
@@ -37,14 +37,14 @@ class Roles:
         self._partition_leaders = _Office()
         self._replicas: set[int] = set()
         """The nodes that said that they have a replica of the hot topic's first partition."""
-        if total == 1:  # A node alone tells no role.
-            self.told(0, "leader partition_leader")
+        if total == 1:  # A single node reports no role.
+            self.note(0, "leader partition_leader")
 
-    def told(self, node: int, role: str) -> None:
+    def note(self, node: int, role: str) -> None:
         """Takes a node's role (``chaos.interceptor.roles.role_of``) when it changed or the node has started."""
-        self._leaders.told(node, is_role(role, "leader"))
+        self._leaders.note(node, is_role(role, "leader"))
         leads = is_role(role, "partition_leader")
-        self._partition_leaders.told(node, leads)
+        self._partition_leaders.note(node, leads)
         if leads or is_role(role, "partition_follower"):
             self._replicas.add(node)
 
@@ -69,7 +69,7 @@ class Roles:
         return self._random.choice(found) if found else None
 
     def aim(self, fault: Fault, links: Links) -> Target | None:
-        """Returns what the fault hits now. None means that nobody has the role now, so ask again later."""
+        """Returns what the fault hits now. None means that no node has the role now: call it again later."""
         if fault.link is not None:
             return self._aim_at_links(fault, list(fault.link), links)
         node = self.node(fault.node)
@@ -105,9 +105,9 @@ class Roles:
         hit = tuple(
             link for link in links.by_name.values() if _is_end(source, link.dialler) and _is_end(target, link.node)
         )
-        told = f"link {hit[0].name}" if len(hit) == 1 else f"links {source}>{target}"
+        label = f"link {hit[0].name}" if len(hit) == 1 else f"links {source}>{target}"
         aimed = next((end for end in (target, source) if isinstance(end, int)), 0)
-        return Target(replace(fault, node=aimed), hit, told, _role_in(fault.link or ()))
+        return Target(replace(fault, node=aimed), hit, label, _role_in(fault.link or ()))
 
 
 class _Office:
@@ -117,8 +117,8 @@ class _Office:
     def __init__(self) -> None:
         self._claimants: dict[int, None] = {}
 
-    def told(self, node: int, leads: bool) -> None:
-        """Takes what a node says. A node that says again that it leads keeps its place in the order."""
+    def note(self, node: int, leads: bool) -> None:
+        """Note what a node reports. A node that reports once more that it leads keeps its place in the order."""
         if leads:
             self._claimants.setdefault(node)
         else:

@@ -35,20 +35,20 @@ class Toxiproxy:
 
     def call(self, verb: str, path: str, **words: object) -> Any:
         """Returns what the JSON of the answer holds, or None where there is none. ``verb`` is get, post or delete."""
-        asked = f"{verb} {path} of Toxiproxy at {self.address}"
+        call = f"{verb} {path} of Toxiproxy at {self.address}"
         try:
             answer = getattr(self._consumer, verb)(path, timeout=TIMEOUT_S, **words)
         except (ProxyExists, NotFound, InvalidToxic) as failure:
-            raise ToxiproxyError(f"{asked} was refused: {failure}", _STATUS[type(failure)]) from failure
+            raise ToxiproxyError(f"{call} was refused: {failure}", _STATUS[type(failure)]) from failure
         except requests.RequestException as failure:
-            raise ToxiproxyError(f"{asked} was not answered: {failure}") from failure
+            raise ToxiproxyError(f"{call} was not answered: {failure}") from failure
         if answer.status_code >= 400:
-            raise ToxiproxyError(f"{asked} failed with status {answer.status_code}", answer.status_code)
+            raise ToxiproxyError(f"{call} failed with status {answer.status_code}", answer.status_code)
         is_json = answer.headers.get("Content-Type", "").startswith("application/json")
         return answer.json() if is_json and answer.content else None
 
     def create(self, upstream: str, name: str, listen: str) -> "Proxy":
-        """Makes a proxy. With port 0 in ``listen``, HOST:PORT, the proxy tells the port that it got."""
+        """Make a proxy. With port 0 in ``listen``, HOST:PORT, the proxy reports the port that it got."""
         made = self.call("post", "/proxies", json={"upstream": upstream, "name": name, "listen": listen})
         return Proxy(self, name, made["listen"], upstream)
 

@@ -239,7 +239,7 @@ class FaultScheduler:
         def arrived() -> None:
             has_arrived.append(True)
             self._cover(fault.kind, node_id)
-            detail = "; ".join(each.told for each in requests)
+            detail = "; ".join(each.label for each in requests)
             self._keep(FaultRow(fault.name, fault.kind, now_us, self._agenda.now_us, target, hit, detail=detail))
             if fault.kind == "requests_replayed":
                 for each in {node_id, *(claimed_node(asked.client_id) for asked in requests)}:

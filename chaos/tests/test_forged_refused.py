@@ -66,7 +66,7 @@ def judged(body: object, answer: object, *, closed: bool = False, api: tuple[Api
 @pytest.mark.parametrize("seed", range(12))
 def test_an_answer_to_a_forged_request_has_an_error(seed: int) -> None:
     for each in forged(seed):
-        assert judged(each.body, GRANTED), each.told
+        assert judged(each.body, GRANTED), each.label
         assert not judged(each.body, REFUSED)
         assert not judged(each.body, WHOLLY_REFUSED)
         assert not judged(each.body, GRANTED, closed=True)

@@ -52,7 +52,7 @@ def test_kept_requests_are_few_and_spread_over_the_run() -> None:
     seen = Recorded()
     for number in range(1000):
         record(seen, ApiKey.BROKER_HEARTBEAT, beat(number), number * 1_000_000)
-    told = {request.told for seed in range(300) for request in seen.replays(0, Random(seed))}
+    told = {request.label for seed in range(300) for request in seen.replays(0, Random(seed))}
     assert len(told) <= KEPT
     seconds = sorted(float(each.split()[-2]) for each in told)
     assert seconds[0] == 0
@@ -83,9 +83,9 @@ def test_each_forged_request_is_a_valid_frame_with_a_lie(seed: int) -> None:
     assert len(found) == 5 + 4 + 1
     for each in found:
         assert encode_request(each.api_key, each.api_version, 1, each.client_id, each.body)
-        if "false leader" in each.told:
+        if "false leader" in each.label:
             continue  # It is true at the leader, and only there.
-        assert _LIES[each.api_key](each.body), each.told
+        assert _LIES[each.api_key](each.body), each.label
 
 
 def _lies_about_quorum(cluster_id: str | None, sender: int, epoch: int) -> bool:
@@ -146,7 +146,7 @@ _LIES: dict[int, Callable[[object], bool]] = {
 
 def test_what_was_forged_is_not_kept_as_a_request_of_this_run() -> None:
     seen = Recorded()
-    for each in [request for seed in range(40) for request in forged(seed) if "false leader" not in request.told]:
+    for each in [request for seed in range(40) for request in forged(seed) if "false leader" not in request.label]:
         record(seen, each.api_key, each.body, sender=each.client_id)
     assert seen.replays(0, Random(1)) == []
     assert seen.epoch == 0
@@ -159,4 +159,4 @@ def test_a_nodes_file_gives_back_what_it_kept(tmp_path: Path) -> None:
     keeping.before(Now(3_000_000, 0), Request(1, 1, ApiKey.FETCH, version, SENDER, fetch(4), tag))
     keeping.before(Now(3_000_000, 0), Request(1, 1, ApiKey.FETCH, version, "c", FetchRequest(), tag._replace(role="")))
     (found,) = recorded(tmp_path, 0).replays(0, Random(1))
-    assert (found.body, found.told) == (fetch(4), "Fetch of node-1 from 2.0 s")
+    assert (found.body, found.label) == (fetch(4), "Fetch of node-1 from 2.0 s")

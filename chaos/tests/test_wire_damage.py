@@ -62,7 +62,7 @@ def test_damage_is_one_bit_and_its_evidence_says_which_byte() -> None:
     (differs,) = [at for at, (old, new) in enumerate(zip(whole, struck.frame, strict=True)) if old != new]
     assert differs == struck.position
     assert (struck.old ^ struck.new).bit_count() == 1
-    assert struck.told == f"byte {differs} of {len(whole)}: {struck.old:#04x} became {struck.new:#04x}"
+    assert struck.detail == f"byte {differs} of {len(whole)}: {struck.old:#04x} became {struck.new:#04x}"
 
 
 def test_a_frame_without_records_has_no_checksummed_part() -> None:

@@ -1,6 +1,6 @@
 """librdkafka's mock cluster as a process of its own: ``mock_cluster.py PORT,PORT``, a port for each broker.
 
-The mock draws its ports by itself, and Metadata tells those. At the ports that were asked for, everything is passed on
+The mock draws its ports by itself, and Metadata has those. At the ports that are wanted, everything is passed on
 to the brokers as it is.
 """
 

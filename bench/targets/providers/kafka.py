@@ -103,7 +103,7 @@ def _fetch(folder: Path, what: str, artifacts: Sequence[tuple[str, str]], versio
 
 
 def _why(said: str) -> str:
-    """Returns what of Maven's output says what is missing, or else its first line."""
+    """Return the part of Maven's output about what is missing, or else its first line."""
     missing = _MISSING.search(said)
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     return f"{missing[0]}." if missing else (lines or ["it said nothing"])[0]

@@ -1,31 +1,27 @@
 """What a scenario needs of a target that is not ours, and what of it the target lacks."""
 
-from bench.targets.layout import OURS
-from bench.targets.layout import name_of
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from bench.targets.layout import OURS, name_of
 from bench.targets.loader import find
-from bench.targets.model import Chosen
-from bench.targets.model import TargetError
+from bench.targets.model import Chosen, TargetError
 from chaos.faults.kinds import KINDS
 from chaos.frame_proxy.rules_file import why_not
 from chaos.interceptor.rules import AT_THE_REQUESTER
 from chaos.live.errors import SetupError
 from chaos.live.external.roles import names_a_role
-from chaos.live.external.target import REFERENCE
-from chaos.live.external.target import look
+from chaos.live.external.target import REFERENCE, look
 from chaos.live.fault_selection import select_live_faults
 from chaos.live.launchers import abilities_of
-from collections.abc import Iterator
-from collections.abc import Sequence
-from dataclasses import replace
-from scenarios.model import Fault
-from scenarios.model import Scenario
+from scenarios.model import Fault, Scenario
 from scenarios.outside import from_outside
 from scenarios.revisions import revision_of
 from scenarios.vocabulary import NODE_ROLES
 
 DIRECTED = "directed links between nodes, which need a target that we start with proxies between its nodes"
-STRIKE = 1
-"""Stands for any process in what a proxy is asked."""
+ANY_PROCESS = 1
+"""A process of which only the existence matters."""
 
 
 def chosen(target: str) -> Chosen:
@@ -40,11 +36,11 @@ def playable(scenario: Scenario, wanted: Chosen) -> Scenario:
     """Returns what ``from_outside`` made of a scenario, without optional faults that cannot be played in front of the
     target.
 
-    Raises SetupError, in one sentence that names what is missing. It may ask a target that runs already for its nodes.
+    Raises SetupError, in one sentence that names what is missing. It may fetch the nodes of a target that runs already.
     """
     for lack in _of_scenario(scenario, wanted):
         raise _refusal(scenario, wanted, lack)
-    for fault in scenario.faults:  # Before anybody is asked for nodes.
+    for fault in scenario.faults:  # Before nodes are fetched.
         few = max(wanted.nodes, scenario.cluster.total)
         lack = _of_fault(fault, wanted, few) if fault.timed else _beyond(fault, wanted, few)
         if lack and not fault.optional:
@@ -66,7 +62,7 @@ def playable(scenario: Scenario, wanted: Chosen) -> Scenario:
 
 
 def needs_links(scenario: Scenario) -> bool:
-    """Returns whether a fault strikes a directed link between nodes."""
+    """Return whether a fault hits a directed link between nodes."""
     return any(_between_nodes(fault) for fault in scenario.faults)
 
 
@@ -77,7 +73,7 @@ def _refusal(scenario: Scenario, wanted: Chosen, lack: str) -> SetupError:
 
 
 def _nodes(wanted: Chosen, scenario: Scenario) -> Sequence[str]:
-    """Returns the nodes that there are or will be. Only addresses alone are asked: others may have to be started."""
+    """Return the nodes that there are or will be. Only addresses alone get a request: others may have to be started."""
     if wanted.file.node is not None:
         return [name_of(number) for number in range(wanted.nodes + scenario.cluster.observers)]
     return look(wanted.file.addresses[0])[0] if wanted.file.commands is None else wanted.file.addresses
@@ -106,11 +102,11 @@ def _of_scenario(scenario: Scenario, wanted: Chosen) -> Iterator[str]:
 def _of_fault(fault: Fault, wanted: Chosen, nodes: int) -> str:
     """Returns what a fault needs and the target lacks, or nothing."""
     if not fault.timed:
-        process = STRIKE if not _lacks_process(fault.kind, wanted) else 0
-        told = why_not(
+        process = ANY_PROCESS if not _lacks_process(fault.kind, wanted) else 0
+        refusal = why_not(
             fault, dict.fromkeys(range(nodes), process), _has_links(wanted), NODE_ROLES, behind_toxiproxy=True
         )
-        return _beyond(fault, wanted, nodes) or told
+        return _beyond(fault, wanted, nodes) or refusal
     if not KINDS[fault.kind].is_external:
         return f"{fault.kind} needs what only our own broker's process has"
     return _beyond(fault, wanted, nodes)
@@ -136,7 +132,7 @@ def _lacks_files(fault: Fault, wanted: Chosen) -> str:
 
 
 def _lacks_proof(fault: Fault, wanted: Chosen) -> str:
-    """A proxy kills by a command at once, and nobody but ``alive`` can tell whether that worked."""
+    """A proxy kills by a command at once, and only ``alive`` shows whether that worked."""
     commands = wanted.file.commands
     is_blind = commands is not None and not commands.alive
     return "process control: commands.alive" if is_blind and fault.kind == "node_killed" and not fault.timed else ""
@@ -152,7 +148,7 @@ def _between_nodes(fault: Fault) -> bool:
 
 
 def _lacks_process(kind: str, wanted: Chosen) -> str:
-    """Returns why the target's processes cannot be struck so. It is empty for kinds that strike no process."""
+    """Return why the target's processes cannot be hit so, empty for kinds that hit no process."""
     abilities = abilities_of(wanted)
     missing = [word for word in (KINDS[kind].commands if kind in KINDS else ()) if word not in abilities]
     if not missing:
@@ -160,7 +156,7 @@ def _lacks_process(kind: str, wanted: Chosen) -> str:
     if wanted.file.node is not None:
         return "one process for each node (all nodes are one process)"
     if wanted.file.commands is None:
-        return f"process control, to do {kind} (nobody can strike an address; give a target's file)"
+        return f"process control, to do {kind} (an address alone gives none; give a target's file)"
     return f"process control: commands.{missing[0]}"
 
 

@@ -1,4 +1,4 @@
-"""Sees from outside which node leads what, and tells it as our own nodes do (``chaos.interceptor.roles``)."""
+"""The roles of external nodes, from Metadata and DescribeQuorum, as our own nodes report them."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ from reference_broker.wire.apis import ApiKey
 from scenarios.model import Scenario
 from scenarios.vocabulary import NODE_ROLES
 
-ASK_EVERY_S = 0.2
+LOOK_EVERY_S = 0.2
 CALL_LIMIT_US = 1_000_000
 CLIENT_ID = "crucible-roles"
 QUORUM_TOPIC = "__cluster_metadata"
@@ -27,8 +27,7 @@ QUORUM_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Office:
-    """Who leads in an epoch, by node ID, and who else has a part in it. A node that is cut off may tell of an earlier
-    epoch."""
+    """The leader in an epoch, by node ID, and the other replicas. A node that is cut off may report an old epoch."""
 
     epoch: int = -1
     leader: int = -1
@@ -36,9 +35,12 @@ class Office:
 
 
 class RolesSeen:
-    """Asks one node after the other, in a thread. Nodes are numbered by their place in ``nodes``, HOST:PORT without a
-    proxy. ``ids`` are the IDs that the cluster gives them. ``topic`` is the hot topic, or empty if no fault names a
-    node by its part in a partition. ``version`` is that of Metadata."""
+    """Sends requests to one node after the other, in a thread.
+
+    Nodes are numbered by their place in ``nodes``, HOST:PORT without a proxy, and the cluster gives them the ``ids``.
+    ``topic`` is the hot topic, or empty if no fault names a node by its part in a partition. ``version`` is that of
+    Metadata.
+    """
 
     def __init__(
         self,
@@ -71,14 +73,14 @@ class RolesSeen:
 
     def _look(self) -> None:
         turn = 0
-        while not self._ending.wait(ASK_EVERY_S):
+        while not self._ending.wait(LOOK_EVERY_S):
             turn = (turn + 1) % len(self._nodes)
             if self._lives(turn):
                 with suppress(TransportError):
-                    self._ask(self._nodes[turn])
+                    self._fetch(self._nodes[turn])
 
-    def _ask(self, address: Address) -> None:
-        """Asks for the partition first, because an answer of the quorum waits for its leader."""
+    def _fetch(self, address: Address) -> None:
+        """Fetch the partition first, because the response of the quorum waits for its leader."""
         with Connection.open(address.host, address.port, CONNECT_LIMIT_US, CLIENT_ID) as connection:
             if self._topic:
                 wanted = bodies.metadata_request((self._topic,))
@@ -88,12 +90,12 @@ class RolesSeen:
             self._quorum = newer(self._quorum, led_quorum(quorum))
 
 
-def newer(known: Office, told: Office) -> Office:
-    return told if told.epoch >= known.epoch else known
+def newer(known: Office, found: Office) -> Office:
+    return found if found.epoch >= known.epoch else known
 
 
 def led_partition(metadata: Any) -> Office:
-    """Returns who leads the first partition of the topic that this answer is about."""
+    """Return the leader of the first partition of the topic in this response."""
     for each in (each for topic in metadata.topics for each in topic.partitions if each.partition_index == 0):
         return Office(int(each.leader_epoch), int(each.leader_id), frozenset(map(int, each.replica_nodes)))
     return Office()
@@ -133,7 +135,7 @@ def watched(
     version: int,
     lives: Callable[[int], bool],
 ) -> RolesSeen | None:
-    """Returns who watches the roles that the scenario's faults name. None if they name none."""
+    """Return the watcher of the roles that the scenario's faults name, None if they name none."""
     if not names_a_role(scenario):
         return None
     topic = topic_of_roles(scenario)

@@ -1,36 +1,24 @@
 """An external broker in one run: its nodes, the way to them through our proxies, and the rules at frames."""
 
 import time
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
 from bench.targets.model import Chosen
 from chaos.checks.guarantee_selection import promised_on_the_wire
-from chaos.frame_proxy.proxy import Node
-from chaos.frame_proxy.proxy import Pair
-from chaos.live.closed_segments import ClosedSegments
-from chaos.live.closed_segments import GUARANTEE
-from chaos.live.closed_segments import segments_of
+from chaos.frame_proxy.proxy import Node, Pair
+from chaos.live.closed_segments import GUARANTEE, ClosedSegments, segments_of
 from chaos.live.errors import SetupError
-from chaos.live.external.cluster import ALL_KNOWN_LIMIT_S
-from chaos.live.external.cluster import Target
-from chaos.live.external.needs import chosen
-from chaos.live.external.needs import needs_links
-from chaos.live.external.needs import playable
-from chaos.live.external.roles import RolesSeen
-from chaos.live.external.roles import watched
-from chaos.live.external.target import behind_proxies
-from chaos.live.external.target import nodes_of
+from chaos.live.external.cluster import ALL_KNOWN_LIMIT_S, Target
+from chaos.live.external.needs import chosen, needs_links, playable
+from chaos.live.external.roles import RolesSeen, watched
+from chaos.live.external.target import behind_proxies, nodes_of
 from chaos.live.fleet import Way
-from chaos.live.frame_proxies import ExternalFrames
-from chaos.live.frame_proxies import Frames
-from chaos.live.frame_proxies import LinkFrames
-from chaos.live.frame_proxies import has_frame_rules
-from chaos.live.frame_proxies import has_link_rules
+from chaos.live.frame_proxies import ExternalFrames, Frames, LinkFrames, has_frame_rules, has_link_rules
 from chaos.live.links import Links
 from chaos.live.run_folder import RunFolder
-from collections.abc import Callable
-from collections.abc import Sequence
 from reports.manifest import Check
 from scenarios.model import Scenario
-from typing import TypeAlias
 
 STAYS_UP = "target-stays-up"
 ASK_EVERY_S = 0.3
@@ -65,7 +53,7 @@ class ExternalRun:
 
     @property
     def frames(self) -> Sequence[Frames]:
-        """The frame proxies that stand."""
+        """The frame proxies that run."""
         return [each for each in (self._before, self._between) if each is not None]
 
     def reach(self, links: Links, prefix: str, tick_until: TickUntil) -> Way:
@@ -73,7 +61,7 @@ class ExternalRun:
         with ``prefix``, so it touches nothing else on the broker."""
         cluster, target = self.cluster, self._target
         if target.known_nodes:
-            self._progress(f"{told(self._wanted)}: {target.known_nodes} nodes")
+            self._progress(f"{shown(self._wanted)}: {target.known_nodes} nodes")
         lead = self._lead if has_link_rules(self.scenario, is_ours=False) else None
         target.launch(links if needs_links(self.scenario) else None, lead)
         tick_until(lambda: cluster.is_ready, float("inf"), "")
@@ -106,9 +94,9 @@ class ExternalRun:
 
     def _check_order(self, nodes: Sequence[Node]) -> None:
         """Faults call a node by its place among the addresses, and rules by its place among the IDs."""
-        given, told_ones = self._wanted.file.addresses, [f"{each.host}:{each.port}" for each in nodes]
-        if sorted(given) == sorted(told_ones) and list(given) != told_ones:
-            raise SetupError(f"{told(self._wanted)}: addresses must stand in the order of IDs: {', '.join(told_ones)}.")
+        given, known = self._wanted.file.addresses, [f"{each.host}:{each.port}" for each in nodes]
+        if sorted(given) == sorted(known) and list(given) != known:
+            raise SetupError(f"{shown(self._wanted)}: addresses must be in the order of IDs: {', '.join(known)}.")
 
     def _lead(self, pairs: Sequence[Pair]) -> Sequence[str]:
         """Puts the frame proxy on all links between nodes."""
@@ -135,7 +123,7 @@ class ExternalRun:
                     raise
             if now_s > deadline_s:
                 raise SetupError(
-                    f"{told(self._wanted)} told clients of {len(found)} nodes within {ALL_KNOWN_LIMIT_S:g} s; it has "
+                    f"{shown(self._wanted)} told clients of {len(found)} nodes within {ALL_KNOWN_LIMIT_S:g} s; it has "
                     f"{wanted}."
                 )
             again_s = time.monotonic() + ASK_EVERY_S
@@ -149,7 +137,7 @@ class ExternalRun:
     def tick(self) -> None:
         """Pass on which roles and processes the nodes have now."""
         for node, role in ({} if self._seen is None else self._seen.now()).items():
-            self.cluster.roles.told(node, role)
+            self.cluster.roles.note(node, role)
             for frames in self.frames:
                 frames.role(node, role)
         for frames in self.frames:
@@ -159,10 +147,10 @@ class ExternalRun:
         if self._seen is not None:
             self._seen.close()
 
-    # What the manifest says
+    # The manifest
 
     def checks(self, died: str, at_us: int) -> tuple[Check, ...]:
-        """``died`` says how a node ended by itself, or is empty."""
+        """``died`` is how a node ended by itself, or empty."""
         if not self.cluster.nodes:
             return ()
         up = Check(guarantee=STAYS_UP, holds=not died, evidence=len(self.cluster.nodes), at_us=at_us, detail=died)
@@ -170,7 +158,7 @@ class ExternalRun:
 
     def notes(self) -> tuple[str, ...]:
         """Returns what a reader must know, for the report."""
-        return (f"Played against {told(self._wanted)}. {_EXTERNAL}",)
+        return (f"Played against {shown(self._wanted)}. {_EXTERNAL}",)
 
     @property
     def config(self) -> dict[str, str]:
@@ -183,7 +171,7 @@ class ExternalRun:
         return (STAYS_UP, *of_tier) if self.cluster.nodes else ()
 
 
-def told(wanted: Chosen) -> str:
+def shown(wanted: Chosen) -> str:
     return f"{wanted.file.title} {wanted.version}".strip()
 
 

@@ -1,4 +1,4 @@
-"""Where the nodes of an external broker are, what it speaks, and a proxy on the way to each node.
+"""Where the nodes of an external broker are, which versions it has, and a proxy on the way to each node.
 
 Its nodes advertise their own addresses and not those of our proxies. The fleet's clients are ours, so they get a dial
 map: whatever address a node advertises, they connect to the proxy in front of that node.
@@ -28,7 +28,7 @@ PATIENCE_S = 3.0
 
 
 def parse_target(text: str) -> Address:
-    """Returns the address that was asked for. Raises SetupError if it is none."""
+    """Return the address. Raises SetupError if the text is none."""
     try:
         address = address_of(text)
     except SpecError:
@@ -61,7 +61,7 @@ def look(text: str) -> tuple[list[str], dict[str, int]]:
 def behind_proxies(text: str, links: Links, topic_prefix: str) -> Way:
     """Puts a proxy before each node, and returns the way there. Raises SetupError."""
     nodes, versions = look(text)
-    dial = {told: links.add("client", number, told).listen for number, told in enumerate(nodes)}
+    dial = {node: links.add("client", number, node).listen for number, node in enumerate(nodes)}
     return Way(tuple(nodes), topic_prefix, versions, dial)
 
 
@@ -73,7 +73,7 @@ CLIENT_ID = "crucible-proxy"
 
 
 def nodes_of(target: str) -> list[Node]:
-    """Returns the nodes by ID, with the addresses that they tell clients. Raises SetupError if nobody answers."""
+    """Return the nodes by ID, with their advertised addresses. Raises SetupError if no node responds."""
     address = kafka_at(target)
     try:
         version = negotiate([address], PATIENCE_S)["metadata"]

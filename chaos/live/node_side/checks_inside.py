@@ -76,7 +76,7 @@ class ChecksInside(PassiveHook):
         for fetch in self._model.acted(node, event, effects):
             self._looked += 1
             if self._looked & (self._looked - 1) == 0:
-                self._evidence.tell(LOOKED, [self._incarnation, self._looked])
+                self._evidence.report(LOOKED, [self._incarnation, self._looked])
             for each in self._of_fetches:
                 each.fetched(at_us, fetch)
         for effect in effects if self._of_notes else ():
@@ -100,12 +100,12 @@ class ChecksInside(PassiveHook):
             return
         self._told = len(found)
         for each in found:
-            self._evidence.tell(BROKEN, [each.guarantee, each.at_us, each.story[:MAX_STORY]])
+            self._evidence.report(BROKEN, [each.guarantee, each.at_us, each.story[:MAX_STORY]])
 
 
 @dataclass(slots=True)
 class Findings:
-    """Collects, in the runner, what the nodes' checks told."""
+    """The reports of the nodes' checks, in the runner."""
 
     _broken: dict[str, tuple[int, str]] = field(default_factory=dict)
     _looked: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -123,7 +123,7 @@ class Findings:
 
     @property
     def broken(self) -> tuple[str, ...]:
-        """The guarantees of which a node has told that it saw them broken."""
+        """The guarantees that a node has reported as broken."""
         return tuple(self._broken)
 
     def judged(self, guarantees: Iterable[str]) -> tuple[Judged, ...]:

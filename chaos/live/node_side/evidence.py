@@ -1,17 +1,17 @@
-"""What a node's process tells its runner through an inherited pipe. Each line is a JSON object with one of these
+"""What a node's process reports to its runner through an inherited pipe. Each line is a JSON object with one of these
 keys."""
 
 import json
 import os
 
 FAULT = "fault"
-"""A fault has struck: its row of the faults table."""
+"""A fault fired: its row of the faults table."""
 MUTANT_REACHED = "mutant_reached"
 """A mutant's replacement was called for the first time: the mutant's name."""
 ROLE = "role"
 """The node has a new role (``chaos.interceptor.roles.role_of``)."""
 DISK = "disk"
-"""A fault of the disk has struck: [kind, what it struck]."""
+"""A fault of the disk fired: [kind, what it hit]."""
 LOST_BY_PROXY = "lost_by_proxy"
 """Responses that were sent while a toxic was on, and whose connections were closed: [fault, hit, client ID] of each."""
 BROKEN = "broken"
@@ -26,5 +26,5 @@ class Evidence:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
-    def tell(self, key: str, value: object) -> None:
+    def report(self, key: str, value: object) -> None:
         os.write(self._descriptor, json.dumps({key: value}).encode() + b"\n")

@@ -17,8 +17,8 @@ _FETCH = int(ApiKey.FETCH)
 
 
 @dataclass(slots=True)
-class _Asked:
-    """One fetch that has no answer yet. ``spent_ns`` is its processor time so far. ``opens`` says whether it asks for a
+class _PendingFetch:
+    """One fetch that has no response yet. ``spent_ns`` is its processor time so far. ``opens`` is whether it requests a
     session."""
 
     client_id: str
@@ -54,9 +54,9 @@ class FetchCosts:
         self._waiting_ns = 0
         """The time that was spent for waiting fetches in the event that is being handled."""
         self._measures_waiting = False
-        self._asked: dict[int, _Asked] = {}
+        self._pending: dict[int, _PendingFetch] = {}
         """The open fetches by connection. A driver gives a connection's next request only after the reply."""
-        self._answered: dict[int, tuple[_Asked, Reply]] = {}
+        self._answered: dict[int, tuple[_PendingFetch, Reply]] = {}
         """Fetches that the node has answered, and whose answers the driver has not sent. It never will if a fault took
         an answer."""
 
@@ -70,9 +70,9 @@ class FetchCosts:
         spent_ns = self._lap()
         found = self._answered.pop(reply.connection, None)
         if found is not None:
-            asked, answer = found
-            asked.spent_ns += spent_ns
-            self._write(asked, answer, frame_bytes)
+            fetch, answer = found
+            fetch.spent_ns += spent_ns
+            self._write(fetch, answer, frame_bytes)
         self._since_ns = self._clock_ns()
 
     # Called by the two hooks
@@ -84,7 +84,7 @@ class FetchCosts:
         if self._answered:
             self._write_unsent()
         if type(event) is Closed:
-            self._asked.pop(event.connection, None)
+            self._pending.pop(event.connection, None)
 
     def resume(self) -> None:
         """Called when the other hooks are done. The time from now on is the node's or the driver's."""
@@ -93,12 +93,12 @@ class FetchCosts:
     def handled(self, event: Event, effects: Sequence[Effect]) -> None:
         spent_ns, self._waiting_ns = self._lap() - self._waiting_ns, 0
         if type(event) is Request and event.api_key == _FETCH and not is_metadata_fetch(event.body):
-            asked = self._asked[event.connection] = _asked(event, self._decode_ns)
-            asked.spent_ns += spent_ns
+            fetch = self._pending[event.connection] = _pending_fetch(event, self._decode_ns)
+            fetch.spent_ns += spent_ns
         self._decode_ns = 0  # Only the first of two copies of a request was decoded.
         for effect in effects:
             if type(effect) is Reply and effect.api_key == _FETCH:
-                found = self._asked.pop(effect.connection, None)
+                found = self._pending.pop(effect.connection, None)
                 if found is not None:
                     self._answered[effect.connection] = (found, effect)
 
@@ -115,40 +115,40 @@ class FetchCosts:
             self._measures_waiting = False
             spent_ns = self._clock_ns() - since_ns
             self._waiting_ns += spent_ns
-            asked = self._asked.get(connection)
-            if asked is not None:
-                asked.spent_ns += spent_ns
+            fetch = self._pending.get(connection)
+            if fetch is not None:
+                fetch.spent_ns += spent_ns
 
     def _lap(self) -> int:
         return self._clock_ns() - self._since_ns
 
     def _write_unsent(self) -> None:
-        """Writes the rows of answers that were lost on their way or are late. The driver has not told their size, so
-        they are encoded here."""
+        """Write the rows of responses that were lost on their way or are late. The driver has not reported their size,
+        so they are encoded here."""
         unsent, self._answered = self._answered, {}
-        for asked, reply in unsent.values():
+        for fetch, reply in unsent.values():
             if reply.body is not None:
                 buffers = encode_response(reply.api_key, reply.api_version, reply.correlation_id, reply.body)
-                self._write(asked, reply, sum(len(each) for each in buffers))
+                self._write(fetch, reply, sum(len(each) for each in buffers))
 
-    def _write(self, asked: _Asked, reply: Reply, response_bytes: int) -> None:
+    def _write(self, fetch: _PendingFetch, reply: Reply, response_bytes: int) -> None:
         sent, record_bytes = _content(reply.body)
         body: Any = reply.body
-        denied = asked.opens and body.error_code == 0 and body.session_id == 0
-        revision = "none" if denied else asked.revision
+        denied = fetch.opens and body.error_code == 0 and body.session_id == 0
+        revision = "none" if denied else fetch.revision
         self._add(
             FetchCost(
                 self._now_us(),
                 self._node,
-                asked.client_id,
+                fetch.client_id,
                 revision,
-                asked.full,
-                asked.request_bytes,
+                fetch.full,
+                fetch.request_bytes,
                 response_bytes,
-                asked.named,
+                fetch.named,
                 sent,
                 record_bytes,
-                asked.spent_ns // 1000,
+                fetch.spent_ns // 1000,
             )
         )
 
@@ -166,7 +166,7 @@ def measure_waiting(costs: FetchCosts) -> None:
         setattr(Fetch, name, measured(getattr(Fetch, name)))
 
 
-def _asked(request: Request, spent_ns: int) -> _Asked:
+def _pending_fetch(request: Request, spent_ns: int) -> _PendingFetch:
     """Looks at a request. Its revision is ``first`` for the draft, ``none`` if it wants no session, else ``final``."""
     body: Any = request.body
     if request.api_version >= FIRST_DRAFT_VERSION:
@@ -176,7 +176,7 @@ def _asked(request: Request, spent_ns: int) -> _Asked:
         full = body.session_epoch in (0, -1)
     named = sum(len(topic.partitions) for topic in body.topics)
     opens = full and body.session_epoch == 0
-    return _Asked(request.tag.client_id, revision, full, request.frame_bytes, named, spent_ns, opens)
+    return _PendingFetch(request.tag.client_id, revision, full, request.frame_bytes, named, spent_ns, opens)
 
 
 def _content(body: Any) -> tuple[int, int]:

@@ -40,28 +40,28 @@ if TYPE_CHECKING:
 
 
 class DiskFaults(PassiveHook):
-    """Carries out the runner's orders. When an order strikes for the first time, one line of evidence says so."""
+    """Carries out the runner's orders. The first effect of an order is reported as one line of evidence."""
 
     def __init__(self, actions: DriverFaultActions, evidence: Evidence) -> None:
         self._actions = actions
         self._evidence = evidence
         self._full = False
-        self._full_told = False
+        self._full_reported = False
         self._slow_ms = 0
         self._names_only = False
         self._slow_now_ms = 0
         self._slow_from = 0
-        self._slow_told = False
+        self._slow_reported = False
 
     def order(self, slow_ms: int | None = None, full: bool | None = None, names_only: bool = False) -> None:
         """Takes an order, in another thread than the node's. ``acted`` carries it out in the node's thread. A parameter
         that is None changes nothing."""
         if slow_ms is not None:
-            self._slow_told = False
+            self._slow_reported = False
             self._names_only = names_only
             self._slow_ms = slow_ms
         if full is not None:
-            self._full_told = False
+            self._full_reported = False
             self._full = full
 
     def watch(self, disk: Disk) -> Disk:
@@ -73,17 +73,17 @@ class DiskFaults(PassiveHook):
             self._slow_now_ms = self._slow_ms
             self._slow_from = self._actions.syncs_delayed
             self._actions.slow_syncs(self._slow_now_ms, self._names_only)
-        if self._slow_ms and not self._slow_told and self._actions.syncs_delayed > self._slow_from:
-            self._slow_told = True
+        if self._slow_ms and not self._slow_reported and self._actions.syncs_delayed > self._slow_from:
+            self._slow_reported = True
             what = "syncs of folders" if self._names_only else "syncs"
-            self._evidence.tell(DISK, ["disk_slowed", f"{what} take {self._slow_ms} ms longer"])
+            self._evidence.report(DISK, ["disk_slowed", f"{what} take {self._slow_ms} ms longer"])
 
     def _before_write(self, path: str, position: int, size: int) -> WriteFault | None:
         if not self._full:
             return None
-        if not self._full_told:
-            self._full_told = True
-            self._evidence.tell(DISK, ["disk_full", f"no space for {size} bytes of {path} at {position}"])
+        if not self._full_reported:
+            self._full_reported = True
+            self._evidence.report(DISK, ["disk_full", f"no space for {size} bytes of {path} at {position}"])
         return WriteFault(0, lambda: _refuse(path))
 
 
@@ -118,8 +118,7 @@ def recorded(folder: Path, node: int) -> Recorded:
         if line.endswith("\n"):
             at_us, frame = line.split()
             for request in RequestStream().arrived(0, bytes.fromhex(frame)):
-                asked = (request.api_key, request.api_version, request.client_id, request.body)
-                found.add(int(at_us), node, *asked)
+                found.add(int(at_us), node, request.api_key, request.api_version, request.client_id, request.body)
     return found
 
 
@@ -170,7 +169,7 @@ class Inside:
             watching = (*watching, losses)
         if any(fault.kind in NODE_REQUESTS for fault in self._scenario.faults):
             self._hooks.append(RequestsKept(kept_at(Path(spec.hit_counts), spec.node_id), spec.origin_us))
-        roles = (RoleTeller(self.role, self._evidence),) if cluster.total > 1 else ()
+        roles = (RoleReporter(self.role, self._evidence),) if cluster.total > 1 else ()
         self._hooks += (self._costs.outer, *watching, *roles, *self._presets, self._costs.inner)
         return Attached(self._hooks, disk, [self._recorder], self._costs)
 
@@ -180,11 +179,11 @@ class Inside:
         for preset in self._presets:
             preset.built(node)
             row = preset.evidence(self._spec.node_id, self._spec.now_us())
-            self._evidence.tell(FAULT, list(row.values()))
+            self._evidence.report(FAULT, list(row.values()))
         self._hooks.insert(len(self._hooks) - 1, Watch(node, self._published))
 
     def role(self) -> str:
-        """Returns what the node is now: leader, follower or observer, and its part in the hot topic if a fault asks for
+        """Returns what the node is now: leader, follower or observer, and its part in the hot topic if a fault needs
         it."""
         return role_of(self._node, self._spec.is_voter, self._topic)
 
@@ -216,19 +215,19 @@ class Inside:
         self._recorder.effects(now, (Note(ROW, tuple(image.fields().items())),))
 
 
-class RoleTeller(PassiveHook):
-    """Tells the runner of each change of this node's role."""
+class RoleReporter(PassiveHook):
+    """Reports each change of this node's role to the runner."""
 
     def __init__(self, role: Callable[[], str], evidence: Evidence) -> None:
         self._role = role
         self._evidence = evidence
-        self._told = ""
+        self._reported = ""
 
     def acted(self, now: Now, event: Event, effects: Sequence[Effect]) -> None:  # noqa: ARG002
         role = self._role()
-        if role != self._told:
-            self._told = role
-            self._evidence.tell(ROLE, role)
+        if role != self._reported:
+            self._reported = role
+            self._evidence.report(ROLE, role)
 
 
 class ReportingFaultActions:
@@ -258,4 +257,4 @@ class ReportingFaultActions:
 
     def report(self, row: FaultRow) -> None:
         self._last_row = row
-        self._evidence.tell(FAULT, list(row.values()))
+        self._evidence.report(FAULT, list(row.values()))

@@ -88,7 +88,7 @@ def run(spec: NodeSpec) -> int:
         from chaos.mutants.mutant import apply
         from chaos.mutants.registry import by_name
 
-        apply(by_name(spec.mutant), lambda: evidence.tell(MUTANT_REACHED, spec.mutant))
+        apply(by_name(spec.mutant), lambda: evidence.report(MUTANT_REACHED, spec.mutant))
 
     # This is imported after the mutant was applied: a module that imports a function by its name keeps what it gets.
     from chaos.live.node_side.inside import Inside

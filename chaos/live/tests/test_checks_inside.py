@@ -31,7 +31,7 @@ class FakePipe:
         self.findings = Findings()
         self.lines: list[dict[str, object]] = []
 
-    def tell(self, key: str, value: object) -> None:
+    def report(self, key: str, value: object) -> None:
         self.lines.append({key: value})
         self.findings.line(1, {key: value})
 

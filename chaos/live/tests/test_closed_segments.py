@@ -51,7 +51,7 @@ class Leader:
 @pytest.fixture
 def leader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Leader:
     made = Leader(tmp_path, 0, 100, 250)
-    monkeypatch.setattr(closed_segments, "_asked", made.answer)
+    monkeypatch.setattr(closed_segments, "_response", made.answer)
     monkeypatch.setattr("chaos.live.closed_segments.time.monotonic", lambda: made.now_s)
     return made
 
@@ -81,7 +81,7 @@ def test_a_node_that_does_not_answer_is_asked_again(leader: Leader, monkeypatch:
 
     leader.tiered = 249
     with monkeypatch.context() as patch:
-        patch.setattr(closed_segments, "_asked", silent)
+        patch.setattr(closed_segments, "_response", silent)
         assert not leader.looks()
     assert leader.looks()
 

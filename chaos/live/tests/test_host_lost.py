@@ -1,33 +1,29 @@
 """The fault ``host_lost`` with real processes: nobody sees the connections of a killed node close."""
 
-import pyarrow.parquet as pq
-import pytest
 import sys
 import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow.parquet as pq
+import pytest
+
 from bench.ports import free_port
 from chaos.faults import host_lost
 from chaos.faults.timed import Ended
 from chaos.live.external.tests.small_targets import elsewhere
-from chaos.live.links import Link
-from chaos.live.links import Links
-from chaos.live.links import poison
+from chaos.live.links import Link, Links, poison
 from chaos.live.processes import Child
 from chaos.live.runner import play
 from chaos.live.targets import Target
-from chaos.live.tests.small_scenario import faults_of
-from chaos.live.tests.small_scenario import text_of
-from chaos.live.tests.small_scenario import written
+from chaos.live.tests.small_scenario import faults_of, text_of, written
 from chaos.live.toxiproxy_server import ToxiproxyServer
-from collections.abc import Iterator
-from pathlib import Path
 from reports.manifest import read_manifest
 from scenarios.loader import load
 from scenarios.model import Fault
 from scenarios.outside import from_outside
-from types import SimpleNamespace
-from typing import Any
-from typing import TYPE_CHECKING
-from typing import cast
 
 if TYPE_CHECKING:
     from chaos.live.fault_scheduler import FaultScheduler

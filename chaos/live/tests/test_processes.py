@@ -1,25 +1,21 @@
 """Children: started, stopped, continued, killed, and told apart when they end by themselves."""
 
-import psutil
-import pytest
 import subprocess
 import sys
 import time
-from chaos.live.errors import EndedItself
-from chaos.live.errors import NodeDied
-from chaos.live.errors import NotBack
-from chaos.live.errors import SetupError
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from chaos.live.errors import EndedItself, NodeDied, NotBack, SetupError
 from chaos.live.fault_scheduler import DueActions
 from chaos.live.launchers import NodeUnderTest
 from chaos.live.node import Node
 from chaos.live.node_side.node_process import NodeSpec
-from chaos.live.processes import Child
-from chaos.live.processes import EvidencePipe
-from chaos.live.processes import MAX_WORDS
-from chaos.live.processes import TargetProcess
-from math import inf
-from pathlib import Path
-from typing import Any
+from chaos.live.processes import MAX_WORDS, Child, EvidencePipe, TargetProcess
 
 pytestmark = pytest.mark.live
 

@@ -80,7 +80,7 @@ def test_a_fault_for_a_role_waits_until_somebody_has_it(tickle: list[int]) -> No
     world = World(Fault("f", "tickle", at_s=1.0, duration_s=0.5, node="leader"))
     world.run_until(2.0)
     assert tickle == []
-    world.roles.told(2, "leader")
+    world.roles.note(2, "leader")
     world.run_until(3.0)
     assert tickle == [2]
     (row,) = world.strikes.rows
@@ -92,18 +92,18 @@ def test_a_fault_for_a_role_waits_until_somebody_has_it(tickle: list[int]) -> No
 def test_a_role_that_nobody_takes_leaves_no_row(tickle: list[int]) -> None:
     world = World(Fault("f", "tickle", at_s=1.0, node="leader"))
     world.run_until(NOBODY_LIMIT_S + 2)
-    world.roles.told(2, "leader")
+    world.roles.note(2, "leader")
     world.run_until(NOBODY_LIMIT_S + 4)
     assert tickle == []
     assert world.strikes.rows == []
-    assert world.log[-1] == "fault f found no node to strike"
+    assert world.log[-1] == "fault f found no node to hit"
 
 
 def test_each_repetition_is_aimed_anew(tickle: list[int]) -> None:
     world = World(Fault("f", "tickle", at_s=1.0, node="leader", repeat=2, repeat_every_s=1.0))
-    world.roles.told(0, "leader")
+    world.roles.note(0, "leader")
     world.run_until(1.5)
-    world.roles.told(1, "leader")
+    world.roles.note(1, "leader")
     world.run_until(3.0)
     assert tickle == [0, 1]
     assert [row.hit for row in world.strikes.rows] == [1, 2]

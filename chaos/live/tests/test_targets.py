@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from chaos.interceptor.roles import told
+from chaos.interceptor.roles import described
 from chaos.live.links import Links
 from chaos.live.quorum import introductions
 from chaos.live.targets import Roles
@@ -42,7 +42,7 @@ class Cluster:
 @pytest.fixture
 def cluster() -> Cluster:
     made = Cluster()
-    made.roles.told(1, "leader")
+    made.roles.note(1, "leader")
     return made
 
 
@@ -63,7 +63,7 @@ def test_a_target_remembers_the_role_that_the_fault_was_for(cluster: Cluster, fa
 
 
 def test_roles_are_told_in_words() -> None:
-    assert [told(role, "hot") for role in ("leader", "partition_leader", "any", "")] == [
+    assert [described(role, "hot") for role in ("leader", "partition_leader", "any", "")] == [
         "the controller",
         "the leader of hot-0",
         "",
@@ -74,9 +74,9 @@ def test_roles_are_told_in_words() -> None:
 def test_the_latest_to_lead_is_the_leader(cluster: Cluster) -> None:
     """One that is stopped or cut off still believes that it leads."""
     assert cluster.roles.node("leader") == 1
-    cluster.roles.told(2, "leader")
+    cluster.roles.note(2, "leader")
     assert cluster.roles.node("leader") == 2
-    cluster.roles.told(2, "follower")
+    cluster.roles.note(2, "follower")
     assert cluster.roles.node("leader") == 1
 
 
@@ -86,7 +86,7 @@ def test_a_dead_leader_is_none(cluster: Cluster) -> None:
     assert cluster.roles.node("leader") is None
     assert cluster.roles.node("follower") is None
     cluster.dead.clear()
-    cluster.roles.told(1, "follower")
+    cluster.roles.note(1, "follower")
     assert cluster.roles.node("leader") is None
 
 
@@ -138,7 +138,7 @@ def test_the_parts_in_a_partition_are_told_beside_the_others(cluster: Cluster) -
         (2, "follower"),
         (4, "observer partition_follower"),
     ):
-        roles.told(node, role)
+        roles.note(node, role)
     assert roles.node("leader") == 1
     assert roles.node("partition_leader") == 0
     assert {roles.node("partition_follower") for _ in range(50)} == {1, 4}
@@ -150,16 +150,16 @@ def test_the_parts_in_a_partition_are_told_beside_the_others(cluster: Cluster) -
 
 def test_a_partition_s_new_leader_is_known_although_the_old_one_tells_nothing(cluster: Cluster) -> None:
     roles = cluster.roles
-    roles.told(0, "follower partition_leader")
-    roles.told(1, "leader partition_follower")
+    roles.note(0, "follower partition_leader")
+    roles.note(1, "leader partition_follower")
     cluster.dead.append(0)
     assert roles.node("partition_leader") is None
-    roles.told(1, "leader partition_leader")
+    roles.note(1, "leader partition_leader")
     assert roles.node("partition_leader") == 1
     cluster.dead.clear()
     assert roles.node("partition_leader") == 1
     assert roles.node("partition_follower") == 0
-    roles.told(0, "leader partition_leader")  # Another office changed: not elected anew.
+    roles.note(0, "leader partition_leader")  # Another office changed: not elected anew.
     assert roles.node("partition_leader") == 1
 
 
@@ -186,7 +186,7 @@ def test_a_fault_waits_for_somebody_to_have_the_role() -> None:
     assert cluster.roles.aim(Fault("f", "link_cut", link=Link("leader", "all")), cluster.links) is None
     found = cluster.roles.aim(Fault("f", "node_killed", node=2), cluster.links)
     assert found is not None
-    assert found.told == "node-2"
+    assert found.label == "node-2"
 
 
 @pytest.mark.parametrize(("node", "others"), [(3, (0, 1, 2)), (1, (0, 2))])
@@ -196,6 +196,6 @@ def test_cut_from_the_controller_only_its_links_with_the_voters_are_hit(
     """Whichever voter leads the quorum now; clients and observers still reach it."""
     found = cluster.roles.aim(Fault("f", "node_cut_from_controller", node=node), cluster.links)
     assert found is not None
-    assert found.told == f"node-{node}"
+    assert found.label == f"node-{node}"
     wanted = {name for each in others for name in (f"node-{node}-node-{each}", f"node-{each}-node-{node}")}
     assert {each.name for each in found.links} == wanted

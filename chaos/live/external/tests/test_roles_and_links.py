@@ -99,7 +99,7 @@ def test_a_fault_finds_the_leader_that_was_seen_last() -> None:
     for leader in (1, 2):
         seen._partition = Office(leader, leader, frozenset((0, 1, 2)))
         for number, role in seen.now().items():
-            roles.told(number, role)
+            roles.note(number, role)
         assert roles.node("partition_leader") == leader
     assert roles.node("leader") == 0
 

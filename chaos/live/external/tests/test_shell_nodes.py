@@ -54,7 +54,7 @@ def test_an_end_that_nobody_asked_for_is_told_with_its_log(tmp_path: Path) -> No
     struck.check()
     (tmp_path / "up").unlink()
     struck._looked_s = 0.0
-    with pytest.raises(TargetDied, match="node-1 ended, and no fault had struck it: last words"):
+    with pytest.raises(TargetDied, match="node-1 ended, and no fault had hit it: last words"):
         struck.check()
 
 

@@ -176,7 +176,7 @@ def test_a_target_that_ends_by_itself_breaks_a_guarantee_with_its_last_words(tmp
     assert manifest.crash == ""
     (check,) = manifest.checks
     assert (check.guarantee, check.holds) == ("target-stays-up", False)
-    assert "node-0 exited with 9, and no fault had struck it" in check.detail
+    assert "node-0 exited with 9, and no fault had hit it" in check.detail
     assert "no memory is left" in check.detail
     assert not children()
 
