@@ -88,7 +88,7 @@ def test_what_was_never_looked_at_has_no_evidence() -> None:
 def test_the_interval_of_snapshots_counts_from_the_load() -> None:
     inside, node = Inside.__new__(Inside), Mock()
     inside._spec, inside._node = SimpleNamespace(origin_us=5_000), node  # type: ignore[assignment]
-    inside._interceptor = inside._disk_faults = Mock()
+    inside._interceptor = inside._disk_faults = inside._losses = Mock()
     inside.order({"disarm": True})
     node.broker.replica.generator.count_from.assert_not_called()
     inside.order({"load_from_us": 700})
