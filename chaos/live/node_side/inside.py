@@ -148,7 +148,7 @@ class Inside:
         spec, cluster = self._spec, self._scenario.cluster
         rules = rules_for(self._scenario, spec.node_id, random_for(spec.seed, "rules"))
         losses = self._losses = HeldResponses(
-            lambda reply: actions.reply_later(reply, 0), lambda lost: self._evidence.tell(LOST_BY_PROXY, lost)
+            lambda reply: actions.reply_later(reply, 0), lambda lost: self._evidence.report(LOST_BY_PROXY, lost)
         )
         self._interceptor = Interceptor(
             spec.node_id,
