@@ -156,7 +156,7 @@ def coordinator_epoch_not_checked(original: Function, marker: Any, known: Any) -
     return ErrorCode.none if refusal is ErrorCode.transaction_coordinator_fenced else refusal
 
 
-# --- what admins are told -------------------------------------------------------------------------------------------
+# --- responses to admins --------------------------------------------------------------------------------------------
 
 
 @mutant(f"{APIS}.k61_describe_producers:_describe_partition")

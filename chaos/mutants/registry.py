@@ -81,7 +81,7 @@ SIMULATED_ONLY: Mapping[str, str] = {
     "deleted_before_log_start_is_durable": f"{_POWER}: files that a killed process deleted do not come back",
     "failed_sync_taken_for_done": f"{_POWER}: what a failed sync left unsynced is still read back",
 }
-"""Mutants that a live world cannot show, each with the physical reason."""
+"""Mutants that real processes cannot show, each with the physical reason."""
 
 FIRST_SEEDS: Mapping[str, int] = {
     "abort_without_bootstrap": 6,
@@ -93,7 +93,7 @@ FIRST_SEEDS: Mapping[str, int] = {
     "producer_epoch_not_checked": 2,
     "stray_deleted": 4,
 }
-"""Where a live search for a mutant begins, if not at seed 1: with a seed whose fault strikes where the mutant shows."""
+"""The first seed of a live search for a mutant, if not 1: a seed whose fault fires where the mutant has an effect."""
 
 _OVERTAKEN = (
     "a replica that comes back follows first, and the next batches of its producers put right what it knows of them; "
@@ -113,7 +113,7 @@ NOT_SEEN: Mapping[str, str] = {
     "snapshot_without_producers": _OVERTAKEN,
     "unknown_producer_believed": _ALL_BATCHES,
 }
-"""Mutants that a live world could show, and that no try there has shown, each with the reason."""
+"""Mutants that real processes could show, but that no attempt has shown, each with the reason."""
 
 
 def live_standing(mutant: str, live: Catch | None) -> str:

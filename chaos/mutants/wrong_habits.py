@@ -273,10 +273,10 @@ def answers_swapped(original: Function, api_key: int, version: int, correlation_
     return original(api_key, version, swapped, body)
 
 
-# Administration, and connections with bad bytes
+# Administration, and connections with malformed bytes
 
 BLOCKED_S = 6.0
-"""Longer than a hostile case lets others wait."""
+"""Longer than the limit of a hostile case for the wait of others."""
 LARGE_BYTES = 16 << 10
 CHANGES = frozenset(
     (ApiKey.CREATE_TOPICS, ApiKey.CREATE_PARTITIONS, ApiKey.INCREMENTAL_ALTER_CONFIGS, ApiKey.ALTER_CONFIGS)

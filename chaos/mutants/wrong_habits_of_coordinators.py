@@ -32,7 +32,7 @@ ON_THE_WAY_TO_GROUPS = frozenset(
         *(ErrorCode.member_id_required, ErrorCode.rebalance_in_progress),
     )
 )
-"""Errors that each member meets on its way into a group."""
+"""Errors that each member gets while it joins a group."""
 JOINING = frozenset((ApiKey.FIND_COORDINATOR, ApiKey.JOIN_GROUP, ApiKey.HEARTBEAT, ApiKey.DESCRIBE_GROUPS))
 
 
@@ -199,7 +199,7 @@ ON_THE_WAY_OF_PRODUCERS = frozenset(
         *(ErrorCode.concurrent_transactions, ErrorCode.not_enough_replicas),
     )
 )
-"""Errors that each producer meets. It asks again."""
+"""Errors after which each producer retries."""
 OF_READERS = (ApiKey.FETCH, ApiKey.LIST_OFFSETS)
 
 
@@ -315,7 +315,7 @@ def stability_ignored(original: Function, api_key: int, version: int, frame: Any
     return asked(body, api_key, ApiKey.OFFSET_FETCH, fixed(require_stable=False))
 
 
-# The coordinator, and the leaders that ask it
+# The coordinator, and the leaders that query it
 
 
 @mutant("reference_broker.transactions.transaction:judge_end")
