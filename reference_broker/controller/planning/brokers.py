@@ -43,13 +43,11 @@ CHANGES_PER_UNIT = 2
 PARTITIONS_PER_LOOK = 250
 """After so many partitions of one topic the plan checks the event's time. Changing all of them takes 1.3 ms."""
 
-RecordSlices: TypeAlias = Sliced[list[MetadataRecord]]
+
+BrokerChange: TypeAlias = Callable[[Situation, BrokerImage], Sliced[list[MetadataRecord]]]
 
 
-BrokerChange: TypeAlias = Callable[[Situation, BrokerImage], RecordSlices]
-
-
-def restarting(situation: Situation, broker_id: int, uncleanly: bool) -> RecordSlices:
+def restarting(situation: Situation, broker_id: int, uncleanly: bool) -> Sliced[list[MetadataRecord]]:
     """Passes on what the broker holds, before a new incarnation of it is registered. After an unclean shutdown it is
     no eligible leader either (E-4)."""
     known = situation.latest.brokers.get(broker_id)
@@ -62,7 +60,7 @@ def restarting(situation: Situation, broker_id: int, uncleanly: bool) -> RecordS
     return (yield from _passing_on(situation, broker_id, uncleanly=uncleanly))
 
 
-def fencing(situation: Situation, broker: BrokerImage) -> RecordSlices:
+def fencing(situation: Situation, broker: BrokerImage) -> Sliced[list[MetadataRecord]]:
     """Returns no records for a broker that is fenced."""
     if broker.fenced:
         return []
@@ -71,7 +69,7 @@ def fencing(situation: Situation, broker: BrokerImage) -> RecordSlices:
     return records
 
 
-def leaving(situation: Situation, broker: BrokerImage) -> RecordSlices:
+def leaving(situation: Situation, broker: BrokerImage) -> Sliced[list[MetadataRecord]]:
     """Begins a controlled shutdown. The broker leads nothing and is in no ISR, but it is not fenced yet, so that it can
     still answer clients that have not heard of this. Returns no records for a broker that is fenced or leaves
     already."""
@@ -80,7 +78,7 @@ def leaving(situation: Situation, broker: BrokerImage) -> RecordSlices:
     return [_change(broker, NO_CHANGE, 1), *(yield from _passing_on(situation, broker.broker_id))]
 
 
-def shutting_down(situation: Situation, broker: BrokerImage) -> RecordSlices:
+def shutting_down(situation: Situation, broker: BrokerImage) -> Sliced[list[MetadataRecord]]:
     """Ends a controlled shutdown: the broker is fenced, and the record says that it wanted this."""
     if is_shut_down(broker, broker.broker_epoch):
         return []
@@ -89,7 +87,7 @@ def shutting_down(situation: Situation, broker: BrokerImage) -> RecordSlices:
     return records
 
 
-def unfencing(situation: Situation, broker: BrokerImage) -> RecordSlices:
+def unfencing(situation: Situation, broker: BrokerImage) -> Sliced[list[MetadataRecord]]:
     """Lets the broker lead again, and elects leaders for partitions without one. Returns no records for a broker that
     is not fenced or has shut down."""
     if not broker.fenced or broker.in_controlled_shutdown:
@@ -99,7 +97,7 @@ def unfencing(situation: Situation, broker: BrokerImage) -> RecordSlices:
     return [_change(broker, UNFENCED, 0), *records]
 
 
-def unregistering(situation: Situation, broker: BrokerImage) -> RecordSlices:
+def unregistering(situation: Situation, broker: BrokerImage) -> Sliced[list[MetadataRecord]]:
     """Removes the broker. Others lead what it led."""
     records = [] if broker.fenced else (yield from _passing_on(situation, broker.broker_id))
     records.append(UnregisterBrokerRecord(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch))
@@ -116,7 +114,7 @@ def is_shut_down(broker: BrokerImage | None, broker_epoch: int) -> bool:
 
 def _passing_on(
     situation: Situation, broker_id: int, *, uncleanly: bool = False, single_stay: bool = False
-) -> RecordSlices:
+) -> Sliced[list[MetadataRecord]]:
     """The records by which partitions go on without the broker. A fenced broker is in no ISR that has another
     member."""
     changes = PartitionChanges.of(situation.latest, without=broker_id)
@@ -126,7 +124,7 @@ def _passing_on(
 
 def _changes(
     situation: Situation, changed: Callable[[TopicImage, range, Election], Iterable[MetadataRecord]]
-) -> RecordSlices:
+) -> Sliced[list[MetadataRecord]]:
     """Returns the records that ``changed`` makes for all topics. It gets a part of one topic at a time."""
     records: list[MetadataRecord] = []
     for topic in situation.latest.topics.values():
