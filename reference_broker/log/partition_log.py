@@ -39,7 +39,7 @@ from reference_broker.log.timestamp_lookup import FoundOffset, LookUp
 from reference_broker.log.transaction_verification import Guard, Verification
 from reference_broker.ports.disk import DiskError, UndoFailed
 from reference_broker.ports.node_ports import Now
-from reference_broker.ports.slicing import LOOKUP_UNITS_PER_SLICE, Budget, Sliced, run_to_end
+from reference_broker.ports.slicing import Budget, Sliced, run_to_end
 from reference_broker.records.batch import Buffer, end_of, validate
 from reference_broker.records.validation import CODECS, Rules
 from reference_broker.wire.fetch import AbortedTransaction, EpochEndOffset
@@ -301,14 +301,6 @@ class PartitionLog:
         """Find the first local record with the largest timestamp (KIP-734); (-1, -1, -1) if there is none. Raises
         Overtaken."""
         return LookUp(self.segments, self.local_log_start_offset, budget).largest()
-
-    def offset_for_timestamp(self, timestamp_ms: int) -> FoundOffset | None:
-        """``search_timestamp`` in one event."""
-        return run_to_end(self.search_timestamp(timestamp_ms, Budget(LOOKUP_UNITS_PER_SLICE)))
-
-    def offset_of_max_timestamp(self) -> FoundOffset:
-        """``search_max_timestamp`` in one event."""
-        return run_to_end(self.search_max_timestamp(Budget(LOOKUP_UNITS_PER_SLICE)))
 
     # --- append -----------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,8 @@ from reference_broker.log.tests.log_world import (
     appended,
     at,
     batch_of,
+    offset_for_timestamp,
+    offset_of_max_timestamp,
     opened,
 )
 from reference_broker.ports.disk import Disk, MemoryDisk
@@ -56,5 +58,5 @@ def same(one: PartitionLog, other: PartitionLog) -> None:
     assert one.bases == other.bases
     assert all_bytes(one) == all_bytes(other)
     for timestamp in range(at(0).wall_ms - 1, at(20).wall_ms):
-        assert one.offset_for_timestamp(timestamp) == other.offset_for_timestamp(timestamp)
-    assert one.offset_of_max_timestamp() == other.offset_of_max_timestamp()
+        assert offset_for_timestamp(one, timestamp) == offset_for_timestamp(other, timestamp)
+    assert offset_of_max_timestamp(one) == offset_of_max_timestamp(other)

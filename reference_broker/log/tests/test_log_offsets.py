@@ -8,7 +8,17 @@ from reference_broker.log.checkpoints import read_partition_metadata
 from reference_broker.log.config import LogConfig
 from reference_broker.log.partition_log import PartitionLog, RecordsRefused, UnexpectedOffset
 from reference_broker.log.reading import OffsetOutOfRange
-from reference_broker.log.tests.log_world import DIRECTORY, NOW, START_MS, all_bytes, at, batch_of, headers_of, opened
+from reference_broker.log.tests.log_world import (
+    DIRECTORY,
+    NOW,
+    START_MS,
+    all_bytes,
+    at,
+    batch_of,
+    headers_of,
+    offset_of_max_timestamp,
+    opened,
+)
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.records.compression import Compression
 from reference_broker.records.record import Record, build, read_records
@@ -85,7 +95,7 @@ def test_segments_without_timestamps_age_by_the_clock() -> None:
     assert append(9999, START_MS + 10_000) == 4, "both have one"
     assert append(9999, START_MS + 10_001) == 5
     assert [segment.max_timestamp_ms for segment in log.segments][:2] == [-1, -1]
-    assert log.offset_of_max_timestamp().offset == 8
+    assert offset_of_max_timestamp(log).offset == 8
 
 
 @pytest.mark.clause("UnifiedLogTest.testAppendMessageWithNullPayload")
@@ -254,7 +264,7 @@ def test_a_cut_in_a_gap_ends_the_log_behind_the_record_before_it() -> None:
         log.append_replicated(NOW, batch_of(1, base_offset=offset, leader_epoch=0, timestamps=[offset]))
     assert log.truncate_to(41) == 41
     assert [header.base_offset for header in headers_of(all_bytes(log))] == [0, 40]
-    assert log.offset_of_max_timestamp().offset == 40
+    assert offset_of_max_timestamp(log).offset == 40
 
 
 @pytest.mark.parametrize("beyond", [0, 1])

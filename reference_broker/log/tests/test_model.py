@@ -9,7 +9,17 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from reference_broker.log.config import LogConfig
 from reference_broker.log.partition_log import OffsetOutOfRange
-from reference_broker.log.tests.log_world import NOW, START_MS, appended, at, batch_of, headers_of, opened
+from reference_broker.log.tests.log_world import (
+    NOW,
+    START_MS,
+    appended,
+    at,
+    batch_of,
+    headers_of,
+    offset_for_timestamp,
+    offset_of_max_timestamp,
+    opened,
+)
 from reference_broker.log.timestamp_lookup import NOTHING, FoundOffset
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.records.compression import Compression
@@ -214,7 +224,7 @@ class LogMachine(RuleBasedStateMachine):
     def look_up_time(self, time: int) -> None:
         wanted = START_MS + time
         found = next((record for record in self._visible() if record.timestamp_ms >= wanted), None)
-        assert self.log.offset_for_timestamp(wanted) == found
+        assert offset_for_timestamp(self.log, wanted) == found
 
     @rule()
     def look_up_largest_time(self) -> None:
@@ -222,7 +232,7 @@ class LogMachine(RuleBasedStateMachine):
         for record in self._visible():
             if record.timestamp_ms > best.timestamp_ms:
                 best = record
-        assert self.log.offset_of_max_timestamp() == best
+        assert offset_of_max_timestamp(self.log) == best
 
     @precondition(lambda self: self.first > 0)
     @rule()

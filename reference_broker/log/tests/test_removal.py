@@ -18,6 +18,8 @@ from reference_broker.log.tests.log_world import (
     batch_of,
     filled,
     headers_of,
+    offset_for_timestamp,
+    offset_of_max_timestamp,
     opened,
 )
 from reference_broker.ports.disk import DiskError, MemoryDisk
@@ -149,7 +151,7 @@ def test_append_time_is_stamped_and_returned() -> None:
     ((_, header),) = validate(all_bytes(log))
     assert header.max_timestamp_ms == START_MS + 77
     assert header.is_log_append_time
-    found = log.offset_for_timestamp(START_MS + 60)
+    found = offset_for_timestamp(log, START_MS + 60)
     assert found is not None
     assert (found.offset, found.timestamp_ms) == (0, START_MS + 77)
     again = appended(log, batch_of(2, timestamps=[5, 9], producer_id=1, producer_epoch=0, base_sequence=0), now=at(99))
@@ -222,9 +224,9 @@ def test_what_was_known_of_truncated_records_is_forgotten() -> None:
         appended(log, batch_of(1, timestamps=[0], value=bytes(number)))
     for offset in range(4):
         assert headers_of(log.read(offset, 1))[0].base_offset == offset
-    largest = log.offset_of_max_timestamp()
+    largest = offset_of_max_timestamp(log)
     assert (largest.offset, largest.timestamp_ms) == (0, START_MS)
-    assert log.offset_for_timestamp(START_MS + 1) is None
+    assert offset_for_timestamp(log, START_MS + 1) is None
 
 
 def test_every_offset_is_found_whatever_the_index_knows() -> None:
@@ -306,7 +308,7 @@ def test_a_batch_that_holds_no_records_is_found_by_its_header() -> None:
     data[61] = 0x7F
     data[17:21] = checksum(bytes(data[21:])).to_bytes(4, "big")
     appended(log, bytes(data))
-    found = log.offset_for_timestamp(START_MS)
+    found = offset_for_timestamp(log, START_MS)
     assert found is not None
     assert (found.offset, found.timestamp_ms) == (0, START_MS + 5)
 

@@ -20,7 +20,7 @@ from reference_broker.log.cleaner.tests.cleaner_world import (
     texts,
 )
 from reference_broker.log.partition_log import Origin, PartitionLog
-from reference_broker.log.tests.log_world import DIRECTORY, NOW, START_MS, at, opened
+from reference_broker.log.tests.log_world import DIRECTORY, NOW, START_MS, at, offset_for_timestamp, opened
 from reference_broker.records.batch import (
     CRC_FROM,
     DELETE_HORIZON,
@@ -56,7 +56,7 @@ def test_the_newest_record_of_each_key_stays_with_its_offset_and_time() -> None:
     assert texts(log) == [(1, "b", "1"), (2, "a", "2"), (3, "b", "2")]
     assert [record.timestamp_ms - START_MS for _, record in contents(log)] == [5, 6, 7]
     assert (done.records, done.kept, done.end_offset) == (3, 2, 3)
-    assert log.offset_for_timestamp(START_MS + 5).offset == 1  # type: ignore[union-attr]
+    assert offset_for_timestamp(log, START_MS + 5).offset == 1  # type: ignore[union-attr]
     assert cleanable(log, NOW) is None
 
 

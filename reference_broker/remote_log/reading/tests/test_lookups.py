@@ -9,7 +9,16 @@ import pytest
 from reference_broker.log import producer_state
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.producer_state import Producer, ProducerStates, decoded
-from reference_broker.log.tests.log_world import START_MS, all_bytes, appended, at, batch_of, headers_of, opened
+from reference_broker.log.tests.log_world import (
+    START_MS,
+    all_bytes,
+    appended,
+    at,
+    batch_of,
+    headers_of,
+    offset_for_timestamp,
+    opened,
+)
 from reference_broker.log.tests.tiered_world import TIERED
 from reference_broker.log.timestamp_lookup import FoundOffset
 from reference_broker.ports.disk import MemoryDisk
@@ -28,7 +37,7 @@ def test_a_time_is_found_as_in_a_log_that_has_all() -> None:
     tiered = Tiered(plain)
     start = tiered.log.local_log_start_offset
     for time in range(-5, 430):
-        wanted = tiered.twin.offset_for_timestamp(START_MS + time)
+        wanted = offset_for_timestamp(tiered.twin, START_MS + time)
         assert tiered.time(START_MS + time) == (wanted if wanted is not None and wanted.offset < start else None)
 
 
