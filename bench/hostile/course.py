@@ -69,8 +69,8 @@ class Longest:
 
 @dataclass(slots=True)
 class Outcome:
-    """``waits`` are the honest client's while no node was down, and ``newcomers`` those of clients that came anew.
-    ``broken`` says what did not hold."""
+    """``waits`` are the honest client's while no node was down, and ``newcomers`` those of new clients. ``broken`` says
+    what did not hold."""
 
     written: int = 0
     waits: Sequence[Wait] = ()
@@ -173,7 +173,7 @@ def play(plan: Plan, folder: Path, progress: Callable[[str], None], system: Syst
 
 
 def _load(ports: Sequence[int]) -> None:
-    """Writes values that nobody looks for, since they have no number of their own."""
+    """Writes values that are not read back, since they have no number of their own."""
     with RetryingClient(ports) as client:
         for _ in range(LOAD):
             client.acknowledged(TOPIC, 0, numbered(-1, LOAD_BYTES), READY_AGAIN_S)

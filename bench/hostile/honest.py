@@ -114,7 +114,7 @@ def _unmeasured() -> Mapping[int, Used]:
 class Honest:
     """A thread that writes to partition 0 of the topic with acks=all until ``stop``. ``ports`` are those of all nodes.
 
-    ``used`` tells what the event loops of all nodes have used of the processors.
+    ``used`` returns what the event loops of all nodes have used of the processors.
     """
 
     ports: Sequence[int]
@@ -192,8 +192,8 @@ NEWCOMER_BETWEEN_S = 0.05
 
 @dataclass(slots=True)
 class Newcomers:
-    """``waits`` holds the time of each, from its connect to its answer. Nobody is counted who came while the node was
-    down. ``used`` tells what the event loops of all nodes have used of the processors."""
+    """``waits`` holds the time of each, from its connect to its response. A client that came while the node was down is
+    not counted. ``used`` returns what the event loops of all nodes have used of the processors."""
 
     ports: Sequence[int]
     used: Callable[[], Mapping[int, Used]]

@@ -62,7 +62,7 @@ def _created(name: str, partitions: int) -> bytes:
 
 @cache
 def huge_names() -> Sequence[bytes]:
-    """Names that no error message can carry, and numbers of partitions that nobody can have."""
+    """Names that no error message can carry, and impossible numbers of partitions."""
     resource = {"resource_type": 2, "resource_name": LONG}
     return (
         _created(LONG, 1),
@@ -109,7 +109,7 @@ def records() -> Sequence[bytes]:
 
 @cache
 def forged() -> Sequence[bytes]:
-    """Requests of the quorum and of brokers, by somebody who is no node."""
+    """Requests of the quorum and of brokers, by a client that is no node."""
     node = "node-0:AAAAAAAAAAAAAAAAAAAAAA"
     begins = [begin_epoch(cluster, -1, 1, HIGHEST_EPOCH) for cluster in ("anything", "crucible-bench-cluster")]
     said: dict[str, Any] = {"broker_id": 0, "broker_epoch": HIGHEST_EPOCH}
@@ -204,7 +204,7 @@ async def huge_length(peer: Peer) -> None:
 
 
 async def pipelining(peer: Peer) -> None:
-    """Hundreds of requests at once, again and again; their answers are read by nobody."""
+    """Hundreds of requests at once, again and again, whose responses are not read."""
     await peer.connect(TINY_BUFFER)
     for _ in range(10):
         await peer.send(peer.random.choice([_API_VERSIONS, _METADATA]) * 300)

@@ -74,7 +74,7 @@ class Swarm:
 
 
 class SwarmProcess:
-    """The swarm in a process of its own, as whoever started it sees it."""
+    """The swarm in a process of its own, as its parent sees it."""
 
     def __init__(self, ports: Sequence[int], peers: int, kinds: Sequence[str] = tuple(KINDS), seed: int = 1) -> None:
         words = ["--ports", *map(str, ports), "--peers", str(peers), "--kinds", *kinds, "--seed", str(seed)]

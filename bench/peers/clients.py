@@ -21,7 +21,7 @@ from reference_broker.wire.produce import ProducePartition, ProduceRequest, Prod
 
 CLIENT_ID = "crucible-bench"
 FETCH_VERSION = 12
-"""The newest that names topics. So every broker gets the same frames, and nobody must look up a topic's ID."""
+"""The newest that names topics. So every broker gets the same frames, and no client must look up a topic's ID."""
 PRODUCE_VERSION = 9
 CREATE_VERSION = 5
 TIMEOUT_MS = 10_000
@@ -60,11 +60,11 @@ RETRYING_CREATE_VERSION = 7
 DELETE_VERSION = 5
 """The newest that names topics."""
 QUORUM_VERSION = 1
-AGAIN_AFTER_S = 0.01
+RETRY_AFTER_S = 0.01
 CALL_LIMIT_S = 10.0
 METADATA_TOPIC = "__cluster_metadata"
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class LedPartition:
 
 
 class RetryingClient:
-    """Sends each request to one node after the other, with 10 ms between two tries.
+    """Sends each request to one node after the other, with 10 ms between two attempts.
 
     ``ports`` are those of all nodes on 127.0.0.1. A node that has ended refuses connections at once. The client waits
     ``call_limit_s`` for a silent node. It then sends nothing to that node for ``suspect_s``, even if others still name
@@ -115,22 +115,22 @@ class RetryingClient:
         body = create_topics_request([new_topic(name, partitions, replicas, config or {})], self._call_limit_ms)
         fine = (ErrorCode.none, ErrorCode.topic_already_exists)
 
-        def ask() -> bool | None:
-            response = self._ask_controller(ApiKey.CREATE_TOPICS, RETRYING_CREATE_VERSION, body)
+        def attempt() -> bool | None:
+            response = self._call_controller(ApiKey.CREATE_TOPICS, RETRYING_CREATE_VERSION, body)
             return True if response is not None and self._is_fine(response.topics[0].error_code, fine) else None
 
-        self._until(ask, limit_s, f"topic {name}")
+        self._until(attempt, limit_s, f"topic {name}")
 
     def delete_topic(self, name: str, limit_s: float) -> None:
         """Raises PeerError."""
         body = delete_topics_request([name], self._call_limit_ms)
         fine = (ErrorCode.none, ErrorCode.unknown_topic_or_partition)
 
-        def ask() -> bool | None:
-            response = self._ask_controller(ApiKey.DELETE_TOPICS, DELETE_VERSION, body)
+        def attempt() -> bool | None:
+            response = self._call_controller(ApiKey.DELETE_TOPICS, DELETE_VERSION, body)
             return True if response is not None and self._is_fine(response.responses[0].error_code, fine) else None
 
-        self._until(ask, limit_s, f"deletion of topic {name}")
+        self._until(attempt, limit_s, f"deletion of topic {name}")
 
     def partitions(self, topic: str) -> dict[int, LedPartition]:
         """Returns the topic's partitions by the next node's metadata. Empty: it has no such topic, or is silent."""
@@ -151,21 +151,21 @@ class RetryingClient:
     def led(self, topic: str, partition: int, limit_s: float, other_than: int | None = None) -> LedPartition:
         """Waits until a node other than ``other_than`` leads the partition. Raises PeerError."""
 
-        def ask() -> LedPartition | None:
+        def attempt() -> LedPartition | None:
             found = self.partitions(topic).get(partition)
             return found if found and found.leader >= 0 and found.leader != other_than else None
 
-        return self._until(ask, limit_s, f"a leader of {topic}-{partition}")
+        return self._until(attempt, limit_s, f"a leader of {topic}-{partition}")
 
     def await_replicas(self, topic: str, partitions: int, replicas: int, limit_s: float) -> dict[int, LedPartition]:
         """Waits until every partition has a leader and all its replicas are in sync. Raises PeerError."""
 
-        def ask() -> dict[int, LedPartition] | None:
+        def attempt() -> dict[int, LedPartition] | None:
             found = self.partitions(topic)
             whole = sum(each.leader >= 0 and len(each.isr) == replicas for each in found.values())
             return found if whole == partitions else None
 
-        return self._until(ask, limit_s, f"{partitions} partitions with {replicas} replicas in sync", every_s=0.1)
+        return self._until(attempt, limit_s, f"{partitions} partitions with {replicas} replicas in sync", every_s=0.1)
 
     def acknowledged(self, topic: str, partition: int, batch: bytes, limit_s: float) -> int:
         """Sends one batch with acks=all to the leader until it is acknowledged. Returns its base offset.
@@ -174,7 +174,7 @@ class RetryingClient:
         """
         body = produce_request(topic, partition, batch, self._call_limit_ms)
 
-        def ask() -> int | None:
+        def attempt() -> int | None:
             led = self.partitions(topic).get(partition)
             port = self._ports_by_node.get(led.leader) if led else None
             response = None if port is None else self._call(port, ApiKey.PRODUCE, PRODUCE_VERSION, body)
@@ -183,7 +183,7 @@ class RetryingClient:
             written = response.responses[0].partitions[0]
             return written.base_offset if self._is_fine(written.error_code, (ErrorCode.none,)) else None
 
-        return self._until(ask, limit_s, f"an acknowledgement from {topic}-{partition}")
+        return self._until(attempt, limit_s, f"an acknowledgement from {topic}-{partition}")
 
     def named_controller(self) -> int | None:
         """Returns the controller by the next node's metadata, or None if it has none or is silent."""
@@ -198,24 +198,24 @@ class RetryingClient:
         topic = TopicData(topic_name=TopicName(METADATA_TOPIC), partitions=(PartitionData(partition_index=i32(0)),))
         body = DescribeQuorumRequest(topics=(topic,))
 
-        def ask() -> int | None:
+        def attempt() -> int | None:
             response = self._call(self._turn(), ApiKey.DESCRIBE_QUORUM, QUORUM_VERSION, body)
             if response is None or not self._is_fine(response.error_code, (ErrorCode.none,)):
                 return None
             leader = int(response.topics[0].partitions[0].leader_id)
             return leader if leader >= 0 else None
 
-        return self._until(ask, limit_s, "a leader of the quorum")
+        return self._until(attempt, limit_s, "a leader of the quorum")
 
     @property
     def _call_limit_ms(self) -> int:
         return int(self._call_limit_s * 1000)
 
     def _until(
-        self, ask: Callable[[], Answer | None], limit_s: float, what: str, every_s: float = AGAIN_AFTER_S
-    ) -> Answer:
+        self, attempt: Callable[[], Result | None], limit_s: float, what: str, every_s: float = RETRY_AFTER_S
+    ) -> Result:
         deadline = time.perf_counter() + limit_s
-        while (response := ask()) is None:
+        while (response := attempt()) is None:
             if time.perf_counter() > deadline:
                 raise PeerError(f"{what} could not be had within {limit_s:g} s; the last error was: {self.last_error}")
             time.sleep(every_s)
@@ -237,7 +237,7 @@ class RetryingClient:
         self._next += 1
         return self._ports[self._next % len(self._ports)]
 
-    def _ask_controller(self, api_key: int, version: int, body: object) -> Any:
+    def _call_controller(self, api_key: int, version: int, body: object) -> Any:
         """Calls the node that metadata names as the controller. Kafka names any broker, which forwards the request."""
         response = self._metadata(())
         port = None if response is None else self._ports_by_node.get(int(response.controller_id))

@@ -78,7 +78,7 @@ class Prepares(Protocol):
 class System:
     """A broker that can be measured. ``prepare(folder, nodes, config, advertised)`` makes new nodes, which are not
     launched yet and end with the block. ``config`` holds the settings that differ from the defaults, by Kafka's names.
-    In a value ``{node}`` stands for the node's ID. ``advertised`` holds the HOST:PORT of a proxy for each node, if
+    In a value ``{node}`` is replaced by the node's ID. ``advertised`` holds the HOST:PORT of a proxy for each node, if
     clients go through proxies; then brokers reach each other on a listener of their own. It raises PeerError when the
     nodes cannot be had."""
 
@@ -117,7 +117,7 @@ def target_cluster(
 
     ``settings`` are those of the brokers, by Kafka's names, and ``words`` replace placeholders of the file. With
     ``advertised``, clients reach each node at that HOST:PORT, if the file has the placeholder {advertised}. A target
-    whose one process is all nodes has one member. All end by SIGKILL: nobody reads their files again, and nodes that
+    whose one process is all nodes has one member. All end by SIGKILL: their files are not read again, and nodes that
     end in order all at once may wait for a controller that has gone.
     """
     if chosen.file.node is None:

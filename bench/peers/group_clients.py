@@ -25,8 +25,8 @@ NOT_YET = (ErrorCode.coordinator_not_available, ErrorCode.coordinator_load_in_pr
 
 
 def await_coordinator(connection: Connection, group: str, limit_s: float) -> None:
-    """Waits until the single node coordinates the group and has loaded it. It asks with a leave of an unknown member,
-    because Kafka answers heartbeats without an error while it loads. Raises PeerError."""
+    """Waits until the single node coordinates the group and has loaded it. It sends a leave of an unknown member,
+    because Kafka responds to heartbeats without an error while it loads. Raises PeerError."""
     deadline = time.perf_counter() + limit_s
     body = requests.find_coordinator(group)
     probe = requests.leave(MemberIdentity(group, 0, "nobody"))
@@ -45,8 +45,8 @@ def await_coordinator(connection: Connection, group: str, limit_s: float) -> Non
 
 @dataclass(slots=True)
 class RawMember:
-    """One member on a connection of its own. The methods ``begin_`` send and the methods ``end_`` read the answer, so
-    that many members can wait at once. They raise PeerError for an unexpected answer."""
+    """One member on a connection of its own. The methods ``begin_`` send and the methods ``end_`` read the response, so
+    that many members can wait at once. They raise PeerError for an unexpected response."""
 
     connection: Connection
     group: str
@@ -64,7 +64,7 @@ class RawMember:
         self._sent = self.connection.send(ApiKey.JOIN_GROUP, VERSIONS.join_group, body)
 
     def end_join(self) -> Error | int:
-        """Reads the answer. After MEMBER_ID_REQUIRED the member has its ID and must join once more."""
+        """Reads the response. After MEMBER_ID_REQUIRED the member has its ID and must join once more."""
         response = requests.joined(self._received())
         self.member_id = response.member_id or self.member_id
         self.joined = response
@@ -160,7 +160,7 @@ class RetryingCoordinator(RetryingClient):
 
 
 class RetryingGroups(RetryingCoordinator):
-    """Asks any node for the coordinator before each try, so that it follows it at once."""
+    """Looks up the coordinator at any node before each attempt, so that it follows it at once."""
 
     def committed(self, group: str, topic: str, offset: int, limit_s: float) -> None:
         """Commits an offset of partition 0 until that is accepted, as a consumer that assigns its partitions itself.
@@ -170,7 +170,7 @@ class RetryingGroups(RetryingCoordinator):
         offsets = {TopicPartition(topic, 0): OffsetToCommit(offset)}
         body = commit_request(offsets, MemberIdentity(group), VERSIONS.offset_commit)
 
-        def ask() -> bool | None:
+        def attempt() -> bool | None:
             found = self._find(group)
             if found is None:
                 return None
@@ -180,4 +180,4 @@ class RetryingGroups(RetryingCoordinator):
             errors = list(commit_errors(response).values())
             return True if all(self._is_fine(int(error), (ErrorCode.none,)) for error in errors) else None
 
-        self._until(ask, limit_s, f"a commit of {group}")
+        self._until(attempt, limit_s, f"a commit of {group}")

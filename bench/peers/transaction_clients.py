@@ -90,7 +90,7 @@ def _is_done(error: Error | int) -> bool:
 
 
 class RetryingTransactions(RetryingCoordinator):
-    """Asks any node for the coordinator before each try, so that it follows it at once."""
+    """Looks up the coordinator at any node before each attempt, so that it follows it at once."""
 
     key_type = requests.TRANSACTION_KEY_TYPE
 
@@ -98,8 +98,8 @@ class RetryingTransactions(RetryingCoordinator):
         """Takes the transactional ID. Raises PeerError."""
         body = requests.init_request(own_id, TIMEOUT_US, ProducerIdentity())
 
-        def ask() -> ProducerIdentity | None:
-            response = self._ask_coordinator(own_id, ApiKey.INIT_PRODUCER_ID, INIT_VERSION, body)
+        def attempt() -> ProducerIdentity | None:
+            response = self._call_coordinator(own_id, ApiKey.INIT_PRODUCER_ID, INIT_VERSION, body)
             found = None if response is None else requests.initialized(response)
             if isinstance(found, ProducerIdentity):
                 return found
@@ -107,7 +107,7 @@ class RetryingTransactions(RetryingCoordinator):
                 self._is_fine(int(found), ())
             return None
 
-        return self._until(ask, limit_s, f"a producer ID for {own_id}")
+        return self._until(attempt, limit_s, f"a producer ID for {own_id}")
 
     def begun(self, own_id: str, owner: ProducerIdentity, where: TopicPartition, limit_s: float) -> None:
         """Begins a transaction with one partition. Raises PeerError."""
@@ -115,8 +115,8 @@ class RetryingTransactions(RetryingCoordinator):
         self._step(own_id, ADD_VERSION, ApiKey.ADD_PARTITIONS_TO_TXN, body, _error_of_adding, limit_s)
 
     def committed(self, own_id: str, owner: ProducerIdentity, limit_s: float) -> None:
-        """Commits the transaction, and returns once its end is decided. An answer that was lost does no harm: a commit
-        that comes again gets the same answer. Raises PeerError."""
+        """Commits the transaction, and returns once its end is decided. A lost response does no harm: a commit that is
+        resent gets the same response. Raises PeerError."""
         body = requests.end_request(own_id, owner, True)
         self._step(own_id, END_VERSION, ApiKey.END_TXN, body, _error_of_end, limit_s)
 
@@ -129,13 +129,13 @@ class RetryingTransactions(RetryingCoordinator):
         error_of: Callable[[object], Error | int],
         limit_s: float,
     ) -> None:
-        def ask() -> bool | None:
-            response = self._ask_coordinator(own_id, api_key, version, body)
+        def attempt() -> bool | None:
+            response = self._call_coordinator(own_id, api_key, version, body)
             return None if response is None or not self._is_fine(int(error_of(response)), (ErrorCode.none,)) else True
 
-        self._until(ask, limit_s, f"{api_key.name} of {own_id}")
+        self._until(attempt, limit_s, f"{api_key.name} of {own_id}")
 
-    def _ask_coordinator(self, own_id: str, api_key: ApiKey, version: int, body: object) -> object | None:
+    def _call_coordinator(self, own_id: str, api_key: ApiKey, version: int, body: object) -> object | None:
         found = self._find(own_id)
         response: object | None = None if found is None else self._call(found.port, api_key, version, body)
         return response

@@ -185,6 +185,13 @@ class ProbeContext:
             raise Unsupported(f"{what} is UNSUPPORTED_VERSION, although the version is advertised")
         raise Unexpected(f"{what} is {name(seen)}, not {' or '.join(map(name, wanted))}")
 
+    def expect_error(self, result: Any, *wanted: ErrorCode) -> None:
+        """A response, or a part of one, must have one of these error codes."""
+        self.expect("error code", result.error_code, *wanted)
+
+    def expect_no_error(self, result: Any) -> None:
+        self.expect_error(result, ErrorCode.none)
+
     def expect_that(self, what: str, seen: object, is_so: bool, wanted: str) -> None:
         """The field ``what`` must be so as the words ``wanted`` say."""
         self._look(what, in_words(seen), wanted)

@@ -73,6 +73,10 @@ def until(
         time.sleep(every_s)
 
 
+def _error_code(result: Any) -> int:
+    return int(result.error_code)
+
+
 @dataclass(slots=True)
 class Transactional:
     """``name`` is its transactional ID. ``producer_id`` and ``epoch`` are those of the last response. ``on`` is a
@@ -99,16 +103,24 @@ class Transactional:
     def owner(self) -> dict[str, object]:
         return {"transactional_id": self.name, "producer_id": self.producer_id, "producer_epoch": self.epoch}
 
-    def call(self, api_key: int, values: Mapping[str, object], code: Callable[[Any], int], version: int = -1) -> Any:
+    def call(
+        self, api_key: int, values: Mapping[str, object], code: Callable[[Any], int] = _error_code, version: int = -1
+    ) -> Any:
         """Sends a request to its coordinator until ``code``, which finds an error in the response, is none of
         ON_THE_WAY."""
         spoken = self.at.version(api_key) if version < 0 else version
-        while (
-            code(response := self.at.call(api_key, values, spoken, self.on)) in ON_THE_WAY
-            and self.at.left_s() > SPARE_S
-        ):
+        return self._resend(lambda: self.at.call(api_key, values, spoken, self.on), code)
+
+    def _resend(
+        self,
+        send: Callable[[], Any],
+        code: Callable[[Any], int] = _error_code,
+        errors: Sequence[int] = ON_THE_WAY,
+    ) -> Any:
+        """Send until the code is none of ``errors``, or until the case has little time left."""
+        while code(result := send()) in errors and self.at.left_s() > SPARE_S:
             time.sleep(AGAIN_AFTER_S)
-        return response
+        return result
 
     def await_coordinator(self) -> None:
         """Waits until the coordinator serves transactional IDs that end up with it."""
@@ -119,7 +131,7 @@ class Transactional:
     def init(self, **other: object) -> Any:
         """Sends InitProducerId and returns the response, with or without an error. ``other``: fields of the request."""
         request = {"transactional_id": self.name, "transaction_timeout": TIMEOUT_MS, **other}
-        return self.call(INIT, request, lambda response: int(response.error_code))
+        return self.call(INIT, request)
 
     def take(self, **other: object) -> "Transactional":
         """Takes the ID, which must succeed, and remembers what it got."""
@@ -193,12 +205,12 @@ class Transactional:
         version = self.at.version(PRODUCE)
         request = produce_request(topic, version, {partition: data})
         named = replace(request, transactional_id=self.name if transactional_id == "" else transactional_id)
-        while True:
-            result = single(self.at.call(PRODUCE, named, version, on), "responses", "partitions")
-            assert isinstance(result, ProducePartitionResponse)
-            if result.error_code not in (*ON_THE_WAY, ErrorCode.not_enough_replicas) or self.at.left_s() < SPARE_S:
-                return result
-            time.sleep(AGAIN_AFTER_S)
+        result = self._resend(
+            lambda: single(self.at.call(PRODUCE, named, version, on), "responses", "partitions"),
+            errors=(*ON_THE_WAY, ErrorCode.not_enough_replicas),
+        )
+        assert isinstance(result, ProducePartitionResponse)
+        return result
 
     def forget_sequences(self) -> None:
         """The next batch has the sequence of the first one."""
@@ -219,7 +231,7 @@ class Transactional:
     def add_offsets(self, group_id: str, **other: object) -> int:
         """Returns the error code."""
         request = {**self.owner, "group_id": group_id, **other}
-        return int(self.call(ADD_OFFSETS, request, lambda response: int(response.error_code)).error_code)
+        return int(self.call(ADD_OFFSETS, request).error_code)
 
     def commit_offset(self, on: Conversation, group_id: str, topic: Topic, offset: int, **other: object) -> int:
         """Commits the offset of partition 0 in the transaction and returns its error code. ``on``: the group's
@@ -231,17 +243,14 @@ class Transactional:
             "topics": [{"name": topic.name, "partitions": partitions}],
             **other,
         }
-        while True:
-            result = single(self.at.call(COMMIT_OFFSETS, request, on=on), "topics", "partitions")
-            if result.error_code not in ON_THE_WAY or self.at.left_s() < SPARE_S:
-                return int(result.error_code)
-            time.sleep(AGAIN_AFTER_S)
+        result = self._resend(lambda: single(self.at.call(COMMIT_OFFSETS, request, on=on), "topics", "partitions"))
+        return int(result.error_code)
 
     # Its end
 
     def end(self, *, commits: bool, **other: object) -> Any:
         """Sends EndTxn and returns the response, with or without an error."""
-        return self.call(END, {**self.owner, "committed": commits, **other}, lambda response: int(response.error_code))
+        return self.call(END, {**self.owner, "committed": commits, **other})
 
     def ends(self, *, commits: bool) -> None:
         """Ends the transaction, which must succeed, and goes on in the epoch of the response."""

@@ -1,6 +1,6 @@
 """Measures how long an honest client waits among hostile peers of every kind, on one node and on three.
 
-Only the reference broker is measured. The peers are those of ``bench/hostile``; nobody is killed here.
+Only the reference broker is measured. The peers are those of ``bench/hostile``; no peer is killed here.
 """
 
 from collections.abc import Sequence

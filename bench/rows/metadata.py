@@ -136,7 +136,7 @@ class _Alone:
         """Nobody reads the trace."""
 
     def send(self, *args: object, **named: object) -> None:
-        """A replica that is only loaded has nobody to ask."""
+        """A replica that is only loaded sends no requests."""
         raise AssertionError((args, named))
 
 

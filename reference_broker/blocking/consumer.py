@@ -67,7 +67,7 @@ class TombstonesMissedError(InvalidOffsetError):
 
 
 class CommitError(ConsumerError):
-    """At least one partition is not committed, or nobody knows whether it is. ``result`` says which."""
+    """At least one partition is not committed, or its commit is unknown. ``result`` says which."""
 
     def __init__(self, result: Committed) -> None:
         failed = {where: error for where, error in result.errors.items() if error}
@@ -267,7 +267,7 @@ class BlockingConsumer:
     def _turn(self, deadline_us: int, placing: bool = False) -> None:
         """Send the requests that are due, then handle responses until the deadline.
 
-        With ``placing``, positions that nobody has set are looked up. Otherwise a seek may still come.
+        With ``placing``, positions that are not set are looked up. Otherwise a seek may still come.
         """
         self._send(self.consumer.next_requests(_now_us(), placing))
         wake_us = self.consumer.wake_at_us

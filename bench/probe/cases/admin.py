@@ -81,7 +81,7 @@ def exists(at: ProbeContext) -> None:
 def validate_only(at: ProbeContext) -> None:
     """A request that only validates gets the response of one that creates the topic, and creates none."""
     name = at.topic_name()
-    at.expect("error code", _create(at, _plain(name), validate_only=True)[name].error_code, ErrorCode.none)
+    at.expect_no_error(_create(at, _plain(name), validate_only=True)[name])
     _made(at, name)
 
 
@@ -90,7 +90,7 @@ def named_twice(at: ProbeContext) -> None:
     """A name that is in a request twice is refused with INVALID_REQUEST, returned once, and not created."""
     name = at.topic_name()
     results = _create(at, _plain(name), _plain(name, num_partitions=2))
-    at.expect("error code", results[name].error_code, ErrorCode.invalid_request)
+    at.expect_error(results[name], ErrorCode.invalid_request)
     _made(at, name)
 
 
@@ -105,7 +105,7 @@ def invalid_name(at: ProbeContext) -> None:
 def longest_name(at: ProbeContext) -> None:
     """A name may have 249 characters."""
     name = at.topic_name().ljust(249, "n")
-    at.expect("error code", _create(at, _plain(name), validate_only=True)[name].error_code, ErrorCode.none)
+    at.expect_no_error(_create(at, _plain(name), validate_only=True)[name])
 
 
 @case("admin/create/colliding-name", "KAFKA-13743", CREATES, since="0.10.1", level=SHOULD)
@@ -137,7 +137,7 @@ def defaults(at: ProbeContext) -> None:
     """From version 4 on, -1 means the broker's own number of partitions and of replicas."""
     name = at.topic_name()
     result = _create(at, _plain(name, num_partitions=-1, replication_factor=-1))[name]
-    at.expect("error code", result.error_code, ErrorCode.none)
+    at.expect_no_error(result)
 
 
 @case("admin/create/placed", CREATE_SCHEMA, {CREATE: since_version(5)}, since="2.4")
@@ -145,7 +145,7 @@ def placed(at: ProbeContext) -> None:
     """A topic can be placed by hand. Its number of partitions and of replicas follows from that."""
     name, node = at.topic_name(), at.broker.node_id
     result = _create(at, _placed(name, (0, [node]), (1, [node])))[name]
-    at.expect("error code", result.error_code, ErrorCode.none)
+    at.expect_no_error(result)
     at.expect("number of partitions", result.num_partitions, 2)
     at.expect("number of replicas", result.replication_factor, 1)
 
@@ -210,7 +210,7 @@ def configs_in_response(at: ProbeContext) -> None:
     name = at.topic_name()
     given = [{"name": "retention.ms", "value": "123456"}]
     result = _create(at, _plain(name, configs=given))[name]
-    at.expect("error code", result.error_code, ErrorCode.none)
+    at.expect_no_error(result)
     at.expect("error code of the settings", result.topic_config_error_code, 0)
     rows = ByKey({str(each.name): each for each in result.configs or ()})
     at.expect("value that was given", rows["retention.ms"].value, "123456")
@@ -253,7 +253,7 @@ def by_id(at: ProbeContext) -> None:
     """From version 6 on a topic is deleted by its ID, once, and the response has its name as well."""
     topic = at.topic()
     result = sole(_delete(at, {"topic_id": UUID(bytes=topic.id)}), "responses")
-    at.expect("error code", result.error_code, ErrorCode.none)
+    at.expect_no_error(result)
     at.expect("name", result.name, topic.name)
     at.expect("the ID comes back", result.topic_id == UUID(bytes=topic.id), True)
     result = sole(_delete(at, {"topic_id": UUID(bytes=topic.id)}), "responses")
@@ -264,7 +264,7 @@ def by_id(at: ProbeContext) -> None:
 def unknown_id(at: ProbeContext) -> None:
     """An ID that no topic has gets UNKNOWN_TOPIC_ID and no name."""
     result = sole(_delete(at, {"topic_id": STRANGE_ID}), "responses")
-    at.expect("error code", result.error_code, ErrorCode.unknown_topic_id)
+    at.expect_error(result, ErrorCode.unknown_topic_id)
     at.expect("name", result.name, None, "")
 
 
@@ -316,7 +316,7 @@ def _grow(at: ProbeContext, *topics: tuple[str, int, object], validate_only: boo
 def grown(at: ProbeContext) -> None:
     """A topic gets as many partitions as the request has, which is their new number."""
     topic = at.topic()
-    at.expect("error code", _grow(at, (topic.name, 3, None))[topic.name].error_code, ErrorCode.none)
+    at.expect_no_error(_grow(at, (topic.name, 3, None))[topic.name])
     at.settle(topic.name, 3)
     result = single(at.call(METADATA, {"topics": [{"name": topic.name}], "allow_auto_topic_creation": False}), "topics")
     at.expect("partitions", sorted(each.partition_index for each in result.partitions), [0, 1, 2])
@@ -327,7 +327,7 @@ def grown_validate_only(at: ProbeContext) -> None:
     """A request that only validates gets the response of one that adds partitions, and adds none."""
     topic = at.topic()
     result = _grow(at, (topic.name, 3, None), validate_only=True)[topic.name]
-    at.expect("error code", result.error_code, ErrorCode.none)
+    at.expect_no_error(result)
     result = _grow(at, (topic.name, 2, None))[topic.name]
     at.expect("error code of fewer partitions afterwards", result.error_code, ErrorCode.none)
 
@@ -357,7 +357,7 @@ def grown_placed_wrongly(at: ProbeContext) -> None:
     topic = at.topic()
     for count, brokers in ((3, [at.broker.node_id]), (2, [NOBODY]), (2, [])):
         result = _grow(at, (topic.name, count, brokers))[topic.name]
-        at.expect("error code", result.error_code, ErrorCode.invalid_replica_assignment)
+        at.expect_error(result, ErrorCode.invalid_replica_assignment)
 
 
 @case("admin/partitions/named-twice", "Apache Kafka's ControllerApis", GROWS, since="2.8", level=SHOULD)
@@ -365,4 +365,4 @@ def grown_twice(at: ProbeContext) -> None:
     """A name that is in a request twice is refused with INVALID_REQUEST."""
     topic = at.topic()
     result = _grow(at, (topic.name, 2, None), (topic.name, 3, None))[topic.name]
-    at.expect("error code", result.error_code, ErrorCode.invalid_request)
+    at.expect_error(result, ErrorCode.invalid_request)

@@ -70,7 +70,7 @@ def negative(at: ProbeContext) -> None:
     topic = at.topic().name
     request = {"topics": [{"name": topic, "partitions": [{"partition_index": 0, "offset": -2}]}], "timeout": TIMEOUT_MS}
     result = single(at.call(DELETE, request), "topics", "partitions")
-    at.expect("error code", result.error_code, ErrorCode.offset_out_of_range)
+    at.expect_error(result, ErrorCode.offset_out_of_range)
 
 
 @case("admin/records/compacted", "Apache Kafka's UnifiedLog", {DELETE: ANY, CREATE: ANY}, since="1.0", level=SHOULD)
@@ -79,7 +79,7 @@ def compacted(at: ProbeContext) -> None:
     topic = at.topic(configs={"cleanup.policy": "compact"}).name
     request = {"topics": [{"name": topic, "partitions": [{"partition_index": 0, "offset": -1}]}], "timeout": TIMEOUT_MS}
     result = single(at.call(DELETE, request), "topics", "partitions")
-    at.expect("error code", result.error_code, ErrorCode.policy_violation)
+    at.expect_error(result, ErrorCode.policy_violation)
 
 
 @case("admin/described/replicas", "KIP-966", {DESCRIBE: ANY, CREATE: ANY}, since="3.8")

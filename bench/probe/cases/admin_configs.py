@@ -162,7 +162,7 @@ def documentation(at: ProbeContext) -> None:
 def unknown_topic(at: ProbeContext) -> None:
     """A topic that does not exist gets UNKNOWN_TOPIC_OR_PARTITION and no settings."""
     results = _describe(at, at.topic_name())
-    at.expect("error code", results.error_code, ErrorCode.unknown_topic_or_partition)
+    at.expect_error(results, ErrorCode.unknown_topic_or_partition)
     at.expect("number of settings", len(results.configs), 0)
 
 
@@ -175,14 +175,14 @@ def unknown_topic(at: ProbeContext) -> None:
 )
 def invalid_topic(at: ProbeContext) -> None:
     """A name that no topic can have gets INVALID_TOPIC_EXCEPTION."""
-    at.expect("error code", _describe(at, "no topic!").error_code, ErrorCode.invalid_topic_exception)
+    at.expect_error(_describe(at, "no topic!"), ErrorCode.invalid_topic_exception)
 
 
 @case("admin/configs/of-broker", "KIP-133", {DESCRIBE: since_version(1)}, since="0.11")
 def of_broker(at: ProbeContext) -> None:
     """A broker returns its own settings, among them some that cannot be changed while it runs."""
     results = _describe(at, str(at.broker.node_id), kind=BROKER)
-    at.expect("error code", results.error_code, ErrorCode.none)
+    at.expect_no_error(results)
     fixed = [str(each.name) for each in results.configs if each.read_only]
     at.expect("some settings are read-only", bool(fixed), True)
 
@@ -198,7 +198,7 @@ def of_strange_broker(at: ProbeContext) -> None:
     """The settings of another broker than the one that gets the request, or whose name is no number, are refused with
     INVALID_REQUEST."""
     for name in ("2000000000", "broker"):
-        at.expect("error code", _describe(at, name, kind=BROKER).error_code, ErrorCode.invalid_request)
+        at.expect_error(_describe(at, name, kind=BROKER), ErrorCode.invalid_request)
 
 
 @case("admin/configs/beside-unknown", "KIP-133", DESCRIBES, since="0.11")

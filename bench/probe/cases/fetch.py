@@ -56,7 +56,7 @@ def start(at: ProbeContext) -> None:
     topic = at.topic()
     write(at, topic, batch(b"1", b"2"), batch(b"3"))
     data = fetch_one(at, topic)
-    at.expect("error code", data.error_code, ErrorCode.none)
+    at.expect_no_error(data)
     at.expect("values", values(data), [b"1", b"2", b"3"])
     at.expect("base offsets of the batches", [each.base_offset for each in headers(data)], [0, 2])
 
@@ -67,7 +67,7 @@ def middle_of_batch(at: ProbeContext) -> None:
     topic = at.topic()
     write(at, topic, batch(b"1", b"2", b"3"), batch(b"4"))
     data = fetch_one(at, topic, wanted(offset=1))
-    at.expect("error code", data.error_code, ErrorCode.none)
+    at.expect_no_error(data)
     at.expect("base offsets of the batches", [each.base_offset for each in headers(data)], [0, 3])
 
 
@@ -93,7 +93,7 @@ def end(at: ProbeContext) -> None:
     """A fetch from the end of the log is no error and returns no records."""
     topic, _ = _log(at)
     data = fetch_one(at, topic, wanted(offset=6))
-    at.expect("error code", data.error_code, ErrorCode.none)
+    at.expect_no_error(data)
     at.expect("number of batches", len(headers(data)), 0)
     at.expect("high watermark", data.high_watermark, 6)
 
@@ -102,14 +102,14 @@ def end(at: ProbeContext) -> None:
 def beyond_end(at: ProbeContext) -> None:
     """A fetch from beyond the end gets OFFSET_OUT_OF_RANGE."""
     topic, _ = _log(at)
-    at.expect("error code", fetch_one(at, topic, wanted(offset=7)).error_code, ErrorCode.offset_out_of_range)
+    at.expect_error(fetch_one(at, topic, wanted(offset=7)), ErrorCode.offset_out_of_range)
 
 
 @case("fetch/offsets/negative", SCHEMA, NEEDS, since="0.8")
 def negative(at: ProbeContext) -> None:
     """A fetch from a negative offset gets OFFSET_OUT_OF_RANGE."""
     topic, _ = _log(at)
-    at.expect("error code", fetch_one(at, topic, wanted(offset=-1)).error_code, ErrorCode.offset_out_of_range)
+    at.expect_error(fetch_one(at, topic, wanted(offset=-1)), ErrorCode.offset_out_of_range)
 
 
 def _delete_before(at: ProbeContext, topic: Topic, offset: int) -> None:
@@ -156,7 +156,7 @@ def stable(at: ProbeContext) -> None:
 def unknown_topic(at: ProbeContext) -> None:
     """A topic that does not exist gets UNKNOWN_TOPIC_OR_PARTITION."""
     data = fetch_one(at, Topic(at.topic_name(), bytes(16), 1), max_wait_ms=LONG_MS)
-    at.expect("error code", data.error_code, ErrorCode.unknown_topic_or_partition)
+    at.expect_error(data, ErrorCode.unknown_topic_or_partition)
 
 
 @case("fetch/unknown/topic-at-once", "Apache Kafka's ReplicaManager", {FETCH: (4, 12)}, since="0.8", level=SHOULD)
@@ -172,7 +172,7 @@ def unknown_topic_at_once(at: ProbeContext) -> None:
 def unknown_id(at: ProbeContext) -> None:
     """A topic ID that does not exist gets UNKNOWN_TOPIC_ID."""
     data = fetch_one(at, Topic("", bytes(range(1, 17)), 1))
-    at.expect("error code", data.error_code, ErrorCode.unknown_topic_id)
+    at.expect_error(data, ErrorCode.unknown_topic_id)
 
 
 @case("fetch/unknown/partition", SCHEMA, NEEDS, since="0.8")
@@ -199,7 +199,7 @@ def no_partitions(at: ProbeContext) -> None:
     """A fetch of no partitions gets its response at once."""
     began = time.monotonic()
     response = at.call(FETCH, FetchRequest(max_wait_ms=LONG_MS))
-    at.expect("error code", response.error_code, ErrorCode.none)
+    at.expect_no_error(response)
     at.expect("number of topics", len(response.responses), 0)
     at.expect("at once", time.monotonic() - began < SOON_S, True)
 
@@ -211,7 +211,7 @@ def no_partitions(at: ProbeContext) -> None:
 def zstd_too_old(at: ProbeContext) -> None:
     """Before version 10, a topic with compression.type=zstd gets UNSUPPORTED_COMPRESSION_TYPE."""
     topic = at.topic(configs={"compression.type": "zstd"})
-    at.expect("error code", fetch_one(at, topic).error_code, ErrorCode.unsupported_compression_type)
+    at.expect_error(fetch_one(at, topic), ErrorCode.unsupported_compression_type)
 
 
 @case("fetch/versions/same-records", SCHEMA, NEEDS, since="0.11")
@@ -252,7 +252,7 @@ def right_epoch(at: ProbeContext) -> None:
     """A fetch with the right leader epoch succeeds."""
     topic, _ = _log(at)
     data = fetch_one(at, topic, wanted(current_leader_epoch=_leader_epoch(at, topic)))
-    at.expect("error code", data.error_code, ErrorCode.none)
+    at.expect_no_error(data)
     at.expect("number of batches", len(headers(data)), 3)
 
 
@@ -261,7 +261,7 @@ def unknown_epoch(at: ProbeContext) -> None:
     """A fetch with a newer leader epoch than the broker's gets UNKNOWN_LEADER_EPOCH."""
     topic, _ = _log(at)
     data = fetch_one(at, topic, wanted(current_leader_epoch=_leader_epoch(at, topic) + 1))
-    at.expect("error code", data.error_code, ErrorCode.unknown_leader_epoch)
+    at.expect_error(data, ErrorCode.unknown_leader_epoch)
 
 
 @case("fetch/epochs/diverging", "KIP-595, KIP-320", DIVERGING, since="2.7")
@@ -270,7 +270,7 @@ def diverging(at: ProbeContext) -> None:
     topic, _ = _log(at)
     epoch = _leader_epoch(at, topic)
     data = fetch_one(at, topic, wanted(offset=60, last_fetched_epoch=epoch))
-    at.expect("error code", data.error_code, ErrorCode.none)
+    at.expect_no_error(data)
     found = data.diverging_epoch
     at.expect("the diverging epoch is the last one", found is not None and found.epoch == epoch, True)
     at.expect("its end offset", found.end_offset if found else -1, 6)

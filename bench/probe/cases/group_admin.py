@@ -28,14 +28,14 @@ def describe_unknown(at: ProbeContext) -> None:
     """From version 6 on, a group that does not exist is Dead with GROUP_ID_NOT_FOUND."""
     result = Member(at, at.group()).described()
     at.expect("state", result.group_state, "Dead")
-    at.expect("error code", result.error_code, ErrorCode.group_id_not_found)
+    at.expect_error(result, ErrorCode.group_id_not_found)
 
 
 @case("groups/describe/unknown-before-6", PROTOCOL, {DESCRIBE: (0, 5)}, since="0.9")
 def describe_unknown_before_6(at: ProbeContext) -> None:
     """Before version 6, a group that does not exist is Dead without an error."""
     result = Member(at, at.group()).described()
-    at.expect("error code", result.error_code, ErrorCode.none)
+    at.expect_no_error(result)
     at.expect("state", result.group_state, "Dead")
 
 
@@ -98,7 +98,7 @@ def describe_operations(at: ProbeContext) -> None:
 def _listed(member: Member, **filters: object) -> Any:
     """The listing of the member's group; None if it is not among the groups."""
     response = member.at.call(LIST, filters, on=member.on)
-    member.at.expect("error code", response.error_code, ErrorCode.none)
+    member.at.expect_no_error(response)
     return next((each for each in response.groups if str(each.group_id) == member.group_id), None)
 
 
@@ -133,7 +133,7 @@ def list_by_state(at: ProbeContext) -> None:
 def list_unknown_state(at: ProbeContext) -> None:
     """No group is in a state that does not exist, which is no error."""
     response = at.call(LIST, {"states_filter": ["NoSuchState"]}, on=settled(at).on)
-    at.expect("error code", response.error_code, ErrorCode.none)
+    at.expect_no_error(response)
     at.expect("number of groups", len(response.groups), 0)
 
 
@@ -242,7 +242,7 @@ def forget_nothing(at: ProbeContext) -> None:
 def forget_of_unknown(at: ProbeContext) -> None:
     """A group that does not exist gets GROUP_ID_NOT_FOUND."""
     response = _forget(Member(at, at.group()), at.topic().name)
-    at.expect("error code", response.error_code, ErrorCode.group_id_not_found)
+    at.expect_error(response, ErrorCode.group_id_not_found)
 
 
 @case("groups/offset-delete/unknown-partition", "KIP-496", FORGETS, since="2.4")
@@ -278,5 +278,5 @@ def forget_of_others(at: ProbeContext) -> None:
     """While a group has members that are no consumers, no offset is deleted: NON_EMPTY_GROUP."""
     topic, member = at.topic(), settled(at)
     commits(member, topic)
-    at.expect("error code", _forget(member, topic.name).error_code, ErrorCode.non_empty_group)
+    at.expect_error(_forget(member, topic.name), ErrorCode.non_empty_group)
     expect_offset(member, topic, OFFSET)

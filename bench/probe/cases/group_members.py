@@ -53,7 +53,7 @@ def delivered(at: ProbeContext) -> None:
 def sync_again(at: ProbeContext) -> None:
     """A member of a stable group that syncs again gets its assignment again."""
     response = settled(at).sync()
-    at.expect("error code", response.error_code, ErrorCode.none)
+    at.expect_no_error(response)
     at.expect("assignment", bytes(response.assignment), b"mine")
 
 
@@ -63,7 +63,7 @@ def left_out(at: ProbeContext) -> None:
     leader, follower = pair(at)
     leader.sync({leader.member_id: b"all"})
     response = follower.sync()
-    at.expect("error code", response.error_code, ErrorCode.none)
+    at.expect_no_error(response)
     at.expect("assignment", bytes(response.assignment), b"")
 
 
@@ -87,7 +87,7 @@ def sync_unknown_member(at: ProbeContext) -> None:
 def sync_unknown_group(at: ProbeContext) -> None:
     """A group that does not exist has no members: UNKNOWN_MEMBER_ID."""
     stranger = Member(at, at.group(), member_id="a-stranger", generation=1, protocol="range")
-    at.expect("error code", stranger.sync().error_code, ErrorCode.unknown_member_id)
+    at.expect_error(stranger.sync(), ErrorCode.unknown_member_id)
 
 
 @case("groups/sync/rebalance", PROTOCOL, NEEDS, since="0.9")
@@ -96,7 +96,7 @@ def sync_in_rebalance(at: ProbeContext) -> None:
     first = settled(at)
     Member(at, first.group_id).send_entry()
     first.until_rebalance()
-    at.expect("error code", first.sync().error_code, ErrorCode.rebalance_in_progress)
+    at.expect_error(first.sync(), ErrorCode.rebalance_in_progress)
 
 
 @case("groups/sync/other-protocol-type", "KIP-559", NAMES_PROTOCOL, since="2.5")
@@ -227,7 +227,7 @@ def leave_before_3(at: ProbeContext) -> None:
     """Before version 3 a request names one member, and the error is that of the response: UNKNOWN_MEMBER_ID."""
     member = settled(at)
     request = {"group_id": member.group_id, "members": [{"member_id": "a-stranger"}]}
-    at.expect("error code", at.call(LEAVE, request, on=member.on).error_code, ErrorCode.unknown_member_id)
+    at.expect_error(at.call(LEAVE, request, on=member.on), ErrorCode.unknown_member_id)
     request = {"group_id": member.group_id, "members": [{"member_id": member.member_id}]}
     at.expect("error code of a member", at.call(LEAVE, request, on=member.on).error_code, ErrorCode.none)
 
@@ -370,14 +370,14 @@ def fenced_heartbeat(at: ProbeContext) -> None:
 def fenced_sync(at: ProbeContext) -> None:
     """A SyncGroup of the older self is refused with FENCED_INSTANCE_ID."""
     old, _ = _replaced(at)
-    at.expect("error code", old.sync().error_code, ErrorCode.fenced_instance_id)
+    at.expect_error(old.sync(), ErrorCode.fenced_instance_id)
 
 
 @case("groups/static/fenced-join", SOURCE, STATIC, since="2.3")
 def fenced_join(at: ProbeContext) -> None:
     """A JoinGroup of the older self with its old member ID is refused with FENCED_INSTANCE_ID."""
     old, _ = _replaced(at)
-    at.expect("error code", old.join().error_code, ErrorCode.fenced_instance_id)
+    at.expect_error(old.join(), ErrorCode.fenced_instance_id)
 
 
 @case("groups/static/fenced-commit", SOURCE, COMMITS, since="2.3")

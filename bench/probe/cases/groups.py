@@ -44,7 +44,7 @@ def find(at: ProbeContext) -> None:
     group_id = at.group()
     at.coordinator(group_id)
     node = sole(_found(at, group_id), "coordinators")
-    at.expect("error code", node.error_code, ErrorCode.none)
+    at.expect_no_error(node)
     at.expect("it is among the brokers", int(node.node_id) in at.broker.nodes, True)
 
 
@@ -76,14 +76,14 @@ def find_several(at: ProbeContext) -> None:
 def find_unknown_type(at: ProbeContext) -> None:
     """A type of key that does not exist is refused with INVALID_REQUEST."""
     node = sole(_found(at, at.group(), key_type=99), "coordinators")
-    at.expect("error code", node.error_code, ErrorCode.invalid_request)
+    at.expect_error(node, ErrorCode.invalid_request)
 
 
 @case("groups/find/share-too-early", "KIP-932", {FIND: (1, 5)}, since="4.0", level=SHOULD)
 def find_share_too_early(at: ProbeContext) -> None:
     """Coordinators of share groups' state can be looked up from version 6 on. Before, the error is INVALID_REQUEST."""
     node = sole(_found(at, f"{at.group()}:AAAAAAAAAAAAAAAAAAAAAA:0", key_type=SHARE), "coordinators")
-    at.expect("error code", node.error_code, ErrorCode.invalid_request)
+    at.expect_error(node, ErrorCode.invalid_request)
 
 
 # JoinGroup: one member
@@ -94,7 +94,7 @@ def id_required(at: ProbeContext) -> None:
     """A client without a member ID gets one with MEMBER_ID_REQUIRED, and joins with it."""
     member = Member(at, at.group())
     response = member.join()
-    at.expect("error code", response.error_code, ErrorCode.member_id_required)
+    at.expect_error(response, ErrorCode.member_id_required)
     member.member_id = str(response.member_id)
     at.expect("a member ID is returned", bool(member.member_id), True)
     again = member.joined(member.send_join())
@@ -140,49 +140,49 @@ def protocol_type_in_response(at: ProbeContext) -> None:
 def empty_group_id(at: ProbeContext) -> None:
     """A group needs an ID: the empty one is refused with INVALID_GROUP_ID."""
     response = Member(at, at.group()).knock(group_id="")
-    at.expect("error code", response.error_code, ErrorCode.invalid_group_id)
+    at.expect_error(response, ErrorCode.invalid_group_id)
 
 
 @case("groups/join/session-too-short", PROTOCOL, NEEDS, since="0.9")
 def session_too_short(at: ProbeContext) -> None:
     """A session of 0 ms is shorter than any broker allows: INVALID_SESSION_TIMEOUT."""
     response = Member(at, at.group()).knock(session_timeout=0)
-    at.expect("error code", response.error_code, ErrorCode.invalid_session_timeout)
+    at.expect_error(response, ErrorCode.invalid_session_timeout)
 
 
 @case("groups/join/session-too-long", "group.max.session.timeout.ms", NEEDS, since="0.9", level=SHOULD)
 def session_too_long(at: ProbeContext) -> None:
     """A session of 24 days is longer than a broker allows by default: INVALID_SESSION_TIMEOUT."""
     response = Member(at, at.group()).knock(session_timeout=0x7FFFFFFF)
-    at.expect("error code", response.error_code, ErrorCode.invalid_session_timeout)
+    at.expect_error(response, ErrorCode.invalid_session_timeout)
 
 
 @case("groups/join/unknown-member", PROTOCOL, NEEDS, since="0.9")
 def unknown_member(at: ProbeContext) -> None:
     """A member ID that the group does not know is refused with UNKNOWN_MEMBER_ID."""
     stranger = Member(at, settled(at).group_id, member_id="a-stranger")
-    at.expect("error code", stranger.join().error_code, ErrorCode.unknown_member_id)
+    at.expect_error(stranger.join(), ErrorCode.unknown_member_id)
 
 
 @case("groups/join/unknown-member-and-group", PROTOCOL, NEEDS, since="0.9")
 def unknown_member_and_group(at: ProbeContext) -> None:
     """A client that comes with a member ID makes no group: UNKNOWN_MEMBER_ID."""
     response = Member(at, at.group(), member_id="a-stranger").join()
-    at.expect("error code", response.error_code, ErrorCode.unknown_member_id)
+    at.expect_error(response, ErrorCode.unknown_member_id)
 
 
 @case("groups/join/no-protocols", PROTOCOL, NEEDS, since="0.9")
 def no_protocols(at: ProbeContext) -> None:
     """A member without any protocol is refused with INCONSISTENT_GROUP_PROTOCOL."""
     response = Member(at, at.group(), {}).knock()
-    at.expect("error code", response.error_code, ErrorCode.inconsistent_group_protocol)
+    at.expect_error(response, ErrorCode.inconsistent_group_protocol)
 
 
 @case("groups/join/no-protocol-type", PROTOCOL, NEEDS, since="0.9")
 def no_protocol_type(at: ProbeContext) -> None:
     """A member without a protocol type is refused with INCONSISTENT_GROUP_PROTOCOL."""
     response = Member(at, at.group(), protocol_type="").knock()
-    at.expect("error code", response.error_code, ErrorCode.inconsistent_group_protocol)
+    at.expect_error(response, ErrorCode.inconsistent_group_protocol)
 
 
 # JoinGroup: several members
@@ -193,7 +193,7 @@ def other_protocol_type(at: ProbeContext) -> None:
     """A member of another protocol type is refused with INCONSISTENT_GROUP_PROTOCOL."""
     first = settled(at)
     response = Member(at, first.group_id, protocol_type="connect").knock()
-    at.expect("error code", response.error_code, ErrorCode.inconsistent_group_protocol)
+    at.expect_error(response, ErrorCode.inconsistent_group_protocol)
 
 
 @case("groups/join/no-common-protocol", PROTOCOL, NEEDS, since="0.9")
@@ -201,7 +201,7 @@ def no_common_protocol(at: ProbeContext) -> None:
     """A member that has no protocol in common with the others is refused with INCONSISTENT_GROUP_PROTOCOL."""
     first = settled(at)
     response = Member(at, first.group_id, {"sticky": b""}).knock()
-    at.expect("error code", response.error_code, ErrorCode.inconsistent_group_protocol)
+    at.expect_error(response, ErrorCode.inconsistent_group_protocol)
 
 
 @case("groups/join/common-protocol", PROTOCOL, NEEDS, since="0.9")

@@ -252,7 +252,7 @@ def many_new_partitions(at: ProbeContext) -> None:
     wanted = {"name": at.topic_name(), "num_partitions": 20_000, "replication_factor": 1}
     result = single(at.call(CREATE, {"topics": [wanted], "timeout": TIMEOUT_MS, "validate_only": True}), "topics")
     serves(at)
-    at.expect("error code", result.error_code, ErrorCode.policy_violation)
+    at.expect_error(result, ErrorCode.policy_violation)
 
 
 # Compressed records

@@ -56,7 +56,7 @@ def send(
 
 
 def expect_taken(at: ProbeContext, response: ProducePartitionResponse, offset: int) -> None:
-    at.expect("error code", response.error_code, ErrorCode.none)
+    at.expect_no_error(response)
     at.expect("base offset", response.base_offset, offset)
 
 
@@ -72,7 +72,7 @@ def expect_known(at: ProbeContext, response: ProducePartitionResponse, offset: i
 def new_id(at: ProbeContext) -> None:
     """InitProducerId without a transactional ID gives a producer ID and epoch 0."""
     result = _initialized(at)
-    at.expect("error code", result.error_code, ErrorCode.none)
+    at.expect_no_error(result)
     at.expect("the ID is 0 or more", result.producer_id >= 0, True)
     at.expect("epoch", result.producer_epoch, 0)
 

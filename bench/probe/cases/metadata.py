@@ -281,7 +281,7 @@ def deleted(at: ProbeContext) -> None:
 def same_brokers(at: ProbeContext) -> None:
     """DescribeCluster returns the same cluster ID and the same brokers as Metadata."""
     cluster, metadata = at.call(CLUSTER, {"endpoint_type": 1}), at.call(METADATA, {"topics": ()})
-    at.expect("error code", cluster.error_code, ErrorCode.none)
+    at.expect_no_error(cluster)
     at.expect("the cluster ID is the same", cluster.cluster_id == metadata.cluster_id, True)
     brokers = sorted((int(each.broker_id), each.host, each.port) for each in cluster.brokers)
     same = brokers == sorted((int(each.node_id), each.host, each.port) for each in metadata.brokers)
@@ -291,7 +291,7 @@ def same_brokers(at: ProbeContext) -> None:
 @case("metadata/cluster/endpoint-type", "KIP-919", {CLUSTER: since_version(1)}, since="3.7")
 def endpoint_type(at: ProbeContext) -> None:
     """A broker refuses an endpoint type that does not exist with UNSUPPORTED_ENDPOINT_TYPE."""
-    at.expect("error code", at.call(CLUSTER, {"endpoint_type": 77}).error_code, ErrorCode.unsupported_endpoint_type)
+    at.expect_error(at.call(CLUSTER, {"endpoint_type": 77}), ErrorCode.unsupported_endpoint_type)
 
 
 @case("metadata/cluster/endpoint-type-told", "KIP-919", {CLUSTER: since_version(1)}, since="3.7", level=SHOULD)

@@ -45,7 +45,7 @@ def offset_at(
 
 
 def expect_offset(at: ProbeContext, response: Any, offset: int) -> None:
-    at.expect("error code", response.error_code, ErrorCode.none)
+    at.expect_no_error(response)
     at.expect("offset", response.offset, offset)
 
 
@@ -147,7 +147,7 @@ def latest_tiered(at: ProbeContext) -> None:
 @case("offsets/list/unknown-kind", "KafkaApis.scala", NEEDS, since="0.10.1", level=SHOULD)
 def unknown_kind(at: ProbeContext) -> None:
     """A negative timestamp without a meaning is refused with UNSUPPORTED_VERSION."""
-    at.expect("error code", offset_at(at, _log(at), -99).error_code, ErrorCode.unsupported_version)
+    at.expect_error(offset_at(at, _log(at), -99), ErrorCode.unsupported_version)
 
 
 @case("offsets/list/after-deletion", "KIP-107", DELETES, since="0.11")
@@ -224,7 +224,7 @@ def newer_epoch(at: ProbeContext) -> None:
     """A client with a newer leader epoch than the broker's gets UNKNOWN_LEADER_EPOCH."""
     topic = _log(at)
     result = offset_at(at, topic, LATEST, current_leader_epoch=epoch_of(at, topic) + 1)
-    at.expect("error code", result.error_code, ErrorCode.unknown_leader_epoch)
+    at.expect_error(result, ErrorCode.unknown_leader_epoch)
 
 
 @case("offsets/list/right-epoch", "KIP-320", WITH_EPOCH, since="2.1")
@@ -254,7 +254,7 @@ def last_epoch(at: ProbeContext) -> None:
     topic = _log(at)
     epoch = epoch_of(at, topic)
     result = end_of_epoch(at, topic.name, epoch)
-    at.expect("error code", result.error_code, ErrorCode.none)
+    at.expect_no_error(result)
     at.expect("end offset", result.end_offset, 6)
     at.expect("the epoch is the requested one", result.leader_epoch == epoch, True)
 
@@ -264,7 +264,7 @@ def future_epoch(at: ProbeContext) -> None:
     """An epoch that has not come yet has no end: -1 and -1, and no error."""
     topic = _log(at)
     result = end_of_epoch(at, topic.name, epoch_of(at, topic) + 5)
-    at.expect("error code", result.error_code, ErrorCode.none)
+    at.expect_no_error(result)
     at.expect("epoch and end offset", (int(result.leader_epoch), int(result.end_offset)), (-1, -1))
 
 
@@ -281,21 +281,21 @@ def newer_current(at: ProbeContext) -> None:
     topic = _log(at)
     epoch = epoch_of(at, topic)
     result = end_of_epoch(at, topic.name, epoch, epoch + 1)
-    at.expect("error code", result.error_code, ErrorCode.unknown_leader_epoch)
+    at.expect_error(result, ErrorCode.unknown_leader_epoch)
 
 
 @case("offsets/epoch/unknown-topic", EPOCH_SCHEMA, {EPOCHS: since_version(2)}, since="0.11")
 def epoch_of_unknown(at: ProbeContext) -> None:
     """A topic that does not exist gets UNKNOWN_TOPIC_OR_PARTITION."""
     result = end_of_epoch(at, at.topic_name(), 0)
-    at.expect("error code", result.error_code, ErrorCode.unknown_topic_or_partition)
+    at.expect_error(result, ErrorCode.unknown_topic_or_partition)
 
 
 @case("offsets/epoch/unknown-partition", EPOCH_SCHEMA, FOR_EPOCH, since="0.11")
 def epoch_of_unknown_partition(at: ProbeContext) -> None:
     """A partition that does not exist gets UNKNOWN_TOPIC_OR_PARTITION."""
     result = end_of_epoch(at, _log(at).name, 0, partition=9)
-    at.expect("error code", result.error_code, ErrorCode.unknown_topic_or_partition)
+    at.expect_error(result, ErrorCode.unknown_topic_or_partition)
 
 
 # DeleteRecords
@@ -311,7 +311,7 @@ def delete_to_offset(at: ProbeContext) -> None:
     """Records before an offset are deleted, also inside a batch, and the response has the new start."""
     topic = _log(at)
     result = delete_records(at, topic, 4)
-    at.expect("error code", result.error_code, ErrorCode.none)
+    at.expect_no_error(result)
     at.expect("low watermark", result.low_watermark, 4)
     expect_offset(at, offset_at(at, topic, EARLIEST), 4)
 
@@ -321,7 +321,7 @@ def delete_to_end(at: ProbeContext) -> None:
     """Offset -1 deletes all records."""
     topic = _log(at)
     result = delete_records(at, topic, -1)
-    at.expect("error code", result.error_code, ErrorCode.none)
+    at.expect_no_error(result)
     at.expect("low watermark", result.low_watermark, 6)
     expect_offset(at, offset_at(at, topic, EARLIEST), 6)
     expect_offset(at, offset_at(at, topic, LATEST), 6)
@@ -331,7 +331,7 @@ def delete_to_end(at: ProbeContext) -> None:
 def delete_beyond(at: ProbeContext) -> None:
     """An offset beyond the end is refused with OFFSET_OUT_OF_RANGE, and nothing is deleted."""
     topic = _log(at)
-    at.expect("error code", delete_records(at, topic, 7).error_code, ErrorCode.offset_out_of_range)
+    at.expect_error(delete_records(at, topic, 7), ErrorCode.offset_out_of_range)
     expect_offset(at, offset_at(at, topic, EARLIEST), 0)
 
 
@@ -341,7 +341,7 @@ def delete_again(at: ProbeContext) -> None:
     topic = _log(at)
     delete_records(at, topic, 4)
     result = delete_records(at, topic, 2)
-    at.expect("error code", result.error_code, ErrorCode.none)
+    at.expect_no_error(result)
     at.expect("low watermark", result.low_watermark, 4)
 
 
@@ -349,7 +349,7 @@ def delete_again(at: ProbeContext) -> None:
 def delete_unknown(at: ProbeContext) -> None:
     """A partition that does not exist gets UNKNOWN_TOPIC_OR_PARTITION."""
     result = delete_records(at, _log(at), 1, 9)
-    at.expect("error code", result.error_code, ErrorCode.unknown_topic_or_partition)
+    at.expect_error(result, ErrorCode.unknown_topic_or_partition)
 
 
 @case(
@@ -386,6 +386,6 @@ def epoch_after_deletion(at: ProbeContext) -> None:
     delete_records(at, topic, 4)
     epoch = epoch_of(at, topic)
     result = end_of_epoch(at, topic.name, epoch)
-    at.expect("error code", result.error_code, ErrorCode.none)
+    at.expect_no_error(result)
     at.expect("end offset", result.end_offset, 6)
     at.expect("the epoch is the requested one", result.leader_epoch == epoch, True)

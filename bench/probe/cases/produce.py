@@ -40,7 +40,7 @@ def acks_all(at: ProbeContext) -> None:
     """With acks=all a batch is acknowledged with its offset, and can be fetched at once."""
     topic = at.topic()
     result = produce(at, topic, batch(b"a"))
-    at.expect("error code", result.error_code, ErrorCode.none)
+    at.expect_no_error(result)
     at.expect("base offset", result.base_offset, 0)
     at.expect("values that are fetched", values(fetch_one(at, topic)), [b"a"])
 
@@ -49,7 +49,7 @@ def acks_all(at: ProbeContext) -> None:
 def acks_leader(at: ProbeContext) -> None:
     """With acks=1 a batch is acknowledged with its offset."""
     result = produce(at, at.topic(), batch(), acks=1)
-    at.expect("error code", result.error_code, ErrorCode.none)
+    at.expect_no_error(result)
     at.expect("base offset", result.base_offset, 0)
 
 
@@ -67,7 +67,7 @@ def acks_invalid(at: ProbeContext) -> None:
     """Other numbers of acknowledgements are refused with INVALID_REQUIRED_ACKS, and nothing is written."""
     topic = at.topic()
     result = produce(at, topic, batch(), acks=2)
-    at.expect("error code", result.error_code, ErrorCode.invalid_required_acks)
+    at.expect_error(result, ErrorCode.invalid_required_acks)
     at.expect("log end", log_end(at, topic), 0)
 
 
@@ -153,14 +153,14 @@ def partial(at: ProbeContext) -> None:
 def unknown_topic(at: ProbeContext) -> None:
     """A topic that does not exist is refused with UNKNOWN_TOPIC_OR_PARTITION."""
     topic = Topic(at.topic_name(), bytes(16), 1)
-    at.expect("error code", produce(at, topic, batch()).error_code, ErrorCode.unknown_topic_or_partition)
+    at.expect_error(produce(at, topic, batch()), ErrorCode.unknown_topic_or_partition)
 
 
 @case("produce/topics/unknown-id", "KIP-516", {PRODUCE: since_version(13)}, since="4.1")
 def unknown_id(at: ProbeContext) -> None:
     """A topic ID that does not exist is refused with UNKNOWN_TOPIC_ID."""
     topic = Topic("", bytes(range(1, 17)), 1)
-    at.expect("error code", produce(at, topic, batch()).error_code, ErrorCode.unknown_topic_id)
+    at.expect_error(produce(at, topic, batch()), ErrorCode.unknown_topic_id)
 
 
 @case(
@@ -171,7 +171,7 @@ def recreated(at: ProbeContext) -> None:
     old = at.topic()
     at.delete(old)
     new = at.create(old.name)
-    at.expect("error code", produce(at, old, batch()).error_code, ErrorCode.unknown_topic_id)
+    at.expect_error(produce(at, old, batch()), ErrorCode.unknown_topic_id)
     at.expect("log end of the new topic", log_end(at, new), 0)
 
 
@@ -258,7 +258,7 @@ def just_fits(at: ProbeContext) -> None:
     """A batch of exactly max.message.bytes is taken."""
     data = batch(bytes(900))
     topic = at.topic(configs={"max.message.bytes": str(len(data))})
-    at.expect("error code", produce(at, topic, data).error_code, ErrorCode.none)
+    at.expect_no_error(produce(at, topic, data))
 
 
 @case("produce/batch/key-for-compaction", "KIP-467", BOTH, since="0.8")
@@ -273,7 +273,7 @@ def record_errors(at: ProbeContext) -> None:
     topic = at.topic(configs={"cleanup.policy": "compact"})
     two = [Record(timestamp_ms=now_ms(), key=b"k", value=b"v"), Record(timestamp_ms=now_ms(), value=b"v")]
     result = produce(at, topic, build(two))
-    at.expect("error code", result.error_code, ErrorCode.invalid_record)
+    at.expect_error(result, ErrorCode.invalid_record)
     at.expect("indexes of the wrong records", [each.batch_index for each in result.record_errors], [1])
 
 
@@ -356,7 +356,7 @@ def too_early(at: ProbeContext) -> None:
 @case("produce/timestamps/none", "KIP-32", BOTH, since="0.10.0")
 def no_timestamp(at: ProbeContext) -> None:
     """A record without a timestamp (-1) is taken."""
-    at.expect("error code", produce(at, at.topic(), batch(timestamp_ms=-1)).error_code, ErrorCode.none)
+    at.expect_no_error(produce(at, at.topic(), batch(timestamp_ms=-1)))
 
 
 # Compression

@@ -59,7 +59,7 @@ def fields_without_id(at: ProbeContext) -> None:
     topic = at.topic()
     for number, (epoch, sequence) in enumerate(((-1, 0), (0, 0), (0, -1), (3, 7))):
         result = produce(at, topic, altered(batch(), producer_epoch=epoch, base_sequence=sequence))
-        at.expect("error code", result.error_code, ErrorCode.none)
+        at.expect_no_error(result)
         at.expect("base offset", result.base_offset, number)
 
 
@@ -69,7 +69,7 @@ def unknown_attributes(at: ProbeContext) -> None:
     topic = at.topic()
     for attributes in (0x80, 0x1000):
         result = produce(at, topic, altered(batch(), attributes=attributes))
-        at.expect("error code", result.error_code, ErrorCode.none)
+        at.expect_no_error(result)
 
 
 @case("produce/timestamps/first-too-late", "Apache Kafka's LogValidator", WRITES, since="3.6", level=SHOULD)
@@ -77,7 +77,7 @@ def first_too_late(at: ProbeContext) -> None:
     """A batch of which only the first timestamp is beyond message.timestamp.after.max.ms: INVALID_TIMESTAMP."""
     topic = at.topic(configs={"message.timestamp.after.max.ms": "1000"})
     data = altered(batch(), base_timestamp_ms=now_ms() + 3_600_000)
-    at.expect("error code", produce(at, topic, data).error_code, ErrorCode.invalid_timestamp)
+    at.expect_error(produce(at, topic, data), ErrorCode.invalid_timestamp)
 
 
 @case("produce/batch/larger-than-segment", "Apache Kafka's UnifiedLog", WRITES, since="0.8", level=SHOULD)
@@ -85,7 +85,7 @@ def larger_than_segment(at: ProbeContext) -> None:
     """A batch that is larger than segment.bytes of its topic is refused with RECORD_LIST_TOO_LARGE."""
     topic = at.topic(configs={"segment.bytes": str(SEGMENT_BYTES), "max.message.bytes": str(4 * MIB)})
     result = produce(at, topic, batch(bytes(SEGMENT_BYTES + 1)))
-    at.expect("error code", result.error_code, ErrorCode.record_list_too_large)
+    at.expect_error(result, ErrorCode.record_list_too_large)
     at.expect("log end", log_end(at, topic), 0)
 
 
@@ -94,7 +94,7 @@ def too_large_repacked(at: ProbeContext) -> None:
     """A batch that is larger than max.message.bytes with the codec of its topic is refused with MESSAGE_TOO_LARGE."""
     topic = at.topic(configs={"compression.type": "uncompressed", "max.message.bytes": "2000"})
     data = build([Record(timestamp_ms=now_ms(), value=bytes(4000))], compression=Compression.GZIP)
-    at.expect("error code", produce(at, topic, data).error_code, ErrorCode.message_too_large)
+    at.expect_error(produce(at, topic, data), ErrorCode.message_too_large)
     at.expect("log end", log_end(at, topic), 0)
 
 
@@ -110,7 +110,7 @@ def internal(at: ProbeContext) -> None:
     """A client may not write to __consumer_offsets: INVALID_TOPIC_EXCEPTION."""
     at.coordinator(at.group())  # The topic exists once the coordinator of a group was looked up.
     result = produce(at, Topic(OFFSETS_TOPIC, bytes(16), 1), batch())
-    at.expect("error code", result.error_code, ErrorCode.invalid_topic_exception)
+    at.expect_error(result, ErrorCode.invalid_topic_exception)
 
 
 # Others of clients
@@ -129,14 +129,14 @@ def delete_internal(at: ProbeContext) -> None:
     partitions = [{"partition_index": 0, "offset": 0}]
     request = {"topics": [{"name": OFFSETS_TOPIC, "partitions": partitions}], "timeout": TIMEOUT_MS}
     result = single(at.call(ApiKey.DELETE_RECORDS, request), "topics", "partitions")
-    at.expect("error code", result.error_code, ErrorCode.invalid_topic_exception)
+    at.expect_error(result, ErrorCode.invalid_topic_exception)
 
 
 @case("metadata/cluster/controllers", "KIP-919", {ApiKey.DESCRIBE_CLUSTER: since_version(1)}, since="3.7", level=SHOULD)
 def controllers(at: ProbeContext) -> None:
     """A broker refuses a request for controllers with MISMATCHED_ENDPOINT_TYPE."""
     response = at.call(ApiKey.DESCRIBE_CLUSTER, {"endpoint_type": 2})
-    at.expect("error code", response.error_code, ErrorCode.mismatched_endpoint_type)
+    at.expect_error(response, ErrorCode.mismatched_endpoint_type)
 
 
 @case("metadata/described/bad-cursor", "KIP-966", {CURSORS: ANY, CREATE: ANY}, since="3.8", level=SHOULD)
@@ -145,7 +145,7 @@ def bad_cursor(at: ProbeContext) -> None:
     topic = at.topic().name
     for cursor in ({"topic_name": topic, "partition_index": -1}, {"topic_name": f"{topic}-", "partition_index": 0}):
         request = {"topics": [{"name": topic}], "response_partition_limit": 10, "cursor": cursor}
-        at.expect("error code", single(at.call(CURSORS, request), "topics").error_code, ErrorCode.invalid_request)
+        at.expect_error(single(at.call(CURSORS, request), "topics"), ErrorCode.invalid_request)
 
 
 @case("groups/offset-delete/empty-group-id", "KIP-496", {GROUP_DELETE: ANY, CREATE: ANY}, since="2.4", level=SHOULD)
@@ -153,7 +153,7 @@ def empty_group_id(at: ProbeContext) -> None:
     """An empty group ID is refused with INVALID_GROUP_ID."""
     topics = [{"name": at.topic().name, "partitions": [{"partition_index": 0}]}]
     response = at.call(GROUP_DELETE, {"group_id": "", "topics": topics})
-    at.expect("error code", response.error_code, ErrorCode.invalid_group_id)
+    at.expect_error(response, ErrorCode.invalid_group_id)
 
 
 # Transactions
@@ -191,7 +191,7 @@ def add_internal(at: ProbeContext) -> None:
 def end_of_unknown(at: ProbeContext) -> None:
     """EndTxn of a transactional ID that does not exist: INVALID_PRODUCER_ID_MAPPING."""
     response = Transactional(at, producer_id=1_000_000, epoch=0).end(commits=True)
-    at.expect("error code", response.error_code, ErrorCode.invalid_producer_id_mapping)
+    at.expect_error(response, ErrorCode.invalid_producer_id_mapping)
 
 
 @case("transactions/producers/invalid-name", "KIP-664", {ApiKey.DESCRIBE_PRODUCERS: ANY}, since="2.8", level=SHOULD)
@@ -199,7 +199,7 @@ def producers_of_invalid(at: ProbeContext) -> None:
     """DescribeProducers of a name that no topic can have: INVALID_TOPIC_EXCEPTION."""
     request = {"topics": [{"name": "no/slash", "partition_indexes": [0]}]}
     result = single(at.call(ApiKey.DESCRIBE_PRODUCERS, request), "topics", "partitions")
-    at.expect("error code", result.error_code, ErrorCode.invalid_topic_exception)
+    at.expect_error(result, ErrorCode.invalid_topic_exception)
 
 
 # Admin
@@ -217,7 +217,7 @@ def metadata_topic(at: ProbeContext) -> None:
     result = single(
         _of_controller(at, CREATE, {"topics": topics, "timeout": TIMEOUT_MS, "validate_only": True}), "topics"
     )
-    at.expect("error code", result.error_code, ErrorCode.invalid_request)
+    at.expect_error(result, ErrorCode.invalid_request)
 
 
 def _alter(at: ProbeContext, topic: str) -> ErrorCode:
@@ -242,7 +242,7 @@ def alter_no_topic(at: ProbeContext) -> None:
 def unregister_unknown(at: ProbeContext) -> None:
     """A broker that does not exist cannot be unregistered: BROKER_ID_NOT_REGISTERED."""
     response = _of_controller(at, ApiKey.UNREGISTER_BROKER, {"broker_id": NOBODY})
-    at.expect("error code", response.error_code, ErrorCode.broker_id_not_registered)
+    at.expect_error(response, ErrorCode.broker_id_not_registered)
 
 
 @case("admin/quorum/other-topic", "KIP-595", {QUORUM: ANY, CREATE: ANY}, since="2.7", level=SHOULD)
@@ -250,7 +250,7 @@ def other_topic(at: ProbeContext) -> None:
     """DescribeQuorum of another topic than the metadata log's: UNKNOWN_TOPIC_OR_PARTITION."""
     request = {"topics": [{"topic_name": at.topic().name, "partitions": [{"partition_index": 0}]}]}
     result = single(_of_controller(at, QUORUM, request), "topics", "partitions")
-    at.expect("error code", result.error_code, ErrorCode.unknown_topic_or_partition)
+    at.expect_error(result, ErrorCode.unknown_topic_or_partition)
 
 
 @case("admin/features/too-high", "KIP-584", {FEATURES: since_version(1)}, since="3.3", level=SHOULD)

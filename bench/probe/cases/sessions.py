@@ -60,7 +60,7 @@ def _is_gone(at: ProbeContext, session: Session) -> None:
 
 
 def _empty(at: ProbeContext, response: FetchResponse) -> None:
-    at.expect("error code", response.error_code, ErrorCode.none)
+    at.expect_no_error(response)
     at.expect("partitions in the answer", sorted(rows(response)), [])
 
 
@@ -71,7 +71,7 @@ def _empty(at: ProbeContext, response: FetchResponse) -> None:
 def none(at: ProbeContext) -> None:
     """Session ID 0 and epoch -1: a full fetch, and no session is made."""
     response = _alone(at, 0, CLOSE, at.topic())
-    at.expect("error code", response.error_code, ErrorCode.none)
+    at.expect_no_error(response)
     at.expect("session ID", response.session_id, 0)
     at.expect("partitions in the answer", sorted(rows(response)), [0])
 
@@ -112,7 +112,7 @@ def close(at: ProbeContext) -> None:
     topic = at.topic()
     session = Session(at, topic)
     response = session.next(wanted(), epoch=CLOSE)
-    at.expect("error code", response.error_code, ErrorCode.none)
+    at.expect_no_error(response)
     at.expect("session ID", response.session_id, 0)
     at.expect("partitions in the answer", sorted(rows(response)), [0])
     _is_gone(at, session)
@@ -123,7 +123,7 @@ def replace(at: ProbeContext) -> None:
     """The session's ID and epoch 0: a full fetch, the session is closed, and a new one is made."""
     session = Session(at, at.topic())
     response = session.next(wanted(), epoch=OPEN)
-    at.expect("error code", response.error_code, ErrorCode.none)
+    at.expect_no_error(response)
     at.expect("a session with another ID is made", response.session_id not in (0, session.id), True)
     _is_gone(at, session)
 
@@ -144,7 +144,7 @@ def close_unknown(at: ProbeContext) -> None:
 def unknown_id(at: ProbeContext) -> None:
     """An unknown ID and a positive epoch: FETCH_SESSION_ID_NOT_FOUND, no session and no partitions."""
     response = _alone(at, 123_456, 1, at.topic())
-    at.expect("error code", response.error_code, ErrorCode.fetch_session_id_not_found)
+    at.expect_error(response, ErrorCode.fetch_session_id_not_found)
     at.expect("session ID", response.session_id, 0)
     at.expect("number of topics", len(response.responses), 0)
 
@@ -153,7 +153,7 @@ def unknown_id(at: ProbeContext) -> None:
 def no_id(at: ProbeContext) -> None:
     """ID 0 and a positive epoch: FETCH_SESSION_ID_NOT_FOUND."""
     response = _alone(at, 0, 5, at.topic())
-    at.expect("error code", response.error_code, ErrorCode.fetch_session_id_not_found)
+    at.expect_error(response, ErrorCode.fetch_session_id_not_found)
 
 
 @case("fetch/session/wrong-epoch", KIP_227, NEEDS, since="1.1")
@@ -161,7 +161,7 @@ def wrong_epoch(at: ProbeContext) -> None:
     """An epoch that is too high: INVALID_FETCH_SESSION_EPOCH. The session stays, and its right epoch still works."""
     session = Session(at, at.topic())
     response = session.next(epoch=5)
-    at.expect("error code", response.error_code, ErrorCode.invalid_fetch_session_epoch)
+    at.expect_error(response, ErrorCode.invalid_fetch_session_epoch)
     at.expect("session ID", response.session_id, 0)
     at.expect("number of topics", len(response.responses), 0)
     _empty(at, session.next())
@@ -172,7 +172,7 @@ def repeated_epoch(at: ProbeContext) -> None:
     """An epoch that was used already: INVALID_FETCH_SESSION_EPOCH. The session stays."""
     session = Session(at, at.topic())
     _empty(at, session.next())
-    at.expect("error code", session.next(epoch=1).error_code, ErrorCode.invalid_fetch_session_epoch)
+    at.expect_error(session.next(epoch=1), ErrorCode.invalid_fetch_session_epoch)
     _empty(at, session.next())
 
 
@@ -315,7 +315,7 @@ def forget_all(at: ProbeContext) -> None:
     """A session whose last partition is forgotten is closed, and the response has session ID 0."""
     session = Session(at, at.topic(2), wanted(0), wanted(1))
     response = session.next(forget=[0, 1])
-    at.expect("error code", response.error_code, ErrorCode.none)
+    at.expect_no_error(response)
     at.expect("session ID", response.session_id, 0)
     _is_gone(at, session)
 
@@ -502,7 +502,7 @@ def recreated(at: ProbeContext) -> None:
     write(at, new, batch(b"v"))
     fields: dict[str, Any] = {"session_id": session.id, "session_epoch": 1}
     response = at.call(FETCH, fetch_request(at, [(new, [wanted()])], [(old, [0])], **fields))
-    at.expect("error code", response.error_code, ErrorCode.none)
+    at.expect_no_error(response)
     found = {each.topic_id == new.id: values(single(each, "partitions")) for each in response.responses}
     at.expect("values of the new topic", found.get(True), [b"v"])
 
@@ -531,4 +531,4 @@ def names_and_ids(at: ProbeContext) -> None:
         raise NotAdvertised("the broker made no session, as it may")
     fields: dict[str, Any] = {"session_id": opened_by_name.session_id, "session_epoch": 1}
     response = at.call(FETCH, fetch_request(at, [(topic, [wanted()])], **fields))
-    at.expect("error code", response.error_code, ErrorCode.fetch_session_topic_id_error)
+    at.expect_error(response, ErrorCode.fetch_session_topic_id_error)

@@ -88,7 +88,7 @@ def unknown(at: ProbeContext) -> None:
     stranger = Transactional(at)
     stranger.await_coordinator()
     result = single(at.call(DESCRIBE, {"transactional_ids": [stranger.name]}, on=stranger.on), "transaction_states")
-    at.expect("error code", result.error_code, ErrorCode.transactional_id_not_found)
+    at.expect_error(result, ErrorCode.transactional_id_not_found)
 
 
 @case("transactions/describe/several", KIP_664, {**OWNED, DESCRIBE: ANY}, since="3.0")
@@ -107,7 +107,7 @@ def described_several(at: ProbeContext) -> None:
 
 def _listed(producer: Transactional, **filters: object) -> Any:
     """Repeat ListTransactions until all transactions are loaded."""
-    response = producer.call(LIST, filters, lambda each: int(each.error_code))
+    response = producer.call(LIST, filters)
     producer.at.expect("error code of ListTransactions", response.error_code, ErrorCode.none)
     return response
 
@@ -179,8 +179,8 @@ def bad_pattern(at: ProbeContext) -> None:
     """What is no regular expression is refused with INVALID_REGULAR_EXPRESSION."""
     producer = Transactional(at).take()
     request = {"transactional_id_pattern": "(unclosed"}
-    response = producer.call(LIST, request, lambda each: int(each.error_code))
-    at.expect("error code", response.error_code, ErrorCode.invalid_regular_expression)
+    response = producer.call(LIST, request)
+    at.expect_error(response, ErrorCode.invalid_regular_expression)
 
 
 # DescribeProducers
@@ -197,7 +197,7 @@ def producer_open(at: ProbeContext) -> None:
     offset."""
     topic, producer = _begun(at)
     result = _producer(at, topic)
-    at.expect("error code", result.error_code, ErrorCode.none)
+    at.expect_no_error(result)
     found = single(result, "active_producers")
     at.expect("the producer ID is returned", found.producer_id == producer.producer_id, True)
     at.expect("epoch", found.producer_epoch, producer.epoch)
@@ -219,7 +219,7 @@ def producer_over(at: ProbeContext) -> None:
 def producer_unknown(at: ProbeContext) -> None:
     """A partition that does not exist: UNKNOWN_TOPIC_OR_PARTITION."""
     result = _producer(at, at.topic(), 7)
-    at.expect("error code", result.error_code, ErrorCode.unknown_topic_or_partition)
+    at.expect_error(result, ErrorCode.unknown_topic_or_partition)
 
 
 # WriteTxnMarkers, which needs rights that a client may lack

@@ -57,7 +57,7 @@ def several_partitions(at: ProbeContext) -> None:
 def not_added(at: ProbeContext) -> None:
     """A batch for a partition that the transaction does not have is refused with INVALID_TXN_STATE, and not written."""
     topic, producer = at.topic(), Transactional(at).take()
-    at.expect("error code", producer.send(topic, b"a").error_code, ErrorCode.invalid_txn_state)
+    at.expect_error(producer.send(topic, b"a"), ErrorCode.invalid_txn_state)
     at.expect("log end", latest(at, topic, UNCOMMITTED), 0)
 
 
@@ -65,7 +65,7 @@ def not_added(at: ProbeContext) -> None:
 def not_added_abortable(at: ProbeContext) -> None:
     """Producers of version 11 get TRANSACTION_ABORTABLE instead."""
     topic, producer = at.topic(), Transactional(at).take()
-    at.expect("error code", producer.send(topic, b"a").error_code, ErrorCode.transaction_abortable)
+    at.expect_error(producer.send(topic, b"a"), ErrorCode.transaction_abortable)
     at.expect("log end", latest(at, topic, UNCOMMITTED), 0)
 
 
@@ -74,7 +74,7 @@ def added_by_itself(at: ProbeContext) -> None:
     """From version 12 on, Produce adds the partition to the transaction."""
     needs_version_2(at)
     topic, producer = at.topic(), Transactional(at).take()
-    at.expect("error code", producer.send(topic, b"a").error_code, ErrorCode.none)
+    at.expect_no_error(producer.send(topic, b"a"))
     at.expect("what is committed before", values(read(at, topic, COMMITTED)), [])
     producer.commits(topic)
     at.expect("what is committed", values(read(at, topic, COMMITTED))[:1], [b"a"])
@@ -102,7 +102,7 @@ def new_epoch_not_from_0(at: ProbeContext) -> None:
     producer.writes(topic, b"a")
     producer.commits(topic)
     result = producer.send(topic, b"b", sequence=1)
-    at.expect("error code", result.error_code, ErrorCode.out_of_order_sequence_number)
+    at.expect_error(result, ErrorCode.out_of_order_sequence_number)
 
 
 @case("transactions/produce/fenced", KIP_98, NEEDS, since="0.11")
@@ -121,7 +121,7 @@ def plain_inside(at: ProbeContext) -> None:
     INVALID_TXN_STATE."""
     topic, producer = _open(at, b"a")
     result = producer.send(topic, b"plain", transactional=False)
-    at.expect("error code", result.error_code, ErrorCode.invalid_txn_state)
+    at.expect_error(result, ErrorCode.invalid_txn_state)
 
 
 @case("transactions/produce/without-id", "Apache Kafka's KafkaApis", NEEDS, since="0.11", level=SHOULD)
@@ -130,7 +130,7 @@ def without_id(at: ProbeContext) -> None:
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED."""
     topic, producer = _open(at, b"a")
     result = producer.send(topic, b"b", transactional_id=None)
-    at.expect("error code", result.error_code, ErrorCode.transactional_id_authorization_failed)
+    at.expect_error(result, ErrorCode.transactional_id_authorization_failed)
 
 
 @case("transactions/produce/duplicate", KIP_98, NEEDS, since="0.11")
@@ -140,7 +140,7 @@ def duplicate(at: ProbeContext) -> None:
     end = latest(at, topic, UNCOMMITTED)
     producer.forget_sequences()
     result = producer.send(topic, b"a")
-    at.expect("error code", result.error_code, ErrorCode.none, ErrorCode.duplicate_sequence_number)
+    at.expect_error(result, ErrorCode.none, ErrorCode.duplicate_sequence_number)
     at.expect("nothing is written", latest(at, topic, UNCOMMITTED) - end, 0)
 
 

@@ -43,7 +43,7 @@ def coordinator(at: ProbeContext) -> None:
     name = Transactional(at).name
     request = {"key_type": OF_TRANSACTIONS, "coordinator_keys": [name]}
     result = single(at.call(FIND, request), "coordinators")
-    at.expect("error code", result.error_code, ErrorCode.none)
+    at.expect_no_error(result)
     at.expect("the node is one of the cluster", int(result.node_id) in at.broker.nodes, True)
 
 
@@ -100,21 +100,21 @@ def aborts_open(at: ProbeContext) -> None:
 def timeout_too_long(at: ProbeContext) -> None:
     """A transaction may not last longer than the broker allows: INVALID_TRANSACTION_TIMEOUT."""
     response = Transactional(at).init(transaction_timeout=LONGEST)
-    at.expect("error code", response.error_code, ErrorCode.invalid_transaction_timeout)
+    at.expect_error(response, ErrorCode.invalid_transaction_timeout)
 
 
 @case("transactions/init/timeout-zero", "Apache Kafka's TransactionCoordinator", OWNED, since="0.11", level=SHOULD)
 def timeout_zero(at: ProbeContext) -> None:
     """A transaction that may last no time is refused: INVALID_TRANSACTION_TIMEOUT."""
     response = Transactional(at).init(transaction_timeout=0)
-    at.expect("error code", response.error_code, ErrorCode.invalid_transaction_timeout)
+    at.expect_error(response, ErrorCode.invalid_transaction_timeout)
 
 
 @case("transactions/init/empty-id", "Apache Kafka's TransactionCoordinator", OWNED, since="0.11", level=SHOULD)
 def empty_id(at: ProbeContext) -> None:
     """An empty transactional ID is refused with INVALID_REQUEST."""
     response = Transactional(at).init(transactional_id="")
-    at.expect("error code", response.error_code, ErrorCode.invalid_request)
+    at.expect_error(response, ErrorCode.invalid_request)
 
 
 @case("transactions/init/expected", KIP_360, WITH_EXPECTED, since="2.5")
@@ -158,7 +158,7 @@ def expected_by_halves(at: ProbeContext) -> None:
     """A producer ID without an epoch is refused with INVALID_REQUEST."""
     producer = Transactional(at).take()
     response = producer.init(producer_id=producer.producer_id, producer_epoch=-1)
-    at.expect("error code", response.error_code, ErrorCode.invalid_request)
+    at.expect_error(response, ErrorCode.invalid_request)
 
 
 # AddPartitionsToTxn
@@ -297,14 +297,14 @@ def other_outcome(at: ProbeContext) -> None:
         producer.begins(topic)
         producer.ends(commits=commits)
         settle(at, topic)
-        at.expect("error code", producer.end(commits=not commits).error_code, ErrorCode.invalid_txn_state)
+        at.expect_error(producer.end(commits=not commits), ErrorCode.invalid_txn_state)
 
 
 @case("transactions/end/nothing", KIP_98, NEEDS, since="0.11")
 def nothing(at: ProbeContext) -> None:
     """Where no transaction was begun there is none to commit: INVALID_TXN_STATE."""
     producer = Transactional(at).take()
-    at.expect("error code", producer.end(commits=True).error_code, ErrorCode.invalid_txn_state)
+    at.expect_error(producer.end(commits=True), ErrorCode.invalid_txn_state)
 
 
 @case("transactions/end/other-producer-id", KIP_98, NEEDS, since="0.11")
@@ -314,7 +314,7 @@ def end_other_producer_id(at: ProbeContext) -> None:
     topic, producer = at.topic(), Transactional(at).take()
     producer.begins(topic)
     response = producer.end(commits=True, producer_id=producer.producer_id + 1_000_000)
-    at.expect("error code", response.error_code, ErrorCode.invalid_producer_id_mapping)
+    at.expect_error(response, ErrorCode.invalid_producer_id_mapping)
     producer.aborts(topic)
 
 
@@ -339,7 +339,7 @@ def epoch_raised(at: ProbeContext) -> None:
     for epoch in (1, 2):
         producer.writes(topic, b"%d" % epoch)
         response = producer.end(commits=True)
-        at.expect("error code", response.error_code, ErrorCode.none)
+        at.expect_no_error(response)
         at.expect("the producer ID is the same", response.producer_id == producer.producer_id, True)
         at.expect("epoch", response.producer_epoch, epoch)
         producer.epoch = int(response.producer_epoch)
@@ -355,7 +355,7 @@ def epoch_raised_again(at: ProbeContext) -> None:
     producer.writes(topic)
     for _ in range(2):
         response = producer.end(commits=True)
-        at.expect("error code", response.error_code, ErrorCode.none)
+        at.expect_no_error(response)
         at.expect("epoch", response.producer_epoch, 1)
 
 
@@ -376,7 +376,7 @@ def abort_of_nothing(at: ProbeContext) -> None:
     needs_version_2(at)
     producer = Transactional(at).take()
     response = producer.end(commits=False)
-    at.expect("error code", response.error_code, ErrorCode.none)
+    at.expect_no_error(response)
     at.expect("epoch", response.producer_epoch, producer.epoch + 1)
 
 
@@ -385,7 +385,7 @@ def commit_of_nothing(at: ProbeContext) -> None:
     """In version 5, too, a commit of nothing is INVALID_TXN_STATE."""
     needs_version_2(at)
     response = Transactional(at).take().end(commits=True)
-    at.expect("error code", response.error_code, ErrorCode.invalid_txn_state)
+    at.expect_error(response, ErrorCode.invalid_txn_state)
 
 
 # After a timeout, and right behind an end
