@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass, replace
 from operator import attrgetter
 from os.path import relpath
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from reports.job_rows import Row, Rows
@@ -22,6 +21,8 @@ from reports.page import words
 from reports.page.render import environment, run_seconds
 from reports.plots.catalogue import Makers, drawn
 from reports.plots.comparison import (
+    Measured,
+    Served,
     draw_bytes_per_fetch,
     draw_growth,
     draw_overview,
@@ -42,50 +43,6 @@ COMPARISON_VERSION = 3
 ORDER = ("final", "first", "none")
 PAGE_NAME = "comparison.html"
 NUMBERS_NAME = "comparison.json"
-
-
-@dataclass(frozen=True, slots=True)
-class Served:
-    """What fetches of one kind cost the nodes. Means are of one fetch; None means that there were no fetches."""
-
-    fetches: int = 0
-    request_bytes: float | None = None
-    response_bytes: float | None = None
-    overhead_bytes: float | None = None  # of the response, without its records
-    named: float | None = None
-    sent: float | None = None
-    mean_us: float | None = None
-    p50_us: float | None = None  # of the kind that is most frequent, full or incremental
-    p99_us: float | None = None
-    total_us: int = 0
-    full: int = 0  # fetches that named all partitions
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """One run's side of the comparison. Fetches and partitions are those of fetchers that got their answer."""
-
-    revision: str
-    fetches: int
-    named: int
-    answered: int
-    full_again: int  # full requests beyond a fetcher's first at a node, and requests sent again
-    named_again: int
-    sent_again: int
-    losses: int
-    recovered_us: tuple[int, ...]  # ascending; from giving up on the answer to the next good one
-    asking_us: tuple[int, ...]  # ascending; the part of it between requests and their answers
-    recovery_bytes: float | None  # mean of requests and responses, until the first good answer
-    clients: Served
-    followers: Served
-
-    @property
-    def recovery_median_us(self) -> float | None:
-        return median(self.recovered_us) if self.recovered_us else None
-
-    @property
-    def asking_median_us(self) -> float | None:
-        return median(self.asking_us) if self.asking_us else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,37 +9,8 @@ from reports.index.nights import Note
 from reports.job_rows import Rows
 from reports.jobs.nights import SERIES_KEYS
 from reports.plots import style
-from reports.plots.ratio_series import draw_ratios
+from reports.plots.ratio_series import Level, Series, draw_ratios
 from reports.statistics.change_points import change_points
-
-
-@dataclass(frozen=True, slots=True)
-class Level:
-    """From ``start`` to before ``end`` (places in the series) the ratio stayed around ``ratio``."""
-
-    start: int
-    end: int
-    ratio: float
-
-
-@dataclass(frozen=True, slots=True)
-class Series:
-    """Ratios say how many times better the reference was than the peer. Lists stand in the order of the nights."""
-
-    row: str
-    what: str
-    nodes: int
-    peer: str
-    nights: tuple[str, ...]
-    ratios: tuple[float, ...]
-    lows: tuple[float, ...]
-    highs: tuple[float, ...]
-    levels: tuple[Level, ...]
-
-    @property
-    def title(self) -> str:
-        nodes = f", {self.nodes} nodes" if self.nodes > 1 else ", one node" if self.nodes else ""
-        return f"{self.what}{nodes}"
 
 
 @dataclass(frozen=True, slots=True)

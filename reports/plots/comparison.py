@@ -1,7 +1,9 @@
 """The figures that compare runs of one scenario. Each revision has one colour in all of them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -9,10 +11,49 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from reports.plots import style
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
-    from reports.comparison import Measured
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What fetches of one kind cost the nodes. Means are of one fetch; None means that there were no fetches."""
+
+    fetches: int = 0
+    request_bytes: float | None = None
+    response_bytes: float | None = None
+    overhead_bytes: float | None = None  # of the response, without its records
+    named: float | None = None
+    sent: float | None = None
+    mean_us: float | None = None
+    p50_us: float | None = None  # of the kind that is most frequent, full or incremental
+    p99_us: float | None = None
+    total_us: int = 0
+    full: int = 0  # fetches that named all partitions
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One run's side of the comparison. Fetches and partitions are those of fetchers that got their answer."""
+
+    revision: str
+    fetches: int
+    named: int
+    answered: int
+    full_again: int  # full requests beyond a fetcher's first at a node, and requests sent again
+    named_again: int
+    sent_again: int
+    losses: int
+    recovered_us: tuple[int, ...]  # ascending; from giving up on the answer to the next good one
+    asking_us: tuple[int, ...]  # ascending; the part of it between requests and their answers
+    recovery_bytes: float | None  # mean of requests and responses, until the first good answer
+    clients: Served
+    followers: Served
+
+    @property
+    def recovery_median_us(self) -> float | None:
+        return median(self.recovered_us) if self.recovered_us else None
+
+    @property
+    def asking_median_us(self) -> float | None:
+        return median(self.asking_us) if self.asking_us else None
 
 
 COLOURS: Mapping[str, str] = {"final": style.BLUE, "first": style.ORANGE, "none": style.MUTED}
@@ -25,7 +66,7 @@ def revision_colour(revision: str) -> str:
     return COLOURS.get(revision, style.PURPLE)
 
 
-def draw_bytes_per_fetch(runs: "Sequence[Measured]") -> Figure | None:
+def draw_bytes_per_fetch(runs: Sequence[Measured]) -> Figure | None:
     return _bars(
         runs,
         {
@@ -39,7 +80,7 @@ def draw_bytes_per_fetch(runs: "Sequence[Measured]") -> Figure | None:
     )
 
 
-def draw_partitions(runs: "Sequence[Measured]") -> Figure | None:
+def draw_partitions(runs: Sequence[Measured]) -> Figure | None:
     return _bars(
         runs,
         {
@@ -53,7 +94,7 @@ def draw_partitions(runs: "Sequence[Measured]") -> Figure | None:
     )
 
 
-def draw_service(runs: "Sequence[Measured]") -> Figure | None:
+def draw_service(runs: Sequence[Measured]) -> Figure | None:
     return _bars(
         runs,
         {
@@ -67,7 +108,7 @@ def draw_service(runs: "Sequence[Measured]") -> Figure | None:
     )
 
 
-def _bars(runs: "Sequence[Measured]", groups: Mapping[str, Sequence[_Value]], title: str, text: Any) -> Figure | None:
+def _bars(runs: Sequence[Measured], groups: Mapping[str, Sequence[_Value]], title: str, text: Any) -> Figure | None:
     """The axis is logarithmic, since a full fetch costs many times an incremental one. Every bar shows its number."""
     shown = {name: values for name, values in groups.items() if any(values)}
     if not shown:
@@ -104,7 +145,7 @@ def _plain_log(axes: Axes, text: Callable[[float], str]) -> None:
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 
-def draw_recovery(runs: "Sequence[Measured]") -> Figure | None:
+def draw_recovery(runs: Sequence[Measured]) -> Figure | None:
     """Each lost answer is a dot; the line is the median."""
     if not any(one.asking_us for one in runs):
         return None
@@ -120,7 +161,7 @@ def draw_recovery(runs: "Sequence[Measured]") -> Figure | None:
     return figure
 
 
-def _dots(axes: Axes, place: int, one: "Measured") -> None:
+def _dots(axes: Axes, place: int, one: Measured) -> None:
     count = len(one.asking_us)
     spread = [place + ((number * 7) % 11 - 5) * 0.04 for number in range(count)]
     axes.plot(one.asking_us, spread, "o", color=revision_colour(one.revision), markersize=3.5, alpha=0.6, linewidth=0)
@@ -156,7 +197,7 @@ MEANINGS = {"final": "final revision", "first": "first revision", "none": "full 
 _ROW_IN = 1.15
 
 
-def draw_overview(runs: "Sequence[Measured]") -> Figure | None:
+def draw_overview(runs: Sequence[Measured]) -> Figure | None:
     """The axes are linear from zero, so that lengths are ratios. Panels without a number are left out."""
     panels = [panel for panel in _panels(runs) if any(panel[1])]
     if len(panels) < 2 or len(runs) < 2:
@@ -171,7 +212,7 @@ def draw_overview(runs: "Sequence[Measured]") -> Figure | None:
     return figure
 
 
-def _panels(runs: "Sequence[Measured]") -> "list[_Panel]":
+def _panels(runs: Sequence[Measured]) -> "list[_Panel]":
     return [
         ("fetcher: bytes a fetch, without records", [_overview_bytes(one, follower=False) for one in runs], _size),
         ("follower: bytes a fetch, without records", [_overview_bytes(one, follower=True) for one in runs], _size),
@@ -182,7 +223,7 @@ def _panels(runs: "Sequence[Measured]") -> "list[_Panel]":
     ]
 
 
-def _overview_bytes(one: "Measured", *, follower: bool) -> float | None:
+def _overview_bytes(one: Measured, *, follower: bool) -> float | None:
     served = one.followers if follower else one.clients
     if served.request_bytes is None or served.overhead_bytes is None:
         return None
@@ -194,7 +235,7 @@ def _size(value: float) -> str:
 
 
 def _draw_panel(
-    axes: Axes, runs: "Sequence[Measured]", title: str, values: "list[_Figure]", text: Callable[[float], str]
+    axes: Axes, runs: Sequence[Measured], title: str, values: "list[_Figure]", text: Callable[[float], str]
 ) -> None:
     for place, (run, value) in enumerate(zip(runs, values, strict=True)):
         axes.barh(place, value or 0, 0.72, color=revision_colour(run.revision), linewidth=0)

@@ -1,8 +1,8 @@
 """The figure of a benchmark row: its ratios to a peer, night by night."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -10,15 +10,42 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, NullLoc
 
 from reports.plots import style
 
-if TYPE_CHECKING:
-    from reports.index.benchmark import Series
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """From ``start`` to before ``end`` (places in the series) the ratio stayed around ``ratio``."""
+
+    start: int
+    end: int
+    ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Ratios say how many times better the reference was than the peer. Lists stand in the order of the nights."""
+
+    row: str
+    what: str
+    nodes: int
+    peer: str
+    nights: tuple[str, ...]
+    ratios: tuple[float, ...]
+    lows: tuple[float, ...]
+    highs: tuple[float, ...]
+    levels: tuple[Level, ...]
+
+    @property
+    def title(self) -> str:
+        nodes = f", {self.nodes} nodes" if self.nodes > 1 else ", one node" if self.nodes else ""
+        return f"{self.what}{nodes}"
+
 
 _HEIGHT_IN = 1.15
 _NEAR = 1.7
 """If no ratio is so near to 1, the line at 1 is left out. It would press the series flat."""
 
 
-def draw_ratios(every: "Sequence[Series]", notes: "Sequence[date]" = ()) -> Figure:
+def draw_ratios(every: Sequence[Series], notes: "Sequence[date]" = ()) -> Figure:
     """Draw series of ratios to a peer, night by night, with the levels between their changes.
 
     One strip for each series, with one axis of days. ``notes`` are the days that lines with numbers mark.
@@ -41,7 +68,7 @@ def _day(days: float) -> str:
     return f"{datetime.fromtimestamp(days * 86_400, UTC):%-d %b}"
 
 
-def _strip(axes: Axes, one: "Series") -> None:
+def _strip(axes: Axes, one: Series) -> None:
     at = [_days(datetime.strptime(night, "%Y%m%d-%H%M%S")) for night in one.nights]
     axes.set_yscale("log")
     if min(one.ratios) < _NEAR and max(one.ratios) > 1 / _NEAR:

@@ -20,7 +20,6 @@ from reports.columns import Table
 from reports.decide import decide
 from reports.early import link_whole_parts
 from reports.job_rows import Row
-from reports.judge import silent
 from reports.manifest import Manifest
 from reports.page.render import write_page
 from reports.plots.catalogue import drawing_process
@@ -40,6 +39,10 @@ from reports.standby.expected import Expected
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+def _ignore(progress: str) -> None:
+    """Nobody watches a rehearsal."""
 
 
 NO_RUN = Manifest(scenario="rehearsal", seed=0, world="live", repeat_command="")
@@ -98,7 +101,7 @@ class Rehearsal:
 
     def rehearse(self, history: Path, enough: Callable[[], bool] = lambda: False) -> Findings | None:
         """Run all queries, and then plan them for the next time. Return None if ``enough()`` became true before."""
-        (found,) = self._findings([history], silent, lambda query: [] if enough() else self._rows(query))
+        (found,) = self._findings([history], _ignore, lambda query: [] if enough() else self._rows(query))
         self._forget()
         self._each_of(list(self._described), self._plan, enough)
         return None if enough() else found
