@@ -21,9 +21,9 @@ from reference_broker.wire.fetch_responses import write_endpoints
 from reference_broker.wire.messages import encode_response
 from reference_broker.wire.primitives import Buffers, compact_string, legacy_string, uvarint
 
-Told: TypeAlias = Callable[[int, str, int], tuple[str, int]]
-"""Returns host and port that clients are told for the node with this ID, host and port."""
-Change: TypeAlias = Callable[[Any, Told], Any]
+AdvertisedAddress: TypeAlias = Callable[[int, str, int], tuple[str, int]]
+"""Returns the host and port to advertise to clients for the node with this ID, host and port."""
+Change: TypeAlias = Callable[[Any, AdvertisedAddress], Any]
 
 API_VERSIONS: Final = int(ApiKey.API_VERSIONS)
 CARRIERS: Final = {
@@ -33,29 +33,31 @@ CARRIERS: Final = {
     int(ApiKey.FETCH): 16,
     int(ApiKey.PRODUCE): 10,
 }
-"""The APIs whose answers carry addresses that clients dial, and since which version."""
+"""The APIs whose responses carry addresses that clients dial, with the first such version."""
 _TAGGED: Final = (int(ApiKey.FETCH), int(ApiKey.PRODUCE))
-"""Their addresses stand in a tagged field at the end."""
+"""Their addresses are in a tagged field at the end."""
 UNREADABLE: Final = (int(ApiKey.SHARE_FETCH), int(ApiKey.SHARE_ACKNOWLEDGE))
-"""Their answers carry addresses, too, and we have no codec. No client behind the proxy is offered them."""
+"""Their responses carry addresses, too, and we have no codec. No client behind the proxy is offered them."""
 
 
 def must_read(api_key: int, version: int) -> bool:
-    """Returns whether an answer has to be there as a whole before it goes on."""
+    """Returns whether a response must arrive whole before it is passed on."""
     since = CARRIERS.get(api_key)
     return api_key == API_VERSIONS or (since is not None and version >= since)
 
 
-def rewritten(api_key: int, version: int, correlation_id: int, raw: RawFrame, told: Told) -> RawFrame | None:
-    """Returns the answer with our addresses, which is ``raw`` itself if it has none. Returns None if it may have some
+def rewritten(
+    api_key: int, version: int, correlation_id: int, raw: RawFrame, advertised: AdvertisedAddress
+) -> RawFrame | None:
+    """Returns the response with our addresses, which is ``raw`` itself if it has none. Returns None if it may have some
     that we cannot read."""
     body: Any = raw.value()
     if body is None:
         return None
     if api_key == API_VERSIONS and int(body.error_code):
-        return raw  # It may be in version 0, whatever was asked, and offers nothing but ApiVersions.
+        return raw  # It may be in version 0, whatever was requested, and offers nothing but ApiVersions.
     change, items, node_id = _CHANGES[api_key]
-    changed = change(body, told)
+    changed = change(body, advertised)
     if changed is body:
         return raw
     old, new = getattr(body, items), getattr(changed, items)
@@ -72,8 +74,8 @@ def rewritten(api_key: int, version: int, correlation_id: int, raw: RawFrame, to
 
 
 def refuses_version(correlation_id: int) -> bytes:
-    """Returns the answer to an ApiVersions request in a version that we do not know: that of a broker which does not
-    know it either (KIP-511). The client then asks in an older one."""
+    """Returns the response to an ApiVersions request in a version that we do not know: that of a broker which does not
+    know it either (KIP-511). The client then sends an older one."""
     from kio.schema.api_versions.v4.response import ApiVersion, ApiVersionsResponse
 
     make: Any = ApiVersionsResponse
@@ -84,21 +86,21 @@ def refuses_version(correlation_id: int) -> bytes:
     return _joined(encode_response(API_VERSIONS, 0, correlation_id, body))
 
 
-def _with_nodes(body: Any, items: str, node_id: str, told: Told) -> Any:
+def _with_nodes(body: Any, items: str, node_id: str, advertised: AdvertisedAddress) -> Any:
     """Changes the addresses of the items of an array."""
     old = getattr(body, items)
-    new = [_moved(each, node_id, told) for each in old]
+    new = [_moved(each, node_id, advertised) for each in old]
     return replace(body, **{items: type(old)(new)}) if old else body
 
 
-def _moved(each: Any, node_id: str, told: Told) -> Any:
-    if not each.host or each.port <= 0:  # Nobody: an answer that tells an error.
+def _moved(each: Any, node_id: str, advertised: AdvertisedAddress) -> Any:
+    if not each.host or each.port <= 0:  # Nobody: a response with an error.
         return each
-    host, port = told(int(getattr(each, node_id)), each.host, int(each.port))
+    host, port = advertised(int(getattr(each, node_id)), each.host, int(each.port))
     return replace(each, host=host, port=port)
 
 
-def _capped(body: Any, _: Told) -> Any:
+def _capped(body: Any, _: AdvertisedAddress) -> Any:
     """Offers no version whose addresses we could not read."""
     kept = tuple(_capped_key(each) for each in body.api_keys if int(each.api_key) not in UNREADABLE)
     return replace(body, api_keys=kept) if kept != tuple(body.api_keys) else body
@@ -112,7 +114,7 @@ def _capped_key(each: Any) -> Any:
 
 
 def _nodes_in(items: str, node_id: str = "node_id") -> tuple[Change, str, str]:
-    return (lambda body, told: _with_nodes(body, items, node_id, told)), items, node_id
+    return (lambda body, advertised: _with_nodes(body, items, node_id, advertised)), items, node_id
 
 
 _CHANGES: Final[dict[int, tuple[Change, str, str]]] = {
@@ -123,7 +125,7 @@ _CHANGES: Final[dict[int, tuple[Change, str, str]]] = {
     int(ApiKey.PRODUCE): _nodes_in("node_endpoints"),
     API_VERSIONS: (_capped, "api_keys", ""),
 }
-"""How each answer changes, the array in which it does, and what that calls a node's ID."""
+"""How each response changes, the array in which it does, and what that calls a node's ID."""
 
 
 def _joined(buffers: Buffers) -> bytes:
@@ -131,7 +133,7 @@ def _joined(buffers: Buffers) -> bytes:
 
 
 Pieces: TypeAlias = Sequence[tuple[bytes, bytes]]
-"""What stands in the answer and what is to stand there, in the order in which it does."""
+"""Old and new bytes of each changed part of a response, in the order in which they occur."""
 ENDPOINTS: Final = 0
 """The tagged field of Fetch and Produce with the nodes' addresses."""
 _INT32: Final = Struct(">i")
@@ -139,8 +141,8 @@ _KEY: Final = Struct(">hhh")
 
 
 def spliced(raw: RawFrame, wanted: Any, pieces: Pieces, last_first: bool = False) -> RawFrame | None:
-    """Returns the answer with each piece replaced. With ``last_first`` the pieces are looked for from the end. Returns
-    None unless the result says what is ``wanted`` and nothing else."""
+    """Returns the response with each piece replaced. With ``last_first`` the pieces are searched from the end. Returns
+    None unless the result decodes to exactly what is ``wanted``."""
     data = bytes(raw.data)[LENGTH_BYTES:]
     at = 0
     for old, new in pieces:
@@ -154,7 +156,7 @@ def spliced(raw: RawFrame, wanted: Any, pieces: Pieces, last_first: bool = False
 
 
 def address_pieces(flexible: bool, node_id: str, old: Iterable[Any], new: Iterable[Any]) -> Pieces:
-    """A node's ID, host and port stand side by side in every answer that has them."""
+    """A node's ID, host and port are adjacent in every response that has them."""
     string = compact_string if flexible else legacy_string
 
     def written(each: Any) -> bytes:
@@ -164,7 +166,7 @@ def address_pieces(flexible: bool, node_id: str, old: Iterable[Any], new: Iterab
 
 
 def endpoint_pieces(old: Sequence[Any], new: Sequence[Any]) -> Pieces:
-    """The addresses stand in a tagged field at the end, with its size in front."""
+    """The addresses are in a tagged field at the end, with its size in front."""
     return [(write_endpoints(ENDPOINTS, old)[1:], write_endpoints(ENDPOINTS, new)[1:])]
 
 

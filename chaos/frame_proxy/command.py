@@ -29,7 +29,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a person asked for."""
+    """The options of one call."""
 
     target: str
     listen: str = "127.0.0.1:0"
@@ -88,7 +88,7 @@ def _check_ports(listen: str, port: int, nodes: int) -> None:
 def _processes_of(processes: Mapping[int, int], nodes: Sequence[Node]) -> dict[int, psutil.Process]:
     """Return the processes by node. Each knows when it started, so another one with its ID later is not taken for it.
 
-    Raises SetupError for a node that the target does not have, or a process that cannot be struck.
+    Raises SetupError for a node that the target does not have, or a process that cannot be killed.
     """
     known = {node.node_id for node in nodes}
     found = {}

@@ -30,13 +30,13 @@ HELP: Final = """crucible proxy
 GET    /rules        the rules, as JSON
 POST   /rules        adds a rule: JSON with the keys of a [[fault]] in a scenario file (docs/scenario-keys.md)
 DELETE /rules/NAME   removes a rule
-GET    /hits         what the rules have struck so far
+GET    /hits         the hits of the rules so far
 GET    /log?since=N  what passed: entries with a greater number than N, at most 1000 at once
 """
 
 
 class Control:
-    """Serves in threads of its own, and does what is asked in the proxy's loop. Raises StartError."""
+    """Serves in threads of its own, and does the work in the proxy's loop. Raises StartError."""
 
     def __init__(self, proxy: Proxy, loop: asyncio.AbstractEventLoop, host: str, port: int) -> None:
         socket = listening_socket(host, port, "--control")
@@ -99,22 +99,22 @@ def _handler(proxy: Proxy, loop: asyncio.AbstractEventLoop) -> type[BaseHTTPRequ
             if not super().parse_request():
                 return False
             if "Origin" in self.headers or not _is_local(self.headers.get("Host", "localhost")):
-                self._refuse(403, "web pages are not served; ask by the address that the proxy told")
+                self._refuse(403, "web pages are not served; use the address that the proxy printed")
                 return False
             return True
 
         def do_GET(self) -> None:
-            asked = urlsplit(self.path)
-            if asked.path == "/":
+            url_parts = urlsplit(self.path)
+            if url_parts.path == "/":
                 self._send(200, HELP.encode(), "text/plain; charset=utf-8")
-            elif asked.path == "/rules":
+            elif url_parts.path == "/rules":
                 self._json(200, in_loop(lambda: [shown_rule(rule) for rule in proxy.rules]))
-            elif asked.path == "/hits":
+            elif url_parts.path == "/hits":
                 self._json(200, [asdict(row) for row in in_loop(lambda: tuple(proxy.hits))])
-            elif asked.path == "/log":
-                self._log(parse_qs(asked.query).get("since", ["0"])[0])
+            elif url_parts.path == "/log":
+                self._log(parse_qs(url_parts.query).get("since", ["0"])[0])
             else:
-                self._refuse(404, f"there is no {asked.path}; GET / tells what there is")
+                self._refuse(404, f"there is no {url_parts.path}; GET / lists what there is")
 
         def do_POST(self) -> None:
             size = self.headers.get("Content-Length", "")
@@ -162,11 +162,11 @@ def _handler(proxy: Proxy, loop: asyncio.AbstractEventLoop) -> type[BaseHTTPRequ
             self.send_response(status)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
-            with suppress(ConnectionError):  # Whoever asked has gone.
+            with suppress(ConnectionError):  # The client has gone.
                 self.end_headers()
                 self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Tells nobody: stderr is for what goes wrong."""
+            """Logs nothing: stderr is for what goes wrong."""
 
     return Handler

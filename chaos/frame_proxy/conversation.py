@@ -1,9 +1,8 @@
 """One client's connection and the one to its node: frames are read, judged and passed on, in both directions.
 
-Answers come in the order of their requests, so the oldest request without an answer says what an answer is. A small
-frame is looked at as a whole. A large one is passed on while it arrives, unless a rule may strike it or it may carry an
-address. Where something comes that is no frame, or an answer to nothing that was asked, the rest of the connection is
-passed on as it is.
+Responses come in the order of their requests, so a response belongs to the oldest pending request. A small frame is
+read whole. A large one is passed on while it arrives, unless a rule may hit it or it may carry an address. After bytes
+that are no frame, or a response without a request, the rest of the connection is passed on as it is.
 
 Each direction stops reading while the other side takes nothing, so a connection holds at most one whole frame and some
 read-ahead in each direction.
@@ -27,9 +26,9 @@ METADATA: Final = int(ApiKey.METADATA)
 LARGE_BYTES: Final = 128 << 10
 """A larger frame is passed on while it arrives, unless it must be looked at."""
 START_BYTES: Final = 4 << 10
-"""So much of a large frame is there before its header is read."""
-MOST_ASKED: Final = 1_000
-"""A client with so many requests that have no answer is read again when there is one."""
+"""Bytes of a large frame that must have arrived before its header is read."""
+MOST_PENDING: Final = 1_000
+"""A client with this number of pending requests is read again when a response arrives."""
 
 
 class Pipe(Protocol):
@@ -43,8 +42,8 @@ class Pipe(Protocol):
     def is_closing(self) -> bool: ...
 
 
-class Asked:
-    """A request that went to the node and has no answer yet."""
+class PendingRequest:
+    """A request that was sent to the node and has no response yet."""
 
     __slots__ = ("at_us", "label", "request_bytes", "sent")
 
@@ -65,17 +64,17 @@ class Conversation:
         self._client = client
         self._node: Pipe | None = None
         self._requests = FrameCutter(front.most_frame_bytes)
-        self._answers = FrameCutter(front.most_frame_bytes)
-        self._asked: deque[Asked] = deque()
+        self._responses = FrameCutter(front.most_frame_bytes)
+        self._pending: deque[PendingRequest] = deque()
         self._passing_up = self._passing_down = 0
         """How much of a large frame is still to be passed on."""
         self._gathers_up = self._gathers_down = False
         """Whether the large frame that arrives must be whole before it goes on."""
         self._held_up = self._held_down = False
-        """Whether a rule holds a request or an answer back. All that follows waits behind it."""
+        """Whether a rule holds a request or a response back. All that follows waits behind it."""
         self._client_full = self._node_full = False
         self._resumes_up = False
-        """Whether requests had to wait for an answer that has come."""
+        """Whether requests had to wait for a response that has come."""
         self._opaque = False
         self._reads_client = self._reads_node = True
         self._update_reading()
@@ -93,7 +92,7 @@ class Conversation:
 
     def from_node(self, data: bytes) -> None:
         if not self.closed:
-            self._answers.feed(data)
+            self._responses.feed(data)
             self._pump_down()
 
     def client_full(self, is_full: bool) -> None:
@@ -105,14 +104,14 @@ class Conversation:
         self._pump_up()
 
     def end(self, why: str) -> None:
-        """Ends both connections, after what was written. Each request without an answer is told as lost."""
+        """Ends both connections, after what was written. Each pending request is logged as lost."""
         if self.closed:
             return
         self.closed = True
-        for asked in self._asked:
-            self._front.tell(self, "lost", asked.label, asked.at_us, asked.request_bytes, detail=why)
-            self._front.record_end(asked.sent, "lost")
-        self._asked.clear()
+        for pending in self._pending:
+            self._front.log_entry(self, "lost", pending.label, pending.at_us, pending.request_bytes, detail=why)
+            self._front.record_end(pending.sent, "lost")
+        self._pending.clear()
         for pipe in (self._client, self._node):
             if pipe is not None:
                 pipe.close()
@@ -133,20 +132,20 @@ class Conversation:
         self._held_up = True
 
     def release_request(self) -> None:
-        """What was held is given again by whoever held it; what waited behind it may go on."""
+        """What was held is given again by its holder; what waited behind it may go on."""
         self._held_up = False
         self._pump_up()
 
-    def hold_answer(self) -> None:
+    def hold_response(self) -> None:
         self._held_down = True
 
-    def release_answer(self, frame: Bytes) -> None:
+    def release_response(self, frame: Bytes) -> None:
         self._held_down = False
         if not self.closed:
             self._client.write(frame)
             self._pump_down()
 
-    def pump_answers(self) -> None:
+    def pump_responses(self) -> None:
         """Passes on what had to wait."""
         self._pump_down()
 
@@ -159,7 +158,7 @@ class Conversation:
         self._node.write(request.body.data)
 
     def write(self, frame: Bytes) -> None:
-        """Sends bytes to the client in place of an answer."""
+        """Sends bytes to the client in place of a response."""
         if not self.closed:
             self._client.write(frame)
 
@@ -177,7 +176,7 @@ class Conversation:
     @property
     def _waits_up(self) -> bool:
         """Whether what the client sends cannot go on now."""
-        is_far_ahead = len(self._asked) >= MOST_ASKED and not self._passing_up
+        is_far_ahead = len(self._pending) >= MOST_PENDING and not self._passing_up
         return self._node is None or self._held_up or self._node_full or is_far_ahead
 
     def _step_up(self) -> bool:
@@ -217,7 +216,7 @@ class Conversation:
         if is_unknown and self._is_quiet and self._front.source is None:
             self._client.write(refuses_version(header.correlation_id))
             at_us = self._front.now_us()
-            self._front.tell(self, "refused_version", label, at_us, len(data), detail="our codecs are older")
+            self._front.log_entry(self, "refused_version", label, at_us, len(data), detail="our codecs are older")
             return
         number = self.connection
         event = Request(number, header.correlation_id, api_key, version, header.client_id or "", raw, tag, len(data))
@@ -225,19 +224,19 @@ class Conversation:
 
     @property
     def _is_quiet(self) -> bool:
-        """Whether all that was asked is answered to the end, so that an answer of ours comes in its turn."""
-        return not (self._asked or self._passing_down or self._held_down)
+        """Whether all requests have their whole response, so that a response of ours comes in its turn."""
+        return not (self._pending or self._passing_down or self._held_down)
 
     def _went_up(self, label: Label, size: int, raw: RawFrame | None = None) -> None:
         sent = self._front.record(self.connection, label, size, raw)
-        asked = Asked(label, self._front.now_us(), size, sent)
+        pending = PendingRequest(label, self._front.now_us(), size, sent)
         if label.is_answered:
-            self._asked.append(asked)
+            self._pending.append(pending)
         else:
-            self._front.tell(self, "unanswered", label, asked.at_us, size)
+            self._front.log_entry(self, "unanswered", label, pending.at_us, size)
             self._front.record_end(sent, "unanswered")
 
-    # Answers
+    # Responses
 
     def _pump_down(self) -> None:
         while not (self.closed or self._held_down or self._client_full or self._front.held.waits):
@@ -252,7 +251,7 @@ class Conversation:
         self._update_reading()
 
     def _step_down(self) -> bool:
-        cutter = self._answers
+        cutter = self._responses
         if self._opaque or self._passing_down:
             count = cutter.arrived_bytes if self._opaque else min(self._passing_down, cutter.arrived_bytes)
             if count:
@@ -265,60 +264,62 @@ class Conversation:
         is_whole = cutter.arrived_bytes >= size
         if not is_whole and (size <= LARGE_BYTES or self._gathers_down or cutter.arrived_bytes < START_BYTES):
             return False
-        asked = self._asked_for(cutter.start(LENGTH_BYTES * 2)[LENGTH_BYTES:])
+        pending = self._pending_request(cutter.start(LENGTH_BYTES * 2)[LENGTH_BYTES:])
         if is_whole:
             self._gathers_down = False
-            self._no_longer_asked()
-            self._answered(asked, cutter.take(size))
+            self._end_pending()
+            self._forward_response(pending, cutter.take(size))
             return True
-        header = asked.label.header
+        header = pending.label.header
         error = error_of(header.api_key, header.api_version, memoryview(cutter.start(START_BYTES))[LENGTH_BYTES:])
         is_needed = self._must_read(header.api_key, header.api_version)
-        is_needed = is_needed or self._front.records(asked.label)
-        if is_needed or self._front.may_hit("reply", asked.label.tag._replace(error=error)):
+        is_needed = is_needed or self._front.records(pending.label)
+        if is_needed or self._front.may_hit("reply", pending.label.tag._replace(error=error)):
             self._gathers_down = True
             return False
-        self._no_longer_asked()
-        self._front.tell(self, "answered", asked.label, asked.at_us, asked.request_bytes, size, error)
-        self._front.record_answer(asked.sent, "answered", size, error)
+        self._end_pending()
+        self._front.log_entry(self, "answered", pending.label, pending.at_us, pending.request_bytes, size, error)
+        self._front.record_response(pending.sent, "answered", size, error)
         self._passing_down = size
         return True
 
-    def _no_longer_asked(self) -> None:
-        self._asked.popleft()
-        self._resumes_up = self._resumes_up or len(self._asked) == MOST_ASKED - 1
+    def _end_pending(self) -> None:
+        self._pending.popleft()
+        self._resumes_up = self._resumes_up or len(self._pending) == MOST_PENDING - 1
 
-    def _asked_for(self, correlation: bytes) -> Asked:
-        """Returns the request that the next answer is for. Raises NoFrameError if there is none."""
+    def _pending_request(self, correlation: bytes) -> PendingRequest:
+        """Returns the request that the next response is for. Raises NoFrameError if there is none."""
         found = int.from_bytes(correlation, "big", signed=True)
-        if not self._asked:
+        if not self._pending:
             raise NoFrameError("an answer to nothing")
-        asked = self._asked[0]
-        if len(correlation) < 4 or found != asked.label.header.correlation_id:
-            raise NoFrameError(f"an answer to request {found}, not {asked.label.header.correlation_id}")
-        return asked
+        pending = self._pending[0]
+        if len(correlation) < 4 or found != pending.label.header.correlation_id:
+            raise NoFrameError(f"an answer to request {found}, not {pending.label.header.correlation_id}")
+        return pending
 
     def _must_read(self, api_key: int, version: int) -> bool:
-        """Returns whether our addresses must go into an answer. Nodes are told each other's by whoever starts them."""
+        """Returns whether our addresses must go into a response. Nodes get each other's from their configuration."""
         return self._front.source is None and must_read(api_key, version)
 
-    def _answered(self, asked: Asked, data: Bytes) -> None:
-        header = asked.label.header
+    def _forward_response(self, pending: PendingRequest, data: Bytes) -> None:
+        header = pending.label.header
         key, version, correlation = header.api_key, header.api_version, header.correlation_id
         raw = RawFrame(data, key, version, is_request=False)
         if self._must_read(key, version):
-            moved = rewritten(key, version, correlation, raw, self._front.told)
+            moved = rewritten(key, version, correlation, raw, self._front.advertised)
             if moved is None:
-                self._front.tell(self, "addresses_unread", asked.label, asked.at_us, detail="passed on as they are")
+                self._front.log_entry(
+                    self, "addresses_unread", pending.label, pending.at_us, detail="passed on as they are"
+                )
             if key == METADATA and moved is not None:
                 self._front.learn(getattr(raw.value(), "topics", None) or ())
             raw = moved or raw
         error = error_of(key, version, memoryview(raw.data)[LENGTH_BYTES:], raw)
-        reply = Reply(self.connection, correlation, key, version, raw, asked.label.tag._replace(error=error))
+        reply = Reply(self.connection, correlation, key, version, raw, pending.label.tag._replace(error=error))
         sent = self._front.answered(reply)
         what = "struck" if sent is None else "answered"
-        self._front.tell(self, what, asked.label, asked.at_us, asked.request_bytes, len(data), error)
-        self._front.record_answer(asked.sent, what, len(data), error, raw)
+        self._front.log_entry(self, what, pending.label, pending.at_us, pending.request_bytes, len(data), error)
+        self._front.record_response(pending.sent, what, len(data), error, raw)
         if sent is not None:
             self.write(bytes_of(sent))
 
@@ -326,11 +327,11 @@ class Conversation:
 
     def _let_all_pass(self, why: str) -> None:
         self._opaque = True
-        for asked in self._asked:
-            self._front.record_end(asked.sent, "lost")
-        self._asked.clear()
+        for pending in self._pending:
+            self._front.record_end(pending.sent, "lost")
+        self._pending.clear()
         self._passing_up = self._passing_down = 0
-        self._front.tell(self, "opaque", None, self._front.now_us(), detail=f"{why}; the rest passes as it is")
+        self._front.log_entry(self, "opaque", None, self._front.now_us(), detail=f"{why}; the rest passes as it is")
         self._pump_up()
         self._pump_down()
 

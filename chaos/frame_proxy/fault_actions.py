@@ -47,7 +47,7 @@ class ProxyFaultActions:
             self._report(row)
 
     def kill(self) -> None:
-        """SIGKILL. What the node had not answered, or what struck it, is lost with its connections."""
+        """SIGKILL. All requests without a response are lost with their connections."""
         if self._process() != NO_PROCESS:
             self._signal(signal.SIGKILL)
             self._front.close()
@@ -73,7 +73,7 @@ class ProxyFaultActions:
     def lose_by_proxy(self, reply: Reply) -> None:
         conversation = self._front.conversations.get(reply.connection)
         if conversation is not None and self._last_row is not None:
-            conversation.hold_answer()
+            conversation.hold_response()
             self._front.held.hold(self._last_row, reply)
 
     def deliver_later(self, event: Event, delay_us: int) -> None:
@@ -86,8 +86,8 @@ class ProxyFaultActions:
     def reply_later(self, reply: Reply, delay_us: int) -> None:
         conversation = self._front.conversations.get(reply.connection)
         if conversation is not None:
-            conversation.hold_answer()
-            self._loop.call_later(delay_us / 1e6, conversation.release_answer, bytes_of(reply))
+            conversation.hold_response()
+            self._loop.call_later(delay_us / 1e6, conversation.release_response, bytes_of(reply))
 
     def reply_bytes(self, reply: Reply, frame: bytes) -> None:
         self._write(reply, frame)
@@ -97,7 +97,7 @@ class ProxyFaultActions:
         if conversation is not None:
             conversation.end("a rule truncated the answer")
 
-    # No rule of the proxy may ask for what follows (``rules_file``).
+    # No rule of the proxy may need what follows (``rules_file``).
 
     def power_off(self) -> None:
         raise AssertionError("a proxy has no machine to switch off")
@@ -124,7 +124,7 @@ class ProxyFaultActions:
         if isinstance(process, str):
             # The loop waits, so that nothing more of this node passes.
             words = ["sh", "-c", process]
-            with suppress(subprocess.TimeoutExpired):  # Whoever gave the command looks whether it worked.
+            with suppress(subprocess.TimeoutExpired):  # The command is the user's, and so is its result.
                 subprocess.run(
                     words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, timeout=COMMAND_LIMIT_S, check=False
                 )

@@ -23,7 +23,7 @@ from reference_broker.wire.tags import Tag
 
 LENGTH_BYTES: Final = 4
 MOST_FRAME_BYTES: Final = 100 << 20
-"""What Kafka takes unless it is told otherwise (``socket.request.max.bytes``)."""
+"""The default of Kafka's ``socket.request.max.bytes``."""
 
 Bytes: TypeAlias = bytes | memoryview
 
@@ -114,8 +114,8 @@ def label_of(frame: memoryview, raw: RawFrame | None = None) -> Label:
     """
     header, offset = read_request_header(frame)
     key, version, _, client_id = header
-    who, role = sender_of(client_id or "")
-    tag, is_answered = Tag(key, version, who, role=role), True
+    client, role = sender_of(client_id or "")
+    tag, is_answered = Tag(key, version, client, role=role), True
     if key == FETCH:
         session_id, epoch = _session(version, frame, offset, raw)
         tag = tag._replace(session_id=session_id, session_epoch=epoch)
@@ -154,8 +154,8 @@ def _acks(version: int, frame: memoryview, offset: int) -> int:
 
 
 def error_of(api_key: int, version: int, frame: memoryview, raw: RawFrame | None = None) -> int:
-    """Returns the error code of an answer itself, or 0 if it has none or cannot be read. The answer is given without
-    its length, and may be the start of one; ``raw`` is the whole answer."""
+    """Returns the error code of a response itself, or 0 if it has none or cannot be read. The response is given without
+    its length, and may be the start of one; ``raw`` is the whole response."""
     if not is_known(api_key, version):
         return 0
     offset = error_code_offset(api_key, version)

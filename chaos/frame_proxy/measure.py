@@ -33,7 +33,7 @@ CALLS = 1_000
 MIB = 1 << 20
 WAYS = ("direct", "toxiproxy", "both")
 BATCH = build([Record(0, 0, None, bytes(100_000), ())])
-Ask = Callable[[ApiKey, int, object], Any]
+Send = Callable[[ApiKey, int, object], Any]
 
 
 def main() -> None:
@@ -49,11 +49,11 @@ def main() -> None:
         connections = [stack.enter_context(_connect(each)) for each in (node.listen, link.listen, process.fronts[0])]
         ways = dict(zip(WAYS, (each.call for each in connections), strict=True))
         topic_id = _prepared(ways["direct"])
-        works: dict[str, tuple[Callable[[Ask], None], int, int]] = {
+        works: dict[str, tuple[Callable[[Send], None], int, int]] = {
             "empty fetch": (_empty, CALLS, 0),
             "produce 100 kB": (_produce, 200, len(BATCH)),
-            "fetch 1 MiB, version 12": (lambda ask: _large(ask, 12, NO_TOPIC_ID), 50, MIB),
-            "fetch 1 MiB, version 17": (lambda ask: _large(ask, 17, topic_id), 50, MIB),
+            "fetch 1 MiB, version 12": (lambda send: _large(send, 12, NO_TOPIC_ID), 50, MIB),
+            "fetch 1 MiB, version 17": (lambda send: _large(send, 17, topic_id), 50, MIB),
         }
         for name, (work, calls, size) in works.items():
             _print(name, _measured(ways, work, calls), size)
@@ -64,41 +64,41 @@ def _connect(address: str) -> Connection:
     return Connection.open(host, int(port), LIMIT_US, "measure")
 
 
-def _prepared(ask: Ask) -> bytes:
+def _prepared(send: Send) -> bytes:
     """Makes the topic, fills it with what one large fetch reads, and returns its ID."""
     topic: Any = CreatableTopic
     made = topic(name=TOPIC, num_partitions=1, replication_factor=1, assignments=(), configs=())
-    ask(ApiKey.CREATE_TOPICS, 7, bodies.create_topics_request([made], LIMIT_US // 1000))
+    send(ApiKey.CREATE_TOPICS, 7, bodies.create_topics_request([made], LIMIT_US // 1000))
     for _ in range(2 * MIB // len(BATCH)):
-        _produce(ask)
-    answer = ask(ApiKey.METADATA, 12, bodies.metadata_request((TOPIC,)))
-    return cast(bytes, answer.topics[0].topic_id.bytes)
+        _produce(send)
+    response = send(ApiKey.METADATA, 12, bodies.metadata_request((TOPIC,)))
+    return cast(bytes, response.topics[0].topic_id.bytes)
 
 
-def _empty(ask: Ask) -> None:
-    ask(ApiKey.FETCH, 17, FetchRequest(max_wait_ms=0))
+def _empty(send: Send) -> None:
+    send(ApiKey.FETCH, 17, FetchRequest(max_wait_ms=0))
 
 
-def _produce(ask: Ask) -> None:
-    ask(ApiKey.PRODUCE, 9, ProduceRequest(1, 10_000, [ProduceTopic(TOPIC, NO_TOPIC_ID, [ProducePartition(0, BATCH)])]))
+def _produce(send: Send) -> None:
+    send(ApiKey.PRODUCE, 9, ProduceRequest(1, 10_000, [ProduceTopic(TOPIC, NO_TOPIC_ID, [ProducePartition(0, BATCH)])]))
 
 
-def _large(ask: Ask, version: int, topic_id: bytes) -> None:
+def _large(send: Send, version: int, topic_id: bytes) -> None:
     name = TOPIC if version <= 12 else ""
     body = FetchRequest(max_wait_ms=0, max_bytes=MIB, topics=[FetchTopic(name, topic_id, [FetchPartition(0, 0, MIB)])])
-    answer = cast(FetchResponse, ask(ApiKey.FETCH, version, body))
-    assert len(answer.responses[0].partitions[0].records or b"") > MIB // 2
+    response = cast(FetchResponse, send(ApiKey.FETCH, version, body))
+    assert len(response.responses[0].partitions[0].records or b"") > MIB // 2
 
 
-def _measured(ways: Mapping[str, Ask], work: Callable[[Ask], None], calls: int) -> dict[str, float]:
+def _measured(ways: Mapping[str, Send], work: Callable[[Send], None], calls: int) -> dict[str, float]:
     """Returns the median time of a call in the best round, in seconds, for each way."""
     best = dict.fromkeys(ways, float("inf"))
     for _ in range(ROUNDS):
-        for way, ask in ways.items():
+        for way, send in ways.items():
             took = []
             for _ in range(calls):
                 begun = time.perf_counter()
-                work(ask)
+                work(send)
                 took.append(time.perf_counter() - begun)
             best[way] = min(best[way], median(took))
     return best

@@ -49,7 +49,7 @@ class ProxyServices(Protocol):
     most_frame_bytes: int
 
     def now_us(self) -> int: ...
-    def told(self, node_id: int, host: str, port: int) -> tuple[str, int]: ...
+    def advertised(self, node_id: int, host: str, port: int) -> tuple[str, int]: ...
     def next_connection(self) -> int: ...
     def learn(self, topics: Iterable[Any]) -> None: ...
     def role_of(self, node: int) -> str: ...
@@ -65,8 +65,8 @@ class Address:
 
 
 class NodeFront:
-    """``node`` is the node's ID. Whoever connects to this front reaches the node at ``upstream``: clients or, with a
-    ``source``, the node with that ID."""
+    """``node`` is the node's ID. Clients or, with a ``source``, the node with that ID connect to
+    this front and reach the node at ``upstream``."""
 
     def __init__(
         self, services: ProxyServices, node: int, upstream: Address, hit_counter: HitCounter, source: int | None = None
@@ -75,7 +75,7 @@ class NodeFront:
         self.upstream = upstream
         self.source = source
         self.most_frame_bytes = services.most_frame_bytes
-        self.told = services.told
+        self.advertised = services.advertised
         self.learn = services.learn
         self.now_us = services.now_us
         self.conversations: dict[int, Conversation] = {}
@@ -89,11 +89,11 @@ class NodeFront:
     def _send_held(self, reply: Reply) -> None:
         conversation = self.conversations.get(reply.connection)
         if conversation is not None:
-            conversation.release_answer(bytes_of(reply))
+            conversation.release_response(bytes_of(reply))
 
     def _pump_all(self) -> None:
         for conversation in list(self.conversations.values()):
-            conversation.pump_answers()
+            conversation.pump_responses()
 
     def take_actions(
         self, actions: FaultActions, random: Random, requester_actions: FaultActions | None = None
@@ -134,12 +134,12 @@ class NodeFront:
 
     def not_reached(self, failure: Exception) -> str:
         """Complains once until the node is reached again."""
-        told = str(failure) or "no answer in time"
+        reason = str(failure) or "no answer in time"
         if self._is_reached:
             self._is_reached = False
             shown = f"{self.upstream.host}:{self.upstream.port}"
-            self._services.complain(f"node {self.node} cannot be reached at {shown}: {told}")
-        return f"the node cannot be reached: {told}"
+            self._services.complain(f"node {self.node} cannot be reached at {shown}: {reason}")
+        return f"the node cannot be reached: {reason}"
 
     def ended(self, conversation: Conversation) -> None:
         self.conversations.pop(conversation.connection, None)
@@ -148,7 +148,7 @@ class NodeFront:
         self.held.closed(conversation.connection)
 
     def lingers(self, pipe: Pipe) -> None:
-        """Sees to it that a connection ends, even if nobody reads what was written."""
+        """Ends a connection in the end, even if the peer never reads what was written."""
         self._services.later(LINGER_S, pipe.abort)
 
     def close(self) -> None:
@@ -192,7 +192,7 @@ class NodeFront:
                 self._do(each)
 
     def late(self, event: Event) -> None:
-        """Takes an event that a rule has put off."""
+        """Takes an event that a rule has delayed."""
         self._moment()
         if not isinstance(event, Request):
             self._do(event)
@@ -233,14 +233,14 @@ class NodeFront:
     # What is recorded
 
     def records(self, label: Label) -> bool:
-        """Returns whether a request and its answer must be there as a whole, to be recorded."""
+        """Returns whether a request and its response must arrive whole, to be recorded."""
         return self._services.recorder is not None and reads_lines(label)
 
     def record(self, connection: int, label: Label, size: int, raw: RawFrame | None = None) -> Sent | None:
         recorder = self._services.recorder
         return None if recorder is None else recorder.sent(self.node, self.source, connection, label, size, raw)
 
-    def record_answer(self, sent: Sent | None, what: str, size: int, error: int, raw: RawFrame | None = None) -> None:
+    def record_response(self, sent: Sent | None, what: str, size: int, error: int, raw: RawFrame | None = None) -> None:
         if sent is not None and self._services.recorder is not None:
             self._services.recorder.answered(sent, what, size, error, raw)
 
@@ -248,7 +248,7 @@ class NodeFront:
         if sent is not None and self._services.recorder is not None:
             self._services.recorder.not_answered(sent, what)
 
-    def tell(
+    def log_entry(
         self,
         conversation: Conversation,
         what: str,
@@ -305,7 +305,7 @@ class ClientSide(asyncio.Protocol):
             await self._front.dial(lambda: NodeSide(conversation))
         except (OSError, TimeoutError) as failure:
             why = self._front.not_reached(failure)
-            self._front.tell(conversation, "not_reached", None, self._front.now_us(), detail=why)
+            self._front.log_entry(conversation, "not_reached", None, self._front.now_us(), detail=why)
             conversation.discard()
 
     def data_received(self, data: bytes) -> None:
@@ -365,7 +365,7 @@ class RequesterFaults:
         return self.book.may_hit(AT_THE_REQUESTER, partial(matches_peer_reply, tag=tag, peer=self._peer))
 
     def answered(self, reply: Reply) -> Reply | None:
-        """Returns what goes to the requester now. With None, ``FaultActions`` has got what becomes of the reply."""
+        """Returns what goes to the requester now, or None if ``FaultActions`` has taken the reply over."""
         peer, matches = node_name(self._peer), partial(matches_peer_reply, tag=reply.tag, peer=self._peer)
         for rule, hit in self.book.hits(AT_THE_REQUESTER, peer, matches):
             self.book.report(rule, hit, reply.tag, f"from {peer}")
@@ -378,7 +378,7 @@ class RequesterFaults:
 
 
 class Phantom(asyncio.Protocol):
-    """A connection of its own for one request that a rule sends. Nobody but the rule answered the answer."""
+    """A connection of its own for one request that a rule sends. Only the rule gets the response."""
 
     def __init__(self, front: "NodeFront", request: Request, label: Label) -> None:
         self._front = front
@@ -413,7 +413,7 @@ class Phantom(asyncio.Protocol):
             self.end()
             return
         if size is not None and self._reader.arrived_bytes >= size:
-            self._answered(self._reader.take(size))
+            self._take_response(self._reader.take(size))
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._front.record_end(self._sent, "lost")
@@ -425,11 +425,11 @@ class Phantom(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
-    def _answered(self, frame: Bytes) -> None:
+    def _take_response(self, frame: Bytes) -> None:
         header = self._label.header
         raw = RawFrame(frame, header.api_key, header.api_version, is_request=False)
         error = error_of(header.api_key, header.api_version, memoryview(frame)[LENGTH_BYTES:], raw)
-        self._front.record_answer(self._sent, "answered", len(frame), error, raw)
+        self._front.record_response(self._sent, "answered", len(frame), error, raw)
         self._sent = None
         self._over(self._reply(raw, error))
 

@@ -36,11 +36,11 @@ LOOK_EVERY_S = 0.05
 
 
 class Spec(msgspec.Struct):
-    """``nodes`` hold ID, and host and port as clients are told. Rules know a node by its place in this list, from 0 on.
-    ``dial``, ``frames``, ``topic`` and ``roles_are_told`` are as in ProxyPlan. ``pairs`` are the links between nodes.
-    The rules are those of the ``scenario`` for the ``seed``. Those with a link and those at other nodes' answers are
-    played on the pairs, all others before the nodes. Our own nodes strike at the answers of others themselves. Empty
-    means none."""
+    """``nodes`` hold ID, and host and port as advertised to clients. Rules know a node by its place in this list, from
+    0 on. ``dial``, ``frames``, ``topic`` and ``roles_are_reported`` are as in ProxyPlan. ``pairs`` are the links
+    between nodes. The rules are those of the ``scenario`` for the ``seed``. Those with a link and those at other nodes'
+    responses are played on the pairs, all others before the nodes. Our own nodes play faults at the responses of others
+    themselves. Empty means none."""
 
     nodes: list[tuple[int, str, int]] = []
     dial: dict[str, str] = {}
@@ -52,7 +52,7 @@ class Spec(msgspec.Struct):
     topic: str = ""
     external_faults: list[str] | None = None
     """The names of the faults that are played in front of a target. None in front of our own nodes."""
-    roles_are_told: bool = False
+    roles_are_reported: bool = False
     processes: dict[int, int | str] = {}
     """As in ProxyPlan. The order ``processes`` names those of nodes that were started again."""
 
@@ -69,12 +69,12 @@ class ProxyProcess(Child):
     ) -> None:
         self._hit = hit
         self._lost = lost
-        self._told = threading.Event()
+        self._is_ready = threading.Event()
         self.fronts: list[str] = []
         words = [sys.executable, "-m", "chaos.frame_proxy.process", msgspec.json.encode(spec).decode()]
         super().__init__("the frame proxy", words, log, on_line=self._take)
         deadline = time.monotonic() + READY_LIMIT_S
-        while not self._told.wait(LOOK_EVERY_S):
+        while not self._is_ready.wait(LOOK_EVERY_S):
             if self.exit_status is not None or time.monotonic() > deadline:
                 self.terminate()
                 raise self.death(" before it was ready")
@@ -82,7 +82,7 @@ class ProxyProcess(Child):
     def _take(self, line: dict[str, Any]) -> None:
         if READY in line:
             self.fronts = line[READY]
-            self._told.set()
+            self._is_ready.set()
         if FAULT in line:
             self._hit(FaultRow(*line[FAULT]))
         if LOST_BY_PROXY in line:
@@ -90,7 +90,7 @@ class ProxyProcess(Child):
 
 
 def frame_rules(spec: Spec) -> Sequence[Rule]:
-    """Returns the rules of the scenario that strike frames where this proxy stands. The numbers that they leave to
+    """Returns the rules of the scenario that hit frames at this proxy. The numbers that they leave to
     chance are those that nodes and the simulator draw."""
     if not spec.scenario:
         return ()
@@ -123,15 +123,17 @@ async def _serve(spec: Spec) -> None:
         frames=Path(spec.frames) if spec.frames else None,
         seed=spec.seed,
         topic=spec.topic,
-        roles_are_told=spec.roles_are_told,
+        roles_are_reported=spec.roles_are_reported,
         origin_us=spec.origin_us,
         processes=spec.processes,
         behind_toxiproxy=True,
     )
     proxy = Proxy(
-        plan, lambda row: _tell({FAULT: list(row.values())}), lambda node, lost: _tell({LOST_BY_PROXY: [node, lost]})
+        plan,
+        lambda row: _write_line({FAULT: list(row.values())}),
+        lambda node, lost: _write_line({LOST_BY_PROXY: [node, lost]}),
     )
-    proxy.load_from(2**62)  # Nothing strikes before the load.
+    proxy.load_from(2**62)  # No rule hits before the load.
 
     def listen() -> None:
         for line in sys.stdin:
@@ -140,7 +142,7 @@ async def _serve(spec: Spec) -> None:
 
     try:
         nodes = [Node(*each, number=number) for number, each in enumerate(spec.nodes)]
-        _tell({READY: proxy.start(nodes, spec.pairs)})
+        _write_line({READY: proxy.start(nodes, spec.pairs)})
         threading.Thread(target=listen, name="orders", daemon=True).start()
         await ending.wait()
     finally:
@@ -161,7 +163,7 @@ def _obey(proxy: Proxy, order: Mapping[str, Any]) -> None:
         proxy.disarm()
 
 
-def _tell(line: object) -> None:
+def _write_line(line: object) -> None:
     """Writes at once and past all buffers, so that the evidence is out before what it is about."""
     os.write(1, msgspec.json.encode(line) + b"\n")
 

@@ -1,4 +1,4 @@
-"""The proxy: one front for each node of the target, the rules of all, and what they struck."""
+"""The proxy: one front for each node of the target, the rules of all, and their hits."""
 
 import asyncio
 import sys
@@ -26,12 +26,13 @@ from scenarios.vocabulary import NODE_ROLES, PARTITION_ROLES
 FLUSH_EVERY_S: Final = 0.5
 KEPT_HITS: Final = 100_000
 MOST_FRONTS: Final = 1_000
-"""So many nodes and links, and no more, have a listener. Kafka's largest clusters have fewer nodes."""
+"""The most nodes and links that have a listener. Kafka's largest clusters have fewer nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """``host`` and ``port`` are what the node tells clients. ``number`` is what rules call it, if not by its ID."""
+    """``host`` and ``port`` are what the node advertises to clients. ``number`` is what rules call it, if not by its
+    ID."""
 
     node_id: int
     host: str
@@ -54,12 +55,11 @@ class ProxyPlan:
     """``host`` is where the proxy listens. The front of the first node has ``port``, the next one has the port above
     it, and so on; 0 means free ports.
 
-    ``dial`` says what to dial instead of an address that a node tells, both HOST:PORT. ``processes`` are the processes
-    of nodes (``fault_actions.ProxyFaultActions``). ``is_alive`` says of a node whether its process still runs.
-    ``topic`` is that to whose first partition ``partition_leader`` and ``partition_follower`` belong; empty means none.
-    With ``roles_are_told`` all roles come by ``take_role``, and none from Metadata. ``frames`` is the folder for what
-    is recorded for the judge of a run. ``origin_us`` is what times count from, on the monotonic clock.
-    """
+    ``dial`` says what to dial instead of an address that a node advertises, both HOST:PORT. ``processes`` are the
+    processes of nodes (``fault_actions.ProxyFaultActions``). ``is_alive`` returns whether the process of a node still
+    runs. ``topic`` is that to whose first partition ``partition_leader`` and ``partition_follower`` belong; empty means
+    none. With ``roles_are_reported`` all roles come by ``take_role``, and none from Metadata. ``frames`` is the folder
+    for what is recorded for the judge of a run. ``origin_us`` is what times count from, on the monotonic clock."""
 
     host: str = "127.0.0.1"
     port: int = 0
@@ -69,7 +69,7 @@ class ProxyPlan:
     is_alive: Callable[[int], bool] = lambda _: True
     log: Path | None = None
     topic: str = ""
-    roles_are_told: bool = False
+    roles_are_reported: bool = False
     frames: Path | None = None
     seed: int = 1
     origin_us: int | None = None
@@ -78,12 +78,12 @@ class ProxyPlan:
 
 
 class Proxy:
-    """Lives in one event loop, and is called only there. ``heard`` gets each hit, before its action."""
+    """Lives in one event loop, and is called only there. ``on_hit`` gets each hit, before its action."""
 
     def __init__(
         self,
         plan: ProxyPlan,
-        heard: Callable[[FaultRow], None] = lambda _: None,
+        on_hit: Callable[[FaultRow], None] = lambda _: None,
         lost: Callable[[int, LostKeys], None] = lambda *_: None,
     ) -> None:
         self._lost = lost
@@ -92,7 +92,7 @@ class Proxy:
         self.most_frame_bytes = plan.most_frame_bytes
         self.hits: list[FaultRow] = []
         self._plan = plan
-        self._heard = heard
+        self._on_hit = on_hit
         self._origin_us = time.monotonic_ns() // 1000 if plan.origin_us is None else plan.origin_us
         self._loop = asyncio.get_running_loop()
         self._rules: dict[str, Rule] = {}
@@ -104,7 +104,7 @@ class Proxy:
         self._is_full = False
         self._actions: list[ProxyFaultActions] = []
         self._processes = dict(plan.processes)
-        self._told: dict[tuple[int, str, int], tuple[str, int]] = {}
+        self._advertised: dict[tuple[int, str, int], tuple[str, int]] = {}
         self._servers: set[asyncio.Task[asyncio.Server]] = set()
         self._last_connection = 0
         self._load_from_us = 0
@@ -121,10 +121,10 @@ class Proxy:
         self._last_connection += 1
         return self._last_connection
 
-    def told(self, node_id: int, host: str, port: int) -> tuple[str, int]:
-        """Returns what clients are told for a node's address. A node that nobody has met gets a front now. Beyond
+    def advertised(self, node_id: int, host: str, port: int) -> tuple[str, int]:
+        """Returns the address to advertise to clients for a node's address. A node that is new gets a front now. Beyond
         MOST_FRONTS, or without a free port, its own address stays."""
-        known = self._told.get((node_id, host, port))
+        known = self._advertised.get((node_id, host, port))
         if known is not None:
             return known
         wrong = f"there are {MOST_FRONTS} already" if len(self._fronts) >= MOST_FRONTS else ""
@@ -139,8 +139,8 @@ class Proxy:
         return host, port
 
     def learn(self, topics: Iterable[Any]) -> None:
-        """Takes from an answer to Metadata who leads and who follows the first partition of the plan's topic."""
-        if self._plan.roles_are_told:
+        """Takes from a Metadata response the leader and the followers of the first partition of the plan's topic."""
+        if self._plan.roles_are_reported:
             return
         for topic in topics:
             if self._plan.topic and topic.name == self._plan.topic:
@@ -154,7 +154,7 @@ class Proxy:
             self._roles[number] = "partition_leader" if node_id == leader else follows
 
     def role_of(self, node: int) -> str:
-        """Returns what the node is (``chaos.interceptor.roles.role_of``), as far as somebody has told."""
+        """Returns what the node is (``chaos.interceptor.roles.role_of``), as far as it is known."""
         return self._roles.get(node, "")
 
     def complain(self, sentence: str) -> None:
@@ -179,13 +179,13 @@ class Proxy:
         StartError, ScenarioError."""
         if self._plan.frames is not None:
             self.recorder = FrameRecorder(self._plan.frames, len(nodes), self.now_us)
-        told = [
+        addresses = [
             self._open(node, self._plan.port + number if self._plan.port else 0) for number, node in enumerate(nodes)
         ]
-        told += [self._stand_between(pair) for pair in pairs]
+        addresses += [self._stand_between(pair) for pair in pairs]
         for rule in self._plan.rules:
             self.add(rule)
-        return [shown_address(*each) for each in told]
+        return [shown_address(*each) for each in addresses]
 
     def close(self) -> None:
         self._flushes.cancel()
@@ -207,9 +207,9 @@ class Proxy:
         host, _, dialled = upstream.rpartition(":") if upstream else (node.host, "", str(node.port))
         number = self._numbers.setdefault(node.node_id, node.node_id if node.number is None else node.number)
         front = NodeFront(self, number, Address(host.strip("[]"), int(dialled)), self._hit_counter)
-        told = self._serve(front, self._plan.host, port, "--listen", f"interceptor-{number}-0")
-        self._told[node.node_id, node.host, node.port] = told
-        return told
+        address = self._serve(front, self._plan.host, port, "--listen", f"interceptor-{number}-0")
+        self._advertised[node.node_id, node.host, node.port] = address
+        return address
 
     def _stand_between(self, pair: Pair) -> tuple[str, int]:
         upstream = Address(*parse_address(pair.upstream, "a link's target"))
@@ -245,7 +245,7 @@ class Proxy:
     def _report(self, row: FaultRow) -> None:
         if len(self.hits) < KEPT_HITS:
             self.hits.append(row)
-        self._heard(row)
+        self._on_hit(row)
 
     def _missed(self, row: FaultRow) -> None:
         self.complain(
@@ -272,7 +272,7 @@ class Proxy:
     def add(self, fault: Fault) -> None:
         """Raises ScenarioError for a rule that cannot be played here, or whose name is taken."""
         nodes = {front.node: self._processes.get(front.node, NO_PROCESS) for front in self._fronts}
-        known = NODE_ROLES if self._plan.roles_are_told else PARTITION_ROLES if self._plan.topic else ()
+        known = NODE_ROLES if self._plan.roles_are_reported else PARTITION_ROLES if self._plan.topic else ()
         has_links = any(front.source is not None for front in self._fronts)
         wrong = why_not(fault, nodes, has_links, known, self._plan.behind_toxiproxy)
         if fault.name in self._rules:

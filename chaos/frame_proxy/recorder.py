@@ -53,24 +53,24 @@ class FrameRecorder:
         self, node: int, source: int | None, connection: int, label: Label, size: int, raw: RawFrame | None
     ) -> Sent:
         """Takes a request when it goes to the node. ``raw`` is there if it is whole."""
-        who = NOBODY if source is None else source
-        sent = Sent(self._next(), self._now_us(), node, who, connection, label, size)
+        sender = NOBODY if source is None else source
+        sent = Sent(self._next(), self._now_us(), node, sender, connection, label, size)
         body = raw.value() if raw is not None and reads_lines(label) else None
         if isinstance(body, FetchRequest):
-            self._write(self._lines, _asked(sent, body))
+            self._write(self._lines, _request_lines(sent, body))
         return sent
 
     def answered(self, sent: Sent, what: str, size: int, error: int, raw: RawFrame | None) -> None:
-        """Takes a node's answer. ``what`` is ``answered`` or ``struck``; then a rule has taken it."""
+        """Takes a node's response. ``what`` is ``answered``, or ``struck`` if a rule has taken it."""
         seq, session, throttle_ms = self._next(), 0, 0
         body = raw.value() if raw is not None and reads_lines(sent.label) else None
         if isinstance(body, FetchResponse):
             session, throttle_ms = body.session_id, body.throttle_time_ms
-            self._write(self._lines, _told(sent, body))
+            self._write(self._lines, _response_lines(sent, body))
         self._row(sent, what, seq, error, session, throttle_ms, size)
 
     def not_answered(self, sent: Sent, what: str) -> None:
-        """Takes a request that gets no answer (acks=0), or whose connection ended first."""
+        """Takes a request that gets no response (acks=0), or whose connection ended first."""
         self._row(sent, what, NOBODY)
 
     def flush(self) -> None:
@@ -120,12 +120,12 @@ class FrameRecorder:
 
 
 def reads_lines(label: Label) -> bool:
-    """Returns whether the partitions of a request and of its answer are recorded: those of fetches with sessions."""
+    """Returns whether the partitions of a request and of its response are recorded: those of fetches with sessions."""
     key, version, *_ = label.header
     return key == FETCH and SESSIONS_SINCE <= version < DRAFTS_SINCE
 
 
-def _asked(sent: Sent, body: FetchRequest) -> Iterator[FrameLineRow]:
+def _request_lines(sent: Sent, body: FetchRequest) -> Iterator[FrameLineRow]:
     for topic in body.topics:
         name = _name(sent, topic)
         for each in topic.partitions:
@@ -135,7 +135,7 @@ def _asked(sent: Sent, body: FetchRequest) -> Iterator[FrameLineRow]:
             yield FrameLineRow(sent.seq, sent.node, "forgotten", _name(sent, gone), partition)
 
 
-def _told(sent: Sent, body: FetchResponse) -> Iterator[FrameLineRow]:
+def _response_lines(sent: Sent, body: FetchResponse) -> Iterator[FrameLineRow]:
     for topic in body.responses:
         name = _name(sent, topic)
         for each in topic.partitions:
@@ -160,17 +160,16 @@ def _name(sent: Sent, topic: Any) -> str:
 
 
 KEPT: Final = 10_000
-"""So many of the newest entries can be asked for. A log file has all of them."""
+"""The number of newest entries that can be read. A log file has all of them."""
 AT_ONCE: Final = 1_000
 
 
 class Entry(msgspec.Struct, omit_defaults=True):
     """``number`` counts all entries from 1 on. ``at_us`` is when the request came, since the proxy's start.
 
-    ``what`` is ``answered``, ``unanswered`` (a produce request with acks=0), ``struck`` (a rule has taken the answer),
-    ``lost`` (the connection ended first), or the name of something else that happened; ``detail`` says more then.
-    ``took_us`` is the time from the request to the node's answer.
-    """
+    ``what`` is ``answered``, ``unanswered`` (a produce request with acks=0), ``struck`` (a rule has taken the
+    response), ``lost`` (the connection ended first), or the name of something else that happened; ``detail`` says more
+    then. ``took_us`` is the time from the request to the node's response."""
 
     number: int
     at_us: int

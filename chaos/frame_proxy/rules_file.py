@@ -13,7 +13,7 @@ from scenarios.vocabulary import CONNECTION_ROLES, PARTITION_ROLES
 
 PLACES = ("request", "reply")
 BETWEEN_NODES = (*PLACES, AT_THE_REQUESTER)
-"""Where a proxy on links between nodes can strike."""
+"""Where a proxy on links between nodes can play faults."""
 NEED_A_PROCESS = ("node_killed", "node_paused")
 INSIDE_ONLY = {
     "request_damaged": "what a node makes of damaged bytes is known only inside the node",
@@ -22,7 +22,7 @@ INSIDE_ONLY = {
     "clock_stepped": "there is no clock to step",
 }
 """Kinds that a proxy cannot do, with the reason."""
-ONLY_NODES_ASK = frozenset(
+ONLY_NODES_SEND = frozenset(
     {
         ApiKey.LEADER_AND_ISR,
         ApiKey.STOP_REPLICA,
@@ -36,7 +36,7 @@ ONLY_NODES_ASK = frozenset(
         ApiKey.BROKER_HEARTBEAT,
     }
 )
-"""Clients do not ask for these APIs."""
+"""Clients do not send these requests."""
 
 
 def read_rules(path: Path) -> tuple[Fault, ...]:
@@ -68,8 +68,8 @@ def why_not(
     behind_toxiproxy: bool = False,
 ) -> str:
     """Returns why a proxy cannot play the fault, or nothing. ``nodes`` are the node IDs with their processes
-    (``fault_actions.ProxyFaultActions``), 0 for none. ``has_links`` says that it stands on links between nodes, too,
-    and is told the roles of their ends. ``roles`` are those of nodes that it knows."""
+    (``fault_actions.ProxyFaultActions``), 0 for none. ``has_links`` says that it is on links between nodes, too,
+    and gets the roles of their ends. ``roles`` are those of nodes that it knows."""
     if fault.on not in (BETWEEN_NODES if has_links else PLACES):
         place = f"on = {fault.on!r}" if fault.on else "a time (at_s)"
         return f"{place} needs what a proxy does not see; it knows on = 'request' and on = 'reply'"
@@ -88,23 +88,23 @@ def why_not(
         return (
             f"match.role is {fault.match.role!r}; a proxy does not know what role a node has{_hint(fault.match.role)}"
         )
-    if fault.match.role == "peer" or fault.match.from_node is not None or fault.match.api in ONLY_NODES_ASK:
+    if fault.match.role == "peer" or fault.match.from_node is not None or fault.match.api in ONLY_NODES_SEND:
         return "other nodes do not come through the proxy, only clients do; a link says where nodes are struck"
     if isinstance(fault.node, str) and fault.node not in ("any", *known_roles):
-        told = f"node is {fault.node!r}; a proxy does not know what role a node has: give a node's number or 'any'"
-        return told + _hint(fault.node)
+        refusal = f"node is {fault.node!r}; a proxy does not know what role a node has: give a node's number or 'any'"
+        return refusal + _hint(fault.node)
     known = ", ".join(map(str, sorted(nodes)))
     if isinstance(fault.node, int) and fault.node not in nodes:
         return f"node {fault.node} is not among the target's: {known}; give one of them or 'any'"
-    struck = nodes.values() if isinstance(fault.node, str) else (nodes[fault.node],)
-    if fault.kind in NEED_A_PROCESS and not all(struck):
+    processes = nodes.values() if isinstance(fault.node, str) else (nodes[fault.node],)
+    if fault.kind in NEED_A_PROCESS and not all(processes):
         return f"{fault.kind} needs the node's process: give --process NODE=PID"
-    if fault.kind == "node_paused" and any(isinstance(each, str) for each in struck):
+    if fault.kind == "node_paused" and any(isinstance(each, str) for each in processes):
         return "node_paused at a state needs a process that we started, and no shell command"
     return ""
 
 
 def _hint(role: str) -> str:
-    """Who leads a partition stands in Metadata. Which node is the active controller does not: with KRaft, Kafka names
-    any node there."""
+    """Metadata names the leader of a partition, but not the active controller: with KRaft, Kafka names any node
+    there."""
     return ", or --topic, whose first partition is meant" if role in PARTITION_ROLES else ""

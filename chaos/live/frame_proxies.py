@@ -89,7 +89,7 @@ class ExternalFrames(Frames):
     """In front of each node of a target.
 
     ``way`` is the way to the target's ``nodes`` through Toxiproxy, and then ``self.way`` that through the frame proxy,
-    too. ``processes`` are those of nodes (``chaos.frame_proxy.fault_actions``). With ``roles_are_told``, ``role``
+    too. ``processes`` are those of nodes (``chaos.frame_proxy.fault_actions``). With ``roles_are_reported``, ``role``
     is called.
     """
 
@@ -102,7 +102,7 @@ class ExternalFrames(Frames):
         folder: RunFolder,
         seed: int,
         origin_us: int,
-        roles_are_told: bool,
+        roles_are_reported: bool,
         links: Links,
     ) -> None:
         spec = Spec(
@@ -114,7 +114,7 @@ class ExternalFrames(Frames):
             frames=str(folder.spools),
             topic=way.topic_prefix + scenario.load.hot.name,
             external_faults=names_of(scenario),
-            roles_are_told=roles_are_told,
+            roles_are_reported=roles_are_reported,
             processes=dict(processes),
         )
         super().__init__(spec, folder.logs / "frame-proxy.log")

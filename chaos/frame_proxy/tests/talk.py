@@ -66,7 +66,7 @@ class Later:
 
 
 class ProxyServices:
-    """Implements ProxyServices. Node n is told to clients as ``proxy``, SHOWN_PORT + n."""
+    """Implements ProxyServices. Node n is advertised to clients as ``proxy``, SHOWN_PORT + n."""
 
     def __init__(self, most_frame_bytes: int = MOST_FRAME_BYTES) -> None:
         self.log = RequestLog()
@@ -79,7 +79,7 @@ class ProxyServices:
     def now_us(self) -> int:
         return 0
 
-    def told(self, node_id: int, host: str, port: int) -> tuple[str, int]:  # noqa: ARG002
+    def advertised(self, node_id: int, host: str, port: int) -> tuple[str, int]:  # noqa: ARG002
         return "proxy", SHOWN_PORT + node_id
 
     def next_connection(self) -> int:
@@ -129,5 +129,5 @@ class Talk:
         return self.services.log.since(0)
 
     @property
-    def told(self) -> list[str]:
+    def logged(self) -> list[str]:
         return [entry.what for entry in self.entries]

@@ -1,4 +1,4 @@
-"""Clients are told the proxy's addresses: golden answers of each API that carries one, in each version of it."""
+"""Clients get the proxy's addresses: golden responses of each API that carries one, in each version of it."""
 
 from datetime import timedelta
 from typing import Any
@@ -58,7 +58,7 @@ CARRIERS = [
 ]
 
 
-def asked(talk: Talk, api: int, version: int) -> None:
+def send_request(talk: Talk, api: int, version: int) -> None:
     flexible = b"\0" if VERSIONS[api][2] <= version else b""
     head = b"".join(number.to_bytes(2, "big") for number in (api, version))
     body = head + (5).to_bytes(4, "big") + (1).to_bytes(2, "big") + b"c" + flexible + b"\0\0\x01" + bytes(20)
@@ -72,14 +72,14 @@ def frame(api: int, version: int, body: object) -> bytes:
 @pytest.mark.parametrize(("api", "version", "body"), CARRIERS)
 def test_an_address_becomes_the_proxys(api: int, version: int, body: Any) -> None:
     talk = Talk().connect()
-    asked(talk, api, version)
+    send_request(talk, api, version)
     talk.conversation.from_node(frame(api, version, body("broker.example", 9092)))
     assert talk.client.got == frame(api, version, body("proxy", SHOWN_PORT + 2))
 
 
 def test_an_answer_of_nobody_stays() -> None:
     talk = Talk().connect()
-    asked(talk, ApiKey.FIND_COORDINATOR, 6)
+    send_request(talk, ApiKey.FIND_COORDINATOR, 6)
     nobody = frame(ApiKey.FIND_COORDINATOR, 6, coordinator("", -1))
     talk.conversation.from_node(nobody)
     assert talk.client.got == nobody
@@ -87,11 +87,11 @@ def test_an_answer_of_nobody_stays() -> None:
 
 def test_an_answer_that_may_carry_an_address_and_cannot_be_read_passes_with_one_line() -> None:
     talk = Talk().connect()
-    asked(talk, ApiKey.METADATA, 14)
+    send_request(talk, ApiKey.METADATA, 14)
     unread = b"\0\0\0\x08\0\0\0\x05what"
     talk.conversation.from_node(unread)
     assert talk.client.got == unread
-    assert talk.told == ["addresses_unread", "answered"]
+    assert talk.logged == ["addresses_unread", "answered"]
 
 
 def versions(*offered: tuple[int, int]) -> object:
@@ -103,7 +103,7 @@ def versions(*offered: tuple[int, int]) -> object:
 def test_what_carries_addresses_is_offered_only_as_far_as_it_can_be_read(version: int) -> None:
     offered = versions((ApiKey.METADATA, 20), (ApiKey.HEARTBEAT, 20), (ApiKey.FETCH, 12), (ApiKey.SHARE_FETCH, 1))
     talk = Talk().connect()
-    asked(talk, ApiKey.API_VERSIONS, version)
+    send_request(talk, ApiKey.API_VERSIONS, version)
     talk.conversation.from_node(frame(ApiKey.API_VERSIONS, version, offered))
     _, seen = decode_response(ApiKey.API_VERSIONS, version, memoryview(talk.client.got)[4:])
     found = {int(each.api_key): int(each.max_version) for each in seen.api_keys}  # type: ignore[attr-defined]
@@ -112,7 +112,7 @@ def test_what_carries_addresses_is_offered_only_as_far_as_it_can_be_read(version
 
 def test_an_offer_that_can_be_read_passes_as_it_is() -> None:
     talk = Talk().connect()
-    asked(talk, ApiKey.API_VERSIONS, 4)
+    send_request(talk, ApiKey.API_VERSIONS, 4)
     offered = frame(ApiKey.API_VERSIONS, 4, versions((ApiKey.METADATA, 13), (999, 7)))
     talk.conversation.from_node(offered)
     assert talk.client.got == offered
@@ -120,12 +120,12 @@ def test_an_offer_that_can_be_read_passes_as_it_is() -> None:
 
 def test_api_versions_of_an_unknown_version_is_answered_as_an_older_broker_does() -> None:
     talk = Talk().connect()
-    asked(talk, ApiKey.API_VERSIONS, 9)
+    send_request(talk, ApiKey.API_VERSIONS, 9)
     correlation, seen = decode_response(ApiKey.API_VERSIONS, 0, memoryview(talk.client.got)[4:])
     body: Any = seen
     assert (correlation, body.error_code, talk.node.got) == (5, ErrorCode.unsupported_version, b"")
     assert [(int(each.api_key), int(each.max_version)) for each in body.api_keys] == [(ApiKey.API_VERSIONS, 4)]
-    asked(talk, ApiKey.API_VERSIONS, 4)
+    send_request(talk, ApiKey.API_VERSIONS, 4)
     assert talk.node.got
 
 
@@ -141,7 +141,7 @@ AT_THE_END = [
 
 
 def newer(known: bytes, tags_before: int) -> bytes:
-    """The answer of a newer broker, with one more tagged field at the end of the answer. ``tags_before`` is the size of
+    """The response of a newer broker, with one more tagged field at the end. ``tags_before`` is the size of
     the tag buffer there, whose first byte is the number of tags."""
     at = len(known) - tags_before
     data = known[4:at] + bytes((known[at] + 1,)) + known[at + 1 :] + UNKNOWN_TAG
@@ -149,7 +149,7 @@ def newer(known: bytes, tags_before: int) -> bytes:
 
 
 def tag_bytes(api: int, host: str) -> int:
-    """The size of the tag buffer at the end of these answers: only Fetch and Produce have a field there."""
+    """The size of the tag buffer at the end of these responses: only Fetch and Produce have a field there."""
     if api not in (ApiKey.FETCH, ApiKey.PRODUCE):
         return 1
     return 1 + 2 + 1 + 4 + 1 + len(host) + 4 + 1 + 1
@@ -158,14 +158,14 @@ def tag_bytes(api: int, host: str) -> int:
 @pytest.mark.parametrize(("api", "version", "body"), AT_THE_END)
 def test_tagged_fields_that_we_do_not_know_stay(api: int, version: int, body: Any) -> None:
     talk = Talk().connect()
-    asked(talk, api, version)
+    send_request(talk, api, version)
     talk.conversation.from_node(newer(frame(api, version, body("broker", 9092)), tag_bytes(api, "broker")))
     assert talk.client.got == newer(frame(api, version, body("proxy", SHOWN_PORT + 2)), tag_bytes(api, "proxy"))
 
 
 def test_an_offer_that_is_cut_keeps_tagged_fields_that_we_do_not_know() -> None:
     talk = Talk().connect()
-    asked(talk, ApiKey.API_VERSIONS, 4)
+    send_request(talk, ApiKey.API_VERSIONS, 4)
     whole, cut = (frame(ApiKey.API_VERSIONS, 4, versions((ApiKey.METADATA, most))) for most in (20, 13))
     talk.conversation.from_node(newer(whole, 1))
     assert talk.client.got == newer(cut, 1)
@@ -183,6 +183,6 @@ def test_an_address_in_another_place_of_the_answer_stays() -> None:
         )
 
     talk = Talk().connect()
-    asked(talk, ApiKey.FETCH, 17)
+    send_request(talk, ApiKey.FETCH, 17)
     talk.conversation.from_node(frame(ApiKey.FETCH, 17, of("broker", 9092)))
     assert talk.client.got == frame(ApiKey.FETCH, 17, of("proxy", SHOWN_PORT + 2))

@@ -19,7 +19,7 @@ NOBODY = "127.0.0.1:1"
 
 
 @pytest.mark.parametrize(
-    ("wish", "told"),
+    ("wish", "message"),
     [
         (Wish(NOBODY), f"No broker answers at {NOBODY}"),
         (Wish("nowhere"), "give HOST:PORT"),
@@ -31,17 +31,17 @@ NOBODY = "127.0.0.1:1"
     ],
 )
 def test_a_start_that_cannot_be_is_one_sentence(
-    wish: Wish, told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    wish: Wish, message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("chaos.live.external.target.PATIENCE_S", 0.0)
     assert run_proxy(wish) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert told in shown.err
+    assert message in shown.err
     assert shown.err.count("\n") == 1
 
 
-def test_a_web_server_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_web_server_is_recognized_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     """As in ``crucible run`` and ``crucible fleet``, which look at their target in the same way."""
 
     def serve(connection: socket.socket) -> None:
@@ -57,19 +57,19 @@ def test_a_web_server_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 @pytest.mark.parametrize(
-    ("processes", "told"),
+    ("processes", "message"),
     [
         ({1: os.getpid()}, "--process: node 1 is not among the target's: 0.\n"),
         ({0: 2**22 + 1}, f"--process: process {2**22 + 1} of node 0: No such process.\n"),
     ],
 )
 def test_a_process_that_cannot_be_struck_is_one_sentence(
-    processes: dict[int, int], told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    processes: dict[int, int], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("chaos.frame_proxy.command.nodes_of", lambda _: [Node(0, "127.0.0.1", 9)])
     monkeypatch.setattr("chaos.frame_proxy.command._serve", None)
     assert run_proxy(Wish(NOBODY, processes=processes)) == 2
-    assert capsys.readouterr().err == f"crucible proxy: {told}"
+    assert capsys.readouterr().err == f"crucible proxy: {message}"
 
 
 def test_more_nodes_than_ports_is_one_sentence(
@@ -78,12 +78,12 @@ def test_more_nodes_than_ports_is_one_sentence(
     monkeypatch.setattr("chaos.frame_proxy.command.nodes_of", lambda _: [Node(each, "127.0.0.1", 9) for each in (0, 1)])
     monkeypatch.setattr("chaos.frame_proxy.command._serve", None)
     assert run_proxy(Wish(NOBODY, listen="127.0.0.1:65535")) == 2
-    told = "--listen is 127.0.0.1:65535, and 2 nodes need the ports from it on: give a lower one."
-    assert capsys.readouterr().err == f"crucible proxy: {told}\n"
+    message = "--listen is 127.0.0.1:65535, and 2 nodes need the ports from it on: give a lower one."
+    assert capsys.readouterr().err == f"crucible proxy: {message}\n"
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("response", "message"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "speaks HTTP, not the Kafka protocol"),
         (b"\x7f\xff\xff\xff", "does not speak Kafka (garbled: a frame of 2147483647 bytes)"),
@@ -91,11 +91,11 @@ def test_more_nodes_than_ports_is_one_sentence(
     ],
 )
 def test_a_target_that_does_not_speak_kafka_is_known_at_once(
-    answer: bytes, told: str, capsys: pytest.CaptureFixture[str]
+    response: bytes, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def serve(client: socket.socket) -> None:
         client.recv(1000)
-        client.sendall(answer)
+        client.sendall(response)
         with suppress(ConnectionError):
             client.recv(1000)
 
@@ -104,7 +104,7 @@ def test_a_target_that_does_not_speak_kafka_is_known_at_once(
         assert run_proxy(Wish(f"{host}:{port}")) == 2
         assert time.monotonic() - began < external_target.PATIENCE_S / 2
     shown = capsys.readouterr().err
-    assert told in shown
+    assert message in shown
     assert shown.count("\n") == 1
 
 

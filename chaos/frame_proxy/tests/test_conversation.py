@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chaos.frame_proxy.conversation import LARGE_BYTES, MOST_ASKED, START_BYTES
+from chaos.frame_proxy.conversation import LARGE_BYTES, MOST_PENDING, START_BYTES
 from chaos.frame_proxy.tests.talk import Talk
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import FetchRequest
@@ -32,7 +32,7 @@ def produce(correlation: int, acks: int, size: int = 10) -> bytes:
     return b"".join(bytes(part) for part in encode_request(ApiKey.PRODUCE, 9, correlation, "c", body))
 
 
-def answer(correlation: int, rest: bytes = b"") -> bytes:
+def response(correlation: int, rest: bytes = b"") -> bytes:
     return framed(correlation.to_bytes(4, "big") + rest)
 
 
@@ -48,30 +48,30 @@ SIZES = st.one_of(st.integers(0, 300), st.sampled_from([START_BYTES, LARGE_BYTES
 
 @given(st.lists(SIZES, min_size=1, max_size=6), SIZES, PLACES, PLACES)
 def test_frames_pass_as_they_are_in_any_pieces(sizes: list[int], back: int, up: list[int], down: list[int]) -> None:
-    asked = b"".join(request(UNKNOWN_API, 3, number, bytes(size)) for number, size in enumerate(sizes))
-    answers = b"".join(answer(number, bytes(back)) for number in range(len(sizes)))
+    requests = b"".join(request(UNKNOWN_API, 3, number, bytes(size)) for number, size in enumerate(sizes))
+    responses = b"".join(response(number, bytes(back)) for number in range(len(sizes)))
     talk = Talk().connect()
-    for piece in cut(asked, up):
+    for piece in cut(requests, up):
         talk.conversation.from_client(piece)
-    for piece in cut(answers, down):
+    for piece in cut(responses, down):
         talk.conversation.from_node(piece)
-    assert (talk.node.got, talk.client.got) == (asked, answers)
-    assert talk.told == ["answered"] * len(sizes)
+    assert (talk.node.got, talk.client.got) == (requests, responses)
+    assert talk.logged == ["answered"] * len(sizes)
     assert [entry.request_bytes for entry in talk.entries] == [size + 15 for size in sizes]
 
 
 @given(st.binary(max_size=400), st.binary(max_size=400), PLACES, PLACES)
 def test_bytes_that_are_no_frames_pass_as_they_are(
-    asked: bytes, answers: bytes, up: list[int], down: list[int]
+    requests: bytes, responses: bytes, up: list[int], down: list[int]
 ) -> None:
     talk = Talk().connect()
     talk.conversation.from_client(b"\x16\x03\x01\x02\x00")  # As TLS begins: a length beyond any limit.
-    for piece in cut(asked, up):
+    for piece in cut(requests, up):
         talk.conversation.from_client(piece)
-    for piece in cut(answers, down):
+    for piece in cut(responses, down):
         talk.conversation.from_node(piece)
-    assert (talk.node.got, talk.client.got) == (b"\x16\x03\x01\x02\x00" + asked, answers)
-    assert talk.told == ["opaque"]
+    assert (talk.node.got, talk.client.got) == (b"\x16\x03\x01\x02\x00" + requests, responses)
+    assert talk.logged == ["opaque"]
 
 
 @given(st.binary(max_size=400), PLACES)
@@ -88,18 +88,18 @@ def test_nothing_of_what_arrived_is_lost_where_frames_end(garbage: bytes, places
 def test_an_answer_to_another_request_makes_the_rest_opaque_with_one_line() -> None:
     talk = Talk().connect()
     talk.conversation.from_client(request(UNKNOWN_API, 0, 7))
-    talk.conversation.from_node(answer(8, b"other") + b"and what follows")
-    assert talk.client.got == answer(8, b"other") + b"and what follows"
-    assert talk.told == ["opaque"]
+    talk.conversation.from_node(response(8, b"other") + b"and what follows")
+    assert talk.client.got == response(8, b"other") + b"and what follows"
+    assert talk.logged == ["opaque"]
     assert "an answer to request 8, not 7" in talk.entries[0].detail
 
 
 def test_a_produce_request_with_acks_0_waits_for_no_answer() -> None:
     talk = Talk().connect()
     talk.conversation.from_client(produce(1, acks=0) + produce(2, acks=1))
-    talk.conversation.from_node(answer(2))
-    assert talk.told == ["unanswered", "answered"]
-    assert talk.client.got == answer(2)
+    talk.conversation.from_node(response(2))
+    assert talk.logged == ["unanswered", "answered"]
+    assert talk.client.got == response(2)
 
 
 def test_the_session_of_a_fetch_is_read_in_each_layout() -> None:
@@ -107,7 +107,7 @@ def test_the_session_of_a_fetch_is_read_in_each_layout() -> None:
     for number, version in enumerate((4, 11, 15, 18)):
         body = FetchRequest(session_id=9, session_epoch=3)
         talk.conversation.from_client(b"".join(encode_request(ApiKey.FETCH, version, number, "c", body)))
-        talk.conversation.from_node(answer(number, bytes(40)))
+        talk.conversation.from_node(response(number, bytes(40)))
     seen = [(entry.session_id, entry.session_epoch) for entry in talk.entries if entry.what == "answered"]
     assert seen == [(0, -1), (9, 3), (9, 3), (9, 3)]
 
@@ -138,15 +138,15 @@ def test_each_side_is_read_only_while_the_other_takes_bytes() -> None:
     assert talk.node.reads
 
 
-@pytest.mark.parametrize("who", ["client", "node"])
-def test_both_ends_close_with_half_a_frame_and_the_request_is_told_as_lost(who: str) -> None:
+@pytest.mark.parametrize("side", ["client", "node"])
+def test_both_ends_close_with_half_a_frame_and_the_request_is_logged_as_lost(side: str) -> None:
     talk = Talk().connect()
     talk.conversation.from_client(request(UNKNOWN_API, 0, 1) + request(UNKNOWN_API, 0, 2)[:9])
-    talk.conversation.from_node(answer(1, bytes(100))[:50])
-    talk.conversation.end(f"the {who} closed the connection")
+    talk.conversation.from_node(response(1, bytes(100))[:50])
+    talk.conversation.end(f"the {side} closed the connection")
     talk.conversation.end("again")
     assert (talk.client.ended, talk.node.ended) == ("closed", "closed")
-    assert [(entry.what, entry.detail) for entry in talk.entries] == [("lost", f"the {who} closed the connection")]
+    assert [(entry.what, entry.detail) for entry in talk.entries] == [("lost", f"the {side} closed the connection")]
     assert not talk.front.conversations
     talk.client.ended = talk.node.ended = ""  # Nobody reads what was written.
     for _, abort in talk.services.lingering:
@@ -158,7 +158,7 @@ UNKNOWN_API_VERSIONS = request(ApiKey.API_VERSIONS, 99, 2)
 
 
 def test_no_answer_of_the_proxys_own_lands_inside_a_large_one_that_still_arrives() -> None:
-    talk, large = Talk().connect(), answer(1, bytes(LARGE))
+    talk, large = Talk().connect(), response(1, bytes(LARGE))
     talk.conversation.from_client(request(UNKNOWN_API, 3, 1))
     talk.conversation.from_node(large[:50_000])
     talk.conversation.from_client(UNKNOWN_API_VERSIONS)
@@ -168,11 +168,11 @@ def test_no_answer_of_the_proxys_own_lands_inside_a_large_one_that_still_arrives
 
 
 def test_a_client_is_not_read_while_too_many_of_its_requests_have_no_answer() -> None:
-    talk, count = Talk().connect(), MOST_ASKED + 5
-    asked = [request(UNKNOWN_API, 3, number) for number in range(count)]
-    talk.conversation.from_client(b"".join(asked))
-    assert (talk.node.got, talk.client.reads) == (b"".join(asked[:MOST_ASKED]), False)
+    talk, count = Talk().connect(), MOST_PENDING + 5
+    requests = [request(UNKNOWN_API, 3, number) for number in range(count)]
+    talk.conversation.from_client(b"".join(requests))
+    assert (talk.node.got, talk.client.reads) == (b"".join(requests[:MOST_PENDING]), False)
     for number in range(count):
-        talk.conversation.from_node(answer(number))
-    assert (talk.node.got, talk.client.reads) == (b"".join(asked), True)
-    assert talk.client.got == b"".join(answer(number) for number in range(count))
+        talk.conversation.from_node(response(number))
+    assert (talk.node.got, talk.client.reads) == (b"".join(requests), True)
+    assert talk.client.got == b"".join(response(number) for number in range(count))

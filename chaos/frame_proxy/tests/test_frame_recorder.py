@@ -1,4 +1,4 @@
-"""What passes is recorded for the judge of a run: each request with its answer, and the partitions of fetches."""
+"""What passes is recorded for the judge of a run: each request with its response, and the partitions of fetches."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 from chaos.frame_proxy.conversation import LARGE_BYTES
 from chaos.frame_proxy.recorder import FRAMES, LINES, FrameRecorder
 from chaos.frame_proxy.tests.talk import Talk
-from chaos.frame_proxy.tests.test_conversation import UNKNOWN_API, answer, produce, request
+from chaos.frame_proxy.tests.test_conversation import UNKNOWN_API, produce, request, response
 from chaos.tests.intercepted import rule
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import (
@@ -100,7 +100,7 @@ def test_a_dropped_request_never_went_to_the_node(tmp_path: Path) -> None:
 def test_requests_without_an_answer_are_told_apart(tmp_path: Path) -> None:
     talk = talking(tmp_path)
     talk.conversation.from_client(produce(1, 0) + request(UNKNOWN_API, 0, 2) + request(UNKNOWN_API, 0, 3))
-    talk.conversation.from_node(answer(2))
+    talk.conversation.from_node(response(2))
     talk.conversation.end("the client closed the connection")
     frames, lines = recorded(talk, tmp_path)
     assert [(frame.what, frame.seq, frame.answered_seq) for frame in frames] == [

@@ -1,4 +1,4 @@
-"""The proxy on links between nodes: which rules strike there, who is the sender, and what is left as it is."""
+"""The proxy on links between nodes: which rules hit there, the sender, and what passes unchanged."""
 
 import asyncio
 import os
@@ -13,7 +13,7 @@ from chaos.frame_proxy.conversation import LARGE_BYTES
 from chaos.frame_proxy.process import Spec, frame_rules
 from chaos.frame_proxy.proxy import Node, Pair, Proxy, ProxyPlan
 from chaos.frame_proxy.rules_file import read_rule, why_not
-from chaos.frame_proxy.tests.test_conversation import UNKNOWN_API, answer, request
+from chaos.frame_proxy.tests.test_conversation import UNKNOWN_API, request, response
 from chaos.interceptor.rules import settled
 from chaos.seeds import random_for
 from reports.rows import FaultRow
@@ -28,13 +28,13 @@ SCENARIO = "link-faults"
 KILLED: dict[str, object] = {"name": "killed", "kind": "node_killed", "on": "peer_reply", "node": "any"}
 
 
-async def struck(rule: dict[str, object], *words: object, size: int = 0) -> list[FaultRow]:
-    """Sends one request to node 0 from clients, from node 1 and from node 2, and returns what the rule struck. The
-    ``words`` say what nodes are. The process of each is 100 and its number. The answer has ``size`` bytes more."""
+async def hits_of(rule: dict[str, object], *words: object, size: int = 0) -> list[FaultRow]:
+    """Sends one request to node 0 from clients, from node 1 and from node 2, and returns the hits of the rule. The
+    ``words`` say what nodes are. The process of each is 100 and its number. The response has ``size`` bytes more."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while await reader.read(100):
-            writer.write(answer(1, bytes(size)))
+            writer.write(response(1, bytes(size)))
         writer.close()
 
     node = await asyncio.start_server(serve, "127.0.0.1", 0)
@@ -57,7 +57,7 @@ async def struck(rule: dict[str, object], *words: object, size: int = 0) -> list
 
 
 def senders(rule: dict[str, object], *words: object) -> list[tuple[str, str]]:
-    return [(row.client_id, row.target) for row in asyncio.run(struck(rule, *words))]
+    return [(row.client_id, row.target) for row in asyncio.run(hits_of(rule, *words))]
 
 
 def test_a_rule_of_a_link_strikes_what_one_node_sends_to_the_other() -> None:
@@ -95,7 +95,7 @@ def test_an_answer_between_nodes_strikes_who_asked(
 ) -> None:
     sent: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "kill", lambda process, number: sent.append((process, number)))
-    rows = asyncio.run(struck(rule, *words))
+    rows = asyncio.run(hits_of(rule, *words))
     assert sent == [(process, signal.SIGKILL) for process in killed]
     assert [row.target for row in rows] == [f"node-{process - 100}" for process in killed]
     assert {row.detail for row in rows} <= {"from node-0"}
@@ -103,14 +103,14 @@ def test_an_answer_between_nodes_strikes_who_asked(
 
 def test_a_large_answer_between_nodes_strikes_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "kill", lambda *_: None)
-    rows = asyncio.run(struck({**KILLED, "node": 1, "total": 1}, size=2 * LARGE_BYTES))
+    rows = asyncio.run(hits_of({**KILLED, "node": 1, "total": 1}, size=2 * LARGE_BYTES))
     assert [row.target for row in rows] == ["node-1"]
 
 
 def test_an_answer_between_nodes_may_come_late() -> None:
     late = {**KILLED, "kind": "response_delayed", "delay_ms": 300, "node": 1}
     began = time.monotonic()
-    assert [row.target for row in asyncio.run(struck(late))] == ["node-1"]
+    assert [row.target for row in asyncio.run(hits_of(late))] == ["node-1"]
     assert time.monotonic() - began > 0.3
 
 
@@ -147,10 +147,10 @@ def test_in_front_of_a_target_only_those_are_played_that_can_be() -> None:
 
 def test_our_own_nodes_strike_at_the_answers_of_others_themselves() -> None:
     links = [Pair(0, 1, "a:1")]
-    told = frame_rules(
+    message = frame_rules(
         Spec(pairs=links, scenario="44", external_faults=["killed_after_some_markers", "markers_late"], seed=2)
     )
-    assert [rule.name for rule in told] == ["markers_late", "killed_after_some_markers"]
+    assert [rule.name for rule in message] == ["markers_late", "killed_after_some_markers"]
     assert frame_rules(Spec(pairs=links, scenario="44", seed=3)) == []
     before = Spec(
         nodes=[(0, "a", 1)], scenario="44", external_faults=["killed_after_some_markers", "ends_late"], seed=2
@@ -172,7 +172,7 @@ def test_without_links_such_a_rule_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"link": "client>0"}, "at a state its source is a node's number or all"),
         ({"link": "leader>0"}, "at a state its source is a node's number or all"),
@@ -185,7 +185,7 @@ def test_without_links_such_a_rule_is_refused() -> None:
         ({"kind": "request_damaged"}, "link means nothing for request_damaged at a state"),
     ],
 )
-def test_a_link_at_a_state_that_says_nothing_is_refused(changes: dict[str, object], told: str) -> None:
+def test_a_link_at_a_state_that_says_nothing_is_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ScenarioError) as refused:
         read_rule({**LOST, **changes})
-    assert told in str(refused.value)
+    assert message in str(refused.value)

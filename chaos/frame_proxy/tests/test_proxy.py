@@ -16,7 +16,7 @@ from reference_broker.core.events import Reply
 from reference_broker.wire.tags import Tag
 
 NODE = Node(0, "127.0.0.1", 9)
-ANSWER = Reply(1, 1, UNKNOWN_API, 0, None, Tag(UNKNOWN_API, 0, "c"))
+REPLY = Reply(1, 1, UNKNOWN_API, 0, None, Tag(UNKNOWN_API, 0, "c"))
 
 
 def test_a_paused_node_goes_on_when_the_proxy_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,7 +28,7 @@ def test_a_paused_node_goes_on_when_the_proxy_ends(monkeypatch: pytest.MonkeyPat
         proxy.start([NODE])
         await asyncio.gather(*proxy._servers)
         (front,) = proxy._fronts
-        front.answered(ANSWER)
+        front.answered(REPLY)
         proxy.close()
 
     asyncio.run(play())
@@ -44,8 +44,8 @@ def test_a_rule_that_comes_again_counts_from_the_start() -> None:
         once = rule("response_dropped", "reply", total=1)
         for _ in range(2):
             proxy.add(once)
-            front.answered(ANSWER)
-            front.answered(ANSWER)
+            front.answered(REPLY)
+            front.answered(REPLY)
             assert proxy.remove(once.name)
         proxy.close()
         return [row.hit for row in proxy.hits]
@@ -65,8 +65,8 @@ def test_a_node_that_answers_a_doubled_request_with_garbage_is_read_no_further()
 
         node = await asyncio.start_server(serve, "127.0.0.1", 0)
         proxy = Proxy(ProxyPlan(rules=[rule("request_duplicated", "request")]))
-        (told,) = proxy.start([Node(0, "127.0.0.1", node.sockets[0].getsockname()[1])])
-        host, _, port = told.rpartition(":")
+        (front,) = proxy.start([Node(0, "127.0.0.1", node.sockets[0].getsockname()[1])])
+        host, _, port = front.rpartition(":")
         _, writer = await asyncio.open_connection(host, int(port))
         writer.write(request(UNKNOWN_API, 0, 1))
         async with asyncio.timeout(5):
@@ -80,8 +80,8 @@ def test_a_node_that_answers_a_doubled_request_with_garbage_is_read_no_further()
         await asyncio.sleep(0.1)
         return [row.detail for row in proxy.hits], left
 
-    (_, answer), left = asyncio.run(play())
-    assert answer.startswith("closed: the node sent what is no answer")
+    (_, outcome), left = asyncio.run(play())
+    assert outcome.startswith("closed: the node sent what is no answer")
     assert left == 0
 
 
@@ -93,14 +93,14 @@ def test_nodes_without_end_do_not_get_listeners_without_end(
     async def play() -> list[tuple[str, int]]:
         proxy = Proxy(ProxyPlan())
         proxy.start([NODE])
-        told = [proxy.told(number, "forged", 9) for number in range(1, 9)]
-        assert told[0] == proxy.told(1, "forged", 9)
+        addresses = [proxy.advertised(number, "forged", 9) for number in range(1, 9)]
+        assert addresses[0] == proxy.advertised(1, "forged", 9)
         await asyncio.gather(*proxy._servers)
         proxy.close()
-        return told
+        return addresses
 
-    told = asyncio.run(play())
-    assert [host for host, _ in told] == ["127.0.0.1"] * 2 + ["forged"] * 6
+    addresses = asyncio.run(play())
+    assert [host for host, _ in addresses] == ["127.0.0.1"] * 2 + ["forged"] * 6
     shown = capsys.readouterr().err
     assert shown.count("\n") == 1
     assert "no front for node 3 at forged:9 (there are 3 already)" in shown
@@ -122,7 +122,7 @@ def test_metadata_tells_who_leads_the_first_partition() -> None:
         for topics in ([], [topic("cold", 9)], [topic("cold", 9), topic("hot", 8)], [topic("hot", 7)]):
             proxy.learn(topics)
             for front in proxy._fronts:
-                front.answered(ANSWER._replace(tag=Tag(UNKNOWN_API, 0, f"c{proxy.role_of(7)}")))
+                front.answered(REPLY._replace(tag=Tag(UNKNOWN_API, 0, f"c{proxy.role_of(7)}")))
         assert [proxy.role_of(node) for node in (7, 8, 9)] == ["partition_leader", "partition_follower", ""]
         proxy.close()
         return [row.target for row in proxy.hits]

@@ -41,25 +41,25 @@ class Running:
         line = self.process.stdout.readline()
         if not line:
             return
-        told = json.loads(line)
-        self.bootstrap: str = told["bootstrap_servers"]
-        self.control: str = told["control"]
+        ready = json.loads(line)
+        self.bootstrap: str = ready["bootstrap_servers"]
+        self.control: str = ready["control"]
 
-    def ask(self, verb: str, path: str, body: object = None) -> tuple[int, Any]:
+    def send_http(self, verb: str, path: str, body: object = None) -> tuple[int, Any]:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.control + path, data, method=verb)
         try:
-            with urllib.request.urlopen(request, timeout=5) as answer:
-                return answer.status, json.loads(answer.read())
+            with urllib.request.urlopen(request, timeout=5) as reply:
+                return reply.status, json.loads(reply.read())
         except urllib.error.HTTPError as refused:
             with refused:
                 return refused.code, json.loads(refused.read())
 
     def hits(self, name: str) -> list[dict[str, Any]]:
-        return [row for row in self.ask("GET", "/hits")[1] if row["name"] == name]
+        return [row for row in self.send_http("GET", "/hits")[1] if row["name"] == name]
 
     def log(self) -> list[dict[str, Any]]:
-        return cast("list[dict[str, Any]]", self.ask("GET", "/log?since=0")[1])
+        return cast("list[dict[str, Any]]", self.send_http("GET", "/log?since=0")[1])
 
     def end(self) -> tuple[int, str]:
         self.process.terminate()
@@ -115,7 +115,7 @@ def test_librdkafka_lives_behind_the_proxy_while_faults_strike(target: Cluster) 
             rule("moved", "response_error", "reply", match={"api": "fetch"}, total=1, code=6, code_in="items"),
             rule("twice", "request_duplicated", "request", match={"api": "find_coordinator"}, total=1),
         ):
-            assert running.ask("POST", "/rules", wanted)[0] == 201
+            assert running.send_http("POST", "/rules", wanted)[0] == 201
         producer = Producer({**client, "enable.idempotence": True})
         for number in range(400):
             producer.produce("rd", b"%d" % number)
@@ -147,7 +147,9 @@ def test_kafka_python_lives_behind_the_proxy(target: Cluster) -> None:
     with proxy("--target", target.addresses[1]) as running:
         servers = running.bootstrap.split(",")
         assert (
-            running.ask("POST", "/rules", rule("lost", "request_dropped", "request", match={"api": "fetch"}, nth=3))[0]
+            running.send_http(
+                "POST", "/rules", rule("lost", "request_dropped", "request", match={"api": "fetch"}, nth=3)
+            )[0]
             == 201
         )
         with closing(KafkaProducer(bootstrap_servers=servers, acks="all")) as producer:
@@ -176,15 +178,15 @@ def test_rules_come_and_go_and_wrong_ones_are_refused_in_one_sentence(target: Cl
         "[[fault]]\nname = 'first'\nkind = 'request_dropped'\non = 'request'\nmatch = { client_id = 'x' }\n"
     )
     with proxy("--target", target.addresses[0], "--rules", str(file), "--log", str(log)) as running:
-        assert [each["name"] for each in running.ask("GET", "/rules")[1]] == ["first"]
-        assert running.ask("POST", "/rules", rule("first", "request_dropped", "request"))[0] == 400
-        status, told = running.ask("POST", "/rules", rule("second", "node_killed", "request"))
-        assert (status, "--process NODE=PID" in told["error"]) == (400, True)
-        assert running.ask("POST", "/rules", {"name": "second"})[0] == 400
-        assert running.ask("DELETE", "/rules/first") == (200, {"removed": "first"})
-        assert running.ask("DELETE", "/rules/first")[0] == 404
-        assert running.ask("GET", "/rules")[1] == []
-        assert running.ask("GET", "/log?since=x")[0] == 400
+        assert [each["name"] for each in running.send_http("GET", "/rules")[1]] == ["first"]
+        assert running.send_http("POST", "/rules", rule("first", "request_dropped", "request"))[0] == 400
+        status, refusal = running.send_http("POST", "/rules", rule("second", "node_killed", "request"))
+        assert (status, "--process NODE=PID" in refusal["error"]) == (400, True)
+        assert running.send_http("POST", "/rules", {"name": "second"})[0] == 400
+        assert running.send_http("DELETE", "/rules/first") == (200, {"removed": "first"})
+        assert running.send_http("DELETE", "/rules/first")[0] == 404
+        assert running.send_http("GET", "/rules")[1] == []
+        assert running.send_http("GET", "/log?since=x")[0] == 400
         AdminClient({"bootstrap.servers": running.bootstrap, "log_level": 0}).list_topics(timeout=10)
     assert {json.loads(line)["api"] for line in log.read_text().splitlines()} >= {"ApiVersions", "Metadata"}
 

@@ -26,7 +26,7 @@ def test_a_rule_is_read_from_json() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "refusal"),
     [
         ({"on": "disk", "kind": "node_killed"}, "on = 'disk' needs what a proxy does not see"),
         ({"on": "note", "kind": "node_killed", "match": {"note": "x"}}, "on = 'note' needs"),
@@ -46,10 +46,10 @@ def test_a_rule_is_read_from_json() -> None:
         ({"match": {"role": "client"}}, ""),
     ],
 )
-def test_what_a_proxy_cannot_know_is_refused(changes: dict[str, object], told: str) -> None:
+def test_what_a_proxy_cannot_know_is_refused(changes: dict[str, object], refusal: str) -> None:
     wrong = why_not(read_rule({**LOST, **changes}), NODES)
-    assert told in wrong
-    assert bool(wrong) is bool(told)
+    assert refusal in wrong
+    assert bool(wrong) is bool(refusal)
 
 
 def test_a_role_in_a_partition_is_known_from_metadata() -> None:
@@ -75,8 +75,8 @@ def test_a_name_that_is_no_api_is_refused_with_near_ones() -> None:
 def test_an_answer_is_doubled_before_clients_and_not_at_the_node_that_asked() -> None:
     rule = {"name": "twice", "kind": "response_duplicated", "node": "any"}
     assert why_not(read_rule({**rule, "on": "reply"}), NODES) == ""
-    told = why_not(read_rule({**rule, "on": "peer_reply"}), NODES, has_links=True)
-    assert "carries the answer to a request once" in told
+    refusal = why_not(read_rule({**rule, "on": "peer_reply"}), NODES, has_links=True)
+    assert "carries the answer to a request once" in refusal
 
 
 def test_a_time_is_refused() -> None:
@@ -85,7 +85,7 @@ def test_a_time_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "refusal"),
     [
         ("[[fault]]\nname = 'a'\n", "rules.toml"),
         ("[[fault]\n", "is not valid TOML"),
@@ -96,11 +96,11 @@ def test_a_time_is_refused() -> None:
         ("[[fault]]\nname='a'\nkind='response_truncated'\non='reply'\n", "cut_bytes is needed for response_truncated"),
     ],
 )
-def test_a_wrong_file_is_refused(text: str, told: str, tmp_path: Path) -> None:
+def test_a_wrong_file_is_refused(text: str, refusal: str, tmp_path: Path) -> None:
     file = tmp_path / "rules.toml"
     file.write_text(text)
     with pytest.raises(ScenarioError) as wrong:
         read_rules(file)
-    assert told in str(wrong.value)
+    assert refusal in str(wrong.value)
     with pytest.raises(ScenarioError):
         read_rules(tmp_path / "missing.toml")

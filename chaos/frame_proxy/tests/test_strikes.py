@@ -1,4 +1,4 @@
-"""Each kind of fault in the proxy: what both ends get, and that it is told."""
+"""Each kind of fault in the proxy: what both ends get, and that it is logged."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ import pytest
 from chaos.frame_proxy.conversation import LARGE_BYTES, START_BYTES
 from chaos.frame_proxy.fault_actions import NO_PROCESS
 from chaos.frame_proxy.tests.talk import Talk
-from chaos.frame_proxy.tests.test_conversation import UNKNOWN_API, answer, produce, request
+from chaos.frame_proxy.tests.test_conversation import UNKNOWN_API, produce, request, response
 from chaos.tests.intercepted import rule
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import FetchResponse, FetchTopicResponse, PartitionData
@@ -17,7 +17,7 @@ from reference_broker.wire.messages import decode_response, encode_response
 from scenarios.model import Match, Range
 
 ONE, TWO = request(UNKNOWN_API, 0, 1, b"one"), request(UNKNOWN_API, 0, 2, b"two")
-FIRST, SECOND = answer(1, b"first"), answer(2, b"second")
+FIRST, SECOND = response(1, b"first"), response(2, b"second")
 
 
 def talk(kind: str, on: str, **more: Any) -> Talk:
@@ -52,7 +52,7 @@ def test_a_dropped_answer_ends_the_connection_after_the_node_has_done_it() -> No
     seen.conversation.from_client(ONE)
     seen.conversation.from_node(FIRST)
     assert (seen.node.got, seen.client.got, seen.client.ended) == (ONE, b"", "aborted")
-    assert (kinds(seen), seen.told) == (["response_dropped"], ["struck"])
+    assert (kinds(seen), seen.logged) == (["response_dropped"], ["struck"])
 
 
 def test_a_delayed_answer_holds_back_those_behind_it() -> None:
