@@ -37,7 +37,7 @@ def link_name(dialler: Dialler, node: int, port: str = "") -> str:
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """A proxy between clients and a frame proxy. ``toxic`` tells the frame proxy whether a toxic is on."""
+    """A proxy between clients and a frame proxy. ``toxic`` notifies the frame proxy whether a toxic is on."""
 
     link: Link
     toxic: Callable[[bool], None]
@@ -80,7 +80,7 @@ class Links:
 
 
 def poison(link: Link, name: str, kind: str, direction: str, attributes: Mapping[str, int]) -> None:
-    """Adds a toxic to each stream of a fault's ``direction``: upstream (requests), downstream (answers) or both."""
+    """Adds a toxic to each stream of a fault's ``direction``: upstream (requests), downstream (responses) or both."""
     for stream in _streams(direction):
         link.proxy.add_toxic(f"{name}-{stream}", kind, stream, attributes)
 

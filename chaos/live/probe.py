@@ -20,9 +20,9 @@ Outcome = Literal["answered", "silent", "closed", "refused"]
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What a probe saw. ``pieces`` is how many reads the answers took. ``first_us`` and ``whole_us`` are the times from
-    the send to the first and to the last byte of the answers, 0 if it did not come. ``limit_s`` is how long it waited
-    at most."""
+    """What a probe saw. ``pieces`` is the number of reads that the responses took. ``first_us`` and ``whole_us`` are
+    the times from the send to the first and to the last byte of the responses, 0 if it did not come. ``limit_s`` is its
+    time limit."""
 
     outcome: Outcome
     answer_bytes: int = 0
@@ -43,7 +43,7 @@ class Probe:
 
 
 def probe(address: str, requests: int = 1, limit_s: float = LIMIT_S) -> Probe:
-    """Sends so many ApiVersions requests at once through ``address`` (HOST:PORT), and waits for all answers."""
+    """Sends ``requests`` ApiVersions requests at once through ``address`` (HOST:PORT). Waits for all responses."""
     host, _, port = address.rpartition(":")
     deadline = time.monotonic() + limit_s
     try:
@@ -59,7 +59,7 @@ def _exchange(sock: socket.socket, requests: int, deadline: float) -> Probe:
     started = time.monotonic()
     try:
         sock.sendall(REQUEST * requests)
-        while _answers(data) < requests:
+        while _whole_frames(data) < requests:
             sock.settimeout(max(0.001, deadline - time.monotonic()))
             piece = sock.recv(65_536)
             if not piece:
@@ -74,7 +74,7 @@ def _exchange(sock: socket.socket, requests: int, deadline: float) -> Probe:
     return Probe("answered", len(data), pieces, first_us, int((time.monotonic() - started) * 1e6))
 
 
-def _answers(data: bytes) -> int:
+def _whole_frames(data: bytes) -> int:
     """Returns how many whole frames there are in the data."""
     count = position = 0
     while position + 4 <= len(data):

@@ -18,7 +18,7 @@ _STATUS = {InvalidToxic: 400, NotFound: NOT_FOUND, ProxyExists: 409}
 
 
 class ToxiproxyError(Exception):
-    """Toxiproxy refused a call, failed, or did not answer in time. ``status`` is HTTP's, and 0 without an answer."""
+    """Toxiproxy refused a call, failed, or did not answer in time. ``status`` is HTTP's, and 0 without a response."""
 
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
@@ -34,18 +34,18 @@ class Toxiproxy:
         self._consumer: Any = type("Consumer", (APIConsumer,), {"host": host, "port": port})
 
     def call(self, verb: str, path: str, **words: object) -> Any:
-        """Returns what the JSON of the answer holds, or None where there is none. ``verb`` is get, post or delete."""
+        """Returns the decoded JSON of the response, or None without one. ``verb`` is get, post or delete."""
         call = f"{verb} {path} of Toxiproxy at {self.address}"
         try:
-            answer = getattr(self._consumer, verb)(path, timeout=TIMEOUT_S, **words)
+            response = getattr(self._consumer, verb)(path, timeout=TIMEOUT_S, **words)
         except (ProxyExists, NotFound, InvalidToxic) as failure:
             raise ToxiproxyError(f"{call} was refused: {failure}", _STATUS[type(failure)]) from failure
         except requests.RequestException as failure:
             raise ToxiproxyError(f"{call} was not answered: {failure}") from failure
-        if answer.status_code >= 400:
-            raise ToxiproxyError(f"{call} failed with status {answer.status_code}", answer.status_code)
-        is_json = answer.headers.get("Content-Type", "").startswith("application/json")
-        return answer.json() if is_json and answer.content else None
+        if response.status_code >= 400:
+            raise ToxiproxyError(f"{call} failed with status {response.status_code}", response.status_code)
+        is_json = response.headers.get("Content-Type", "").startswith("application/json")
+        return response.json() if is_json and response.content else None
 
     def create(self, upstream: str, name: str, listen: str) -> "Proxy":
         """Make a proxy. With port 0 in ``listen``, HOST:PORT, the proxy reports the port that it got."""

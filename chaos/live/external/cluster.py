@@ -20,7 +20,7 @@ from chaos.live.node import Node
 from chaos.live.processes import ShellProcess, TargetProcess
 from scenarios import model
 
-ASK_EVERY_S = 0.1
+POLL_EVERY_S = 0.1
 ALL_KNOWN_LIMIT_S = 60.0
 """How long a cluster whose nodes all serve may take until its metadata has all of them."""
 
@@ -112,7 +112,7 @@ def standing(target: str, folder: Path, cluster: model.Cluster | None = None) ->
         found.launch()
         while not found.cluster.is_ready:
             found.cluster.look()
-            time.sleep(ASK_EVERY_S)
+            time.sleep(POLL_EVERY_S)
         if found.known_nodes:
             _await_all(found, target)
         yield found
@@ -126,7 +126,7 @@ def _await_all(found: Target, target: str) -> None:
     while (known := len(nodes_of(found.bootstrap))) < found.known_nodes:
         if time.monotonic() > deadline:
             raise SetupError(
-                f"{target} told clients of {known} nodes within {ALL_KNOWN_LIMIT_S:g} s; it has {found.known_nodes}."
+                f"{target} advertised {known} nodes within {ALL_KNOWN_LIMIT_S:g} s; it has {found.known_nodes}."
             )
         found.cluster.look()
-        time.sleep(ASK_EVERY_S)
+        time.sleep(POLL_EVERY_S)

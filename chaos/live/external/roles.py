@@ -101,8 +101,8 @@ def led_partition(metadata: Any) -> Office:
     return Office()
 
 
-def led_quorum(answer: Any) -> Office:
-    for each in (each for topic in answer.topics for each in topic.partitions):
+def led_quorum(described: Any) -> Office:
+    for each in (each for topic in described.topics for each in topic.partitions):
         return Office(int(each.leader_epoch), int(each.leader_id))
     return Office()
 

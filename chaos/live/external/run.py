@@ -21,7 +21,7 @@ from reports.manifest import Check
 from scenarios.model import Scenario
 
 STAYS_UP = "target-stays-up"
-ASK_EVERY_S = 0.3
+POLL_EVERY_S = 0.3
 TickUntil: TypeAlias = Callable[[Callable[[], bool], float, str], None]
 """``(done, limit_s, complaint)`` goes on with the run until ``done()``."""
 
@@ -123,10 +123,10 @@ class ExternalRun:
                     raise
             if now_s > deadline_s:
                 raise SetupError(
-                    f"{shown(self._wanted)} told clients of {len(found)} nodes within {ALL_KNOWN_LIMIT_S:g} s; it has "
+                    f"{shown(self._wanted)} advertised {len(found)} nodes within {ALL_KNOWN_LIMIT_S:g} s; it has "
                     f"{wanted}."
                 )
-            again_s = time.monotonic() + ASK_EVERY_S
+            again_s = time.monotonic() + POLL_EVERY_S
             return len(found) >= max(wanted, 1)
 
         tick_until(all_known, float("inf"), "")
@@ -135,7 +135,7 @@ class ExternalRun:
     # The course
 
     def tick(self) -> None:
-        """Pass on which roles and processes the nodes have now."""
+        """Pass on the current roles and processes of the nodes."""
         for node, role in ({} if self._seen is None else self._seen.now()).items():
             self.cluster.roles.note(node, role)
             for frames in self.frames:

@@ -77,7 +77,7 @@ def nodes_of(target: str) -> list[Node]:
     address = kafka_at(target)
     try:
         version = negotiate([address], PATIENCE_S)["metadata"]
-        found = _asked(address, version)
+        found = _query_nodes(address, version)
     except (UnreachableError, TransportError) as nobody:
         raise SetupError(f"--target: {nobody}") from nobody
     if not found:
@@ -85,7 +85,7 @@ def nodes_of(target: str) -> list[Node]:
     return found
 
 
-def _asked(address: Address, version: int) -> list[Node]:
+def _query_nodes(address: Address, version: int) -> list[Node]:
     with Connection.open(address.host, address.port, CONNECT_LIMIT_US, CLIENT_ID) as connection:
         metadata = connection.call(ApiKey.METADATA, version, bodies.metadata_request(()), CALL_LIMIT_US)
     brokers = cast("MetadataResponse", metadata).brokers

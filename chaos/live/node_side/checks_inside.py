@@ -1,8 +1,8 @@
 """Runs the simulator's own checks in each live node's process, as far as they need one node alone.
 
 They see what the node did with each event before any fault touches its effects, as in the simulator. What they find
-goes through the evidence pipe at once. They report how many answers they have looked at whenever that number is a power
-of two. So a node that is killed has reported at least half of them.
+goes through the evidence pipe at once. They report the number of checked responses whenever it is a power of two. So a
+node that is killed has reported at least half of them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -55,7 +55,7 @@ class ChecksInside(PassiveHook):
         self._evidence = evidence
         self._model = FetchModel()
         self._node: Node | None = None
-        self._told = 0
+        self._reported = 0
         self._looked = 0
 
     def built(self, node: "Node") -> None:
@@ -96,9 +96,9 @@ class ChecksInside(PassiveHook):
                 check.note(at_us, self._view.nodes[node_id], note)
 
     def _tell(self, found: Sequence[Violation]) -> None:
-        if len(found) == self._told:
+        if len(found) == self._reported:
             return
-        self._told = len(found)
+        self._reported = len(found)
         for each in found:
             self._evidence.report(BROKEN, [each.guarantee, each.at_us, each.story[:MAX_STORY]])
 

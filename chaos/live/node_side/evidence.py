@@ -17,7 +17,7 @@ LOST_BY_PROXY = "lost_by_proxy"
 BROKEN = "broken"
 """A check inside the node saw that a guarantee is broken: [guarantee, at_us, story]."""
 LOOKED = "looked"
-"""The checks inside the node have looked at so many answers to fetches: [incarnation, number]."""
+"""The number of Fetch responses that the checks inside the node have checked: [incarnation, number]."""
 
 
 class Evidence:

@@ -52,13 +52,12 @@ class FetchCosts:
         self._decoding = False
         self._decode_ns = 0
         self._waiting_ns = 0
-        """The time that was spent for waiting fetches in the event that is being handled."""
+        """The time that was spent for parked fetches in the event that is being handled."""
         self._measures_waiting = False
         self._pending: dict[int, _PendingFetch] = {}
         """The open fetches by connection. A driver gives a connection's next request only after the reply."""
-        self._answered: dict[int, tuple[_PendingFetch, Reply]] = {}
-        """Fetches that the node has answered, and whose answers the driver has not sent. It never will if a fault took
-        an answer."""
+        self._unsent: dict[int, tuple[_PendingFetch, Reply]] = {}
+        """Fetches whose response the driver has not sent yet. It never will if a fault took the response."""
 
     # Called by the driver
 
@@ -68,11 +67,11 @@ class FetchCosts:
 
     def sent(self, reply: Reply, frame_bytes: int) -> None:
         spent_ns = self._lap()
-        found = self._answered.pop(reply.connection, None)
+        found = self._unsent.pop(reply.connection, None)
         if found is not None:
-            fetch, answer = found
+            fetch, response = found
             fetch.spent_ns += spent_ns
-            self._write(fetch, answer, frame_bytes)
+            self._write(fetch, response, frame_bytes)
         self._since_ns = self._clock_ns()
 
     # Called by the two hooks
@@ -81,7 +80,7 @@ class FetchCosts:
         """Called with each event before any other hook has seen it."""
         self._decode_ns = self._lap() if self._decoding else 0
         self._decoding = False
-        if self._answered:
+        if self._unsent:
             self._write_unsent()
         if type(event) is Closed:
             self._pending.pop(event.connection, None)
@@ -100,11 +99,11 @@ class FetchCosts:
             if type(effect) is Reply and effect.api_key == _FETCH:
                 found = self._pending.pop(effect.connection, None)
                 if found is not None:
-                    self._answered[effect.connection] = (found, effect)
+                    self._unsent[effect.connection] = (found, effect)
 
     def waiting(self, connection: int, do: Callable[[], None]) -> None:
-        """Does ``do`` for a fetch that waits, and charges that fetch for it. The charge includes work that ``do`` does
-        for another waiting fetch."""
+        """Does ``do`` for a parked fetch, and charges that fetch for it. The charge includes work that ``do`` does
+        for another parked fetch."""
         if self._measures_waiting:
             do()
             return
@@ -125,7 +124,7 @@ class FetchCosts:
     def _write_unsent(self) -> None:
         """Write the rows of responses that were lost on their way or are late. The driver has not reported their size,
         so they are encoded here."""
-        unsent, self._answered = self._answered, {}
+        unsent, self._unsent = self._unsent, {}
         for fetch, reply in unsent.values():
             if reply.body is not None:
                 buffers = encode_response(reply.api_key, reply.api_version, reply.correlation_id, reply.body)
@@ -154,7 +153,7 @@ class FetchCosts:
 
 
 def measure_waiting(costs: FetchCosts) -> None:
-    """Lets all work for waiting fetches go through ``costs.waiting`` from now on."""
+    """Lets all work for parked fetches go through ``costs.waiting`` from now on."""
 
     def measured(original: Callable[..., None]) -> Callable[..., None]:
         def do(fetch: Fetch, *more: object) -> None:
@@ -180,7 +179,7 @@ def _pending_fetch(request: Request, spent_ns: int) -> _PendingFetch:
 
 
 def _content(body: Any) -> tuple[int, int]:
-    """Returns the number of partitions in an answer, and the bytes of their record batches."""
+    """Returns the number of partitions in a response, and the bytes of their record batches."""
     partitions = [partition for topic in body.responses for partition in topic.partitions]
     return len(partitions), sum(len(each.records) for each in partitions if each.records)
 

@@ -17,20 +17,20 @@ BOUNCE = Fault("b", "rolling_bounce", restart_after_s=0.5, between_s=1.0, config
 
 
 class Child:
-    """Ends 100 ms after it is asked to."""
+    """Ends 100 ms after SIGTERM."""
 
     def __init__(self, place: "FakePlace", pid: int) -> None:
         self.pid = pid
         self.who = f"pid {pid}"
         self._place = place
-        self._asked_us = -1
+        self._end_sent_us = -1
 
     def ask_to_end(self) -> None:
-        self._asked_us = self._place.at_us
+        self._end_sent_us = self._place.at_us
 
     @property
     def exit_status(self) -> int | None:
-        return 0 if 0 <= self._asked_us <= self._place.at_us - 100_000 else None
+        return 0 if 0 <= self._end_sent_us <= self._place.at_us - 100_000 else None
 
     def how_it_ended(self) -> str:
         return "exited with 0"
@@ -96,7 +96,7 @@ def test_one_after_the_other_ends_and_comes_back_with_the_new_settings() -> None
     assert all(one.until_us < next_one.at_us for one, next_one in zip(ended.hits, ended.hits[1:], strict=False))
 
 
-def test_a_node_that_somebody_else_has_struck_is_waited_for() -> None:
+def test_a_node_that_another_fault_has_hit_is_waited_for() -> None:
     place = FakePlace()
     place.started[1] = 20 * SECOND_US
     end = begun(place)
@@ -114,12 +114,12 @@ def test_a_bounce_that_the_end_of_the_load_cuts_short_did_not_happen() -> None:
     assert end() == Ended("")
 
 
-def test_each_node_that_a_bounce_struck_has_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_node_that_a_bounce_restarted_has_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     hits = tuple(Hit(f"node-{node}", node, node + 1, f"node-{node}: came back") for node in range(3))
     monkeypatch.setitem(BEGIN, "rolling_bounce", lambda place, target: lambda: Ended("all", hits))  # noqa: ARG005
     world = World(Fault("b", "rolling_bounce", at_s=1.0))
     world.run_until(2.0)
-    rows = [(row.name, row.target, row.hit, row.at_us, row.until_us) for row in world.strikes.rows]
+    rows = [(row.name, row.target, row.hit, row.at_us, row.until_us) for row in world.scheduler.rows]
     assert rows == [("b", f"node-{node}", node + 1, node, node + 1) for node in range(3)]
 
 
@@ -136,26 +136,26 @@ def test_what_is_not_through_is_looked_at_again_and_has_one_row(monkeypatch: pyt
     monkeypatch.setitem(BEGIN, "rolling_bounce", begin)
     world = World(Fault("b", "rolling_bounce", at_s=1.0))
     world.run_until(3.0)
-    (row,) = world.strikes.rows
+    (row,) = world.scheduler.rows
     assert row.detail == "done"
     assert len(looks) == 4
     assert row.until_us - row.at_us >= 3 * int(RETRY_S * SECOND_US)
 
 
-def test_the_end_of_the_load_is_told_to_what_still_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_the_load_reaches_what_still_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     def begin(place: FaultContext, target: Target) -> End:  # noqa: ARG001
         return lambda: Ended("") if place.is_over else None
 
     monkeypatch.setitem(BEGIN, "rolling_bounce", begin)
     world = World(Fault("b", "rolling_bounce", at_s=1.0))
     world.run_until(2.0)
-    world.strikes.end_all()
-    assert world.strikes.rows == []
+    world.scheduler.end_all()
+    assert world.scheduler.rows == []
 
 
 def test_settings_of_a_bounce_are_those_of_the_next_start() -> None:
     world = World()
     launcher = BrokerLauncher("node-1", (), {"a": "1", "b": "1"}, Path(), Path())
     world.nodes[1].launcher = launcher
-    world.strikes.reconfigure(1, {"b": "2"})
+    world.scheduler.reconfigure(1, {"b": "2"})
     assert launcher.config == {"a": "1", "b": "2"}

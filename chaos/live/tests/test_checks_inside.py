@@ -25,7 +25,7 @@ LEADER_EPOCH = 3
 
 
 class FakePipe:
-    """What the node tells goes to the runner's side at once."""
+    """What the node reports goes to the runner's side at once."""
 
     def __init__(self) -> None:
         self.findings = Findings()
@@ -46,11 +46,13 @@ def fetches(pipe: FakePipe, guarantees: tuple[str, ...], leader_epochs: list[int
     node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=1, partitions=partitions), listening=True)
     checks.built(node)
     for number, leader_epoch in enumerate(leader_epochs):
-        asked = FetchRequest(session_epoch=-1, topics=[FetchTopic("t", b"", [FetchPartition(0, 0, 100, leader_epoch)])])
-        answer = FetchResponse(responses=[FetchTopicResponse("t", b"", [PartitionData(0, 0, 10, records=b"x")])])
+        request = FetchRequest(
+            session_epoch=-1, topics=[FetchTopic("t", b"", [FetchPartition(0, 0, 100, leader_epoch)])]
+        )
+        response = FetchResponse(responses=[FetchTopicResponse("t", b"", [PartitionData(0, 0, 10, records=b"x")])])
         tag = Tag(1, 12, "fetcher-0", 0, -1)
-        reply = Reply(1, number, 1, 12, answer, tag)
-        effects = checks.after(Now(5000 + number, 0), Request(1, number, 1, 12, "fetcher-0", asked, tag), [reply])
+        reply = Reply(1, number, 1, 12, response, tag)
+        effects = checks.after(Now(5000 + number, 0), Request(1, number, 1, 12, "fetcher-0", request, tag), [reply])
         assert list(effects) == [reply], "a check changes nothing"
 
 
@@ -64,7 +66,7 @@ def test_a_breach_reaches_the_manifest_with_its_node_and_first_time() -> None:
     assert found.evidence >= 1
 
 
-def test_how_much_was_looked_at_is_told_before_the_node_can_be_killed() -> None:
+def test_how_much_was_checked_is_reported_before_the_node_can_be_killed() -> None:
     pipe = FakePipe()
     fetches(pipe, (FENCED,), [LEADER_EPOCH] * 20)
     assert len(pipe.lines) == 5, "one line at each power of two"

@@ -32,7 +32,7 @@ class Leader:
         ]
         self.segments = ClosedSegments(self.nodes, {TOPIC: 1}, 12)
 
-    def answer(self, node: Any, api_key: ApiKey, version: int, body: object) -> Any:  # noqa: ARG002
+    def respond(self, node: Any, api_key: ApiKey, version: int, body: object) -> Any:  # noqa: ARG002
         if api_key is ApiKey.METADATA:
             brokers = [SimpleNamespace(node_id=4, host="127.0.0.1", port=3)]
             partition: Any = SimpleNamespace(partition_index=0, leader_id=4)
@@ -51,7 +51,7 @@ class Leader:
 @pytest.fixture
 def leader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Leader:
     made = Leader(tmp_path, 0, 100, 250)
-    monkeypatch.setattr(closed_segments, "_response", made.answer)
+    monkeypatch.setattr(closed_segments, "_response", made.respond)
     monkeypatch.setattr("chaos.live.closed_segments.time.monotonic", lambda: made.now_s)
     return made
 
@@ -75,7 +75,7 @@ def test_a_log_with_its_active_segment_alone_has_nothing_to_store(tmp_path: Path
     assert leader.segments.judged(7).evidence == 0
 
 
-def test_a_node_that_does_not_answer_is_asked_again(leader: Leader, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_does_not_respond_is_queried_again(leader: Leader, monkeypatch: pytest.MonkeyPatch) -> None:
     def silent(*_: object) -> Any:
         raise TransportError("it is gone")
 

@@ -88,14 +88,14 @@ class Cluster:
         """Ends it as it must, and says what it said on stderr."""
         children = self.children()
         self.process.send_signal(signal.SIGTERM)
-        _, told = self.process.communicate(timeout=40)
-        assert self.process.returncode == 0, told
+        _, stderr = self.process.communicate(timeout=40)
+        assert self.process.returncode == 0, stderr
         assert not any(each.is_running() for each in children)
-        return told.decode()
+        return stderr.decode()
 
 
 class Admin:
-    """A client that knows all nodes and asks until it gets what it wants."""
+    """A client that knows all nodes and retries until it gets what it wants."""
 
     def __init__(self, bootstrap: list[str]) -> None:
         self._bootstrap = bootstrap
@@ -109,8 +109,8 @@ class Admin:
                 if found is None:
                     continue
                 body = create_topics_request([new_topic(topic, 1, replicas, {})], 1000)
-                answer = ask(found[1], ApiKey.CREATE_TOPICS, 7, body)
-                if answer is not None and answer.topics[0].error_code in (
+                response = call(found[1], ApiKey.CREATE_TOPICS, 7, body)
+                if response is not None and response.topics[0].error_code in (
                     ErrorCode.none,
                     ErrorCode.topic_already_exists,
                 ):
@@ -119,8 +119,8 @@ class Admin:
         raise AssertionError(f"nobody made {topic}")
 
     def topics(self, address: str) -> list[str]:
-        answer = ask(address, ApiKey.METADATA, 12, ALL_TOPICS)
-        return [] if answer is None else sorted(topic.name for topic in answer.topics)
+        response = call(address, ApiKey.METADATA, 12, ALL_TOPICS)
+        return [] if response is None else sorted(topic.name for topic in response.topics)
 
     def produce(self, topic: str) -> None:
         """One record that all replicas must take."""
@@ -128,21 +128,21 @@ class Admin:
         body = ProduceRequest(-1, 5000, [ProduceTopic(topic, NO_TOPIC_ID, [ProducePartition(0, batch)])])
 
         def taken() -> bool:
-            answers = [ask(address, ApiKey.PRODUCE, 9, body, 6_000_000) for address in self._bootstrap]
+            answers = [call(address, ApiKey.PRODUCE, 9, body, 6_000_000) for address in self._bootstrap]
             return any(each.responses[0].partitions[0].error_code == 0 for each in answers if each is not None)
 
         until(taken)
 
     def _controller(self, address: str) -> tuple[int, str] | None:
-        answer = ask(address, ApiKey.METADATA, 12, metadata_request(()))
-        if answer is None:
+        response = call(address, ApiKey.METADATA, 12, metadata_request(()))
+        if response is None:
             return None
-        brokers = {broker.node_id: f"{broker.host}:{broker.port}" for broker in answer.brokers}
-        controller = answer.controller_id
+        brokers = {broker.node_id: f"{broker.host}:{broker.port}" for broker in response.brokers}
+        controller = response.controller_id
         return (controller, brokers[controller]) if controller in brokers else None
 
 
-def ask(address: str, api_key: int, version: int, body: object, within_us: int = 1_000_000) -> Any:
+def call(address: str, api_key: int, version: int, body: object, within_us: int = 1_000_000) -> Any:
     host, _, port = address.rpartition(":")
     try:
         with Connection.open(host, int(port), 1_000_000, "test") as connection:
@@ -181,10 +181,10 @@ def test_a_killed_node_is_restarted_behind_the_same_proxy_and_sigterm_ends_all(t
     until(lambda: pids() != cluster.ready["pids"])
     assert answers(cluster.bootstrap[0])
     assert pids() == {"0": cluster.node(0).pid}
-    told = cluster.said_until("crucible cluster: node-0 serves again\n") + cluster.end()
-    assert "node-0 ended by SIGKILL; the last line of its log: {" in told
-    assert "node-0 is started again\n" in told
-    assert "node-0 serves again\n" in told
+    stderr = cluster.said_until("crucible cluster: node-0 serves again\n") + cluster.end()
+    assert "node-0 ended by SIGKILL; the last line of its log: {" in stderr
+    assert "node-0 is started again\n" in stderr
+    assert "node-0 serves again\n" in stderr
     assert pids() == {}
 
 
@@ -216,30 +216,32 @@ def test_the_node_that_has_a_role_is_killed(tmp_path: Path) -> None:
             "controller": lambda: controller(cluster.bootstrap),
             "coordinator g": lambda: coordinator(cluster.bootstrap, "g"),
         }[words]()
-        told = killed(data, *words.split())
-        assert told == {"killed": wanted, "pid": processes[wanted].pid, "role": role}
+        outcome = killed(data, *words.split())
+        assert outcome == {"killed": wanted, "pid": processes[wanted].pid, "role": role}
         assert not processes[wanted].is_running()
         cluster.said_until(f"crucible cluster: node-{wanted} serves again\n")
     cluster.end()
 
 
 def leader(bootstrap: list[str], topic: str) -> int:
-    answer = ask(bootstrap[0], ApiKey.METADATA, 12, ALL_TOPICS)
-    assert answer is not None
-    (found,) = (each for each in answer.topics if each.name == topic)
+    response = call(bootstrap[0], ApiKey.METADATA, 12, ALL_TOPICS)
+    assert response is not None
+    (found,) = (each for each in response.topics if each.name == topic)
     return int(found.partitions[0].leader_id)
 
 
 def controller(bootstrap: list[str]) -> int:
     wanted = {"topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]}
-    answer = ask(bootstrap[0], ApiKey.DESCRIBE_QUORUM, 1, body(ApiKey.DESCRIBE_QUORUM, wanted))
-    assert answer is not None
-    return int(answer.topics[0].partitions[0].leader_id)
+    response = call(bootstrap[0], ApiKey.DESCRIBE_QUORUM, 1, body(ApiKey.DESCRIBE_QUORUM, wanted))
+    assert response is not None
+    return int(response.topics[0].partitions[0].leader_id)
 
 
 def coordinator(bootstrap: list[str], group: str) -> int:
-    answer = ask(bootstrap[0], ApiKey.FIND_COORDINATOR, 4, body(ApiKey.FIND_COORDINATOR, {"coordinator_keys": [group]}))
-    return -1 if answer is None else int(answer.coordinators[0].node_id)
+    response = call(
+        bootstrap[0], ApiKey.FIND_COORDINATOR, 4, body(ApiKey.FIND_COORDINATOR, {"coordinator_keys": [group]})
+    )
+    return -1 if response is None else int(response.coordinators[0].node_id)
 
 
 def test_three_nodes_lead_on_without_one_and_take_it_back(tmp_path: Path) -> None:
@@ -254,12 +256,12 @@ def test_three_nodes_lead_on_without_one_and_take_it_back(tmp_path: Path) -> Non
         assert answers(cluster.bootstrap[leader])
         until(lambda: admin.topics(cluster.bootstrap[leader]) == ["first", "second"])
     finally:
-        told = cluster.end()
-    assert f"node-{leader} ended by SIGKILL" in told
+        stderr = cluster.end()
+    assert f"node-{leader} ended by SIGKILL" in stderr
 
 
 @pytest.mark.nightly
-def test_without_restart_a_death_is_told_and_a_second_start_finds_everything(tmp_path: Path) -> None:
+def test_without_restart_a_death_is_reported_and_a_second_start_finds_everything(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path / "c", 3)
     admin = Admin(cluster.bootstrap)
     leader = admin.create("first")
@@ -279,7 +281,7 @@ def test_nodes_replicate_and_elect_over_listeners_of_their_own(tmp_path: Path) -
     leader = admin.create("replicated", replicas=3)
     admin.produce("replicated")
     forged = begin_epoch("anything", -1, leader, 2**31 - 1)
-    assert [ask(address, ApiKey.BEGIN_QUORUM_EPOCH, 1, forged) for address in cluster.bootstrap] == [None] * 3
+    assert [call(address, ApiKey.BEGIN_QUORUM_EPOCH, 1, forged) for address in cluster.bootstrap] == [None] * 3
     cluster.node(leader).kill()
     assert admin.create("after", replicas=2) != leader
     assert "ended by SIGKILL" in cluster.end()
@@ -288,9 +290,9 @@ def test_nodes_replicate_and_elect_over_listeners_of_their_own(tmp_path: Path) -
 def test_a_cluster_ends_when_its_last_node_has_died(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path / "c", 1)
     cluster.node(0).kill()
-    _, told = cluster.process.communicate(timeout=20)
+    _, stderr = cluster.process.communicate(timeout=20)
     assert cluster.process.returncode == 4
-    assert "node-0 ended by SIGKILL" in told.decode()
+    assert "node-0 ended by SIGKILL" in stderr.decode()
 
 
 def test_signals_that_come_while_it_ends_change_nothing(tmp_path: Path) -> None:
@@ -299,8 +301,8 @@ def test_signals_that_come_while_it_ends_change_nothing(tmp_path: Path) -> None:
     while cluster.process.poll() is None:
         cluster.process.send_signal(signal.SIGTERM)
         time.sleep(0.0002)
-    _, told = cluster.process.communicate(timeout=20)
-    assert (cluster.process.returncode, told) == (0, b"")
+    _, stderr = cluster.process.communicate(timeout=20)
+    assert (cluster.process.returncode, stderr) == (0, b"")
     assert not node.is_running()
 
 
@@ -313,6 +315,6 @@ def test_a_cluster_whose_majority_cannot_start_says_why_at_once(tmp_path: Path) 
         words = [sys.executable, "-c", CODE, str(tmp_path / "c"), "3", f"port={port}"]
         ended = subprocess.run(words, capture_output=True, text=True, timeout=15, check=False)
     assert ended.returncode == 2
-    (told,) = ended.stderr.splitlines()
-    assert told.startswith("crucible cluster: listeners: 127.0.0.1:")
-    assert "is in use" in told
+    (stderr,) = ended.stderr.splitlines()
+    assert stderr.startswith("crucible cluster: listeners: 127.0.0.1:")
+    assert "is in use" in stderr

@@ -1,4 +1,4 @@
-"""Who listens where and dials whom how, and what a data folder renodes of its cluster. No process is started."""
+"""Listeners of the nodes, links between them, and what a data folder records of its cluster. No process is started."""
 
 import json
 import os
@@ -47,7 +47,7 @@ def dial_map(text: str) -> dict[int, str]:
     return {int(node): address for node, _, address in (each.partition("@") for each in text.split(","))}
 
 
-def test_nodes_dial_each_other_straight_where_no_proxy_is_asked_for(tmp_path: Path) -> None:
+def test_nodes_dial_each_other_straight_where_no_proxy_is_wanted(tmp_path: Path) -> None:
     nodes = planned_nodes(ClusterPlan(tmp_path, 3, port=20_000, config={"num.partitions": "4"}), "id", None)
     assert [node.listen for node in nodes] == ["127.0.0.1:20000", "127.0.0.1:20001", "127.0.0.1:20002"]
     assert [node.advertised for node in nodes] == [node.listen for node in nodes]
@@ -83,7 +83,7 @@ def test_with_toxiproxy_each_directed_link_has_a_proxy_of_its_own(tmp_path: Path
         "node-2-node-0",
         "node-2-node-1",
     ]
-    told: list[str] = []
+    dialled: list[str] = []
     for node in nodes:
         for voter, address in dial_map(config_of(node)["controller.quorum.voters"]).items():
             if voter == node.number:
@@ -92,12 +92,12 @@ def test_with_toxiproxy_each_directed_link_has_a_proxy_of_its_own(tmp_path: Path
                 link = links.between(node.number, voter)
                 assert link is not None
                 assert (link.listen, link.proxy.upstream) == (address, nodes[voter].listen)
-                told.append(address)
+                dialled.append(address)
         client = links.by_name[f"client-node-{node.number}"]
         assert (client.listen, client.proxy.upstream) == (node.advertised, node.listen)
-        told.append(node.advertised)
-    assert len(set(told)) == 9
-    assert not set(told) & {node.listen for node in nodes}
+        dialled.append(node.advertised)
+    assert len(set(dialled)) == 9
+    assert not set(dialled) & {node.listen for node in nodes}
 
 
 def test_a_port_is_the_clients_one_with_proxies_too(tmp_path: Path) -> None:
@@ -106,19 +106,19 @@ def test_a_port_is_the_clients_one_with_proxies_too(tmp_path: Path) -> None:
     assert [node.advertised for node in nodes] == ["127.0.0.1:20000", "127.0.0.1:20001", "127.0.0.1:20002"]
 
 
-def test_a_single_node_is_told_of_no_quorum(tmp_path: Path) -> None:
+def test_a_single_node_gets_no_quorum_settings(tmp_path: Path) -> None:
     (node,) = planned_nodes(ClusterPlan(tmp_path, 1), "id", None)
     assert config_of(node) == {}
 
 
-def test_each_node_is_told_where_to_fetch_from_every_other_and_who_of_them_votes() -> None:
+def test_each_node_gets_an_address_to_fetch_from_every_other_and_the_voters() -> None:
     links, fake = fake_links()
     listen = ["a:1", "b:2", "c:3", "d:4", "e:5"]
-    told = introductions("id", listen, 3, links)
+    configs = introductions("id", listen, 3, links)
     assert len(fake.upstream) == 5 * 4
     assert links.between(3, 3) is None
     for node in range(5):
-        config = told[node]
+        config = configs[node]
         voters, peers = dial_map(config["controller.quorum.voters"]), dial_map(config["crucible.peers"])
         assert sorted(voters) == [0, 1, 2]
         assert sorted(peers) == [other for other in (3, 4) if other != node]
@@ -133,7 +133,7 @@ def test_without_observers_the_voters_are_all_there_are() -> None:
     assert "crucible.peers" not in introductions("id", ["a:1", "b:2", "c:3"], 3, None)[0]
 
 
-def test_what_a_node_is_told_is_what_a_broker_understands() -> None:
+def test_the_settings_of_a_node_are_those_a_broker_understands() -> None:
     given = introductions("id", ["a:1", "b:2", "c:3", "d:4", "e:5"], 3, None)[1]
     config = BrokerConfig.parse(given)
     found = [(each.node_id, each.host, each.port) for each in config.voters(1)]
@@ -173,7 +173,7 @@ def test_nodes_without_their_cluster_s_identity_are_no_new_cluster(tmp_path: Pat
         claim(tmp_path, nodes)
 
 
-def test_a_damaged_identity_is_told(tmp_path: Path) -> None:
+def test_a_damaged_identity_is_reported(tmp_path: Path) -> None:
     (tmp_path / "cluster.json").write_text(json.dumps({"nodes": 3}))
     with pytest.raises(SetupError, match="damaged"):
         claim(tmp_path, 3)
@@ -198,9 +198,9 @@ def test_what_cannot_be_is_refused_in_one_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], plan: dict[str, Any], said: str
 ) -> None:
     assert run_cluster(ClusterPlan(tmp_path / "c", **plan)) == 2
-    told = capsys.readouterr().err.strip().splitlines()
-    assert len(told) == 1
-    assert said in told[0]
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1
+    assert said in lines[0]
     assert not (tmp_path / "c").exists()
 
 
@@ -222,12 +222,12 @@ def test_nodes_with_a_remote_tier_share_one_object_store(tmp_path: Path) -> None
 
 def test_where_no_node_runs_one_sentence_says_so(tmp_path: Path) -> None:
     """The process that has a dead node's ID now, here this one, is left alone."""
-    for data, told in ((tmp_path / "none", "is no cluster's folder"), (tmp_path / "c", "No node of")):
-        if told == "No node of":
+    for data, refusal in ((tmp_path / "none", "is no cluster's folder"), (tmp_path / "c", "No node of")):
+        if refusal == "No node of":
             claim(data, 3)
             write_running(data, {0: os.getpid(), 1: 2**22 - 1}, ["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"])
         for kill in (lambda at: kill_leader(at, "hot/0"), kill_controller, lambda at: kill_coordinator(at, "g")):
-            with pytest.raises(SetupError, match=told) as refused:
+            with pytest.raises(SetupError, match=refusal) as refused:
                 kill(data)
             assert "start" in str(refused.value)
             assert "\n" not in str(refused.value)

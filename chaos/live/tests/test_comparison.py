@@ -15,7 +15,7 @@ from scenarios.model import Scenario, Swarm
 
 @pytest.fixture
 def played(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Scenario, Path, dict[str, Any]]]:
-    """What the runner was asked for."""
+    """The calls of the runner."""
     seen: list[tuple[Scenario, Path, dict[str, Any]]] = []
 
     def play(scenario: Scenario, out: Path, **more: Any) -> RunFolder:

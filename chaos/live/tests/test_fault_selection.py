@@ -71,7 +71,7 @@ def test_without_sessions_the_same_faults_strike_whatever_is_fetched() -> None:
     assert {"lost-write", "fetch-gap"} <= set(select_live_faults(spoken, 3).guarantees)
 
 
-def test_without_sessions_a_follower_s_fetch_is_told_from_one_of_the_metadata_log() -> None:
+def test_without_sessions_a_follower_s_fetch_is_distinguished_from_one_of_the_metadata_log() -> None:
     *_, lost = select_live_faults(in_revision(find("fetch-revisions"), "none"), 3).faults
     of_metadata = Tag(1, 17, "node-1", 0, -1, role="peer")
     assert [matches_frame(lost.match, "", tag) for tag in (of_metadata._replace(session_epoch=0), of_metadata)] == [

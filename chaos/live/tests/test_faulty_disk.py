@@ -66,7 +66,7 @@ def test_a_full_disk_refuses_writes_leaves_files_as_they_were_and_says_so_once(w
     assert world.pipe.lines() == []
 
 
-def test_slow_syncs_are_carried_out_in_the_node_s_own_thread_and_told_when_one_was_slow(world: World) -> None:
+def test_slow_syncs_are_carried_out_in_the_node_s_own_thread_and_reported_when_one_was_slow(world: World) -> None:
     world.faults.order(slow_ms=300)
     assert world.syncs.by_ms == []
     world.event()
@@ -82,7 +82,7 @@ def test_slow_syncs_are_carried_out_in_the_node_s_own_thread_and_told_when_one_w
     assert world.pipe.lines() == []
 
 
-def test_slow_syncs_of_names_alone_are_ordered_and_told_as_such(world: World) -> None:
+def test_slow_syncs_of_names_alone_are_ordered_and_reported_as_such(world: World) -> None:
     world.faults.order(slow_ms=300, names_only=True)
     world.event()
     world.syncs.syncs_delayed = 1

@@ -24,7 +24,7 @@ class FakeNode:
     """Answers one UpdateFeatures after the other, as ``errors`` says, then with none."""
 
     def __init__(self, *errors: ErrorCode) -> None:
-        self.asked: list[tuple[str, int]] = []
+        self.updates: list[tuple[str, int]] = []
         self._errors = list(errors)
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._socket.getsockname()[1]}"
@@ -41,11 +41,11 @@ class FakeNode:
                 frame = memoryview(connection.recv(size, socket.MSG_WAITALL))
                 header, offset = read_request_header(frame)
                 body: Any = decode_request(header.api_key, header.api_version, frame, offset)
-                self.asked.append((body.feature_updates[0].feature, int(body.feature_updates[0].max_version_level)))
+                self.updates.append((body.feature_updates[0].feature, int(body.feature_updates[0].max_version_level)))
                 error = self._errors.pop(0) if self._errors else ErrorCode.none
-                answer = UpdateFeaturesResponse(throttle_time=milliseconds(0), error_code=error, error_message=None)
+                response = UpdateFeaturesResponse(throttle_time=milliseconds(0), error_code=error, error_message=None)
                 connection.sendall(
-                    b"".join(encode_response(header.api_key, header.api_version, header.correlation_id, answer))
+                    b"".join(encode_response(header.api_key, header.api_version, header.correlation_id, response))
                 )
 
     def close(self) -> None:
@@ -71,7 +71,7 @@ def ended(end: Any, within_s: float = 10.0) -> Ended | None:
     return None
 
 
-def test_the_next_node_is_asked_where_one_refuses() -> None:
+def test_the_next_node_is_tried_where_one_refuses() -> None:
     first, second = FakeNode(ErrorCode.not_controller), FakeNode()
     place: Any = FakePlace(first, second)
     try:
@@ -80,7 +80,7 @@ def test_the_next_node_is_asked_where_one_refuses() -> None:
         first.close()
         second.close()
     assert found == Ended("node-1 granted crucible.metadata.epoch 1")
-    assert first.asked == second.asked == [("crucible.metadata.epoch", 1)]
+    assert first.updates == second.updates == [("crucible.metadata.epoch", 1)]
 
 
 def test_where_nobody_grants_it_until_the_load_is_over_it_did_not_happen() -> None:

@@ -72,11 +72,11 @@ def fetch(connection: int, session: tuple[int, int] = (9, 4), version: int = 17,
     partitions = [FetchPartition(each, 0, 1000) for each in range(named)]
     topics = [FetchTopic("hot", NO_TOPIC_ID, partitions)] if named else []
     body = FetchRequest(session_id=session[0], session_epoch=session[1], topics=topics)
-    who = f"fetcher-{connection}"
-    return Request(connection, 1, 1, version, who, body, Tag(1, version, who), 60)
+    client = f"fetcher-{connection}"
+    return Request(connection, 1, 1, version, client, body, Tag(1, version, client), 60)
 
 
-def answer(connection: int, records: Sequence[bytes] = (b"x" * 70, b"")) -> Reply:
+def response(connection: int, records: Sequence[bytes] = (b"x" * 70, b"")) -> Reply:
     partitions = [PartitionData(each, 0, 5, records=part) for each, part in enumerate(records)]
     body = FetchResponse(0, 9, [FetchTopicResponse("", b"\1" * 16, partitions)])
     return Reply(connection, 1, 1, 17, body, Tag(1, 17, ""))
@@ -84,8 +84,8 @@ def answer(connection: int, records: Sequence[bytes] = (b"x" * 70, b"")) -> Repl
 
 def test_a_fetch_answered_at_once_is_charged_all_that_was_done_for_it_and_nothing_of_the_hooks() -> None:
     world = World()
-    world.request(fetch(1), [answer(1)])
-    world.send(answer(1))
+    world.request(fetch(1), [response(1)])
+    world.send(response(1))
     assert world.rows == [FetchCost(77, 2, "fetcher-1", "final", False, 60, 500, 2, 2, 70, 10 + 100 + 3)]
 
 
@@ -99,11 +99,11 @@ def test_a_fetch_that_waits_is_charged_what_is_done_for_it_and_nothing_else_of_o
 
     produced = Reply(3, 1, 0, 9, None, Tag(0, 9, ""))
     produce = Request(3, 1, 0, 9, "producer", None, Tag(0, 9, ""))
-    world.event(produce, [answer(1), answer(2), produced], 300, (marked(1, 20), marked(2, 30)))
-    world.send(answer(1), encode_us=1)
-    world.send(answer(2), encode_us=2)
-    world.request(fetch(4), [answer(4)], 100, (marked(1, 50),))
-    world.send(answer(4))
+    world.event(produce, [response(1), response(2), produced], 300, (marked(1, 20), marked(2, 30)))
+    world.send(response(1), encode_us=1)
+    world.send(response(2), encode_us=2)
+    world.request(fetch(4), [response(4)], 100, (marked(1, 50),))
+    world.send(response(4))
     assert [(row.client_id, row.service_us) for row in world.rows] == [
         ("fetcher-1", 10 + 100 + 20 + 1),
         ("fetcher-2", 10 + 100 + 30 + 2),
@@ -115,8 +115,8 @@ def test_what_is_done_within_it_is_counted_once() -> None:
     world = World()
     world.request(fetch(1, named=0), [])
     inner = partial(world.costs.waiting, 1, lambda: world.takes(7))
-    world.event(TimerFired(1), [answer(1)], 0, (partial(world.costs.waiting, 1, inner),))
-    world.send(answer(1))
+    world.event(TimerFired(1), [response(1)], 0, (partial(world.costs.waiting, 1, inner),))
+    world.send(response(1))
     assert [row.service_us for row in world.rows] == [10 + 100 + 7 + 3]
 
 
@@ -133,9 +133,9 @@ def test_the_broker_s_waiting_fetches_are_measured(monkeypatch: pytest.MonkeyPat
     assert seen == [5, 5]
 
 
-def test_a_session_that_was_asked_for_and_not_given_is_none() -> None:
+def test_a_session_that_was_requested_and_not_given_is_none() -> None:
     world = World()
-    denied = answer(1)
+    denied = response(1)
     assert isinstance(denied.body, FetchResponse)
     denied.body.session_id = 0  # type: ignore[misc]  # Only mypy takes values as frozen.
     for request in (fetch(1, (0, 0)), fetch(1, (9, -1))):
@@ -146,7 +146,7 @@ def test_a_session_that_was_asked_for_and_not_given_is_none() -> None:
 
 def test_an_answer_that_a_fault_took_is_a_row_with_the_size_that_it_had() -> None:
     world = World()
-    lost = answer(1)
+    lost = response(1)
     world.request(fetch(1), [lost])
     assert world.rows == []
     world.event(TimerFired(1), [], 5)
@@ -161,27 +161,27 @@ def test_a_client_that_leaves_costs_no_row() -> None:
     world = World()
     world.request(fetch(1), [])
     world.event(Closed(1), [], 1)
-    world.request(fetch(1), [answer(1)])
-    world.send(answer(1))
+    world.request(fetch(1), [response(1)])
+    world.send(response(1))
     assert [row.service_us for row in world.rows] == [113]
 
 
 def test_a_late_request_was_not_decoded_just_now() -> None:
     world = World()
-    world.event(fetch(-1), [answer(-1)], 100)
+    world.event(fetch(-1), [response(-1)], 100)
     world.event(TimerFired(1), [], 5)
     assert [row.service_us for row in world.rows] == [100]
 
 
-def test_each_revision_is_told_from_the_others() -> None:
+def test_each_revision_is_distinguished_from_the_others() -> None:
     world = World()
     first = fetch(1, (9, 0), version=1000)
     incremental = fetch(1, (9, 4), version=1000)
     assert isinstance(incremental.body, FetchRequest)
     incremental.body.fetch_type = INCREMENTAL_FETCH  # type: ignore[misc]  # Only mypy takes values as frozen.
     for request in (fetch(1, (0, 0)), fetch(1, (9, 0)), fetch(1), fetch(1, (0, -1), 12), first, incremental):
-        world.request(request, [answer(1)])
-        world.send(answer(1))
+        world.request(request, [response(1)])
+        world.send(response(1))
     assert [(row.revision, row.full) for row in world.rows] == [
         ("final", True),
         ("final", True),
@@ -198,8 +198,8 @@ def test_the_quorum_s_fetches_are_left_out() -> None:
     assert isinstance(request.body, FetchRequest)
     topics = [FetchTopic("", METADATA_TOPIC_ID, [FetchPartition(0, 0, 1000)])]
     request.body.topics = topics  # type: ignore[misc]  # Only mypy takes values as frozen.
-    world.request(request, [answer(1)])
-    world.send(answer(1))
+    world.request(request, [response(1)])
+    world.send(response(1))
     world.event(TimerFired(1), [], 5)
     assert world.rows == []
 

@@ -1,4 +1,4 @@
-"""Nodes whose stderr is a file on a full disk serve under load, and end when they are told to."""
+"""Nodes whose stderr is a file on a full disk serve under load, and end at SIGTERM."""
 
 import os
 import socket

@@ -53,9 +53,9 @@ def node_of(**broker: object) -> Any:
 
 
 def look(checks: ChecksInside, event: object = None, effects: tuple[object, ...] = ()) -> None:
-    asked: Any = event
+    seen: Any = event
     done: Any = list(effects)
-    checks.after(Now(5000, 0), asked, done)
+    checks.after(Now(5000, 0), seen, done)
 
 
 def judged_log(
@@ -126,11 +126,11 @@ def test_a_commit_of_an_earlier_generation_may_not_be_acknowledged(error: int, b
     group = SimpleNamespace(generation=5, members={"m": None})
     node = node_of(groups=SimpleNamespace(active=lambda: [SimpleNamespace(groups={"g": group})]))
     checks.built(node)
-    asked: Any = SimpleNamespace(generation_id_or_member_epoch=4, group_id="g", member_id="m")
-    answer: Any = SimpleNamespace(topics=[SimpleNamespace(partitions=[SimpleNamespace(error_code=error)])])
+    request: Any = SimpleNamespace(generation_id_or_member_epoch=4, group_id="g", member_id="m")
+    response: Any = SimpleNamespace(topics=[SimpleNamespace(partitions=[SimpleNamespace(error_code=error)])])
     tag, key = Tag(1, 8, "member-0", 0, -1), int(ApiKey.OFFSET_COMMIT)
-    look(checks, Request(1, 7, key, 8, "member-0", asked, tag))
-    look(checks, None, (Reply(1, 7, key, 8, answer, tag),))
+    look(checks, Request(1, 7, key, 8, "member-0", request, tag))
+    look(checks, None, (Reply(1, 7, key, 8, response, tag),))
     (found,) = pipe.findings.judged((FENCED,))
     assert found.holds is not breaks
 

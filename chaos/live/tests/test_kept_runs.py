@@ -81,10 +81,10 @@ def test_the_command_deletes_them_and_says_what(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(commands, "ROOT", tmp_path)
     monkeypatch.chdir(tmp_path)
     folders = [run_of(tmp_path / "runs", f"demo-{DAY}-{second:06}") for second in range(KEEP + 2)]
-    told = CliRunner().invoke(cli.main, ["runs", "--prune"])
-    assert told.exit_code == 0
-    assert told.output.splitlines()[0] == f"deleted runs/{folders[0].name}"
-    assert told.output.splitlines()[-1].startswith("2 runs deleted, 0.0 MB;")
+    pruned = CliRunner().invoke(cli.main, ["runs", "--prune"])
+    assert pruned.exit_code == 0
+    assert pruned.output.splitlines()[0] == f"deleted runs/{folders[0].name}"
+    assert pruned.output.splitlines()[-1].startswith("2 runs deleted, 0.0 MB;")
     assert [each.exists() for each in folders] == [False] * 2 + [True] * KEEP
     assert "0 runs deleted" in CliRunner().invoke(cli.main, ["runs", "--prune"]).output
 
@@ -120,7 +120,7 @@ def test_all_runs_are_listed_with_verdict_size_age_and_page(tmp_path: Path, monk
     assert lines[-1].startswith("3 runs, 0.0 MB;")
 
 
-def test_a_disk_that_is_nearly_full_is_told_before_anything_starts(
+def test_a_disk_that_is_nearly_full_is_reported_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     terminal.need_disk(tmp_path / "not" / "yet")
@@ -134,9 +134,9 @@ def test_a_run_with_a_damaged_manifest_is_listed_as_that(tmp_path: Path, monkeyp
     monkeypatch.setattr(commands, "ROOT", tmp_path)
     folder = run_of(tmp_path / "runs", f"demo-{DAY}-000001", outcome="")
     (folder / "manifest.json").write_text('{"scenario": "de')
-    told = CliRunner().invoke(cli.main, ["runs"]).output
-    assert f"demo-{DAY}-000001" in told
-    assert "unreadable" in told
+    output = CliRunner().invoke(cli.main, ["runs"]).output
+    assert f"demo-{DAY}-000001" in output
+    assert "unreadable" in output
 
 
 def test_runs_that_start_in_the_same_second_get_folders_of_their_own(

@@ -16,7 +16,7 @@ import pytest
 
 from bench.fleet.behaviours.bodies import create_topics_request, new_topic
 from chaos.live.tests.small_scenario import text_of, written
-from chaos.live.tests.test_cluster import Admin, Cluster, ask, until
+from chaos.live.tests.test_cluster import Admin, Cluster, call, until
 from reference_broker.records.record import Record, build, read_all
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchTopic
@@ -60,8 +60,8 @@ class Writer:
         number, self._next = self._next, self._next + 1
         batch = build([Record(timestamp_ms=1, value=b"%d" % number)])
         body = ProduceRequest(-1, 1000, [ProduceTopic(TOPIC, NO_TOPIC_ID, [ProducePartition(0, batch)])])
-        answers = (ask(address, ApiKey.PRODUCE, 9, body) for address in self._addresses)
-        if any(each.responses[0].partitions[0].error_code == 0 for each in answers if each is not None):
+        responses = (call(address, ApiKey.PRODUCE, 9, body) for address in self._addresses)
+        if any(each.responses[0].partitions[0].error_code == 0 for each in responses if each is not None):
             self.acknowledged.append(number)
 
     def write_some(self) -> None:
@@ -75,12 +75,12 @@ class Writer:
 
 def held(address: str) -> list[int]:
     wanted = FetchTopic(TOPIC, NO_TOPIC_ID, [FetchPartition(0, 0, 1 << 20)])
-    answer = ask(
+    response = call(
         address, ApiKey.FETCH, 12, FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, topics=[wanted])
     )
-    if answer is None or answer.responses[0].partitions[0].error_code:
+    if response is None or response.responses[0].partitions[0].error_code:
         return []
-    return [int(record.value or b"-1") for _, record in read_all(answer.responses[0].partitions[0].records)]
+    return [int(record.value or b"-1") for _, record in read_all(response.responses[0].partitions[0].records)]
 
 
 def assert_gone(processes: list[psutil.Process]) -> None:
@@ -119,12 +119,12 @@ def test_a_killed_run_leaves_no_process_and_no_port_even_while_its_node_is_pause
     words = [sys.executable, str(ROOT / "crucible_kafka"), "run", str(scenario), "--out", str(out)]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as suite:
         assert suite.stderr is not None
-        told = next(
+        serving = next(
             filter(None, (re.search(r"serves at (\S+), clients .* through (\S+)", line) for line in suite.stderr))
         )
-        addresses = [*told.groups()]
+        addresses = [*serving.groups()]
         created = create_topics_request([new_topic(TOPIC, 1, 1, {})], 1000)
-        until(lambda: ask(addresses[0], ApiKey.CREATE_TOPICS, 7, created) is not None)
+        until(lambda: call(addresses[0], ApiKey.CREATE_TOPICS, 7, created) is not None)
         writer = Writer(addresses[:1])
         writer.write_some()
         family = psutil.Process(suite.pid).children(recursive=True)

@@ -1,4 +1,4 @@
-"""A load without faults: who the clients are, and what a person and the judge are told of it. No process is started."""
+"""A load without faults: the clients, and what the run writes for its user and for the judge. No process is started."""
 
 from pathlib import Path
 
@@ -75,7 +75,7 @@ def test_a_fleet_that_dies_is_a_crash_and_one_that_cannot_start_leaves_nothing(
     assert not (tmp_path / "other").exists()
 
 
-def test_what_the_fleet_says_is_told_to_a_person() -> None:
+def test_what_the_fleet_reports_is_shown_to_a_person() -> None:
     say = load_alone._words
     assert "open http://127.0.0.1:8089" in say({"event": "web", "url": "http://127.0.0.1:8089", "clients": 30})
     report = {"event": "progress", "second": 10, "ok": 12_345, "failed": 1, "cpu_permille": 500}

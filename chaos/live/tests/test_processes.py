@@ -1,4 +1,4 @@
-"""Children: started, stopped, continued, killed, and told apart when they end by themselves."""
+"""Children: started, stopped, continued, killed, and distinguished from those that end by themselves."""
 
 import subprocess
 import sys
@@ -30,13 +30,13 @@ def await_ready(started: Child) -> None:
     assert started.line_with("ready", 30) is not None
 
 
-def test_killed_is_told_from_died(tmp_path: Path) -> None:
-    asked = child(tmp_path, SLEEPER)
-    await_ready(asked)
-    asked.check()
-    assert asked.kill().endswith("ended by SIGKILL")
-    asked.check()
-    asked.close()
+def test_killed_is_distinguished_from_died(tmp_path: Path) -> None:
+    killed = child(tmp_path, SLEEPER)
+    await_ready(killed)
+    killed.check()
+    assert killed.kill().endswith("ended by SIGKILL")
+    killed.check()
+    killed.close()
 
     by_itself = child(
         tmp_path, "import sys; print('{\"ready\": 1}', flush=True); print('boom', file=sys.stderr); sys.exit(3)"
@@ -89,13 +89,13 @@ def test_a_target_that_does_not_stop_is_killed_after_its_own_limit_which_fails_n
     target.close()
 
 
-def test_who_was_asked_to_end_is_not_asked_again(tmp_path: Path) -> None:
+def test_a_child_gets_sigterm_only_once(tmp_path: Path) -> None:
     """A second SIGTERM would kill a process that has just let go of its handlers."""
     once = child(
         tmp_path,
-        "import signal, time; told = []; signal.signal(signal.SIGTERM, lambda *_: told.append(1));"
-        "print('{\"ready\": 1}', flush=True)\nwhile not told: time.sleep(0.01)\n"
-        "time.sleep(0.3); raise SystemExit(len(told) - 1)",
+        "import signal, time; signals = []; signal.signal(signal.SIGTERM, lambda *_: signals.append(1));"
+        "print('{\"ready\": 1}', flush=True)\nwhile not signals: time.sleep(0.01)\n"
+        "time.sleep(0.3); raise SystemExit(len(signals) - 1)",
     )
     await_ready(once)
     once.ask_to_end()
@@ -166,7 +166,7 @@ DAMAGED = "The metadata log is damaged in or after the batch that ends at offset
 
 
 @pytest.mark.parametrize(("story", "kind"), [(DAMAGED, EndedItself), ("IndexError: pop from an empty deque", NodeDied)])
-def test_a_node_that_ends_itself_over_its_metadata_is_told_from_one_that_crashes(
+def test_a_node_that_ends_itself_over_its_metadata_is_distinguished_from_one_that_crashes(
     tmp_path: Path, story: str, kind: type[NodeDied]
 ) -> None:
     ending = child(tmp_path, f"import sys; print({story!r}, file=sys.stderr); sys.exit(4)")

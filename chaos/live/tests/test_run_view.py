@@ -28,14 +28,14 @@ def test_the_report_s_signs_name_guarantees() -> None:
     assert seen_by_clients({}) == ()
 
 
-def test_phase_rates_faults_and_breaches_are_told_in_words() -> None:
-    told = dict(progress_table.words(LOADED))
-    assert told["phase"] == "load, 12 of 80 s"
-    assert told["offered"] == "1,200 operations/s"
-    assert told["completed"] == "1,190 operations/s, 3 failed so far"
-    assert told["p99, slowest worker"] == "produce 4.2 ms, fetch none"
-    assert told["faults"] == "link_cut under way, 7 hits; next: leader_killed in 18 s"
-    assert told["broken"] == "nothing that clients or nodes have seen"
+def test_phase_rates_faults_and_violations_are_described_in_words() -> None:
+    shown = dict(progress_table.words(LOADED))
+    assert shown["phase"] == "load, 12 of 80 s"
+    assert shown["offered"] == "1,200 operations/s"
+    assert shown["completed"] == "1,190 operations/s, 3 failed so far"
+    assert shown["p99, slowest worker"] == "produce 4.2 ms, fetch none"
+    assert shown["faults"] == "link_cut under way, 7 hits; next: leader_killed in 18 s"
+    assert shown["broken"] == "nothing that clients or nodes have seen"
     assert dict(progress_table.words(replace(LOADED, phase="final read", load_s=81.0)))["phase"] == "final read"
     early = dict(progress_table.words(RunView("nodes start", -1.0, 80.0)))
     assert early["phase"] == "nodes start"

@@ -131,7 +131,7 @@ def test_faults_find_their_roles_and_all_nodes_agree_on_the_metadata(scenario_fi
 
 
 def leader_at(trace: dict[str, list[dict[str, Any]]], at_us: int) -> str:
-    """Who was the last to be elected before that."""
+    """The last node elected before that."""
     elected = [
         (row["at_us"], name.rpartition("-")[0])
         for name, rows in trace.items()
@@ -142,7 +142,7 @@ def leader_at(trace: dict[str, list[dict[str, Any]]], at_us: int) -> str:
 
 
 def leads_at(trace: dict[str, list[dict[str, Any]]], partition: str, at_us: int) -> str:
-    """Who was the last to lead it before that."""
+    """The last node that led it before that."""
     led = [
         (json.loads(row["detail"])["leader_epoch"], name.rpartition("-")[0])
         for name, rows in trace.items()

@@ -53,7 +53,7 @@ def test_what_nobody_can_do_in_front_of_a_target_is_refused(tmp_path: Path) -> N
     text = Path(loader.find(SCENARIO).path).read_text()
     with started(ClusterPlan(tmp_path / "external")) as cluster:
         (target,) = cluster.addresses
-        for old, new, told in (
+        for old, new, refusal in (
             ('"request_dropped"', '"node_killed"', "fault fetch-lost: process control, to do node_killed"),
             ('"request_dropped"', '"request_damaged"', "request_damaged cannot be done by a proxy"),
             ("[load]\n", "[state]\nfetch_session_epoch = 5\n[load]\n", "is set inside the broker's process"),
@@ -62,7 +62,7 @@ def test_what_nobody_can_do_in_front_of_a_target_is_refused(tmp_path: Path) -> N
             file.write_text(text.replace(old, new))
             with pytest.raises(SetupError) as refused:
                 check_playable(loader.load(file), target)
-            assert told in str(refused.value)
+            assert refusal in str(refused.value)
 
 
 @pytest.mark.nightly
@@ -75,8 +75,8 @@ def test_rules_on_links_between_nodes_hit_the_same_outside_the_nodes(tmp_path: P
     rules = {fault.name: fault for fault in scenario.faults if not fault.timed}
     # Which node leads the quorum is the run's own affair, so rules for any sender are compared without the sender.
     simulated = on_links(rules, ((row.name, row.kind, row.client_id, row.target) for row in world.faults))
-    struck = faults_of(tmp_path / "live")
-    live = on_links(rules, ((row["name"], row["kind"], row["client_id"], row["target"]) for row in struck))
+    hits = faults_of(tmp_path / "live")
+    live = on_links(rules, ((row["name"], row["kind"], row["client_id"], row["target"]) for row in hits))
     assert {name for name, _, _, _ in simulated} == set(rules)
     assert live == simulated
     assert (tmp_path / "live" / "logs" / "link-frames.log").exists(), "no proxy stood on the links"

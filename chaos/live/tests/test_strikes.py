@@ -1,4 +1,4 @@
-"""The runner's side of faults: waiting for a role, ends in their time, help for nodes that a rule has struck."""
+"""The runner's side of faults: waiting for a role, ends in their time, recovery of nodes that a rule has hit."""
 
 from pathlib import Path
 from random import Random
@@ -52,18 +52,18 @@ class World:
         )
         self.roles, self.nodes = crew.roles, nodes
         scenario: Any = SimpleNamespace(faults=faults, load=SimpleNamespace(topics=(), hot=SimpleNamespace(name="hot")))
-        self.strikes = FaultScheduler(scenario, crew, Links(client), lambda: self.now_us, self.log.append)
-        self.strikes.plan(0)
+        self.scheduler = FaultScheduler(scenario, crew, Links(client), lambda: self.now_us, self.log.append)
+        self.scheduler.plan(0)
 
     def run_until(self, at_s: float) -> None:
         while self.now_us < at_s * SECOND_US:
             self.now_us += 10_000
-            self.strikes.do_due()
+            self.scheduler.do_due()
 
 
 @pytest.fixture
 def tickle(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """A kind of fault that does nothing but say whom it hit."""
+    """A kind of fault that only records the node that it hit."""
     hit: list[int] = []
 
     def begin(place: FaultContext, target: Target) -> End:  # noqa: ARG001
@@ -83,7 +83,7 @@ def test_a_fault_for_a_role_waits_until_somebody_has_it(tickle: list[int]) -> No
     world.roles.note(2, "leader")
     world.run_until(3.0)
     assert tickle == [2]
-    (row,) = world.strikes.rows
+    (row,) = world.scheduler.rows
     assert (row.name, row.target, row.detail) == ("f", "node-2", "the controller: it laughed")
     assert 2 * SECOND_US <= row.at_us <= 2.1 * SECOND_US
     assert 500_000 <= row.until_us - row.at_us <= 520_000
@@ -95,7 +95,7 @@ def test_a_role_that_nobody_takes_leaves_no_row(tickle: list[int]) -> None:
     world.roles.note(2, "leader")
     world.run_until(NOBODY_LIMIT_S + 4)
     assert tickle == []
-    assert world.strikes.rows == []
+    assert world.scheduler.rows == []
     assert world.log[-1] == "fault f found no node to hit"
 
 
@@ -106,35 +106,35 @@ def test_each_repetition_is_aimed_anew(tickle: list[int]) -> None:
     world.roles.note(1, "leader")
     world.run_until(3.0)
     assert tickle == [0, 1]
-    assert [row.hit for row in world.strikes.rows] == [1, 2]
+    assert [row.hit for row in world.scheduler.rows] == [1, 2]
 
 
 def test_the_end_of_the_load_ends_what_is_open_and_begins_nothing(tickle: list[int]) -> None:
     world = World(Fault("open", "tickle", at_s=1.0, duration_s=100.0), Fault("late", "tickle", at_s=50.0, node=1))
     world.run_until(2.0)
-    world.strikes.end_all()
+    world.scheduler.end_all()
     assert tickle == [0]
-    assert [row.name for row in world.strikes.rows] == ["open"]
+    assert [row.name for row in world.scheduler.rows] == ["open"]
 
 
-def test_a_node_killed_at_a_state_is_started_again_where_it_was_struck() -> None:
+def test_a_node_killed_at_a_state_is_started_again_where_it_was_killed() -> None:
     world = World(Fault("f", "node_killed", on="note", node="leader", restart_after_s=0.5))
     world.now_us = SECOND_US
     row = FaultRow("f", "node_killed", SECOND_US, SECOND_US, "node-2", 1, detail="leader metadata_committed")
-    world.strikes.evidence_line(2, {"fault": list(row.values())})
-    assert world.strikes.child(2).expected_end
+    world.scheduler.evidence_line(2, {"fault": list(row.values())})
+    assert world.scheduler.child(2).expected_end
     world.run_until(1.4)
     assert "restart 2" not in world.log
     world.run_until(1.6)
     assert "restart 2" in world.log
-    (told,) = world.strikes.rows
-    assert told.detail == "leader metadata_committed pid 102 ended by SIGKILL"
-    assert told.until_us >= 1_500_000
+    (row,) = world.scheduler.rows
+    assert row.detail == "leader metadata_committed pid 102 ended by SIGKILL"
+    assert row.until_us >= 1_500_000
 
 
 def test_a_node_paused_at_a_state_is_continued() -> None:
     world = World(Fault("f", "node_paused", on="note", node="leader", duration_s=0.3))
-    world.strikes.evidence_line(1, {"fault": list(FaultRow("f", "node_paused", 0, 0, "node-1", 1).values())})
+    world.scheduler.evidence_line(1, {"fault": list(FaultRow("f", "node_paused", 0, 0, "node-1", 1).values())})
     world.run_until(0.2)
     assert "resume 1" not in world.log
     world.run_until(0.4)
@@ -143,9 +143,9 @@ def test_a_node_paused_at_a_state_is_continued() -> None:
 
 def test_a_node_that_ends_itself_after_an_error_of_its_disk_is_started_again() -> None:
     world = World(Fault("f", "disk_error", on="disk", node="any", restart_after_s=0.5))
-    child: Any = world.strikes.child(1)
+    child: Any = world.scheduler.child(1)
     for _ in range(2):
-        world.strikes.evidence_line(1, {"fault": list(FaultRow("f", "disk_error", 0, 0, "node-1", 1).values())})
+        world.scheduler.evidence_line(1, {"fault": list(FaultRow("f", "disk_error", 0, 0, "node-1", 1).values())})
     assert child.expected_end
     world.run_until(1.0)
     assert "restart 1" not in world.log
@@ -157,11 +157,11 @@ def test_a_node_that_ends_itself_after_an_error_of_its_disk_is_started_again() -
 
 def test_a_node_that_goes_on_after_an_error_of_its_disk_may_not_end_long_after_it() -> None:
     world = World(Fault("f", "disk_error", on="disk", node="any", restart_after_s=0.5))
-    world.strikes.evidence_line(1, {"fault": list(FaultRow("f", "disk_error", 0, 0, "node-1", 1).values())})
+    world.scheduler.evidence_line(1, {"fault": list(FaultRow("f", "disk_error", 0, 0, "node-1", 1).values())})
     world.run_until(ERROR_LIMIT_S - 0.1)
-    assert world.strikes.child(1).expected_end
+    assert world.scheduler.child(1).expected_end
     world.run_until(ERROR_LIMIT_S + 0.1)
-    assert not world.strikes.child(1).expected_end
+    assert not world.scheduler.child(1).expected_end
     assert not world.log
 
 
@@ -171,12 +171,12 @@ def test_disk_evidence_of_an_order_before_is_forgotten() -> None:
     process = Child.__new__(Child)
     process.order = lambda **order: orders.append(order)  # type: ignore[method-assign]
     world.nodes[0].process = process
-    world.strikes.evidence_line(0, {"disk": ["disk_full", "old"]})
-    world.strikes.evidence_line(1, {"disk": ["disk_full", "another node's"]})
-    assert world.strikes.disk_evidence(0, "disk_full") == "old"
-    world.strikes.order_disk(0, {"full": True})
-    assert world.strikes.disk_evidence(0, "disk_full") == ""
-    assert world.strikes.disk_evidence(1, "disk_full") == "another node's"
+    world.scheduler.evidence_line(0, {"disk": ["disk_full", "old"]})
+    world.scheduler.evidence_line(1, {"disk": ["disk_full", "another node's"]})
+    assert world.scheduler.disk_evidence(0, "disk_full") == "old"
+    world.scheduler.order_disk(0, {"full": True})
+    assert world.scheduler.disk_evidence(0, "disk_full") == ""
+    assert world.scheduler.disk_evidence(1, "disk_full") == "another node's"
     assert orders == [{"disk": {"full": True}}]
 
 
@@ -185,21 +185,21 @@ def test_what_is_damaged_of_a_topic_that_no_client_deletes_must_stay(tmp_path: P
     for name in ("idle-2", "made.admin-0.1-0"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "partition.metadata").write_text(name)
-    world.strikes.damage.note(tmp_path, [f"{name}/partition.metadata" for name in ("idle-2", "made.admin-0.1-0")])
+    world.scheduler.damage.note(tmp_path, [f"{name}/partition.metadata" for name in ("idle-2", "made.admin-0.1-0")])
     for name in ("idle-2", "made.admin-0.1-0"):
         (tmp_path / name / "partition.metadata").unlink()
-    (check,) = world.strikes.damage.judged(1)
+    (check,) = world.scheduler.damage.judged(1)
     assert (check.holds, check.evidence) == (False, 1)
 
 
 def test_who_watches_sees_what_is_under_way_and_what_comes_next(tickle: list[int]) -> None:
     world = World(Fault("f", "tickle", at_s=1.0, duration_s=2.0, node=0), Fault("g", "tickle", at_s=5.0, node=1))
-    strikes = world.strikes
-    assert strikes.next_fault() == ("f", 1.0)
+    scheduler = world.scheduler
+    assert scheduler.next_fault() == ("f", 1.0)
     world.run_until(2.0)
-    assert strikes.under_way == ["f"]
-    assert strikes.next_fault() == ("g", 3.0)
+    assert scheduler.under_way == ["f"]
+    assert scheduler.next_fault() == ("g", 3.0)
     world.run_until(6.0)
-    assert strikes.under_way == []
-    assert strikes.next_fault() is None
+    assert scheduler.under_way == []
+    assert scheduler.next_fault() is None
     assert tickle == [0, 1]

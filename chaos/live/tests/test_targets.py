@@ -62,7 +62,7 @@ def test_a_target_remembers_the_role_that_the_fault_was_for(cluster: Cluster, fa
     assert found.role == role
 
 
-def test_roles_are_told_in_words() -> None:
+def test_roles_are_described_in_words() -> None:
     assert [described(role, "hot") for role in ("leader", "partition_leader", "any", "")] == [
         "the controller",
         "the leader of hot-0",
@@ -128,7 +128,7 @@ def test_an_observer_is_dialled_for_its_partitions(cluster: Cluster) -> None:
     assert cluster.hit("leader>observer")[0] in ("node-1-node-3", "node-1-node-4")
 
 
-def test_the_parts_in_a_partition_are_told_beside_the_others(cluster: Cluster) -> None:
+def test_the_parts_in_a_partition_are_described_beside_the_others(cluster: Cluster) -> None:
     roles = cluster.roles
     assert roles.node("partition_leader") is None
     assert roles.node("partition_follower") is None
@@ -148,7 +148,7 @@ def test_the_parts_in_a_partition_are_told_beside_the_others(cluster: Cluster) -
     }
 
 
-def test_a_partition_s_new_leader_is_known_although_the_old_one_tells_nothing(cluster: Cluster) -> None:
+def test_a_partition_s_new_leader_is_known_although_the_old_one_reports_nothing(cluster: Cluster) -> None:
     roles = cluster.roles
     roles.note(0, "follower partition_leader")
     roles.note(1, "leader partition_follower")
@@ -159,11 +159,11 @@ def test_a_partition_s_new_leader_is_known_although_the_old_one_tells_nothing(cl
     cluster.dead.clear()
     assert roles.node("partition_leader") == 1
     assert roles.node("partition_follower") == 0
-    roles.note(0, "leader partition_leader")  # Another office changed: not elected anew.
+    roles.note(0, "leader partition_leader")  # Another office changed: no new election.
     assert roles.node("partition_leader") == 1
 
 
-def test_an_isolated_node_keeps_its_clients_unless_told(cluster: Cluster) -> None:
+def test_an_isolated_node_keeps_its_clients_unless_the_fault_has_clients(cluster: Cluster) -> None:
     for clients in (False, True):
         found = cluster.roles.aim(Fault("f", "node_isolated", node="leader", clients=clients), cluster.links)
         assert found is not None

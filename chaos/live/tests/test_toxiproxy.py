@@ -99,7 +99,7 @@ def test_healing_enables_all_links_and_removes_all_toxics(server: ToxiproxyServe
 
 
 def toxics_of(link: Link) -> dict[str, dict[str, int]]:
-    """The attributes of each toxic, by its name, as the server tells them."""
+    """The attributes of each toxic, by its name, as the server reports them."""
     toxics = link.proxy.server.call("get", f"/proxies/{link.name}/toxics")
     return {each["name"]: each["attributes"] for each in toxics}
 
@@ -169,11 +169,11 @@ LINK_FAULTS = [
 
 
 @pytest.mark.parametrize(
-    ("fault", "told"), LINK_FAULTS, ids=[f"{fault.kind}-{fault.direction}" for fault, _ in LINK_FAULTS]
+    ("fault", "finding"), LINK_FAULTS, ids=[f"{fault.kind}-{fault.direction}" for fault, _ in LINK_FAULTS]
 )
-def test_a_link_fault_is_felt_leaves_evidence_in_words_and_heals(place: OneLink, fault: Fault, told: str) -> None:
+def test_a_link_fault_is_felt_leaves_evidence_in_words_and_heals(place: OneLink, fault: Fault, finding: str) -> None:
     assert probe(place.link.listen).outcome == "answered"
-    assert evidence(begin(place, fault)).startswith(told)
+    assert evidence(begin(place, fault)).startswith(finding)
     healed = [probe(place.link.listen) for _ in range(5)]
     assert {each.outcome for each in healed} == {"answered"}
     assert min(each.first_us for each in healed) < 40_000, "on a busy machine some answers are late"
@@ -192,8 +192,8 @@ def test_a_fault_on_many_links_hits_each_of_them_and_heals_all(place: OneLink, n
     try:
         end = begin(place, Fault("f", kind))
         assert all(probe(link.listen, limit_s=0.3).outcome != "answered" for link in several)
-        told = evidence(end)
-        assert all(link.name in told for link in several)
+        finding = evidence(end)
+        assert all(link.name in finding for link in several)
         assert all(probe(link.listen).outcome == "answered" for link in several)
     finally:
         for link in several[1:]:

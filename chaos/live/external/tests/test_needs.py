@@ -29,7 +29,7 @@ def target(folder: Path, text: str) -> Chosen:
 
 
 @pytest.fixture(autouse=True)
-def four_nodes_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def four_nodes_are_advertised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(needs, "look", lambda _: (["a:1", "b:2", "c:3", "d:4"], {}))
 
 
@@ -59,12 +59,12 @@ def test_rules_of_links_and_of_roles_are_played_where_we_stand_between_nodes(tmp
     linked = playable(from_outside(find("link-faults")), chosen("kafka"))
     assert linked.expected_faults == find("link-faults").expected_faults
     assert needs_links(linked)
-    assert not needs_links(playable(asking(tmp_path, 'node = "leader"'), chosen("kafka")))
-    heard = asking(tmp_path, 'node = "any"', kind="node_killed", on='on = "peer_reply"')
-    assert needs_links(playable(heard, chosen("kafka")))
+    assert not needs_links(playable(with_fault(tmp_path, 'node = "leader"'), chosen("kafka")))
+    at_requester = with_fault(tmp_path, 'node = "any"', kind="node_killed", on='on = "peer_reply"')
+    assert needs_links(playable(at_requester, chosen("kafka")))
 
 
-def asking(folder: Path, *words: str, kind: str = "response_dropped", on: str = 'on = "reply"') -> Scenario:
+def with_fault(folder: Path, *words: str, kind: str = "response_dropped", on: str = 'on = "reply"') -> Scenario:
     """A scenario of three nodes with one fault."""
     fault = "\n".join(("[[fault]]", 'name = "it"', f'kind = "{kind}"', on, *words))
     return load(written(folder, "asking", text_of("Asks", 1, CLUSTER, 10, fault)))
@@ -84,7 +84,7 @@ partitions = 1
 OF_ONE = '[node]\ncommand = ["x"]\none_process = true\nlinks = "peers"'
 ELSEWHERE = 'addresses = ["a:1", "b:2", "c:3"]\n[commands]\nstart = "x"\nstop = "x"\nkill = "x"'
 LOST = ("response_dropped", 'on = "reply"')
-HEARD = ("node_killed", 'on = "peer_reply"')
+AT_REQUESTER = ("node_killed", 'on = "peer_reply"')
 VANISHED = ("host_lost", "at_s = 0")
 BOUNCED = ("rolling_bounce", "at_s = 0")
 EMPTIED = ("directory_missing", "at_s = 0")
@@ -116,21 +116,21 @@ DELETED, NAMED = ("files_missing", "at_s = 0"), 'match = { path = "*.snapshot" }
         (DELETED, NAMED, ELSEWHERE, "the data directory of a node, which is known only if we start it"),
         (DELETED, NAMED, "", ""),
         (("node_killed", 'on = "reply"'), "", ELSEWHERE, "process control: commands.alive"),
-        (HEARD, 'node = "any"', 'nodes = 3\n[node]\ncommand = ["x"]', "directed links between nodes"),
-        (HEARD, 'node = "any"', f"nodes = 3\n{OF_ONE}", "one process for each node"),
+        (AT_REQUESTER, 'node = "any"', 'nodes = 3\n[node]\ncommand = ["x"]', "directed links between nodes"),
+        (AT_REQUESTER, 'node = "any"', f"nodes = 3\n{OF_ONE}", "one process for each node"),
         (("response_duplicated", 'on = "peer_reply"'), "", "", "carries the answer to a request once"),
     ],
 )
 def test_what_such_faults_need_is_named(
     tmp_path: Path, kind: tuple[str, str], words: str, text: str, lack: str
 ) -> None:
-    asked = asking(tmp_path, words, kind=kind[0], on=kind[1])
+    scenario = with_fault(tmp_path, words, kind=kind[0], on=kind[1])
     wanted = target(tmp_path, text) if text else chosen("kafka")
     if not lack:
-        assert playable(asked, wanted).faults == asked.faults
+        assert playable(scenario, wanted).faults == scenario.faults
         return
     with pytest.raises(SetupError, match=lack) as refusal:
-        playable(asked, wanted)
+        playable(scenario, wanted)
     assert "\n" not in str(refusal.value)
 
 
@@ -176,7 +176,7 @@ def test_what_is_missing_is_named(tmp_path: Path, name: str, text: str, lack: st
     assert "\n" not in str(refusal.value)
 
 
-def test_with_all_commands_a_node_elsewhere_can_be_struck(tmp_path: Path) -> None:
+def test_with_all_commands_a_node_elsewhere_can_be_killed(tmp_path: Path) -> None:
     commands = '[commands]\nstart = "x"\nkill = "x"\npause = "x"\nresume = "x"\n'
     played = playable(
         from_outside(find("kill-under-load")), target(tmp_path, f'addresses = ["a:1", "b:2"]\n{commands}')
@@ -199,9 +199,9 @@ def test_a_target_that_is_none_is_refused() -> None:
         chosen("nobody")
 
 
-@pytest.mark.parametrize(("name", "is_told"), [("45", True), ("44", False)])
-def test_the_level_at_which_transactions_begin_reaches_each_node(tmp_path: Path, name: str, is_told: bool) -> None:
+@pytest.mark.parametrize(("name", "is_set"), [("45", True), ("44", False)])
+def test_the_level_at_which_transactions_begin_reaches_each_node(tmp_path: Path, name: str, is_set: bool) -> None:
     target = Target(chosen("reference.toml"), find(name).cluster, tmp_path, tmp_path)
     for node in target.laid_out(None, None):
         assert isinstance(node.launcher, ProcessLauncher)
-        assert ("crucible.bootstrap.transaction.version=1" in node.launcher.layout.command) == is_told
+        assert ("crucible.bootstrap.transaction.version=1" in node.launcher.layout.command) == is_set

@@ -19,7 +19,7 @@ from scenarios.loader import find as scenario
 
 
 class Proxies:
-    """Stands in for Toxiproxy: each proxy listens where it was told."""
+    """Stands in for Toxiproxy: each proxy listens at the given address."""
 
     def __init__(self) -> None:
         self.made: list[tuple[str, str, str]] = []
@@ -29,7 +29,7 @@ class Proxies:
         return SimpleNamespace(listen=f"proxy-of-{name}" if listen.endswith(":0") else listen)
 
 
-def test_nodes_that_are_told_of_their_peers_are_told_of_the_proxies(tmp_path: Path) -> None:
+def test_nodes_that_get_their_peers_addresses_get_those_of_the_proxies(tmp_path: Path) -> None:
     proxies = Proxies()
     via = via_proxies(Plan(find("reference.toml"), tmp_path), Links(cast(Any, proxies)))
     assert via[0, 2] == "proxy-of-node-0-node-2"
@@ -60,8 +60,8 @@ def test_more_may_stand_before_the_proxies(tmp_path: Path, monkeypatch: pytest.M
         return [f"front-of-{pair.source}-{pair.target}" for pair in pairs]
 
     proxies = Proxies()
-    told = via_proxies(Plan(find("reference.toml"), tmp_path), Links(cast(Any, proxies)), lead)
-    assert told[1, 2] == "front-of-1-2"
+    fronts = via_proxies(Plan(find("reference.toml"), tmp_path), Links(cast(Any, proxies)), lead)
+    assert fronts[1, 2] == "front-of-1-2"
     assert Pair(1, 2, "proxy-of-node-1-node-2", "127.0.0.1:0") in led
 
     led.clear()

@@ -1,4 +1,4 @@
-"""A node that shell commands reach is struck by these, and its state is asked for by them."""
+"""Shell commands kill, stop and pause a node, and query its state."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,12 +20,12 @@ def node(folder: Path, **commands: str) -> ShellProcess:
     """A node that runs while a file ``up`` exists."""
     up = folder / "up"
     usual = {
-        "start": f"touch {up}; echo start {{id}} >> {folder}/told",
+        "start": f"touch {up}; echo start {{id}} >> {folder}/calls",
         "alive": f"test -e {up}",
         "kill": f"rm {up}",
-        "stop": f"rm {up}; echo stop {{address}} >> {folder}/told",
+        "stop": f"rm {up}; echo stop {{address}} >> {folder}/calls",
         "pause": "true",
-        "resume": f"echo resume >> {folder}/told",
+        "resume": f"echo resume >> {folder}/calls",
         "log": "echo last words",
     }
     made = ShellProcess(1, "127.0.0.1:9", Commands(**{**usual, **commands}))  # type: ignore[arg-type]
@@ -34,43 +34,43 @@ def node(folder: Path, **commands: str) -> ShellProcess:
 
 
 def test_it_is_killed_stopped_started_and_paused(tmp_path: Path) -> None:
-    struck = node(tmp_path)
-    assert struck.exit_status is None
-    assert "SIGKILL" in struck.kill()
-    assert struck.exit_status is not None
-    assert struck.how_it_ended() == f"was ended: rm {tmp_path / 'up'}"
-    struck.start()
-    assert struck.terminate().endswith("told")
-    struck.start()
-    assert struck.pause() == "T"
-    struck.resume()
-    assert (tmp_path / "told").read_text().split("\n") == [
+    shell_node = node(tmp_path)
+    assert shell_node.exit_status is None
+    assert "SIGKILL" in shell_node.kill()
+    assert shell_node.exit_status is not None
+    assert shell_node.how_it_ended() == f"was ended: rm {tmp_path / 'up'}"
+    shell_node.start()
+    assert shell_node.terminate().endswith("calls")
+    shell_node.start()
+    assert shell_node.pause() == "T"
+    shell_node.resume()
+    assert (tmp_path / "calls").read_text().split("\n") == [
         "start 1", "start 1", "stop 127.0.0.1:9", "start 1", "resume", "",
     ]  # fmt: skip
 
 
-def test_an_end_that_nobody_asked_for_is_told_with_its_log(tmp_path: Path) -> None:
-    struck = node(tmp_path)
-    struck.check()
+def test_an_end_that_nobody_requested_is_reported_with_its_log(tmp_path: Path) -> None:
+    shell_node = node(tmp_path)
+    shell_node.check()
     (tmp_path / "up").unlink()
-    struck._looked_s = 0.0
+    shell_node._looked_s = 0.0
     with pytest.raises(TargetDied, match="node-1 ended, and no fault had hit it: last words"):
-        struck.check()
+        shell_node.check()
 
 
 def test_a_command_that_fails_is_one_sentence(tmp_path: Path) -> None:
-    struck = node(tmp_path, kill="echo no permission; false")
+    shell_node = node(tmp_path, kill="echo no permission; false")
     with pytest.raises(SetupError, match=r"node-1: commands\.kill failed with 1: no permission"):
-        struck.kill()
+        shell_node.kill()
 
 
-def test_a_kill_that_does_nothing_is_told(tmp_path: Path) -> None:
-    struck = node(tmp_path, kill="true")
-    struck.note_done_by_proxy("node_killed")
+def test_a_kill_that_does_nothing_is_reported(tmp_path: Path) -> None:
+    shell_node = node(tmp_path, kill="true")
+    shell_node.note_done_by_proxy("node_killed")
     with pytest.raises(SetupError, match=r"node-1 still runs after commands\.kill: true"):
-        struck.wait(0.1)
+        shell_node.wait(0.1)
     (tmp_path / "up").unlink()
-    assert struck.wait(0.1)
+    assert shell_node.wait(0.1)
 
 
 def test_a_look_that_does_not_end_ends_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,14 +81,14 @@ def test_a_look_that_does_not_end_ends_nobody(tmp_path: Path, monkeypatch: pytes
 
 def test_a_node_is_started_again_once(tmp_path: Path) -> None:
     file = TargetFile(name="mine", title="Mine", addresses=("127.0.0.1:9",))
-    commands = Commands(start=f"echo start >> {tmp_path}/told", kill="true", ready="true")
+    commands = Commands(start=f"echo start >> {tmp_path}/calls", kill="true", ready="true")
     made = Node(0, "127.0.0.1:9", CommandLauncher(0, Chosen("mine", file, "", 1), commands))
     made.launch()
     assert made.process is not None
     made.process.kill()
     made.launch()
     made.end()
-    assert (tmp_path / "told").read_text() == "start\n" * 2
+    assert (tmp_path / "calls").read_text() == "start\n" * 2
 
 
 def test_a_node_that_cannot_be_left_as_it_was_hinders_no_other(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_node_that_cannot_be_left_as_it_was_hinders_no_other(tmp_path: Path) -
 
 
 def test_what_we_ended_runs_again_when_we_leave(tmp_path: Path) -> None:
-    struck = node(tmp_path)
-    struck.kill()
-    struck.end()
+    shell_node = node(tmp_path)
+    shell_node.kill()
+    shell_node.end()
     assert (tmp_path / "up").exists()

@@ -1,4 +1,4 @@
-"""Runs against targets that we start: faults strike their processes, and whatever goes wrong with them is told."""
+"""Runs against targets that we start: faults hit their processes, and whatever goes wrong with them is reported."""
 
 import os
 from pathlib import Path
@@ -137,9 +137,9 @@ def test_a_started_target_is_killed_at_a_state_restarted_and_paused(tmp_path: Pa
         ("answers-after-heal", True),
     ]
     assert "A small broker" in manifest.notes[0]
-    told = {row["name"]: row["detail"] for row in faults_of(folder)}
-    assert "ended by SIGKILL" in told["killed_at_commit_of_nothing"]
-    assert "was stopped (state T, T at the end)" in told["paused"]
+    details = {row["name"]: row["detail"] for row in faults_of(folder)}
+    assert "ended by SIGKILL" in details["killed_at_commit_of_nothing"]
+    assert "was stopped (state T, T at the end)" in details["paused"]
     assert not children()
 
 
@@ -155,9 +155,9 @@ def test_rules_between_nodes_a_bounce_and_an_empty_directory(tmp_path: Path) -> 
         ("target-stays-up", True, ""),
         ("answers-after-heal", True, ""),
     ]
-    struck = [(row["name"], row["target"]) for row in faults_of(folder)]
-    assert {name for name, _ in struck} == {"fetch_lost", "answer_late", "bounced", "not_mounted"}
-    assert [target for name, target in struck if name == "bounced"] == ["node-0", "node-1", "node-2"]
+    hits = [(row["name"], row["target"]) for row in faults_of(folder)]
+    assert {name for name, _ in hits} == {"fetch_lost", "answer_late", "bounced", "not_mounted"}
+    assert [target for name, target in hits if name == "bounced"] == ["node-0", "node-1", "node-2"]
     data = folder / "data"
     assert (data / "node-2" / "made").read_text() == "made\n" * 2
     assert (data / "node-0" / "made").read_text() == "made\n"
