@@ -45,8 +45,8 @@ def check_load(load: Load, file: str) -> None:
 
 
 def _refuse_first(wrong: Iterator[str], file: str) -> None:
-    for told in wrong:
-        raise ScenarioError(f"{file}: {told}")
+    for message in wrong:
+        raise ScenarioError(f"{file}: {message}")
 
 
 # Each of these yields what is wrong, the key first.
@@ -67,8 +67,8 @@ def _wrong(scenario: Scenario) -> Iterator[str]:
                 yield f"needs: fault {fault.name!r} ({fault.kind}) needs {need!r}, which is not listed"
     for fault in (*scenario.faults, *scenario.outside):
         for node in (fault.node, *(fault.link or ())):
-            for told in _wrong_with_node(scenario, node):
-                yield f"fault {fault.name!r}: {told}"
+            for message in _wrong_with_node(scenario, node):
+                yield f"fault {fault.name!r}: {message}"
         if fault.link is not None and not fault.timed and scenario.cluster.total == 1:
             yield f"fault {fault.name!r}: link: there is no link between nodes; give cluster.nodes more than 1"
         yield from _begins_too_late(fault, scenario.load)
@@ -95,15 +95,15 @@ def _begins_too_late(fault: Fault, load: Load) -> Iterator[str]:
 def _wrong_in_load(load: Load) -> Iterator[str]:
     topics = {topic.name: topic for topic in load.topics}
     yield from _wrong_in_topics(load.topics)
-    asked = [(f"{each.name!r}", each.topic) for each in load.fetchers]
-    asked += [(f"{each.name!r}", each.topic) for each in load.producers]
-    asked += [(f"group {each.name!r}", topic) for each in load.groups for topic in each.topics]
-    asked += [("the mirror", load.mirror.topic)] if load.mirror is not None else []
-    asked += [(f"{each.name!r}", each.topic) for each in load.transactional]
-    asked += [(f"{each.name!r}", each.topic) for each in load.strays]
-    asked += [(f"{each.name!r}", each.topic) for each in load.janitors]
-    asked += [(f"worker {each.name!r}", topic) for each in load.workers for topic in (each.source, each.target)]
-    for client, topic in asked:
+    topics_used = [(f"{each.name!r}", each.topic) for each in load.fetchers]
+    topics_used += [(f"{each.name!r}", each.topic) for each in load.producers]
+    topics_used += [(f"group {each.name!r}", topic) for each in load.groups for topic in each.topics]
+    topics_used += [("the mirror", load.mirror.topic)] if load.mirror is not None else []
+    topics_used += [(f"{each.name!r}", each.topic) for each in load.transactional]
+    topics_used += [(f"{each.name!r}", each.topic) for each in load.strays]
+    topics_used += [(f"{each.name!r}", each.topic) for each in load.janitors]
+    topics_used += [(f"worker {each.name!r}", topic) for each in load.workers for topic in (each.source, each.target)]
+    for client, topic in topics_used:
         if topic not in topics:
             yield f"load: topic {topic!r} of {client} is not among: {', '.join(sorted(topics))}"
     for fetchers in load.fetchers:
@@ -185,7 +185,7 @@ def _wrong_with_load(scenario: Scenario) -> Iterator[str]:
         yield "needs: metadata epochs are spoken under draft versions and need 'drafts'"
     if any(each.tombstone_horizon for each in load.groups):
         if "drafts" not in scenario.needs:
-            yield "needs: the tombstone horizon is told under a draft version and needs 'drafts'"
+            yield "needs: the tombstone horizon is sent under a draft version and needs 'drafts'"
         if dict(scenario.cluster.config).get(TOMBSTONE_HORIZON) != "true":
             yield f"cluster.config: readers with a tombstone_horizon need {TOMBSTONE_HORIZON} = true"
     for each in load.groups:

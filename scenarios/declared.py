@@ -27,10 +27,10 @@ def _as_it_is(value: Any) -> object:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a field may hold: how it is taken from a file, and how it stands there."""
+    """What a field may hold: how it is read from a file and written to one."""
 
     take: Take
-    told: Callable[[Any], object] = _as_it_is
+    write: Callable[[Any], object] = _as_it_is
 
 
 def whole(low: int | None = None, high: int | None = None) -> Kind:
@@ -145,7 +145,7 @@ def as_table(value: Any) -> dict[str, object]:
     """Returns the table of which ``read`` makes this value again. Fields at their default are left out."""
     hints = get_type_hints(type(value), include_extras=True)
     return {
-        field.name: _kind(hints[field.name]).told(getattr(value, field.name))
+        field.name: _kind(hints[field.name]).write(getattr(value, field.name))
         for field in fields(value)
         if getattr(value, field.name) != field.default
     }

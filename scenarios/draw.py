@@ -25,7 +25,7 @@ def drawn(scenario: Scenario, seed: int) -> Scenario:
 
 
 class _Wheel:
-    """Gives the digits of the seed one after the other, each in the base that is asked for."""
+    """Gives the digits of the seed one after the other, each in the requested base."""
 
     def __init__(self, seed: int) -> None:
         self._rest = seed

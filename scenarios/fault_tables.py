@@ -126,7 +126,7 @@ def _link(reader: Reader, kind: str, node: NodeChoice) -> Link | None:
 
 
 def _link_at_a_state(reader: Reader, kind: str) -> Link | None:
-    """The link between two nodes on which a frame is struck. The nodes that take it are also the rule's ``node``."""
+    """The link between two nodes on which a frame is hit. The nodes that take it are also the rule's ``node``."""
     reader.knows("link")
     if not reader.has("link"):
         return None

@@ -24,13 +24,13 @@ def did_you_mean(wanted: str, known: Iterable[str]) -> str:
 
 
 class Reader:
-    """Reads one table. ``file`` and ``where`` stand in messages. The keys that are asked for are the allowed ones."""
+    """Reads one table. ``file`` and ``where`` are named in messages. The allowed keys are those that are read."""
 
     def __init__(self, table: Mapping[str, object], file: str, where: str) -> None:
         self._table = table
         self._file = file
         self._where = where
-        self._asked: set[str] = set()
+        self._allowed: set[str] = set()
 
     def has(self, key: str) -> bool:
         return key in self._table
@@ -40,14 +40,14 @@ class Reader:
 
     def knows(self, key: str) -> None:
         """Allows the key."""
-        self._asked.add(key)
+        self._allowed.add(key)
 
     def end(self) -> None:
-        """Refuses keys that nobody asked for."""
+        """Refuses keys that were never read."""
         for key in self._table:
-            if key not in self._asked:
-                allowed = ", ".join(sorted(self._asked)) or "none"
-                hint = did_you_mean(key, self._asked)
+            if key not in self._allowed:
+                allowed = ", ".join(sorted(self._allowed)) or "none"
+                hint = did_you_mean(key, self._allowed)
                 raise ScenarioError(f"{self._file}: unknown key {self._path(key)}{hint}; allowed here: {allowed}")
 
     def text(self, key: str, default: str | None = None, allowed: Sequence[str] | None = None) -> str:

@@ -88,8 +88,8 @@ class Producers:
 
     Each sends ``rate_per_s`` records a second (open loop), in requests of ``batch_records``, to all partitions of
     ``topic`` in turn. With ``metadata_epoch`` they speak the draft of Metadata, and drop older metadata (M-5). After
-    ``metadata_interval_ms`` they ask another node for metadata although nothing is wrong; 0 means never. The records of
-    a partition have ``keys`` in turn, and ``delete_percent`` of them are tombstones.
+    ``metadata_interval_ms`` they fetch metadata from another node although nothing is wrong; 0 means never. The records
+    of a partition have ``keys`` in turn, and ``delete_percent`` of them are tombstones.
     """
 
     name: str = "producer"
@@ -113,7 +113,7 @@ class Admins:
     """A group of like admins. Each does ``rate_per_s`` operations a second (open loop), drawn by the weights in
     ``mix``.
 
-    A creation asks for ``topics_per_request`` topics of ``partitions`` partitions each, with the replicas of the first
+    A creation requests ``topics_per_request`` topics of ``partitions`` partitions each, with the replicas of the first
     topic. Client IDs are ``admin-<number>``. ``metadata_epoch`` and ``metadata_interval_ms`` are as for producers.
     """
 
@@ -151,10 +151,10 @@ class Groups:
     simple consumer does. With ``metadata_epoch`` members speak draft versions, and use the guard and the waits of the
     metadata epoch; without it they speak the usual versions. With ``leader_epochs`` they send current leader epochs
     (KIP-320), else -1. ``static`` members have a ``group.instance.id``. ``metadata_interval_ms`` is how often a member
-    asks for metadata although nothing is wrong. A member leaves and begins anew after ``stay_s``; 0 means that it
-    stays. Members with a ``rack`` stand there and read from followers (KIP-392). ``isolation`` says whether they read
+    fetches metadata although nothing is wrong. A member leaves and starts again after ``stay_s``; 0 means that it
+    stays. Members with a ``rack`` are there and read from followers (KIP-392). ``isolation`` says whether they read
     records of transactions that are not committed. A ``view`` commits nothing: it reads from the beginning in each of
-    its lives, and holds the newest record of each key. With ``tombstone_horizon`` it asks with the draft Fetch 1001,
+    its lives, and holds the newest record of each key. With ``tombstone_horizon`` it fetches with the draft Fetch 1001,
     and begins again where it may have missed tombstones.
     """
 
@@ -245,8 +245,8 @@ class Workers:
     IDs are ``worker-<number>-writer``.
 
     A transaction holds what waits after ``commit_interval_ms``. ``abort_percent``, ``die_percent`` and ``away_ms`` are
-    as for transactional writers. What was aborted is done again, and who dies leaves the group unheard. A worker leaves
-    and begins anew after ``stay_s``; 0 means that it stays.
+    as for transactional writers. What was aborted is done again, and a worker that dies sends no LeaveGroup. A worker
+    leaves and starts again after ``stay_s``; 0 means that it stays.
     """
 
     name: str
@@ -276,7 +276,7 @@ class Strays:
     them.
 
     Each leaves ``transactions_per_s`` transactions a second of ``batch_records`` records in one partition of ``topic``,
-    of which no coordinator hears. Leaders must not verify transactions. A coordinator that knew would abort them after
+    that no coordinator knows. Leaders must not verify transactions. A coordinator that knew would abort them after
     ``timeout_ms``.
     """
 

@@ -56,7 +56,7 @@ def _find(wanted: str) -> Scenario:
 
 
 def typed(scenario: Scenario) -> str:
-    """Returns what to type for the scenario on a command line: its name, or its file if that lies elsewhere."""
+    """Returns what to type for the scenario on a command line: its name, or its file if that is elsewhere."""
     ours = (FOLDER, FOLDER / "regressions")
     if Path(scenario.path).resolve().parent in ours:
         return scenario.name

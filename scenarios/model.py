@@ -34,7 +34,7 @@ ONCE = Range(1, 1)
 NOTHING = Range(0, 0)
 
 NodeChoice = int | str
-"""A node's number, or a role that is resolved when the fault strikes (vocabulary.NODE_ROLES)."""
+"""A node's number, or a role that is resolved when the fault fires (vocabulary.NODE_ROLES)."""
 
 
 class Link(NamedTuple):
@@ -51,7 +51,7 @@ class Link(NamedTuple):
 class Cluster:
     """``nodes`` voters are numbered from 0, and ``observers`` after them.
 
-    ``config`` holds broker settings by Kafka's names, with values as strings. The nodes stand in ``racks`` in turn.
+    ``config`` holds broker settings by Kafka's names, with values as strings. The nodes are in ``racks`` in turn.
     """
 
     nodes: Annotated[int, whole(1, 9)] = 1
@@ -83,7 +83,7 @@ class Match:
     - ``operation`` is one of vocabulary.DISK_OPERATIONS, or at the object store one of STORE_OPERATIONS.
     - ``path`` is that of a file, relative to the node's folder, or the key of an object.
     - ``position`` is that in the written file or in the snapshot.
-    - ``role`` says who sent the frame (``client``, ``peer``), or what the struck node is at that moment (``leader``,
+    - ``role`` says who sent the frame (``client``, ``peer``), or what the target node is at that moment (``leader``,
       ``follower``, ``observer``).
     - ``from_node`` is the node that sent the frame.
     - ``note`` is the name of a Note. ``fields`` say what its fields must be: numbers in a range, or texts as shell
@@ -112,7 +112,7 @@ class Fault:
     **At a state** the fault hits the ``nth`` match of each client ID and, if ``every`` > 0, each ``every``-th match
     after it. It hits at most ``times`` for each client (0: no bound) and ``total`` over all nodes and incarnations
     (0: no bound), from ``after_s`` to ``until_s`` of the load. If ``node`` is a role, the rule watches all nodes and
-    strikes a node that has the role at that moment.
+    targets a node that has the role at that moment.
 
     **At a time** the fault begins at ``at_s`` and is healed after ``duration_s``. With ``repeat`` > 1 it begins again
     every ``repeat_every_s``. If ``node`` is a role, it is resolved when the fault begins. The ``sim_`` fields hold in
@@ -144,7 +144,7 @@ class Fault:
     node: NodeChoice = 0
     link: Link | None = None
     """The link of a link fault. If the file gives none, it is the one from the clients to ``node``. At a state it is
-    the link between two nodes on which a frame is struck. Its target is then also ``node``."""
+    the link between two nodes on which the fault hits a frame. Its target is then also ``node``."""
     clients: bool = False
     """For node_isolated: whether clients cannot reach the node either."""
     alone: bool = False
@@ -163,10 +163,10 @@ class Fault:
     error: Annotated[str, text(ERRORS)] = "EIO"
     """For disk_error: why the operation fails."""
     failure: Annotated[str, text(STORE_FAILURES)] = "unavailable"
-    """For store_refused: what the node is told."""
+    """For store_refused: the failure that the node gets."""
     code: Annotated[int, whole(-1, 32_767)] = 0
     code_in: Annotated[str, text(CODE_PLACES)] = "either"
-    """For response_error: Kafka's number of the error that the answer tells, and where it stands."""
+    """For response_error: Kafka's number of the error, and where it is in the response."""
     undo_fails: bool = False
     """For a disk_error at a disk_write: what the write has left cannot be cut off again."""
     names_only: bool = False
@@ -183,7 +183,7 @@ class Fault:
     either: str = ""
     swept: bool = False
     boot: bool = False
-    """Whether a fault at a state may strike before the load, from the first start of the nodes on."""
+    """Whether a fault at a state may fire before the load, from the first start of the nodes on."""
 
     @property
     def timed(self) -> bool:
@@ -237,9 +237,9 @@ class Scenario:
     outside: tuple[Fault, ...] = ()
     """The faults in front of a broker that is not ours, instead of ``faults``. Without any they are the same."""
     sim_max_lost_commits: Annotated[int, whole(-1)] = -1
-    """With more commits that were never answered the run is INVALID in the simulator. -1 means no bound."""
+    """With more commits that never got a response the run is INVALID in the simulator. -1 means no bound."""
     min_rewinds: Natural = 0
-    """With fewer positions that a client was told are out of range, and that it left for an earlier one, the run is
+    """With fewer positions that were out of range for a client, and that it left for an earlier one, the run is
     INVALID, in both worlds."""
     revisions: Annotated[tuple[str, ...], texts(REVISIONS, may_be_empty=True)] = ("final",)
 
@@ -247,7 +247,7 @@ class Scenario:
     def expected_faults(self) -> tuple[str, ...]:
         """The faults and states without which a run shows nothing.
 
-        A fault's name stands here for each time that it must fire; a rolling bounce fires once for each node. The
+        A fault's name is here for each time that it must fire; a rolling bounce fires once for each node. The
         scenario must be drawn for a seed (``scenarios.draw``).
         """
         nodes = self.cluster.total

@@ -6,15 +6,15 @@ from scenarios.epochs import with_clients
 from scenarios.model import Scenario
 
 SHARE = 10
-"""What is asked of the traffic is divided by this. A broker of others may start for ten seconds after each kill, where
-ours starts for one, and partitions with one replica stand still for so long."""
+"""The required traffic is divided by this. An external broker may take ten seconds to start after each kill, where ours
+takes one, and partitions with one replica are unavailable for that time."""
 PATIENCE = 5
 """By this factor more may a producer be behind its schedule."""
 
 
 def from_outside(scenario: Scenario) -> Scenario:
     """Returns the scenario with its ``[[outside]]`` faults instead of the others, if it has any, and with clients that
-    speak no draft. It asks for less traffic."""
+    speak no draft. It requires less traffic."""
     faults = scenario.outside or scenario.faults
     return replace(
         with_clients(scenario, metadata_epoch=False),

@@ -18,7 +18,7 @@ def in_revision(scenario: Scenario, revision: str) -> Scenario:
     """Returns the scenario as it is played in ``revision``, which fetchers and followers speak.
 
     The name ends in ``@first`` or ``@none``; nothing is added for the final revision. With ``none`` nobody has a
-    session: fetchers ask for none, and followers get none. The revision need not be among the scenario's own ones.
+    session: fetchers request none, and followers get none. The revision need not be among the scenario's own ones.
     Raises ScenarioError for an unknown revision.
     """
     if revision not in FETCHER_REVISIONS:

@@ -1,14 +1,14 @@
 """Vocabulary of scenario files: roles, fault kinds and what each of them may match."""
 
 NEEDS = ("interceptor", "signals", "proxy", "drafts", "disk", "clock")
-"""What a scenario may ask of the world that plays it. ``interceptor``, ``disk`` and ``clock`` exist only inside our
+"""What a scenario may need of the world that plays it. ``interceptor``, ``disk`` and ``clock`` exist only inside our
 own broker's process; ``signals`` need a process that we started; ``proxy`` needs the links through Toxiproxy."""
 
 PARTITION_ROLES = ("partition_leader", "partition_follower")
 """Roles of a node: it leads the first partition of the hot topic, or it is another replica of that partition."""
 
 NODE_ROLES = ("leader", "follower", "observer", *PARTITION_ROLES, "any")
-"""Roles of a node, resolved when a fault strikes.
+"""Roles of a node, resolved when a fault fires.
 
 ``leader`` is the active controller, ``follower`` a voter that is not, ``observer`` a node without a vote. ``any`` is,
 at a state, whichever node comes to it first and, at a time, one drawn from the seed.
@@ -43,32 +43,32 @@ PLACES: dict[str, tuple[str, ...]] = {
     "store_answer": ("store_slowed", "store_answer_lost", "store_listed_late", *_NODE_STRIKES),
     "note": _NODE_STRIKES,
 }
-"""Where a fault at a state strikes (``on``), and which kinds it can be there.
+"""Where a fault at a state fires (``on``), and which kinds it can be there.
 
-``request`` and ``reply`` strike at the node that answers, ``peer_reply`` at the node that asked another. ``disk``
-strikes before an operation of the node's disk, and ``disk_write`` at a byte of a write. ``note`` strikes when the node
-tells what happened inside it. ``store`` strikes before a call of the object store leaves the node, and ``store_answer``
-when its answer reaches the node:
+``request`` and ``reply`` are at the node that responds, ``peer_reply`` at the node that sent the request. ``disk`` is
+before an operation of the node's disk, and ``disk_write`` at a byte of a write. ``note`` is when the node
+reports what happened inside it. ``store`` is before a call of the object store leaves the node, and ``store_answer``
+is when its response reaches the node:
 
-- ``store_refused``: the store does not hear of the call, and the node is told ``failure``.
-- ``store_slowed``: the answer comes ``delay_ms`` later.
-- ``store_answer_lost``: the store did it, but the node hears ``unavailable``, after ``delay_ms``.
+- ``store_refused``: the call does not reach the store, and the node gets ``failure``.
+- ``store_slowed``: the response comes ``delay_ms`` later.
+- ``store_answer_lost``: the store did it, but the node gets ``unavailable``, after ``delay_ms``.
 - ``store_listed_late``: a list lacks what this node has put less than ``delay_ms`` ago.
 """
 
 LINK_STRIKES = tuple(
     kind for kind in (*_REQUESTS, *_RESPONSES) if kind not in ("request_damaged", "response_lost_by_proxy")
 )
-"""What a fault at a request or a reply can be on a link between two nodes, where a proxy strikes the frames."""
+"""What a fault at a request or a reply can be on a link between two nodes, where a proxy changes the frames."""
 
 DISK_OPERATIONS = ("open", "stat", "read", "write", "truncate", "rename", "delete", "list", "sync")
-"""What a node asks of its disk. ``open`` is every operation that may have to open a file, such as a read or a write."""
+"""The operations of a node's disk. ``open`` is each one that may have to open a file, such as a read or a write."""
 
 ERRORS = ("EIO", "ENOSPC", "EROFS", "EMFILE", "ENFILE")
 """Why an operation of the disk fails, by the names of the system's error numbers."""
 
 STORE_OPERATIONS = ("put", "get", "list", "delete")
-"""What a node asks of the object store."""
+"""The calls of the object store."""
 
 STORE_FAILURES = ("unavailable", "refused")
 """How a ``store_refused`` call fails: it is worth trying again, or somebody must mend the configuration first."""
@@ -205,7 +205,7 @@ OFFSET_PLACES = ("kafka", "outside")
 """Where a member keeps its offsets, each with the metadata epoch: with its coordinator, or outside."""
 
 METADATA_SOURCES = ("any", "alternating")
-"""Which nodes a member asks for metadata: ``any`` draws one each time, ``alternating`` takes one after the other."""
+"""The source of a member's metadata: ``any`` draws one each time, ``alternating`` takes one after the other."""
 
 API_KEYS = {
     "produce": 0,

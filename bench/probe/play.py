@@ -65,11 +65,11 @@ class _Run:
             if not dead:
                 continue
             suspects = [self.outcomes[each].case for each in done[dead.first :]]
-            struck = [each for each in suspects if self.outcomes[each.id].verdict is Verdict.INCONSISTENT]
+            unexplained = [each for each in suspects if self.outcomes[each.id].verdict is Verdict.INCONSISTENT]
             if self._revived(dead.why, suspects):
                 self.one_by_one(suspects)
             if not any(self.outcomes[each.id].ended for each in suspects):
-                self._blame(dead.why, struck)
+                self._blame(dead.why, unexplained)
 
     def _until_death(self, cases: Sequence[Case]) -> "tuple[list[str], _Death | None]":
         """Play cases at once until all are played or the broker ends. Return the IDs of those that were played, in the
@@ -121,9 +121,9 @@ class _Run:
         self.gone = f"{host}:{port} serves nobody since {since}: {why}"
         return False
 
-    def _blame(self, why: str, struck: Sequence[Case]) -> None:
-        """The broker ended, and it was found of no single case."""
-        for case in struck:
+    def _blame(self, why: str, unexplained: Sequence[Case]) -> None:
+        """The broker ended, and no single case was found to be the cause."""
+        for case in unexplained:
             beside = f"{why} (this case ran then; another that ran beside it or just before may have ended the broker)"
             self.outcomes[case.id] = _ended(self.outcomes[case.id], beside)
 

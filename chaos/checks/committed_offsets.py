@@ -94,8 +94,8 @@ def deleted(history: History) -> dict[str, int]:
     for row in history.changes:
         if row.change == "delete" and row.type != "fail":
             operation = history.operation_of.get((row.process, row.index))
-            asked_us = 0 if operation is None else operation.invoke_us
-            found[row.topic] = min(asked_us, found.get(row.topic, asked_us))
+            requested_us = 0 if operation is None else operation.invoke_us
+            found[row.topic] = min(requested_us, found.get(row.topic, requested_us))
     return found
 
 

@@ -145,7 +145,7 @@ class Compacted:
         if key is not None:
             insort(self._by_key.setdefault(key, []), offset)
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         for each in (self.records, self.markers, self.aborted, self.last_batches, self._by_key, self._open):
             each.clear()
         self._offsets.clear()

@@ -13,7 +13,7 @@ from chaos.checks.reads import reads
 from chaos.checks.transactions import Fate, Transaction, Value, sightings, transactions
 from reports.rows import OperationRow, RunRow
 
-BEGUN, ASKED, COMMITTED, ENDED, APPENDED, TIME = "begun", "asked", "committed", "ended", "appended", "time"
+BEGUN, REQUESTED, COMMITTED, ENDED, APPENDED, TIME = "begun", "asked", "committed", "ended", "appended", "time"
 WITHIN, WW, WR, PROCESS, REALTIME = "within", "ww", "wr", "process", "realtime"
 LEADER_ONLY: Final = 1
 """``RunRow.acks`` of a send that only the leader acknowledged."""
@@ -219,10 +219,10 @@ def add_inputs(graph: Graph, history: History) -> None:
         if committed in graph.after:
             wrote.update(((where, value.offset), committed) for (where, *_), value in each.values())
     for row in history.transforms:
-        asked = Event(ASKED, row.process, row.index)
+        requested = Event(REQUESTED, row.process, row.index)
         for offset in range(row.source_offset, row.source_offset + row.count):
-            if asked in graph.after and (partition_of(row), offset) in wrote:
-                graph.add(wrote[partition_of(row), offset], asked, WR)
+            if requested in graph.after and (partition_of(row), offset) in wrote:
+                graph.add(wrote[partition_of(row), offset], requested, WR)
 
 
 def add_processes(graph: Graph, _: History) -> None:
@@ -257,7 +257,7 @@ def described(graph: Graph, circle: list[Event]) -> str:
 def _words(graph: Graph, event: Event) -> str:
     if event.kind == APPENDED:
         return f"{event.of} offset {event.number} was written"
-    verb = {BEGUN: "began", ASKED: "asked for its commit", COMMITTED: "took effect", ENDED: "ended"}[event.kind]
+    verb = {BEGUN: "began", REQUESTED: "requested its commit", COMMITTED: "took effect", ENDED: "ended"}[event.kind]
     when = f" at {graph.at_us[event]} us" if event in graph.at_us else ""
     return f"operation {event.number} of {event.of} {verb}{when}"
 
@@ -317,7 +317,7 @@ class _Order:
             return
         begun = self._timed(BEGUN, row.process, row.index, row.from_us)
         committed = Event(COMMITTED, row.process, row.index)
-        self.graph.add(self._timed(ASKED, row.process, row.index, row.at_us), committed, WITHIN)
+        self.graph.add(self._timed(REQUESTED, row.process, row.index, row.at_us), committed, WITHIN)
         if is_done:
             self.graph.add(committed, self._timed(ENDED, row.process, row.index, row.until_us), WITHIN)
         for run in transaction.sent:

@@ -30,7 +30,7 @@ _FETCHED = (
     ("aborted_transactions", [(("producer_id", "INT64"), ("first_offset", "INT64"))]),
     ("records", "BYTES"),
 )
-_ASKED = (("partition", "INT32"), ("fetch_offset", "INT64"), ("log_start_offset", "INT64"))
+_REQUESTED = (("partition", "INT32"), ("fetch_offset", "INT64"), ("log_start_offset", "INT64"))
 _SNAPSHOT = (("end_offset", "INT64"), ("epoch", "INT32"))
 _PIECE = (("partition_index", "INT32"), ("error_code", "INT16"), ("media_type", "STRING"), ("more", "BOOLEAN"))
 _COMMIT = (("partition_index", "INT32"), ("committed_offset", "INT64"), ("metadata_epoch", "INT64"))
@@ -43,7 +43,7 @@ REQUESTS: Mapping[int, Layout] = {
     1: (
         *(("replica_id", "INT32"), ("max_wait_ms", "INT32"), ("min_bytes", "INT32"), ("max_bytes", "INT32")),
         *(("isolation_level", "INT8"), ("fetch_type", "INT8"), ("session_id", "INT64"), ("session_epoch", "INT64")),
-        ("topics", [(("topic", "STRING"), ("partitions", [(*_ASKED, ("partition_max_bytes", "INT32"))]))]),
+        ("topics", [(("topic", "STRING"), ("partitions", [(*_REQUESTED, ("partition_max_bytes", "INT32"))]))]),
     ),
     8: (
         *(("group_id", "STRING"), ("generation_id_or_member_epoch", "INT32"), ("member_id", "STRING")),
@@ -263,7 +263,7 @@ class DraftsUnnoticed(Check):
         for effect in effects:
             if type(effect) is Reply and isinstance(effect.body, ApiVersionsResponse) and not effect.body.error_code:
                 for wrong in _wrong(effect.body, effect.api_version, node.broker.config.crucible_metadata_epoch_enable):
-                    self.violated(at_us, f"node-{node.broker.node_id} told {effect.tag.client_id} {wrong}")
+                    self.violated(at_us, f"node-{node.broker.node_id} sent {effect.tag.client_id} {wrong}")
 
 
 def _wrong(body: ApiVersionsResponse, version: int, keeps_metadata_epoch: bool) -> list[str]:

@@ -221,7 +221,7 @@ class IncrementalExact(Check):
     ) -> None:
         wanted = fetch.request.partitions.get(named)
         if wanted is None:
-            self._report(at_us, fetch, named, "is not in the session, and was told")
+            self._report(at_us, fetch, named, "is not in the session, and was sent")
             return
         if data.records or data.error_code or data.diverging_epoch or data.preferred_read_replica != NO_REPLICA:
             return
@@ -229,7 +229,7 @@ class IncrementalExact(Check):
             return
         if fetch.request.is_first and not self._is_unchanged_in_first(fetch, session, named, wanted):
             return
-        self._report(at_us, fetch, named, f"was told again, without records, and with {wanted.sent} as before")
+        self._report(at_us, fetch, named, f"was sent again, without records, and with {wanted.sent} as before")
 
     @staticmethod
     def _is_unchanged_in_first(
@@ -253,7 +253,7 @@ class IncrementalExact(Check):
             wanted = fetch.request.partitions.get(named)
             # G-4: nothing has been sent of a partition that a full request has added.
             if wanted is not None and wanted.sent is not None and named not in fetch.data:
-                self._report(at_us, fetch, named, "was told by the first answer to this request, and not by the second")
+                self._report(at_us, fetch, named, "was in the first response to this request, and not in the second")
 
     # Each partition that is due
 
@@ -271,7 +271,7 @@ class IncrementalExact(Check):
                     "is new or had an error in the previous response, and is missing now",
                 )
             elif lacks and due and due == wanted.due and self._has_room(fetch, wanted, partition, sent_bytes):
-                self._report(at_us, fetch, named, f"{due}, and was not told; last told: {wanted.sent}")
+                self._report(at_us, fetch, named, f"{due}, and was not sent; last sent: {wanted.sent}")
             wanted.due = due
             if partition is not None and wanted.offset >= partition.log.log_end_offset:
                 wanted.idle_at = session.responses
@@ -393,8 +393,8 @@ class StaleLeaderEpochFenced(Check):
             if partition is not None and wanted.leader_epoch != partition.leader_epoch:
                 self.violated(
                     at_us,
-                    f"{fetch.client_id} asked for {partition.topic}-{partition.index} in leader epoch "
-                    f"{wanted.leader_epoch} and was answered in {partition.leader_epoch}",
+                    f"{fetch.client_id} sent a fetch of {partition.topic}-{partition.index} in leader epoch "
+                    f"{wanted.leader_epoch} and got a response in {partition.leader_epoch}",
                 )
 
 

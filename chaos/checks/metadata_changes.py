@@ -66,7 +66,9 @@ class LostMetadata(Check):
         if not row.present:
             topic.gone.setdefault(where, at_us)
             if not 0 <= topic.delete_us <= at_us:
-                self.violated(at_us, f"{row.topic} was gone at node {row.node}, and nobody had asked to delete it")
+                self.violated(
+                    at_us, f"{row.topic} was gone at node {row.node}, and no client had requested its deletion"
+                )
             return
         if where in topic.gone:
             self.violated(at_us, f"node {row.node} shows {row.topic} again after it was gone")
@@ -84,7 +86,7 @@ class LostMetadata(Check):
         if len(topic.ids) > 1:
             self.violated(at_us, f"{name} was created more than once: it has had {len(topic.ids)} IDs")
         elif not topic.created and there:
-            self.violated(at_us, f"{name} is there at nodes {there}, and nobody asked for it")
+            self.violated(at_us, f"{name} is there at nodes {there}, and no client created it")
         elif topic.created == "fail" and there:
             self.violated(at_us, f"the creation of {name} was refused, and it is there at nodes {there}")
         elif topic.created == "ok" and topic.delete_us < 0 and missing:

@@ -129,7 +129,7 @@ class OneContentPerEpoch(Check):
     def _check_response(self, at_us: int, node_id: int, since: int, epoch: int, body: object) -> None:
         sent = getattr(body, "metadata_epoch", -1)
         if since >= 0 and epoch >= 0 and not since <= sent <= epoch:
-            self.violated(at_us, f"node {node_id} has metadata epoch {epoch} and told a client {sent}")
+            self.violated(at_us, f"node {node_id} has metadata epoch {epoch} and sent a client {sent}")
 
     def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
         if self.context.alone:
@@ -255,8 +255,8 @@ class Rewinds(Check):
             if reset.reason == OUT_OF_RANGE and is_held and has_epoch and not self._was_cut_off(reset, history):
                 self.violated(
                     reset.at_us,
-                    f"{reset.process} stood at offset {reset.from_offset} of {reset.topic}-{reset.partition}, was told "
-                    f"that it is out of range and went on at {reset.to_offset}; its metadata epoch was "
+                    f"{reset.process} was at offset {reset.from_offset} of {reset.topic}-{reset.partition}, got "
+                    f"OFFSET_OUT_OF_RANGE and went on at {reset.to_offset}; its metadata epoch was "
                     f"{reset.metadata_epoch}",
                 )
 
@@ -356,7 +356,7 @@ class SwitchRespected(Check):
             return  # Only the draft versions of Metadata have one.
         before = self._sent_epochs.setdefault(node_id, epoch)
         if epoch < before:
-            self.violated(at_us, f"node {node_id} told a client metadata epoch {epoch} after it had told {before}")
+            self.violated(at_us, f"node {node_id} sent a client metadata epoch {epoch} after {before}")
         self._sent_epochs[node_id] = max(before, epoch)
 
     def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002

@@ -196,13 +196,13 @@ class SnapshotTransfer(Check):
         if transfer is None or transfer.source != source:
             if position:
                 held = "nothing" if transfer is None else f"{transfer.held} bytes of {transfer.source}"
-                self.violated(row.at_us, f"{_name(row)} asks for {source} from byte {position} and holds {held}")
+                self.violated(row.at_us, f"{_name(row)} requests {source} from byte {position} and holds {held}")
             if transfer is not None and transfer.source.leader != source.leader:
                 node.spent, node.begun = _Spent(), 0
             transfer = node.transfer = _Transfer(source)
         elif position > transfer.held:
             self.violated(
-                row.at_us, f"{_name(row)} asks for {source} from byte {position} and holds {transfer.held} bytes"
+                row.at_us, f"{_name(row)} requests {source} from byte {position} and holds {transfer.held} bytes"
             )
         transfer.held = position
         transfer.spent.starts += 1
@@ -212,7 +212,7 @@ class SnapshotTransfer(Check):
         self.evidence += 1
         transfer, position, size = node.transfer, fields["position"], fields["bytes"]
         if transfer is None:
-            self.violated(row.at_us, f"{_name(row)} got {size} bytes at {position} that it did not ask for")
+            self.violated(row.at_us, f"{_name(row)} got {size} bytes at {position} that it did not request")
             return
         if position != transfer.held:
             self.violated(
@@ -318,14 +318,14 @@ class SnapshotAnswers(Check):
                 if found is not None and response is not None:
                     wrong = _wrong(node.broker.replica, found, response, effect.api_version == DRAFT)
                     if wrong:
-                        story = f"node-{node_id}, asked for {found.place[0]}, snapshot {found.snapshot} from byte"
+                        story = f"node-{node_id}, fetch of {found.place[0]}, snapshot {found.snapshot} from byte"
                         self.violated(at_us, f"{story} {found.position} in epoch {found.epoch}, {wrong}")
 
     def fetched(self, at_us: int, fetch: AnsweredFetch) -> None:
         for named, data in fetch.data.items():
             if data.snapshot_id is not None and named[0] != METADATA[0]:
                 topic = named[0] if isinstance(named[0], str) else named[0].hex()
-                self.violated(at_us, f"{fetch.client_id} was told of snapshot {data.snapshot_id} of {topic}-{named[1]}")
+                self.violated(at_us, f"{fetch.client_id} was sent snapshot {data.snapshot_id} of {topic}-{named[1]}")
 
 
 def _read_request(body: Any) -> _SnapshotRequest | None:

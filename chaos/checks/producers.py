@@ -243,8 +243,8 @@ class ForgottenProducerRefused(Check):
             while len(clocks) > 1 and clocks[1][0] <= at_us - interval_us:
                 del clocks[0]
             has_interval = clocks[0][0] <= at_us - interval_us
-            asked = dict(self._read(node, event.body, min(shown for _, shown in clocks) if has_interval else -1))
-            self._pending.add(node_id, event, asked)
+            batches = dict(self._read(node, event.body, min(shown for _, shown in clocks) if has_interval else -1))
+            self._pending.add(node_id, event, batches)
         for effect in effects:
             if type(effect) is Reply and effect.api_key == PRODUCE:
                 found = self._pending.pop(node_id, effect) or {}
@@ -282,13 +282,13 @@ class ForgottenProducerRefused(Check):
                     else:
                         known.sent_ms = sent_ms
 
-    def _judge(self, at_us: int, node: "Node", asked: _PendingBatch, response: ProducePartitionResponse) -> None:
+    def _judge(self, at_us: int, node: "Node", pending: _PendingBatch, response: ProducePartitionResponse) -> None:
         config, wall_ms = node.broker.config, node.broker.now.wall_ms
-        batch, producer = asked.batch, self._producers[asked.place, asked.batch.producer_id]
+        batch, producer = pending.batch, self._producers[pending.place, pending.batch.producer_id]
         who = f"producer {batch.producer_id} with sequence {batch.first_sequence}"
         if response.error_code == UNKNOWN_PRODUCER_ID:
             age_ms = wall_ms - producer.acked_ms
-            partition = node.broker.partitions.by_id.get(asked.place)
+            partition = node.broker.partitions.by_id.get(pending.place)
             is_held = partition is not None and _holds(partition, producer.acked_at, batch.producer_id)
             if is_held and age_ms < config.producer_id_expiration_ms:
                 self.violated(at_us, f"{who} was called unknown {age_ms} ms after its last record")
@@ -296,12 +296,12 @@ class ForgottenProducerRefused(Check):
                 self.violated(at_us, f"{who} was called unknown, and may begin at 0")
         elif response.error_code == 0:
             if batch.first_sequence > 0 and config.crucible_unknown_producer_id_policy == REJECT:
-                if asked.overdue_ms < 0:
-                    self.violated(at_us, f"{who} was accepted, and the partition had never heard of it")
-                elif asked.overdue_ms:
+                if pending.overdue_ms < 0:
+                    self.violated(at_us, f"{who} was accepted, and the partition had no records of it")
+                elif pending.overdue_ms:
                     self.violated(
                         at_us,
-                        f"{who} was accepted {asked.overdue_ms} ms after its last batch, and the clock had shown "
+                        f"{who} was accepted {pending.overdue_ms} ms after its last batch, and the clock had shown "
                         f"{config.producer_id_expiration_ms} ms for "
                         f"{config.producer_id_expiration_check_interval_ms} ms",
                     )

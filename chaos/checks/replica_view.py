@@ -141,12 +141,12 @@ class Replicated:
             ]
             self.compacted.cleanable_end = max(self.compacted.cleanable_end, *ends, 0)
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """Forget the committed records, because no replica had kept them. Only those of the new leader remain."""
         self.committed.clear()
         self.committed_from = self.committed_end = 0
         if self.compacted is not None:
-            self.compacted.begin_anew()
+            self.compacted.restart()
         self.excused = False
         for copy in self.copies.values():
             copy.equal_to = 0
@@ -408,7 +408,7 @@ class ReplicaView:
                 copy.equal_to = 0
         copy.equal_to = min(copy.equal_to, now.end_offset)
         if partition.excused and now.leader_epoch >= partition.state.leader_epoch:
-            partition.begin_anew()
+            partition.restart()
         partition.leader_epoch = max(partition.leader_epoch, now.leader_epoch)
         # E-7: after a loss only the newest leader's log counts, because others may not have truncated theirs yet.
         trusted = not partition.losses or now.leader_epoch == partition.leader_epoch

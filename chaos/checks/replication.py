@@ -298,7 +298,7 @@ class NoAckedLost(ReplicaCheck):
         if batch is None:
             self.violated(
                 at_us,
-                f"{partition.name}: leader {node_id} acknowledged offset {offset} to a producer that asked for all, "
+                f"{partition.name}: leader {node_id} acknowledged offset {offset} to a producer with acks=all, "
                 f"but only what is below {partition.committed_end} is committed",
             )
             return

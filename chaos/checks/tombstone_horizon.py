@@ -249,7 +249,7 @@ class OneBootstrapPerMarker(Check):
 def _story(sent: SentMarker) -> str:
     if sent.reset == MISSED:
         return f"began again for the marker {sent.marker}, for which it had begun or which it was not below (H-5, H-7)"
-    return f"was told the marker {sent.marker}, and went on (H-3, H-6)"
+    return f"got the marker {sent.marker}, and went on (H-3, H-6)"
 
 
 def _wrong(life: Sequence[SentMarker]) -> Iterator[SentMarker]:

@@ -272,7 +272,7 @@ class HangingFound(Check):
                 if (look.process, look.index) not in found:
                     self.violated(
                         look.told_us,
-                        f"{look.process} was told nothing of {transaction.named}, which hangs in "
+                        f"{look.process} got nothing of {transaction.named}, which hangs in "
                         f"{key.where[0]}-{key.where[1]} from offset {key.start_offset} on",
                     )
 
@@ -294,7 +294,7 @@ class HangingFound(Check):
                 self.violated(
                     later.told_us,
                     f"{row.process} aborted the transaction of producer {row.producer_id} in {row.topic}-"
-                    f"{row.partition} from offset {row.start_offset} on, and {later.process} was told that it is open",
+                    f"{row.partition} from offset {row.start_offset} on, and {later.process} got it as open",
                 )
 
 

@@ -124,8 +124,8 @@ def known_until(history: History) -> dict[TopicPartition, int]:
 def log_starts(history: History) -> dict[TopicPartition, int]:
     """Return the largest log start offset that any response had of each partition."""
     found: dict[TopicPartition, int] = {}
-    told: list[PositionRow | EndRow] = [*history.positions, *history.ends]
-    for row in told:
+    rows: list[PositionRow | EndRow] = [*history.positions, *history.ends]
+    for row in rows:
         found[partition_of(row)] = max(found.get(partition_of(row), 0), row.log_start_offset)
     return found
 
@@ -176,7 +176,7 @@ class AbortedRead(Check):
                 self.violated(
                     first.at_us,
                     f"{first.process} read {topic}-{partition} offset {first.offset}: {writer}/{sequence} of "
-                    f"{each.named}, which was never committed ({each.row.asked} was asked for)",
+                    f"{each.named}, which was never committed ({each.row.asked} was requested)",
                 )
 
 
@@ -201,7 +201,7 @@ class PrecommittedRead(Check):
                     self.violated(
                         first.at_us,
                         f"{first.process} read {topic}-{partition} offset {first.offset}: {writer}/{sequence} "
-                        f"{each.row.at_us - first.at_us} us before {each.named} asked for its commit",
+                        f"{each.row.at_us - first.at_us} us before {each.named} requested its commit",
                     )
                     break
 
@@ -313,7 +313,7 @@ class TornTransaction(Check):
         if of_sent and not possible and not of_plain:
             self.violated(
                 fetch.until_us,
-                f"{fetch.named}: offset {fetched} was told, which only {of_sent[0].named} sent. It was never committed",
+                f"{fetch.named}: offset {fetched} was sent, which only {of_sent[0].named} sent. It was never committed",
             )
         done = [
             (each, offset)
@@ -332,7 +332,7 @@ class TornTransaction(Check):
         if not late:
             self.violated(
                 fetch.until_us,
-                f"{fetch.named}: offset {fetched} was told, though {last.named} had committed {newest}",
+                f"{fetch.named}: offset {fetched} was sent, though {last.named} had committed {newest}",
             )
 
 
@@ -458,7 +458,7 @@ class LsoRegression(Check):
         self._shown[key] = (partition.leader_epoch, shown)
 
     def end(self, history: History) -> None:
-        told = [
+        shown = [
             (row, operation)
             for row in history.positions
             if row.last_stable_offset >= 0
@@ -467,8 +467,8 @@ class LsoRegression(Check):
             and (operation := history.operation_of.get((row.process, row.index))) is not None
             and operation.node >= 0
         ]
-        self.evidence += len(told)
-        of_leader = grouped(told, lambda each: (partition_of(each[0]), each[1].node, each[0].leader_epoch))
+        self.evidence += len(shown)
+        of_leader = grouped(shown, lambda each: (partition_of(each[0]), each[1].node, each[0].leader_epoch))
         for ((topic, partition), node, epoch), answers in of_leader.items():
             if node not in self.context.replicas.leaders.get((f"{topic}-{partition}", epoch), {node}):
                 continue
@@ -481,6 +481,6 @@ class LsoRegression(Check):
                 if row.last_stable_offset < known:
                     self.violated(
                         operation.complete_us,
-                        f"{topic}-{partition}: node {node}, the leader in epoch {epoch}, told {row.process} the last "
+                        f"{topic}-{partition}: node {node}, the leader in epoch {epoch}, sent {row.process} the last "
                         f"stable offset {row.last_stable_offset} after {known}",
                     )

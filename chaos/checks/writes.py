@@ -190,7 +190,7 @@ class Duplicate(Check):
     """duplicate: no value is at two offsets of one producer ID, by what was read and by what was acknowledged.
 
     P-6 promises this for one producer ID only. A producer that resends under a new ID, or has none (-1), may write a
-    value twice. A value that no writer of this run made cannot be told apart from another such value.
+    value twice. A value that no writer of this run made cannot be distinguished from another such value.
     """
 
     guarantee = "duplicate"

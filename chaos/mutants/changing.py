@@ -28,9 +28,9 @@ def fixed(**values: Any) -> Change:
     return lambda name, value: values.get(name, value)
 
 
-def answered(original: Function, api_key: int, version: int, correlation_id: int, body: Any, change: Change) -> Any:
+def on_response(original: Function, api_key: int, version: int, correlation_id: int, body: Any, change: Change) -> Any:
     return original(api_key, version, correlation_id, changed(body, change))
 
 
-def asked(body: Any, api_key: int, wanted: int, change: Change) -> Any:
+def on_request(body: Any, api_key: int, wanted: int, change: Change) -> Any:
     return changed(body, change) if api_key == wanted else body

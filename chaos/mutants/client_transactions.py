@@ -164,9 +164,9 @@ def open_transactions_not_told(
     original: Function, broker: Any, topic: str, index: int, work: Any
 ) -> Generator[None, None, Any]:
     """DescribeProducers returns no open transactions (X-12)."""
-    told = yield from original(broker, topic, index, work)
-    producers = [replace(each, current_txn_start_offset=i64(-1)) for each in told.active_producers]
-    return replace(told, active_producers=tuple(producers))
+    described = yield from original(broker, topic, index, work)
+    producers = [replace(each, current_txn_start_offset=i64(-1)) for each in described.active_producers]
+    return replace(described, active_producers=tuple(producers))
 
 
 @mutant(f"{APIS}.k66_list_transactions:_response")

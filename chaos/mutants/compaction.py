@@ -79,8 +79,8 @@ def marker_not_moved(original: Function, self: Any) -> None:
 @mutant("reference_broker.apis.records.fetch:_with_horizon")
 def marker_not_told(original: Function, cached: Any, data: Any) -> Any:
     """Fetch responses contain the marker 0, whatever it is (H-1)."""
-    told = original(cached, data)
-    return replace(told, tombstone_horizon=min(told.tombstone_horizon, 0))
+    sent = original(cached, data)
+    return replace(sent, tombstone_horizon=min(sent.tombstone_horizon, 0))
 
 
 @mutant(MUST_EMPTY)
@@ -140,8 +140,8 @@ def consumer_ignores_moved_marker(
 ) -> bool:
     """A consumer in an unsafe bootstrap continues, although the marker has moved (H-6)."""
     remembered = self.held[where].remembered_horizon
-    told = min(horizon, remembered) if remembered else horizon
-    begins_again: bool = original(self, where, told, log_start_offset, metadata_epoch)
+    kept = min(horizon, remembered) if remembered else horizon
+    begins_again: bool = original(self, where, kept, log_start_offset, metadata_epoch)
     return begins_again
 
 

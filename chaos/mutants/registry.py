@@ -73,7 +73,7 @@ SIMULATED_ONLY: Mapping[str, str] = {
     "vote_told_before_its_name_is_durable": f"{_POWER}, names of files too",
     "high_watermark_at_leaders_end": f"{_POWER}: what followers lack is lost only if the leader's copy is",
     "joins_behind_high_watermark": f"{_POWER}: a replica that lacks something is missed only if the others lose it",
-    "progress_outlives_restart": f"{_POWER}: a follower that was killed still has all that it had told its leader",
+    "progress_outlives_restart": f"{_POWER}: a follower that was killed still has all that it had acknowledged",
     "divergence_unseen": f"{_POWER}: the logs of replicas that were killed do not part below what all of them hold",
     "unclean_restart_stays_in_sync": f"{_POWER}: a replica that was killed comes back with all that it had",
     "leader_from_outside_the_isr": f"{_POWER}: the replica outside must lack what the others then lose",

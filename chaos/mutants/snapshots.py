@@ -158,8 +158,8 @@ def _nothing(request: Any, leadership: Any) -> Piece:
 def any_node_serves_snapshots(original: Function, request: Any, store: Any, leadership: Any, is_draft: bool) -> Any:
     """A node that does not lead serves its own snapshot of the same ID (S-7)."""
     found = original(request, store, leadership, is_draft)
-    is_asked = found is not None and found.error is ErrorCode.not_leader_or_follower
-    return None if is_asked and store.holds(request.id) else found
+    is_follower = found is not None and found.error is ErrorCode.not_leader_or_follower
+    return None if is_follower and store.holds(request.id) else found
 
 
 @mutant(f"{SERVING}:refusal")

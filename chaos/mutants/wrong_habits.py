@@ -11,7 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 from chaos.mutants import wrong_habits_of_coordinators
-from chaos.mutants.changing import ANSWERS, REQUESTS, Change, answered, asked, fixed
+from chaos.mutants.changing import ANSWERS, REQUESTS, Change, fixed, on_request, on_response
 from chaos.mutants.mutant import Function, Mutant, mutant
 from chaos.mutants.registry import by_name
 from reference_broker.wire.apis import VERSIONS, ApiKey
@@ -41,7 +41,7 @@ def errors_hidden(original: Function, api_key: int, version: int, correlation_id
     def hide(name: str, value: Any) -> Any:
         return (shown if isinstance(value, ErrorCode) else 0) if name == "error_code" else value
 
-    return answered(original, api_key, version, correlation_id, body, hide)
+    return on_response(original, api_key, version, correlation_id, body, hide)
 
 
 @mutant(ANSWERS)
@@ -54,7 +54,7 @@ def features_garbled(original: Function, api_key: int, version: int, correlation
         return tuple(replace(each, min_version=type(each.min_version)(0)) for each in value) if version == 3 else ()
 
     change: Change = garble if api_key == ApiKey.API_VERSIONS else lambda _, same: same
-    return answered(original, api_key, version, correlation_id, body, change)
+    return on_response(original, api_key, version, correlation_id, body, change)
 
 
 @mutant(ANSWERS)
@@ -66,33 +66,33 @@ def offsets_shifted(original: Function, api_key: int, version: int, correlation_
     def shift(name: str, value: Any) -> Any:
         return type(value)(value + 1) if name in OFFSETS else value
 
-    return answered(original, api_key, version, correlation_id, body, shift)
+    return on_response(original, api_key, version, correlation_id, body, shift)
 
 
 @mutant(ANSWERS)
 def records_dropped(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """Fetch responses never have records."""
-    return answered(original, api_key, version, correlation_id, body, fixed(records=b""))
+    return on_response(original, api_key, version, correlation_id, body, fixed(records=b""))
 
 
 @mutant(ANSWERS)
 def fetch_fields_garbled(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """Fetch responses send clients to a replica that does not exist, and never contain a session or a divergence."""
     change = fixed(preferred_read_replica=7, session_id=0, diverging_epoch=None)
-    return answered(original, api_key, version, correlation_id, body, change)
+    return on_response(original, api_key, version, correlation_id, body, change)
 
 
 @mutant(ANSWERS)
 def epochs_lost(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """Metadata has no leader epochs, and other responses have epoch 7."""
     change = fixed(leader_epoch=-1 if api_key == ApiKey.METADATA else 7)
-    return answered(original, api_key, version, correlation_id, body, change)
+    return on_response(original, api_key, version, correlation_id, body, change)
 
 
 @mutant(ANSWERS)
 def times_garbled(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """Append times are always 5, and producer IDs -1."""
-    return answered(original, api_key, version, correlation_id, body, fixed(log_append_time_ms=5, producer_id=-1))
+    return on_response(original, api_key, version, correlation_id, body, fixed(log_append_time_ms=5, producer_id=-1))
 
 
 @mutant(ANSWERS)
@@ -108,7 +108,9 @@ def metadata_garbled(original: Function, api_key: int, version: int, correlation
         topic_authorized_operations=0,
     )
     of_metadata = api_key in (ApiKey.METADATA, ApiKey.DESCRIBE_CLUSTER)
-    return answered(original, api_key, version, correlation_id, body, change if of_metadata else lambda _, same: same)
+    return on_response(
+        original, api_key, version, correlation_id, body, change if of_metadata else lambda _, same: same
+    )
 
 
 @mutant(ANSWERS)
@@ -118,7 +120,7 @@ def ids_made_up(original: Function, api_key: int, version: int, correlation_id: 
     def made_up(name: str, value: Any) -> Any:
         return uuid4() if name == "topic_id" and api_key == ApiKey.METADATA else value
 
-    return answered(original, api_key, version, correlation_id, body, made_up)
+    return on_response(original, api_key, version, correlation_id, body, made_up)
 
 
 @mutant(ANSWERS)
@@ -131,7 +133,7 @@ def described_by_halves(original: Function, api_key: int, version: int, correlat
         return value[::-1] if name == "topics" else value[:-1] if name == "partitions" else value
 
     change: Change = halve if api_key == ApiKey.DESCRIBE_TOPIC_PARTITIONS else lambda _, same: same
-    return answered(original, api_key, version, correlation_id, body, change)
+    return on_response(original, api_key, version, correlation_id, body, change)
 
 
 @mutant(ANSWERS)
@@ -173,7 +175,7 @@ def versions_garbled(original: Function, api_key: int, version: int, correlation
 @mutant(REQUESTS)
 def fetches_never_wait(original: Function, api_key: int, version: int, frame: Any, offset: int) -> Any:
     """A fetch gets its response at once."""
-    return asked(original(api_key, version, frame, offset), api_key, ApiKey.FETCH, fixed(max_wait_ms=0))
+    return on_request(original(api_key, version, frame, offset), api_key, ApiKey.FETCH, fixed(max_wait_ms=0))
 
 
 @mutant(REQUESTS)
@@ -189,14 +191,16 @@ def long_fetches_slow(original: Function, api_key: int, version: int, frame: Any
 def fetches_wait_long(original: Function, api_key: int, version: int, frame: Any, offset: int) -> Any:
     """A fetch waits for at least three seconds, unless enough data exists."""
     body = original(api_key, version, frame, offset)
-    return asked(body, api_key, ApiKey.FETCH, lambda name, value: max(value, 3_000) if name == "max_wait_ms" else value)
+    return on_request(
+        body, api_key, ApiKey.FETCH, lambda name, value: max(value, 3_000) if name == "max_wait_ms" else value
+    )
 
 
 @mutant(REQUESTS)
 def limits_ignored(original: Function, api_key: int, version: int, frame: Any, offset: int) -> Any:
     """A fetch returns all existing records."""
     body = original(api_key, version, frame, offset)
-    return asked(body, api_key, ApiKey.FETCH, fixed(partition_max_bytes=PLENTY, max_bytes=PLENTY))
+    return on_request(body, api_key, ApiKey.FETCH, fixed(partition_max_bytes=PLENTY, max_bytes=PLENTY))
 
 
 @mutant(REQUESTS)
@@ -214,7 +218,7 @@ def all_and_none_confused(original: Function, api_key: int, version: int, frame:
 @mutant(REQUESTS)
 def acks_ignored(original: Function, api_key: int, version: int, frame: Any, offset: int) -> Any:
     """Each produce is treated as acks=all, and gets a response."""
-    return asked(original(api_key, version, frame, offset), api_key, ApiKey.PRODUCE, fixed(acks=-1))
+    return on_request(original(api_key, version, frame, offset), api_key, ApiKey.PRODUCE, fixed(acks=-1))
 
 
 @mutant(REQUESTS)
@@ -237,7 +241,7 @@ def sizes_misread(original: Function, api_key: int, version: int, frame: Any, of
     def timed(name: str, value: Any) -> Any:
         return b"" if name == "records" and bytes(value[27:35]) == NO_TIME else value
 
-    return asked(asked(body, api_key, ApiKey.CREATE_TOPICS, less), api_key, ApiKey.PRODUCE, timed)
+    return on_request(on_request(body, api_key, ApiKey.CREATE_TOPICS, less), api_key, ApiKey.PRODUCE, timed)
 
 
 @mutant("reference_broker.serve.requests:decode")
@@ -292,7 +296,7 @@ def creations_untold(original: Function, api_key: int, version: int, correlation
         return uuid4() if name == "topic_id" else hidden.get(name, value)
 
     change: Change = hide if api_key == ApiKey.CREATE_TOPICS else lambda _, same: same
-    return answered(original, api_key, version, correlation_id, body, change)
+    return on_response(original, api_key, version, correlation_id, body, change)
 
 
 @mutant(ANSWERS)
@@ -304,28 +308,28 @@ def replicas_doubled(original: Function, api_key: int, version: int, correlation
             return (7,)
         return tuple(value) * 2 if name == "replica_nodes" else value
 
-    return answered(original, api_key, version, correlation_id, body, double)
+    return on_response(original, api_key, version, correlation_id, body, double)
 
 
 @mutant(ANSWERS)
 def settings_hidden(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """DescribeConfigs returns no settings."""
     change = fixed(configs=()) if api_key == ApiKey.DESCRIBE_CONFIGS else fixed()
-    return answered(original, api_key, version, correlation_id, body, change)
+    return on_response(original, api_key, version, correlation_id, body, change)
 
 
 @mutant(ANSWERS)
 def names_hidden(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """DeleteTopics returns neither names nor IDs."""
     change = fixed(name="", topic_id=None) if api_key == ApiKey.DELETE_TOPICS else fixed()
-    return answered(original, api_key, version, correlation_id, body, change)
+    return on_response(original, api_key, version, correlation_id, body, change)
 
 
 @mutant(REQUESTS)
 def validation_changes(original: Function, api_key: int, version: int, frame: Any, offset: int) -> Any:
     """A request that only validates is carried out."""
     body = original(api_key, version, frame, offset)
-    return asked(body, api_key, api_key, fixed(validate_only=False)) if api_key in CHANGES else body
+    return on_request(body, api_key, api_key, fixed(validate_only=False)) if api_key in CHANGES else body
 
 
 @mutant(REQUESTS)
@@ -333,7 +337,7 @@ def changes_only_validated(original: Function, api_key: int, version: int, frame
     """Changes of existing topics are validated, acknowledged and dropped."""
     body = original(api_key, version, frame, offset)
     forgets = api_key in CHANGES and api_key != ApiKey.CREATE_TOPICS
-    return asked(body, api_key, api_key, fixed(validate_only=True)) if forgets else body
+    return on_request(body, api_key, api_key, fixed(validate_only=True)) if forgets else body
 
 
 @mutant(REQUESTS)
@@ -346,7 +350,7 @@ def no_defaults(original: Function, api_key: int, version: int, frame: Any, offs
             return type(value)(max(0, value))
         return type(value)(value[:200]) if name == "name" else value
 
-    return asked(body, api_key, ApiKey.CREATE_TOPICS, strict)
+    return on_request(body, api_key, ApiKey.CREATE_TOPICS, strict)
 
 
 @mutant(REQUESTS)
@@ -354,7 +358,7 @@ def always_all_told(original: Function, api_key: int, version: int, frame: Any, 
     """DescribeConfigs returns all settings with their synonyms and documentation, whatever was requested."""
     body = original(api_key, version, frame, offset)
     change = fixed(configuration_keys=None, include_synonyms=True, include_documentation=True)
-    return asked(body, api_key, ApiKey.DESCRIBE_CONFIGS, change)
+    return on_request(body, api_key, ApiKey.DESCRIBE_CONFIGS, change)
 
 
 @mutant("reference_broker.quorum.snapshots.messages:read_requests")

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from chaos.mutants.changing import ANSWERS, REQUESTS, Change, answered, asked, changed, fixed
+from chaos.mutants.changing import ANSWERS, REQUESTS, Change, changed, fixed, on_request, on_response
 from chaos.mutants.mutant import Function, mutant
 from reference_broker.groups import membership
 from reference_broker.groups.group import GroupState
@@ -49,31 +49,31 @@ def group_errors_hidden(original: Function, api_key: int, version: int, correlat
         return ErrorCode.none
 
     change: Change = hide if api_key in OF_GROUPS else lambda _, same: same
-    return answered(original, api_key, version, correlation_id, body, change)
+    return on_response(original, api_key, version, correlation_id, body, change)
 
 
 @mutant(ANSWERS)
 def rebalances_untold(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """Heartbeats never return REBALANCE_IN_PROGRESS."""
     change = fixed(error_code=ErrorCode.none) if api_key == ApiKey.HEARTBEAT else lambda _, same: same
-    return answered(original, api_key, version, correlation_id, body, change)
+    return on_response(original, api_key, version, correlation_id, body, change)
 
 
 @mutant(ANSWERS)
 def coordinators_garbled(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """FindCoordinator returns nodes that do not exist, another one in each version, and no names of groups."""
     change = fixed(node_id=77 + version, key="") if api_key == ApiKey.FIND_COORDINATOR else lambda _, same: same
-    return answered(original, api_key, version, correlation_id, body, change)
+    return on_response(original, api_key, version, correlation_id, body, change)
 
 
 @mutant(ANSWERS)
 def members_garbled(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """Members' metadata, assignments, instances and protocol types are not returned."""
     given = {"metadata": b"", "assignment": b"", "member_assignment": b"", "group_instance_id": None}
-    told = {**given, "protocol_type": "other", "skip_assignment": False}
+    values = {**given, "protocol_type": "other", "skip_assignment": False}
     of_members = api_key in (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.DESCRIBE_GROUPS)
-    return answered(
-        original, api_key, version, correlation_id, body, fixed(**told) if of_members else lambda _, same: same
+    return on_response(
+        original, api_key, version, correlation_id, body, fixed(**values) if of_members else lambda _, same: same
     )
 
 
@@ -82,7 +82,7 @@ def states_garbled(original: Function, api_key: int, version: int, correlation_i
     """Each group is Stable and has another protocol type."""
     of_states = api_key in (ApiKey.DESCRIBE_GROUPS, ApiKey.LIST_GROUPS)
     change = fixed(group_state="Stable", protocol_type="other") if of_states else lambda _, same: same
-    return answered(original, api_key, version, correlation_id, body, change)
+    return on_response(original, api_key, version, correlation_id, body, change)
 
 
 @mutant(ANSWERS)
@@ -95,7 +95,7 @@ def commits_garbled(original: Function, api_key: int, version: int, correlation_
         return {"metadata": "garbled", "committed_leader_epoch": 7}.get(name, value)
 
     change: Change = garble if api_key == ApiKey.OFFSET_FETCH else lambda _, same: same
-    return answered(original, api_key, version, correlation_id, body, change)
+    return on_response(original, api_key, version, correlation_id, body, change)
 
 
 @mutant(ANSWERS)
@@ -118,7 +118,7 @@ def nothing_is_an_error(original: Function, api_key: int, version: int, correlat
 def filters_ignored(original: Function, api_key: int, version: int, frame: Any, offset: int) -> Any:
     """ListGroups lists all groups, whatever filter was requested."""
     body = original(api_key, version, frame, offset)
-    return asked(body, api_key, ApiKey.LIST_GROUPS, fixed(states_filter=(), types_filter=()))
+    return on_request(body, api_key, ApiKey.LIST_GROUPS, fixed(states_filter=(), types_filter=()))
 
 
 # Members
@@ -216,14 +216,14 @@ def transaction_errors_hidden(original: Function, api_key: int, version: int, co
         return ErrorCode.none
 
     change: Change = hide if api_key in OF_TRANSACTIONS else lambda _, same: same
-    return answered(original, api_key, version, correlation_id, body, change)
+    return on_response(original, api_key, version, correlation_id, body, change)
 
 
 @mutant(ANSWERS)
 def owners_garbled(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """InitProducerId returns the same producer ID and epoch to all producers."""
     change = fixed(producer_id=7, producer_epoch=5) if api_key == ApiKey.INIT_PRODUCER_ID else lambda _, same: same
-    return answered(original, api_key, version, correlation_id, body, change)
+    return on_response(original, api_key, version, correlation_id, body, change)
 
 
 @mutant(ANSWERS)
@@ -234,7 +234,7 @@ def added_told_by_halves(original: Function, api_key: int, version: int, correla
         return value[:1] if name == "topic_results" else value
 
     change: Change = halve if api_key == ApiKey.ADD_PARTITIONS_TO_TXN else lambda _, same: same
-    return answered(original, api_key, version, correlation_id, body, change)
+    return on_response(original, api_key, version, correlation_id, body, change)
 
 
 @mutant(ANSWERS)
@@ -245,14 +245,14 @@ def raised_epochs_untold(original: Function, api_key: int, version: int, correla
         return type(value)(value - 1) if name == "producer_epoch" and value > 0 else value
 
     change: Change = lower if api_key == ApiKey.END_TXN else lambda _, same: same
-    return answered(original, api_key, version, correlation_id, body, change)
+    return on_response(original, api_key, version, correlation_id, body, change)
 
 
 @mutant(ANSWERS)
 def aborts_told_everywhere(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """Each fetched partition is returned with an aborted transaction."""
     change: Change = fixed(aborted_transactions=[AbortedTransaction(0, 0)])
-    return answered(
+    return on_response(
         original, api_key, version, correlation_id, body, change if api_key == ApiKey.FETCH else lambda _, same: same
     )
 
@@ -264,7 +264,7 @@ def transactions_garbled(original: Function, api_key: int, version: int, correla
     strange = fixed(current_txn_start_offset=7, coordinator_epoch=-1)
     of_states = api_key in (ApiKey.DESCRIBE_TRANSACTIONS, ApiKey.LIST_TRANSACTIONS)
     change: Change = dead if of_states else strange if api_key == ApiKey.DESCRIBE_PRODUCERS else lambda _, same: same
-    return answered(original, api_key, version, correlation_id, body, change)
+    return on_response(original, api_key, version, correlation_id, body, change)
 
 
 # Requests
@@ -274,14 +274,14 @@ def transactions_garbled(original: Function, api_key: int, version: int, correla
 def isolation_ignored(original: Function, api_key: int, version: int, frame: Any, offset: int) -> Any:
     """Every reader sees all records."""
     body = original(api_key, version, frame, offset)
-    return asked(body, api_key, api_key if api_key in OF_READERS else -1, fixed(isolation_level=0))
+    return on_request(body, api_key, api_key if api_key in OF_READERS else -1, fixed(isolation_level=0))
 
 
 @mutant(REQUESTS)
 def isolation_for_all(original: Function, api_key: int, version: int, frame: Any, offset: int) -> Any:
     """Every reader sees committed records only."""
     body = original(api_key, version, frame, offset)
-    return asked(body, api_key, api_key if api_key in OF_READERS else -1, fixed(isolation_level=1))
+    return on_request(body, api_key, api_key if api_key in OF_READERS else -1, fixed(isolation_level=1))
 
 
 @mutant(REQUESTS)
@@ -291,28 +291,28 @@ def outcomes_swapped(original: Function, api_key: int, version: int, frame: Any,
     def swap(name: str, value: Any) -> Any:
         return not value if name == "committed" else value
 
-    return asked(original(api_key, version, frame, offset), api_key, ApiKey.END_TXN, swap)
+    return on_request(original(api_key, version, frame, offset), api_key, ApiKey.END_TXN, swap)
 
 
 @mutant(REQUESTS)
 def verify_only_ignored(original: Function, api_key: int, version: int, frame: Any, offset: int) -> Any:
     """A request to verify whether a transaction has a partition adds the partition."""
     body = original(api_key, version, frame, offset)
-    return asked(body, api_key, ApiKey.ADD_PARTITIONS_TO_TXN, fixed(verify_only=False))
+    return on_request(body, api_key, ApiKey.ADD_PARTITIONS_TO_TXN, fixed(verify_only=False))
 
 
 @mutant(REQUESTS)
 def transaction_filters_ignored(original: Function, api_key: int, version: int, frame: Any, offset: int) -> Any:
     """ListTransactions lists all transactions, whatever filter was requested."""
     none = fixed(state_filters=(), producer_id_filters=(), duration_filter=-1, transactional_id_pattern=None)
-    return asked(original(api_key, version, frame, offset), api_key, ApiKey.LIST_TRANSACTIONS, none)
+    return on_request(original(api_key, version, frame, offset), api_key, ApiKey.LIST_TRANSACTIONS, none)
 
 
 @mutant(REQUESTS)
 def stability_ignored(original: Function, api_key: int, version: int, frame: Any, offset: int) -> Any:
     """OffsetFetch returns the offset before the pending one to clients that require stable offsets."""
     body = original(api_key, version, frame, offset)
-    return asked(body, api_key, ApiKey.OFFSET_FETCH, fixed(require_stable=False))
+    return on_request(body, api_key, ApiKey.OFFSET_FETCH, fixed(require_stable=False))
 
 
 # The coordinator, and the leaders that query it

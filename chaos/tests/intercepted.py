@@ -1,4 +1,4 @@
-"""An interceptor with a driver that only notes what it is asked for, and frames for it."""
+"""An interceptor with a driver that only records its calls, and frames for it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,55 +22,55 @@ class Ended(BaseException):
 
 @dataclass
 class Log:
-    """Implements FaultActions: everything that was asked for, in order."""
+    """Implements FaultActions: every call, in order."""
 
-    asked: list[tuple[object, ...]] = field(default_factory=list)
+    calls: list[tuple[object, ...]] = field(default_factory=list)
 
     @property
     def rows(self) -> list[FaultRow]:
-        return [each[1] for each in self.asked if isinstance(each[1], FaultRow)]
+        return [each[1] for each in self.calls if isinstance(each[1], FaultRow)]
 
     def report(self, row: FaultRow) -> None:
-        self.asked.append(("report", row))
+        self.calls.append(("report", row))
 
     def kill(self) -> None:
-        self.asked.append(("kill", 0))
+        self.calls.append(("kill", 0))
         raise Ended
 
     def lose_host(self) -> None:
-        self.asked.append(("lose_host", 0))
+        self.calls.append(("lose_host", 0))
         raise Ended
 
     def power_off(self) -> None:
-        self.asked.append(("power_off", 0))
+        self.calls.append(("power_off", 0))
         raise Ended
 
     def pause(self, for_us: int) -> None:
-        self.asked.append(("pause", for_us))
+        self.calls.append(("pause", for_us))
 
     def step_clock(self, by_ms: int) -> None:
-        self.asked.append(("step_clock", by_ms))
+        self.calls.append(("step_clock", by_ms))
 
     def discard_connection(self, connection: int) -> None:
-        self.asked.append(("discard", connection))
+        self.calls.append(("discard", connection))
 
     def lose_by_proxy(self, reply: Reply) -> None:
-        self.asked.append(("lose_by_proxy", reply))
+        self.calls.append(("lose_by_proxy", reply))
 
     def deliver_later(self, event: Event, delay_us: int) -> None:
-        self.asked.append(("deliver_later", event, delay_us))
+        self.calls.append(("deliver_later", event, delay_us))
 
     def sync_fails(self, paths: Sequence[str]) -> None:
-        self.asked.append(("sync_fails", *paths))
+        self.calls.append(("sync_fails", *paths))
 
     def reply_later(self, reply: Reply, delay_us: int) -> None:
-        self.asked.append(("reply_later", reply, delay_us))
+        self.calls.append(("reply_later", reply, delay_us))
 
     def reply_bytes(self, reply: Reply, frame: bytes) -> None:
-        self.asked.append(("reply_bytes", reply, frame))
+        self.calls.append(("reply_bytes", reply, frame))
 
     def reply_cut(self, reply: Reply, start: bytes) -> None:
-        self.asked.append(("reply_cut", reply, start))
+        self.calls.append(("reply_cut", reply, start))
 
 
 def request(

@@ -37,7 +37,7 @@ def batch(offset: int, epoch: int, value: bytes = b"v") -> bytes:
 
 @dataclass
 class Log:
-    """Batch n stands at offset n."""
+    """Batch n is at offset n."""
 
     topic_id: bytes = TOPIC_ID
     directory: str = "t-0"

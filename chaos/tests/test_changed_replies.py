@@ -57,7 +57,7 @@ def test_a_truncated_reply_is_cut_after_the_drawn_number_of_bytes(given: Reply) 
     log = Log()
     subject = interceptor(log, rule("response_truncated", "reply", cut_bytes=Range(3, 9)))
     assert after(subject, given) == []
-    (_, row), (what, cut, start) = log.asked
+    (_, row), (what, cut, start) = log.calls
     assert (what, cut) == ("reply_cut", given)
     assert isinstance(start, bytes)
     assert 3 <= len(start) <= 9
@@ -68,7 +68,7 @@ def test_a_truncated_reply_is_cut_after_the_drawn_number_of_bytes(given: Reply) 
 def test_a_truncated_reply_is_never_whole() -> None:
     log = Log()
     after(interceptor(log, rule("response_truncated", "reply", cut_bytes=Range(9999, 9999))), fetched())
-    assert len(log.asked[1][2]) == len(reply_frame(fetched())) - 1  # type: ignore[arg-type]
+    assert len(log.calls[1][2]) == len(reply_frame(fetched())) - 1  # type: ignore[arg-type]
 
 
 def test_no_answer_cannot_be_truncated() -> None:
@@ -88,7 +88,7 @@ def test_an_error_of_the_answer_leaves_nothing_else_in_it(made: Any) -> None:
 
 
 @pytest.mark.parametrize("made", [lambda each: each, raw], ids=["value", "bytes"])
-def test_an_error_of_items_strikes_each_of_them_and_takes_their_records(made: Any) -> None:
+def test_an_error_of_items_hits_each_of_them_and_takes_their_records(made: Any) -> None:
     subject = interceptor(Log(), rule("response_error", "reply", code=NOT_LEADER, code_in="items"))
     (sent,) = after(subject, made(fetched()))
     seen: Any = read_back(sent)

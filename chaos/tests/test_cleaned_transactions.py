@@ -37,7 +37,7 @@ def marker(offset: int, producer_id: int, kind: int, producer_epoch: int = 1) ->
 
 
 def world(*batches: bytes) -> Cluster:
-    """All are committed everywhere, and the last one stands in the active segment."""
+    """All are committed everywhere, and the last one is in the active segment."""
     made = Cluster()
     made.logs = [CompactedLog() for _ in range(3)]
     made.append(*batches)
@@ -64,8 +64,8 @@ def decided() -> Cluster:
     )
 
 
-def told(cluster: Cluster, *gone: int, node: int = 1) -> list[str]:
-    """What is told of a replica that was cleaned and lacks these batches."""
+def after_cleaning(cluster: Cluster, *gone: int, node: int = 1) -> list[str]:
+    """Violations reported of a replica that was cleaned and lacks these batches."""
     log = cluster.logs[node]
     assert isinstance(log, CompactedLog)
     log.clean(*gone)
@@ -75,7 +75,7 @@ def told(cluster: Cluster, *gone: int, node: int = 1) -> list[str]:
 
 def test_aborted_and_superseded_records_go_and_their_markers_stay() -> None:
     cluster = decided()
-    assert told(cluster, 0, 1) == []
+    assert after_cleaning(cluster, 0, 1) == []
     assert cluster.broken() == []
 
 
@@ -91,19 +91,19 @@ def test_aborted_and_superseded_records_go_and_their_markers_stay() -> None:
     ],
 )
 def test_a_replica_with_transactions_that_is_cleaned_wrongly(gone: tuple[int, ...], story: str) -> None:
-    assert told(decided(), *gone) == [story]
+    assert after_cleaning(decided(), *gone) == [story]
 
 
 def test_a_marker_goes_when_its_time_is_over_and_its_batches_are_gone() -> None:
     cluster = decided()
     cluster.now_us += 2 * SECOND_US
-    assert told(cluster, 0, 1, 3) == []
+    assert after_cleaning(cluster, 0, 1, 3) == []
 
 
 def test_a_marker_stays_while_a_batch_of_its_transaction_is_there() -> None:
     cluster = decided()
     cluster.now_us += 2 * SECOND_US
-    assert told(cluster, 0, 1, 3, 4) == [
+    assert after_cleaning(cluster, 0, 1, 3, 4) == [
         "lacks the marker at offset 4, although the batch at 2 of its transaction is left"
     ]
 
@@ -111,20 +111,20 @@ def test_a_marker_stays_while_a_batch_of_its_transaction_is_there() -> None:
 def test_the_last_batch_of_a_producer_stays() -> None:
     """Its record is superseded, and the batch has the producer's last sequence."""
     batches = (keyed(0, b"x"), sent(1, b"a", 7, 0), marker(2, 7, COMMIT), keyed(3, b"a"), keyed(4, b"d"))
-    assert told(world(*batches), 1) == ["lacks the batch that ends at offset 1, the last one of producer 7"]
+    assert after_cleaning(world(*batches), 1) == ["lacks the batch that ends at offset 1, the last one of producer 7"]
 
 
 def test_a_marker_with_a_new_epoch_stays_in_place_of_the_last_batch() -> None:
     batches = (keyed(0, b"x"), sent(1, b"a", 7, 0), marker(2, 7, ABORT, 2), keyed(3, b"a"), keyed(4, b"d"))
-    assert told(world(*batches), 1) == []
+    assert after_cleaning(world(*batches), 1) == []
     late = world(*batches)
     late.now_us += 2 * SECOND_US
-    assert told(late, 1, 2) == ["lacks the batch that ends at offset 2, the last one of producer 7"]
+    assert after_cleaning(late, 1, 2) == ["lacks the batch that ends at offset 2, the last one of producer 7"]
 
 
 def test_nothing_is_cleaned_above_an_open_transaction() -> None:
     cluster = world(keyed(0, b"a"), sent(1, b"a", 7, 0), keyed(2, b"b"), keyed(3, b"d"))
-    stories = told(cluster)
+    stories = after_cleaning(cluster)
     assert stories == ["was cleaned up to 3, and a transaction is open from offset 1"]
     partition = cluster.view.partitions[KEY]
     assert partition.compacted is not None

@@ -61,11 +61,11 @@ class New:
     epoch: int = -1
 
 
-def asked(version: int, body: FetchRequest) -> Request:
+def request_of(version: int, body: FetchRequest) -> Request:
     return Request(ApiKey.FETCH, version, "me", body, 0)
 
 
-def answered(api_key: int, version: int, body: object) -> Reply:
+def reply_of(api_key: int, version: int, body: object) -> Reply:
     return Reply(1, 7, api_key, version, body, Tag(api_key, version, "me"))
 
 
@@ -91,7 +91,7 @@ def test_kinds_of_the_same_value_are_equal(before: object, after: object) -> Non
         (Old("a", [New("b", (), 1), New("c", (), 2)]), Old("a", [New("b", (), 1), New("c")]), ["request.items.epoch"]),
     ],
 )
-def test_other_values_are_told_by_their_place(before: object, after: object, places: list[str]) -> None:
+def test_other_values_are_reported_by_their_place(before: object, after: object, places: list[str]) -> None:
     assert [place for place, _, _ in differences(before, after, "request")] == places
 
 
@@ -105,14 +105,14 @@ def test_other_values_are_told_by_their_place(before: object, after: object, pla
 )
 def test_a_field_of_a_request_that_its_version_drops_is_found(version: int, body: FetchRequest, place: str) -> None:
     with pytest.raises(CodecMismatchError, match=f"{place} of API 1 v{version}: .* became"):
-        same_after_codec_request(asked(version, body), 1)
+        same_after_codec_request(request_of(version, body), 1)
 
 
 def test_a_field_of_an_answer_that_its_version_drops_is_found() -> None:
     with pytest.raises(CodecMismatchError, match=r"response\.response_flags of API 1 v17: 2 became 0"):
-        same_after_codec_reply(answered(ApiKey.FETCH, 17, FetchResponse(response_flags=2)))
+        same_after_codec_reply(reply_of(ApiKey.FETCH, 17, FetchResponse(response_flags=2)))
     flagged = FetchResponse(response_flags=2)
-    assert same_after_codec_reply(answered(ApiKey.FETCH, 1000, flagged)) == flagged
+    assert same_after_codec_reply(reply_of(ApiKey.FETCH, 1000, flagged)) == flagged
 
 
 def test_an_answer_made_for_another_version_is_found() -> None:
@@ -121,7 +121,7 @@ def test_an_answer_made_for_another_version_is_found() -> None:
     topic = MetadataResponseTopic(error_code=0, name="t", topic_id=None, partitions=())  # type: ignore[arg-type]
     body = MetadataResponse1000(brokers=(), topics=(topic,))  # type: ignore[arg-type]
     with pytest.raises(CodecMismatchError, match=r"response\.topics\.topic_id of API 3 v1000"):
-        same_after_codec_reply(answered(ApiKey.METADATA, 1000, body))
+        same_after_codec_reply(reply_of(ApiKey.METADATA, 1000, body))
 
 
 def test_every_message_of_every_kind_stays_what_it_was(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ def keyed(offset: int, key: bytes, value: bytes | None = b"v") -> bytes:
 
 @dataclass
 class CompactedLog(Log):
-    """Cleaned where ``gone`` says so. Its last record stands in the active segment."""
+    """Cleaned where ``gone`` says so. Its last record is in the active segment."""
 
     config: LogConfig = COMPACTED
     gone: dict[int, None] = field(default_factory=dict)

@@ -69,7 +69,7 @@ class CutDisk(SimDisk):
 
 
 class Life:
-    """What a client does, and what it was told: the broker's word that must hold."""
+    """The requests of a client, and what was acknowledged to it and must survive."""
 
     def __init__(self, disk: CutDisk, config: dict[str, Any]) -> None:
         self.disk = disk

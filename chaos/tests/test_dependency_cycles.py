@@ -33,7 +33,7 @@ def test_exactly_the_planted_circle_is_found(name: str) -> None:
     assert closed_at(planted(name)) == at_us
 
 
-def test_a_circle_is_told_edge_by_edge() -> None:
+def test_a_circle_is_reported_edge_by_edge() -> None:
     (found,) = violations_of(planted("sends"))
     assert found.story == (
         "G0-realtime: operation 0 of b began at 20 us, before log-0 offset 2 was written (within), before log-0 offset "

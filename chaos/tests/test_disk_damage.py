@@ -87,7 +87,7 @@ def test_each_seed_and_each_hit_of_a_run_turns_over_other_bits_also_those_of_top
     disk.close()
     fault = Fault("flip", "disk_bit_flipped", node=1)
 
-    def struck(seed: int, hits: int) -> str:
+    def damage_of(seed: int, hits: int) -> str:
         place: Any = SimpleNamespace(
             child=lambda node: SimpleNamespace(terminate=lambda: f"node {node} exited with 0"),
             folder=lambda node: tmp_path,  # noqa: ARG005
@@ -102,10 +102,10 @@ def test_each_seed_and_each_hit_of_a_run_turns_over_other_bits_also_those_of_top
         assert check.holds
         return ended.evidence
 
-    by_seed = [struck(seed, 0) for seed in range(12)]
+    by_seed = [damage_of(seed, 0) for seed in range(12)]
     assert len(set(by_seed)) > 6
     assert any("partition.metadata" in each for each in by_seed)
-    assert len({struck(1, hits) for hits in range(6)}) > 2
+    assert len({damage_of(1, hits) for hits in range(6)}) > 2
 
 
 def test_what_was_damaged_must_stay_on_the_disk_under_any_name(tmp_path: Path) -> None:

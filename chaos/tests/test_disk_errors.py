@@ -55,7 +55,7 @@ def test_an_operation_fails_by_each_of_its_names_and_changes_nothing(operation: 
     assert log.rows[0].detail.endswith(": EIO")
 
 
-def test_every_operation_of_the_port_is_struck_without_a_name() -> None:
+def test_every_operation_of_the_port_is_hit_without_a_name() -> None:
     for act, _ in OPERATIONS.values():
         with pytest.raises(DiskError):
             act(interceptor(Log(), rule("disk_error", on="disk")).watch(holding()))
@@ -88,7 +88,7 @@ def test_what_a_check_reads_is_no_operation_of_the_node() -> None:
         watched.read("a", 0, 3)
 
 
-def test_a_rename_is_struck_by_either_name() -> None:
+def test_a_rename_is_matched_by_either_name() -> None:
     for pattern in ("a", "new"):
         watched = interceptor(Log(), rule("disk_error", on="disk", match=Match(path=pattern))).watch(holding())
         with pytest.raises(DiskError):
@@ -103,16 +103,16 @@ def test_a_node_dies_before_an_operation_of_its_disk() -> None:
     assert disk.files == {"a": b"123"}
 
 
-def test_a_sync_that_fails_is_taken_away_and_its_failure_is_told_after_the_delay() -> None:
+def test_a_sync_that_fails_is_taken_away_and_its_failure_is_reported_after_the_delay() -> None:
     log = Log()
     failing = rule("disk_error", on="disk", match=Match(operation="sync", path="x"), delay_ms=Range(7, 7))
     subject = interceptor(log, failing)
     other, hit, note = Sync(1, ("a",)), Sync(2, ("a", "x")), Note("n", ())
     assert list(subject.after(NOW, request(), [other, hit, note])) == [other, note]
-    (_, row), lost, (told, event, delay_us) = log.asked
+    (_, row), lost, (action, event, delay_us) = log.calls
     assert getattr(row, "detail", "") == "sync a and 1 more: EIO"
     assert lost == ("sync_fails", "a", "x")
-    assert (told, delay_us) == ("deliver_later", 7000)
+    assert (action, delay_us) == ("deliver_later", 7000)
     assert isinstance(event, SyncFailed)
     assert event.token == 2
     assert "cannot sync a: Input/output error" in event.reason

@@ -1,4 +1,4 @@
-"""The checks of drafts: what a page's layout says of bytes, and what ApiVersions may tell."""
+"""The checks of drafts: what a page's layout says of bytes, and what ApiVersions may list."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -43,7 +43,7 @@ from reference_broker.wire.fetch import (
 from reference_broker.wire.tags import Tag
 
 DRAFT = 1000
-ASKED = FetchRequest(
+REQUEST = FetchRequest(
     replica_id=-1,
     max_wait_ms=5,
     min_bytes=1,
@@ -53,7 +53,7 @@ ASKED = FetchRequest(
     topics=[FetchTopic("t", bytes(16), [FetchPartition(2, 7, 50)])],
     fetch_type=1,
 )
-TOLD = FetchResponse(
+RESPONSE = FetchResponse(
     session_id=1 << 40,
     responses=[
         FetchTopicResponse("t", bytes(16), [PartitionData(2, 0, 9, 9, 1, [AbortedTransaction(4, 5)], records=b"xyz")])
@@ -66,9 +66,9 @@ def stories(times: int = 1) -> list[str]:
     check = DraftLayout(check_context())
     node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0))
     tag = Tag(ApiKey.FETCH, DRAFT, "me")
-    request = Request(1, 8, ApiKey.FETCH, DRAFT, "me", ASKED, tag)
+    request = Request(1, 8, ApiKey.FETCH, DRAFT, "me", REQUEST, tag)
     for _ in range(times):
-        check.acted(0, node, request, [Reply(1, 8, ApiKey.FETCH, DRAFT, TOLD, tag)])
+        check.acted(0, node, request, [Reply(1, 8, ApiKey.FETCH, DRAFT, RESPONSE, tag)])
     return [each.story for each in check.violations]
 
 
@@ -131,20 +131,20 @@ ANSWER = ApiVersionsResponse(
 )
 
 
-def told(body: ApiVersionsResponse, *, version: int = 3, keeps_epoch: bool = True) -> list[str]:
+def reported(body: ApiVersionsResponse, *, version: int = 3, keeps_epoch: bool = True) -> list[str]:
     check = DraftsUnnoticed(check_context())
     config = SimpleNamespace(crucible_metadata_epoch_enable=keeps_epoch)
     node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, config=config))
     check.acted(0, node, None, [Reply(1, 1, ApiKey.API_VERSIONS, version, body, Tag(18, version, "me"))])
-    return [each.story.removeprefix("node-0 told me ") for each in check.violations]
+    return [each.story.removeprefix("node-0 sent me ") for each in check.violations]
 
 
 @pytest.mark.clause("D-3")
 def test_other_peoples_clients_hear_of_no_draft_and_ours_of_each() -> None:
-    assert told(ANSWER) == []
+    assert reported(ANSWER) == []
     fetch = ANSWER.api_keys[0]
     wide = replace(ANSWER, api_keys=(replace(fetch, max_version=i16(1000)),))
-    assert told(wide) == ["API 1 in versions 4 to 1000, a draft among them"]
+    assert reported(wide) == ["API 1 in versions 4 to 1000, a draft among them"]
     updates = replace(
         ANSWER,
         api_keys=(
@@ -152,15 +152,15 @@ def test_other_peoples_clients_hear_of_no_draft_and_ours_of_each() -> None:
             replace(fetch, api_key=i16(6), min_version=i16(0)),
         ),
     )
-    assert told(updates) == ["API 6, which has drafts only"]
+    assert reported(updates) == ["API 6, which has drafts only"]
     few = replace(ANSWER, supported_features=ANSWER.supported_features[1:])
-    assert told(few) == ["0 features for the draft Fetch.1000"]
-    assert told(few, version=2) == [], "that version tells no features"
+    assert reported(few) == ["0 features for the draft Fetch.1000"]
+    assert reported(few, version=2) == [], "that version has no features"
     without = replace(ANSWER, supported_features=ANSWER.supported_features[: len(EVERYWHERE)])
     missing = [f"0 features for the draft Metadata.{version}" for version in (1000, 1001)]
-    assert told(without) == missing, "this listener takes no other of the APIs"
+    assert reported(without) == missing, "this listener takes no other of the APIs"
     twice = replace(ANSWER, supported_features=(*ANSWER.supported_features, ANSWER.supported_features[-6]))
-    assert told(twice) == ["2 features for the draft UpdateMetadata.1000"]
-    assert told(without, keeps_epoch=False) == []
+    assert reported(twice) == ["2 features for the draft UpdateMetadata.1000"]
+    assert reported(without, keeps_epoch=False) == []
     open_ones = replace(ANSWER, finalized_features=ANSWER.finalized_features[1:])
-    assert told(open_ones) == ["the draft Fetch.1000 as a feature to upgrade"]
+    assert reported(open_ones) == ["the draft Fetch.1000 as a feature to upgrade"]

@@ -18,7 +18,7 @@ from reference_broker.quorum.node_files import StartRefused
 pytestmark = pytest.mark.simulated
 
 REFUSALS = 3
-"""A client asks again so often."""
+"""Number of retries of a client."""
 
 
 class FailingDisk(SimDisk):
@@ -89,7 +89,7 @@ class FailingDisk(SimDisk):
 
 
 class PatientLife(Life):
-    """Its client asks again where it is refused."""
+    """Its client retries where it is refused."""
 
     disk: FailingDisk  # type: ignore[assignment]
 
@@ -111,11 +111,11 @@ class PatientLife(Life):
     def delete(self, name: str) -> None:
         known = self.topics[name]
 
-        def ask() -> None:
+        def attempt() -> None:
             self.topics[name] = known
             super(PatientLife, self).delete(name)
 
-        self._patiently(ask)
+        self._patiently(attempt)
 
     def stop(self) -> None:
         """A controller that cannot write that the broker leaves does not let it go, so the broker goes by itself."""
@@ -126,10 +126,10 @@ class PatientLife(Life):
     def produce(self, topic: str, batch: bytes) -> None:
         self._patiently(lambda: super(PatientLife, self).produce(topic, batch))
 
-    def _patiently(self, ask: Callable[[], None]) -> None:
+    def _patiently(self, attempt: Callable[[], None]) -> None:
         for _ in range(REFUSALS):
             try:
-                ask()
+                attempt()
                 return
             except AssertionError as refused:
                 self.refusals.append(str(refused)[:300])
@@ -158,11 +158,11 @@ def _ends(act: Callable[[], object]) -> bool:
     try:
         act()
     except (NodeFailed, StartRefused, DiskError) as end:
-        told = str(end)
+        reason = str(end)
     else:
         return False
-    assert "Input/output error" in told
-    assert "\n" not in told
+    assert "Input/output error" in reason
+    assert "\n" not in reason
     return True
 
 

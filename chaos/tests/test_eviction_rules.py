@@ -35,7 +35,7 @@ class Fetchers:
             crucible_fetch_session_cache_partitions=most_partitions,
         )
         self._broker = SimpleNamespace(node_id=0, now=SimpleNamespace(wall_ms=0), config=config)
-        self._asked = 0
+        self._requests = 0
         self._node: Any = None
         self.start()
 
@@ -81,7 +81,7 @@ class Fetchers:
         body = replace(request.body, forgotten=[ForgottenTopic("t", bytes(16), [0, 1, 2])])
         notes = [Note("session_closed", (("session_id", session_id),))] if is_closed else []
         answer = FetchResponse(session_id=0 if is_closed else session_id)
-        reply = Reply(self._asked, 1, FETCH, version, answer, request.tag)
+        reply = Reply(self._requests, 1, FETCH, version, answer, request.tag)
         self.check.acted(0, self._node, request._replace(body=body), [*notes, reply])
 
     def closes(self, session_id: int) -> None:
@@ -99,7 +99,7 @@ class Fetchers:
     def _request(
         self, session_id: int, epoch: int, partitions: int, replica: int = -1, version: int = VERSION
     ) -> Request:
-        self._asked += 1
+        self._requests += 1
         named = [FetchPartition(index, 0, 1000) for index in range(partitions)]
         body = FetchRequest(
             replica_id=replica,
@@ -109,7 +109,7 @@ class Fetchers:
             fetch_type=int(epoch > 0),
         )
         tag = Tag(FETCH, version, "c", session_id, epoch)
-        return Request(self._asked, 1, FETCH, version, "c", body, tag)
+        return Request(self._requests, 1, FETCH, version, "c", body, tag)
 
     def _acts(
         self,
@@ -126,7 +126,7 @@ class Fetchers:
         self._node.broker.now.wall_ms = self.ms
         request = self._request(session_id, epoch, partitions, replica, version)
         body = FetchResponse(error_code=error, session_id=answered, response_flags=flags)
-        reply = Reply(self._asked, 1, FETCH, version, body, request.tag)
+        reply = Reply(self._requests, 1, FETCH, version, body, request.tag)
         self.check.acted(0, self._node, request, [*notes, reply])
 
     @property

@@ -1,4 +1,4 @@
-"""A fault with ``alone`` strikes only while all nodes serve. A run whose commits get no answer shows nothing, nor does
+"""A fault with ``alone`` fires only while all nodes serve. A run whose commits get no response shows nothing, nor does
 one in which no bit was turned over."""
 
 from collections import Counter
@@ -38,8 +38,8 @@ def test_a_disk_on_which_no_bit_was_turned_over_is_no_evidence(path: str, outcom
     verdict = run(replace(found, faults=tuple(faults)), 1)
     assert verdict.outcome is outcome
     assert verdict.reasons == (("the fault damaged_first_back never fired",) if outcome is Outcome.INVALID else ())
-    strikes = sum(times for (kind, _, _), times in verdict.coverage if kind == "disk_bit_flipped")
-    assert strikes == (1 if outcome is Outcome.INVALID else 2)
+    hits = sum(times for (kind, _, _), times in verdict.coverage if kind == "disk_bit_flipped")
+    assert hits == (1 if outcome is Outcome.INVALID else 2)
 
 
 def test_a_run_whose_commits_are_not_answered_shows_nothing() -> None:

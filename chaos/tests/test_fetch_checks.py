@@ -109,8 +109,8 @@ def test_a_partition_that_is_never_served(version: int) -> None:
 @pytest.mark.parametrize(("version", "by_id"), [(12, False), (13, True), (1000, False), (1001, True), (1002, False)])
 def test_each_version_has_its_own_name_of_a_topic(version: int, by_id: bool) -> None:
     """The draft of the tombstone horizon has sessions of the final revision, and topics by their IDs."""
-    asked = [FetchTopic("t", b"id", [FetchPartition(3, 0, 100)])]
-    assert [name for name, _ in partitions_of(version, asked)] == [(b"id" if by_id else "t", 3)]
+    named = [FetchTopic("t", b"id", [FetchPartition(3, 0, 100)])]
+    assert [name for name, _ in partitions_of(version, named)] == [(b"id" if by_id else "t", 3)]
     assert (version in FIRST_REVISIONS) == (version in (1000, 1002))
 
 
@@ -181,7 +181,7 @@ def batch(base_offset: int, records: int) -> bytes:
     ],
 )
 def test_an_answer_of_empty_batches_alone(sent: list[int], follow: list[int], committed: bool, is_right: bool) -> None:
-    """The last stable offset is 1. Nothing but the first batch lies below it."""
+    """The last stable offset is 1. Only the first batch is below it."""
     stored = [batch(offset, records) for offset, records in enumerate((*sent, *follow))]
     talk = Talk(NoEmptyResponse(check_context()))
     talk.led["t", 0].log.read = lambda offset, *_: b"".join(stored[offset:])
@@ -210,7 +210,7 @@ def test_an_answer_to_another_leader_epoch() -> None:
     for partition in talk.led.values():
         partition.leader_epoch = 4
     talk.fetch(2, {}, {1: 5})
-    assert talk.stories == [f"{CLIENT} asked for t-1 in leader epoch 3 and was answered in 4"]
+    assert talk.stories == [f"{CLIENT} sent a fetch of t-1 in leader epoch 3 and got a response in 4"]
 
 
 def row(what: str, number: int = 0, error: int = 0, connection: int = 1, **detail: int | str) -> TraceRow:

@@ -83,7 +83,7 @@ def test_an_answer_to_a_forged_request_has_an_error(seed: int) -> None:
 def test_an_internal_topic_is_refused_to_clients_for_what_it_is(
     internal: ErrorCode, other: ErrorCode, breach: bool
 ) -> None:
-    (asked,) = [each for each in forged(1) if each.api_key == ApiKey.ADD_PARTITIONS_TO_TXN]
+    (forged_request,) = [each for each in forged(1) if each.api_key == ApiKey.ADD_PARTITIONS_TO_TXN]
     topics = tuple(
         AddPartitionsToTxnTopicResult(
             name=TopicName(name),
@@ -97,8 +97,10 @@ def test_an_internal_topic_is_refused_to_clients_for_what_it_is(
     answer = AddPartitionsToTxnResponse(
         throttle_time=NO_THROTTLE, error_code=ErrorCode.none, results_by_transaction=(result,)
     )
-    assert judged(asked.body, answer, api=(ApiKey.ADD_PARTITIONS_TO_TXN, 3)) == breach
-    assert not judged(asked.body, answer, api=(ApiKey.ADD_PARTITIONS_TO_TXN, 4)), "brokers may add any partition"
+    assert judged(forged_request.body, answer, api=(ApiKey.ADD_PARTITIONS_TO_TXN, 3)) == breach
+    assert not judged(forged_request.body, answer, api=(ApiKey.ADD_PARTITIONS_TO_TXN, 4)), (
+        "brokers may add any partition"
+    )
 
 
 def test_a_true_request_may_be_granted() -> None:

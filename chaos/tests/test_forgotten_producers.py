@@ -46,8 +46,8 @@ class Partition:
         topic = ProduceTopic("t", bytes(16), [ProducePartition(0, data)])
         tag = Tag(PRODUCE, VERSION, "p")
         request = Request(1, 1, PRODUCE, VERSION, "p", ProduceRequest(-1, 100, [topic]), tag)
-        told = ProducePartitionResponse(0, error, -1 if error else offset)
-        answer = ProduceResponse([ProduceTopicResponse("t", bytes(16), [told])])
+        of_partition = ProducePartitionResponse(0, error, -1 if error else offset)
+        answer = ProduceResponse([ProduceTopicResponse("t", bytes(16), [of_partition])])
         if error == 0:
             self.log = self.log + offset.to_bytes(8, "big") + data[8:] if is_kept else b""
             self.end += 1
@@ -120,7 +120,7 @@ def test_only_the_idle_are_called_unknown() -> None:
 def test_who_was_never_heard_of_begins_at_0_where_the_policy_says_so() -> None:
     assert Partition().produces(5, UNKNOWN) == []
     assert Partition().produces(5) == [
-        "producer 7 with sequence 5 was accepted, and the partition had never heard of it"
+        "producer 7 with sequence 5 was accepted, and the partition had no records of it"
     ]
     assert Partition(policy="accept").produces(5) == []
 

@@ -124,7 +124,7 @@ def deletion(kind: str, at_us: int) -> tuple[OperationRow, ChangeRow]:
 
 
 @pytest.mark.parametrize(("kind", "at_us", "is_excused"), [("ok", 200, True), ("ok", 201, False), ("fail", 150, False)])
-def test_offsets_go_with_their_topic_once_somebody_asked_for_that(kind: str, at_us: int, is_excused: bool) -> None:
+def test_offsets_go_with_their_topic_once_their_deletion_was_requested(kind: str, at_us: int, is_excused: bool) -> None:
     made, change = deletion(kind, at_us)
     lost = commit(B, 1, -1, -1, 195, kind="fetched")
     history = History(operations=[made], commits=[commit(A, 1, 10, 5, 0), lost], changes=[change])
@@ -330,8 +330,8 @@ def test_nothing_is_fetched_before_the_committed_epoch(kind: str) -> None:
         )
         assert bool(judged(NoFetchBeforeEpoch(check_context()), history)) is early
         left = MembershipRow(A, "g", "", -1, "left", "", -1, fetch_at_us - 10, -1)
-        anew = replace(history, memberships=[left], commits=[replace(learnt, at_us=fetch_at_us - 5)])
-        assert judged(NoFetchBeforeEpoch(check_context()), anew)
+        retried = replace(history, memberships=[left], commits=[replace(learnt, at_us=fetch_at_us - 5)])
+        assert judged(NoFetchBeforeEpoch(check_context()), retried)
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_only_one_producer_id_writes_a_value_once(producer: int) -> None:
 
 @pytest.mark.clause("E-7")
 @pytest.mark.parametrize(("unguaranteed", "is_red"), [("p", False), ("q", True)])
-def test_only_who_asked_for_one_acknowledgement_may_lose_writes(unguaranteed: str, is_red: bool) -> None:
+def test_only_producers_with_one_acknowledgement_may_lose_writes(unguaranteed: str, is_red: bool) -> None:
     rows = [*BASE, *SENDS, *POSITIONS, read(0, 5)]
     assert bool(broken_with(unguaranteed, rows)) is is_red
     backwards = [*BASE, send(0, 5, 5), send(1, 0, 0), *POSITIONS, *READS]
@@ -108,7 +108,7 @@ def test_a_check_that_saw_nothing_says_so() -> None:
 @pytest.mark.thorough
 @pytest.mark.clause("F-12")
 @pytest.mark.parametrize(("until_us", "from_us", "is_red"), [(31, 36, False), (30, 36, True), (29, 35, False)])
-def test_an_answer_about_what_was_forgotten_or_not_yet_asked(until_us: int, from_us: int, is_red: bool) -> None:
+def test_a_response_about_what_was_forgotten_or_not_yet_requested(until_us: int, from_us: int, is_red: bool) -> None:
     """The second fetch is sent at 30 and answered at 35."""
     given = [replace(ASSIGNMENT, until_us=until_us), replace(ASSIGNMENT, from_us=from_us, from_offset=5)]
     found = broken([*OPERATIONS, END, *given, *SENDS, *POSITIONS, *READS])
@@ -125,7 +125,7 @@ def test_a_fetcher_ends_exactly_at_the_high_watermark(following: int, is_red: bo
 @pytest.mark.clause("F-20")
 @pytest.mark.parametrize(("ended_us", "is_red"), [(35, True), (36, False)])
 def test_a_fetcher_stands_where_the_last_answer_left_it(ended_us: int, is_red: bool) -> None:
-    """It asks two nodes at once. The answer to the second fetch, at 35, brings nothing."""
+    """It fetches from two nodes at once. The response to the second fetch, at 35, is empty."""
     operations = [*OPERATIONS[:2], operation("f", 0, "fetch", at_us=ended_us - 5), OPERATIONS[3]]
     answers: list[HistoryRow] = [position(0, 0, 10), position(1, 0, 0), read(0, 0, 10)]
     found = broken([*operations, ASSIGNMENT, END, *SENDS, *answers])
@@ -134,7 +134,7 @@ def test_a_fetcher_stands_where_the_last_answer_left_it(ended_us: int, is_red: b
 
 @pytest.mark.clause("M-12")
 @pytest.mark.parametrize(("left_us", "is_red"), [(9, False), (10, True)])
-def test_a_client_begins_anew_only_once_it_has_left(left_us: int, is_red: bool) -> None:
+def test_a_client_restarts_only_once_it_has_left(left_us: int, is_red: bool) -> None:
     taken = [MetadataEpochRow(A, 1, 0, 5, True, 0), MetadataEpochRow(A, 2, 3, 4, True, 10)]
     history = History(metadata_epochs=taken, memberships=[assigned(A, 1, left_us, "left")])
     assert bool(judged(NonmonotonicMetadataEpoch(check_context()), history)) is is_red
@@ -198,7 +198,7 @@ def holding(offset: int | None) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("held", "asked", "is_red"),
+    ("held", "commits", "is_red"),
     [
         (10, [], False),
         (None, [], True),
@@ -212,12 +212,12 @@ def holding(offset: int | None) -> Any:
     ],
 )
 def test_a_coordinator_holds_what_was_committed_last_or_may_have_been(
-    held: int | None, asked: list[Any], is_red: bool
+    held: int | None, commits: list[Any], is_red: bool
 ) -> None:
     check = NoCommittedLost(check_context())
     check.trace(note("offset_committed", 100, group="g", partition="hot-0", offset=10, generation=1))
     check.whole(100, 0, holding(held))
-    assert bool(judged(check, History(commits=asked))) is is_red
+    assert bool(judged(check, History(commits=commits))) is is_red
 
 
 @pytest.mark.parametrize(

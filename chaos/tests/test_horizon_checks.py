@@ -184,7 +184,7 @@ def test_a_replica_that_has_not_reached_what_comes_after_the_tombstone_is_no_bre
 def test_only_a_log_that_was_emptied_for_the_marker_loses_its_high_watermark(
     heeded: bool, left: int, marker: int, broken: int
 ) -> None:
-    """The log ended at offset 5. A marker there asks for nothing before it (H-4)."""
+    """The log ended at offset 5. A marker there requires nothing before it (H-4)."""
     made = cluster(heeded)
     log = log_of(made, 2)
     log.held, log.high_watermark, log.horizon.offset = log.held[:left], left, marker
@@ -202,7 +202,7 @@ def begun(check: OneBootstrapPerMarker, position: int, marker: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "wrong"),
+    ("markers", "wrong"),
     [
         ([(3, 5), (0, 6)], 0),  # The marker moved (H-6).
         ([(3, 5), (0, 5)], 1),  # It did not (H-5).
@@ -210,17 +210,17 @@ def begun(check: OneBootstrapPerMarker, position: int, marker: int) -> None:
         ([(4, 5)], 0),
     ],
 )
-def test_a_follower_begins_again_once_for_a_marker(told: list[tuple[int, int]], wrong: int) -> None:
+def test_a_follower_begins_again_once_for_a_marker(markers: list[tuple[int, int]], wrong: int) -> None:
     check = OneBootstrapPerMarker(check_context())
-    for position, marker in told:
+    for position, marker in markers:
         begun(check, position, marker)
     assert len(check.violations) == wrong
 
 
-def heard(*told: tuple[int, int, bool], ends: tuple[int, ...] = (99,)) -> History:
+def heard(*markers: tuple[int, int, bool], ends: tuple[int, ...] = (99,)) -> History:
     """A reader's answers: position, marker, and whether it began again. Its lives end after so many answers."""
     history = History()
-    for index, (position, marker, begins) in enumerate(told):
+    for index, (position, marker, begins) in enumerate(markers):
         at_us = 10 * index + 5
         row = PositionRow("f", index, "t", 0, position, position, 9, 0, None, tombstone_horizon=marker)
         history.add([OperationRow("f", index, "fetch", "ok", at_us - 1, at_us - 1, at_us), row])

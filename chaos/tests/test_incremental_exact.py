@@ -42,7 +42,7 @@ def test_a_request_whose_connection_closes_is_forgotten() -> None:
 @pytest.mark.parametrize("kind", [IncrementalExact, NoStarvation])
 def test_what_is_known_of_a_session_goes_when_it_is_evicted(kind: type[Check]) -> None:
     talk = Session(kind(check_context()))
-    talk.ask({})
+    talk.fetch({})
     assert list(talk.model.sessions) == [(0, SESSION)]
     other = Note(EVICTED, (("session_id", SESSION + 1), ("rule", "b")))
     assert not list(talk.model.acted(talk.node, Closed(9), [other]))
@@ -58,8 +58,8 @@ def test_a_node_that_goes_on_with_a_session_that_it_evicted_is_red() -> None:
     talk = session()
     grow(talk.logs[1], 6)
     list(talk.model.acted(talk.node, Closed(9), [Note(EVICTED, (("session_id", SESSION), ("rule", "b")))]))
-    talk.ask({}, talk.line(1))
-    assert talk.stories == ["t-1 is not in the session, and was told"]
+    talk.fetch({}, talk.line(1))
+    assert talk.stories == ["t-1 is not in the session, and was sent"]
 
 
 class Log(SimpleNamespace):
@@ -91,13 +91,13 @@ class Session:
             broker=SimpleNamespace(node_id=0, partitions=partitions, controller=controller)
         )
         self.number = self.correlation = 0
-        self.ask(dict.fromkeys(range(count), offset), *(self.line(index) for index in range(count)))
+        self.fetch(dict.fromkeys(range(count), offset), *(self.line(index) for index in range(count)))
 
     def line(self, index: int, records: bytes = NO_DATA, **fields: Any) -> PartitionData:
         log = self.logs[index]
         return PartitionData(index, 0, log.high_watermark, -1, log.log_start_offset, records=records, **fields)
 
-    def ask(
+    def fetch(
         self,
         named: dict[int, int],
         *lines: PartitionData,
@@ -144,10 +144,10 @@ def grow(log: Log, high_watermark: int) -> None:
 @pytest.mark.parametrize("version", [FINAL, FIRST_REVISION])
 def test_a_line_needs_a_reason(version: int) -> None:
     talk = session(version)
-    talk.ask({})
+    talk.fetch({})
     assert talk.stories == []
-    talk.ask({}, talk.line(1))
-    assert talk.stories == ["t-1 was told again, without records, and with (5, 0) as before"]
+    talk.fetch({}, talk.line(1))
+    assert talk.stories == ["t-1 was sent again, without records, and with (5, 0) as before"]
 
 
 @pytest.mark.clause("F-14")
@@ -168,17 +168,17 @@ def test_each_reason_of_the_final_revision_justifies_a_line(reason: str) -> None
     elif reason == "replica":
         line = talk.line(1, preferred_read_replica=2)
     else:
-        talk.ask({}, PartitionData(1, 6, -1))
-    talk.ask({}, line)
+        talk.fetch({}, PartitionData(1, 6, -1))
+    talk.fetch({}, line)
     assert talk.stories == []
 
 
 @pytest.mark.clause("F-14", "G-5")
 @pytest.mark.parametrize("version", [FINAL, FIRST_REVISION])
 @pytest.mark.parametrize("change", ["log start", "error", "leader epoch", "out of range"])
-def test_a_change_must_be_told_by_the_answer_after_it(version: int, change: str) -> None:
+def test_a_change_must_be_in_the_response_after_it(version: int, change: str) -> None:
     talk = session(version)
-    talk.ask({})
+    talk.fetch({})
     if change == "log start":
         talk.logs[1].log_start_offset = 1
     elif change == "error":
@@ -187,36 +187,36 @@ def test_a_change_must_be_told_by_the_answer_after_it(version: int, change: str)
         talk.led["t", 1].leader_epoch = 4
     else:
         grow(talk.logs[1], 4)
-    talk.ask({})
+    talk.fetch({})
     assert talk.stories == [], "it may have changed after the answer was made, in the same event"
-    talk.ask({})
+    talk.fetch({})
     (story,) = talk.stories
-    assert story.startswith(f"t-1 has {'changed' if change == 'log start' else 'an error'}, and was not told")
+    assert story.startswith(f"t-1 has {'changed' if change == 'log start' else 'an error'}, and was not sent")
 
 
 @pytest.mark.clause("F-12", "F-14")
-def test_a_new_partition_and_one_after_an_error_must_be_told() -> None:
+def test_a_new_partition_and_one_after_an_error_must_be_sent() -> None:
     talk = session()
-    talk.ask({}, forget=(1,))
-    talk.ask({1: 5})
+    talk.fetch({}, forget=(1,))
+    talk.fetch({1: 5})
     assert talk.stories == [f"t-1 {MISSING}"]
     talk = session()
-    talk.ask({}, PartitionData(1, 6, -1))
+    talk.fetch({}, PartitionData(1, 6, -1))
     assert talk.stories == []
-    talk.ask({})
+    talk.fetch({})
     assert talk.stories == [f"t-1 {MISSING}"]
 
 
 @pytest.mark.clause("F-14", "P-11")
 @pytest.mark.parametrize("is_sent", [True, False])
-def test_the_state_after_a_follower_was_sent_to_the_tier_must_be_told(is_sent: bool) -> None:
+def test_the_state_after_a_follower_was_sent_to_the_tier_must_be_sent(is_sent: bool) -> None:
     """The error comes with the offsets of the partition, which do not change."""
     talk = Session(IncrementalExact(check_context()), role="peer", offset=4)
     talk.logs[1].local_log_start_offset = 5
     moved = PartitionData(1, int(ErrorCode.offset_moved_to_tiered_storage), 5, 5, 0)
-    talk.ask({0: 5}, moved)
-    talk.ask({1: 5}, *[talk.line(1)] * is_sent)
-    talk.ask({})
+    talk.fetch({0: 5}, moved)
+    talk.fetch({1: 5}, *[talk.line(1)] * is_sent)
+    talk.fetch({})
     assert talk.stories == ([] if is_sent else [f"t-1 {MISSING}"] * 2)
 
 
@@ -227,8 +227,8 @@ def test_a_follower_is_owed_records_above_the_high_watermark(role: str) -> None:
     for log in talk.logs:
         log.log_end_offset = 6
     for _ in range(2):
-        talk.ask({}, talk.line(0, BATCH))
-    assert talk.stories == ["t-1 has data, and was not told; last told: (5, 0)"] * (role == "peer")
+        talk.fetch({}, talk.line(0, BATCH))
+    assert talk.stories == ["t-1 has data, and was not sent; last sent: (5, 0)"] * (role == "peer")
 
 
 def test_only_checks_that_judge_followers_are_given_answers_to_them() -> None:
@@ -251,16 +251,16 @@ def test_only_checks_that_judge_followers_are_given_answers_to_them() -> None:
     for role in ("client", "peer"):
         talk = session()
         talk.model, talk.role = SimpleNamespace(acted=acted), role  # type: ignore[assignment]
-        talk.ask({})
+        talk.fetch({})
     assert given == [("OfClients", False), ("OfAll", False), ("OfAll", True)]
 
 
 @pytest.mark.clause("F-13")
 def test_being_named_again_is_no_change() -> None:
     talk = session()
-    talk.ask({1: 5})
-    talk.ask({1: 5}, talk.line(1))
-    assert talk.stories == ["t-1 was told again, without records, and with (5, 0) as before"]
+    talk.fetch({1: 5})
+    talk.fetch({1: 5}, talk.line(1))
+    assert talk.stories == ["t-1 was sent again, without records, and with (5, 0) as before"]
 
 
 @pytest.mark.clause("F-14", "F-16")
@@ -268,7 +268,7 @@ def test_being_named_again_is_no_change() -> None:
 def test_data_within_the_limits_is_due(max_bytes: int, is_due: bool) -> None:
     talk = session(offset=4)
     for _ in range(2):
-        talk.ask({}, talk.line(0, BATCH), max_bytes=max_bytes)
+        talk.fetch({}, talk.line(0, BATCH), max_bytes=max_bytes)
     assert bool(talk.stories) is is_due
 
 
@@ -281,7 +281,7 @@ def test_records_that_are_in_the_remote_tier_only_come_when_the_store_gives_them
     for log in talk.logs:
         log.local_log_start_offset = local_start
     for _ in range(2):
-        talk.ask({}, talk.line(0, BATCH))
+        talk.fetch({}, talk.line(0, BATCH))
     assert bool(talk.stories) is is_due
 
 
@@ -290,10 +290,10 @@ def test_records_that_are_in_the_remote_tier_only_come_when_the_store_gives_them
 def test_an_answer_has_data_if_there_is_any_whatever_the_limit(version: int) -> None:
     talk = session(version, offset=4)
     for index in (0, 1):
-        talk.ask({}, talk.line(index, BATCH), max_bytes=1)
+        talk.fetch({}, talk.line(index, BATCH), max_bytes=1)
     assert talk.stories == []
     talk = session(version, offset=4)
-    talk.ask({}, max_bytes=1)
+    talk.fetch({}, max_bytes=1)
     assert [each.split(",")[0] for each in talk.stories] == ["t-0 has data", "t-1 has data"]
 
 
@@ -303,7 +303,7 @@ def test_records_of_an_open_transaction_are_not_due_to_a_reader_of_committed_one
         for log in talk.logs:
             log.last_stable_offset = 4
         for _ in range(3):
-            talk.ask({}, isolation_level=level)
+            talk.fetch({}, isolation_level=level)
         assert bool(talk.stories) is is_due
 
 
@@ -313,9 +313,9 @@ def test_an_answer_that_is_sent_again_holds_the_first_one(again: tuple[int, ...]
     talk = session(FIRST_REVISION)
     for log in talk.logs:
         grow(log, 6)
-    talk.ask({}, talk.line(0, BATCH), talk.line(1, BATCH), number=1)
-    talk.ask({}, *(talk.line(each, BATCH) for each in again), number=1)
-    missing = ["t-1 was told by the first answer to this request, and not by the second"]
+    talk.fetch({}, talk.line(0, BATCH), talk.line(1, BATCH), number=1)
+    talk.fetch({}, *(talk.line(each, BATCH) for each in again), number=1)
+    missing = ["t-1 was in the first response to this request, and not in the second"]
     assert talk.stories == ([] if len(again) == 2 else missing)
 
 
@@ -324,56 +324,56 @@ def test_a_change_between_two_answers_to_a_request_is_sent_by_the_second_and_by_
     talk = session(FIRST_REVISION)
     for log in talk.logs:
         grow(log, 6)
-    talk.ask({0: 6, 1: 6}, talk.line(0), number=1)
+    talk.fetch({0: 6, 1: 6}, talk.line(0), number=1)
     talk.logs[1].log_start_offset = 1
     for number in (1, 2):
-        talk.ask({}, talk.line(0), talk.line(1), number=number)
-    assert talk.stories == ["t-0 was told again, without records, and with (6, 0) as before"], "it had not changed"
-    talk.ask({}, talk.line(1), number=3)
-    assert talk.stories[1:] == ["t-1 was told again, without records, and with (6, 1) as before"]
+        talk.fetch({}, talk.line(0), talk.line(1), number=number)
+    assert talk.stories == ["t-0 was sent again, without records, and with (6, 0) as before"], "it had not changed"
+    talk.fetch({}, talk.line(1), number=3)
+    assert talk.stories[1:] == ["t-1 was sent again, without records, and with (6, 1) as before"]
 
 
 @pytest.mark.clause("G-5")
 @pytest.mark.parametrize(("why", "right"), [("log end", True), ("named", True), ("left out", True), ("nothing", False)])
 def test_more_makes_a_partition_of_the_first_revision_dirty(why: str, right: bool) -> None:
     talk = session(FIRST_REVISION, offset=4 if why == "left out" else 5)
-    talk.ask({}, *([talk.line(0, BATCH), talk.line(1, BATCH)] if why == "left out" else []))
+    talk.fetch({}, *([talk.line(0, BATCH), talk.line(1, BATCH)] if why == "left out" else []))
     if why == "log end":
         talk.logs[1].log_end_offset = 6
-    talk.ask({1: 5} if why == "named" else {}, talk.line(1))
+    talk.fetch({1: 5} if why == "named" else {}, talk.line(1))
     assert (talk.stories == []) is right
 
 
 @pytest.mark.clause("G-4")
 @pytest.mark.parametrize("unanswered", [True, False])
-def test_a_full_request_of_the_first_revision_begins_anew_even_if_it_is_overtaken(unanswered: bool) -> None:
+def test_a_full_request_of_the_first_revision_starts_again_even_if_it_is_overtaken(unanswered: bool) -> None:
     talk = session(FIRST_REVISION)
-    talk.ask({}, number=1)
+    talk.fetch({}, number=1)
     full = {} if unanswered else {0: talk.line(0), 1: talk.line(1)}
-    talk.ask({0: 5, 1: 5}, *full.values(), number=0, unanswered=unanswered)
-    talk.ask({}, talk.line(0), talk.line(1), number=2)
+    talk.fetch({0: 5, 1: 5}, *full.values(), number=0, unanswered=unanswered)
+    talk.fetch({}, talk.line(0), talk.line(1), number=2)
     assert bool(talk.stories) is not unanswered
 
 
 @pytest.mark.clause("G-4", "G-5")
 @pytest.mark.parametrize("in_between", [True, False])
 def test_a_request_that_is_repeated_after_a_full_one_is_still_the_last_one(in_between: bool) -> None:
-    """A full request keeps the session's number. So what changes behind it is told by a second answer to the last
+    """A full request keeps the session's number. So what changes behind it is in a second response to the last
     incremental request, and once more by the answer to the next one."""
     talk = session(FIRST_REVISION)
-    talk.ask({}, number=1)
+    talk.fetch({}, number=1)
     if in_between:
-        talk.ask({0: 5, 1: 5}, talk.line(0), talk.line(1), number=0)
-    talk.ask({}, talk.line(0), number=1 if in_between else 2)
-    talk.ask({}, talk.line(0), number=2 if in_between else 3)
+        talk.fetch({0: 5, 1: 5}, talk.line(0), talk.line(1), number=0)
+    talk.fetch({}, talk.line(0), number=1 if in_between else 2)
+    talk.fetch({}, talk.line(0), number=2 if in_between else 3)
     assert bool(talk.stories) is not in_between
 
 
 @pytest.mark.clause("F-7")
-def test_a_partition_outside_the_session_is_not_told() -> None:
+def test_a_partition_outside_the_session_is_not_sent() -> None:
     talk = session()
-    talk.ask({}, talk.line(1), forget=(1,))
-    assert talk.stories == ["t-1 is not in the session, and was told"]
+    talk.fetch({}, talk.line(1), forget=(1,))
+    assert talk.stories == ["t-1 is not in the session, and was sent"]
 
 
 # The order of service
@@ -385,9 +385,9 @@ def test_a_partition_outside_the_session_is_not_told() -> None:
 def test_a_partition_waits_for_all_others_once_and_no_longer(version: int, count: int) -> None:
     for extra in (0, count // 64 + 1):
         talk = Session(NoStarvation(check_context()), count, version, offset=0)
-        talk.ask({}, talk.line(0, BATCH))
+        talk.fetch({}, talk.line(0, BATCH))
         for turn in range(count - 2 + extra):
-            talk.ask({}, talk.line(1 + turn % (count - 2) if count > 2 else 0, BATCH))
+            talk.fetch({}, talk.line(1 + turn % (count - 2) if count > 2 else 0, BATCH))
         starved = [each for each in talk.stories if f"t-{count - 1} has data" in each]
         assert bool(starved) is bool(extra), (extra, talk.stories)
 
@@ -396,8 +396,8 @@ def test_a_partition_waits_for_all_others_once_and_no_longer(version: int, count
 def test_a_number_without_an_answer_may_have_been_the_partition_s_turn() -> None:
     for number, is_starved in ((3, True), (4, False)):
         talk = Session(NoStarvation(check_context()), 3, FIRST_REVISION, offset=0)
-        talk.ask({}, talk.line(0, BATCH))
-        talk.ask({}, talk.line(1, BATCH))
-        talk.ask({}, talk.line(0, BATCH), number=number)
-        talk.ask({}, talk.line(1, BATCH))
+        talk.fetch({}, talk.line(0, BATCH))
+        talk.fetch({}, talk.line(1, BATCH))
+        talk.fetch({}, talk.line(0, BATCH), number=number)
+        talk.fetch({}, talk.line(1, BATCH))
         assert bool(talk.stories) is is_starved

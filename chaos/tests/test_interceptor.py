@@ -91,21 +91,21 @@ def test_evidence_names_the_frame_and_comes_before_the_kill() -> None:
     subject = interceptor(log, rule("node_killed"))
     with pytest.raises(Ended):
         subject.before(NOW, request())
-    assert [each[0] for each in log.asked] == ["report", "kill"]
+    assert [each[0] for each in log.calls] == ["report", "kill"]
     assert log.rows == [FaultRow("rule", "node_killed", 1_000_000, 1_000_000, "node-0", 1, "fetcher-1", FETCH, 9, 3)]
 
 
 @pytest.mark.parametrize(
-    ("more", "kind", "asked"),
+    ("more", "kind", "call"),
     [
         ({"duration_us": 7}, "node_paused", ("pause", 7)),
         ({"step_ms": -3}, "clock_stepped", ("step_clock", -3)),
     ],
 )
-def test_a_strike_on_the_node_lets_the_frame_pass(more: dict[str, Any], kind: str, asked: tuple[object, ...]) -> None:
+def test_a_fault_of_the_node_lets_the_frame_pass(more: dict[str, Any], kind: str, call: tuple[object, ...]) -> None:
     log = Log()
     assert list(interceptor(log, rule(kind, **more)).before(NOW, request())) == [request()]
-    assert log.asked[1] == asked
+    assert log.calls[1] == call
     assert [row.detail for row in log.rows] == ["step_ms=-3" if kind == "clock_stepped" else ""]
 
 
@@ -119,7 +119,7 @@ def test_a_kill_on_a_reply_sends_nothing(kind: str) -> None:
 def test_a_dropped_request_loses_its_connection() -> None:
     log = Log()
     assert list(interceptor(log, rule("request_dropped")).before(NOW, request(connection=8))) == []
-    assert log.asked[1] == ("discard", 8)
+    assert log.calls[1] == ("discard", 8)
 
 
 def test_a_dropped_response_loses_its_connection_and_leaves_other_effects() -> None:
@@ -133,7 +133,7 @@ def test_a_dropped_response_loses_its_connection_and_leaves_other_effects() -> N
         NOW, request(), effects
     )
     assert list(kept) == [effects[0], effects[2]]
-    assert log.asked[1] == ("discard", 1)
+    assert log.calls[1] == ("discard", 1)
 
 
 def test_a_delayed_response_goes_out_later() -> None:
@@ -141,7 +141,7 @@ def test_a_delayed_response_goes_out_later() -> None:
     late = reply(request())
     subject = interceptor(log, rule("response_delayed", on="reply", delay_ms=Range(4, 4)))
     assert list(subject.after(NOW, request(), [late])) == []
-    assert log.asked[1] == ("reply_later", late, 4000)
+    assert log.calls[1] == ("reply_later", late, 4000)
 
 
 def test_a_doubled_request_comes_again_on_a_connection_of_its_own() -> None:
@@ -163,7 +163,7 @@ def test_the_answer_to_the_second_copy_is_evidence_and_goes_nowhere() -> None:
     assert log.rows[-1].kind == "request_duplicated_answered"
     assert log.rows[-1].detail == "answered with error 71"
     assert isinstance(opened, Opened)
-    assert log.asked[-1] == ("deliver_later", Closed(opened.connection), 0)
+    assert log.calls[-1] == ("deliver_later", Closed(opened.connection), 0)
 
 
 def test_a_close_of_the_second_copy_is_evidence_too() -> None:
@@ -179,7 +179,7 @@ def test_a_late_copy_is_delivered_through_before() -> None:
     log = Log()
     subject = interceptor(log, rule("request_duplicated", delay_ms=Range(2, 2)))
     assert list(subject.before(NOW, request())) == [request()]
-    _, again, delay_us = log.asked[1]
+    _, again, delay_us = log.calls[1]
     assert isinstance(again, Request)
     assert delay_us == 2000
     assert list(subject.before(NOW, again)) == [Opened(again.connection, "phantom"), again]
@@ -190,7 +190,7 @@ def test_a_delayed_request_is_held_and_then_passes_without_being_hit_again() -> 
     subject = interceptor(log, rule("request_delayed", every=1, times=0, delay_ms=Range(3, 3)))
     held = request()
     assert list(subject.before(NOW, held)) == []
-    assert log.asked[1] == ("deliver_later", held, 3000)
+    assert log.calls[1] == ("deliver_later", held, 3000)
     assert list(subject.before(NOW, held)) == [held]
     assert len(log.rows) == 1
 
@@ -213,4 +213,4 @@ def test_disarmed_it_hits_nothing() -> None:
     subject = interceptor(log, rule("request_dropped"))
     subject.disarm()
     assert list(subject.before(NOW, request())) == [request()]
-    assert log.asked == []
+    assert log.calls == []

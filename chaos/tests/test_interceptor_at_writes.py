@@ -32,7 +32,7 @@ def test_a_failed_append_leaves_the_file_as_it_was() -> None:
     assert disk.read("a.log", 0, 100) == b"old"
 
 
-def test_a_bit_of_a_write_goes_bad_and_nobody_is_told() -> None:
+def test_a_bit_of_a_write_goes_bad_and_nothing_is_reported() -> None:
     log, disk = Log(), MemoryDisk()
     disk.append("a.log", [b"old"])
     flipped = rule("disk_bit_flipped", on="disk_write", cut_bytes=Range(4, 4))
@@ -59,11 +59,11 @@ def test_a_paused_disk_write_is_completed() -> None:
     watched = interceptor(log, rule("node_paused", on="disk_write", duration_us=9, cut_bytes=Range(1, 1))).watch(disk)
     assert watched.append("a", [b"abc"]) == 0
     assert disk.read("a", 0, 9) == b"abc"
-    assert log.asked[1] == ("pause", 9)
+    assert log.calls[1] == ("pause", 9)
 
 
 @pytest.mark.parametrize(("role", "hit"), [("follower", True), ("leader", False)])
-def test_a_write_is_struck_by_path_and_role(role: str, hit: bool) -> None:
+def test_a_write_is_hit_by_path_and_role(role: str, hit: bool) -> None:
     log, disk = Log(), MemoryDisk()
     failing = rule("disk_write_failed", on="disk_write", match=Match(path="*.part"), node="follower")
     watched = interceptor(log, failing, role=role).watch(disk)

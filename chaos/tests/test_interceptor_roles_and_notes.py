@@ -1,4 +1,4 @@
-"""The interceptor's rules for roles, for what a node tells, and for answers of other nodes."""
+"""The interceptor's rules for roles, for the notes of a node, and for responses of other nodes."""
 
 from dataclasses import replace
 from random import Random
@@ -26,7 +26,7 @@ from scenarios.model import Fault, Match, Range
         (2, "leader", 0),
     ],
 )
-def test_a_rule_for_a_role_strikes_only_while_the_node_is_that(wanted: int | str, role: str, hits: int) -> None:
+def test_a_rule_for_a_role_fires_only_while_the_node_is_that(wanted: int | str, role: str, hits: int) -> None:
     log = Log()
     interceptor(log, rule("node_paused", node=wanted), node=3, role=role).before(NOW, request())
     assert len(log.rows) == hits
@@ -74,7 +74,7 @@ def test_a_note_is_matched_by_its_name_and_fields(match: Match, hit: bool) -> No
     effects: list[Effect] = [COMMITTED, reply(request())]
     subject = interceptor(log, rule("node_paused", on="note", match=match, duration_us=5), role="leader")
     assert list(subject.after(NOW, request(), effects)) == effects
-    assert [each[0] for each in log.asked] == (["report", "pause"] if hit else [])
+    assert [each[0] for each in log.calls] == (["report", "pause"] if hit else [])
     if hit:
         assert log.rows[0].detail == "leader metadata_committed offset=9 kind=batch number=3 of=5"
 
@@ -98,7 +98,7 @@ def answer(token: int, body: object = b"bytes") -> PeerReply:
     return PeerReply(2, Channel.RAFT, token, body)
 
 
-def asked(subject: Interceptor, *sends: Send) -> None:
+def send_requests(subject: Interceptor, *sends: Send) -> None:
     assert list(subject.after(NOW, request(), sends)) == list(sends)
 
 
@@ -116,7 +116,7 @@ def asked(subject: Interceptor, *sends: Send) -> None:
 def test_an_answer_of_another_node_is_matched_by_its_request(match: Match, hit: bool) -> None:
     log = Log()
     subject = interceptor(log, rule("node_paused", on="peer_reply", match=match), role="follower")
-    asked(subject, send(7, position=256))
+    send_requests(subject, send(7, position=256))
     assert list(subject.before(NOW, answer(7))) == [answer(7)]
     assert [row.detail for row in log.rows] == (["from node-2"] if hit else [])
 
@@ -124,13 +124,13 @@ def test_an_answer_of_another_node_is_matched_by_its_request(match: Match, hit: 
 def test_a_doubled_answer_comes_in_the_place_of_the_next_one_of_its_kind() -> None:
     log = Log()
     subject = interceptor(log, rule("response_duplicated", on="peer_reply", match=Match(api=SNAPSHOT), total=1))
-    asked(subject, send(1))
+    send_requests(subject, send(1))
     assert list(subject.before(NOW, answer(1))) == [answer(1)]
-    asked(subject, send(2, api=FETCH))
-    assert [each[0] for each in log.asked] == ["report"]
-    asked(subject, send(3, position=5))
-    assert log.asked[-1] == ("deliver_later", answer(3), 0)
-    again = log.asked[-1][1]
+    send_requests(subject, send(2, api=FETCH))
+    assert [each[0] for each in log.calls] == ["report"]
+    send_requests(subject, send(3, position=5))
+    assert log.calls[-1] == ("deliver_later", answer(3), 0)
+    again = log.calls[-1][1]
     assert isinstance(again, PeerReply)
     assert list(subject.before(NOW, again)) == [again]
     assert list(subject.before(NOW, answer(3, b"true"))) == [answer(3, b"true")]
@@ -139,11 +139,11 @@ def test_a_doubled_answer_comes_in_the_place_of_the_next_one_of_its_kind() -> No
 def test_a_delayed_answer_holds_back_what_follows_on_its_channel() -> None:
     log = Log()
     subject = interceptor(log, rule("response_delayed", on="peer_reply", delay_ms=Range(3, 3), total=1))
-    asked(subject, send(1), send(2))
+    send_requests(subject, send(1), send(2))
     late, following, down = answer(1), answer(2), PeerDown(2, Channel.RAFT)
     other = PeerDown(1, Channel.RAFT)
     assert list(subject.before(NOW, late)) == []
-    assert log.asked[-1] == ("deliver_later", late, 3000)
+    assert log.calls[-1] == ("deliver_later", late, 3000)
     assert list(subject.before(NOW, following)) == []
     assert list(subject.before(NOW, down)) == []
     assert list(subject.before(NOW, other)) == [other]

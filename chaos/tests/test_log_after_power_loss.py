@@ -32,7 +32,7 @@ COMPACTED = LogConfig(
 class Life:
     """``durable`` has the batches that no power loss may take, by offset. It holds nothing below ``start``.
 
-    ``written_at`` and ``cut_at`` tell for each batch of this life how many batches had been written when it was written
+    ``written_at`` and ``cut_at`` have for each batch of this life how many batches had been written when it was written
     and when it was cut away.
     """
 

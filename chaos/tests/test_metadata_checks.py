@@ -30,8 +30,8 @@ def broken_by(tables: dict[str, list[dict[str, Any]]]) -> set[str]:
             if row["what"] == "metadata_image":
                 check.published(row["at_us"], row["node"], json.loads(row["detail"]))
             elif row["what"] in check.notes:
-                fields_told = tuple(json.loads(row["detail"]).items())
-                check.note(row["at_us"], Member(row["node"], True), Note(row["what"], fields_told))
+                note_fields = tuple(json.loads(row["detail"]).items())
+                check.note(row["at_us"], Member(row["node"], True), Note(row["what"], note_fields))
         check.quiet(10**9)
         check.end(rows)
     return {check.guarantee for check in checks if check.violations}

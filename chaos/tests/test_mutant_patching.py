@@ -56,14 +56,14 @@ def test_replacement_is_used_inside_the_block_only_and_counted() -> None:
     assert hits()
 
 
-def test_first_call_is_told_before_the_replacement_runs() -> None:
-    told: list[str] = []
-    at_work = apply(mutant(), lambda: told.append("reached"))
+def test_first_call_is_reported_before_the_replacement_runs() -> None:
+    seen: list[str] = []
+    at_work = apply(mutant(), lambda: seen.append("reached"))
     try:
-        assert told == []
+        assert seen == []
         hits()
         hits()
-        assert told == ["reached"]
+        assert seen == ["reached"]
     finally:
         at_work.undo()
 
@@ -105,7 +105,7 @@ def _modules(package: ModuleType) -> Iterator[ModuleType]:
 
 
 def _functions_in(value: object) -> tuple[object, ...]:
-    """The functions that a name of a module or of a class stands for, also in a table."""
+    """The functions behind a name of a module or of a class, also in a table."""
     if isinstance(value, staticmethod | classmethod):
         return (value.__func__,)
     if isinstance(value, partial):

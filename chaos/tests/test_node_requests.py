@@ -52,9 +52,9 @@ def test_kept_requests_are_few_and_spread_over_the_run() -> None:
     seen = Recorded()
     for number in range(1000):
         record(seen, ApiKey.BROKER_HEARTBEAT, beat(number), number * 1_000_000)
-    told = {request.label for seed in range(300) for request in seen.replays(0, Random(seed))}
-    assert len(told) <= KEPT
-    seconds = sorted(float(each.split()[-2]) for each in told)
+    labels = {request.label for seed in range(300) for request in seen.replays(0, Random(seed))}
+    assert len(labels) <= KEPT
+    seconds = sorted(float(each.split()[-2]) for each in labels)
     assert seconds[0] == 0
     assert seconds[-1] > 900
 
@@ -100,12 +100,12 @@ def _vote_lies(body: object) -> bool:
 
 
 def _news_lies(read: Callable[[object], messages.EpochRequest | None]) -> Callable[[object], bool]:
-    def lies(body: object) -> bool:
+    def is_forged(body: object) -> bool:
         news = read(body)
         assert news is not None
         return _lies_about_quorum(news.cluster_id, news.leader_id, news.epoch)
 
-    return lies
+    return is_forged
 
 
 def _fetch_lies(body: object) -> bool:

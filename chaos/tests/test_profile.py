@@ -1,4 +1,4 @@
-"""The profile of a search: it tells the parts and the kinds of events, and changes nothing that is played."""
+"""The profile of a search: it reports the parts and the kinds of events, and changes nothing that is played."""
 
 from chaos.checks.replication import NoAckedLost
 from chaos.search.profile import Profile

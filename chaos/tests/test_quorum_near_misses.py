@@ -173,10 +173,12 @@ def test_level_0_ends_updates_and_epochs() -> None:
 
 @pytest.mark.clause("M-4", "M-14")
 @pytest.mark.parametrize(
-    ("told", "right"), [((-1, 4, 4, 5), True), ((4, None, 4), True), ((4, -1), False), ((4, 3), False)]
+    ("epochs", "right"), [((-1, 4, 4, 5), True), ((4, None, 4), True), ((4, -1), False), ((4, 3), False)]
 )
-def test_a_node_that_has_told_clients_an_epoch_tells_no_smaller_one(told: tuple[int | None, ...], right: bool) -> None:
-    """None stands for an answer of one of Kafka's versions, which tells no epoch."""
+def test_a_node_that_has_sent_clients_an_epoch_sends_no_smaller_one(
+    epochs: tuple[int | None, ...], right: bool
+) -> None:
+    """None: a response of one of Kafka's versions, which has no epoch."""
     node: Any = SimpleNamespace(
         broker=SimpleNamespace(
             node_id=0,
@@ -186,13 +188,13 @@ def test_a_node_that_has_told_clients_an_epoch_tells_no_smaller_one(told: tuple[
         listening=True,
     )
     check, other_life = SwitchRespected(check_context()), SwitchRespected(check_context())
-    for epoch in told:
+    for epoch in epochs:
         body: Any = SimpleNamespace() if epoch is None else SimpleNamespace(metadata_epoch=epoch)
         answer = Reply(1, 7, 3, 1001, body, Tag(3, 1001, "member-0", 0, -1))
         check.acted(0, node, SimpleNamespace(), [answer])  # type: ignore[arg-type]
         other_life.acted(0, node, None, [answer])
     assert (check.violations == []) is right
-    assert other_life.violations == [], "a node begins anew with its process"
+    assert other_life.violations == [], "a node starts again with its process"
 
 
 @pytest.mark.parametrize(

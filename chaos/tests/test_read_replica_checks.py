@@ -30,7 +30,7 @@ LEADER, FOLLOWER = 0, 1
 RACKS = {0: "a", 1: "b", 2: "c"}
 
 
-def make_node(number: int = LEADER, high_watermark: int = 3, isr: tuple[int, ...] = (0, 1, 2), **told: int) -> Any:
+def make_node(number: int = LEADER, high_watermark: int = 3, isr: tuple[int, ...] = (0, 1, 2), **changes: int) -> Any:
     """A node with five records. The leader knows that all followers hold ``ends`` of them, from ``starts`` on."""
     log = SimpleNamespace(
         log_start_offset=0,
@@ -39,15 +39,15 @@ def make_node(number: int = LEADER, high_watermark: int = 3, isr: tuple[int, ...
         log_end_offset=5,
         last_stable_offset=3,
     )
-    state = SimpleNamespace(log_start_offset=told.get("starts", 0), log_end_offset=told.get("ends", 5))
+    state = SimpleNamespace(log_start_offset=changes.get("starts", 0), log_end_offset=changes.get("ends", 5))
     followers = SimpleNamespace(isr=isr, states={1: state, 2: state})
     leads = number == LEADER
     one = SimpleNamespace(
         topic="t", topic_id=TOPIC_ID, index=0, leader_epoch=4, log=log, followers=followers if leads else None
     )
-    brokers = {node: SimpleNamespace(rack=rack, fenced=told.get("fenced") == node) for node, rack in RACKS.items()}
+    brokers = {node: SimpleNamespace(rack=rack, fenced=changes.get("fenced") == node) for node, rack in RACKS.items()}
     partitions = SimpleNamespace(by_id={KEY: one} if leads else {}, followed={} if leads else {KEY: one})
-    config = SimpleNamespace(replica_selector_class="" if told.get("off") else "rack-aware")
+    config = SimpleNamespace(replica_selector_class="" if changes.get("off") else "rack-aware")
     controller = SimpleNamespace(image=SimpleNamespace(brokers=brokers))
     broker = SimpleNamespace(node_id=number, partitions=partitions, config=config, controller=controller)
     return SimpleNamespace(broker=broker)
@@ -92,7 +92,7 @@ def eligible(cluster: Cluster) -> ReadReplicaEligible:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("told", "rack", "replica", "red"),
+    ("changes", "rack", "replica", "red"),
     [
         ({}, "b", 1, False),
         ({}, "b", 2, True),
@@ -104,9 +104,9 @@ def eligible(cluster: Cluster) -> ReadReplicaEligible:
         ({"fenced": 2}, "b", 1, False),
     ],
 )
-def test_who_may_be_preferred(told: dict[str, Any], rack: str, replica: int, red: bool) -> None:
+def test_who_may_be_preferred(changes: dict[str, Any], rack: str, replica: int, red: bool) -> None:
     check = eligible(in_order())
-    assert is_red(check, make_answer(make_node(**told), rack=rack, preferred_read_replica=replica)) is red
+    assert is_red(check, make_answer(make_node(**changes), rack=rack, preferred_read_replica=replica)) is red
 
 
 def test_a_preferred_read_replica_beside_records() -> None:
@@ -137,7 +137,7 @@ def test_a_preferred_replica_that_lost_its_power_may_lack_anything() -> None:
 
 @pytest.mark.clause("F-14")
 @pytest.mark.parametrize(
-    ("told", "rack", "red"),
+    ("changes", "rack", "red"),
     [
         ({}, "b", True),
         ({}, "a", False),
@@ -148,8 +148,8 @@ def test_a_preferred_replica_that_lost_its_power_may_lack_anything() -> None:
         ({"starts": 4}, "b", False),
     ],
 )
-def test_an_answer_that_leaves_out_a_preferred_read_replica(told: dict[str, Any], rack: str, red: bool) -> None:
-    first = make_answer(make_node(**told), offset=3, rack=rack, preferred_read_replica=1)
+def test_an_answer_that_leaves_out_a_preferred_read_replica(changes: dict[str, Any], rack: str, red: bool) -> None:
+    first = make_answer(make_node(**changes), offset=3, rack=rack, preferred_read_replica=1)
     assert is_red(IncrementalExact(check_context()), first, left_out(first)) is red
 
 

@@ -90,7 +90,7 @@ def test_replicas_that_do_not_come_together(cluster: Cluster) -> None:
         ((1, 2), (1,), (1, 2), False),
         ((), (1,), (1,), False),
     ],
-    ids=["lost", "both lost", "not told", "not damaged", "one is whole", "nobody is eligible"],
+    ids=["lost", "both lost", "not reported", "not damaged", "one is whole", "nobody is eligible"],
 )
 def test_only_a_partition_whose_eligible_replicas_have_all_lost_their_directories_may_wait(
     cluster: Cluster, elr: tuple[int, ...], lost: tuple[int, ...], damaged: tuple[int, ...], reached: bool
@@ -273,7 +273,7 @@ def test_a_node_that_starts_tells_old_news_of_a_deleted_topic(cluster: Cluster) 
     ("controller_paused", "led_us", "excused"),
     [(True, 12 * SECOND_US, True), (True, 12 * SECOND_US + 1, False), (False, 1, False)],
 )
-def test_a_new_controller_may_fence_who_still_asked_the_one_before_it(
+def test_a_new_controller_may_fence_a_broker_that_still_sent_to_the_one_before_it(
     cluster: Cluster, controller_paused: bool, led_us: int, excused: bool
 ) -> None:
     (check,) = (each for each in cluster.checks if isinstance(each, StableIsr))

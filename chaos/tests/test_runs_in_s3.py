@@ -1,4 +1,4 @@
-"""A run whose history lies in S3 is judged as one that lies here, copied or read in place. Its report goes there."""
+"""A run whose history is in S3 is judged as a local one, copied or read in place. Its report goes there."""
 
 import json
 import os
@@ -100,7 +100,7 @@ def put(run: Path, store: Any, name: str) -> str:
 
 
 def report_in_s3(store: Any, name: str) -> Any:
-    """The verdict of a run, which its page stands beside."""
+    """The verdict of a run, which is beside its page."""
     found = s3._files_below(store, f"{BUCKET}/{name}")
     assert {"report/index.html", "report/junit.xml", "report/verdict.json"} <= set(found)
     with store.open_input_stream(f"{BUCKET}/{name}/report/verdict.json") as file:
@@ -153,7 +153,7 @@ def test_spark_reads_runs_in_place_and_tells_them_apart(
 
 @pytest.mark.usefixtures("endpoint")
 @pytest.mark.parametrize(
-    ("place", "told"),
+    ("place", "message"),
     [
         (f"s3://{BUCKET}/nothing", f"s3://{BUCKET}/nothing has no manifest.json, so it is not a run"),
         (f"s3://{BUCKET}", "has no manifest.json"),
@@ -161,13 +161,13 @@ def test_spark_reads_runs_in_place_and_tells_them_apart(
         ("s3://", "has no bucket ''"),
     ],
 )
-def test_a_place_without_a_run_is_told(place: str, told: str) -> None:
-    assert told in refusal(place)
+def test_a_place_without_a_run_is_reported(place: str, message: str) -> None:
+    assert message in refusal(place)
 
 
 @pytest.mark.usefixtures("endpoint")
 @pytest.mark.parametrize(
-    ("name", "value", "told"),
+    ("name", "value", "message"),
     [
         ("AWS_SECRET_ACCESS_KEY", "wrong", "refuses these credentials: look at AWS_ACCESS_KEY_ID"),
         ("AWS_ACCESS_KEY_ID", "nobody", "refuses these credentials: look at AWS_ACCESS_KEY_ID"),
@@ -176,19 +176,19 @@ def test_a_place_without_a_run_is_told(place: str, told: str) -> None:
         (s3.ENDPOINT, "127.0.0.1:9000", "which is no address: write it as http://HOST:PORT"),
     ],
 )
-def test_a_setting_that_the_server_refuses_is_told(
-    monkeypatch: pytest.MonkeyPatch, name: str, value: str | None, told: str
+def test_a_setting_that_the_server_refuses_is_reported(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str | None, message: str
 ) -> None:
     if value is None:
         monkeypatch.delenv(name)
     else:
         monkeypatch.setenv(name, value)
-    assert told in refusal(f"s3://{BUCKET}/run")
+    assert message in refusal(f"s3://{BUCKET}/run")
 
 
 @pytest.mark.usefixtures("endpoint")
 @pytest.mark.parametrize("port", ["silent_port", "refusing_port"])
-def test_a_server_that_is_away_is_told(
+def test_a_server_that_is_away_is_reported(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, port: str
 ) -> None:
     away = f"http://127.0.0.1:{request.getfixturevalue(port)}"
@@ -196,7 +196,7 @@ def test_a_server_that_is_away_is_told(
     assert f"{away} does not answer: look at AWS_ENDPOINT_URL" in refusal(f"s3://{BUCKET}/run")
 
 
-def test_a_server_that_goes_away_before_spark_reads_is_told(
+def test_a_server_that_goes_away_before_spark_reads_is_reported(
     store: Any, in_place: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path, refusing_port: int
 ) -> None:
     write_history(tmp_path / "run", OPERATIONS)
@@ -220,7 +220,7 @@ def test_a_large_history_wants_the_jars(store: Any, tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    ("maven", "told"),
+    ("maven", "message"),
     [
         (
             "echo no such plugin; exit 1",
@@ -229,14 +229,14 @@ def test_a_large_history_wants_the_jars(store: Any, tmp_path: Path, monkeypatch:
         ("exec sleep 60", "^Maven did not bring .* within 1 s: try again later"),
     ],
 )
-def test_a_maven_that_brings_no_jars_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, maven: str, told: str
+def test_a_maven_that_brings_no_jars_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, maven: str, message: str
 ) -> None:
     (tmp_path / "mvn").write_text(f"#!/bin/sh\n{maven}\n", encoding="utf-8")
     (tmp_path / "mvn").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(s3, "_jar_folder", lambda: tmp_path / "jars" / "1")
     monkeypatch.setattr(s3, "FETCH_LIMIT_S", 1)
-    with pytest.raises(SetupError, match=told):
+    with pytest.raises(SetupError, match=message):
         s3.fetch_jars()
     assert list((tmp_path / "jars").iterdir()) == []

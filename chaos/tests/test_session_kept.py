@@ -32,7 +32,7 @@ class Controller:
         for _ in range(20):
             self.beat()
 
-    def asked(self, api_key: int, answer: dict[str, object], *, closed: bool = False, **fields: object) -> None:
+    def request(self, api_key: int, answer: dict[str, object], *, closed: bool = False, **fields: object) -> None:
         tag = Tag(api_key, 1, "node-2")
         body = SimpleNamespace(broker_id=BROKER, **fields)
         self.check.acted(self.at_us, self.node, Request(7, 1, api_key, 1, "node-2", body, tag), ())
@@ -43,22 +43,22 @@ class Controller:
 
     def beat(self, answer: dict[str, object] | None = None, *, leaves: bool = False) -> None:
         self.at_us += EVERY_US
-        told = {"is_fenced": False, **(answer or {})}
-        self.asked(ApiKey.BROKER_HEARTBEAT, told, want_fence=False, want_shut_down=leaves)
+        sent = {"is_fenced": False, **(answer or {})}
+        self.request(ApiKey.BROKER_HEARTBEAT, sent, want_fence=False, want_shut_down=leaves)
 
     def is_wrong_to_fence(self) -> bool:
         self.check.note(self.at_us, Member(0, True), Note("broker_fenced", (("broker", BROKER),)))
         return bool(self.check.violations)
 
     def is_wrong_to_register(self, incarnation: UUID, error: int = 0) -> bool:
-        self.asked(ApiKey.BROKER_REGISTRATION, {"error_code": error}, incarnation_id=incarnation)
+        self.request(ApiKey.BROKER_REGISTRATION, {"error_code": error}, incarnation_id=incarnation)
         return bool(self.check.violations)
 
 
 def test_a_broker_that_is_answered_in_time_keeps_its_session_and_its_id() -> None:
     assert Controller().is_wrong_to_fence()
     assert Controller().is_wrong_to_register(OTHER)
-    assert not Controller().is_wrong_to_register(THIS), "it asks again"
+    assert not Controller().is_wrong_to_register(THIS), "it retries"
     assert not Controller().is_wrong_to_register(OTHER, error=101)
 
 
@@ -106,5 +106,5 @@ def test_what_excuses_a_controller(excuse: Any) -> None:
 
 def test_an_answer_to_a_connection_that_is_gone_counts_for_nobody() -> None:
     controller = Controller()
-    controller.asked(ApiKey.BROKER_REGISTRATION, {}, closed=True, incarnation_id=OTHER)
+    controller.request(ApiKey.BROKER_REGISTRATION, {}, closed=True, incarnation_id=OTHER)
     assert not controller.check.violations

@@ -16,7 +16,7 @@ FETCH, VERSION = 1, 12
 NODE: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0))
 
 
-def asked(body: FetchRequest, tag: Tag | None = None) -> Request:
+def request_of(body: FetchRequest, tag: Tag | None = None) -> Request:
     tag = tag or Tag(FETCH, VERSION, "me", body.session_id, body.session_epoch)
     return Request(1, 1, FETCH, VERSION, "me", body, tag)
 
@@ -38,22 +38,22 @@ def note(what: str, session_id: int, made_by: str) -> Note:
 
 @pytest.mark.clause("F-23")
 def test_the_lines_of_request_and_answer_tell_the_session_and_the_epoch() -> None:
-    good = asked(FetchRequest(session_id=7, session_epoch=3))
+    good = request_of(FetchRequest(session_id=7, session_epoch=3))
     assert stories((good, [reply(good, 7)])) == []
     (story,) = stories((good, [reply(good, 7, Tag(FETCH, VERSION, "me"))]))
     assert story == "the line of me's answer tells session 0, epoch -1; its request has 7, 3"
-    (story,) = stories((asked(FetchRequest(session_id=7, session_epoch=3), Tag(FETCH, VERSION, "me", 7, 2)), []))
+    (story,) = stories((request_of(FetchRequest(session_id=7, session_epoch=3), Tag(FETCH, VERSION, "me", 7, 2)), []))
     assert "me's request tells session 7, epoch 2" in story
     sent = Send(1, "fetch", 1, FETCH, VERSION, good.body, Tag(FETCH, VERSION, "node-0"), 0, "node-0")  # type: ignore[arg-type]
-    assert "node-0's request tells session 0" in stories((asked(FetchRequest()), [sent]))[0]
+    assert "node-0's request tells session 0" in stories((request_of(FetchRequest()), [sent]))[0]
 
 
 @pytest.mark.clause("G-2")
 @pytest.mark.parametrize(("replica", "maker"), [(-1, "consumer 'me'"), (8, "follower 8")])
 def test_the_lines_of_a_sessions_life_name_who_made_it(replica: int, maker: str) -> None:
-    opening = asked(FetchRequest(replica_id=replica, session_epoch=0))
+    opening = request_of(FetchRequest(replica_id=replica, session_epoch=0))
     made: Act = (opening, [note("session_created", 7, maker), reply(opening, 7)])
-    later = asked(FetchRequest(session_id=1, session_epoch=1))
+    later = request_of(FetchRequest(session_id=1, session_epoch=1))
     assert stories(made, (later, [note("session_evicted", 7, maker)])) == []
     (story,) = stories((opening, [note("session_created", 7, "consumer"), reply(opening, 7)]))
     assert "says 'consumer' made it" in story

@@ -135,8 +135,8 @@ def test_a_number_of_the_first_revision_has_few_other_errors(rows: list[TraceRow
 def test_an_incremental_request_without_a_session(number: int, error: int, right: bool) -> None:
     check = SequenceOrder(check_context())
     for what in ("request", "reply"):
-        told = error if what == "reply" else 0
-        check.trace(TraceRow(0, 0, 0, 0, what, 1, "f", 1, FIRST_REVISION, 0, number, 0, told, "{}"))
+        code = error if what == "reply" else 0
+        check.trace(TraceRow(0, 0, 0, 0, what, 1, "f", 1, FIRST_REVISION, 0, number, 0, code, "{}"))
     assert (check.violations == []) is right
 
 
@@ -144,7 +144,7 @@ def test_an_incremental_request_without_a_session(number: int, error: int, right
 @pytest.mark.parametrize(("second", "error", "right"), [(1, NONE, True), (1, REFUSED, False), (2, REFUSED, True)])
 def test_a_waiting_request_is_overtaken_by_a_later_one_and_not_by_itself(second: int, error: int, right: bool) -> None:
     order = SequenceOrder(check_context())
-    asked = [row("request", 1, connection=1), row("request", second, connection=2)]
-    for each in (CREATED, *asked, row("reply", 1, error, connection=1), row("reply", second, connection=2)):
+    requests = [row("request", 1, connection=1), row("request", second, connection=2)]
+    for each in (CREATED, *requests, row("reply", 1, error, connection=1), row("reply", second, connection=2)):
         order.trace(each)
     assert (order.violations == []) is right

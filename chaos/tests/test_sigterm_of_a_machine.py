@@ -13,14 +13,14 @@ from reference_broker.ports.node_ports import Now
 
 
 class Slow(FakeNode):
-    """It ends at the first event after it was told to."""
+    """Ends at the first event after its shutdown was requested."""
 
     def shutdown(self, now: Now) -> Any:  # noqa: ARG002
-        self.told_to_end = True
+        self.shutting_down = True
         return ()
 
     def handle(self, now: Now, event: Any) -> Any:
-        self.stopped = getattr(self, "told_to_end", False)
+        self.stopped = getattr(self, "shutting_down", False)
         return super().handle(now, event)
 
 
@@ -47,7 +47,7 @@ def test_a_node_that_is_still_ending_when_it_is_to_start_again_does_so_once_it_i
     go_on(machine)
     assert (machine.alive, machine.incarnation) == (True, 1)
     go_on(machine)
-    assert machine.alive, "the new process was not told to end"
+    assert machine.alive, "the new process was not shut down"
 
 
 def test_a_node_that_nobody_starts_stays_away() -> None:

@@ -90,7 +90,7 @@ def test_bytes_that_replaced_truncated_ones_during_a_sync_are_not_durable() -> N
     assert least_kept(fill) == 2
 
 
-def test_a_file_that_is_written_anew_is_old_or_torn_before_its_sync() -> None:
+def test_a_file_that_is_rewritten_is_old_or_torn_before_its_sync() -> None:
     def fill(subject: SimDisk) -> None:
         subject.write("a", b"old")
         synced(subject, "a")
@@ -315,7 +315,7 @@ def test_a_failed_sync_of_a_replacement_may_leave_what_was_there_before() -> Non
 
 
 @pytest.mark.parametrize("operation", ["sync", "open"])
-def test_a_sync_that_is_asked_for_at_once_can_fail_and_leaves_a_hole(operation: str) -> None:
+def test_a_sync_that_is_requested_at_once_can_fail_and_leaves_a_hole(operation: str) -> None:
     def fill(subject: SimDisk) -> None:
         actions = Log()
         actions.sync_fails = subject.fail_sync  # type: ignore[method-assign]

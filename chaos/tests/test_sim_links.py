@@ -81,7 +81,7 @@ class Wire:
         self.run(10_000)
         return connection
 
-    def ask(self, connection: Connection) -> None:
+    def request(self, connection: Connection) -> None:
         self.correlation += 1
         self.network.request(connection, FETCH, self.correlation)
 
@@ -115,7 +115,7 @@ def test_messages_of_a_connection_keep_their_order_however_late_each_is(seed: in
     wire.machine.answers = lambda event: wire.answer(connection, event.correlation_id)
     wire.link.up.extra_us = (0, 5000)
     for _ in range(20):
-        wire.ask(connection)
+        wire.request(connection)
         wire.run(50)
     heal = wire.fault(kind="link_cut", direction="upstream")
     wire.run(2500)
@@ -146,7 +146,7 @@ def test_a_delayed_link_is_late_in_its_direction_alone() -> None:
     connection = wire.connect()
     heal = wire.fault(kind="link_slowed", direction="upstream", bytes_per_s=10_000)
     wire.link.up.extra_us = (50_000, 100_000)
-    wire.ask(connection)
+    wire.request(connection)
     wire.run(50_000)
     assert wire.machine.requests() == []
     wire.run(60_000)
@@ -163,7 +163,7 @@ def test_a_cut_link_holds_back_its_direction_alone_until_it_is_mended(direction:
     wire = Wire()
     connection = wire.connect()
     heal = wire.fault(kind="link_cut", direction=direction)
-    wire.ask(connection)
+    wire.request(connection)
     wire.answer(connection, 99)
     wire.run(10_000)
     assert wire.machine.requests() == ([1] if direction == "downstream" else [])
@@ -178,7 +178,7 @@ def test_of_two_cuts_over_each_other_both_must_end() -> None:
     wire = Wire()
     connection = wire.connect()
     first, second = wire.fault(kind="link_cut", direction="both"), wire.fault(kind="link_cut", direction="upstream")
-    wire.ask(connection)
+    wire.request(connection)
     first()
     wire.run(10_000)
     assert wire.machine.requests() == []
@@ -193,7 +193,7 @@ def test_a_frame_that_does_not_get_through_whole_ends_its_connection(direction: 
     connection = wire.connect()
     wire.fault(kind="link_truncated", direction=direction)
     if direction == "upstream":
-        wire.ask(connection)
+        wire.request(connection)
     else:
         wire.answer(connection, 1)
     wire.run(10_000)
@@ -239,7 +239,7 @@ def test_two_percent_of_the_messages_go_through_the_codec(monkeypatch: pytest.Mo
     wire = Wire()
     connection = wire.connect()
     for number in range(2000):
-        wire.ask(connection)
+        wire.request(connection)
         wire.answer(connection, number)
     assert 25 <= coded["requests"] <= 60
     assert 25 <= coded["replies"] <= 60

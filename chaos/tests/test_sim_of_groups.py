@@ -34,9 +34,9 @@ def test_each_node_is_bounced_once_and_comes_back_with_other_settings() -> None:
     )
     verdict, world = play(with_faults(bounce), 1)
     assert verdict.outcome is Outcome.PASSED, (verdict.violations, verdict.reasons)
-    struck = [row for row in world.faults if row.name == "bounce"]
-    assert [row.target for row in struck] == ["node-0", "node-1", "node-2"]
-    assert all(one.until_us <= two.at_us for one, two in pairwise(struck))
+    restarted = [row for row in world.faults if row.name == "bounce"]
+    assert [row.target for row in restarted] == ["node-0", "node-1", "node-2"]
+    assert all(one.until_us <= two.at_us for one, two in pairwise(restarted))
     for machine in world.cluster.machines:
         assert machine.node is not None
         assert machine.node.broker.config.num_partitions == 7

@@ -75,7 +75,7 @@ def reply_to(event: Request) -> Reply:
 
 
 class Pair:
-    """Two machines; node 0 asks node 1."""
+    """Two machines; node 0 sends requests to node 1."""
 
     def __init__(self, seed: int = 0) -> None:
         self.agenda = Agenda()
@@ -92,14 +92,14 @@ class Pair:
         return node, (), nothing
 
     @property
-    def asker(self) -> FakeNode:
+    def sender(self) -> FakeNode:
         return self.nodes[0]
 
     @property
-    def asked(self) -> FakeNode:
+    def receiver(self) -> FakeNode:
         return self.nodes[1]
 
-    def ask(self, channel: Channel = Channel.RAFT, timeout_ms: int = TIMEOUT_MS) -> int:
+    def request(self, channel: Channel = Channel.RAFT, timeout_ms: int = TIMEOUT_MS) -> int:
         self.token += 1
         tag = Tag(ApiKey.FETCH, 17, "node-0", role="peer")
         body = FetchRequest(session_id=0, session_epoch=-1, replica_id=0)
@@ -111,75 +111,75 @@ class Pair:
         self.agenda.run(self.agenda.now_us + for_us)
 
     def replies(self) -> list[int]:
-        return [event.token for event in self.asker.of(PeerReply)]
+        return [event.token for event in self.sender.of(PeerReply)]
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_requests_of_a_channel_are_dialled_once_and_answered_in_order(seed: int) -> None:
     pair = Pair(seed)
-    tokens = [pair.ask() for _ in range(10)]
+    tokens = [pair.request() for _ in range(10)]
     pair.run(50_000)
     assert pair.replies() == tokens
-    assert [type(event) for _, event in pair.asker.seen] == [PeerUp] + [PeerReply] * 10
-    requests = pair.asked.of(Request)
+    assert [type(event) for _, event in pair.sender.seen] == [PeerUp] + [PeerReply] * 10
+    requests = pair.receiver.of(Request)
     assert [each.correlation_id for each in requests] == tokens
     assert {(each.client_id, each.tag.client_id, each.tag.role) for each in requests} == {
         ("node-0:here", "node-0", "peer")
     }
-    assert len(pair.asked.of(Opened)) == 1
+    assert len(pair.receiver.of(Opened)) == 1
 
 
 def test_the_next_request_of_a_connection_comes_only_after_the_reply() -> None:
     pair = Pair()
-    pair.asked.answers = False
-    pair.ask(), pair.ask()
+    pair.receiver.answers = False
+    pair.request(), pair.request()
     pair.run()
-    (first,) = pair.asked.of(Request)
+    (first,) = pair.receiver.of(Request)
     pair.network.reply(reply_to(first))
     pair.run()
-    assert [each.correlation_id for each in pair.asked.of(Request)] == [1, 2]
+    assert [each.correlation_id for each in pair.receiver.of(Request)] == [1, 2]
     assert pair.replies() == [1]
 
 
 def test_channels_do_not_wait_for_each_other() -> None:
     pair = Pair()
-    pair.asked.answers = False
-    pair.ask(Channel.RAFT)
+    pair.receiver.answers = False
+    pair.request(Channel.RAFT)
     pair.run()
-    pair.asked.answers = True
-    pair.ask(Channel.CONTROLLER)
+    pair.receiver.answers = True
+    pair.request(Channel.CONTROLLER)
     pair.run()
-    assert [(event.channel, event.token) for event in pair.asker.of(PeerReply)] == [(Channel.CONTROLLER, 2)]
+    assert [(event.channel, event.token) for event in pair.sender.of(PeerReply)] == [(Channel.CONTROLLER, 2)]
 
 
-def test_a_timeout_ends_all_that_waits_on_the_channel_and_the_next_send_dials_anew() -> None:
+def test_a_timeout_ends_all_that_waits_on_the_channel_and_the_next_send_reconnects() -> None:
     pair = Pair()
-    pair.asked.answers = False
-    pair.ask(timeout_ms=500)
-    pair.ask(timeout_ms=100)
+    pair.receiver.answers = False
+    pair.request(timeout_ms=500)
+    pair.request(timeout_ms=100)
     pair.run(90_000)
-    assert pair.asker.of(PeerDown) == []
+    assert pair.sender.of(PeerDown) == []
     pair.run(20_000)
-    assert pair.asker.of(PeerDown) == [PeerDown(1, Channel.RAFT)]
-    assert len(pair.asked.of(Closed)) == 1
-    pair.asked.answers = True
-    pair.ask()
+    assert pair.sender.of(PeerDown) == [PeerDown(1, Channel.RAFT)]
+    assert len(pair.receiver.of(Closed)) == 1
+    pair.receiver.answers = True
+    pair.request()
     pair.run(1_000_000)
     assert pair.replies() == [3]
-    assert len(pair.asker.of(PeerDown)) == 1
+    assert len(pair.sender.of(PeerDown)) == 1
 
 
 def test_a_dead_peer_refuses_and_a_killed_one_is_noticed_at_once() -> None:
     pair = Pair()
-    pair.asked.answers = False
-    pair.ask()
+    pair.receiver.answers = False
+    pair.request()
     pair.run()
     pair.machines[1].kill_now(power_loss=False)
     killed_us = pair.agenda.now_us
     pair.run()
-    pair.ask()
+    pair.request()
     pair.run()
-    downs = [at_us for at_us, event in pair.asker.seen if isinstance(event, PeerDown)]
+    downs = [at_us for at_us, event in pair.sender.seen if isinstance(event, PeerDown)]
     assert len(downs) == 2
     assert downs[0] - killed_us <= LATENCY_US[1]
     assert downs[1] - killed_us <= PATIENCE_US + 2 * LATENCY_US[1]
@@ -187,10 +187,10 @@ def test_a_dead_peer_refuses_and_a_killed_one_is_noticed_at_once() -> None:
 
 def test_a_node_that_does_not_listen_yet_refuses() -> None:
     pair = Pair()
-    pair.asked.listening = False
-    pair.ask()
+    pair.receiver.listening = False
+    pair.request()
     pair.run()
-    assert pair.asker.of(PeerDown) == [PeerDown(1, Channel.RAFT)]
+    assert pair.sender.of(PeerDown) == [PeerDown(1, Channel.RAFT)]
 
 
 SILENT = pytest.mark.parametrize(
@@ -201,21 +201,21 @@ SILENT = pytest.mark.parametrize(
 @SILENT
 def test_a_machine_out_of_reach_is_silent_until_the_timeout_or_until_it_is_back(how: dict[str, bool]) -> None:
     pair = Pair()
-    pair.asked.answers = False
-    pair.ask()
+    pair.receiver.answers = False
+    pair.request()
     pair.run()
     pair.machines[1].kill_now(**how)
     pair.run(1_900_000)
-    assert pair.asker.of(PeerDown) == []
+    assert pair.sender.of(PeerDown) == []
     pair.run(200_000)
-    assert len(pair.asker.of(PeerDown)) == 1
-    pair.ask()
+    assert len(pair.sender.of(PeerDown)) == 1
+    pair.request()
     pair.run(1_000_000)
-    assert len(pair.asker.of(PeerDown)) == 1, "nobody refuses"
+    assert len(pair.sender.of(PeerDown)) == 1, "nobody refuses"
     pair.run(1_100_000)
-    assert len(pair.asker.of(PeerDown)) == 2
+    assert len(pair.sender.of(PeerDown)) == 2
     pair.machines[1].start()
-    pair.ask()
+    pair.request()
     pair.run()
     assert pair.replies() == [3]
 
@@ -224,35 +224,35 @@ def test_a_machine_out_of_reach_is_silent_until_the_timeout_or_until_it_is_back(
 def test_a_machine_out_of_reach_is_dialled_again_and_answers_when_it_is_back(how: dict[str, bool]) -> None:
     pair = Pair()
     pair.machines[1].kill_now(**how)
-    pair.ask()
+    pair.request()
     pair.run(200_000)
     pair.machines[1].start()
     pair.run(600_000)
     assert pair.replies() == [], "the first dial was lost"
     pair.run(400_000)
     assert pair.replies() == [1]
-    assert pair.asker.of(PeerDown) == []
+    assert pair.sender.of(PeerDown) == []
 
 
 @SILENT
 def test_a_connection_that_outlived_its_machine_is_reset_when_that_is_back(how: dict[str, bool]) -> None:
     pair = Pair()
-    pair.asked.answers = False
-    pair.ask()
+    pair.receiver.answers = False
+    pair.request()
     pair.run()
     pair.machines[1].kill_now(**how)
     pair.run()
     pair.machines[1].start()
     pair.run()
-    assert pair.asker.of(PeerDown) == [PeerDown(1, Channel.RAFT)]
+    assert pair.sender.of(PeerDown) == [PeerDown(1, Channel.RAFT)]
 
 
 def test_a_stopped_process_is_still_accepted_and_answers_when_it_goes_on() -> None:
     pair = Pair()
     pair.machines[1].pause(300_000)
-    pair.ask()
+    pair.request()
     pair.run(200_000)
-    assert pair.asker.of(PeerUp) == [PeerUp(1, Channel.RAFT)]
+    assert pair.sender.of(PeerUp) == [PeerUp(1, Channel.RAFT)]
     assert pair.replies() == []
     pair.run(200_000)
     assert pair.replies() == [1]
@@ -260,44 +260,44 @@ def test_a_stopped_process_is_still_accepted_and_answers_when_it_goes_on() -> No
 
 def test_a_process_that_was_stopped_itself_takes_what_came_meanwhile_before_its_timeouts() -> None:
     pair = Pair()
-    pair.ask(timeout_ms=100)
+    pair.request(timeout_ms=100)
     pair.run(700)
     pair.machines[0].pause(500_000)
     pair.run(1_000_000)
     assert pair.replies() == [1]
-    assert pair.asker.of(PeerDown) == []
+    assert pair.sender.of(PeerDown) == []
 
 
 def test_the_asking_node_s_end_closes_its_connections() -> None:
     pair = Pair()
-    pair.asked.answers = False
-    pair.ask()
+    pair.receiver.answers = False
+    pair.request()
     pair.run()
     pair.machines[0].kill_now(power_loss=False)
     pair.run()
-    assert len(pair.asked.of(Closed)) == 1
+    assert len(pair.receiver.of(Closed)) == 1
     pair.machines[0].start()
     pair.run(3_000_000)
-    assert pair.asker.seen == [], "a new process hears nothing of the old one's requests"
+    assert pair.sender.seen == [], "a new process hears nothing of the old one's requests"
 
 
 @pytest.mark.parametrize("cut", ["up", "down"])
 def test_each_link_and_each_direction_is_its_own(cut: str) -> None:
     pair = Pair()
     getattr(pair.links.between(0, 1), cut).cuts = 1
-    pair.ask()
+    pair.request()
     pair.run()
-    assert len(pair.asked.of(Opened)) == (0 if cut == "up" else 1)
+    assert len(pair.receiver.of(Opened)) == (0 if cut == "up" else 1)
     assert pair.replies() == []
     pair.run(2_000_000)
-    assert len(pair.asker.of(PeerDown)) == 1
+    assert len(pair.sender.of(PeerDown)) == 1
     other = PeerDown(0, Channel.RAFT)
     tag = Tag(ApiKey.FETCH, 17, "node-1", role="peer")
     send = Send(0, Channel.RAFT, 1, ApiKey.FETCH, 17, FetchRequest(), tag, TIMEOUT_MS, "node-1:there")
     pair.network.send(pair.machines[1], send)
     pair.run()
-    assert [event.token for event in pair.asked.of(PeerReply)] == [1]
-    assert other not in pair.asked.of(PeerDown)
+    assert [event.token for event in pair.receiver.of(PeerReply)] == [1]
+    assert other not in pair.receiver.of(PeerDown)
 
 
 def test_a_clean_end_lets_the_node_finish() -> None:
@@ -320,15 +320,17 @@ def test_peers_messages_go_through_the_codec_too(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(network, "same_after_codec_reply", counted(1, codec_check.same_after_codec_reply))
     pair = Pair()
     for _ in range(1000):
-        pair.ask()
+        pair.request()
         pair.run()
     assert all(8 <= each <= 40 for each in coded), coded
 
 
 def test_a_timer_that_the_node_has_cancelled_is_no_event() -> None:
     pair = Pair()
-    pair.asker.wanted = [SetTimer(1, 3_000), SetTimer(2, 4_000)]
-    pair.asker.cancelled = [1]
+    pair.sender.wanted = [SetTimer(1, 3_000), SetTimer(2, 4_000)]
+    pair.sender.cancelled = [1]
     pair.machines[0].give(0, Closed(1))
     pair.run()
-    assert [(at_us, event) for at_us, event in pair.asker.seen if type(event) is TimerFired] == [(4_000, TimerFired(2))]
+    assert [(at_us, event) for at_us, event in pair.sender.seen if type(event) is TimerFired] == [
+        (4_000, TimerFired(2))
+    ]

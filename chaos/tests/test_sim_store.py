@@ -17,7 +17,7 @@ LARGE = bytes(range(256)) * 256
 
 
 class World:
-    """A store, and a machine that notes what it is told."""
+    """A store, and a machine that records its events."""
 
     def __init__(self) -> None:
         self.agenda = Agenda()
@@ -32,7 +32,7 @@ class World:
             give=lambda incarnation, event: self.heard.append((incarnation, event)),
         )
 
-    def ask(self, operation: StoreOperation) -> None:
+    def call(self, operation: StoreOperation) -> None:
         self.store.call(self.machine, StoreCall(1, operation))
 
     def run(self, us: int = A_SECOND) -> None:
@@ -41,7 +41,7 @@ class World:
 
 def test_a_put_on_its_way_is_carried_out_although_its_node_dies() -> None:
     world = World()
-    world.ask(Put("a", b"x"))
+    world.call(Put("a", b"x"))
     world.machine.incarnation_alive = -1
     world.run()
     assert world.store.content.objects == {"a": b"x"}
@@ -49,7 +49,7 @@ def test_a_put_on_its_way_is_carried_out_although_its_node_dies() -> None:
 
 def test_a_file_whose_node_dies_is_half_written_and_nobody_sees_it() -> None:
     world = World()
-    world.ask(PutFile("a", "large", len(LARGE)))
+    world.call(PutFile("a", "large", len(LARGE)))
     while not world.store.uploads[0].content:
         world.agenda.step(A_SECOND)
     world.machine.incarnation_alive, world.machine.incarnation = 1, 1
@@ -57,10 +57,10 @@ def test_a_file_whose_node_dies_is_half_written_and_nobody_sees_it() -> None:
     assert world.heard == []
     assert world.store.half_written == ["a"]
     assert 0 < len(world.store.uploads[0].content) < len(LARGE)
-    world.ask(ListObjects(""))
+    world.call(ListObjects(""))
     world.run()
     assert world.heard == [(1, StoreDone(1, ()))]
-    world.ask(PutFile("a", "large", 3))
+    world.call(PutFile("a", "large", 3))
     world.run()
     assert world.store.content.objects == {"a": LARGE[:3]}
     assert world.store.half_written == ["a"]
@@ -68,7 +68,7 @@ def test_a_file_whose_node_dies_is_half_written_and_nobody_sees_it() -> None:
 
 def test_a_stopped_node_sends_no_part_and_goes_on_when_it_wakes() -> None:
     world = World()
-    world.ask(PutFile("a", "large", len(LARGE)))
+    world.call(PutFile("a", "large", len(LARGE)))
     world.machine.paused, world.machine.paused_until_us = True, 2 * A_SECOND
     world.run(2 * A_SECOND - 1)
     assert not world.store.uploads[0].content
@@ -81,7 +81,7 @@ def test_a_stopped_node_sends_no_part_and_goes_on_when_it_wakes() -> None:
 @pytest.mark.parametrize("left", [0, PART_BYTES + 1])
 def test_a_file_that_shrinks_while_it_is_sent_is_not_put(left: int) -> None:
     world = World()
-    world.ask(PutFile("a", "large", len(LARGE)))
+    world.call(PutFile("a", "large", len(LARGE)))
     while not world.store.uploads[0].content:
         world.agenda.step(A_SECOND)
     world.machine.disk.truncate("large", left)

@@ -23,22 +23,22 @@ from reference_broker.wire.tags import Tag
 
 KEY, VERSION, DRAFT = 59, 1, 1000
 HELD, BYTES = OffsetAndEpoch(40, 2), b"0123456789"
-ASKED = SnapshotRequest("c", 3, "__cluster_metadata", 0, 5, HELD, 4, 3)
+REQUEST = SnapshotRequest("c", 3, "__cluster_metadata", 0, 5, HELD, 4, 3)
 GOOD = Piece(ErrorCode.none, 0, 5, HELD, 10, 4, b"456")
 
 
-def story(asked: SnapshotRequest, piece: Piece, *, leads: bool = True, version: int = VERSION) -> str:
+def story(wanted: SnapshotRequest, piece: Piece, *, leads: bool = True, version: int = VERSION) -> str:
     """What the check says of one answer, from the first words that are not about the request."""
     store = SimpleNamespace(ids=(HELD,), size=lambda _: len(BYTES), read=lambda _, at, size: BYTES[at : at + size])
     quorum = SimpleNamespace(epoch=5, is_leader=leads)
     node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, replica=SimpleNamespace(store=store, quorum=quorum)))
     body = request_for(
-        asked.cluster_id, asked.replica_id, asked.leader_epoch, asked.id, asked.position, asked.max_bytes
+        wanted.cluster_id, wanted.replica_id, wanted.leader_epoch, wanted.id, wanted.position, wanted.max_bytes
     )
-    topics = (replace(body.topics[0], name=TopicName(asked.topic)),)
+    topics = (replace(body.topics[0], name=TopicName(wanted.topic)),)
     tag = Tag(KEY, version, "node-3")
     request = Request(1, 1, KEY, version, "node-3", replace(body, topics=topics), tag)
-    answered = [(replace(asked, partition=0), piece)]
+    answered = [(replace(wanted, partition=0), piece)]
     answer = draft_response_of(answered) if version == DRAFT else response_of(answered, None)
     check = SnapshotAnswers(check_context())
     check.acted(0, node, request, [Reply(1, 1, KEY, version, answer, tag)])
@@ -46,44 +46,44 @@ def story(asked: SnapshotRequest, piece: Piece, *, leads: bool = True, version: 
 
 
 @pytest.mark.clause("S-1", "S-2", "S-3", "S-4")
-def test_bytes_must_be_those_that_were_asked_for() -> None:
-    assert story(ASKED, GOOD) == ""
-    assert story(ASKED, replace(GOOD, data=b"45x")) == "3 bytes from 4 on that are not those of the snapshot"
+def test_bytes_must_be_those_of_the_request() -> None:
+    assert story(REQUEST, GOOD) == ""
+    assert story(REQUEST, replace(GOOD, data=b"45x")) == "3 bytes from 4 on that are not those of the snapshot"
     assert (
-        story(ASKED, replace(GOOD, position=3, data=b"345")) == "3 bytes from 3 on that are not those of the snapshot"
+        story(REQUEST, replace(GOOD, position=3, data=b"345")) == "3 bytes from 3 on that are not those of the snapshot"
     )
-    assert story(ASKED, replace(GOOD, data=b"4567")) == "4 bytes, more than 3"
-    assert story(ASKED, replace(GOOD, size=7)) == "that it has 7 bytes, and it has 10"
+    assert story(REQUEST, replace(GOOD, data=b"4567")) == "4 bytes, more than 3"
+    assert story(REQUEST, replace(GOOD, size=7)) == "that it has 7 bytes, and it has 10"
 
 
 @pytest.mark.clause("S-4", "S-17")
 def test_the_draft_must_say_whether_more_remains() -> None:
-    assert story(ASKED, GOOD, version=DRAFT) == ""
-    assert story(ASKED, replace(GOOD, is_last=True), version=DRAFT) == "not that more remains after 7"
-    assert story(replace(ASKED, position=10), replace(GOOD, position=10, data=b"", is_last=True), version=DRAFT) == ""
+    assert story(REQUEST, GOOD, version=DRAFT) == ""
+    assert story(REQUEST, replace(GOOD, is_last=True), version=DRAFT) == "not that more remains after 7"
+    assert story(replace(REQUEST, position=10), replace(GOOD, position=10, data=b"", is_last=True), version=DRAFT) == ""
 
 
 @pytest.mark.clause("S-5", "S-6", "S-7", "S-13")
 @pytest.mark.parametrize(
-    ("asked", "leads", "must"),
+    ("wanted", "leads", "must"),
     [
-        (replace(ASKED, id=OffsetAndEpoch(41, 2)), True, ErrorCode.snapshot_not_found),
-        (replace(ASKED, position=-1), True, ErrorCode.position_out_of_range),
-        (replace(ASKED, position=10), True, ErrorCode.position_out_of_range),
-        (ASKED, False, ErrorCode.not_leader_or_follower),
-        (replace(ASKED, topic="other"), True, ErrorCode.unknown_topic_or_partition),
-        (replace(ASKED, leader_epoch=4), True, ErrorCode.fenced_leader_epoch),
-        (replace(ASKED, leader_epoch=6), True, ErrorCode.unknown_leader_epoch),
+        (replace(REQUEST, id=OffsetAndEpoch(41, 2)), True, ErrorCode.snapshot_not_found),
+        (replace(REQUEST, position=-1), True, ErrorCode.position_out_of_range),
+        (replace(REQUEST, position=10), True, ErrorCode.position_out_of_range),
+        (REQUEST, False, ErrorCode.not_leader_or_follower),
+        (replace(REQUEST, topic="other"), True, ErrorCode.unknown_topic_or_partition),
+        (replace(REQUEST, leader_epoch=4), True, ErrorCode.fenced_leader_epoch),
+        (replace(REQUEST, leader_epoch=6), True, ErrorCode.unknown_leader_epoch),
     ],
 )
-def test_each_request_that_is_no_good_has_its_error(asked: SnapshotRequest, leads: bool, must: ErrorCode) -> None:
-    assert story(asked, Piece(must), leads=leads) == ""
-    assert story(asked, GOOD, leads=leads) == f"error 0, not {int(must)}"
+def test_each_request_that_is_no_good_has_its_error(wanted: SnapshotRequest, leads: bool, must: ErrorCode) -> None:
+    assert story(wanted, Piece(must), leads=leads) == ""
+    assert story(wanted, GOOD, leads=leads) == f"error 0, not {int(must)}"
     other = ErrorCode.fenced_leader_epoch if must is not ErrorCode.fenced_leader_epoch else ErrorCode.snapshot_not_found
-    assert story(asked, Piece(other), leads=leads) == f"error {int(other)}, not {int(must)}"
+    assert story(wanted, Piece(other), leads=leads) == f"error {int(other)}, not {int(must)}"
 
 
 @pytest.mark.clause("S-9")
 def test_damaged_bytes_are_not_served() -> None:
-    assert story(ASKED, Piece(ErrorCode.kafka_storage_error)) == ""
-    assert story(ASKED, Piece(ErrorCode.snapshot_not_found)) == "error 98, not 0"
+    assert story(REQUEST, Piece(ErrorCode.kafka_storage_error)) == ""
+    assert story(REQUEST, Piece(ErrorCode.snapshot_not_found)) == "error 98, not 0"

@@ -1,4 +1,4 @@
-"""The check of the snapshots' metrics finds each that tells of other snapshots than there are."""
+"""The check of the snapshots' metrics finds each that reports other snapshots than there are."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -41,7 +41,7 @@ class Watched:
         self.check.node(at_us, 0, self.process, TimerFired(1), False)
         return [each.story for each in self.check.violations[before:]]
 
-    def tells(self, size: int, *made_ms: int, loaded: int = 0) -> None:
+    def reports(self, size: int, *made_ms: int, loaded: int = 0) -> None:
         self.metrics.gauge(*NAMES, "SnapshotSizeBytes").value = size
         for each in made_ms:
             self.metrics.histogram(*NAMES, "GenSnapshotLatencyMs").record(each)
@@ -58,7 +58,7 @@ def test_a_snapshot_that_was_made_must_show() -> None:
         "SnapshotSizeBytes is 0, and the newest snapshot has 300 bytes",
         "GenSnapshotLatencyMs has 0 entries of 0 ms; the node made 1 in 4 ms",
     ]
-    node.tells(300, 4)
+    node.reports(300, 4)
     assert node.sees(10 * MS) == []
 
 
@@ -67,17 +67,17 @@ def test_a_snapshot_that_was_downloaded_shows_before_it_is_loaded() -> None:
     node = Watched()
     node.held.append((3, 1))
     assert node.sees(1) == ["SnapshotSizeBytes is 0, and the newest snapshot has 300 bytes"]
-    node.tells(300)
+    node.reports(300)
     assert node.sees(2) == []
     assert node.sees(3, [(LOADED, 3)]) == ["LoadSnapshotLatencyMs has 0 entries, and the node loaded 1"]
-    node.tells(300, loaded=1)
+    node.reports(300, loaded=1)
     assert node.sees(4) == []
 
 
 @pytest.mark.clause("S-14")
 def test_nobody_knows_when_the_successor_of_a_damaged_one_is_there() -> None:
     node = Watched()
-    node.tells(0, 7)
+    node.reports(0, 7)
     assert node.sees(1) == ["GenSnapshotLatencyMs has 1 entries of 7 ms; the node made 0 in 0 ms"]
     assert node.sees(2, [(DAMAGED, 3)]) == []
 
@@ -86,7 +86,7 @@ def test_nobody_knows_when_the_successor_of_a_damaged_one_is_there() -> None:
 def test_what_a_live_node_loaded_before_it_was_seen_counts_as_it_says() -> None:
     node = Watched()
     node.check = SnapshotMetricsExact(check_context())
-    node.tells(0, loaded=2)
+    node.reports(0, loaded=2)
     assert node.sees(1) == []
     assert node.sees(2, [(LOADED, 3)]) == ["LoadSnapshotLatencyMs has 2 entries, and the node loaded 3"]
 
@@ -94,10 +94,10 @@ def test_what_a_live_node_loaded_before_it_was_seen_counts_as_it_says() -> None:
 @pytest.mark.clause("S-14")
 def test_a_process_that_begins_to_end_keeps_what_it_measured() -> None:
     node = Watched()
-    node.tells(0, loaded=1)
+    node.reports(0, loaded=1)
     node.sees(5 * MS, [(STARTED, 3), (LOADED, 2)])
     node.held.append((3, 1))
-    node.tells(300, 4)
+    node.reports(300, 4)
     assert node.sees(9 * MS) == []
     node.check.acted(9 * MS, node.process, None, ())
     assert node.sees(9 * MS) == []

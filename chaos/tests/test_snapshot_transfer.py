@@ -58,7 +58,7 @@ DAMAGED: Step = ("download_discarded", {"why": "00000000000000000070-0000000003.
         ([start(200)], ["holds nothing"]),
         ([start(), *chunks(0, 100), start(300)], ["from byte 300", "holds 200"]),
         ([start(), *chunks(0, 100, 100)], ["holds 200", "took those at 100"]),
-        (chunks(0), ["did not ask for"]),
+        (chunks(0), ["did not request"]),
         ([start(), *chunks(*range(0, 3000, 100), size=-1)], []),
         (growing(7), []),
         (growing(8), ["fetched 3100 bytes until it has", "at most 3000"]),

@@ -38,7 +38,7 @@ BAD_KEYS = ["", "/a", "a/", "a//b", "a/../b", ".", "..", "../b", "a/.", "a#1", "
 
 @dataclass
 class Played:
-    """A store, and the disk of the node that asks it."""
+    """A store, and the disk of the node that calls it."""
 
     carry_out: CarryOut
     disk: Disk
@@ -136,7 +136,7 @@ def test_a_put_if_absent_never_replaces_and_a_deleted_key_is_absent(store: Playe
     assert store.content(KEY) == b"third"
 
 
-def test_a_file_is_put_up_to_the_size_that_is_asked_for(store: Played) -> None:
+def test_a_file_is_put_up_to_the_requested_size(store: Played) -> None:
     content = bytes(range(251)) * 100
     store.disk.append("topic-0/a.log", [content])
     assert store.carry_out(PutFile(KEY, "topic-0/a.log", len(content) - 7)) is None

@@ -30,12 +30,12 @@ OPERATIONS: dict[str, tuple[StoreOperation, ...]] = {
 }
 
 
-def asked(struck: Interceptor, operation: StoreOperation, token: int = 7) -> list[Effect]:
-    return list(struck.after(NOW, ANY_EVENT, [StoreCall(token, operation)]))
+def effects_of(subject: Interceptor, operation: StoreOperation, token: int = 7) -> list[Effect]:
+    return list(subject.after(NOW, ANY_EVENT, [StoreCall(token, operation)]))
 
 
 def given(log: Log) -> list[tuple[Event, int]]:
-    later: Any = [(each[1], each[2]) for each in log.asked if each[0] == "deliver_later"]
+    later: Any = [(each[1], each[2]) for each in log.calls if each[0] == "deliver_later"]
     return list(later)
 
 
@@ -44,73 +44,73 @@ def test_a_rule_hits_its_operation_and_its_keys_only(name: str) -> None:
     for other, operations in OPERATIONS.items():
         for operation in operations:
             log = Log()
-            struck = interceptor(log, rule("store_refused", on="store", match=Match(operation=name, path="*.index")))
-            assert asked(struck, operation) == ([] if other == name else [StoreCall(7, operation)])
+            subject = interceptor(log, rule("store_refused", on="store", match=Match(operation=name, path="*.index")))
+            assert effects_of(subject, operation) == ([] if other == name else [StoreCall(7, operation)])
             assert [row.detail.split()[0] for row in log.rows] == ([name] if other == name else [])
-            assert asked(struck, operation) == [StoreCall(7, operation)], "it strikes once"
+            assert effects_of(subject, operation) == [StoreCall(7, operation)], "it fires once"
     log = Log()
-    struck = interceptor(log, rule("store_refused", on="store", match=Match(path="*.log")))
-    assert len(asked(struck, Get("a.index", 0, 1))) == 1
-    assert not asked(struck, Get("a.log", 0, 1))
+    subject = interceptor(log, rule("store_refused", on="store", match=Match(path="*.log")))
+    assert len(effects_of(subject, Get("a.index", 0, 1))) == 1
+    assert not effects_of(subject, Get("a.log", 0, 1))
 
 
 @pytest.mark.parametrize("failure", ["unavailable", "refused"])
 def test_a_refused_call_never_reaches_the_store_and_fails_later(failure: str) -> None:
     log = Log()
-    struck = interceptor(log, rule("store_refused", on="store", failure=failure, delay_ms=Range(5, 5)))
-    assert not asked(struck, Put("a", b"x"))
+    subject = interceptor(log, rule("store_refused", on="store", failure=failure, delay_ms=Range(5, 5)))
+    assert not effects_of(subject, Put("a", b"x"))
     ((event, delay_us),) = given(log)
     assert isinstance(event, StoreFailed)
     assert (event.token, event.failure.kind, delay_us) == (7, FailureKind(failure), 5000)
-    assert list(struck.before(NOW, event)) == [event]
+    assert list(subject.before(NOW, event)) == [event]
     assert [row.detail for row in log.rows] == ["put a"]
 
 
-def test_a_slow_answer_comes_once_and_is_not_struck_again() -> None:
+def test_a_slow_response_comes_once_and_is_not_hit_again() -> None:
     log = Log()
-    struck = interceptor(log, rule("store_slowed", on="store_answer", delay_ms=Range(9, 9), times=0, every=1))
-    asked(struck, Get("a", 0, 1))
+    subject = interceptor(log, rule("store_slowed", on="store_answer", delay_ms=Range(9, 9), times=0, every=1))
+    effects_of(subject, Get("a", 0, 1))
     answer = StoreDone(7, b"x")
-    assert not struck.before(NOW, answer)
+    assert not subject.before(NOW, answer)
     assert given(log) == [(answer, 9000)]
-    assert list(struck.before(NOW, answer)) == [answer]
+    assert list(subject.before(NOW, answer)) == [answer]
     assert len(log.rows) == 1
 
 
 def test_the_answer_of_what_succeeded_is_lost_and_a_failure_is_left_alone() -> None:
     log = Log()
-    struck = interceptor(log, rule("store_answer_lost", on="store_answer"))
-    asked(struck, Put("a", b"x"), 7)
-    asked(struck, Put("b", b"x"), 8)
+    subject = interceptor(log, rule("store_answer_lost", on="store_answer"))
+    effects_of(subject, Put("a", b"x"), 7)
+    effects_of(subject, Put("b", b"x"), 8)
     failed = StoreFailed(7, StoreFailure(FailureKind.REFUSED, "no"))
-    assert list(struck.before(NOW, failed)) == [failed]
+    assert list(subject.before(NOW, failed)) == [failed]
     assert not log.rows
-    assert not struck.before(NOW, StoreDone(8, None))
+    assert not subject.before(NOW, StoreDone(8, None))
     ((event, _),) = given(log)
     assert isinstance(event, StoreFailed)
     assert (event.token, event.failure.kind) == (8, FailureKind.UNAVAILABLE)
-    assert list(struck.before(NOW, event)) == [event]
+    assert list(subject.before(NOW, event)) == [event]
 
 
 def test_a_late_list_lacks_what_was_just_put_and_nothing_else() -> None:
     log = Log()
-    struck = interceptor(log, rule("store_listed_late", on="store_answer", delay_ms=Range(100, 100), times=0, every=1))
+    subject = interceptor(log, rule("store_listed_late", on="store_answer", delay_ms=Range(100, 100), times=0, every=1))
     for token, key, mono_us in ((1, "old", 0), (2, "new", 90_000), (3, "lost", 95_000)):
-        struck.after(Now(mono_us, 0), ANY_EVENT, [StoreCall(token, Put(key, b"x"))])
+        subject.after(Now(mono_us, 0), ANY_EVENT, [StoreCall(token, Put(key, b"x"))])
         done: Event = StoreDone(token, None)
         if key == "lost":
             done = StoreFailed(token, StoreFailure(FailureKind.UNAVAILABLE, "?"))
-        assert list(struck.before(Now(mono_us, 0), done)) == [done]
+        assert list(subject.before(Now(mono_us, 0), done)) == [done]
     found = tuple(StoredObject(key, 1) for key in ("foreign", "lost", "new", "old"))
-    seen = [list_at(struck, mono_us, found) for mono_us in (150_000, 190_000)]
+    seen = [list_at(subject, mono_us, found) for mono_us in (150_000, 190_000)]
     assert seen == [["foreign", "lost", "old"], ["foreign", "lost", "new", "old"]]
-    assert len(log.rows) == 1, "a list that lacks nothing is no strike"
+    assert len(log.rows) == 1, "a list that lacks nothing is no fault"
 
 
-def list_at(struck: Interceptor, mono_us: int, found: tuple[StoredObject, ...]) -> list[str]:
+def list_at(subject: Interceptor, mono_us: int, found: tuple[StoredObject, ...]) -> list[str]:
     now = Now(mono_us, 0)
-    struck.after(now, ANY_EVENT, [StoreCall(9, ListObjects(""))])
-    (event,) = struck.before(now, StoreDone(9, found))
+    subject.after(now, ANY_EVENT, [StoreCall(9, ListObjects(""))])
+    (event,) = subject.before(now, StoreDone(9, found))
     assert isinstance(event, StoreDone)
     assert isinstance(event.answer, tuple)
     return [each.key for each in event.answer]
@@ -119,9 +119,9 @@ def list_at(struck: Interceptor, mono_us: int, found: tuple[StoredObject, ...]) 
 def test_a_node_dies_before_its_call_or_before_it_hears_the_answer() -> None:
     log = Log()
     with pytest.raises(Ended):
-        asked(interceptor(log, rule("node_killed", on="store", match=Match(operation="put"))), Put("a", b"x"))
-    struck = interceptor(log, rule("node_killed", on="store_answer", match=Match(path="b*")))
-    assert len(asked(struck, Put("b.log", b"x"))) == 1
+        effects_of(interceptor(log, rule("node_killed", on="store", match=Match(operation="put"))), Put("a", b"x"))
+    subject = interceptor(log, rule("node_killed", on="store_answer", match=Match(path="b*")))
+    assert len(effects_of(subject, Put("b.log", b"x"))) == 1
     with pytest.raises(Ended):
-        struck.before(NOW, StoreDone(7, None))
+        subject.before(NOW, StoreDone(7, None))
     assert [row.detail for row in log.rows] == ["put a", "put b.log"]

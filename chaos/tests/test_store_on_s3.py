@@ -37,7 +37,7 @@ def server(s3_server: S3Server) -> Iterator[S3Server]:
     s3_server.toxiproxy.client.reset()
 
 
-def asked(bucket: Bucket, operation: StoreOperation, disk: Path = Path("nowhere")) -> StoreAnswer | StoreFailure:
+def call(bucket: Bucket, operation: StoreOperation, disk: Path = Path("nowhere")) -> StoreAnswer | StoreFailure:
     return Objects(bucket, disk).carry_out(operation, lambda: None)
 
 
@@ -49,7 +49,7 @@ def kind(answer: StoreAnswer | StoreFailure) -> FailureKind | None:
 def test_a_server_that_refuses_connections_is_unavailable(server: S3Server, operation: StoreOperation) -> None:
     server.proxy.disable()
     began = time.monotonic()
-    assert kind(asked(server.bucket(limit_s=3.0), operation)) is FailureKind.UNAVAILABLE
+    assert kind(call(server.bucket(limit_s=3.0), operation)) is FailureKind.UNAVAILABLE
     assert time.monotonic() - began < 10
 
 
@@ -57,7 +57,7 @@ def test_a_server_that_refuses_connections_is_unavailable(server: S3Server, oper
 def test_a_server_that_is_silent_is_unavailable_within_the_limit(server: S3Server, operation: StoreOperation) -> None:
     server.proxy.add_toxic("silence", "timeout", "downstream", {"timeout": 0})
     began = time.monotonic()
-    assert kind(asked(server.bucket(limit_s=1.0), operation)) is FailureKind.UNAVAILABLE
+    assert kind(call(server.bucket(limit_s=1.0), operation)) is FailureKind.UNAVAILABLE
     assert time.monotonic() - began < 6
 
 
@@ -66,18 +66,18 @@ def test_an_upload_that_breaks_off_leaves_no_object(server: S3Server, tmp_path: 
     put = PutFile("torn/a", "a.log", 3 * PART_BYTES)
     server.proxy.add_toxic("cut", "limit_data", "upstream", {"bytes": 1_000_000})
     bucket = server.bucket(limit_s=5.0)
-    assert kind(asked(bucket, put, tmp_path)) is FailureKind.UNAVAILABLE
+    assert kind(call(bucket, put, tmp_path)) is FailureKind.UNAVAILABLE
     server.toxiproxy.client.reset()
-    assert asked(bucket, ListObjects("torn"), tmp_path) == ()
-    assert asked(bucket, put, tmp_path) is None
-    assert asked(bucket, ListObjects("torn"), tmp_path) == (("torn/a", 3 * PART_BYTES),)
+    assert call(bucket, ListObjects("torn"), tmp_path) == ()
+    assert call(bucket, put, tmp_path) is None
+    assert call(bucket, ListObjects("torn"), tmp_path) == (("torn/a", 3 * PART_BYTES),)
 
 
 @pytest.mark.parametrize(
     "config", [{"aws_secret_access_key": "wrong"}, {"aws_access_key_id": "nobody"}, {"bucket": "another"}]
 )
 def test_wrong_credentials_and_a_missing_bucket_are_refused(server: S3Server, config: dict[str, str]) -> None:
-    failure = asked(server.bucket(config=config), Put("a", b"x"))
+    failure = call(server.bucket(config=config), Put("a", b"x"))
     assert kind(failure) is FailureKind.REFUSED, failure
     assert isinstance(failure, StoreFailure)
     assert "\n" not in failure.reason
@@ -88,15 +88,15 @@ def test_of_puts_at_a_time_that_want_the_key_absent_one_succeeds(server: S3Serve
     with ThreadPoolExecutor(8) as threads:
         for race in range(10):
             puts = [Put(f"{race}", str(number).encode(), if_absent=True) for number in range(8)]
-            answers = list(threads.map(lambda put: asked(bucket, put), puts))
+            answers = list(threads.map(lambda put: call(bucket, put), puts))
             (winner,) = [number for number, answer in enumerate(answers) if answer is None]
             assert {kind(answer) for answer in answers} == {None, FailureKind.EXISTS}
-            assert asked(bucket, Get(f"{race}", 0, 9)) == str(winner).encode()
+            assert call(bucket, Get(f"{race}", 0, 9)) == str(winner).encode()
 
 
 def test_a_prefix_is_no_part_of_the_keys_and_keeps_others_out(server: S3Server) -> None:
-    assert asked(server.bucket(prefix="one/two"), Put("same/x", b"1")) is None
-    assert asked(server.bucket(prefix="one/three"), Put("same/x", b"22")) is None
-    assert asked(server.bucket(prefix="one/two"), ListObjects("")) == (("same/x", 1),)
-    assert asked(server.bucket(prefix="one/three"), ListObjects("same")) == (("same/x", 2),)
-    assert BUCKET not in str(asked(server.bucket(prefix="one"), ListObjects("two")))
+    assert call(server.bucket(prefix="one/two"), Put("same/x", b"1")) is None
+    assert call(server.bucket(prefix="one/three"), Put("same/x", b"22")) is None
+    assert call(server.bucket(prefix="one/two"), ListObjects("")) == (("same/x", 1),)
+    assert call(server.bucket(prefix="one/three"), ListObjects("same")) == (("same/x", 2),)
+    assert BUCKET not in str(call(server.bucket(prefix="one"), ListObjects("two")))

@@ -95,7 +95,7 @@ def test_every_scenario_can_be_written_and_read_back(name: str, tmp_path: Path) 
 
 @pytest.mark.simulated
 @pytest.mark.clause("S-10", "T-7", "T-8")
-def test_swarms_break_nothing_and_tell_what_they_struck() -> None:
+def test_swarms_break_nothing_and_report_what_they_hit() -> None:
     found = search(swarming(), range(1, 9), processes=1)
     assert found.outcome is Outcome.PASSED, report(found)
     coverage = coverage_of(found.verdicts)

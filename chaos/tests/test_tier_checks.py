@@ -89,7 +89,7 @@ class Tiered:
         return SimpleNamespace(broker=broker, logs=lambda: [log])
 
     def copied(self, check: Check, copy: int, base: int, end: int) -> list[str]:
-        told: Sequence[tuple[str, int | str]] = (
+        fields: Sequence[tuple[str, int | str]] = (
             ("partition", "hot-0"),
             ("base_offset", base),
             ("next_offset", end),
@@ -97,7 +97,7 @@ class Tiered:
             ("began_ms", self.ms),
         )
         before = len(check.violations)
-        check.acted(0, self.node, None, [Note("segment_copied", tuple(told))])
+        check.acted(0, self.node, None, [Note("segment_copied", tuple(fields))])
         return [each.story for each in check.violations[before:]]
 
 
@@ -340,7 +340,7 @@ def test_an_older_upload_may_not_be_listed_once_a_newer_one_is_known() -> None:
 
 def test_what_was_listed_before_may_be_heard_of_late_and_again() -> None:
     listing = Listing()
-    assert not listing.knows((1, 4), others=((2, 5, STARTED), (3, 4, FINISHED))), "both may be told by one event"
+    assert not listing.knows((1, 4), others=((2, 5, STARTED), (3, 4, FINISHED))), "one event may report both"
     assert not listing.knows((1, 4), (3, 4)), "a node that starts reads it again"
     assert not listing.knows((1, 4), (3, 4), (2, 5), (4, 5))
 

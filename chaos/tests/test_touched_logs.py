@@ -1,4 +1,4 @@
-"""A look costs what an event touched: logs note their changes, and only while somebody asks for it."""
+"""A look costs what an event touched: logs note their changes, and only while a reader needs them."""
 
 from typing import Any
 

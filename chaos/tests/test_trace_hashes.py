@@ -5,7 +5,7 @@ from dataclasses import replace
 from chaos.search.trace_hashes import differences, played, plays_of
 
 
-def test_a_seed_has_the_same_trace_hash_twice_and_a_change_is_told() -> None:
+def test_a_seed_has_the_same_trace_hash_twice_and_a_change_is_reported() -> None:
     plays = plays_of(["1"], [3], with_mutants=False)
     before = list(played(plays[:1], processes=1))
     assert differences(before, list(played(plays[:1], processes=1))) == []

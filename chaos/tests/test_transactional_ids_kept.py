@@ -22,7 +22,7 @@ pytestmark = pytest.mark.clause("X-7", "X-10")
 
 
 class Talk:
-    """One node that coordinates, and whoever asks it."""
+    """One node that coordinates, and its clients."""
 
     def __init__(self) -> None:
         self.check = TransactionalIdsKept(check_context())
@@ -45,7 +45,7 @@ class Talk:
     def wait(self, time_ms: int) -> None:
         self.now_ms += time_ms
 
-    def asks(self, api_key: int, body: Any, answer: Any = None) -> None:
+    def handle(self, api_key: int, body: Any, answer: Any = None) -> None:
         node: Any = SimpleNamespace(broker=self.broker)
         self.broker.now.wall_ms = self.now_ms + self.wall_ahead_ms
         request = Request(1, 1, api_key, 5, "tx", body, Tag(1, 5, "tx", 0, -1))
@@ -54,13 +54,13 @@ class Talk:
 
     def take(self, producer_id: int, timeout_ms: int = TIMEOUT_MS, error: int = 0) -> None:
         body = SimpleNamespace(transactional_id="id", transaction_timeout=timedelta(milliseconds=timeout_ms))
-        self.asks(INIT, body, SimpleNamespace(error_code=error, producer_id=producer_id, producer_epoch=0))
+        self.handle(INIT, body, SimpleNamespace(error_code=error, producer_id=producer_id, producer_epoch=0))
 
     def end(self) -> None:
-        self.asks(END, SimpleNamespace(transactional_id="id"), SimpleNamespace(error_code=0))
+        self.handle(END, SimpleNamespace(transactional_id="id"), SimpleNamespace(error_code=0))
 
     def add(self) -> None:
-        self.asks(ADD, SimpleNamespace(transactions=[SimpleNamespace(transactional_id="id")]))
+        self.handle(ADD, SimpleNamespace(transactions=[SimpleNamespace(transactional_id="id")]))
 
     @property
     def stories(self) -> list[str]:
@@ -100,12 +100,12 @@ def test_an_id_is_forgotten_in_time_and_not_before(talk: Talk, idle_ms: int, pro
 
 
 @pytest.mark.parametrize(
-    "asks", [Talk.add, partial(Talk.take, producer_id=-1, error=CONCURRENT_TRANSACTIONS), Talk.end]
+    "handle", [Talk.add, partial(Talk.take, producer_id=-1, error=CONCURRENT_TRANSACTIONS), Talk.end]
 )
-def test_who_asks_is_not_idle(talk: Talk, asks: Callable[[Talk], None]) -> None:
+def test_who_asks_is_not_idle(talk: Talk, handle: Callable[[Talk], None]) -> None:
     talk.take(7)
     talk.wait(LATEST_MS)
-    asks(talk)
+    handle(talk)
     talk.wait(LATEST_MS)
     talk.take(7)
     assert talk.stories == []

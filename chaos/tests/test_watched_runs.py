@@ -16,7 +16,7 @@ from crucible_kafka import live_run
 @pytest.mark.live
 @pytest.mark.timeout(120)
 def test_who_watches_a_run_ends_with_it_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is killed while its Java starts, and again when Java stands."""
+    """It is killed while its Java starts, and again once Java runs."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
     for seconds in (0.5, 8.0):

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from reference_broker.core.node import Node
 
 PRODUCE, METADATA = 0, 3
-ASKED = Request(1, 7, PRODUCE, 9, "p", None, Tag(PRODUCE, 9, "p"))
-ANSWERED = Reply(1, 7, PRODUCE, 9, None, Tag(PRODUCE, 9, "p"))
-ASKS = Send(2, Channel.CONTROLLER, 1, METADATA, 12, None, Tag(METADATA, 12, "node-1", role="peer"), 1000, "node-1")
+REQUEST = Request(1, 7, PRODUCE, 9, "p", None, Tag(PRODUCE, 9, "p"))
+REPLY = Reply(1, 7, PRODUCE, 9, None, Tag(PRODUCE, 9, "p"))
+SEND = Send(2, Channel.CONTROLLER, 1, METADATA, 12, None, Tag(METADATA, 12, "node-1", role="peer"), 1000, "node-1")
 
 
 class Acting(Check):
@@ -34,18 +34,18 @@ class Acting(Check):
 @pytest.mark.parametrize(
     ("kind", "event", "effects", "touches"),
     [
-        (PRODUCE, ASKED, [], True),
-        (METADATA, ASKED, [], False),
-        (PRODUCE, Closed(1), [ANSWERED], True),
-        (METADATA, Closed(1), [ANSWERED], False),
+        (PRODUCE, REQUEST, [], True),
+        (METADATA, REQUEST, [], False),
+        (PRODUCE, Closed(1), [REPLY], True),
+        (METADATA, Closed(1), [REPLY], False),
         (Closed, Closed(1), [], True),
         (NoneType, None, [], True),
         ("ready", None, [Note("ready", ())], True),
         ("ready", None, [Note("stopped", ())], False),
         (Note, None, [Note("ready", ())], False),
-        ((Send, METADATA), None, [ASKS], True),
-        ((Send, PRODUCE), None, [ASKS], False),
-        (METADATA, None, [ASKS], False),
+        ((Send, METADATA), None, [SEND], True),
+        ((Send, PRODUCE), None, [SEND], False),
+        (METADATA, None, [SEND], False),
     ],
 )
 def test_what_an_event_touches(kind: Kind, event: Event | None, effects: list[Effect], touches: bool) -> None:

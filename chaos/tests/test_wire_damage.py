@@ -1,4 +1,4 @@
-"""One bit of a frame is turned over: where it strikes, and what the receiver makes of the bytes."""
+"""One bit of a frame is flipped: where, and what the receiver makes of the bytes."""
 
 from random import Random
 
@@ -35,8 +35,8 @@ def fetched(correlation: int = 5) -> Reply:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_damage_inside_a_checksum_is_seen_by_the_checksum(seed: int) -> None:
-    struck = damaged(request_frame(produce()), PRODUCE, "checksummed", Random(seed))
-    (request,) = RequestStream().arrived(1, struck.frame)
+    hit = damaged(request_frame(produce()), PRODUCE, "checksummed", Random(seed))
+    (request,) = RequestStream().arrived(1, hit.frame)
     assert isinstance(request.body, ProduceRequest)
     with pytest.raises(InvalidRecords) as seen:
         validate(request.body.topics[0].partitions[0].records or b"")
@@ -45,10 +45,10 @@ def test_damage_inside_a_checksum_is_seen_by_the_checksum(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_a_damaged_length_is_never_read_as_a_good_request(seed: int) -> None:
-    struck = damaged(request_frame(produce()), PRODUCE, "length", Random(seed))
-    assert struck.position < 4 or struck.frame[:4] == request_frame(produce())[:4]
+    hit = damaged(request_frame(produce()), PRODUCE, "length", Random(seed))
+    assert hit.position < 4 or hit.frame[:4] == request_frame(produce())[:4]
     try:
-        for request in RequestStream().arrived(1, struck.frame):
+        for request in RequestStream().arrived(1, hit.frame):
             assert isinstance(request.body, ProduceRequest)
             with pytest.raises(InvalidRecords):
                 validate(request.body.topics[0].partitions[0].records or b"")
@@ -58,11 +58,11 @@ def test_a_damaged_length_is_never_read_as_a_good_request(seed: int) -> None:
 
 def test_damage_is_one_bit_and_its_evidence_says_which_byte() -> None:
     whole = request_frame(produce())
-    struck = damaged(whole, PRODUCE, "anywhere", Random(3))
-    (differs,) = [at for at, (old, new) in enumerate(zip(whole, struck.frame, strict=True)) if old != new]
-    assert differs == struck.position
-    assert (struck.old ^ struck.new).bit_count() == 1
-    assert struck.detail == f"byte {differs} of {len(whole)}: {struck.old:#04x} became {struck.new:#04x}"
+    hit = damaged(whole, PRODUCE, "anywhere", Random(3))
+    (differs,) = [at for at, (old, new) in enumerate(zip(whole, hit.frame, strict=True)) if old != new]
+    assert differs == hit.position
+    assert (hit.old ^ hit.new).bit_count() == 1
+    assert hit.detail == f"byte {differs} of {len(whole)}: {hit.old:#04x} became {hit.new:#04x}"
 
 
 def test_a_frame_without_records_has_no_checksummed_part() -> None:
@@ -95,9 +95,9 @@ def test_a_request_whose_length_grew_waits_for_more_bytes_and_then_the_connectio
         watch = damaging("length", log, seed=seed)
         if watch.before(NOW, produce()) == () or "not whole" not in log.rows[0].detail:
             continue
-        assert [each[0] for each in log.asked] == ["reply_later", "report"]
+        assert [each[0] for each in log.calls] == ["reply_later", "report"]
         for number in range(6, 600):
-            if list(watch.before(NOW, produce(number))) or ("discard", 1) in log.asked:
+            if list(watch.before(NOW, produce(number))) or ("discard", 1) in log.calls:
                 break
         watch.before(NOW, Closed(1))
         return
@@ -108,7 +108,7 @@ def test_a_node_sends_the_damaged_bytes_of_its_answer() -> None:
     log = Log()
     watch = damaging("checksummed", log, on="reply")
     assert list(watch.after(NOW, produce(), [fetched()])) == []
-    (_, reply, frame) = log.asked[-1]
+    (_, reply, frame) = log.calls[-1]
     assert reply == fetched()
     assert isinstance(frame, bytes)
     assert frame != reply_bytes(fetched())
@@ -125,6 +125,6 @@ def test_the_receiver_of_answers_closes_the_connection_after_a_length_that_is_to
 
 def test_the_receiver_of_answers_reads_good_ones_after_damage_that_leaves_the_length() -> None:
     stream = ReplyStream()
-    struck = damaged(reply_bytes(fetched()), fetched().body, "checksummed", Random(1))
-    assert len(list(stream.arrived(fetched(), struck.frame))) == 1
+    hit = damaged(reply_bytes(fetched()), fetched().body, "checksummed", Random(1))
+    assert len(list(stream.arrived(fetched(), hit.frame))) == 1
     assert len(list(stream.arrived(fetched(6), reply_bytes(fetched(6))))) == 1

@@ -162,15 +162,15 @@ def test_a_clause_is_proven_by_a_mutant_that_was_killed_lately(catches: list[Cat
 def test_a_kill_is_stale_after_many_commits_to_its_room(
     commits: str, stale: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[tuple[str, ...]] = []
+    calls: list[tuple[str, ...]] = []
 
     def git(*words: str) -> str:
-        asked.append(words)
+        calls.append(words)
         return commits
 
     monkeypatch.setattr(ledger, "_git", git)
     assert is_stale(replace(KILL, commit="abc", room="reference_broker/log"), TODAY) is stale
-    assert asked == [("rev-list", "--count", "abc..HEAD", "--", "reference_broker/log")]
+    assert calls == [("rev-list", "--count", "abc..HEAD", "--", "reference_broker/log")]
 
 
 def test_only_tests_of_the_broker_and_its_client_are_its_own() -> None:

@@ -44,7 +44,7 @@ def read(change: Callable[[dict[str, Any]], object] = lambda _: None) -> Scenari
     return parse(found, Path("some.toml"))
 
 
-def test_what_is_told_is_read_and_the_rest_has_its_default() -> None:
+def test_what_is_given_is_read_and_the_rest_has_its_default() -> None:
     load = read().load
     assert load.groups[0] == Groups(name="g", count=3, sim_count=2, topics=("hot",))
     assert (load.in_simulator.groups[1].count, load.groups[1].metadata_epoch) == (1, False)
@@ -55,11 +55,11 @@ def test_what_is_told_is_read_and_the_rest_has_its_default() -> None:
 
 
 def heeding(**more: object) -> dict[str, object]:
-    told = {"name": "v", "count": 1, "topics": ["hot"], "protocol": "assigned", "view": True, "metadata_epoch": False}
-    return {**told, "tombstone_horizon": True, **more}
+    fields = {"name": "v", "count": 1, "topics": ["hot"], "protocol": "assigned", "view": True, "metadata_epoch": False}
+    return {**fields, "tombstone_horizon": True, **more}
 
 
-def told_the_horizon(found: dict[str, Any]) -> None:
+def add_horizon(found: dict[str, Any]) -> None:
     found["load"]["groups"] = [heeding()]
     found["cluster"]["config"] = {"crucible.tombstone.horizon.enable": True}
 
@@ -69,19 +69,19 @@ def told_the_horizon(found: dict[str, Any]) -> None:
     [
         (lambda found: found["load"].update(groups=[heeding(view=False)]), "needs a view"),
         (lambda found: found["cluster"].update(config={}), "need crucible.tombstone.horizon.enable = true"),
-        (lambda found: found.update(needs=["signals", "proxy"]), "tombstone horizon is told under a draft"),
+        (lambda found: found.update(needs=["signals", "proxy"]), "tombstone horizon is sent under a draft"),
     ],
 )
 def test_readers_of_the_tombstone_horizon_need_a_cluster_that_tells_it(
     change: Callable[[dict[str, Any]], object], named: str
 ) -> None:
     def changed(found: dict[str, Any]) -> None:
-        told_the_horizon(found)
+        add_horizon(found)
         del found["load"]["mirror"]
         change(found)
 
     def whole(found: dict[str, Any]) -> None:
-        told_the_horizon(found)
+        add_horizon(found)
         del found["load"]["mirror"]
 
     assert read(whole).load.groups[0].tombstone_horizon
@@ -89,7 +89,7 @@ def test_readers_of_the_tombstone_horizon_need_a_cluster_that_tells_it(
         read(changed)
 
 
-def test_a_rolling_bounce_must_strike_each_node() -> None:
+def test_a_rolling_bounce_must_restart_each_node() -> None:
     assert read().expected_faults == ("bounce", "bounce", "bounce", "switch")
 
 

@@ -69,7 +69,7 @@ def test_defaults_and_what_the_simulator_takes_over() -> None:
     assert needed_by(fault) == ("interceptor",)
 
 
-def test_a_rule_that_repeats_has_no_bound_unless_told() -> None:
+def test_a_rule_that_repeats_has_no_bound_unless_given() -> None:
     assert read(SMALL + "every = 2\n").faults[0].times == 0
 
 
@@ -416,7 +416,7 @@ def test_the_boundaries_of_every_sweep_are_visited(scenario: Scenario) -> None:
     assert swept <= seen
 
 
-def test_the_name_that_was_probably_meant_is_told() -> None:
+def test_the_name_that_was_probably_meant_is_reported() -> None:
     with pytest.raises(ScenarioError, match="there is no scenario 'kill-undr-load', did you mean kill-under-load"):
         find("kill-undr-load")
     with pytest.raises(ScenarioError, match="there is no scenario 'zzz'; give a file, or one of: 01"):

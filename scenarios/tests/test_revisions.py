@@ -80,7 +80,7 @@ def test_without_sessions_the_followers_have_none_either() -> None:
     assert [group.revision for group in none.load.fetchers] == ["none"]
 
 
-def test_what_was_asked_for_is_played_whether_the_file_lists_it_or_not() -> None:
+def test_what_was_requested_is_played_whether_the_file_lists_it_or_not() -> None:
     plain = read(FILE.replace('revisions = ["final", "first"]\n', ""))
     assert [each.name for each in each_revision(plain)] == ["both"]
     assert [each.name for each in each_revision(plain, "first")] == ["both@first"]

@@ -265,12 +265,12 @@ def session_ends(at: ProbeContext) -> None:
     session_ms = shortest_session_ms(at)
     member = Member(at, at.group(), session_ms=session_ms)
     member.enter()
-    asked_s = time.monotonic()
+    sent_s = time.monotonic()
     member.sync({member.member_id: b"mine"})
-    heard_s = time.monotonic()
-    while member.described(unseen=True).members and time.monotonic() < heard_s + session_ms / 1000 + LATE_S:
+    responded_s = time.monotonic()
+    while member.described(unseen=True).members and time.monotonic() < responded_s + session_ms / 1000 + LATE_S:
         time.sleep(4 * AGAIN_AFTER_S)
-    lasted_ms = (time.monotonic() - asked_s) * 1000
+    lasted_ms = (time.monotonic() - sent_s) * 1000
     at.expect("number of members", len(member.described().members), 0)
     at.expect("it was there for its whole session", lasted_ms >= session_ms, True)
     at.expect("error code of a heartbeat", member.heartbeat(), ErrorCode.unknown_member_id)
@@ -278,7 +278,7 @@ def session_ends(at: ProbeContext) -> None:
 
 @case("groups/session/kept", PROTOCOL, NEEDS, since="0.9", limit_s=SLOW_S)
 def session_kept(at: ProbeContext) -> None:
-    """Heartbeats keep a member. The others hear of one whose session ends with REBALANCE_IN_PROGRESS."""
+    """Heartbeats keep a member. The others get REBALANCE_IN_PROGRESS when the session of one ends."""
     session_ms = shortest_session_ms(at)
     options = {"session_ms": session_ms}
     leader, follower = pair(at, options, **options)
@@ -446,7 +446,7 @@ def new_timeouts(at: ProbeContext) -> None:
     new = Member(at, old.group_id, instance=INSTANCE, session_ms=session_ms)
     new.joined(new.send_join())
     at.expect("error code of the heartbeat", new.heartbeat(), ErrorCode.none)
-    heard_s = time.monotonic()
-    while new.described(unseen=True).members and time.monotonic() < heard_s + session_ms / 1000 + LATE_S:
+    responded_s = time.monotonic()
+    while new.described(unseen=True).members and time.monotonic() < responded_s + session_ms / 1000 + LATE_S:
         time.sleep(4 * AGAIN_AFTER_S)
     at.expect("number of members", len(new.described().members), 0)

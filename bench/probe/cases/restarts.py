@@ -31,7 +31,7 @@ METADATA, CREATE = int(ApiKey.METADATA), int(ApiKey.CREATE_TOPICS)
 LIMIT_S = 90.0
 """A broker on Java takes several seconds to start, and coordinators load afterwards."""
 RECORDS: dict[int, Versions] = {PRODUCE: since_version(3), FETCH: since_version(4), CREATE: ANY}
-EPOCHS_TOLD: dict[int, Versions] = {
+EPOCHS_OF_LEADERS: dict[int, Versions] = {
     **RECORDS,
     METADATA: since_version(7),
     EPOCHS: since_version(3),
@@ -97,7 +97,7 @@ def records_deleted(at: ProbeContext) -> None:
     at.expect("log end after one more", offset_at(at, topic, LATEST).offset, 5)
 
 
-@case("restarts/epochs/of-leader", "KIP-101, KIP-320", EPOCHS_TOLD, since="2.8", restarts=True, limit_s=LIMIT_S)
+@case("restarts/epochs/of-leader", "KIP-101, KIP-320", EPOCHS_OF_LEADERS, since="2.8", restarts=True, limit_s=LIMIT_S)
 def leader_epochs(at: ProbeContext) -> None:
     """The leader epoch does not go back. OffsetForLeaderEpoch returns for the epoch of before where it ended, and
     ListOffsets the newer epoch for the log's end."""
@@ -120,7 +120,7 @@ def leader_epochs(at: ProbeContext) -> None:
 @case(
     "restarts/epochs/below-start",
     "Apache Kafka's LeaderEpochFileCache",
-    {**EPOCHS_TOLD, DELETE: ANY},
+    {**EPOCHS_OF_LEADERS, DELETE: ANY},
     since="2.8",
     level=SHOULD,
     restarts=True,

@@ -25,7 +25,7 @@ DESCRIBE, LIST = int(ApiKey.DESCRIBE_TRANSACTIONS), int(ApiKey.LIST_TRANSACTIONS
 PRODUCERS, MARK = int(ApiKey.DESCRIBE_PRODUCERS), int(ApiKey.WRITE_TXN_MARKERS)
 DESCRIBED: dict[int, Versions] = {**NEEDS, DESCRIBE: ANY}
 LISTED: dict[int, Versions] = {**NEEDS, LIST: ANY}
-PRODUCERS_TOLD: dict[int, Versions] = {**NEEDS, PRODUCERS: ANY}
+DESCRIBES_PRODUCERS: dict[int, Versions] = {**NEEDS, PRODUCERS: ANY}
 LONG_MS = 3_600_000
 
 
@@ -191,7 +191,7 @@ def _producer(at: ProbeContext, topic: Topic, partition: int = 0) -> Any:
     return single(at.call(PRODUCERS, request), "topics", "partitions")
 
 
-@case("transactions/producers/open", KIP_664, PRODUCERS_TOLD, since="2.8")
+@case("transactions/producers/open", KIP_664, DESCRIBES_PRODUCERS, since="2.8")
 def producer_open(at: ProbeContext) -> None:
     """A producer with an open transaction is described with its epoch, last sequence and the transaction's first
     offset."""
@@ -205,7 +205,7 @@ def producer_open(at: ProbeContext) -> None:
     at.expect("first offset of the transaction", found.current_txn_start_offset, 0)
 
 
-@case("transactions/producers/over", KIP_664, PRODUCERS_TOLD, since="2.8")
+@case("transactions/producers/over", KIP_664, DESCRIBES_PRODUCERS, since="2.8")
 def producer_over(at: ProbeContext) -> None:
     """After the transaction the response has no first offset, and the epoch of the coordinator that ended it."""
     topic, producer = _begun(at)
@@ -215,7 +215,7 @@ def producer_over(at: ProbeContext) -> None:
     at.expect("the coordinator's epoch is returned", found.coordinator_epoch >= 0, True)
 
 
-@case("transactions/producers/unknown-partition", KIP_664, PRODUCERS_TOLD, since="2.8")
+@case("transactions/producers/unknown-partition", KIP_664, DESCRIBES_PRODUCERS, since="2.8")
 def producer_unknown(at: ProbeContext) -> None:
     """A partition that does not exist: UNKNOWN_TOPIC_OR_PARTITION."""
     result = _producer(at, at.topic(), 7)
@@ -225,7 +225,7 @@ def producer_unknown(at: ProbeContext) -> None:
 # WriteTxnMarkers, which needs rights that a client may lack
 
 
-@case("transactions/markers/older-coordinator", KIP_98, {**PRODUCERS_TOLD, MARK: ANY}, since="0.11", level=SHOULD)
+@case("transactions/markers/older-coordinator", KIP_98, {**DESCRIBES_PRODUCERS, MARK: ANY}, since="0.11", level=SHOULD)
 def older_coordinator(at: ProbeContext) -> None:
     """A marker of an older coordinator than the last one's is refused with TRANSACTION_COORDINATOR_FENCED, and not
     written."""
@@ -249,7 +249,7 @@ def marker_unknown(at: ProbeContext) -> None:
     at.expect("error code", code, ErrorCode.unknown_topic_or_partition)
 
 
-@case("transactions/markers/repeated", KIP_98, {**PRODUCERS_TOLD, MARK: ANY}, since="0.11", level=SHOULD)
+@case("transactions/markers/repeated", KIP_98, {**DESCRIBES_PRODUCERS, MARK: ANY}, since="0.11", level=SHOULD)
 def marker_repeated(at: ProbeContext) -> None:
     """A marker of the same coordinator that comes again, as after a lost response, is taken, and changes nothing for
     readers."""

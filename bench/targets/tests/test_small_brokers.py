@@ -27,7 +27,7 @@ def test_the_mock_cluster_is_that_of_the_installed_package() -> None:
 
 @pytest.mark.live
 @pytest.mark.parametrize("nodes", [1, 3])
-def test_the_mock_cluster_answers_at_the_ports_that_were_asked_for(tmp_path: Path, nodes: int) -> None:
+def test_the_mock_cluster_serves_at_the_ports_that_were_requested(tmp_path: Path, nodes: int) -> None:
     with launched(find(f"librdkafka-mock/{nodes}"), tmp_path) as cluster:
         broker = meet(("127.0.0.1", cluster.ports[0]))
     assert ApiKey.CREATE_TOPICS not in broker.versions

@@ -50,7 +50,7 @@ def test_every_bundled_file_is_valid() -> None:
         assert loader.find(name).file.name == name
 
 
-def test_version_and_number_of_nodes_may_be_asked_for() -> None:
+def test_version_and_number_of_nodes_may_be_requested() -> None:
     assert (loader.find("kafka").version, loader.find("kafka").nodes) == ("4.1.1", 3)
     other = loader.find("kafka@4.3.1/1")
     assert (other.version, other.nodes, other.text) == ("4.3.1", 1, "kafka@4.3.1/1")
@@ -143,11 +143,11 @@ def test_a_node_gets_its_own_ports_folder_files_and_peers(tmp_path: Path) -> Non
     assert first.data == tmp_path / "node-0" / "data"
 
 
-def test_an_observer_and_the_caller_have_words_of_their_own(tmp_path: Path) -> None:
+def test_an_observer_and_the_caller_have_arguments_their_own(tmp_path: Path) -> None:
     plan = Plan(small(tmp_path), tmp_path, voters=1, total=2, words={"flags": "-c"})
     voter, observer = plan.lay_out()
-    (told,), (also,) = voter.files.values(), observer.files.values()
-    assert '"role": "voter 0"' in told
+    (text,), (also,) = voter.files.values(), observer.files.values()
+    assert '"role": "voter 0"' in text
     assert '"role": "observer"' in also
     assert "-c" in voter.command
 
@@ -194,8 +194,8 @@ def test_features_begin_at_the_levels_of_a_scenario(
     monkeypatch.setattr("bench.targets.providers.kafka._fetched", lambda *_: "jars")
     for levels in ({"transaction.version": "1"}, {}):
         for node in Plan(loader.find(name), tmp_path, features=levels).lay_out():
-            told = [*(node.prepare if is_prepared else node.command)]
-            found = [at for at in range(len(told)) if told[at : at + 2] == words]
+            arguments = [*(node.prepare if is_prepared else node.command)]
+            found = [at for at in range(len(arguments)) if arguments[at : at + 2] == words]
             assert bool(found) == bool(levels)
 
 

@@ -1,24 +1,22 @@
 """The simulator's checks in a live node: what they see goes to the runner, which writes it into the manifest."""
 
+import pytest
+from chaos.live.node_side.checks_inside import ChecksInside
+from chaos.live.node_side.checks_inside import Findings
+from chaos.live.node_side.inside import Inside
+from reference_broker.core.events import Reply
+from reference_broker.core.events import Request
+from reference_broker.ports.node_ports import Now
+from reference_broker.wire.fetch import FetchPartition
+from reference_broker.wire.fetch import FetchRequest
+from reference_broker.wire.fetch import FetchResponse
+from reference_broker.wire.fetch import FetchTopic
+from reference_broker.wire.fetch import FetchTopicResponse
+from reference_broker.wire.fetch import PartitionData
+from reference_broker.wire.tags import Tag
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
-
-import pytest
-
-from chaos.live.node_side.checks_inside import ChecksInside, Findings
-from chaos.live.node_side.inside import Inside
-from reference_broker.core.events import Reply, Request
-from reference_broker.ports.node_ports import Now
-from reference_broker.wire.fetch import (
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    FetchTopic,
-    FetchTopicResponse,
-    PartitionData,
-)
-from reference_broker.wire.tags import Tag
 
 FENCED = "stale-leader-epoch-fenced"
 LEADER_EPOCH = 3
@@ -62,7 +60,7 @@ def test_a_breach_reaches_the_manifest_with_its_node_and_first_time() -> None:
     fetches(pipe, (FENCED, "lost-write"), [LEADER_EPOCH, LEADER_EPOCH - 1, LEADER_EPOCH - 2])
     (found,) = pipe.findings.judged((FENCED, "lost-write"))
     assert (found.guarantee, found.holds, found.at_us) == (FENCED, False, 4001)
-    assert found.detail.startswith("node-1: fetcher-0 asked for t-0 in leader epoch 2")
+    assert found.detail.startswith("node-1: fetcher-0 sent a fetch of t-0 in leader epoch 2")
     assert found.evidence >= 1
 
 

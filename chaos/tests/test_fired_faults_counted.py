@@ -1,4 +1,4 @@
-"""What counts as a hit of a fault: a strike, once, when it has reached what it strikes."""
+"""A fault counts as fired once, when it has reached its target."""
 
 from collections import Counter
 
@@ -26,13 +26,13 @@ def test_the_answer_to_a_second_copy_is_no_second_hit() -> None:
 
 
 def intruded(lost: bool) -> tuple[list[str], int]:
-    """Returns what the intruder told, and how many requests the node saw."""
-    pair, told = Pair(), list[str]()
+    """Returns the reports of the intruder, and how many requests the node saw."""
+    pair, reports = Pair(), list[str]()
     link = pair.links.between(CLIENTS, 1)
     link.up.breaks_frames = lost
-    Intruder(pair.network, 1, REQUESTS, lambda: told.append("arrived"), lambda answers: told.append(f"{answers}"))
+    Intruder(pair.network, 1, REQUESTS, lambda: reports.append("arrived"), lambda answers: reports.append(f"{answers}"))
     pair.run(2 * STAYS_US)
-    return told, len(pair.asked.of(Request))
+    return reports, len(pair.receiver.of(Request))
 
 
 def test_forged_requests_count_once_they_reach_the_node() -> None:

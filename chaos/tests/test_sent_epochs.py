@@ -1,4 +1,4 @@
-"""The epoch that a client is told is one that the node had between the request and the answer (M-4)."""
+"""The epoch in a response to a client is one that the node had between the request and the response (M-4)."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -14,20 +14,20 @@ TAG = Tag(METADATA, FIRST_DRAFT, "c")
 
 
 @pytest.mark.clause("M-4")
-@pytest.mark.parametrize(("told", "is_wrong"), [(4, True), (5, False), (6, False), (7, False), (8, True), (-1, True)])
+@pytest.mark.parametrize(("sent", "is_wrong"), [(4, True), (5, False), (6, False), (7, False), (8, True), (-1, True)])
 @pytest.mark.parametrize("alone", [False, True])
-def test_an_answer_in_slices_may_tell_any_epoch_since_its_request(told: int, is_wrong: bool, alone: bool) -> None:
+def test_a_response_in_slices_may_have_any_epoch_since_its_request(sent: int, is_wrong: bool, alone: bool) -> None:
     check = OneContentPerEpoch(check_context(alone=alone))
     cache = SimpleNamespace(metadata_epoch=5)
     node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, metadata=cache))
     check.acted(0, node, Request(1, 1, METADATA, FIRST_DRAFT, "c", None, TAG), ())
     cache.metadata_epoch = 7
-    answer = SimpleNamespace(metadata_epoch=told)
+    answer = SimpleNamespace(metadata_epoch=sent)
     check.acted(1, node, None, [Reply(1, 1, METADATA, FIRST_DRAFT, answer, TAG)])
     assert bool(check.violations) == is_wrong
 
 
-def test_a_live_node_judges_its_own_answers_and_compares_itself_with_nobody() -> None:
+def test_a_live_node_judges_its_own_responses_and_compares_itself_with_no_other() -> None:
     assert OneContentPerEpoch.needs_one_node
     check = OneContentPerEpoch(check_context(alone=True))
     cache = SimpleNamespace(metadata_epoch=5, topics={}, live_brokers=tuple, controller_epoch=1)
