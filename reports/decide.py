@@ -12,7 +12,7 @@ from reports.guarantees import GUARANTEES, SeenFrom
 from reports.job_rows import Rows, without_presets
 from reports.jobs.guarantee_job import GuaranteeJob, guarantee_jobs
 from reports.manifest import Check, Manifest, canonical_guarantee
-from reports.rows import is_strike
+from reports.rows import is_hit
 from reports.verdict import GuaranteeResult, Outcome, Status, Verdict
 
 LIMITED_SHARE = 0.1
@@ -57,7 +57,7 @@ def missing_evidence(manifest: Manifest, findings: Findings) -> list[str]:
     expected = manifest.expectations
     fired = Counter[str]()
     for row in findings.faults:
-        if is_strike(row["kind"]):
+        if is_hit(row["kind"]):
             fired[row["name"]] += row["hits"]
     reasons = []
     for name, times in Counter(expected.faults).items():
@@ -225,7 +225,7 @@ def _summary(
     invalid: Sequence[str],
 ) -> str:
     numbers = findings.facts
-    faults = [row for row in without_presets(findings.faults) if is_strike(row["kind"])]
+    faults = [row for row in without_presets(findings.faults) if is_hit(row["kind"])]
     hits = sum(row["hits"] for row in faults)
     did = (
         f"{numbers.get('operations', 0):,} client operations, {numbers.get('records_acked', 0):,} acknowledged and "

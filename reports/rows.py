@@ -262,10 +262,10 @@ class ToldTransactionRow(Row):
     transactional_id: Annotated[str, "that ListTransactions names for this producer ID, empty if none"]
     found: Annotated[str, "nothing, young (not looked up), known (its coordinator knows the partition) or hanging"]
     asked_us: Annotated[int, Moment("when DescribeProducers was sent")]
-    told_us: Annotated[int, Moment("when the last answer of the look had come")]
+    told_us: Annotated[int, Moment("when the last response of the lookup had come")]
     abort: Annotated[str, "the result of WriteTxnMarkers: ok, Kafka's error name, or unknown; empty if not sent"] = ""
     abort_us: Annotated[int, Moment("when the abort was requested; without that = told_us")] = 0
-    abort_end_us: Annotated[int, Moment("when the answer came, or was given up; without that = told_us")] = 0
+    abort_end_us: Annotated[int, Moment("when the response came, or was no longer awaited; without that = told_us")] = 0
 
 
 @table("transforms", "history/transforms*.parquet")
@@ -396,7 +396,7 @@ ANSWERED = "_answered"
 """The end of a kind of FaultRow that reports what became of an earlier hit of the same fault."""
 
 
-def is_strike(kind: str) -> bool:
+def is_hit(kind: str) -> bool:
     """Return whether a FaultRow of this kind counts as one hit of its fault. Only hits prove that a fault fired."""
     return not kind.endswith(ANSWERED)
 
@@ -524,9 +524,9 @@ class FrameRow(Row):
     session_epoch: Annotated[int, "fetch: in the request, else -1"]
     what: Annotated[
         str,
-        "answered; struck: a rule has taken the answer; lost: the connection ended first; unanswered: acks=0",
+        "answered; struck: a rule has taken the response; lost: the connection ended first; unanswered: acks=0",
     ]
-    seq: Annotated[int, "when it went to the node, in the order of all requests and answers that passed"]
+    seq: Annotated[int, "when it went to the node, in the order of all requests and responses that passed"]
     at_us: Annotated[int, Moment("when it went to the node")]
     answered_seq: Annotated[int, "when the node's answer came, in that order; -1: none came"]
     until_us: Annotated[int, Moment("when the node's answer came, or the connection ended")]

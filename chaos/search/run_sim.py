@@ -14,7 +14,7 @@ from chaos.sim.machine import Machine
 from chaos.sim.network import CODED_SHARE
 from chaos.sim.verdict import SimVerdict
 from chaos.sim.world import RunStuckError, World
-from reports.rows import is_strike
+from reports.rows import is_hit
 from reports.verdict import Outcome
 from scenarios import loader
 from scenarios.loader import Scenario
@@ -74,7 +74,7 @@ def _crash(error: Exception, stage: str) -> tuple[str, ...]:
 
 def _compute_verdict(world: World, at_work: Applied | None, crash: tuple[str, ...], stuck: str) -> SimVerdict:
     scenario, history = world.scenario, world.history
-    fired = Counter(row.name for row in world.faults if is_strike(row.kind))
+    fired = Counter(row.name for row in world.faults if is_hit(row.kind))
     fetches = sum(row.f == "fetch" and row.type == "ok" for row in history.operations)
     acked = sum(row.count for row in history.runs if row.kind == "send" and row.first_offset >= 0)
     found = (each for check in world.checks for each in check.violations if is_judged(scenario, each.guarantee))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from reports.index.matrix import percent
-from reports.index.nights import NightTold
+from reports.index.nights import NightSummary
 from reports.job_rows import Row, Rows
 from reports.statistics.confidence import wilson
 
@@ -27,12 +27,12 @@ class OpenFailure:
     is_gone: bool
 
 
-def open_failures(rows: Rows, nights: Sequence[NightTold], file: Callable[[str, str], str]) -> list[OpenFailure]:
+def open_failures(rows: Rows, nights: Sequence[NightSummary], file: Callable[[str, str], str]) -> list[OpenFailure]:
     """The oldest comes first, and what is probably mended last. ``file`` gives the address of a file of a night."""
-    return sorted((_told(row, nights, file) for row in rows), key=lambda one: one.is_gone)
+    return sorted((_open_failure(row, nights, file) for row in rows), key=lambda one: one.is_gone)
 
 
-def _told(row: Row, nights: Sequence[NightTold], file: Callable[[str, str], str]) -> OpenFailure:
+def _open_failure(row: Row, nights: Sequence[NightSummary], file: Callable[[str, str], str]) -> OpenFailure:
     return OpenFailure(
         row,
         age=_age(row["first_night"], nights),
@@ -44,7 +44,7 @@ def _told(row: Row, nights: Sequence[NightTold], file: Callable[[str, str], str]
     )
 
 
-def _age(first_night: str, nights: Sequence[NightTold]) -> str:
+def _age(first_night: str, nights: Sequence[NightSummary]) -> str:
     first = datetime.strptime(first_night, "%Y%m%d-%H%M%S").date()
     days = (nights[-1].started.date() - first).days
     return f"{_many(sum(one.night.night >= first_night for one in nights), 'night')}, {_many(days, 'day')}"

@@ -45,13 +45,13 @@ class Cell:
         return SIGNS[self.tone]
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         return f"{self.counts}. {self.worst}" if self.worst else self.counts
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """``cells`` stand in the order of the nights. None: not played."""
+    """``cells`` are in the order of the nights. None: not played."""
 
     scenario: str
     world: str

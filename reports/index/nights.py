@@ -90,7 +90,7 @@ def read_notes(nights: Path) -> Sequence[Note]:
 
 
 @dataclass(frozen=True, slots=True)
-class NightTold:
+class NightSummary:
     """``reasons`` say why the night is red. ``controls`` counts the plays that must pass. ``gap_hours`` is how long no
     night had begun before it, if too long."""
 
@@ -122,12 +122,12 @@ class NightTold:
 GAP_HOURS = 36
 
 
-def nights_told(nights: Sequence[Night], counts: Rows, now_us: int) -> list[NightTold]:
+def summarize_nights(nights: Sequence[Night], counts: Rows, now_us: int) -> list[NightSummary]:
     """``nights`` are in order, the oldest first. ``now_us`` decides whether the newest is too old."""
-    return list(_night_told(nights, counts, now_us))
+    return list(_summaries(nights, counts, now_us))
 
 
-def _night_told(nights: Sequence[Night], counts: Rows, now_us: int) -> Iterator[NightTold]:
+def _summaries(nights: Sequence[Night], counts: Rows, now_us: int) -> Iterator[NightSummary]:
     finished: list[int] = []
     before_us = 0
     for night in nights:
@@ -137,7 +137,7 @@ def _night_told(nights: Sequence[Night], counts: Rows, now_us: int) -> Iterator[
         newest = night is nights[-1]
         reasons = why_red(night, plays, controls, finished, now_us if newest else 0)
         gap = int((night.started_us - before_us) / 3600e6) if before_us else 0
-        yield NightTold(
+        yield NightSummary(
             night=night,
             started=datetime.fromtimestamp(night.started_us / 1e6, UTC),
             plays=plays,

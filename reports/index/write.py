@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from reports.index import benchmark, failures, matrix, probe
 from reports.index.matrix import percent, red_rates
-from reports.index.nights import Collected, NightTold, Note, collect_nights, nights_told, read_notes
+from reports.index.nights import Collected, NightSummary, Note, collect_nights, read_notes, summarize_nights
 from reports.night import NightError, night_folders, read_night
 from reports.page.render import environment
 
@@ -30,7 +30,7 @@ RUN_PAGE = "report/index.html"
 
 def write_index(
     nights: Path, out: Path | None = None, now_us: int = 0, spark: "SparkSession | None" = None
-) -> tuple[Path, NightTold]:
+) -> tuple[Path, NightSummary]:
     """Return the page and the last night. ``out`` is a folder or an .html file (default: ``nights``).
 
     ``now_us`` is the time since the epoch (default: now). Raise NightError and SetupError, each one sentence.
@@ -40,7 +40,7 @@ def write_index(
         raise NightError(f"{nights} has no nights: ./crucible nightly writes one, and --nights DIR says where they lie")
     notes, kept = read_notes(nights), [read_night(each) for each in folders]
     collected = collect_nights(folders, spark)
-    every = nights_told(kept, collected.counts, now_us or time.time_ns() // 1_000)
+    every = summarize_nights(kept, collected.counts, now_us or time.time_ns() // 1_000)
     page = _page(nights, out)
     page.parent.mkdir(parents=True, exist_ok=True)
     context = context_of(collected, every, notes, nights, page.parent)
@@ -55,7 +55,7 @@ def _page(nights: Path, out: Path | None) -> Path:
 
 
 def context_of(
-    collected: Collected, every: Sequence[NightTold], notes: Sequence[Note], nights: Path, beside: Path
+    collected: Collected, every: Sequence[NightSummary], notes: Sequence[Note], nights: Path, beside: Path
 ) -> dict[str, Any]:
     """What the template shows. Links are relative to ``beside``, the folder of the page."""
 
@@ -98,7 +98,7 @@ def context_of(
     }
 
 
-def _cells(lines: Sequence[matrix.Line], nights: Sequence[NightTold]) -> dict[str, Any]:
+def _cells(lines: Sequence[matrix.Line], nights: Sequence[NightSummary]) -> dict[str, Any]:
     """What the page's script shows of a cell, by the places of its line and its night."""
     return {
         "nights": [f"{one.started:%-d %b %Y}" for one in nights],

@@ -358,18 +358,18 @@ def incremental_answer_exact(tables: Tables) -> DataFrame:
     That data is due cannot be seen from outside: how much a limit omits, and what compaction has removed, is known only
     inside. Only clear requests are judged (``wire_requests``).
     """
-    return reduce(DataFrame.unionByName, (_told_again(tables), _new_and_not_told(tables), _change_not_told(tables)))
+    return reduce(DataFrame.unionByName, (_sent_again(tables), _new_and_not_sent(tables), _change_not_sent(tables)))
 
 
-def _told_again(tables: Tables) -> DataFrame:
+def _sent_again(tables: Tables) -> DataFrame:
     return _wrong_lines(tables.once(wire_lines).where(_AGAIN), "was included again, without records and as before")
 
 
-def _new_and_not_told(tables: Tables) -> DataFrame:
+def _new_and_not_sent(tables: Tables) -> DataFrame:
     return _wrong_lines(tables.once(wire_lines).where(_NEW), "came into the session and was not included")
 
 
-def _change_not_told(tables: Tables) -> DataFrame:
+def _change_not_sent(tables: Tables) -> DataFrame:
     """Find changes that a session was not sent. A line is valid until the next one, or until the partition is
     forgotten. What was sent to others meanwhile is a change that the response to the session's next request must
     contain.

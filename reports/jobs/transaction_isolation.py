@@ -118,7 +118,7 @@ def dependency_cycle(tables: Tables) -> DataFrame:
     from the request of a commit to a read, ends at an earlier moment than it began. That takes one sort of each
     partition and no search, and what is found is a shortest circle.
     """
-    return _before_what_was_there(tables).unionByName(_read_before_asked(tables))
+    return _before_what_was_there(tables).unionByName(_read_before_requested(tables))
 
 
 def effective_sends(tables: Tables) -> DataFrame:
@@ -137,7 +137,7 @@ def effective_sends(tables: Tables) -> DataFrame:
     return sends.join(shown, OPERATION, "left").where("fate = 'ok' or read is not null")
 
 
-def _read_before_asked(tables: Tables) -> DataFrame:
+def _read_before_requested(tables: Tables) -> DataFrame:
     """G1c: a transaction's commit was requested after a reader with read_committed had a value of it."""
     early = (
         tables.once(effective_sends).where("read.complete_us < at_us").select(*OPERATION, "at_us", "read").distinct()

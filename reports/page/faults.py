@@ -17,7 +17,7 @@ from reports.job_rows import Row, Rows, without_presets
 from reports.page import control_plane, words
 from reports.page.latency import quantile
 from reports.read_tables import JobConfig
-from reports.rows import is_strike
+from reports.rows import is_hit
 from reports.verdict import Verdict
 
 _ROLES = ("leader", "follower", "observer", "partition_leader", "partition_follower")
@@ -378,7 +378,7 @@ class Attack:
 
 def attacks(findings: Findings, verdict: Verdict, costs: Sequence[Impact]) -> list[Attack]:
     """The faults in the order in which they began. Rows that only tell what became of a strike are none."""
-    rows = [row for row in without_presets(findings.faults) if is_strike(row["kind"])]
+    rows = [row for row in without_presets(findings.faults) if is_hit(row["kind"])]
     rows.sort(key=lambda row: (row["from_us"], row["name"]))
     kept = _nothing_lost(verdict)
     return [

@@ -19,7 +19,7 @@ from reports.page.faults import Impact, attacks, impacts
 from reports.page.latency import COLUMNS, LEAST_SAMPLES, Contrast, contrasts, latency_rows, thin_operations
 from reports.plots.catalogue import draw_all
 from reports.read_tables import JobConfig
-from reports.rows import is_strike
+from reports.rows import is_hit
 from reports.verdict import GuaranteeResult, Verdict
 
 Event = TypeVar("Event")
@@ -156,7 +156,7 @@ def _tiles(findings: Findings, costs: Sequence[Impact]) -> list[tuple[str, str, 
         for one in contrasts(findings.percentiles)
         if one.operation in ("fetch", "produce") and one.calm[2] is not None
     ]
-    faults = [row for row in without_presets(findings.faults) if is_strike(row["kind"])]
+    faults = [row for row in without_presets(findings.faults) if is_hit(row["kind"])]
     tiles.append((words.count(sum(row["hits"] for row in faults)), "fault hits", f"of {len(faults)} faults"))
     worst = max((one for one in costs if one.outage_us), key=lambda one: (one.never_ok, one.outage_us), default=None)
     if worst is not None and worst.never_ok:

@@ -40,7 +40,7 @@ class Piece:
     index: Numbers
     at_us: Numbers
     sent_us: Numbers
-    told_us: Numbers
+    received_us: Numbers
     acked: "np.ndarray[Any, np.dtype[np.bool_]]"
     next_offset: Numbers
     """Of each partition, after the piece."""
@@ -74,7 +74,7 @@ def pieces(appends: int, seed: int, again: Sequence[Again] = ()) -> Iterator[Pie
             sequence[place] = sequence[repeated]
         offset = _running(count, partition, next_offset)
         at_us = LOAD_STARTS_US + (first + np.arange(n)) * BETWEEN_APPENDS_US
-        told_us = at_us + random.integers(150, 2_000, n)
+        received_us = at_us + random.integers(150, 2_000, n)
         sent_us = at_us - random.integers(100, 300, n)
         index = _running(acked.astype(np.int64), writer, next_index)
         yield Piece(
@@ -87,7 +87,7 @@ def pieces(appends: int, seed: int, again: Sequence[Again] = ()) -> Iterator[Pie
             index,
             at_us,
             sent_us,
-            told_us,
+            received_us,
             acked,
             next_offset.copy(),
         )

@@ -192,7 +192,7 @@ def _write_piece(writer: Writer, piece: Piece, clients: Sequence[_Fetcher], seed
         _fetches(parts, piece, read, client, breaches)
     for name, some in parts.items():
         columns = {each: np.concatenate([one[each] for one in some]) for each in some[0]}
-        order = np.argsort(columns["told_us"], kind="stable")
+        order = np.argsort(columns["received_us"], kind="stable")
         _ADDERS[name](writer, {each: values[order] for each, values in columns.items()})
 
 
@@ -205,7 +205,7 @@ def _sends(parts: dict[str, list[Row]], piece: Piece) -> None:
             "index": piece.index[own],
             "f": np.full(n, _PRODUCE),
             "sent_us": piece.sent_us[own],
-            "told_us": piece.told_us[own],
+            "received_us": piece.received_us[own],
             "answered": np.ones(n, np.int64),
             "bytes": np.full(n, 60),
         }
@@ -215,7 +215,7 @@ def _sends(parts: dict[str, list[Row]], piece: Piece) -> None:
             "client": piece.writer[own],
             "index": piece.index[own],
             "position": np.zeros(n, np.int64),
-            "told_us": piece.told_us[own],
+            "received_us": piece.received_us[own],
             "is_read": np.zeros(n, np.bool_),
             "valid": np.ones(n, np.bool_),
             **{each: getattr(piece, each)[own] for each in ("partition", "offset", "count", "writer", "sequence")},
@@ -227,7 +227,7 @@ def _fetches(parts: dict[str, list[Row]], piece: Piece, read: Fetches, client: _
     starts = np.flatnonzero(read.begins)
     fetch = np.cumsum(read.begins) - 1
     ends = np.append(starts[1:], len(fetch)) - 1
-    told_us = read.at_us[ends]
+    received_us = read.at_us[ends]
     process = _FIRST_FETCHER + client.number
     count = piece.count[read.events]
     parts["operations"].append(
@@ -235,8 +235,8 @@ def _fetches(parts: dict[str, list[Row]], piece: Piece, read: Fetches, client: _
             "client": np.full(len(starts), process),
             "index": client.index + np.arange(len(starts)),
             "f": np.full(len(starts), _FETCH),
-            "sent_us": np.append(client.last_us, told_us[:-1]),
-            "told_us": told_us,
+            "sent_us": np.append(client.last_us, received_us[:-1]),
+            "received_us": received_us,
             "answered": ends - starts + 1,
             "bytes": np.add.reduceat(count, starts) * 100 + 60,
         }
@@ -251,7 +251,7 @@ def _fetches(parts: dict[str, list[Row]], piece: Piece, read: Fetches, client: _
     of_event = {
         "client": np.full(len(fetch), process),
         "index": client.index + fetch,
-        "told_us": told_us[fetch],
+        "received_us": received_us[fetch],
         "partition": piece.partition[read.events],
         "offset": piece.offset[read.events],
     }
@@ -277,7 +277,7 @@ def _fetches(parts: dict[str, list[Row]], piece: Piece, read: Fetches, client: _
         row = {each: values[where : where + 1] for each, values in answered.items()}
         parts["positions"].append({**row, "is_foreign": np.ones(1, np.bool_)})
     client.index += len(starts)
-    client.last_us = int(told_us[-1])
+    client.last_us = int(received_us[-1])
 
 
 def _positions_before(partition: Numbers, after: Numbers, state: Numbers) -> Numbers:
@@ -306,17 +306,17 @@ def _add_piece_operations(writer: Writer, rows: Mapping[str, Any]) -> None:
         rows["index"],
         f,
         rows["sent_us"],
-        rows["told_us"],
+        rows["received_us"],
         partitions_answered=rows["answered"],
         response_bytes=rows["bytes"],
         session_id=session,
         session_epoch=epoch,
         answered_session_id=np.where(is_fetch, session, -1),
     )
-    _add_load(writer, rows["sent_us"], rows["told_us"])
+    _add_load(writer, rows["sent_us"], rows["received_us"])
     for number, name in enumerate(_F.to_pylist()):
         mine = rows["f"] == number
-        _add_latency(writer, name, rows["sent_us"][mine], rows["told_us"][mine])
+        _add_latency(writer, name, rows["sent_us"][mine], rows["received_us"][mine])
 
 
 def _add_runs(writer: Writer, rows: Mapping[str, Any]) -> None:
@@ -361,24 +361,24 @@ _ADDERS = {"operations": _add_piece_operations, "runs": _add_runs, "positions": 
 
 
 def _add_operations(
-    writer: Writer, client: Numbers, index: Numbers, f: Any, sent_us: Numbers, told_us: Numbers, **others: Any
+    writer: Writer, client: Numbers, index: Numbers, f: Any, sent_us: Numbers, received_us: Numbers, **others: Any
 ) -> None:
     columns = {"process": _names(client), "index": index, "f": f, "intended_us": sent_us, "invoke_us": sent_us}
-    writer.add("operations", {**columns, "complete_us": told_us, **others})
+    writer.add("operations", {**columns, "complete_us": received_us, **others})
     writer.written.operations += len(index)
 
 
-def _add_load(writer: Writer, sent_us: Numbers, told_us: Numbers) -> None:
-    first = int(min(sent_us.min(), told_us.min())) // 1_000_000
+def _add_load(writer: Writer, sent_us: Numbers, received_us: Numbers) -> None:
+    first = int(min(sent_us.min(), received_us.min())) // 1_000_000
     sent = np.bincount(sent_us // 1_000_000 - first)
-    completed = np.bincount(told_us // 1_000_000 - first, minlength=len(sent))
+    completed = np.bincount(received_us // 1_000_000 - first, minlength=len(sent))
     sent = np.append(sent, np.zeros(len(completed) - len(sent), np.int64))
     seconds = first + np.arange(len(sent))
     writer.add("load", {"second": seconds, "offered": sent, "sent": sent, "completed": completed})
 
 
-def _add_latency(writer: Writer, operation: str, sent_us: Numbers, told_us: Numbers) -> None:
-    key = (told_us // 1_000_000 << 20) + (told_us - sent_us) // _BUCKET_US
+def _add_latency(writer: Writer, operation: str, sent_us: Numbers, received_us: Numbers) -> None:
+    key = (received_us // 1_000_000 << 20) + (received_us - sent_us) // _BUCKET_US
     keys, counts = np.unique(key, return_counts=True)
     second, bucket = keys >> 20, keys & ((1 << 20) - 1)
     low_us = bucket * _BUCKET_US
@@ -396,9 +396,9 @@ def _read_all(writer: Writer, appends: int, seed: int, breaches: Planted, ends: 
         events = order[there[order]]
         fetch = np.arange(len(events)) // _RUNS_OF_A_FINAL_READ
         index = client.index + np.arange(fetch[-1] + 1)
-        told_us = at_us + (np.arange(fetch[-1] + 1) + 1) * 20_000
+        received_us = at_us + (np.arange(fetch[-1] + 1) + 1) * 20_000
         answers = np.full(len(index), _FINAL)
-        _add_operations(writer, answers, index, "final_read", told_us - 15_000, told_us)
+        _add_operations(writer, answers, index, "final_read", received_us - 15_000, received_us)
         columns = {
             each: getattr(piece, each)[events] for each in ("partition", "offset", "count", "writer", "sequence")
         }
@@ -408,7 +408,7 @@ def _read_all(writer: Writer, appends: int, seed: int, breaches: Planted, ends: 
         _add_runs(writer, {**of_event, "position": position, "is_read": always, "valid": always, **columns})
         _add_final_positions(writer, of_event["index"], columns, ends)
         client.index += len(index)
-        at_us = int(told_us[-1])
+        at_us = int(received_us[-1])
     return at_us
 
 

@@ -25,19 +25,19 @@ _TIMES = {
 def part_of(history: History, moment: Moment, traced_us: int) -> History:
     """What is there of the history. The nodes have traced up to ``traced_us``."""
     part = History(history.shape, history.seed)
-    part.tables["operations"] = [row for row in history.tables["operations"] if _is_told(row, "complete_us", moment)]
+    part.tables["operations"] = [row for row in history.tables["operations"] if _is_known(row, "complete_us", moment)]
     ended = {(row["process"], row["index"]) for row in part.tables["operations"]}
     for name, rows in history.tables.items():
         if name == "trace":
             part.tables[name] = [row for row in rows if int_of(row, "at_us") <= traced_us]
         elif name in _TIMES:
-            part.tables[name] = [row for row in rows if _is_told(row, _TIMES[name], moment)]
+            part.tables[name] = [row for row in rows if _is_known(row, _TIMES[name], moment)]
         elif name not in _AT_THE_END:
             part.tables[name] = [row for row in rows if (row["process"], row["index"]) in ended]
     return part
 
 
-def _is_told(row: Row, time: str, moment: Moment) -> bool:
+def _is_known(row: Row, time: str, moment: Moment) -> bool:
     return int_of(row, time) <= moment(str(row["process"]))
 
 

@@ -119,8 +119,8 @@ def written_before_what_was_read(circles: Circles, begin_us: int = 60, process: 
     circles.transaction("t", 0, 1, 2)
 
 
-def written_where_nobody_was_told(circles: Circles) -> None:
-    """As sends_against_time, but only a reader tells where the second send is."""
+def written_without_a_response(circles: Circles) -> None:
+    """As sends_against_time, but only a reader shows where the second send is."""
     circles.send("a", 0, 10, Part(LOG, 5, "a", 0, 3))
     circles.send("b", 20, 900, Part(LOG, -1, "b", 0, 3), kind="info")
     circles.read("r", 40, 50, Part(LOG, 3, "b", 1))
@@ -135,7 +135,7 @@ def committed_by_another_value(circles: Circles, isolation: int = COMMITTED) -> 
     circles.send("b", 60, 99, Part(LOG, 4, "b", 10))
 
 
-def read_before_asked(circles: Circles, read_us: int = 49, isolation: int = COMMITTED) -> None:
+def read_before_requested(circles: Circles, read_us: int = 49, isolation: int = COMMITTED) -> None:
     circles.transaction("a", 0, 50, 100, Part(LOG, 5, "a", 0))
     circles.read("r", 40, read_us, Part(LOG, 5, "a", 0), isolation=isolation)
 
@@ -174,12 +174,12 @@ PLANTED: dict[str, tuple[Callable[[Circles], None], str, int]] = {
     "after a read": (written_before_what_was_read, "G1c-realtime", 60),
     "after a read by itself": (lambda one: written_before_what_was_read(one, process="r"), "G1c-process", 60),
     "during a read": (lambda one: written_before_what_was_read(one, 50), "", -1),
-    "untold": (written_where_nobody_was_told, "G0-realtime", 20),
+    "without a response": (written_without_a_response, "G0-realtime", 20),
     "after another value": (committed_by_another_value, "G1c-realtime", 60),
     "after another value uncommitted": (lambda one: committed_by_another_value(one, UNCOMMITTED), "", -1),
-    "read before asked": (read_before_asked, "G1c-realtime", 50),
-    "read when asked": (lambda one: read_before_asked(one, 50), "", -1),
-    "read uncommitted": (lambda one: read_before_asked(one, 49, UNCOMMITTED), "", -1),
+    "read before requested": (read_before_requested, "G1c-realtime", 50),
+    "read when requested": (lambda one: read_before_requested(one, 50), "", -1),
+    "read uncommitted": (lambda one: read_before_requested(one, 49, UNCOMMITTED), "", -1),
     "read before it was sent": (lambda one: sends_read_too_early(one), "G1c-realtime", 20),
     "both ways": (each_reads_the_other, "G1c", 20),
     "both ways uncommitted": (lambda one: each_reads_the_other(one, UNCOMMITTED), "", -1),
@@ -247,18 +247,18 @@ def _where_read(random: Random, part: Part) -> Part:
 
 def serial(random: Random, steps: int = 60) -> History:
     """What clients record of a broker that does one thing after the other. Transactions interleave, requests take
-    effect at any time until they are answered, and some answers are lost."""
+    effect at any time until their response, and some responses are lost."""
     return _Serial(random).play(steps)
 
 
 @dataclass
 class _Open:
-    """A transaction or a send on its way. ``is_told`` says whether its producer hears of its end."""
+    """A transaction or a send on its way. ``is_acked``: its producer gets the response to its end."""
 
     process: str
     from_us: int
     is_transaction: bool
-    is_told: bool
+    is_acked: bool
     parts: list[Part] = field(default_factory=list)
     at_us: int = -1
 
@@ -287,8 +287,8 @@ class _Serial:
     def _write(self, process: str) -> None:
         current = self.open.get(process)
         if current is None:
-            is_transaction, is_told = bool(self.random.randrange(3)), bool(self.random.randrange(4))
-            current = self.open[process] = _Open(process, self.now_us, is_transaction, is_told)
+            is_transaction, is_acked = bool(self.random.randrange(3)), bool(self.random.randrange(4))
+            current = self.open[process] = _Open(process, self.now_us, is_transaction, is_acked)
             self.now_us += self.random.randrange(3)
         elif not current.is_transaction:
             return
@@ -307,17 +307,17 @@ class _Serial:
         at_us = self.now_us
         self.now_us += self.random.randrange(3)
         acknowledged = [
-            each if current.is_told else Part(each.where, -1, each.writer, each.first, each.count)
+            each if current.is_acked else Part(each.where, -1, each.writer, each.first, each.count)
             for each in current.parts
         ]
         times = current.from_us, at_us, self.now_us + self.random.randrange(3)
         if not current.is_transaction:
             self.decided.add(id(current))
-            kind = "ok" if current.is_told else "info"
+            kind = "ok" if current.is_acked else "info"
             self.circles.send(process, current.from_us, times[2], *acknowledged, kind=kind)
         elif self.random.randrange(4):
             self.decided.add(id(current))
-            self.circles.transaction(process, *times, *current.parts, end="ok" if current.is_told else "unknown")
+            self.circles.transaction(process, *times, *current.parts, end="ok" if current.is_acked else "unknown")
         else:
             self.circles.transaction(process, *times, *current.parts, asked="abort")
         self.now_us = max(self.now_us, times[2]) if self.random.randrange(2) else self.now_us
@@ -396,13 +396,13 @@ def _events(history: History) -> tuple[dict[Event, int], set[tuple[Event, Event]
         elif operations[key]["type"] == "fail":
             continue
         for value, row, offset in values:
-            is_told = row["first_offset"] != -1 and (
+            is_acked = row["first_offset"] != -1 and (
                 transaction is not None or (operations[key]["type"] == "ok" and row["acks"] != 1)
             )
-            for place in [offset] if is_told else [where for _, where, _ in seen.get(value, ())]:
+            for place in [offset] if is_acked else [where for _, where, _ in seen.get(value, ())]:
                 appended = ("appended", row["topic"], row["partition"], place)
                 order.add((("begun", *key), appended))
-                if is_told:
+                if is_acked:
                     order.add((appended, ("ended", *key) if transaction is None else ("committed", *key)))
     points = {event for pair in order for event in pair if event[0] == "appended"}
     order |= {

@@ -165,7 +165,7 @@ def named_beside_another_request(wire: Wire) -> None:
     wire.fetch(9, {3: (4, 4)})
 
 
-def told_beside_another_request(wire: Wire) -> None:
+def sent_beside_another_request(wire: Wire) -> None:
     """The same, while a response has a change."""
     goes_on(wire)
     wire.fetch(-1, {0: (12, 10)}, session=0, answered=0, connection=2, named=(0,))
@@ -175,7 +175,7 @@ def told_beside_another_request(wire: Wire) -> None:
     wire.fetch(9)
 
 
-def told_though_forgotten_beside_another_request(wire: Wire) -> None:
+def sent_though_forgotten_beside_another_request(wire: Wire) -> None:
     goes_on(wire)
     one = wire.fetch(8, forgotten=(0,), waits=True)
     wire.fetch(7, error=WRONG_EPOCH, connection=-2)
@@ -184,7 +184,7 @@ def told_though_forgotten_beside_another_request(wire: Wire) -> None:
 
 
 def other_error_in_between(wire: Wire) -> None:
-    """It does not tell whether the epoch moved."""
+    """It does not show whether the epoch moved."""
     goes_on(wire)
     wire.fetch(8, error=UNKNOWN_SERVER_ERROR)
     wire.fetch(8, error=WRONG_EPOCH)
@@ -225,7 +225,7 @@ def forgotten_after_two_minutes(wire: Wire) -> None:
 
 
 def forgotten_on_a_new_connection(wire: Wire) -> None:
-    """The node may have been started again."""
+    """The node may have been restarted."""
     goes_on(wire)
     wire.fetch(8, error=UNKNOWN, connection=3)
 
@@ -245,7 +245,7 @@ def given_again_by_another_process(wire: Wire) -> None:
     wire.opens(connection=3)
 
 
-def given_to_who_wants_none(wire: Wire) -> None:
+def given_to_a_client_without_a_session(wire: Wire) -> None:
     goes_on(wire)
     wire.fetch(-1, session=0, answered=8, connection=2, named=(0,))
 
@@ -262,44 +262,44 @@ def full_fetch_gets_a_new_session(wire: Wire) -> None:
     wire.fetch(2, {0: (11, 4)}, session=8, named=(0,))
 
 
-def told_again(wire: Wire) -> None:
+def sent_again(wire: Wire) -> None:
     goes_on(wire)
     wire.fetch(8, {0: (9, 0)})
 
 
-def told_again_with_records(wire: Wire) -> None:
+def sent_again_with_records(wire: Wire) -> None:
     goes_on(wire)
     wire.fetch(8, {0: (9, 4)})
 
 
-def told_again_after_an_error(wire: Wire) -> None:
+def sent_again_after_an_error(wire: Wire) -> None:
     goes_on(wire)
     wire.fetch(8, {0: (9, 0)})
     wire.line_of(0)["error"] = 6
     wire.fetch(9, {0: (9, 0)})
 
 
-def told_of_another_replica(wire: Wire) -> None:
+def sent_of_another_replica(wire: Wire) -> None:
     goes_on(wire)
     wire.fetch(8, {0: (9, 0)})
     wire.line_of(0)["points_on"] = True
 
 
-def told_again_after_a_return(wire: Wire) -> None:
+def sent_again_after_a_return(wire: Wire) -> None:
     """It was forgotten and came back, so no response had anything of it."""
     goes_on(wire)
     wire.fetch(8, forgotten=(0,))
     wire.fetch(9, {0: (9, 0)}, named=(0,))
 
 
-def change_not_told(wire: Wire) -> None:
+def change_not_sent(wire: Wire) -> None:
     goes_on(wire)
     wire.fetch(-1, {0: (12, 10)}, session=0, answered=0, connection=2, named=(0,))
     wire.fetch(8)
     wire.fetch(9, {0: (12, 3)})
 
 
-def change_not_told_to_who_shall_wait(wire: Wire) -> None:
+def change_not_sent_while_throttled(wire: Wire) -> None:
     goes_on(wire)
     wire.fetch(-1, {0: (12, 10)}, session=0, answered=0, connection=2, named=(0,))
     wire.fetch(8)["throttle_ms"] = 100
@@ -322,22 +322,22 @@ def change_of_what_was_forgotten(wire: Wire) -> None:
     wire.fetch(9)
 
 
-def new_and_not_told(wire: Wire) -> None:
+def new_and_not_sent(wire: Wire) -> None:
     goes_on(wire)
     wire.fetch(8, named=(3,))
 
 
-def named_again_and_not_told(wire: Wire) -> None:
+def named_again_and_not_sent(wire: Wire) -> None:
     goes_on(wire)
     wire.fetch(8, named=(0,))
 
 
-def not_asked_for(wire: Wire) -> None:
+def not_requested(wire: Wire) -> None:
     goes_on(wire)
     wire.fetch(8, {4: (2, 5)})
 
 
-def told_though_forgotten(wire: Wire) -> None:
+def sent_though_forgotten(wire: Wire) -> None:
     goes_on(wire)
     wire.fetch(8, forgotten=(0,))
     wire.fetch(9, {0: (10, 5)})
@@ -355,8 +355,8 @@ PLANTED_FRAMES: dict[Callable[[Wire], None], set[str]] = {
     two_at_a_time: set(),
     one_epoch_accepted_twice: {ORDER},
     named_beside_another_request: set(),
-    told_beside_another_request: set(),
-    told_though_forgotten_beside_another_request: {FOREIGN},
+    sent_beside_another_request: set(),
+    sent_though_forgotten_beside_another_request: {FOREIGN},
     other_error_in_between: set(),
     wraps: set(),
     closed_and_used: {ORDER},
@@ -368,21 +368,21 @@ PLANTED_FRAMES: dict[Callable[[Wire], None], set[str]] = {
     another_session_answers: {LOST},
     given_again: {LOST},
     given_again_by_another_process: set(),
-    given_to_who_wants_none: {LOST},
+    given_to_a_client_without_a_session: {LOST},
     full_fetch_keeps_its_session: {LOST},
     full_fetch_gets_a_new_session: set(),
-    told_again: {EXACT},
-    told_again_with_records: set(),
-    told_again_after_an_error: set(),
-    told_of_another_replica: set(),
-    told_again_after_a_return: set(),
-    change_not_told: {EXACT},
-    change_not_told_to_who_shall_wait: set(),
+    sent_again: {EXACT},
+    sent_again_with_records: set(),
+    sent_again_after_an_error: set(),
+    sent_of_another_replica: set(),
+    sent_again_after_a_return: set(),
+    change_not_sent: {EXACT},
+    change_not_sent_while_throttled: set(),
     change_not_known_yet: set(),
     change_of_what_was_forgotten: set(),
-    new_and_not_told: {EXACT},
-    named_again_and_not_told: set(),
-    not_asked_for: {FOREIGN},
-    told_though_forgotten: {FOREIGN},
+    new_and_not_sent: {EXACT},
+    named_again_and_not_sent: set(),
+    not_requested: {FOREIGN},
+    sent_though_forgotten: {FOREIGN},
 }
 """What frames show, and the guarantees that they break."""

@@ -101,7 +101,7 @@ def plant_old_config(history: History) -> None:
         row["value"] = FIRST
 
 
-def plant_unasked_topic(history: History) -> None:
+def plant_unrequested_topic(history: History) -> None:
     for row in history.rows("metadata_reads", topic_set=SET.format(1), final=True):
         renamed = {name: str(row[name]).replace("admin-0.1", "admin-0.9") for name in ("topic", "topic_set")}
         history.tables["metadata_reads"].append({**row, **renamed, "topic_id": f"9{str(row['topic_id'])[1:]}"})
@@ -248,7 +248,7 @@ PLANTED_METADATA: dict[str, tuple[Callable[[History], None], set[str]]] = {
     "second effect": (plant_second_effect, {"lost-metadata"}),
     "deleted stays": (plant_deleted_stays, {"lost-metadata"}),
     "old config": (plant_old_config, {"lost-metadata"}),
-    "unasked topic": (plant_unasked_topic, {"lost-metadata"}),
+    "unrequested topic": (plant_unrequested_topic, {"lost-metadata"}),
     "refused topic": (plant_refused_topic, {"lost-metadata"}),
     "two leaders": (plant_two_leaders, {"one-leader-per-epoch"}),
     "download from the start": (plant_download_from_the_start, {"snapshot-transfer-bounded"}),

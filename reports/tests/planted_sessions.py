@@ -193,14 +193,14 @@ def plant_session_lost(history: History) -> None:
     last.update(error=70, answered_session_id=0)
 
 
-def legal_wrap_and_untold_fetch(history: History) -> None:
-    """A preset lets every session begin at 2^31-2; after 2^31-1 comes 1; an untold fetch may have counted or not."""
+def legal_wrap_and_fetch_without_a_reply(history: History) -> None:
+    """A preset lets every session begin at 2^31-2; after 2^31-1 comes 1; a fetch without a reply may count."""
     first = 2**31 - 2
-    untold = _session(history)[7]  # the answer to a fourth fetch
+    unanswered = _session(history)[7]  # the reply to a fourth fetch
     for row in history.tables["trace"]:
         epoch = int_of(row, "session_epoch")
         row["session_epoch"] = (epoch + first - 2) % (2**31 - 1) + 1 if epoch >= 1 else epoch
-    history.drop("trace", untold)
+    history.drop("trace", unanswered)
     preset = {
         **history.tables["faults"][0],
         "name": "near_the_wrap",

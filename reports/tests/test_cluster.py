@@ -104,7 +104,7 @@ def test_a_cluster_gives_the_same_verdicts(master: str, spark: "SparkSession", t
     assert _broken(runs[1]) == ("FAILED", ["lost-write", "unseen"])
     for run, here in zip(runs, compute_verdicts(runs, spark), strict=True):
         write_verdict(tmp_path / "here.json", here)
-        assert _told(run / "report" / "verdict.json") == _told(tmp_path / "here.json")
+        assert _verdict_of(run / "report" / "verdict.json") == _verdict_of(tmp_path / "here.json")
         assert (run / "report" / "index.html").exists()
     (log,) = events.iterdir()
     executors = _executors(log)
@@ -128,7 +128,7 @@ def _judge_on(master: str, runs: Sequence[Path], events: Path) -> None:
         assert code == Outcome.FAILED, judge.text()[-3000:]
 
 
-def _told(verdict: Path) -> dict[str, object]:
+def _verdict_of(verdict: Path) -> dict[str, object]:
     content: dict[str, object] = json.loads(verdict.read_text(encoding="utf-8"))
     return {key: value for key, value in content.items() if key != "report"}
 

@@ -359,14 +359,14 @@ def legal_view_that_came_after_the_tombstone_was_gone(history: History) -> None:
     _held(history, COMMITTED, "b", IN_TRANSACTION[1])
 
 
-def plant_view_missed_a_tombstone_though_told_the_marker(history: History) -> None:
+def plant_view_missed_a_tombstone_though_sent_the_marker(history: History) -> None:
     """It came after the tombstone was gone, and got the marker. It had to forget what it held."""
     legal_view_that_came_after_the_tombstone_was_gone(history)
     for row in history.rows("positions", process=COMMITTED):
         row["tombstone_horizon"] = END
 
 
-def legal_another_reader_was_told_the_marker(history: History) -> None:
+def legal_another_reader_was_sent_the_marker(history: History) -> None:
     legal_view_that_came_after_the_tombstone_was_gone(history)
     for row in history.rows("positions", process=UNCOMMITTED):
         row["tombstone_horizon"] = END
@@ -422,8 +422,8 @@ PLANTED: dict[str, tuple[Callable[[History], None], set[str]]] = {
     "uncommitted view": (legal_view_of_uncommitted_holds_an_aborted_value, set()),
     "view holds what was deleted": (plant_view_holds_a_deleted_key, {VIEW}),
     "view missed a tombstone": (legal_view_that_came_after_the_tombstone_was_gone, set()),
-    "view with the marker": (plant_view_missed_a_tombstone_though_told_the_marker, {VIEW}),
-    "marker sent to another": (legal_another_reader_was_told_the_marker, set()),
+    "view with the marker": (plant_view_missed_a_tombstone_though_sent_the_marker, {VIEW}),
+    "marker sent to another": (legal_another_reader_was_sent_the_marker, set()),
     "view in the middle, later": (legal_view_without_what_is_superseded_further_on, set()),
     "view in the middle": (plant_view_in_the_middle, {VIEW}),
     "tombstone of unknown end": (legal_tombstone_of_unknown_end, set()),

@@ -8,7 +8,7 @@ import pytest
 
 from reports.index.failures import open_failures
 from reports.index.matrix import Line
-from reports.index.nights import Collected, NightTold, collect_nights, nights_told, read_notes
+from reports.index.nights import Collected, NightSummary, collect_nights, read_notes, summarize_nights
 from reports.index.write import context_of, write_index
 from reports.jobs import nights
 from reports.jobs.nights import still_open_failures
@@ -32,14 +32,14 @@ def collected(spark: Any, planted: Planted) -> Collected:
 @pytest.fixture(scope="module")
 def shown(collected: Collected, planted: Planted) -> dict[str, Any]:
     notes = read_notes(planted.root)
-    return context_of(collected, _told(collected, planted, planted.soon_us), notes, planted.root, planted.root)
+    return context_of(collected, _summaries(collected, planted, planted.soon_us), notes, planted.root, planted.root)
 
 
-def _told(collected: Collected, planted: Planted, now_us: int) -> list[NightTold]:
-    return nights_told([read_night(each) for each in planted.folders], collected.counts, now_us)
+def _summaries(collected: Collected, planted: Planted, now_us: int) -> list[NightSummary]:
+    return summarize_nights([read_night(each) for each in planted.folders], collected.counts, now_us)
 
 
-def _night(every: list[NightTold], number: int) -> NightTold:
+def _night(every: list[NightSummary], number: int) -> NightSummary:
     """The planted night with this number; one is missing."""
     return every[number - (number > truth.MISSING)]
 
@@ -50,7 +50,7 @@ def _line(shown: dict[str, Any], scenario: str, target: str = "reference") -> Li
 
 
 def test_each_night_is_red_for_what_was_planted_in_it(collected: Collected, planted: Planted) -> None:
-    every = _told(collected, planted, planted.soon_us)
+    every = _summaries(collected, planted, planted.soon_us)
     assert len(every) == truth.NIGHTS - 1
     lives, stopped = (_night(every, number) for number in (truth.CANARY_LIVES, truth.STOPPED))
     assert any("the canary lives: nothing caught no_abort in 40 seeds" in each for each in lives.reasons)
@@ -65,7 +65,7 @@ def test_each_night_is_red_for_what_was_planted_in_it(collected: Collected, plan
 def test_a_stale_night_is_red_only_if_it_is_the_newest_and_older_than_36_hours(
     collected: Collected, planted: Planted
 ) -> None:
-    soon, late = (_told(collected, planted, now_us) for now_us in (planted.soon_us, planted.late_us))
+    soon, late = (_summaries(collected, planted, now_us) for now_us in (planted.soon_us, planted.late_us))
     assert not any("hours ago" in each for one in soon for each in one.reasons)
     assert ["hours ago" in " ".join(one.reasons) for one in late] == [False] * (len(late) - 1) + [True]
 
@@ -116,7 +116,7 @@ def test_a_failure_that_does_not_come_back_is_probably_mended_once_its_old_rate_
 ) -> None:
     (row,) = collected.failures
     assert (row["plays"], row["breaches"]) == (63, 3)
-    every = _told(collected, planted, planted.soon_us)
+    every = _summaries(collected, planted, planted.soon_us)
 
     def is_gone(**changes: int) -> bool:
         (found,) = open_failures([{**row, **changes}], every, lambda *_: "")
@@ -217,7 +217,7 @@ def test_only_what_was_red_or_changed_is_unfolded(
     assert len(folded) == 2 + any(line.is_steady for line in shown["probed"])
 
 
-def test_what_a_person_can_put_right_is_told_in_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_person_can_mend_is_reported_in_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reports.index.write.collect_nights", lambda *_: pytest.fail("Spark was started for nothing"))
     with pytest.raises(NightError, match=r"has no nights: \./crucible nightly"):
         write_index(tmp_path / "nights")

@@ -15,7 +15,7 @@ from reports.tests.ledger import OF_TRANSACTIONS
 from reports.tests.planted_groups import PLANTED_GROUPS
 from reports.tests.planted_metadata import PLANTED_METADATA, plant_topic_that_existed
 from reports.tests.planted_replicas import planted_replicas
-from reports.tests.planted_sessions import PLANTED_SESSIONS, legal_wrap_and_untold_fetch
+from reports.tests.planted_sessions import PLANTED_SESSIONS, legal_wrap_and_fetch_without_a_reply
 from reports.tests.played import generate
 from reports.verdict import Outcome, Verdict
 
@@ -293,7 +293,7 @@ PLANTED: dict[str, tuple[Callable[[History], None], set[str]]] = {
     "clean": (no_plant, set()),
     "seek": (legal_seek, set()),
     "log start moved": (legal_log_start_move, set()),
-    "epoch wrap": (legal_wrap_and_untold_fetch, set()),
+    "epoch wrap": (legal_wrap_and_fetch_without_a_reply, set()),
     "inconsistent-offsets": (plant_inconsistent_offsets, {"inconsistent-offsets"}),
     "duplicate": (plant_duplicate, {"duplicate"}),
     "lost-write": (plant_lost_write, {"lost-write", "unseen"}),

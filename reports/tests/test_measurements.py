@@ -225,7 +225,7 @@ def test_full_fetches_after_the_first_bring_partitions_again(
     assert sums["answered_again"] == sum(int_of(row, "partitions_answered") for row in again)
 
 
-def test_the_leaders_of_a_partition_are_told_in_order(run: tuple[History, list[Findings], list[Path]]) -> None:
+def test_the_leaders_of_a_partition_are_listed_in_order(run: tuple[History, list[Findings], list[Path]]) -> None:
     _, (measured, _), _ = run
     first = [row for row in sorted(measured.leadership, key=lambda row: row["n"]) if row["place"] == 1]
     assert [(row["partition"], row["node"], row["isr"]) for row in first] == [

@@ -76,7 +76,7 @@ def test_the_newest_night_may_not_be_older_than_36_hours() -> None:
     ]
 
 
-def test_a_night_is_read_as_it_was_written_and_a_damaged_one_is_told(tmp_path: Path) -> None:
+def test_a_night_is_read_as_it_was_written_and_a_damaged_one_is_reported(tmp_path: Path) -> None:
     folder = tmp_path / NIGHT.night
     write_night(folder, NIGHT)
     (tmp_path / "20260103-220000").mkdir()  # It was stopped before it began.

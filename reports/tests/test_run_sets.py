@@ -170,7 +170,7 @@ def test_alike_runs_show_nothing_but_at_the_stated_rate_and_a_tenth_is_seen_in_e
     assert seen > 0.85 * draws
 
 
-def test_quantiles_with_few_values_beyond_are_left_out_and_told() -> None:
+def test_quantiles_with_few_values_beyond_are_omitted_and_reported() -> None:
     found = _compared([100] * 4, [100] * 4)
     assert [one.figure for one in found.figures] == ["p50", "p90", "p99", "per second"]
     assert found.left_out == ("fetch p99.9, because not every unit has 5 values beyond",)
@@ -191,7 +191,7 @@ def test_two_units_a_side_compare_nothing_and_say_so() -> None:
     assert found.left_out == ("a side has fewer than 3 units: play longer, or more runs",)
 
 
-def test_runs_are_found_one_level_below_and_a_folder_without_any_is_told(tmp_path: Path) -> None:
+def test_runs_are_found_one_level_below_and_a_folder_without_any_is_reported(tmp_path: Path) -> None:
     for name in ("b", "a"):
         (tmp_path / "set" / name).mkdir(parents=True)
         (tmp_path / "set" / name / "manifest.json").write_text("{}", encoding="utf-8")

@@ -49,7 +49,7 @@ def test_no_two_tables_share_a_name_or_their_files() -> None:
     assert len({each.name for each in TABLES}) == len({each.path for each in TABLES}) == len(TABLES)
 
 
-def test_every_time_since_the_run_began_is_told_to_be_one() -> None:
+def test_every_time_since_the_run_began_is_declared_as_one() -> None:
     """The recorder takes the run's start from exactly these columns; others in microseconds are durations."""
     ends: tuple[str, ...] = (
         "at_us",

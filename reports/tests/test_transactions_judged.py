@@ -249,7 +249,7 @@ def plant_open_one_aborted(history: History) -> None:
     _abort_open_one(history, -1)
 
 
-def legal_abort_once_its_end_was_asked_for(history: History) -> None:
+def legal_abort_once_its_end_was_requested(history: History) -> None:
     _abort_open_one(history, 0)
 
 
@@ -285,7 +285,7 @@ PLANTED: dict[str, tuple[Callable[[History], None], set[str]]] = {
     "missed": (plant_missed_hanging, {"hanging-found"}),
     "looked before": (legal_look_before_the_write, set()),
     "open one aborted": (plant_open_one_aborted, {"hanging-found"}),
-    "aborted at its end": (legal_abort_once_its_end_was_asked_for, set()),
+    "aborted at its end": (legal_abort_once_its_end_was_requested, set()),
     "aborted and left": (plant_aborted_and_left, {"hanging-found"}),
     "abort unheard": (legal_left_where_the_answer_was_lost, set()),
     "lso back": (plant_lso_regression, {"lso-regression"}),

@@ -66,7 +66,7 @@ def test_a_run_that_must_show_rewinds_and_shows_none_is_invalid() -> None:
     assert outcome(expecting(min_rewinds=1)).outcome is Outcome.INVALID
 
 
-def test_what_became_of_a_strike_is_no_strike_of_its_own() -> None:
+def test_what_became_of_a_hit_is_no_hit_of_its_own() -> None:
     rows = [{"name": "old", "kind": kind, "hits": 3} for kind in ("requests_replayed", "requests_replayed_answered")]
     verdict = outcome(expecting(faults=("old",) * 6), findings(faults=rows))
     assert verdict.outcome is Outcome.INVALID
@@ -258,7 +258,7 @@ def test_a_manifest_survives_writing_and_refuses_unknown_keys(tmp_path: Path) ->
         read_manifest(tmp_path / "nowhere")
 
 
-def test_missing_java_is_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_java_is_reported_in_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(SetupError, match="install") as refusal:
         require_java()

@@ -34,7 +34,7 @@ def write_part(run_dir: Path, history: History, after_us: int, until_us: int, pa
     write_progress(run_dir, Progress("worker-0", part + 1, until_us))
 
 
-def test_only_parts_that_are_told_to_be_whole_are_taken(tmp_path: Path) -> None:
+def test_only_parts_that_are_reported_whole_are_taken(tmp_path: Path) -> None:
     history = generate(1, SHORT)
     assert link_whole_parts(tmp_path / "run", tmp_path / "scratch") is None
     write_part(tmp_path / "run", history, -1, 2_000_000, 0)
@@ -74,7 +74,7 @@ def test_a_breach_turns_red_in_the_look_that_first_holds_it(spark: "SparkSession
     assert second.operations > first.operations
 
 
-def test_a_broken_guarantee_is_told_once(tmp_path: Path) -> None:
+def test_a_broken_guarantee_is_reported_once(tmp_path: Path) -> None:
     from reports.early import Breach, EarlyVerdict
 
     lines: list[str] = []

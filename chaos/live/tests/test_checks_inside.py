@@ -1,22 +1,24 @@
 """The simulator's checks in a live node: what they see goes to the runner, which writes it into the manifest."""
 
-import pytest
-from chaos.live.node_side.checks_inside import ChecksInside
-from chaos.live.node_side.checks_inside import Findings
-from chaos.live.node_side.inside import Inside
-from reference_broker.core.events import Reply
-from reference_broker.core.events import Request
-from reference_broker.ports.node_ports import Now
-from reference_broker.wire.fetch import FetchPartition
-from reference_broker.wire.fetch import FetchRequest
-from reference_broker.wire.fetch import FetchResponse
-from reference_broker.wire.fetch import FetchTopic
-from reference_broker.wire.fetch import FetchTopicResponse
-from reference_broker.wire.fetch import PartitionData
-from reference_broker.wire.tags import Tag
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
+
+import pytest
+
+from chaos.live.node_side.checks_inside import ChecksInside, Findings
+from chaos.live.node_side.inside import Inside
+from reference_broker.core.events import Reply, Request
+from reference_broker.ports.node_ports import Now
+from reference_broker.wire.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    FetchTopicResponse,
+    PartitionData,
+)
+from reference_broker.wire.tags import Tag
 
 FENCED = "stale-leader-epoch-fenced"
 LEADER_EPOCH = 3
