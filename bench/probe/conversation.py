@@ -216,7 +216,7 @@ class Conversation:
             response = request.decode(frame)
         except LostError as error:
             self._write_down(RECEIVED, f"{request}, which {error.detail}", frame)
-            raise Garbled(f"the answer to {request} {error.detail}") from None
+            raise Garbled(f"the response to {request} {error.detail}") from None
         self._write_down(RECEIVED, f"{request} {in_words(response)}", frame, response)
         return response
 
@@ -238,12 +238,12 @@ class Conversation:
         try:
             return self._connection.receive_frame(time.monotonic() + self._limit_us(limit_s) / 1e6)
         except DeadlineError:
-            self._note(f"no answer to {what} in time")
+            self._note(f"no response to {what} in time")
             raise Silent(f"the broker does not answer {what}") from None
         except LostError as error:
             if error.reason == "garbled":
                 self._note(error.detail)
-                raise Garbled(f"the answer to {what} is {error.detail}") from None
+                raise Garbled(f"the response to {what} is {error.detail}") from None
             self._note("the broker closed the connection")
             raise Closed(f"the broker closed the connection instead of answering {what}") from None
 
@@ -257,7 +257,7 @@ class Conversation:
             return False
         except OSError:
             came = b""
-        self._note("an answer came" if came else "the broker closed the connection")
+        self._note("a response came" if came else "the broker closed the connection")
         return not came
 
     def end_sending(self) -> None:

@@ -76,7 +76,7 @@ class NodeFile:
 
     ``command`` starts it, and ``prepare`` is run to its end once, before the first start. ``files`` are written into
     the node's folder before that. ``ports`` name the ports that it needs beside the one for clients. ``ready`` is a
-    shell command that succeeds once the node serves; if it is empty, an answer to ApiVersions is awaited.
+    shell command that succeeds once the node serves; if it is empty, a response to ApiVersions is awaited.
     """
 
     command: Annotated[tuple[str, ...], texts()]

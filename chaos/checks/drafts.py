@@ -119,7 +119,7 @@ RESPONSES: Mapping[int, Layout] = {
 
 HEADERS: Mapping[str, Layout] = {
     "request": (("api_key", "INT16"), ("api_version", "INT16"), ("correlation_id", "INT32"), ("client_id", "STRING")),
-    "answer": (("correlation_id", "INT32"),),
+    "response": (("correlation_id", "INT32"),),
 }
 """Request header version 1, and response header version 0."""
 
@@ -149,9 +149,9 @@ class DraftLayout(Check):
             header = (event.api_key, VERSION, event.correlation_id, event.client_id)
             self._judge(at_us, "request", event.api_key, parts, header, event.body)
         for effect in effects:
-            if type(effect) is Reply and effect.api_version == VERSION and self._is_read("answer", effect.api_key):
+            if type(effect) is Reply and effect.api_version == VERSION and self._is_read("response", effect.api_key):
                 parts = encode_response(effect.api_key, VERSION, effect.correlation_id, effect.body)
-                self._judge(at_us, "answer", effect.api_key, parts, (effect.correlation_id,), effect.body)
+                self._judge(at_us, "response", effect.api_key, parts, (effect.correlation_id,), effect.body)
 
     def _is_read(self, kind: str, api_key: int) -> bool:
         if api_key not in (REQUESTS if kind == "request" else RESPONSES):

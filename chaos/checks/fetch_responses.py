@@ -116,7 +116,7 @@ class NoStarvation(Check):
             self.violated(
                 at_us,
                 f"{fetch.client_id}, session {fetch.session_id}: {partition.topic}-{partition.index} has data from "
-                f"{wanted.offset} to {end}, but {omitted} answers in a row left it out, in a "
+                f"{wanted.offset} to {end}, but {omitted} responses in a row omitted it, in a "
                 f"session of {turns.most} partitions",
             )
             wanted.fed_at = turns.responses
@@ -321,7 +321,7 @@ class IncrementalExact(Check):
 
     def _report(self, at_us: int, fetch: AnsweredFetch, named: PartitionName, what: str) -> None:
         topic = named[0] if isinstance(named[0], str) else named[0].hex()
-        who = f"{fetch.client_id}, session {fetch.session_id}, answer to {fetch.request.number}"
+        who = f"{fetch.client_id}, session {fetch.session_id}, response to {fetch.request.number}"
         self.violated(at_us, f"{who}: {topic}-{named[1]} {what}")
 
 
@@ -423,9 +423,9 @@ class ReadReplicaEligible(ReplicaCheck):
     def _wrong(self, fetch: AnsweredFetch, partition: Partition, data: PartitionData, offset: int) -> str:
         node_id = data.preferred_read_replica
         if not selects(fetch) or not in_rack(fetch, node_id):
-            return f"it does not stand in the rack {fetch.request.rack!r}"
+            return f"it is not in the rack {fetch.request.rack!r}"
         if in_rack(fetch, fetch.node.broker.node_id):
-            return "the leader stands in the client's rack itself"
+            return "the leader is in the client's rack itself"
         if partition.followers is None or node_id not in partition.followers.isr:
             return "it is not in sync"
         if data.records:

@@ -409,7 +409,7 @@ class SessionLines(Check):
                 found = self._pending.pop(node_id, effect)
                 if found is None:
                     continue
-                self._compare(at_us, "answer", found, effect.tag)
+                self._compare(at_us, "response", found, effect.tag)
                 session_id = getattr(effect.body, "session_id", 0)
                 if session_id in made:
                     self._makers[node_id, session_id] = found.maker
@@ -427,7 +427,7 @@ class SessionLines(Check):
                 f"session {tag.session_id}, epoch {tag.session_epoch}",
                 f"{request.session_id}, {request.epoch}",
             )
-            self.violated(at_us, f"the line of {request.maker}'s {what} tells {logged}; its request has {sent}")
+            self.violated(at_us, f"the line of {request.maker}'s {what} has {logged}; its request has {sent}")
 
     def _names(self, at_us: int, what: str, session_id: int, said: str, maker: str | None) -> None:
         """Judge whether ``said`` has the maker as a word of its own. ``maker`` is None if its request was not seen."""
@@ -519,9 +519,9 @@ class FirstAnswers(Check):
         before = self._sessions.get(key)
         if request.incremental and request.may_follow is not None and request.may_follow == before:
             if error == INCREMENTAL_FETCH_DENIED and before:
-                wrong.append("an incremental request was denied, and the last answer had invited it")
+                wrong.append("an incremental request was denied, and the last response had invited it")
             if error == 0 and not before:
-                wrong.append("an incremental request was served, and the last answer had said that none may follow")
+                wrong.append("an incremental request was served, and the last response had said that none may follow")
         if error == 0 and (node_id, session_id) in self._sessions:
             self._sessions[node_id, session_id] = bool(flags & MAY_FOLLOW)
         return wrong

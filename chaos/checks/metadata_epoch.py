@@ -145,7 +145,7 @@ class OneContentPerEpoch(Check):
             differs = [one for one, other in zip(known, content, strict=False) if one != other][:1]
             self.violated(
                 at_us,
-                f"nodes {first} and {node_id} tell different content with metadata epoch {cache.metadata_epoch}: "
+                f"nodes {first} and {node_id} have different content with metadata epoch {cache.metadata_epoch}: "
                 f"{differs or (len(known), len(content))}",
             )
 

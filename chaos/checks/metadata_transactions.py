@@ -62,7 +62,7 @@ class OneAbortPerBegin(TransactionCheck):
         self.evidence += api_key in MARKERS
         if self.is_misplaced(api_key):
             inside = f"inside the transaction of offset {self.open_at}" if self.open_at >= 0 else "without a Begin"
-            self.violated(at_us, f"{MARKERS[api_key]} in {batch.named} stands {inside}")
+            self.violated(at_us, f"{MARKERS[api_key]} in {batch.named} is {inside}")
 
 
 class MisplacedMarkersRefused(TransactionCheck):
@@ -187,5 +187,5 @@ class EpochGatedByTransaction(TransactionCheck):
     def record(self, at_us: int, batch: Batch, api_key: int, value: bytes) -> None:
         if api_key == NO_OP and len(value) > BARE_BYTES and self.open_at >= 0:
             self.violated(
-                at_us, f"a metadata epoch in {batch.named} stands inside the transaction of offset {self.open_at}"
+                at_us, f"a metadata epoch in {batch.named} is inside the transaction of offset {self.open_at}"
             )

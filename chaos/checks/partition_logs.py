@@ -45,8 +45,7 @@ class LogConsistent(Check):
         if not log.log_start_offset <= log.high_watermark <= log.log_end_offset:
             self.violated(
                 at_us,
-                f"{name}: high watermark {log.high_watermark} lies outside "
-                f"{log.log_start_offset}..{log.log_end_offset}",
+                f"{name}: high watermark {log.high_watermark} is outside {log.log_start_offset}..{log.log_end_offset}",
             )
 
 

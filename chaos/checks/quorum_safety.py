@@ -99,7 +99,7 @@ class LogMatching(QuorumCheck):
         for batch in batches:
             before = NOTHING_KNOWN if last is None else (last.base_offset, last.epoch)
             if last is not None and (batch.base_offset != last.last_offset + 1 or batch.epoch < last.epoch):
-                self.violated(at_us, f"node {member.node_id}: {batch.named} stands after {last.named}")
+                self.violated(at_us, f"node {member.node_id}: {batch.named} comes after {last.named}")
             self._match(at_us, member, batch, before)
             last = batch
 
@@ -225,7 +225,7 @@ class MonotonicHighWatermark(QuorumCheck):
         if before.incarnation == after.incarnation and now < before.high_watermark:
             self.violated(at_us, f"node {member.node_id}: it went back from {before.high_watermark} to {now}")
         if now > after.end_offset:
-            self.violated(at_us, f"node {member.node_id}: {now} lies beyond its log's end {after.end_offset}")
+            self.violated(at_us, f"node {member.node_id}: {now} is beyond its log's end {after.end_offset}")
         if not after.leads:
             return
         epoch, earlier = self._by_leaders

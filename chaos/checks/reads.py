@@ -186,7 +186,7 @@ class FetchGap(Check):
             if current != end.high_watermark:
                 self.violated(
                     end.end_us,
-                    f"{process} stands at offset {current} of {where[0]}-{where[1]}, whose high watermark is "
+                    f"{process} is at offset {current} of {where[0]}-{where[1]}, whose high watermark is "
                     f"{end.high_watermark}",
                 )
 

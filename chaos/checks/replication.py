@@ -202,7 +202,7 @@ class HighWatermarkMonotonic(ReplicaCheck):
             self.violated(at_us, f"{who}: it went back from {before.high_watermark} to {now.high_watermark}")
         if not now.start_offset <= now.high_watermark <= now.end_offset:
             self.violated(
-                at_us, f"{who}: {now.high_watermark} lies outside its log, {now.start_offset}..{now.end_offset}"
+                at_us, f"{who}: {now.high_watermark} is outside its log, {now.start_offset}..{now.end_offset}"
             )
 
 

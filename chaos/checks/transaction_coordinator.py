@@ -161,7 +161,7 @@ def _led(node: "Node") -> _Led:
 class TransactionsConsistent(Check):
     """transactions-consistent: a coordinator's state of its transactional IDs does not contradict itself.
 
-    Asks the coordinator itself after each event (``TransactionCoordinator.validate``).
+    Validates the coordinator itself after each event (``TransactionCoordinator.validate``).
 
     The judged code is its own judge here. That can hide no violation from clients, because it only adds to the checks
     of clients' observations.
@@ -202,7 +202,7 @@ class HangingTransaction(Check):
             if not may_be_open:
                 self.violated(
                     end.end_us,
-                    f"{end.topic}-{end.partition}: the last stable offset stands at {end.last_stable_offset}, the high "
+                    f"{end.topic}-{end.partition}: the last stable offset is at {end.last_stable_offset}, the high "
                     f"watermark at {end.high_watermark}, and no transaction may be open",
                 )
 

@@ -401,7 +401,7 @@ class ExactlyOnce(Check):
 
 @computed_once
 def _outputs(history: History) -> dict[Group, dict[int, set[str]]]:
-    """Return by group and source partition, for each source offset, the values of the output that stand for it."""
+    """Return by group and source partition, for each source offset, the values of the output that were made of it."""
     seen = sightings(history)
     found: dict[Group, dict[int, set[str]]] = {}
     for row in history.transforms:
@@ -469,12 +469,12 @@ class LsoRegression(Check):
         ]
         self.evidence += len(shown)
         of_leader = grouped(shown, lambda each: (partition_of(each[0]), each[1].node, each[0].leader_epoch))
-        for ((topic, partition), node, epoch), answers in of_leader.items():
+        for ((topic, partition), node, epoch), rows_of_leader in of_leader.items():
             if node not in self.context.replicas.leaders.get((f"{topic}-{partition}", epoch), {node}):
                 continue
-            ended = sorted(answers, key=lambda each: each[1].complete_us)
+            ended = sorted(rows_of_leader, key=lambda each: each[1].complete_us)
             known, at = -1, 0
-            for row, operation in sorted(answers, key=lambda each: each[1].invoke_us):
+            for row, operation in sorted(rows_of_leader, key=lambda each: each[1].invoke_us):
                 while at < len(ended) and ended[at][1].complete_us < operation.invoke_us:
                     known = max(known, ended[at][0].last_stable_offset)
                     at += 1

@@ -207,7 +207,7 @@ class Duplicate(Check):
                 if offset != value.offset:
                     self.violated(
                         max(history.ended_us(other), history.ended_us(run)),
-                        f"{named(run, value)} of producer {value.producer_id} stands at offset {offset} too",
+                        f"{named(run, value)} of producer {value.producer_id} is at offset {offset} too",
                     )
 
 

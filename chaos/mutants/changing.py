@@ -6,7 +6,7 @@ from typing import Any
 
 from chaos.mutants.mutant import Function
 
-ANSWERS = "reference_broker.wire.messages:encode_response"
+RESPONSES = "reference_broker.wire.messages:encode_response"
 REQUESTS = "reference_broker.wire.messages:decode_request"
 
 Change = Callable[[str, Any], Any]

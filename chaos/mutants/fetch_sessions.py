@@ -275,7 +275,7 @@ def offsets_of_moved_records_count_as_sent(original: Function, self: Any, sent: 
 
 LAYOUT = "reference_broker.wire.fetch_drafts"
 LENGTH_AND_CORRELATION_ID = 8
-"""The bytes before the body of an answer's frame."""
+"""The bytes before the body of a response's frame."""
 ONLY_FIRST = ("first",)
 
 

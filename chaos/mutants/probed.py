@@ -35,8 +35,8 @@ NO_DEFECT_YET: Mapping[str, str] = {
     "groups/fetch/error-in-version-1": "it would need several nodes",
     "fetch/session/preferred-replica": "it would need several nodes",
     "produce/idempotence/expired": "it would need producers that expire soon, which other cases do not stand",
-    "handshake/api-versions/beyond-range-goes-on": "it would need a driver that closes a connection after an answer",
-    "handshake/api-versions/version-0": "without that answer the probe meets no broker at all",
+    "handshake/api-versions/beyond-range-goes-on": "it would need a driver that closes a connection after a response",
+    "handshake/api-versions/version-0": "without that response the probe meets no broker at all",
     "handshake/unknown/leaves-others": "it would need a driver that closes all connections",
 }
 """Cases that no broker here breaks, with the reason."""

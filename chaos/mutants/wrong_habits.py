@@ -11,7 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 from chaos.mutants import wrong_habits_of_coordinators
-from chaos.mutants.changing import ANSWERS, REQUESTS, Change, fixed, on_request, on_response
+from chaos.mutants.changing import REQUESTS, RESPONSES, Change, fixed, on_request, on_response
 from chaos.mutants.mutant import Function, Mutant, mutant
 from chaos.mutants.registry import by_name
 from reference_broker.wire.apis import VERSIONS, ApiKey
@@ -33,7 +33,7 @@ OFFSETS = frozenset(
 )
 
 
-@mutant(ANSWERS)
+@mutant(RESPONSES)
 def errors_hidden(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """No response contains an error."""
     shown = ErrorCode.none
@@ -44,7 +44,7 @@ def errors_hidden(original: Function, api_key: int, version: int, correlation_id
     return on_response(original, api_key, version, correlation_id, body, hide)
 
 
-@mutant(ANSWERS)
+@mutant(RESPONSES)
 def features_garbled(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """ApiVersions 3 returns features from version 0 on, and newer versions return none."""
 
@@ -57,7 +57,7 @@ def features_garbled(original: Function, api_key: int, version: int, correlation
     return on_response(original, api_key, version, correlation_id, body, change)
 
 
-@mutant(ANSWERS)
+@mutant(RESPONSES)
 def offsets_shifted(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """All offsets in responses are one too high."""
     if api_key not in WITH_OFFSETS:
@@ -69,33 +69,33 @@ def offsets_shifted(original: Function, api_key: int, version: int, correlation_
     return on_response(original, api_key, version, correlation_id, body, shift)
 
 
-@mutant(ANSWERS)
+@mutant(RESPONSES)
 def records_dropped(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """Fetch responses never have records."""
     return on_response(original, api_key, version, correlation_id, body, fixed(records=b""))
 
 
-@mutant(ANSWERS)
+@mutant(RESPONSES)
 def fetch_fields_garbled(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """Fetch responses send clients to a replica that does not exist, and never contain a session or a divergence."""
     change = fixed(preferred_read_replica=7, session_id=0, diverging_epoch=None)
     return on_response(original, api_key, version, correlation_id, body, change)
 
 
-@mutant(ANSWERS)
+@mutant(RESPONSES)
 def epochs_lost(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """Metadata has no leader epochs, and other responses have epoch 7."""
     change = fixed(leader_epoch=-1 if api_key == ApiKey.METADATA else 7)
     return on_response(original, api_key, version, correlation_id, body, change)
 
 
-@mutant(ANSWERS)
+@mutant(RESPONSES)
 def times_garbled(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """Append times are always 5, and producer IDs -1."""
     return on_response(original, api_key, version, correlation_id, body, fixed(log_append_time_ms=5, producer_id=-1))
 
 
-@mutant(ANSWERS)
+@mutant(RESPONSES)
 def metadata_garbled(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """Metadata has no ports, a wrong controller and empty ISRs."""
     change = fixed(
@@ -113,7 +113,7 @@ def metadata_garbled(original: Function, api_key: int, version: int, correlation
     )
 
 
-@mutant(ANSWERS)
+@mutant(RESPONSES)
 def ids_made_up(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """Metadata has another topic ID each time."""
 
@@ -123,7 +123,7 @@ def ids_made_up(original: Function, api_key: int, version: int, correlation_id: 
     return on_response(original, api_key, version, correlation_id, body, made_up)
 
 
-@mutant(ANSWERS)
+@mutant(RESPONSES)
 def described_by_halves(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """DescribeTopicPartitions returns the topics backwards, without their last partition, and never a cursor."""
 
@@ -136,7 +136,7 @@ def described_by_halves(original: Function, api_key: int, version: int, correlat
     return on_response(original, api_key, version, correlation_id, body, change)
 
 
-@mutant(ANSWERS)
+@mutant(RESPONSES)
 def oldest_version_cut(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """The responses of an API's oldest version lack a byte. For ApiVersions it is version 2, because clients begin with
     0."""
@@ -147,13 +147,13 @@ def oldest_version_cut(original: Function, api_key: int, version: int, correlati
     return [(len(frame) - 5).to_bytes(4, "big") + frame[4:-1]]
 
 
-@mutant(ANSWERS)
+@mutant(RESPONSES)
 def correlation_ids_cut(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """Correlation IDs have only their lowest two bytes."""
     return original(api_key, version, correlation_id & 0xFFFF, body)
 
 
-@mutant(ANSWERS)
+@mutant(RESPONSES)
 def versions_garbled(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """ApiVersions responses with an error have no ranges, and those from version 1 on contain each API twice, with
     empty ranges and unsupported features."""
@@ -267,7 +267,7 @@ def small_pieces_refused(original: Function, self: Any, data: bytes) -> None:
     original(self, data)
 
 
-@mutant(ANSWERS)
+@mutant(RESPONSES)
 def answers_swapped(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """Two consecutive responses are swapped, from the second one of a connection on, and so are the responses to a
     fetch and to ApiVersions behind it."""
@@ -287,7 +287,7 @@ CHANGES = frozenset(
 )
 
 
-@mutant(ANSWERS)
+@mutant(RESPONSES)
 def creations_untold(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """CreateTopics returns no sizes and no settings of a topic, and another ID."""
 
@@ -299,7 +299,7 @@ def creations_untold(original: Function, api_key: int, version: int, correlation
     return on_response(original, api_key, version, correlation_id, body, change)
 
 
-@mutant(ANSWERS)
+@mutant(RESPONSES)
 def replicas_doubled(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """Each replica is returned twice, and an eligible one that does not exist."""
 
@@ -311,14 +311,14 @@ def replicas_doubled(original: Function, api_key: int, version: int, correlation
     return on_response(original, api_key, version, correlation_id, body, double)
 
 
-@mutant(ANSWERS)
+@mutant(RESPONSES)
 def settings_hidden(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """DescribeConfigs returns no settings."""
     change = fixed(configs=()) if api_key == ApiKey.DESCRIBE_CONFIGS else fixed()
     return on_response(original, api_key, version, correlation_id, body, change)
 
 
-@mutant(ANSWERS)
+@mutant(RESPONSES)
 def names_hidden(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """DeleteTopics returns neither names nor IDs."""
     change = fixed(name="", topic_id=None) if api_key == ApiKey.DELETE_TOPICS else fixed()

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from chaos.mutants.changing import ANSWERS, REQUESTS, Change, changed, fixed, on_request, on_response
+from chaos.mutants.changing import REQUESTS, RESPONSES, Change, changed, fixed, on_request, on_response
 from chaos.mutants.mutant import Function, mutant
 from reference_broker.groups import membership
 from reference_broker.groups.group import GroupState
@@ -36,10 +36,10 @@ ON_THE_WAY_TO_GROUPS = frozenset(
 JOINING = frozenset((ApiKey.FIND_COORDINATOR, ApiKey.JOIN_GROUP, ApiKey.HEARTBEAT, ApiKey.DESCRIBE_GROUPS))
 
 
-# Answers
+# Responses
 
 
-@mutant(ANSWERS)
+@mutant(RESPONSES)
 def group_errors_hidden(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """No response about groups contains an error, except those that members get while they join a group."""
 
@@ -52,21 +52,21 @@ def group_errors_hidden(original: Function, api_key: int, version: int, correlat
     return on_response(original, api_key, version, correlation_id, body, change)
 
 
-@mutant(ANSWERS)
+@mutant(RESPONSES)
 def rebalances_untold(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """Heartbeats never return REBALANCE_IN_PROGRESS."""
     change = fixed(error_code=ErrorCode.none) if api_key == ApiKey.HEARTBEAT else lambda _, same: same
     return on_response(original, api_key, version, correlation_id, body, change)
 
 
-@mutant(ANSWERS)
+@mutant(RESPONSES)
 def coordinators_garbled(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """FindCoordinator returns nodes that do not exist, another one in each version, and no names of groups."""
     change = fixed(node_id=77 + version, key="") if api_key == ApiKey.FIND_COORDINATOR else lambda _, same: same
     return on_response(original, api_key, version, correlation_id, body, change)
 
 
-@mutant(ANSWERS)
+@mutant(RESPONSES)
 def members_garbled(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """Members' metadata, assignments, instances and protocol types are not returned."""
     given = {"metadata": b"", "assignment": b"", "member_assignment": b"", "group_instance_id": None}
@@ -77,7 +77,7 @@ def members_garbled(original: Function, api_key: int, version: int, correlation_
     )
 
 
-@mutant(ANSWERS)
+@mutant(RESPONSES)
 def states_garbled(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """Each group is Stable and has another protocol type."""
     of_states = api_key in (ApiKey.DESCRIBE_GROUPS, ApiKey.LIST_GROUPS)
@@ -85,7 +85,7 @@ def states_garbled(original: Function, api_key: int, version: int, correlation_i
     return on_response(original, api_key, version, correlation_id, body, change)
 
 
-@mutant(ANSWERS)
+@mutant(RESPONSES)
 def commits_garbled(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """OffsetFetch returns offsets that are one too high, epoch 7, and other metadata."""
 
@@ -98,7 +98,7 @@ def commits_garbled(original: Function, api_key: int, version: int, correlation_
     return on_response(original, api_key, version, correlation_id, body, change)
 
 
-@mutant(ANSWERS)
+@mutant(RESPONSES)
 def nothing_is_an_error(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """OffsetFetch rejects groups without offsets, and OffsetDelete everything that it has done."""
     if api_key == ApiKey.OFFSET_DELETE:
@@ -203,10 +203,10 @@ ON_THE_WAY_OF_PRODUCERS = frozenset(
 OF_READERS = (ApiKey.FETCH, ApiKey.LIST_OFFSETS)
 
 
-# Answers
+# Responses
 
 
-@mutant(ANSWERS)
+@mutant(RESPONSES)
 def transaction_errors_hidden(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """No response about transactions contains an error, except those after which a producer retries."""
 
@@ -219,14 +219,14 @@ def transaction_errors_hidden(original: Function, api_key: int, version: int, co
     return on_response(original, api_key, version, correlation_id, body, change)
 
 
-@mutant(ANSWERS)
+@mutant(RESPONSES)
 def owners_garbled(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """InitProducerId returns the same producer ID and epoch to all producers."""
     change = fixed(producer_id=7, producer_epoch=5) if api_key == ApiKey.INIT_PRODUCER_ID else lambda _, same: same
     return on_response(original, api_key, version, correlation_id, body, change)
 
 
-@mutant(ANSWERS)
+@mutant(RESPONSES)
 def added_told_by_halves(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """AddPartitionsToTxn returns the errors of the first topic only."""
 
@@ -237,7 +237,7 @@ def added_told_by_halves(original: Function, api_key: int, version: int, correla
     return on_response(original, api_key, version, correlation_id, body, change)
 
 
-@mutant(ANSWERS)
+@mutant(RESPONSES)
 def raised_epochs_untold(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """EndTxn returns the epoch that the transaction had."""
 
@@ -248,7 +248,7 @@ def raised_epochs_untold(original: Function, api_key: int, version: int, correla
     return on_response(original, api_key, version, correlation_id, body, change)
 
 
-@mutant(ANSWERS)
+@mutant(RESPONSES)
 def aborts_told_everywhere(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """Each fetched partition is returned with an aborted transaction."""
     change: Change = fixed(aborted_transactions=[AbortedTransaction(0, 0)])
@@ -257,7 +257,7 @@ def aborts_told_everywhere(original: Function, api_key: int, version: int, corre
     )
 
 
-@mutant(ANSWERS)
+@mutant(RESPONSES)
 def transactions_garbled(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """Each transaction is returned as Dead, and each producer with a transaction that no coordinator knows."""
     dead = fixed(transaction_state="Dead")

@@ -135,9 +135,9 @@ class Cluster:
 
     def acknowledge(self, offset: int, acks: int = -1, by: int = 0) -> None:
         node, tag = self.node(by), Tag(0, 9, "p")
-        answer = ProduceResponse([ProduceTopicResponse("t", b"", [ProducePartitionResponse(0, 0, offset)])])
+        response = ProduceResponse([ProduceTopicResponse("t", b"", [ProducePartitionResponse(0, 0, offset)])])
         request = Request(1, 7, 0, 9, "p", ProduceRequest(acks, 1000, []), tag)
-        self.acked.acted(self.now_us, node, request, [Reply(1, 7, 0, 9, answer, tag)])
+        self.acked.acted(self.now_us, node, request, [Reply(1, 7, 0, 9, response, tag)])
         self.look(by)
         self.acked.viewed(self.now_us, node)
 

@@ -50,7 +50,7 @@ class Trace:
         self.row("request", connection=connection, api_key=1, session_id=session, session_epoch=epoch)
 
     def reply(self, session: int, epoch: int, error: int, connection: int = 1, answered: int | None = None) -> None:
-        answer = (session if error == NONE else 0) if answered is None else answered
+        response = (session if error == NONE else 0) if answered is None else answered
         self.row(
             "reply",
             connection=connection,
@@ -58,7 +58,7 @@ class Trace:
             session_id=session,
             session_epoch=epoch,
             error=error,
-            answered_session_id=answer,
+            answered_session_id=response,
         )
 
     def fetch(self, session: int, epoch: int, error: int = NONE, answered: int | None = None) -> None:
@@ -319,7 +319,7 @@ def test_what_a_clock_was_stepped_by_counts_as_age(retention_ms: int, is_lost: b
 
 
 HARMLESS = {"chaos/mutants/wrong_habits.py", "scenarios/vocabulary.py"}
-"""A broker's answers, and the names of all keys."""
+"""A broker's responses, and the names of all keys."""
 
 
 def test_no_client_of_a_load_deletes_records() -> None:

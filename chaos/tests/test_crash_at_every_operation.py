@@ -112,9 +112,9 @@ class Life:
 
     def create(self, name: str, partitions: int = 1) -> None:
         self.topics.pop(name, None)
-        answer = self.world.create(name, partitions)
-        assert answer.error_code == 0, answer
-        self.topics[name] = answer.topic_id.bytes
+        response = self.world.create(name, partitions)
+        assert response.error_code == 0, response
+        self.topics[name] = response.topic_id.bytes
         self.records[name] = []
 
     def delete(self, name: str) -> None:
@@ -126,9 +126,9 @@ class Life:
 
     def produce(self, topic: str, batch: bytes) -> None:
         self.open_batch = (topic, batch)
-        answer = self.world.produce(topic, 0, batch)
-        assert answer.error_code == 0, answer
-        self.records[topic].append((answer.base_offset, batch))
+        response = self.world.produce(topic, 0, batch)
+        assert response.error_code == 0, response
+        self.records[topic].append((response.base_offset, batch))
         self.open_batch = None
 
     def delete_records(self, topic: str, offset: int) -> None:

@@ -80,9 +80,9 @@ class Crowd:
                 self.sequences = {key: value for key, value in self.sequences.items() if key[1] != topic}
                 self.unsure.pop(topic)
             else:
-                answer = body.responses[0].partitions[0]
-                assert answer.error_code == 0, answer
-                self.acked[topic][client, what] = answer.base_offset
+                partition = body.responses[0].partitions[0]
+                assert partition.error_code == 0, partition
+                self.acked[topic][client, what] = partition.base_offset
                 self.sequences[client, topic] = what + 1
 
     def check(self, world: NodeWorld) -> int:

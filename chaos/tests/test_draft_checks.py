@@ -77,7 +77,7 @@ def test_the_pages_layout_reads_what_was_said() -> None:
     assert stories() == []
     with applied(by_name("flags_before_the_session_id")):
         (story,) = stories()
-    assert "answer of API 1: answer.session_id is" in story
+    assert "response of API 1: response.session_id is" in story
 
 
 @pytest.mark.clause("G-12")
@@ -116,7 +116,7 @@ def test_each_difference_is_named() -> None:
     assert set(REQUESTS) < set(RESPONSES)
 
 
-ANSWER = ApiVersionsResponse(
+ANNOUNCED = ApiVersionsResponse(
     error_code=ErrorCode.none,
     api_keys=tuple(ApiVersion(api_key=i16(key), min_version=i16(4), max_version=i16(9)) for key in (1, 3)),
     throttle_time=NO_THROTTLE,
@@ -141,26 +141,26 @@ def reported(body: ApiVersionsResponse, *, version: int = 3, keeps_epoch: bool =
 
 @pytest.mark.clause("D-3")
 def test_other_peoples_clients_hear_of_no_draft_and_ours_of_each() -> None:
-    assert reported(ANSWER) == []
-    fetch = ANSWER.api_keys[0]
-    wide = replace(ANSWER, api_keys=(replace(fetch, max_version=i16(1000)),))
+    assert reported(ANNOUNCED) == []
+    fetch = ANNOUNCED.api_keys[0]
+    wide = replace(ANNOUNCED, api_keys=(replace(fetch, max_version=i16(1000)),))
     assert reported(wide) == ["API 1 in versions 4 to 1000, a draft among them"]
     updates = replace(
-        ANSWER,
+        ANNOUNCED,
         api_keys=(
-            *ANSWER.api_keys,
+            *ANNOUNCED.api_keys,
             replace(fetch, api_key=i16(6), min_version=i16(0)),
         ),
     )
     assert reported(updates) == ["API 6, which has drafts only"]
-    few = replace(ANSWER, supported_features=ANSWER.supported_features[1:])
+    few = replace(ANNOUNCED, supported_features=ANNOUNCED.supported_features[1:])
     assert reported(few) == ["0 features for the draft Fetch.1000"]
     assert reported(few, version=2) == [], "that version has no features"
-    without = replace(ANSWER, supported_features=ANSWER.supported_features[: len(EVERYWHERE)])
+    without = replace(ANNOUNCED, supported_features=ANNOUNCED.supported_features[: len(EVERYWHERE)])
     missing = [f"0 features for the draft Metadata.{version}" for version in (1000, 1001)]
     assert reported(without) == missing, "this listener takes no other of the APIs"
-    twice = replace(ANSWER, supported_features=(*ANSWER.supported_features, ANSWER.supported_features[-6]))
+    twice = replace(ANNOUNCED, supported_features=(*ANNOUNCED.supported_features, ANNOUNCED.supported_features[-6]))
     assert reported(twice) == ["2 features for the draft UpdateMetadata.1000"]
     assert reported(without, keeps_epoch=False) == []
-    open_ones = replace(ANSWER, finalized_features=ANSWER.finalized_features[1:])
+    open_ones = replace(ANNOUNCED, finalized_features=ANNOUNCED.finalized_features[1:])
     assert reported(open_ones) == ["the draft Fetch.1000 as a feature to upgrade"]

@@ -49,13 +49,13 @@ class Fetchers:
         self.check.acted(0, self._node, None, ())
 
     def hangs_up_unanswered(self) -> None:
-        """The connection of a full fetch closes before its answer."""
+        """The connection of a full fetch closes before its response."""
         request = self._request(0, 0, 1)
         self.check.acted(0, self._node, request, ())
         self.check.acted(0, self._node, Closed(request.connection), ())
 
     def is_closed_on(self, session_id: int) -> None:
-        """An incremental fetch finds its connection closed instead of an answer."""
+        """An incremental fetch finds its connection closed instead of a response."""
         request = self._request(session_id, 1, 3)
         self._broker.now.wall_ms = self.ms
         self.check.acted(0, self._node, request, [Close(request.connection, "the node is shutting down")])
@@ -80,19 +80,19 @@ class Fetchers:
         assert isinstance(request.body, FetchRequest)
         body = replace(request.body, forgotten=[ForgottenTopic("t", bytes(16), [0, 1, 2])])
         notes = [Note("session_closed", (("session_id", session_id),))] if is_closed else []
-        answer = FetchResponse(session_id=0 if is_closed else session_id)
-        reply = Reply(self._requests, 1, FETCH, version, answer, request.tag)
+        response = FetchResponse(session_id=0 if is_closed else session_id)
+        reply = Reply(self._requests, 1, FETCH, version, response, request.tag)
         self.check.acted(0, self._node, request._replace(body=body), [*notes, reply])
 
     def closes(self, session_id: int) -> None:
         self._acts(session_id, -1, 0, 0, [Note("session_closed", (("session_id", session_id),))])
 
     def keeps(self, session_id: int, version: int = VERSION) -> None:
-        """A full fetch that closes the session gets its answer, and nothing ends."""
+        """A full fetch that closes the session gets its response, and nothing ends."""
         self._acts(session_id, -1, 0, 0, [], version=version)
 
     def evicts_for_nobody(self, session_id: int) -> None:
-        """The session ends in an event that answers no full fetch."""
+        """The session ends in an event without a response to a full fetch."""
         evicted = Note("session_evicted", (("session_id", session_id),))
         self.check.acted(0, self._node, self._request(0, 0, 1), [evicted])
 

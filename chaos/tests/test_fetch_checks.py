@@ -1,4 +1,4 @@
-"""The checks of single answers and of the first revision's numbers: silent on what is right, loud on what is not."""
+"""The checks of single responses and of the first revision's numbers: silent on what is right, loud on what is not."""
 
 import json
 from collections.abc import Sequence
@@ -60,7 +60,7 @@ class Talk:
         data: Sequence[PartitionData] = (),
         committed: bool = False,
     ) -> None:
-        """``offsets``: named in the request; ``served``: bytes in the answer, by partition, beside ``data``.
+        """``offsets``: named in the request; ``served``: bytes in the response, by partition, beside ``data``.
         ``unanswered``: it waits until its connection is lost."""
         self.correlation += 1
         wanted = [FetchPartition(index, offset, 100, leader_epoch) for index, offset in offsets.items()]
@@ -73,10 +73,10 @@ class Talk:
             isolation_level=int(committed),
         )
         some = [PartitionData(index, 0, 10, records=b"x" * size) for index, size in served.items()]
-        answer = FetchResponse(session_id=SESSION, responses=[FetchTopicResponse("t", b"", [*some, *data])])
+        response = FetchResponse(session_id=SESSION, responses=[FetchTopicResponse("t", b"", [*some, *data])])
         tag = Tag(1, version, CLIENT, body.session_id, epoch)
         request = Request(1, self.correlation, 1, version, CLIENT, body, tag)
-        reply = Reply(1, self.correlation, 1, version, answer, tag)
+        reply = Reply(1, self.correlation, 1, version, response, tag)
         for each in self.model.acted(self.node, request, [] if unanswered else [reply]):
             self.check.fetched(0, each)
 

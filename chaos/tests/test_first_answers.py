@@ -1,4 +1,4 @@
-"""The check of the first revision's answers finds each wrong flag, ID and text."""
+"""The check of the first revision's responses finds each wrong flag, ID and text."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -26,13 +26,13 @@ class Session:
         )
         assert self.check.violations == []
 
-    def fetches(self, kind: int, answer: FetchResponse, *notes: Effect, session_id: int = 7) -> list[str]:
-        """Returns what the check says of one answer."""
+    def fetches(self, kind: int, response: FetchResponse, *notes: Effect, session_id: int = 7) -> list[str]:
+        """Returns what the check says of one response."""
         before = len(self.check.violations)
         tag = Tag(FETCH, VERSION, "me", session_id, kind)
         body = FetchRequest(session_id=session_id, session_epoch=kind, fetch_type=kind)
         request = Request(1, 1, FETCH, VERSION, "me", body, tag)
-        self.check.acted(0, NODE, request, [*notes, Reply(1, 1, FETCH, VERSION, answer, tag)])
+        self.check.acted(0, NODE, request, [*notes, Reply(1, 1, FETCH, VERSION, response, tag)])
         return [each.story.partition(": ")[2] for each in self.check.violations[before:]]
 
 
@@ -73,9 +73,9 @@ def test_bit_1_says_whether_incremental_requests_may_follow() -> None:
     served = FetchResponse(0, 7, response_flags=INCREMENTAL | MAY_FOLLOW)
     assert Session(flags=0).fetches(1, denied) == []
     assert Session(flags=0).fetches(1, served) == [
-        "an incremental request was served, and the last answer had said that none may follow"
+        "an incremental request was served, and the last response had said that none may follow"
     ]
-    assert Session().fetches(1, denied) == ["an incremental request was denied, and the last answer had invited it"]
+    assert Session().fetches(1, denied) == ["an incremental request was denied, and the last response had invited it"]
     (story,) = Session().fetches(0, FetchResponse(0, 0, response_flags=MAY_FOLLOW), session_id=0)
     assert story == "incremental requests may follow, without a session"
 

@@ -1,4 +1,4 @@
-"""A forged request is granted if its answer has no error anywhere. True ones are no breach."""
+"""A forged request is granted if its response has no error anywhere. True ones are no breach."""
 
 from random import Random
 from types import SimpleNamespace
@@ -51,14 +51,16 @@ def forged(seed: int) -> list[NodeRequest]:
     return Forger(seen, "the-cluster", (0, 1, 2), 0, Random(seed)).requests()
 
 
-def judged(body: object, answer: object, *, closed: bool = False, api: tuple[ApiKey, int] = (ApiKey.VOTE, 1)) -> bool:
+def judged(
+    body: object, reply_body: object, *, closed: bool = False, api: tuple[ApiKey, int] = (ApiKey.VOTE, 1)
+) -> bool:
     """Returns whether the check sees a breach."""
     check, tag = ForgedRefused(check_context(alone=True)), Tag(*api, "node-1")
     check.acted(0, NODE, Request(3, 8, *api, SENDER, body, tag), ())
     if closed:
         check.acted(1, NODE, Closed(3), ())
     for at_us in (2, 3):
-        check.acted(at_us, NODE, None, [Reply(3, 8, ApiKey.VOTE, 1, answer, tag), Reply(4, 8, 0, 1, None, tag)])
+        check.acted(at_us, NODE, None, [Reply(3, 8, ApiKey.VOTE, 1, reply_body, tag), Reply(4, 8, 0, 1, None, tag)])
     assert len(check.violations) <= 1
     return bool(check.violations)
 
@@ -94,11 +96,11 @@ def test_an_internal_topic_is_refused_to_clients_for_what_it_is(
         for name, error in (("t", other), ("__consumer_offsets", internal))
     )
     result = AddPartitionsToTxnResult(transactional_id=TransactionalId(""), topic_results=topics)
-    answer = AddPartitionsToTxnResponse(
+    reply_body = AddPartitionsToTxnResponse(
         throttle_time=NO_THROTTLE, error_code=ErrorCode.none, results_by_transaction=(result,)
     )
-    assert judged(forged_request.body, answer, api=(ApiKey.ADD_PARTITIONS_TO_TXN, 3)) == breach
-    assert not judged(forged_request.body, answer, api=(ApiKey.ADD_PARTITIONS_TO_TXN, 4)), (
+    assert judged(forged_request.body, reply_body, api=(ApiKey.ADD_PARTITIONS_TO_TXN, 3)) == breach
+    assert not judged(forged_request.body, reply_body, api=(ApiKey.ADD_PARTITIONS_TO_TXN, 4)), (
         "brokers may add any partition"
     )
 

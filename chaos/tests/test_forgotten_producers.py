@@ -47,13 +47,13 @@ class Partition:
         tag = Tag(PRODUCE, VERSION, "p")
         request = Request(1, 1, PRODUCE, VERSION, "p", ProduceRequest(-1, 100, [topic]), tag)
         of_partition = ProducePartitionResponse(0, error, -1 if error else offset)
-        answer = ProduceResponse([ProduceTopicResponse("t", bytes(16), [of_partition])])
+        response = ProduceResponse([ProduceTopicResponse("t", bytes(16), [of_partition])])
         if error == 0:
             self.log = self.log + offset.to_bytes(8, "big") + data[8:] if is_kept else b""
             self.end += 1
         before = len(self.check.violations)
         at_us = (self.ms - self.stepped_ms) * 1000
-        self.check.acted(at_us, self._node(), request, [Reply(1, 1, PRODUCE, VERSION, answer, tag)])
+        self.check.acted(at_us, self._node(), request, [Reply(1, 1, PRODUCE, VERSION, response, tag)])
         return [each.story for each in self.check.violations[before:]]
 
     def _node(self) -> Any:

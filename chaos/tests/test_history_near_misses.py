@@ -127,8 +127,8 @@ def test_a_fetcher_ends_exactly_at_the_high_watermark(following: int, is_red: bo
 def test_a_fetcher_stands_where_the_last_answer_left_it(ended_us: int, is_red: bool) -> None:
     """It fetches from two nodes at once. The response to the second fetch, at 35, is empty."""
     operations = [*OPERATIONS[:2], operation("f", 0, "fetch", at_us=ended_us - 5), OPERATIONS[3]]
-    answers: list[HistoryRow] = [position(0, 0, 10), position(1, 0, 0), read(0, 0, 10)]
-    found = broken([*operations, ASSIGNMENT, END, *SENDS, *answers])
+    responses: list[HistoryRow] = [position(0, 0, 10), position(1, 0, 0), read(0, 0, 10)]
+    found = broken([*operations, ASSIGNMENT, END, *SENDS, *responses])
     assert found == (["fetch-gap"] if is_red else [])
 
 
@@ -230,8 +230,8 @@ def test_a_commit_of_nobody_s_generation(generation: int, member: str, group: st
     groups = SimpleNamespace(active=lambda: [known])
     node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, groups=groups))
     body: Any = SimpleNamespace(generation_id_or_member_epoch=generation, group_id=group, member_id=member)
-    answer: Any = SimpleNamespace(topics=[SimpleNamespace(partitions=[SimpleNamespace(error_code=0)])])
-    check.acted(0, node, Request(1, 7, 8, 8, "f", body, tag), [Reply(1, 7, 8, 8, answer, tag)])
+    response: Any = SimpleNamespace(topics=[SimpleNamespace(partitions=[SimpleNamespace(error_code=0)])])
+    check.acted(0, node, Request(1, 7, 8, 8, "f", body, tag), [Reply(1, 7, 8, 8, response, tag)])
     assert bool(check.violations) is is_red
 
 

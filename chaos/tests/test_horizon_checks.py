@@ -218,7 +218,7 @@ def test_a_follower_begins_again_once_for_a_marker(markers: list[tuple[int, int]
 
 
 def heard(*markers: tuple[int, int, bool], ends: tuple[int, ...] = (99,)) -> History:
-    """A reader's answers: position, marker, and whether it began again. Its lives end after so many answers."""
+    """A reader's responses: position, marker, and whether it began again. ``ends``: where its lives end."""
     history = History()
     for index, (position, marker, begins) in enumerate(markers):
         at_us = 10 * index + 5

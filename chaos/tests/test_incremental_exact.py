@@ -1,4 +1,4 @@
-"""What an incremental answer must hold, and what it must not: each near miss is red."""
+"""What an incremental response must contain, and what it must not: each near miss is red."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -107,7 +107,7 @@ class Session:
         isolation_level: int = 0,
         unanswered: bool = False,
     ) -> None:
-        """One fetch and its answer. The number is the next one unless it is given. ``unanswered``: the request waits
+        """One fetch and its response. The number is the next one unless it is given. ``unanswered``: the request waits
         until a later one overtakes it."""
         number = self.number if number is None else number
         self.number, self.correlation = number + 1, self.correlation + 1
@@ -120,10 +120,10 @@ class Session:
             forgotten=[ForgottenTopic("t", b"", list(forget))],
             fetch_type=int(number > 0),
         )
-        answer = FetchResponse(session_id=SESSION, responses=[FetchTopicResponse("t", b"", list(lines))])
+        response = FetchResponse(session_id=SESSION, responses=[FetchTopicResponse("t", b"", list(lines))])
         tag = Tag(1, self.version, "f", body.session_id, number, role=self.role)
         request = Request(1, self.correlation, 1, self.version, "f", body, tag)
-        reply = Reply(1, self.correlation, 1, self.version, answer, tag)
+        reply = Reply(1, self.correlation, 1, self.version, response, tag)
         for each in self.model.acted(self.node, request, [] if unanswered else [reply]):
             self.check.fetched(0, each)
 
@@ -188,7 +188,7 @@ def test_a_change_must_be_in_the_response_after_it(version: int, change: str) ->
     else:
         grow(talk.logs[1], 4)
     talk.fetch({})
-    assert talk.stories == [], "it may have changed after the answer was made, in the same event"
+    assert talk.stories == [], "it may have changed after the response was made, in the same event"
     talk.fetch({})
     (story,) = talk.stories
     assert story.startswith(f"t-1 has {'changed' if change == 'log start' else 'an error'}, and was not sent")
@@ -359,7 +359,7 @@ def test_a_full_request_of_the_first_revision_starts_again_even_if_it_is_overtak
 @pytest.mark.parametrize("in_between", [True, False])
 def test_a_request_that_is_repeated_after_a_full_one_is_still_the_last_one(in_between: bool) -> None:
     """A full request keeps the session's number. So what changes behind it is in a second response to the last
-    incremental request, and once more by the answer to the next one."""
+    incremental request, and once more in the response to the next one."""
     talk = session(FIRST_REVISION)
     talk.fetch({}, number=1)
     if in_between:

@@ -94,7 +94,7 @@ def send(token: int, position: int = 0, api: int = SNAPSHOT, peer: int = 2) -> S
     return Send(peer, Channel.RAFT, token, api, 1, None, tag, 100, "node-0:here")
 
 
-def answer(token: int, body: object = b"bytes") -> PeerReply:
+def peer_reply(token: int, body: object = b"bytes") -> PeerReply:
     return PeerReply(2, Channel.RAFT, token, body)
 
 
@@ -117,7 +117,7 @@ def test_an_answer_of_another_node_is_matched_by_its_request(match: Match, hit: 
     log = Log()
     subject = interceptor(log, rule("node_paused", on="peer_reply", match=match), role="follower")
     send_requests(subject, send(7, position=256))
-    assert list(subject.before(NOW, answer(7))) == [answer(7)]
+    assert list(subject.before(NOW, peer_reply(7))) == [peer_reply(7)]
     assert [row.detail for row in log.rows] == (["from node-2"] if hit else [])
 
 
@@ -125,22 +125,22 @@ def test_a_doubled_answer_comes_in_the_place_of_the_next_one_of_its_kind() -> No
     log = Log()
     subject = interceptor(log, rule("response_duplicated", on="peer_reply", match=Match(api=SNAPSHOT), total=1))
     send_requests(subject, send(1))
-    assert list(subject.before(NOW, answer(1))) == [answer(1)]
+    assert list(subject.before(NOW, peer_reply(1))) == [peer_reply(1)]
     send_requests(subject, send(2, api=FETCH))
     assert [each[0] for each in log.calls] == ["report"]
     send_requests(subject, send(3, position=5))
-    assert log.calls[-1] == ("deliver_later", answer(3), 0)
+    assert log.calls[-1] == ("deliver_later", peer_reply(3), 0)
     again = log.calls[-1][1]
     assert isinstance(again, PeerReply)
     assert list(subject.before(NOW, again)) == [again]
-    assert list(subject.before(NOW, answer(3, b"true"))) == [answer(3, b"true")]
+    assert list(subject.before(NOW, peer_reply(3, b"true"))) == [peer_reply(3, b"true")]
 
 
 def test_a_delayed_answer_holds_back_what_follows_on_its_channel() -> None:
     log = Log()
     subject = interceptor(log, rule("response_delayed", on="peer_reply", delay_ms=Range(3, 3), total=1))
     send_requests(subject, send(1), send(2))
-    late, following, down = answer(1), answer(2), PeerDown(2, Channel.RAFT)
+    late, following, down = peer_reply(1), peer_reply(2), PeerDown(2, Channel.RAFT)
     other = PeerDown(1, Channel.RAFT)
     assert list(subject.before(NOW, late)) == []
     assert log.calls[-1] == ("deliver_later", late, 3000)

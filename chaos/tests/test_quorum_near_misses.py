@@ -190,9 +190,9 @@ def test_a_node_that_has_sent_clients_an_epoch_sends_no_smaller_one(
     check, other_life = SwitchRespected(check_context()), SwitchRespected(check_context())
     for epoch in epochs:
         body: Any = SimpleNamespace() if epoch is None else SimpleNamespace(metadata_epoch=epoch)
-        answer = Reply(1, 7, 3, 1001, body, Tag(3, 1001, "member-0", 0, -1))
-        check.acted(0, node, SimpleNamespace(), [answer])  # type: ignore[arg-type]
-        other_life.acted(0, node, None, [answer])
+        response = Reply(1, 7, 3, 1001, body, Tag(3, 1001, "member-0", 0, -1))
+        check.acted(0, node, SimpleNamespace(), [response])  # type: ignore[arg-type]
+        other_life.acted(0, node, None, [response])
     assert (check.violations == []) is right
     assert other_life.violations == [], "a node starts again with its process"
 

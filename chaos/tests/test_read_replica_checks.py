@@ -53,7 +53,7 @@ def make_node(number: int = LEADER, high_watermark: int = 3, isr: tuple[int, ...
     return SimpleNamespace(broker=broker)
 
 
-def make_answer(
+def make_fetch(
     node: Any,
     offset: int = 2,
     rack: str = "b",
@@ -67,8 +67,8 @@ def make_answer(
     return AnsweredFetch(node, "c", 7, Session(), request, False, {NAMED: line})
 
 
-def is_red(check: Check, *answers: AnsweredFetch) -> bool:
-    for each in answers:
+def is_red(check: Check, *fetches: AnsweredFetch) -> bool:
+    for each in fetches:
         check.fetched(0, each)
     return bool(check.violations)
 
@@ -77,12 +77,12 @@ def is_red(check: Check, *answers: AnsweredFetch) -> bool:
 @pytest.mark.parametrize(("last", "red"), [(2, False), (3, True)])
 def test_records_above_the_high_watermark_of_who_serves_them(number: int, last: int, red: bool) -> None:
     records = b"".join(batch(each, 4) for each in range(2, last + 1))
-    assert is_red(NoUncommittedRead(check_context()), make_answer(make_node(number), records=records)) is red
+    assert is_red(NoUncommittedRead(check_context()), make_fetch(make_node(number), records=records)) is red
 
 
 @pytest.mark.parametrize(("epoch", "red"), [(4, False), (-1, False), (3, True), (5, True)])
 def test_a_follower_that_serves_another_leader_epoch(epoch: int, red: bool) -> None:
-    assert is_red(StaleLeaderEpochFenced(check_context()), make_answer(make_node(FOLLOWER), epoch=epoch)) is red
+    assert is_red(StaleLeaderEpochFenced(check_context()), make_fetch(make_node(FOLLOWER), epoch=epoch)) is red
 
 
 def eligible(cluster: Cluster) -> ReadReplicaEligible:
@@ -106,12 +106,12 @@ def eligible(cluster: Cluster) -> ReadReplicaEligible:
 )
 def test_who_may_be_preferred(changes: dict[str, Any], rack: str, replica: int, red: bool) -> None:
     check = eligible(in_order())
-    assert is_red(check, make_answer(make_node(**changes), rack=rack, preferred_read_replica=replica)) is red
+    assert is_red(check, make_fetch(make_node(**changes), rack=rack, preferred_read_replica=replica)) is red
 
 
 def test_a_preferred_read_replica_beside_records() -> None:
     check = eligible(in_order())
-    assert is_red(check, make_answer(make_node(), preferred_read_replica=1, records=batch(2, 4)))
+    assert is_red(check, make_fetch(make_node(), preferred_read_replica=1, records=batch(2, 4)))
 
 
 @pytest.mark.parametrize(("offset", "red"), [(2, False), (3, True), (4, True)])
@@ -120,11 +120,11 @@ def test_a_preferred_replica_that_lacks_what_is_committed(offset: int, red: bool
     del cluster.logs[1].held[2:]
     cluster.look(1)
     check = eligible(cluster)
-    assert is_red(check, make_answer(make_node(), offset=offset, preferred_read_replica=1)) is red
+    assert is_red(check, make_fetch(make_node(), offset=offset, preferred_read_replica=1)) is red
 
 
 def test_a_preferred_replica_may_lack_what_is_not_committed() -> None:
-    assert not is_red(eligible(in_order()), make_answer(make_node(), offset=5, preferred_read_replica=1))
+    assert not is_red(eligible(in_order()), make_fetch(make_node(), offset=5, preferred_read_replica=1))
 
 
 def test_a_preferred_replica_that_lost_its_power_may_lack_anything() -> None:
@@ -132,7 +132,7 @@ def test_a_preferred_replica_that_lost_its_power_may_lack_anything() -> None:
     cluster.view.power_lost(1)
     del cluster.logs[1].held[2:]
     cluster.look(1)
-    assert not is_red(eligible(cluster), make_answer(make_node(), offset=3, preferred_read_replica=1))
+    assert not is_red(eligible(cluster), make_fetch(make_node(), offset=3, preferred_read_replica=1))
 
 
 @pytest.mark.clause("F-14")
@@ -149,7 +149,7 @@ def test_a_preferred_replica_that_lost_its_power_may_lack_anything() -> None:
     ],
 )
 def test_an_answer_that_leaves_out_a_preferred_read_replica(changes: dict[str, Any], rack: str, red: bool) -> None:
-    first = make_answer(make_node(**changes), offset=3, rack=rack, preferred_read_replica=1)
+    first = make_fetch(make_node(**changes), offset=3, rack=rack, preferred_read_replica=1)
     assert is_red(IncrementalExact(check_context()), first, left_out(first)) is red
 
 
@@ -158,7 +158,7 @@ def test_an_answer_that_leaves_out_a_preferred_read_replica(changes: dict[str, A
 def test_an_answer_of_a_follower_that_leaves_out_what_is_due(may_follow: bool, story: str) -> None:
     """An older fetch is not served by a follower, so an error is due."""
     node, check = make_node(FOLLOWER), IncrementalExact(check_context())
-    first = make_answer(node, offset=5, rack="", may_follow=may_follow)
+    first = make_fetch(node, offset=5, rack="", may_follow=may_follow)
     assert not is_red(check, first)
     node.broker.partitions.followed[KEY].log.high_watermark = 4
     assert is_red(check, left_out(first), left_out(first))
@@ -166,5 +166,5 @@ def test_an_answer_of_a_follower_that_leaves_out_what_is_due(may_follow: bool, s
 
 
 def left_out(before: AnsweredFetch) -> AnsweredFetch:
-    """The next answer of the session, without the partition."""
+    """The next response of the session, without the partition."""
     return replace(before, data={})

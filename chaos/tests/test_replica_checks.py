@@ -189,9 +189,9 @@ def test_an_acknowledgement_before_it_is_committed(cluster: Cluster) -> None:
 def test_what_a_node_meant_to_answer_when_it_died_was_never_said(cluster: Cluster) -> None:
     cluster.append(batch(3, 0), to=(0,))
     node, tag = cluster.node(0), Tag(0, 9, "p")
-    answer = ProduceResponse([ProduceTopicResponse("t", b"", [ProducePartitionResponse(0, 0, 3)])])
+    response = ProduceResponse([ProduceTopicResponse("t", b"", [ProducePartitionResponse(0, 0, 3)])])
     request = Request(1, 7, 0, 9, "p", ProduceRequest(-1, 1000, []), tag)
-    cluster.acked.acted(cluster.now_us, node, request, [Reply(1, 7, 0, 9, answer, tag)])
+    cluster.acked.acted(cluster.now_us, node, request, [Reply(1, 7, 0, 9, response, tag)])
     cluster.acked.acted(cluster.now_us, cluster.node(1), None, [])
     cluster.acked.viewed(cluster.now_us, cluster.node(1))
     assert cluster.broken() == []

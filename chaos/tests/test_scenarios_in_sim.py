@@ -71,7 +71,7 @@ SEEN_BY_MANY = {
     *("records_forgotten", "metadata_forgotten"),
     "last_stable_at_high_watermark",
 }
-"""One breach that several guarantees speak of. An answer from a session that nobody has is wrong in its session, its
+"""One breach that several guarantees speak of. A response of a session that does not exist is wrong in its session, its
 epoch and its partitions. A log that knows wrong sequences refuses what producers send, and takes their records twice or
 not at all. One lost record is wrong in the replicas, in the high watermark, and in what was read, written
 and sent. A key whose newest value is gone is wrong in the replicas, in views, and in what was read.

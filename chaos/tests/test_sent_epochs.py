@@ -22,8 +22,8 @@ def test_a_response_in_slices_may_have_any_epoch_since_its_request(sent: int, is
     node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, metadata=cache))
     check.acted(0, node, Request(1, 1, METADATA, FIRST_DRAFT, "c", None, TAG), ())
     cache.metadata_epoch = 7
-    answer = SimpleNamespace(metadata_epoch=sent)
-    check.acted(1, node, None, [Reply(1, 1, METADATA, FIRST_DRAFT, answer, TAG)])
+    response = SimpleNamespace(metadata_epoch=sent)
+    check.acted(1, node, None, [Reply(1, 1, METADATA, FIRST_DRAFT, response, TAG)])
     assert bool(check.violations) == is_wrong
 
 

@@ -1,4 +1,4 @@
-"""A controller fences no broker that it answers in time, and gives away no ID. A silence of a session excuses."""
+"""A controller fences no broker that gets responses in time, and gives its ID to no other. A silent session excuses."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -32,18 +32,18 @@ class Controller:
         for _ in range(20):
             self.beat()
 
-    def request(self, api_key: int, answer: dict[str, object], *, closed: bool = False, **fields: object) -> None:
+    def request(self, api_key: int, response: dict[str, object], *, closed: bool = False, **fields: object) -> None:
         tag = Tag(api_key, 1, "node-2")
         body = SimpleNamespace(broker_id=BROKER, **fields)
         self.check.acted(self.at_us, self.node, Request(7, 1, api_key, 1, "node-2", body, tag), ())
         if closed:
             self.check.acted(self.at_us, self.node, Closed(7), ())
-        reply = Reply(7, 1, api_key, 1, SimpleNamespace(**{"error_code": 0, **answer}), tag)
+        reply = Reply(7, 1, api_key, 1, SimpleNamespace(**{"error_code": 0, **response}), tag)
         self.check.acted(self.at_us, self.node, TimerFired(1), [reply])
 
-    def beat(self, answer: dict[str, object] | None = None, *, leaves: bool = False) -> None:
+    def beat(self, response: dict[str, object] | None = None, *, leaves: bool = False) -> None:
         self.at_us += EVERY_US
-        sent = {"is_fenced": False, **(answer or {})}
+        sent = {"is_fenced": False, **(response or {})}
         self.request(ApiKey.BROKER_HEARTBEAT, sent, want_fence=False, want_shut_down=leaves)
 
     def is_wrong_to_fence(self) -> bool:

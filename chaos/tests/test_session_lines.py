@@ -37,15 +37,15 @@ def note(what: str, session_id: int, made_by: str) -> Note:
 
 
 @pytest.mark.clause("F-23")
-def test_the_lines_of_request_and_answer_tell_the_session_and_the_epoch() -> None:
+def test_the_lines_of_request_and_response_have_the_session_and_the_epoch() -> None:
     good = request_of(FetchRequest(session_id=7, session_epoch=3))
     assert stories((good, [reply(good, 7)])) == []
     (story,) = stories((good, [reply(good, 7, Tag(FETCH, VERSION, "me"))]))
-    assert story == "the line of me's answer tells session 0, epoch -1; its request has 7, 3"
+    assert story == "the line of me's response has session 0, epoch -1; its request has 7, 3"
     (story,) = stories((request_of(FetchRequest(session_id=7, session_epoch=3), Tag(FETCH, VERSION, "me", 7, 2)), []))
-    assert "me's request tells session 7, epoch 2" in story
+    assert "me's request has session 7, epoch 2" in story
     sent = Send(1, "fetch", 1, FETCH, VERSION, good.body, Tag(FETCH, VERSION, "node-0"), 0, "node-0")  # type: ignore[arg-type]
-    assert "node-0's request tells session 0" in stories((request_of(FetchRequest()), [sent]))[0]
+    assert "node-0's request has session 0" in stories((request_of(FetchRequest()), [sent]))[0]
 
 
 @pytest.mark.clause("G-2")

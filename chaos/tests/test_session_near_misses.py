@@ -1,4 +1,4 @@
-"""What excuses an answer of a fetch session, and what does so by a hair no longer."""
+"""What excuses a response of a fetch session, and what barely does not."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The check of answers about snapshots finds each error that does not fit, and bytes that are not the snapshot's."""
+"""The check of responses about snapshots finds each error that does not fit, and bytes that are not the snapshot's."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -28,7 +28,7 @@ GOOD = Piece(ErrorCode.none, 0, 5, HELD, 10, 4, b"456")
 
 
 def story(wanted: SnapshotRequest, piece: Piece, *, leads: bool = True, version: int = VERSION) -> str:
-    """What the check says of one answer, from the first words that are not about the request."""
+    """What the check says of one response, from the first words that are not about the request."""
     store = SimpleNamespace(ids=(HELD,), size=lambda _: len(BYTES), read=lambda _, at, size: BYTES[at : at + size])
     quorum = SimpleNamespace(epoch=5, is_leader=leads)
     node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, replica=SimpleNamespace(store=store, quorum=quorum)))
@@ -39,9 +39,9 @@ def story(wanted: SnapshotRequest, piece: Piece, *, leads: bool = True, version:
     tag = Tag(KEY, version, "node-3")
     request = Request(1, 1, KEY, version, "node-3", replace(body, topics=topics), tag)
     answered = [(replace(wanted, partition=0), piece)]
-    answer = draft_response_of(answered) if version == DRAFT else response_of(answered, None)
+    response = draft_response_of(answered) if version == DRAFT else response_of(answered, None)
     check = SnapshotAnswers(check_context())
-    check.acted(0, node, request, [Reply(1, 1, KEY, version, answer, tag)])
+    check.acted(0, node, request, [Reply(1, 1, KEY, version, response, tag)])
     return "; ".join(each.story.partition(", answered ")[2] for each in check.violations)
 
 

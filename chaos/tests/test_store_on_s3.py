@@ -41,8 +41,8 @@ def call(bucket: Bucket, operation: StoreOperation, disk: Path = Path("nowhere")
     return Objects(bucket, disk).carry_out(operation, lambda: None)
 
 
-def kind(answer: StoreAnswer | StoreFailure) -> FailureKind | None:
-    return answer.kind if isinstance(answer, StoreFailure) else None
+def kind(response: StoreAnswer | StoreFailure) -> FailureKind | None:
+    return response.kind if isinstance(response, StoreFailure) else None
 
 
 @pytest.mark.parametrize("operation", EACH)
@@ -88,9 +88,9 @@ def test_of_puts_at_a_time_that_want_the_key_absent_one_succeeds(server: S3Serve
     with ThreadPoolExecutor(8) as threads:
         for race in range(10):
             puts = [Put(f"{race}", str(number).encode(), if_absent=True) for number in range(8)]
-            answers = list(threads.map(lambda put: call(bucket, put), puts))
-            (winner,) = [number for number, answer in enumerate(answers) if answer is None]
-            assert {kind(answer) for answer in answers} == {None, FailureKind.EXISTS}
+            responses = list(threads.map(lambda put: call(bucket, put), puts))
+            (winner,) = [number for number, response in enumerate(responses) if response is None]
+            assert {kind(response) for response in responses} == {None, FailureKind.EXISTS}
             assert call(bucket, Get(f"{race}", 0, 9)) == str(winner).encode()
 
 

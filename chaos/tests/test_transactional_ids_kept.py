@@ -45,11 +45,11 @@ class Talk:
     def wait(self, time_ms: int) -> None:
         self.now_ms += time_ms
 
-    def handle(self, api_key: int, body: Any, answer: Any = None) -> None:
+    def handle(self, api_key: int, body: Any, response: Any = None) -> None:
         node: Any = SimpleNamespace(broker=self.broker)
         self.broker.now.wall_ms = self.now_ms + self.wall_ahead_ms
         request = Request(1, 1, api_key, 5, "tx", body, Tag(1, 5, "tx", 0, -1))
-        replies = [] if answer is None else [Reply(1, 1, api_key, 5, answer, Tag(1, 5, "tx", 0, -1))]
+        replies = [] if response is None else [Reply(1, 1, api_key, 5, response, Tag(1, 5, "tx", 0, -1))]
         self.check.acted(self.now_ms * 1000, node, request, replies)
 
     def take(self, producer_id: int, timeout_ms: int = TIMEOUT_MS, error: int = 0) -> None:

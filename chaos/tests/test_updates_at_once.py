@@ -1,4 +1,4 @@
-"""The check of UpdateMetadata finds a broker that waits for another one's answer, and nothing else."""
+"""The check of UpdateMetadata finds a broker that waits for another one's response, and nothing else."""
 
 from dataclasses import dataclass, field
 from types import SimpleNamespace

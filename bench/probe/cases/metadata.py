@@ -188,7 +188,7 @@ def unknown_name(at: ProbeContext) -> None:
 
 @case("metadata/unknown/not-created", "KIP-204", {METADATA: since_version(4)}, since="0.11")
 def not_created(at: ProbeContext) -> None:
-    """Asking for a topic without allow_auto_topic_creation does not create it."""
+    """Requesting a topic without allow_auto_topic_creation does not create it."""
     name = at.topic_name()
     for _ in range(3):
         result = single(_named(at, name), "topics")

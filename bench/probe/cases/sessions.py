@@ -452,7 +452,7 @@ def _elsewhere(at: ProbeContext) -> tuple[int, str]:
     own = racks[at.broker.node_id]
     other = next((each for each, name in racks.items() if name and own and name != own), None)
     if other is None:
-        raise NotAdvertised("no other node stands in another rack")
+        raise NotAdvertised("no other node is in another rack")
     resource = {
         "resource_type": BROKER_RESOURCE,
         "resource_name": str(at.broker.node_id),

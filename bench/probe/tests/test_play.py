@@ -85,7 +85,7 @@ def test_garbage_is_inconsistent(frame: bytes) -> None:
     with serving(serve) as address:
         outcome = _verdict(lists_groups, address)
     assert outcome.verdict is Verdict.INCONSISTENT, outcome.reason
-    assert outcome.reason.startswith("the answer to ListGroups 0")
+    assert outcome.reason.startswith("the response to ListGroups 0")
 
 
 def _responding_with(code: ErrorCode) -> Outcome:

@@ -10,7 +10,7 @@ from bench.targets.providers.kafka import CACHE
 
 BUILD_LIMIT_S = 7200.0
 PROFILE = {"CARGO_PROFILE_RELEASE_OPT_LEVEL": "1", "CARGO_PROFILE_RELEASE_LTO": "off"}
-"""It compiles faster so. The broker is slower then, which does not matter to what it answers."""
+"""Compiles faster. The broker is slower then, which does not matter for its responses."""
 WORDS = ("tansu",)
 
 
