@@ -47,7 +47,7 @@ NUMBERS_NAME = "comparison.json"
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """``page`` is comparison.html; the same numbers for programs lie beside it. Runs stand in the order of
+    """``page`` is comparison.html; the same numbers for programs are beside it. Runs are in the order of
     revisions."""
 
     page: Path
@@ -164,7 +164,7 @@ def _two(value: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One figure of the table. ``cells`` stand in the order of the runs."""
+    """One figure of the table. ``cells`` are in the order of the runs."""
 
     title: str
     cells: tuple[str, ...]
@@ -223,7 +223,7 @@ def write_comparison(folder: Path, reports: Sequence[RunReport], runs: Sequence[
 
 
 def write_page(folder: Path, reports: Sequence[RunReport], names: Sequence[str], **context: Any) -> Path:
-    """``names`` tell the runs apart. ``context`` is what else the template shows."""
+    """``names`` distinguish the runs. ``context`` is what else the template shows."""
     runs = [_head(one, name, folder) for one, name in zip(reports, names, strict=True)]
     template = environment().get_template("comparison.html.j2")
     page = folder / PAGE_NAME

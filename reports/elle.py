@@ -5,8 +5,8 @@ record that came: Elle knows no positions, so the order of a log is that of its 
 (poll-skip and its like judge that). Where transactions are, only what readers with read_committed got counts.
 
 Each record of a transaction is an operation of its own. Kafka isolates readers and not writers: records of open
-transactions interleave in each partition anew, so Elle finds G0 and G1c in ``whole`` transactions where all is well. A
-worker's transaction also reads the lists of its inputs up to the last of them.
+transactions interleave in each partition as they come, so Elle finds G0 and G1c in ``whole`` transactions where all is
+well. A worker's transaction also reads the lists of its inputs up to the last of them.
 
 Elle's processes do one thing at a time, and nothing after an operation of unknown end. So a client that asks several
 nodes at once is several processes, and goes on as another one.

@@ -28,7 +28,7 @@ class Expectations:
     guarantee must hold for which the run left evidence. A promised one that cannot be judged makes the run INVALID.
     """
 
-    faults: tuple[str, ...] = ()  # fault names; each must have at least as many rows in FAULTS as it stands here
+    faults: tuple[str, ...] = ()  # fault names; each must have at least as many rows in FAULTS as it is listed here
     min_fetches: int = 0  # fetch operations that ended ok
     min_acked: int = 0  # records acknowledged with an offset
     min_rewinds: int = 0  # positions out of range, or below the tombstone horizon, left for an earlier offset
@@ -60,7 +60,7 @@ class Manifest:
     run_id: str = ""
     target: str = "reference"  # "reference" or HOST:PORT
     revision: str = ""  # revision of the fetch sessions: final, first or none; empty if not chosen for the run
-    variant: str = ""  # another choice that tells compared runs apart, e.g. "with metadata epochs"
+    variant: str = ""  # another choice that distinguishes compared runs, e.g. "with metadata epochs"
     mutant: str = ""  # name of the planted defect, empty if none
     mutant_calls: int = -1  # how often the patched function ran; -1 unknown, 0 makes the run INVALID
     command: str = ""  # the command that was typed

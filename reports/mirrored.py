@@ -111,15 +111,15 @@ def _by_slot(rows: "Rows", value: str) -> dict[Place, dict[int, int]]:
 def _track(ends: dict[int, int], positions: dict[int, int]) -> Track:
     first, last = min(ends), max(*ends, *positions)
     reached: list[int] = []
-    stood: list[int] = []
+    copied: list[int] = []
     lags = []
     start = positions[min(positions)] if min(positions) < first else 0
     for slot in range(first, last + 1):
         reached.append(max(ends.get(slot, 0), reached[-1] if reached else 0))
-        stood.append(positions.get(slot, stood[-1] if stood else start))
-        oldest = bisect_right(reached, stood[-1])
+        copied.append(positions.get(slot, copied[-1] if copied else start))
+        oldest = bisect_right(reached, copied[-1])
         lags.append((len(reached) - 1 - oldest) * SLOT_US if oldest < len(reached) else 0)
-    return Track(first, tuple(reached), tuple(stood), tuple(lags))
+    return Track(first, tuple(reached), tuple(copied), tuple(lags))
 
 
 def rewinds(findings: "Findings") -> list[Rewind]:

@@ -123,7 +123,7 @@ def local_folders(
     kept_in: Path | None = None,
     on_rejected: Callable[[RejectedReport], object] = lambda _: None,
 ) -> Iterator[list[Path]]:
-    """A folder here for each run, wherever it lies. At the end of the block reports of runs in S3 are written there.
+    """A folder here for each run, wherever it is. At the end of the block reports of runs in S3 are written there.
     With ``kept_in`` a run whose report S3 refuses is kept in this folder, or in a temporary one if that is full, and
     ``on_rejected`` is called with it.
 

@@ -37,11 +37,11 @@ FOOTER_BYTES = 3_500
 
 
 REMOTE_FILES = "remote_files.json"
-"""Stands in the folder of a run whose history lies elsewhere: each URL, with the path in the run and the size."""
+"""Is in the folder of a run whose history is elsewhere: each URL, with the path in the run and the size."""
 
 
 def files_of(run_dir: Path, table: Table) -> list[str]:
-    """The table's files in a run's folder, without empty ones. They are URLs if the history lies elsewhere."""
+    """The table's files in a run's folder, without empty ones. They are URLs if the history is elsewhere."""
     if (elsewhere := _remote_files(run_dir)) is not None:
         return sorted(url for url, (path, size) in elsewhere.items() if fnmatch(path, table.path) and size > 0)
     return sorted(str(path) for path in run_dir.glob(table.path) if path.stat().st_size > 0)

@@ -195,7 +195,7 @@ def test_a_high_watermark_that_goes_back_is_seen() -> None:
     check.node(0, 1, subject, None, thorough=True)
     assert [each.story.split(": ")[1][:20] for each in check.violations] == [
         "high watermark went ",
-        "high watermark 6 lie",
+        "high watermark 6 is ",
     ]
 
 

@@ -32,8 +32,8 @@ def seconds(tables: Tables) -> DataFrame:
     every = known.where("`max(second)` - `min(second)` >= 2").select(
         "run", F.explode(F.expr("sequence(`min(second)` + 1, `max(second)` - 1)")).alias("second")
     )
-    struck = fault_windows(tables).where(F.col("window") == DURING).select("run", "second")
-    phased = every.join(struck.distinct().withColumn("hit", F.lit(True)), ["run", "second"], "left").withColumn(
+    faulty = fault_windows(tables).where(F.col("window") == DURING).select("run", "second")
+    phased = every.join(faulty.distinct().withColumn("hit", F.lit(True)), ["run", "second"], "left").withColumn(
         "phase", F.when(F.col("hit"), STRUCK).otherwise(QUIET)
     )
     whole = Window.partitionBy("run", "phase")

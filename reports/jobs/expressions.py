@@ -16,7 +16,7 @@ READER: Final = ["run", "process", "topic", "partition"]
 
 
 def second_of(time_us: str | Column) -> Column:
-    """The second since the run's start in which a time lies."""
+    """The second since the run's start that contains a time."""
     return F.floor((F.col(time_us) if isinstance(time_us, str) else time_us) / 1_000_000).cast("long")
 
 

@@ -110,10 +110,10 @@ def _end(tables: Tables) -> DataFrame:
 
 
 def _positions_with_epochs(tables: Tables) -> DataFrame:
-    """Answers to clients that keep metadata epochs."""
+    """Responses to clients that keep metadata epochs."""
     keepers = tables.metadata_epochs.where("accepted and metadata_epoch >= 0").select("run", "process").distinct()
-    answers = tables.positions.join(F.broadcast(keepers), ["run", "process"], "left_semi")
-    return answers.groupBy("run").agg(F.count("*").alias("value")).withColumn("fact", F.lit("positions_with_epochs"))
+    responses = tables.positions.join(F.broadcast(keepers), ["run", "process"], "left_semi")
+    return responses.groupBy("run").agg(F.count("*").alias("value")).withColumn("fact", F.lit("positions_with_epochs"))
 
 
 def _acked_without_end(tables: Tables) -> DataFrame:

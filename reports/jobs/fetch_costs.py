@@ -33,7 +33,7 @@ def fetch_costs(tables: Tables) -> DataFrame:
 
 
 def service_time_by_partitions_sent(tables: Tables) -> DataFrame:
-    """How the service time grows with the answer. Columns: run, bucket (partitions sent, rounded up to a power of two;
+    """Service time by the size of the response. Columns: run, bucket (partitions sent, rounded up to a power of two;
     0 for none), fetches, mean_us."""
     bucket = F.expr("if(sent = 0, 0, cast(pow(2, ceil(log2(greatest(sent, 1)))) as long))")
     costs = _under_load(tables).where(_fetcher())

@@ -52,7 +52,7 @@ def steps_inside_operations(tables: Tables) -> DataFrame:
 def skipped(tables: Tables, steps: DataFrame) -> DataFrame:
     """Steps that jumped over records which others read (``skipped`` many, from ``first_skipped``).
 
-    Offsets below the log start that this very answer named do not count: they may be deleted. X-11: neither do records
+    Offsets below the log start that the same response named do not count: they may be deleted. X-11: neither do records
     that a cleaner may have taken before this read.
     """
     jumps = with_log_start(tables, steps.where("first_offset > expected"))
@@ -69,7 +69,7 @@ def skipped(tables: Tables, steps: DataFrame) -> DataFrame:
 
 
 def with_log_start(tables: Tables, steps: DataFrame) -> DataFrame:
-    """Add the log start that the very answer named, or null (``log_start_offset``)."""
+    """Add the log start that the same response named, or null (``log_start_offset``)."""
     wanted = F.broadcast(steps.select("run", "process", "index").distinct())
     positions = tables.positions.join(wanted, ["run", "process", "index"], "left_semi")
     return steps.join(positions.select(*READER, "index", "log_start_offset"), [*READER, "index"], "left")

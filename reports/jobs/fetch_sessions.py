@@ -131,8 +131,8 @@ def _is_legal() -> Column:
 
 def _with_state(tables: Tables) -> DataFrame:
     """Add what the session expected: ``expected``, ``is_next`` (the request names that), ``untold`` and ``may_follow``
-    (the answer before is not known, and by that the request may be right). A retransmission moves nothing, whatever it
-    is answered: its number was accepted before."""
+    (the previous response is not known, and by that the request may be right). A retransmission moves nothing, whatever
+    its response: its number was accepted before."""
     in_order = before(Window.partitionBy(*_LIFE).orderBy("seq"))
     accepted = F.expr("if(error = 0, session_epoch, null)")
     moved = F.expr(

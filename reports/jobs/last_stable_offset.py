@@ -156,20 +156,20 @@ def lso_regression(tables: Tables) -> DataFrame:
     of that epoch.
     """
     stable = tables.positions.where("last_stable_offset >= 0 and leader_epoch >= 0 and error is null")
-    answers = with_operation(stable, tables, "node", "invoke_us", "complete_us").where("node >= 0")
+    responses = with_operation(stable, tables, "node", "invoke_us", "complete_us").where("node >= 0")
     led = notes(tables, LEADS).select("run", text("partition").alias("place"), number("leader_epoch"), "node")
     leaders = led.groupBy("run", "place", "leader_epoch").agg(F.collect_set("node").alias("leaders"))
-    named = answers.withColumn("place", F.concat_ws("-", "topic", "partition"))
+    named = responses.withColumn("place", F.concat_ws("-", "topic", "partition"))
     known = named.join(F.broadcast(leaders), ["run", "place", "leader_epoch"], "left")
-    answers = known.where("leaders is null or array_contains(leaders, node)").drop("leaders", "place")
-    ends = answers.select(
+    responses = known.where("leaders is null or array_contains(leaders, node)").drop("leaders", "place")
+    ends = responses.select(
         *_LEADER,
         F.col("complete_us").alias("point_us"),
         F.lit(1).alias("is_end"),
         F.col("last_stable_offset").alias("shown"),
     )
-    starts = answers.withColumn("point_us", F.col("invoke_us")).withColumn("is_end", F.lit(0))
-    # An answer that came in the very microsecond of the question comes after it.
+    starts = responses.withColumn("point_us", F.col("invoke_us")).withColumn("is_end", F.lit(0))
+    # A response in the very microsecond of the request comes after it.
     in_time = Window.partitionBy(*_LEADER).orderBy("point_us", "is_end")
     both = starts.unionByName(ends, allowMissingColumns=True)
     shown = both.withColumn("known", F.max("shown").over(before(in_time)))
@@ -185,7 +185,7 @@ def lso_regression(tables: Tables) -> DataFrame:
 
 
 MOST_STANDS = 2_000
-"""The page shows at most so many stands of one run, the longest ones."""
+"""Limits the stands of one run on the page, to the longest ones."""
 
 
 def stand_durations(tables: Tables) -> DataFrame:
@@ -204,7 +204,7 @@ def longest_stands(tables: Tables) -> DataFrame:
 
 def all_stands(tables: Tables) -> DataFrame:
     """Columns: run, topic, partition, offset (the last stable offset), from_us, until_us, behind (the most offsets that
-    it was behind), moved (false: it stood there when it was last seen, at until_us)."""
+    it was behind), moved (false: it was there when it was last seen, at until_us)."""
     columns = [*PARTITION, "last_stable_offset", "high_watermark"]
     answered = with_operation(tables.positions.where("error is null"), tables, "complete_us")
     seen = answered.select(*columns, F.col("complete_us").alias("at_us"))

@@ -84,7 +84,7 @@ def duplicate(tables: Tables) -> DataFrame:
     unit="acknowledged sends",
 )
 def nonmonotonic_send(tables: Tables) -> DataFrame:
-    """nonmonotonic-send: a producer's next acknowledged send to a partition lies at or before its last one.
+    """nonmonotonic-send: a producer's next acknowledged send to a partition is at or before its last one.
 
     A new leader may write again at offsets that only the old one had acknowledged (acks=1). Such sends are left out.
     """

@@ -240,7 +240,7 @@ _UNTIL = "if(is_gone or high_watermark is not null, last_offset, least(last_offs
 def lost_record_counts(tables: Tables) -> DataFrame:
     """How much was lost of what was acknowledged: the figures of the verdict's first sentence.
 
-    Columns: run, topic, is_gone (all that is lost lies beyond the end of its log), records.
+    Columns: run, topic, is_gone (all that is lost is beyond the end of its log), records.
     """
     counted = tables.once(lost).where("is_gone or first_offset <= reach or high_watermark is not null")
     return counted.groupBy("run", "topic").agg(

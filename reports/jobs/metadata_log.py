@@ -194,12 +194,12 @@ def torn_metadata(tables: Tables) -> DataFrame:
 def _partly_seen(tables: Tables) -> DataFrame:
     """Return the first torn response of each reader, node and set: later ones only repeat it."""
     short = F.expr("present and partitions_seen != partitions_wanted")
-    answers = tables.metadata_reads.groupBy("run", "process", "node", "index", "topic_set", "topics_wanted").agg(
+    responses = tables.metadata_reads.groupBy("run", "process", "node", "index", "topic_set", "topics_wanted").agg(
         F.count("*").alias("topics"),
         F.count_if("present").alias("there"),
         F.min(F.when(short, F.struct("topic", "partitions_seen", "partitions_wanted"))).alias("short"),
     )
-    torn = answers.where("topics != topics_wanted or there not in (0, topics) or short is not null")
+    torn = responses.where("topics != topics_wanted or there not in (0, topics) or short is not null")
     first = torn.groupBy("run", "process", "node", "topic_set").agg(
         F.min(F.struct("index", "topics", "topics_wanted", "there", "short")).alias("first")
     )
@@ -293,7 +293,7 @@ def _partly_created(tables: Tables) -> DataFrame:
 def one_abort_per_begin(tables: Tables) -> DataFrame:
     """one-abort-per-begin: in the committed metadata log each Begin is closed once, by End or Abort, before the next.
 
-    Every node notes each batch that it loads from the committed log. Together they tell the whole log, however often a
+    Every node notes each batch that it loads from the committed log. Together they are the whole log, however often a
     node was killed. The nodes that wrote a snapshot had noted what it replaced. Two nodes that noted different kinds at
     one offset disagree about the log itself.
     """

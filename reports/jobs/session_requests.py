@@ -1,8 +1,8 @@
 """The requests of fetch sessions, in the trace of our broker and in the frames before another one.
 
-In the trace: a node answers the requests of a connection in order, so the n-th reply to (connection, epoch) belongs to
-the n-th such request. A node refuses at once, so a refusal directly follows its request in the session's own trace. An
-error that comes later ends a fetch that had been accepted and was parked. It does not show whether the epoch advanced.
+In the trace: a node responds to the requests of a connection in order, so the n-th reply to (connection, epoch) belongs
+to the n-th such request. A node refuses at once, so a refusal directly follows its request in the session's own trace.
+An error that comes later ends a fetch that had been accepted and was parked. It does not show whether the epoch advanced.
 
 In the frames: the proxy sees when a request goes to the node and when its response comes, and not what the node does in
 between. Requests that are under way on two connections at once may be handled in either order. So only a *clear*
@@ -23,7 +23,7 @@ LARGEST_EPOCH = 2**31 - 1
 SESSION_ID_NOT_FOUND = 70
 INVALID_SESSION_EPOCH = 71
 INVALID_FETCH_SESSION = 10001
-"""The first revision gives this answer to an unknown session and to a wrong number alike."""
+"""The first revision gives this response to an unknown session and to a wrong number alike."""
 FIRST_REVISIONS = (1000, 1002)
 """The drafts of Fetch that carry the first revision: the page's, and that of followers."""
 SESSION = ("run", "node", "incarnation", "session")
@@ -137,7 +137,7 @@ def wire_fetches(tables: Tables) -> DataFrame:
 
 
 def wire_creations(tables: Tables) -> DataFrame:
-    """The answers that gave a session, which only full fetches get: SESSION, ``made_seq`` and ``made_us`` (when),
+    """The responses that gave a session, which only full fetches get: SESSION, ``made_seq`` and ``made_us`` (when),
     ``made_on`` (the connection), and of the request ``session_id``, ``session_epoch``, ``seq``, ``client_id``."""
     given = wire_fetches(tables).where(
         "session_epoch <= 0 and error = 0 and answered_session_id != 0 and answered_seq >= 0"

@@ -19,7 +19,7 @@ DOWNLOAD_SOURCE = ("leader", "end_offset", "epoch")
 
 
 def download_steps(tables: Tables) -> DataFrame:
-    """Each note of a download with its ``SOURCE`` and with numbers that tell downloads apart.
+    """Each note of a download with its ``SOURCE`` and with numbers that distinguish downloads.
 
     ``round`` lasts until the node has a whole snapshot, ``at_leader`` until it turns to another leader, and
     ``download`` until it turns to another source. ``held`` is how many bytes the node held before the note. ``begins``
@@ -100,7 +100,7 @@ def snapshot_transfers(tables: Tables) -> DataFrame:
 
 MOST_BEGUN = 3
 DAMAGE = r"\.checkpoint\.part at byte \d+"
-"""The words by which a node tells what is wrong inside a file that it has fetched."""
+"""The words by which a node reports what is wrong inside a file that it has fetched."""
 
 
 @GuaranteeJob(
@@ -142,7 +142,7 @@ def _fetched_again(found: DataFrame) -> DataFrame:
 
 def _too_much(found: DataFrame, of: list[str], size: Column) -> DataFrame:
     """The first step ``of`` each by which more bytes had been received than the ``size`` and a chunk for each start. A
-    size of -1 means that there was no answer yet."""
+    size of -1 means that there was no response yet."""
     until_now = so_far(Window.partitionBy(*of).orderBy("incarnation", "seq"))
     chunk_bytes = F.when(F.col("what") == CHUNK, F.col("bytes"))
     counted = found.withColumns(

@@ -180,12 +180,12 @@ _COPY = ("writer", "target_partition", "shift", "source_shift")
 def exactly_once(tables: Tables) -> DataFrame:
     """exactly-once (X-14): each input of a group that consumes, transforms and produces is once in its output.
 
-    The output is what readers with read_committed saw of the target. The workers noted which of their values stands for
-    which offset of the source (TRANSFORMS).
+    The output is what readers with read_committed saw of the target. The workers noted which of their values was made
+    of which offset of the source (TRANSFORMS).
 
-    - Twice: two values in the output stand for one input.
-    - Never: an input lies below the offset that a committed transaction of the group has sent, and no value of the
-      output stands for it. Inputs whose values went to partitions that were not read to their end do not count.
+    - Twice: two values in the output were made of one input.
+    - Never: an input is below the offset that a committed transaction of the group has sent, and no value of the
+      output was made of it. Inputs whose values went to partitions that were not read to their end do not count.
 
     Inputs are what readers with read_committed saw of the source. Those below the first offset that the group took do
     not count.

@@ -110,7 +110,7 @@ def dependency_cycle(tables: Tables) -> DataFrame:
     - *process* and *realtime*: what had ended before something else began came first.
 
     X-4: readers are isolated, and writers are not. Records of open transactions interleave as they arrive, in each
-    partition anew, so two concurrent transactions may stand in both orders (a *G0* that Kafka allows). Appends are
+    partition separately, so two concurrent transactions may be in both orders (a *G0* that Kafka allows). Appends are
     ordered here, and never whole transactions.
 
     All times are of one clock. A path from one recorded moment to the next has then at most one *ww* step: a beginning,

@@ -108,7 +108,7 @@ def _read_until(tables: Tables) -> DataFrame:
 
 
 FENCED: Final = "PRODUCER_FENCED"
-"""A producer that another with its transactional ID has replaced hears this error. The client takes it from any answer
+"""A producer that another with its transactional ID has replaced gets this error. The client takes it from any response
 that says as much; INVALID_PRODUCER_EPOCH of a Produce is no proof (KIP-588)."""
 WHOLE_RUN: Final = -1
 NO_FAULT: Final = ""
@@ -145,13 +145,13 @@ def times_to_decide(tables: Tables) -> DataFrame:
 
 
 def transactions_by_fault(tables: Tables) -> DataFrame:
-    """Transactions that were open in a second in which the fault struck, or just after. Columns: run, fault (NO_FAULT:
-    those that none touched), begun, committed, aborted, undecided, fenced, longest_us (until the answer to the request
-    of an end came, or the producer gave up; null if none was requested)."""
+    """Transactions that were open in a second with the fault, or just after. Columns: run, fault (NO_FAULT:
+    those that none touched), begun, committed, aborted, undecided, fenced, longest_us (until the response to an end's
+    request came, or the producer stopped waiting; null if none was requested)."""
     rows = tables.once(transactions)
     open_in = F.explode(F.sequence(second_of("from_us"), F.greatest(second_of("from_us"), second_of("until_us"))))
-    struck = fault_windows(tables).where(F.col("window") == DURING).drop("window")
-    touched = rows.select(*OPERATION, open_in.alias("second")).join(F.broadcast(struck), ["run", "second"])
+    faulty_seconds = fault_windows(tables).where(F.col("window") == DURING).drop("window")
+    touched = rows.select(*OPERATION, open_in.alias("second")).join(F.broadcast(faulty_seconds), ["run", "second"])
     named = rows.join(touched.select(*OPERATION, "fault").distinct(), OPERATION, "left")
     return named.groupBy("run", F.coalesce("fault", F.lit(NO_FAULT)).alias("fault")).agg(
         F.count("*").alias("begun"),

@@ -1,4 +1,4 @@
-"""What each fault struck, in words, and what it cost.
+"""The target of each fault, in words, and what it cost.
 
 ``fault_sentence`` says what a fault did, by its kind and by the evidence of its first hit. ``impacts`` has the latency
 and the throughput before, during and after it, the longest outage and the time to recover. ``attacks`` is the list of
@@ -46,7 +46,7 @@ _APIS = {
     59: "fetch a snapshot",
     63: "heartbeats of a broker",
 }
-"""What a request with this API key asks for."""
+"""The purpose of a request with this API key."""
 
 _ENDED = {
     "node_killed": "was killed",
@@ -94,8 +94,8 @@ _LINKS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Struck:
-    """``role`` is a noun phrase, or empty. ``state`` is the name of the note at which the fault struck, or empty."""
+class Target:
+    """``role`` is a noun phrase, or empty. ``state`` is the name of the note at which the fault fired, or empty."""
 
     role: str
     state: str
@@ -106,14 +106,14 @@ class Struck:
         return self.role == "the controller"
 
 
-def struck(row: Row) -> Struck:
+def target_of(row: Row) -> Target:
     """Read the evidence of a fault (a row of ``fault_log``)."""
     detail = row["detail"]
     match = _IN_WORDS.match(detail)
     note = None if match else _NOTE.search(detail)
     state = note[1] if note else ""
     fields = dict(_FIELD.findall(detail[note.end() :])) if note else {}
-    return Struck(match[1] if match else _role(detail.split(), state), state, fields)
+    return Target(match[1] if match else _role(detail.split(), state), state, fields)
 
 
 def _role(tokens: list[str], state: str) -> str:
@@ -156,7 +156,7 @@ def _of_links(row: Row) -> str:
         return ""
     names = re.findall(r"(client|node-\d+|\d+|all|\w+)[->]+(node-\d+|\d+|all|\w+)", row["target"])
     ends = [" and ".join(_end(one) for one in pair) for pair in dict.fromkeys(names)]
-    role = struck(row).role
+    role = target_of(row).role
     link = f"The link between {ends[0]}" if len(ends) == 1 else "A link" if not ends else f"Each of {len(ends)} links"
     link += f" ({role})" if role and len(ends) == 1 else ""
     return f"{link} {_lasting(_LINKS[row['kind']], row)}"
@@ -169,7 +169,7 @@ def _end(name: str) -> str:
 
 
 def _of_node(row: Row) -> str:
-    found = struck(row)
+    found = target_of(row)
     node = row["target"].replace("node-", "node ") if row["hits"] == 1 else ""
     who = (f"{found.role} ({node})" if node else found.role) if found.role else node or "a node"
     did = _lasting(_ENDED.get(row["kind"], f"was struck ({row['kind'].replace('_', ' ')})"), row)
@@ -184,7 +184,7 @@ def _lasting(text: str, row: Row) -> str:
     return f"{text.removesuffix(' for {lasted}')} {words.count(row['hits'])} times"
 
 
-def _at(found: Struck, row: Row) -> str:
+def _at(found: Target, row: Row) -> str:
     if not found.state:
         return f" at a request to {_APIS[row['api_key']]}" if row["api_key"] in _APIS else ""
     if found.state in _STATES:
@@ -213,7 +213,7 @@ _STATES = {
     "group_state": "when it had written a generation of a group",
     "log_cleaned": "when it had cleaned a log",
 }
-"""At which state the fault struck, by the name of the note; the fields are the note's."""
+"""At which state the fault fired, by the name of the note; the fields are the note's."""
 
 
 KINDS = ("fetch", "produce")
@@ -227,7 +227,7 @@ _WINDOWS = JobConfig()
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """``samples`` stands beside every figure. A figure is None if there are not enough of them."""
+    """``samples`` is beside every figure. A figure is None if there are not enough of them."""
 
     p50_us: int | None
     p99_us: int | None
@@ -352,8 +352,8 @@ def _recovery(findings: Findings, kind: str, before: Sequence[int], until_us: in
 TRANSACTION_APIS = (22, 24, 25, 26, 27, 28)
 _SLOWS = ("link_delayed", "link_slowed", "link_sliced", "disk_slowed", "clock_stepped")
 _FRAME_FAULTS = ("request_", "response_")
-_STILL_ASKING_US = 5_000_000
-"""A client may wait so long for an answer that was lost before it gives up."""
+_STILL_WAITING_US = 5_000_000
+"""Bounds the wait of a client for a response that was lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,7 +377,7 @@ class Attack:
 
 
 def attacks(findings: Findings, verdict: Verdict, costs: Sequence[Impact]) -> list[Attack]:
-    """The faults in the order in which they began. Rows that only tell what became of a strike are none."""
+    """The faults in the order in which they began. Rows that only report what became of a hit are none."""
     rows = [row for row in without_presets(findings.faults) if is_hit(row["kind"])]
     rows.sort(key=lambda row: (row["from_us"], row["name"]))
     kept = _nothing_lost(verdict)
@@ -409,14 +409,14 @@ _Measure = Callable[[Findings, Row, Sequence[Impact]], Figure | None]
 
 def _figure(findings: Findings, row: Row, costs: Sequence[Impact]) -> Figure | None:
     """The first of the measures that this fault is about for which there is a number."""
-    for measure in (*_about(row, struck(row)), _outage_figure, _without_controller_figure):
+    for measure in (*_about(row, target_of(row)), _outage_figure, _without_controller_figure):
         found = measure(findings, row, costs)
         if found is not None:
             return found
     return None
 
 
-def _about(row: Row, found: Struck) -> tuple[_Measure, ...]:
+def _about(row: Row, found: Target) -> tuple[_Measure, ...]:
     if found.state.startswith("download_"):
         return (_resumed_figure,)
     if found.state.startswith("transaction_") or row["api_key"] in TRANSACTION_APIS:
@@ -465,7 +465,7 @@ def _next_response_figure(findings: Findings, row: Row, _: Sequence[Impact]) -> 
     back = [
         one["recovered_us"]
         for one in findings.recoveries
-        if row["from_us"] <= one["lost_us"] <= row["until_us"] + _STILL_ASKING_US
+        if row["from_us"] <= one["lost_us"] <= row["until_us"] + _STILL_WAITING_US
     ]
     return Figure(words.brief(max(back)), "at worst from a lost answer to the next good one") if back else None
 

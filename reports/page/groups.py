@@ -93,12 +93,12 @@ def coordinators(findings: Findings) -> list[Move]:
 
 def cause(findings: Findings, from_us: int, until_us: int) -> str:
     """The latest fault that was in force, or had just ended, at some moment between the two times."""
-    struck = [
+    faults = [
         row
         for row in without_presets(findings.fault_hits)
         if row["at_us"] <= until_us and row["until_us"] >= from_us - _SLACK_US
     ]
-    last = max(struck, key=lambda row: (row["at_us"], row["name"]), default=None)
+    last = max(faults, key=lambda row: (row["at_us"], row["name"]), default=None)
     return "" if last is None else str(last["name"])
 
 

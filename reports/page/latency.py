@@ -7,7 +7,7 @@ from reports.job_rows import Row, Rows
 from reports.jobs.latency import CALM, STRUCK
 from reports.page.words import count, micros
 
-COLUMNS: tuple[tuple[str, str, int], ...] = (  # column, title, one in so many lies beyond
+COLUMNS: tuple[tuple[str, str, int], ...] = (  # column, title, one in this many is beyond
     ("p50_us", "p50", 2),
     ("p75_us", "p75", 4),
     ("p90_us", "p90", 10),
@@ -87,5 +87,5 @@ def _cells(row: dict[str, Any]) -> tuple[Cell, ...]:
 
 
 def quantile(row: dict[str, Any] | None, column: str, one_in: int) -> int | None:
-    """None if there are too few samples; ``one_in`` so many lies beyond this quantile."""
+    """None if there are too few samples; one in ``one_in`` is beyond this quantile."""
     return int(row[column]) if row is not None and row["count"] >= TAIL_SAMPLES * one_in else None

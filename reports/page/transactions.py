@@ -1,4 +1,4 @@
-"""The tables of transactions: how they ended, what each fault cost them, and where the last stable offset stood."""
+"""The tables of transactions: how they ended, what each fault cost them, and where the last stable offset stopped."""
 
 from dataclasses import dataclass
 
@@ -37,7 +37,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Transactions that were open while a fault struck. ``longest_us`` is None if no end was requested."""
+    """Transactions that were open during a fault. ``longest_us`` is None if no end was requested."""
 
     fault: str
     begun: int
@@ -50,8 +50,8 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Stand:
-    """A time in which the last stable offset stood still behind the high watermark. ``moved`` is false if it still
-    stood there when it was last seen."""
+    """A time in which the last stable offset did not move behind the high watermark. ``moved`` is false if it still
+    was there when it was last seen."""
 
     topic: str
     partition: int

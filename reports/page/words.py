@@ -5,7 +5,7 @@ from statistics import median
 
 NONE = "–"
 LEAST_FOR_A_MEDIAN = 5
-"""A median needs several values. A table tells fewer one by one."""
+"""A median needs several values. A table lists fewer one by one."""
 
 
 def micros(value_us: float | None) -> str:

@@ -40,7 +40,7 @@ def draw_broker(broker: Rows, hits: Rows, seconds: int) -> Figure | None:
 
 
 def shown_metrics(broker: Rows) -> list[str]:
-    """Known metrics come first, then those that moved. A line that stays at 0 tells nothing."""
+    """Known metrics come first, then those that moved. A line that stays at 0 shows nothing."""
     values: dict[str, list[int]] = defaultdict(list)
     for row in broker:
         values[row["metric"]].append(row["value"])

@@ -22,7 +22,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Ratios say how many times better the reference was than the peer. Lists stand in the order of the nights."""
+    """Ratios say how many times better the reference was than the peer. Lists are in the order of the nights."""
 
     row: str
     what: str

@@ -1,4 +1,4 @@
-"""How every figure looks. Each thing has one colour in all of them, which the colour-blind can tell from the others.
+"""How every figure looks. Each thing has one colour in all of them, which the colour-blind can distinguish.
 
 Figures are drawn in the light theme's colours. In the inline SVG each colour becomes a CSS variable of the page, so the
 same picture follows the reader's theme, light or dark. PNG copies stay light.
@@ -190,7 +190,7 @@ def _own_ids(text: str, name: str) -> str:
 
 
 def png(figure: Figure, path: Path) -> None:
-    """Also settles where everything lies, so that the figure need not be laid out again for its SVG."""
+    """Also settles where everything is, so that the figure need not be laid out again for its SVG."""
     with mpl.rc_context(_SETTINGS):
         figure.savefig(path, format="png", dpi=110, facecolor="white")
     figure.set_layout_engine("none")

@@ -31,7 +31,7 @@ def fault_names(hits: Rows) -> list[str]:
 
 
 def shade_faults(axes: Axes, hits: Rows, seconds: float) -> None:
-    """Shades the faults. Only the lane shows a fault that hit more often than a reader can tell apart."""
+    """Shades the faults. Only the lane shows a fault that hit more often than a reader can distinguish."""
     for name in fault_names(hits)[:MOST_LANES]:
         mine = [one for one in hits if one["name"] == name]
         for one in mine if len(mine) <= _MOST_MARKS else []:
@@ -123,7 +123,7 @@ def extremes(values: Sequence[float], width: int) -> list[int]:
 def dense(
     points: Mapping[int, float], seconds: int, missing: float = float("nan"), until: int | None = None
 ) -> tuple[list[float], list[float]]:
-    """x lies in the middle of each second that is drawn; y has gaps where nothing was measured. The line ends at the
+    """x is in the middle of each second that is drawn; y has gaps where nothing was measured. The line ends at the
     second ``until``."""
     values = [points.get(second, missing) for second in range(seconds if until is None else min(until, seconds))]
     shown = extremes(values, bucket_s(seconds))

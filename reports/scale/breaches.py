@@ -16,7 +16,7 @@ LEAST_APPENDS = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An append and the fetcher that is struck there."""
+    """An append and the fetcher that the fault hits there."""
 
     piece: int
     append: int

@@ -20,7 +20,7 @@ PIECE = 40_000
 BETWEEN_APPENDS_US = 5_000
 LOAD_STARTS_US = 2_000_000
 _FETCH_SIZES = (1, 1, 1, 2)
-"""Appends that one fetch brings, each as often as it stands here."""
+"""Appends that one fetch brings, each as often as it is listed here."""
 _EACH_FETCH = sum(_FETCH_SIZES) / len(_FETCH_SIZES)
 PER_APPEND = 1 + FETCHERS / _EACH_FETCH
 """Operations for each append, without those at the end."""

@@ -155,7 +155,7 @@ def appends_for(operations: int) -> int:
 
 @dataclass(slots=True)
 class _Fetcher:
-    """Where one fetcher stands between two pieces."""
+    """The positions of one fetcher between two pieces."""
 
     number: int
     index: int = FIRST_INDEX
@@ -184,7 +184,7 @@ def _begin(writer: Writer) -> None:
 
 
 def _write_piece(writer: Writer, piece: Piece, clients: Sequence[_Fetcher], seed: int, breaches: Planted) -> None:
-    """The rows of a piece stand in the order in which their operations ended."""
+    """The rows of a piece are in the order in which their operations ended."""
     parts: dict[str, list[Row]] = defaultdict(list)
     _sends(parts, piece)
     for client in clients:
@@ -281,7 +281,7 @@ def _fetches(parts: dict[str, list[Row]], piece: Piece, read: Fetches, client: _
 
 
 def _positions_before(partition: Numbers, after: Numbers, state: Numbers) -> Numbers:
-    """Where the fetcher stood in each partition before each answer. ``state`` moves on."""
+    """The position of the fetcher in each partition before each response. ``state`` moves on."""
     before = np.empty(len(after), np.int64)
     for each in range(PARTITIONS):
         mine = np.flatnonzero(partition == each)

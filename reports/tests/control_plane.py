@@ -29,7 +29,7 @@ class ControlPlane:
     shown: dict[int, dict[int, int]] = field(default_factory=dict)
 
     def play(self) -> None:
-        """Set 1 stands; 2 is deleted; 3 is configured twice; 4 was created by the first of two attempts; 5 may or may
+        """Set 1 exists; 2 is deleted; 3 is configured twice; 4 was created by the first of two attempts; 5 may or may
         not be there, and is; 6 was never requested over the wire."""
         self.led(0, 0, 1, 200_000)
         self.change("create", 1, 500_000)

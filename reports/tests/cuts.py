@@ -1,4 +1,4 @@
-"""A history as it stands while its run goes on: what each process has recorded up to a moment of its own."""
+"""A history as it is while its run goes on: what each process has recorded up to a moment of its own."""
 
 from collections.abc import Callable
 

@@ -187,7 +187,7 @@ class Ledger:
         self.transaction(WRITER, "nothing", "failed", stray, is_there=False, error="not_added")
 
     def _janitor(self) -> None:
-        """Finds the transaction of which no coordinator heard, in two looks, and aborts it. A third look finds
+        """Finds the transaction that no coordinator knows, in two lookups, and aborts it. A third look finds
         nothing."""
         for abort in ("", "ok", None):
             index = self.operation(JANITOR, "look")

@@ -81,13 +81,13 @@ class Circles:
 
 
 def transactions_against_time(circles: Circles, begin_us: int = 110) -> None:
-    """The second one begins when the first one has ended, and its record stands before."""
+    """The second one begins when the first one has ended, and its record is before."""
     circles.transaction("a", 0, 50, 100, Part(LOG, 5, "a", 0))
     circles.transaction("b", begin_us, 150, 200, Part(LOG, 3, "b", 0))
 
 
 def concurrent_transactions(circles: Circles, begin_us: int = 90) -> None:
-    """Each stands before the other in one partition."""
+    """Each is before the other in one partition."""
     circles.transaction("a", 0, 50, 100, Part(LOG, 5, "a", 0), Part(OUT, 0, "a", 1))
     circles.transaction("b", begin_us, 150, 200, Part(LOG, 3, "b", 0), Part(OUT, 2, "b", 1))
 

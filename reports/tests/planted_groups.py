@@ -108,7 +108,7 @@ def plant_nothing_fetched(history: History) -> None:
 
 
 def _read_at_the_end(history: History, offset: int) -> None:
-    """The suite reads a committed offset once more, when no member asks any more."""
+    """The suite reads a committed offset once more, when no member fetches any more."""
     more, at_us = _more(history), max(int_of(row, "at_us") for row in history.rows("commits")) + 2_000_000
     index = more.operation("offsets-reader", "final_offsets", at_us)
     more.offsets("offsets-reader", index, "fetched", 1, (offset, -1), at_us)
@@ -190,7 +190,7 @@ def legal_partition_given_again_in_a_generation(history: History) -> None:
 
 
 def plant_rewind(history: History) -> None:
-    """A stale leader calls a position out of range; the member begins anew, and the mechanism's own judge says so."""
+    """A stale leader calls a position out of range; the member starts again, and the mechanism's own judge says so."""
     _more(history).reset(NEW, 0, 40, 0, "OFFSET_OUT_OF_RANGE", 5_850_000)
 
 
@@ -342,7 +342,7 @@ def legal_target_not_read_to_its_end(history: History) -> None:
 
 
 def plant_fetch_before_the_epoch(history: History) -> None:
-    """What the client takes up in generation 2 was committed under an epoch of which it hears later."""
+    """What the client takes up in generation 2 was committed under an epoch that it learns later."""
     for row in history.rows("commits", process=NEW, draft=True):
         if int_of(row, "metadata_epoch") >= 0:
             row["metadata_epoch"] = 5
@@ -351,7 +351,7 @@ def plant_fetch_before_the_epoch(history: History) -> None:
 
 
 def legal_fetch_after_the_epoch(history: History) -> None:
-    """The same, and it hears of it before it fetches."""
+    """The same, and it learns it before it fetches."""
     plant_fetch_before_the_epoch(history)
     more = Groups(history.tables, index={NEW: 10_000}, epoch=5, seq=3_000_000)
     for row in history.rows("commits", process=NEW, kind="fetched", generation=2):

@@ -152,7 +152,7 @@ def plant_ids_made_again(history: History) -> None:
 
 
 def legal_id_made_again(history: History) -> None:
-    """F-2 asks for random IDs, so that of a session that has ended may come again."""
+    """F-2 requires random IDs, so that of a session that has ended may come again."""
     _made_again(history, ["session_closed", "session_created"])
 
 
@@ -184,7 +184,7 @@ def plant_number_skipped(history: History) -> None:
 
 
 def plant_number_refused(history: History) -> None:
-    """The next number is refused at once, by the error that stands for unknown sessions too."""
+    """The next number is refused at once, by the error that is used for unknown sessions too."""
     _first_revision(history, 0)[-1].update(error=10001, answered_session_id=0)
 
 

@@ -373,7 +373,7 @@ def legal_another_reader_was_sent_the_marker(history: History) -> None:
 
 
 def legal_view_without_what_is_superseded_further_on(history: History) -> None:
-    """It ended in the middle, and a newer record of the key stood beyond."""
+    """It ended in the middle, and a newer record of the key was beyond."""
     for row in history.rows("views", process=COMMITTED):
         history.drop("views", row)
     Table(history, now_us=END_US).view(COMMITTED, 1, 10, IN_TRANSACTION[1])

@@ -1,4 +1,4 @@
-"""The export for Elle: what its parser and its list-append checker ask of a history, and what is read from ours."""
+"""The export for Elle: what its parser and its list-append checker need of a history, and what is read from ours."""
 
 import io
 import re
@@ -82,7 +82,7 @@ def test_a_history_is_one_that_elle_accepts(tmp_path: Path, seed: int, whole: bo
 
 
 def test_a_circle_is_in_the_export(tmp_path: Path) -> None:
-    """The second send begins when the first one has ended, and its values stand before."""
+    """The second send begins when the first one has ended, and its values are before."""
     history = planted("sends")
     circles = Circles(history, {})
     circles.read("r", 70, 80, Part(LOG, 2, "b", 10, 3), Part(LOG, 5, "a", 0, 3))

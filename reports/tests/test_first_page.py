@@ -1,4 +1,4 @@
-"""The first page: what was attacked in words, the one figure of each fault, and what stands apart from it."""
+"""The first page: what was attacked in words, the one figure of each fault, and what is shown apart from it."""
 
 from dataclasses import replace
 

@@ -17,7 +17,7 @@ from reports.tests.test_verdict import findings
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 BACK_US, PARTITION = 3_800_000, 1
-"""The mirror begins anew then, in this partition, and is slow."""
+"""The mirror starts again then, in this partition, and is slow."""
 
 
 def rewound(history: History) -> int:

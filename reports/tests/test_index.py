@@ -1,4 +1,4 @@
-"""The index over a month of planted nights: what it tells of each thing that was planted, and a page that is whole."""
+"""The index over a month of planted nights: what it shows of each thing that was planted, and a page that is whole."""
 
 import re
 from pathlib import Path

@@ -243,7 +243,7 @@ def plant_fetch_gap(history: History) -> None:
 
 
 def legal_late_answer(history: History) -> None:
-    """A fetcher asks two nodes at once, and the answer to the earlier fetch comes last."""
+    """A fetcher fetches from two nodes at once, and the response to the earlier fetch comes last."""
     two = [int_of(row, "index") for row in history.rows("positions", process="fetcher-2", partition=2)[-2:]]
     for table in ("operations", "positions", "runs"):
         for row in history.rows(table, process="fetcher-2"):
