@@ -2,7 +2,7 @@
 
 In the trace: a node responds to the requests of a connection in order, so the n-th reply to (connection, epoch) belongs
 to the n-th such request. A node refuses at once, so a refusal directly follows its request in the session's own trace.
-An error that comes later ends a fetch that had been accepted and was parked. It does not show whether the epoch advanced.
+A later error ends a fetch that had been accepted and was parked. It does not show whether the epoch advanced.
 
 In the frames: the proxy sees when a request goes to the node and when its response comes, and not what the node does in
 between. Requests that are under way on two connections at once may be handled in either order. So only a *clear*
