@@ -2,8 +2,8 @@
 file.
 
 The guarantee damage-kept is judged from outside: what a file was after its damage stays on the disk, under its name or
-another one. The records were durable, so they are no torn end of a log, and somebody who repairs the node may need what
-remains of them. Only files of topics that no client deletes are judged. Kafka: the files of a deleted topic are
+another one. The records were durable, so they are no torn end of a log, and the person that repairs the node may need
+what remains of them. Only files of topics that no client deletes are judged. Kafka: the files of a deleted topic are
 deleted.
 """
 

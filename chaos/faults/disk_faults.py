@@ -17,9 +17,9 @@ def disk_slowed(context: FaultContext, target: Target) -> End:
     context.order_disk(node, {"slow_ms": target.fault.delay_ms.high, "names_only": target.fault.names_only})
 
     def end() -> Ended:
-        struck = context.disk_evidence(node, "disk_slowed")
+        evidence = context.disk_evidence(node, "disk_slowed")
         context.order_disk(node, {"slow_ms": 0})
-        return Ended(struck)
+        return Ended(evidence)
 
     return end
 
@@ -33,13 +33,13 @@ def disk_full(context: FaultContext, target: Target) -> End:
     context.order_disk(node, {"full": True})
 
     def end() -> Ended:
-        struck = context.disk_evidence(node, "disk_full")
+        evidence = context.disk_evidence(node, "disk_full")
         context.order_disk(node, {"full": False})
         child.expected_end = child.exit_status is not None
         if not child.expected_end:
-            return Ended(struck)
+            return Ended(evidence)
         context.restart(node)
-        return Ended(f"{struck}; {child.how_it_ended()}" if struck else "")
+        return Ended(f"{evidence}; {child.how_it_ended()}" if evidence else "")
 
     return end
 

@@ -24,7 +24,7 @@ from chaos.live.targets import Target
 MAX_WITNESSES = 6
 """The number of links that connections of our own pass."""
 GREETING_LIMIT_S = 0.3
-"""How long the witnesses wait for answers before the silence. A node that is stopped at a state does not answer."""
+"""How long the witnesses wait for responses before the silence. A node that is stopped at a state does not respond."""
 PORT_LIMIT_S = 1.0
 """A process that is killed by a shell command may hold its port a little longer."""
 BACKLOG = 4096
@@ -122,7 +122,7 @@ class Witness:
 
 
 def greet(witnesses: Sequence[Witness]) -> None:
-    """Sends a request on each connection and waits for the answers. They show that Toxiproxy has reached the node."""
+    """Sends a request on each connection and waits for the responses. They show that Toxiproxy has reached the node."""
     for each in witnesses:
         each.send()
     waiting = [each for each in witnesses if not each.failure]

@@ -46,7 +46,7 @@ def link_delayed(_: FaultContext, target: Target) -> End:
 
 SLOWED_PROBE_LIMIT_S = 5.0
 SLOWED_PROBE_REQUESTS = 50
-"""The number of requests that a probe sends. They are some 700 bytes, and their answers are several thousand bytes."""
+"""The number of requests that a probe sends: some 700 bytes, whose responses are several thousand bytes."""
 
 
 def link_slowed(_: FaultContext, target: Target) -> End:
@@ -80,7 +80,7 @@ def link_sliced(_: FaultContext, target: Target) -> End:
 
 
 PROBE_REQUEST_BYTES = 14
-"""The size of a probe's request. An answer is longer."""
+"""The size of a probe's request. A response is longer."""
 
 
 def link_truncated(_: FaultContext, target: Target) -> End:

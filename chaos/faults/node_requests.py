@@ -1,11 +1,11 @@
 """Requests between nodes that a fault sends: old ones of this run once more, and forged ones. Both worlds use this.
 
 A *replayed* request was sent by a node of this run, to the node that gets it again now. In the meantime leaders may
-have changed and nodes may have restarted. A *forged* request is a valid frame with one lie. The lie is about
-what a node can check: the cluster's ID, a voter's ID, a broker's epoch, an epoch beyond the limit, or what is wanted of
-a snapshot. A request for a snapshot that would be true at the leader is a lie at any other node. One forged request is
-that of a client, which adds an internal topic to its transaction. A forger who
-knows the cluster's ID and a voter's ID, and reaches the listener, can do more (``reference_broker/quorum/README.md``).
+have changed and nodes may have restarted. A *forged* request is a valid frame with one false field that
+a node can check: the cluster's ID, a voter's ID, a broker's epoch, an epoch beyond the limit, or what is wanted of a
+snapshot. A request for a snapshot that is correct at the leader is false at any other node. One forged request is that
+of a client, which adds an internal topic to its transaction. With the cluster's ID, a voter's ID and access to the
+listener, a forger can do more (``reference_broker/quorum/README.md``).
 """
 
 from collections.abc import Callable, Iterator
@@ -130,7 +130,7 @@ def _is_forged(body: Any) -> bool:
 
 
 def tells_a_lie(body: Any) -> bool:
-    """Returns whether a request lies about who sent it, which the node that gets it can see."""
+    """Returns whether a request has a false sender, which the node that gets it can see."""
     if isinstance(body, FetchRequest):
         partition = messages.fetched_partition(body)
         return partition is not None and partition.fetch_offset == OFFSETS_AHEAD
@@ -185,7 +185,7 @@ class Forger:
             else:
                 named = None if lie == "no cluster ID" else WRONG_CLUSTER
             if api_key == ApiKey.FETCH and lie == "voter ID":
-                named, lie = WRONG_CLUSTER, "cluster ID"  # Whoever names the cluster may fetch, as an observer.
+                named, lie = WRONG_CLUSTER, "cluster ID"  # Any sender with the cluster ID may fetch, as an observer.
             body = forge(self, named, voter_id, sender, epoch)
             client_id = client_id_of(sender, self.random.getrandbits(128).to_bytes(16, "big"))
             yield self._told(api_key, client_id, body, f"{lie}, epoch {epoch}")

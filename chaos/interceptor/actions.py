@@ -60,11 +60,11 @@ class FaultActions(Protocol):
         ...
 
     def reply_bytes(self, reply: Reply, frame: bytes) -> None:
-        """Sends these bytes instead of the answer, without passing the hooks again. It is dropped if its connection is
-        gone."""
+        """Sends these bytes instead of the response, without passing the hooks again. It is dropped if its connection
+        is gone."""
         ...
 
     def reply_cut(self, reply: Reply, start: bytes) -> None:
-        """Sends these first bytes of the answer and then closes the connection, without passing the hooks again. It is
-        dropped if its connection is gone."""
+        """Sends these first bytes of the response and then closes the connection, without passing the hooks again. It
+        is dropped if its connection is gone."""
         ...

@@ -193,7 +193,7 @@ _OTHER_BYTES: dict[str, Callable[[FrameFaults, Rule, int, Reply], Reply | None]]
 
 
 def _offers(tag: Tag, body: object, rule: Rule) -> bool:
-    """Returns whether a frame with this body has what the rule changes. An answer without a body is not sent."""
+    """Returns whether a frame with this body has what the rule changes. A response without a body is not sent."""
     if rule.kind in DAMAGES:
         return body is not None and has_part(rule.part, value_of(body))
     if rule.kind == "response_error":
@@ -209,9 +209,10 @@ NOT_BESIDE_AN_ERROR: Final = {"records": b"", "base_offset": -1}
 
 
 def stamped(api_key: int, version: int, body: object, code: int, code_in: str) -> object | None:
-    """Returns the answer with the error, or None if it has no place for it (``vocabulary.CODE_PLACES``).
+    """Returns the response with the error, or None if it has no place for it (``vocabulary.CODE_PLACES``).
 
-    Above all items an error leaves nothing else in the answer, as brokers do. In the items all else stays.
+    An error above all items leaves nothing else in the response, as with brokers. With errors in the items all else
+    stays.
     """
     if body is None or not is_known(api_key, version):
         return None

@@ -1,14 +1,14 @@
-"""Responses that Toxiproxy shall lose: their sender holds them until a toxic is on the way to the clients.
+"""Responses that Toxiproxy shall lose, held by their sender until a toxic is on the way to the clients.
 
 The sender is a live node, or the frame proxy in front of one.
 
 1. A rule hits a response (fault ``response_lost_by_proxy``). It is held here, and the runner reads its row.
 2. The runner adds the toxic and orders ``toxic = true``. The held responses are sent, and the toxic swallows them and
    closes their connections.
-3. When these are closed, one line of evidence says which responses that were. The runner removes the toxic and orders
+3. When these are closed, one line of evidence lists the lost responses. The runner removes the toxic and orders
    ``toxic = false``.
 
-From the first hold to the end all other responses to clients wait too, because a toxic cannot tell responses apart.
+From the first hold to the end all other responses to clients wait too, because a toxic does not distinguish responses.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from reference_broker.ports.node_ports import Now
 from reports.rows import FaultRow
 
 CLOSE_LIMIT_S = 1.0
-"""A response whose connection is still open after this time has passed, whatever the toxic should have done."""
+"""A response has passed the toxic if its connection is still open after this time."""
 LostKeys: TypeAlias = list[tuple[str, int, str]]
 """Fault, hit and client ID of each lost response."""
 
@@ -33,18 +33,18 @@ class HeldResponses:
     """Implements core.events.Hooks, for a node: it comes behind the interceptor. All methods but ``toxic`` and
     ``disarm`` are called in the sender's event loop.
 
-    ``send`` sends a reply without passing the hooks again, and ``tell`` takes the evidence. ``let_pass`` is called when
-    other responses may pass again, for a sender that asks ``waits`` itself.
+    ``send`` sends a reply without passing the hooks again, and ``report_lost`` takes the evidence. ``let_pass`` is
+    called when other responses may pass again, for a sender that checks ``waits`` itself.
     """
 
     def __init__(
         self,
         send: Callable[[Reply], None],
-        tell: Callable[[LostKeys], None],
+        report_lost: Callable[[LostKeys], None],
         let_pass: Callable[[], None] = pass_none,
     ) -> None:
         self._send = send
-        self._tell = tell
+        self._report_lost = report_lost
         self._let_pass = let_pass
         self._loop: asyncio.AbstractEventLoop | None = None
         self._held: dict[int, tuple[FaultRow, Reply]] = {}  # by connection; a connection has one response at a time
@@ -73,7 +73,7 @@ class HeldResponses:
         row = self._sent.pop(connection, None)
         if row is not None:
             self._lost.append(row)
-            self._tell_if_done()
+            self._report_if_done()
 
     def before(self, now: Now, event: Event) -> Sequence[Event]:  # noqa: ARG002
         if isinstance(event, Closed):
@@ -110,18 +110,18 @@ class HeldResponses:
         for connection, (row, reply) in held.items():
             self._sent[connection] = row
             self._send(reply)
-        self._loop.call_later(CLOSE_LIMIT_S, self._no_longer, list(held))
-        self._tell_if_done()
+        self._loop.call_later(CLOSE_LIMIT_S, self._expire, list(held))
+        self._report_if_done()
 
-    def _no_longer(self, connections: Sequence[int]) -> None:
+    def _expire(self, connections: Sequence[int]) -> None:
         late = [self._sent.pop(each, None) for each in connections]
         if any(late):
-            self._tell_if_done()
+            self._report_if_done()
 
-    def _tell_if_done(self) -> None:
+    def _report_if_done(self) -> None:
         if self._is_poisoned and not self._sent:
             lost, self._lost = self._lost, []
-            self._tell([(row.name, row.hit, row.client_id) for row in lost])
+            self._report_lost([(row.name, row.hit, row.client_id) for row in lost])
 
     def _toxic_removed(self) -> None:
         self._is_poisoned = False

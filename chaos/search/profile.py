@@ -1,4 +1,4 @@
-"""Tells where a search's time goes: by part of the simulator, and by kind of event.
+"""Measures where a search's time goes: by part of the simulator, and by kind of event.
 
 It replaces the methods of PARTS by ones that look at the clock. So times are somewhat larger than without it, but
 their shares hold.
@@ -40,9 +40,9 @@ PARTS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
     ("codec", network, ("same_after_codec_request", "same_after_codec_reply")),
     ("effects and connections", Machine, ("_carry_out",)),
 )
-"""What is told apart: a name, and the methods of a class or functions of a module."""
+"""The measured parts: a name, and the methods of a class or functions of a module."""
 MOST = 25
-"""At most so many lines are told of each table."""
+"""The most lines that are shown of each table."""
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ class Profile:
             for name, owner, methods in (*PARTS, *checks):
                 for method in methods:
                     patched.enter_context(patch.object(owner, method, self._timed(name, getattr(owner, method))))
-            patched.enter_context(patch.object(Machine, "_handle", self._told_apart(Machine._handle)))
+            patched.enter_context(patch.object(Machine, "_handle", self._measured_by_kind(Machine._handle)))
             started = perf_counter_ns()
             yield
             self.whole_ns += perf_counter_ns() - started
@@ -84,8 +84,8 @@ class Profile:
 
         return timed
 
-    def _told_apart(self, handle: Callable[..., None]) -> Callable[..., None]:
-        def told_apart(machine: Machine, node: Node, event: Any) -> None:
+    def _measured_by_kind(self, handle: Callable[..., None]) -> Callable[..., None]:
+        def measured_by_kind(machine: Machine, node: Node, event: Any) -> None:
             started = perf_counter_ns()
             try:
                 handle(machine, node, event)
@@ -94,7 +94,7 @@ class Profile:
                 self.kinds[kind] += perf_counter_ns() - started
                 self.counts[kind] += 1
 
-        return told_apart
+        return measured_by_kind
 
     def table(self) -> list[str]:
         """Returns lines for the terminal: the parts, what is left, and the kinds of events."""
@@ -114,7 +114,7 @@ class Profile:
 
 
 def kind_of(event: Any) -> str:
-    """Returns what kind of event it is. Requests and answers differ by their API."""
+    """Returns the kind of the event. Requests and responses differ by their API."""
     if isinstance(event, Request):
         return f"request of a {event.tag.role}: {api_name(event.api_key)}"
     if isinstance(event, PeerReply):
@@ -123,7 +123,7 @@ def kind_of(event: Any) -> str:
 
 
 def _overridden(kind: type[Check]) -> Iterator[str]:
-    """Yields the names of the methods through which a check of this kind is told something."""
+    """Yields the names of the methods by which a check of this kind is notified."""
     for base in (Check, QuorumCheck, ReplicaCheck):
         for name in vars(base) if issubclass(kind, base) else ():
             own = getattr(kind, name)

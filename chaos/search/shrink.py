@@ -141,8 +141,8 @@ def _names(fault: Fault, nodes: int, lost: set[str]) -> bool:
     return all(end < nodes if isinstance(end, int) else end not in lost for end in ends)
 
 
-def told(scenario: Scenario) -> str:
-    """Returns text for the terminal that says which faults are left."""
+def describe_faults(scenario: Scenario) -> str:
+    """Returns text for the terminal that names the remaining faults."""
     if not scenario.faults:
         return "no fault is needed for it"
     words = (f"{each.name}{'' if each.timed or each.total != 1 else ' (one hit)'}" for each in scenario.faults)

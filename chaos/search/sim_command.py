@@ -91,10 +91,10 @@ def report(found: Search) -> str:
 
 def _shrink_and_report(scenario: Scenario, failing: SimVerdict) -> None:
     """Print the faults of a smaller scenario that fails in the same way. Without a mutant write it to a file."""
-    from chaos.search.shrink import keep_as_regression, shrink, told
+    from chaos.search.shrink import describe_faults, keep_as_regression, shrink
 
     small = shrink(scenario, failing)
-    click.echo(f"  {told(small)}")
+    click.echo(f"  {describe_faults(small)}")
     if not failing.mutant:
         path, command = keep_as_regression(small, failing)
         click.echo(f"  written to {path}; repeat with: {command}")

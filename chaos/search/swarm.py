@@ -17,7 +17,7 @@ from scenarios.vocabulary import API_KEYS, CONNECTION_ROLES, DISK_OPERATIONS, NO
 ON_SHARE = 0.5
 """The share of the kinds that are on in a seed."""
 AT_STATE_SHARE = 0.3
-"""The share of faults that strike at a state, among those that can also do that."""
+"""The share of faults that fire at a state, among those that can also do that."""
 NAMES_ONLY_SHARE = 0.3
 """The share of slow disks that are slow only at syncs of folders."""
 NOTES = (
@@ -74,7 +74,7 @@ GROUP_FILES = ("__consumer_offsets-*",)
 REPLICA_FILES = ("hot-*", "replication-offset-checkpoint*")
 CLOCK_STEPS_MS = (1_000, 60_000, 3_600_000)
 STATE_WINDOW_S = 5.0
-"""A fault at a state may strike only within this time, in seconds."""
+"""A fault at a state may fire only within this time, in seconds."""
 
 
 def materialised(scenario: Scenario, seed: int) -> Scenario:
@@ -133,14 +133,14 @@ class _Drawing:
 
     def _at_state(self, fault: Fault) -> Fault:
         random = self._random
-        struck = self._duration(fault) if fault.kind == "node_paused" else self._killed(fault)
-        struck = _in_window(struck)
+        drawn = self._duration(fault) if fault.kind == "node_paused" else self._killed(fault)
+        drawn = _in_window(drawn)
         if random.random() < 0.5:
             match = Match(note=random.choice(self._notes))
-            return replace(struck, on="note", match=match, nth=_once(random.randint(1, 4)))
+            return replace(drawn, on="note", match=match, nth=_once(random.randint(1, 4)))
         match = Match(path=random.choice(self._files) if len(self._files) > 1 else METADATA_FILES)
         cut = Range(0, random.choice((0, 20, 100, 1000)))
-        return replace(struck, on="disk_write", match=match, nth=_once(random.randint(1, 6)), cut_bytes=cut)
+        return replace(drawn, on="disk_write", match=match, nth=_once(random.randint(1, 6)), cut_bytes=cut)
 
     def _link(self, fault: Fault) -> Fault:
         random = self._random
@@ -188,7 +188,7 @@ class _Drawing:
         checksum."""
         random, is_request = self._random, fault.kind == "request_damaged"
         has_records = self._produces or not is_request
-        struck = replace(
+        drawn = replace(
             _in_window(fault),
             on="request" if is_request else "reply",
             part=random.choice(("checksummed", "length")) if has_records else "length",
@@ -198,14 +198,14 @@ class _Drawing:
             total=random.choice((1, 1, 4)),
         )
         api, role = None, random.choice(CONNECTION_ROLES)
-        if struck.part == "checksummed":
+        if drawn.part == "checksummed":
             api, role = CHECKSUMMED[fault.kind], "client" if is_request else role  # Nodes do not produce.
-        return replace(struck, match=Match(api=api, role=role))
+        return replace(drawn, match=Match(api=api, role=role))
 
     def _disk_error(self, fault: Fault) -> Fault:
         """Draws an operation that fails once or a few times, perhaps in the middle of a write."""
         random = self._random
-        struck = replace(
+        drawn = replace(
             self._killed(fault),
             at_s=0.0,
             sim_at_s=0.0,
@@ -221,13 +221,13 @@ class _Drawing:
         if operation == "write":
             cut = Range(0, random.choice((0, 20, 100)))
             error = random.choice(("EIO", "ENOSPC"))
-            return replace(struck, on="disk_write", match=Match(path=path), cut_bytes=cut, error=error)
+            return replace(drawn, on="disk_write", match=Match(path=path), cut_bytes=cut, error=error)
         error = random.choice(NO_DESCRIPTOR) if operation == "open" else "EIO"
-        return replace(struck, on="disk", match=Match(path=path, operation=operation), error=error)
+        return replace(drawn, on="disk", match=Match(path=path, operation=operation), error=error)
 
 
 def _in_window(fault: Fault) -> Fault:
-    """Returns the fault as one at a state, which may strike once from its time on."""
+    """Returns the fault as one at a state, which may fire once from its time on."""
     until_s = round(fault.at_s + STATE_WINDOW_S, 3)
     return replace(fault, after_s=fault.at_s, until_s=until_s, at_s=0.0, sim_at_s=0.0, total=1)
 

@@ -90,11 +90,11 @@ def _fault(fault: Fault, table: str = "fault") -> Iterator[str]:
         elif field.name == "config":
             if value:
                 yield f"config = {_table(value)}"
-        elif _told(field.name, fault, value, field.default):
+        elif _is_written(field.name, fault, value, field.default):
             yield f"{field.name} = {_value(value)}"
 
 
-def _told(name: str, fault: Fault, value: Any, default: Any) -> bool:
+def _is_written(name: str, fault: Fault, value: Any, default: Any) -> bool:
     """Returns whether the field must be written. This is always so if the loader would otherwise derive it from another
     key."""
     if name in ("times", "sim_at_s", "sim_duration_s", "sim_repeat_every_s"):

@@ -35,11 +35,11 @@ THOROUGH_EVERY = 1_000
 STARTING_US = 2_000_000
 """A node may be busy with its start for this long."""
 NOT_YET = 2**62
-"""Stands for the time of the load's start until the load begins. Until then only rules with ``boot`` hit."""
+"""The time of the load's start until the load begins. Until then only rules with ``boot`` hit."""
 
 
 def config_of(scenario: Scenario, over: Mapping[str, str], node_id: int = 0) -> BrokerConfig:
-    """Returns the scenario's settings of a node, and with more than one node also who the voters are. ``over`` replaces
+    """Returns the scenario's settings of a node, and with more than one node also the voters. ``over`` replaces
     settings of the file."""
     settings, cluster = {**scenario.cluster.config_of(node_id), **over}, scenario.cluster
     if cluster.total > 1:

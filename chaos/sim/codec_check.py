@@ -122,16 +122,16 @@ def _frame(data: bytes) -> memoryview:
 
 
 class ReplyStream:
-    """Answers come in the order of their requests, so a frame is decoded as the answer to the oldest request that has
-    none. ``serve.peers`` and the clients do the same."""
+    """Responses come in the order of their requests, so a frame is decoded as the response to the oldest pending
+    request. ``serve.peers`` and the clients do the same."""
 
     def __init__(self) -> None:
         self._reader = FrameReader(MAX_FRAME_BYTES)
         self._awaited: deque[Reply] = deque()
 
     def arrived(self, reply: Reply, frame: bytes) -> Iterator[tuple[int, object]]:
-        """Takes the bytes that were sent for ``reply``. Yields correlation ID and body of each answer that is whole
-        now. Raises ProtocolError if the receiver cannot read one."""
+        """Takes the bytes that were sent for ``reply``. Yields correlation ID and body of each response that is
+        whole now. Raises ProtocolError if the receiver cannot read one."""
         self._reader.feed(frame)
         self._awaited.append(reply)
         while True:
@@ -140,8 +140,8 @@ class ReplyStream:
                 return
             if not self._awaited:
                 raise ProtocolError("an answer to nothing")
-            asked = self._awaited.popleft()
-            correlation, body = decode_response(asked.api_key, asked.api_version, found)
-            if correlation != asked.correlation_id:
-                raise ProtocolError(f"an answer to request {correlation}, not {asked.correlation_id}")
+            oldest = self._awaited.popleft()
+            correlation, body = decode_response(oldest.api_key, oldest.api_version, found)
+            if correlation != oldest.correlation_id:
+                raise ProtocolError(f"an answer to request {correlation}, not {oldest.correlation_id}")
             yield correlation, body

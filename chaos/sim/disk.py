@@ -59,7 +59,7 @@ class File:
 
 
 class NameChange(NamedTuple):
-    """One change of a folder. ``sets`` has a name and what it stands for from now on, or None for nothing."""
+    """One change of a folder. ``sets`` maps a name to its new file or folder, or to None if it is removed."""
 
     number: int
     sets: tuple[tuple[str, "Node | None"], ...]
@@ -90,7 +90,7 @@ class Names:
     """A tree of folders, with tables of all paths. Folders are made when needed, and go with their last name.
 
     ``process`` is what the process that runs now knows of the folders. A sync covers those that it knows to have
-    changed, as with real files, where nobody else can tell.
+    changed, as with real files, where nobody else can see it.
     """
 
     def __init__(self) -> None:

@@ -29,7 +29,7 @@ from scenarios.model import Fault, Link, NodeChoice, Scenario
 from scenarios.vocabulary import DAMAGES, NODE_REQUESTS, SIM_AT_PERCENT
 
 Point: TypeAlias = tuple[str, str, str]
-"""The kind of a fault, with the role and the state of the node that it struck."""
+"""The kind of a fault, with the role and the state of the node that it hit."""
 NOBODY_YET_US = 50_000
 """While no node has the role, the fault looks for one at this interval."""
 DAMAGE_LASTS_US = 2_000_000
@@ -226,8 +226,8 @@ class FaultScheduler:
         client.start()
 
     def _intrude(self, fault: Fault, hit: int) -> None:
-        """Sends a node requests in the name of others. Replayed ones are true, so they may trouble whom they name;
-        forged ones must move nothing."""
+        """Sends a node requests in the name of others. Replayed ones are genuine, so they may trouble the node that
+        they name; forged ones must change nothing."""
         random = self._randoms[fault.name]
         node_id = self.targets.node(fault.node, random)
         requests = [] if node_id is None else self._requests(fault, node_id, random)
@@ -242,14 +242,14 @@ class FaultScheduler:
             detail = "; ".join(each.label for each in requests)
             self._keep(FaultRow(fault.name, fault.kind, now_us, self._agenda.now_us, target, hit, detail=detail))
             if fault.kind == "requests_replayed":
-                for each in {node_id, *(claimed_node(asked.client_id) for asked in requests)}:
+                for each in {node_id, *(claimed_node(request.client_id) for request in requests)}:
                     self._fault_times.node(each or 0, self._agenda.now_us + REPLAY_TROUBLES_US)
 
-        def over(answers: int) -> None:
+        def over(responses: int) -> None:
             if not has_arrived:  # The node did not get the requests.
                 self._agenda.after(NOBODY_YET_US, self._begin, fault, hit)
                 return
-            now_us, detail = self._agenda.now_us, f"{answers} of {len(requests)} answered"
+            now_us, detail = self._agenda.now_us, f"{responses} of {len(requests)} answered"
             self._keep(FaultRow(fault.name, fault.kind + ANSWERED, now_us, now_us, target, hit, detail=detail))
 
         Intruder(self._network, node_id, requests, arrived, over)
@@ -325,7 +325,7 @@ class Targets:
         return random.choice(found) if found else None
 
     def links(self, link: Link, random: Random) -> list[tuple[int, int]] | None:
-        """Returns (who dials, who is dialled) of all links that are meant, or None if no node fits one of the ends."""
+        """Returns (dialling end, dialled end) of all links that are meant, or None if no node fits one of the ends."""
         target = self._end(link.target, random, ())
         source = self._end(link.source, random, target if len(target) == 1 else ())
         return [(one, other) for one in source for other in target if one != other] or None

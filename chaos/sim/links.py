@@ -1,6 +1,6 @@
 """The network's links: connections that deliver in order, over links that delay, stall and break.
 
-There is one directed link for each pair (who dials, who is dialled). It behaves as TCP does: bytes may be late, wait
+There is one directed link for each pair (dialling end, dialled end). It behaves as TCP does: bytes may be late, wait
 while a direction is cut, or be lost with their connection. They are never lost from the middle of a connection,
 reordered in it or doubled. The interceptor makes doubled and late *requests*.
 """
@@ -22,7 +22,7 @@ LATENCY_US = (60, 900)
 """The range from which the delay of each message is drawn, in one direction."""
 
 CLIENTS = -1
-"""Stands for all clients where a link's ends are node numbers."""
+"""The end of all clients, where a link's ends are node numbers."""
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class Link:
     target: int = 0
 
     def directions(self, which: str) -> list[Direction]:
-        """Returns the directions that a fault means: ``upstream`` (requests), ``downstream`` (answers) or ``both``."""
+        """Returns the directions of a fault: ``upstream`` (requests), ``downstream`` (responses) or ``both``."""
         return {"upstream": [self.up], "downstream": [self.down], "both": [self.up, self.down]}[which]
 
     def arrival_us(self, direction: Direction, last_us: int) -> int:
@@ -105,7 +105,7 @@ class Links:
 
 
 class Caller(Protocol):
-    """Whoever opened a connection: a client, or a node's channel to another node."""
+    """The side that opened a connection: a client, or a node's channel to another node."""
 
     @property
     def name(self) -> str: ...

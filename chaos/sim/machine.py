@@ -69,7 +69,7 @@ Boot: TypeAlias = Callable[["Machine"], tuple[Node, Sequence[Hooks], Watcher]]
 
 
 def nothing(*_: object) -> None:
-    """Stands for the callbacks of a machine that nobody watches."""
+    """The callbacks of a machine that nobody watches."""
 
 
 class Machine:
@@ -158,7 +158,7 @@ class Machine:
         return self.node is not None and self.node.ready
 
     def start(self) -> None:
-        """Starts a new incarnation over the same disk. Does nothing while one lives. If that one was told to end, the
+        """Starts a new incarnation over the same disk. Does nothing while one lives. If that one got SIGTERM, the
         new one starts as soon as it is gone."""
         if self.node is not None:
             if self._stopping:
@@ -197,7 +197,7 @@ class Machine:
             self._die(power_loss, silent)
 
     def terminate(self) -> None:
-        """Asks the node to end in good order (SIGTERM). A stopped process sees the signal when it goes on."""
+        """Sends the node SIGTERM, at which it ends in good order. A stopped process sees the signal when it goes on."""
         if self.node is not None and not self._stopping:
             self._stopping = True
             self._see_signal(self.incarnation)
@@ -240,7 +240,7 @@ class Machine:
         return bool(gone)
 
     def disk_failed(self, told_after_us: int = 0) -> None:
-        """Notes that an operation of the disk fails now, which the process hears after that time. It may end itself."""
+        """Notes that an operation of the disk fails now, which the process sees after that time. It may end itself."""
         self._may_end_until_us = max(self._may_end_until_us, self.agenda.now_us + told_after_us + ERROR_LIMIT_US)
 
     @property
@@ -252,7 +252,7 @@ class Machine:
 
     def pause(self, for_us: int) -> None:
         until_us = self.agenda.now_us + for_us
-        if self.agenda.now_us <= self._may_end_until_us:  # A stopped process hears of the failure when it goes on.
+        if self.agenda.now_us <= self._may_end_until_us:  # A stopped process learns of the failure when it goes on.
             self._may_end_until_us = max(self._may_end_until_us, until_us + ERROR_LIMIT_US)
         if until_us > self.paused_until_us:
             self.paused_until_us = until_us
@@ -299,7 +299,7 @@ class Machine:
         self._after_event(self, event)
 
     def _failed(self, failure: Exception) -> None:
-        """Handles a node that ended itself. ``ended`` is called unless a fault had struck its disk."""
+        """Handles a node that ended itself. ``ended`` is called unless a fault had hit its disk."""
         if not self._may_end:
             self._ended(self, str(failure))
         self.restart_after_us = RESTART_AFTER_FAILURE_US
@@ -335,8 +335,8 @@ class Machine:
         self.agenda.at(at_us, self._timer_passed, self.incarnation, timer.timer)
 
     def _timer_passed(self, incarnation: int, timer: int) -> None:
-        """Tells the node, unless it has cancelled the timer. Most waits of fetches are cancelled, because there was an
-        answer in time."""
+        """Notifies the node, unless it has cancelled the timer. Most timers of parked fetches are cancelled, because
+        the response came in time."""
         if self.node is not None and incarnation == self.incarnation and self.node.awaits(timer):
             self.give(incarnation, TimerFired(timer))
 

@@ -91,7 +91,7 @@ class Network:
         tag: Tag | None = None,
         reached: Reached | None = None,
     ) -> None:
-        """Sends a request. ``tag`` is that of a node's request; a client's follows from what it asks."""
+        """Sends a request. ``tag`` is that of a node's request; a client's follows from its request."""
         body = action.body
         if self._codec.random() < self._coded_share:
             body = same_after_codec_request(action, correlation)
@@ -156,7 +156,7 @@ class Network:
 
     def _next_request(self, connection: Connection) -> None:
         """Gives the node the connection's next request, if the node has answered the one before. A live driver waits
-        for that answer too."""
+        for that response too."""
         if connection.node_open and connection.waiting and not connection.busy:
             connection.busy = True
             connection.node.give(connection.incarnation, connection.waiting.popleft())
@@ -190,7 +190,7 @@ class Network:
         connection.send_down(connection.client.answered, connection, reply.correlation_id, body)
 
     def reply_bytes(self, reply: Reply, frame: bytes) -> None:
-        """Sends damaged bytes in place of the answer. From then on the receiver reads the connection's bytes."""
+        """Sends damaged bytes in place of the response. From then on the receiver reads the connection's bytes."""
         connection = self._connections.get(reply.connection)
         if connection is not None and connection.node_open and not connection.discards:
             connection.garbled = connection.garbled or ReplyStream()
@@ -201,7 +201,7 @@ class Network:
         connection.send_down(self._arrive_bytes, connection, reply, frame)
 
     def _arrive_bytes(self, connection: Connection, reply: Reply, frame: bytes) -> None:
-        """Decodes what arrives. A receiver closes the connection when it cannot read an answer."""
+        """Decodes what arrives. A receiver closes the connection when it cannot read a response."""
         if not connection.client_open or connection.garbled is None:
             return
         try:
@@ -219,7 +219,7 @@ class Network:
             connection.link.agenda.after(0, connection.node.give, connection.incarnation, Closed(number))
 
     def discard(self, number: int) -> None:
-        """Ends the connection and loses everything that is under way to the client. The machine tells the node."""
+        """Ends the connection and loses everything that is under way to the client. The machine notifies the node."""
         connection = self._connections.pop(number, None)
         if connection is not None:
             connection.discards = True
@@ -259,7 +259,7 @@ class Network:
     # Faults of links
 
     def reset(self, connection: Connection) -> None:
-        """Tells both sides that the connection is gone."""
+        """Notifies both sides that the connection is gone."""
         if connection.number in self._connections:
             self.discard(connection.number)
             connection.send_up(connection.node.give, connection.incarnation, Closed(connection.number))

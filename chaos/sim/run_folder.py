@@ -27,7 +27,7 @@ from scenarios.load import Load
 WORKER = "sim"
 JUDGED_HERE = names_seen_from(SeenFrom.INSIDE)
 """The guarantees that only the simulator's own checks can judge. Every scenario promises them that
-``guarantee_selection.is_judged`` does not except. Whoever judges the folder judges all others from its tables."""
+``guarantee_selection.is_judged`` does not except. The judge of the folder judges all others from its tables."""
 
 
 def write_out(verdict: SimVerdict, world: World, folder: Path, command: str = "") -> Path:
@@ -97,8 +97,8 @@ def _promised(world: World) -> tuple[str, ...]:
 
 
 def is_judged_here(check: Check) -> bool:
-    """Returns whether the simulator judges this guarantee itself. It judges full answers because no table says what
-    such an answer held."""
+    """Returns whether the simulator judges this guarantee itself. It judges full responses because no table has
+    their content."""
     return check.guarantee in JUDGED_HERE or isinstance(check, FullResponseExact)
 
 

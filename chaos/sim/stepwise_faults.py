@@ -71,7 +71,7 @@ def rolling_bounce(
 
 
 STAYS_US = 3_000_000
-"""The connection is closed after this time, whatever was answered."""
+"""The connection is closed after this time, with or without responses."""
 
 
 class Intruder:
@@ -80,7 +80,7 @@ class Intruder:
     Implements chaos.sim.links.Caller, for one connection to one node.
 
     ``arrived`` is called once, when the first request reaches the node. ``over`` is called once, with the number of
-    answers.
+    responses.
     """
 
     name = "intruder"
@@ -97,17 +97,19 @@ class Intruder:
         self._requests = requests
         self._arrived: Callable[[], None] | None = arrived
         self._over: Callable[[int], None] | None = over
-        self._answers = 0
+        self._responses = 0
         self._connection = network.connect(self, network.address(node_id))
         assert self._connection is not None, f"there is no node {node_id}"
         self._connection.link.agenda.after(STAYS_US, self._leave)
 
     def accepted(self, connection: Connection) -> None:
-        for number, asked in enumerate(self._requests):
-            sender = claimed_node(asked.client_id)
-            assert sender is not None, f"{asked.client_id} is no node"
-            tag = Tag(asked.api_key, asked.api_version, node_name(sender), role="peer")
-            action = Request(asked.api_key, asked.api_version, asked.client_id, asked.body, STAYS_US)
+        for number, node_request in enumerate(self._requests):
+            sender = claimed_node(node_request.client_id)
+            assert sender is not None, f"{node_request.client_id} is no node"
+            tag = Tag(node_request.api_key, node_request.api_version, node_name(sender), role="peer")
+            action = Request(
+                node_request.api_key, node_request.api_version, node_request.client_id, node_request.body, STAYS_US
+            )
             self._network.request(connection, action, number, tag, self._reached)
 
     def _reached(self) -> None:
@@ -119,8 +121,8 @@ class Intruder:
         self.lost(connection, "refused")
 
     def answered(self, connection: Connection, correlation: int, body: object) -> None:  # noqa: ARG002
-        self._answers += 1
-        if self._answers == len(self._requests):
+        self._responses += 1
+        if self._responses == len(self._requests):
             self._leave()
 
     def lost(self, connection: Connection, reason: str) -> None:  # noqa: ARG002
@@ -137,7 +139,7 @@ class Intruder:
     def _end(self) -> None:
         over, self._over = self._over, None
         if over is not None:
-            over(self._answers)
+            over(self._responses)
 
 
 UPDATE_FEATURES_VERSION: Final = 2

@@ -16,7 +16,7 @@ from reference_broker.ports.disk import DiskError
 from reference_broker.ports.store import FailureKind, MemoryStore, Put, PutFile, StoreAnswer, StoreFailure, refused_key
 
 REQUEST_US = (300, 8_000)
-"""The range from which each way is drawn, of a request and of its answer."""
+"""The range from which each way is drawn, of a request and of its response."""
 PART_BYTES = 16 * 1024
 
 
@@ -48,7 +48,7 @@ class SimStore:
     def call(self, machine: Machine, call: StoreCall) -> None:
         refusal = refused_key(call.operation)
         if refusal is not None:
-            self._answer(machine, machine.incarnation, call, refusal)
+            self._respond(machine, machine.incarnation, call, refusal)
         elif isinstance(call.operation, PutFile):
             upload = Upload(call, call.operation, machine, machine.incarnation)
             self.uploads.append(upload)
@@ -57,13 +57,13 @@ class SimStore:
             self._agenda.after(self._way_us(), self._arrived, machine, machine.incarnation, call)
 
     def _arrived(self, machine: Machine, incarnation: int, call: StoreCall) -> None:
-        self._answer(machine, incarnation, call, self.content.carry_out(call.operation, machine.disk))
+        self._respond(machine, incarnation, call, self.content.carry_out(call.operation, machine.disk))
 
     def _send_part(self, upload: Upload) -> None:
         machine, put = upload.machine, upload.put
         if machine.incarnation_alive != upload.incarnation:
             return
-        if machine.paused:  # Whoever is stopped reads no file, and goes on later.
+        if machine.paused:  # A stopped process reads no file, and goes on later.
             self._agenda.at(machine.paused_until_us + 1, self._send_part, upload)
             return
         wanted = min(PART_BYTES, put.size_bytes - len(upload.content))
@@ -81,16 +81,16 @@ class SimStore:
 
     def _give_up(self, upload: Upload, reason: str) -> None:
         self.uploads.remove(upload)
-        self._answer(upload.machine, upload.incarnation, upload.call, StoreFailure(FailureKind.MISSING, reason))
+        self._respond(upload.machine, upload.incarnation, upload.call, StoreFailure(FailureKind.MISSING, reason))
 
     def _finish(self, upload: Upload) -> None:
         self.uploads.remove(upload)
         whole = Put(upload.put.key, bytes(upload.content))
-        answer = self.content.carry_out(whole, upload.machine.disk)
-        self._answer(upload.machine, upload.incarnation, upload.call, answer)
+        result = self.content.carry_out(whole, upload.machine.disk)
+        self._respond(upload.machine, upload.incarnation, upload.call, result)
 
-    def _answer(self, machine: Machine, incarnation: int, call: StoreCall, answer: StoreAnswer | StoreFailure) -> None:
-        self._agenda.after(self._way_us(), machine.give, incarnation, store_event(call.token, answer))
+    def _respond(self, machine: Machine, incarnation: int, call: StoreCall, result: StoreAnswer | StoreFailure) -> None:
+        self._agenda.after(self._way_us(), machine.give, incarnation, store_event(call.token, result))
 
     def _way_us(self) -> int:
         low, high = REQUEST_US

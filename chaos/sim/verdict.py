@@ -33,7 +33,7 @@ class SimVerdict:
     typed: str = ""
     """How the scenario is named on the command line, if not by its name."""
     coverage: tuple[tuple[tuple[str, str, str], int], ...] = ()
-    """How often a fault struck, by (kind, role, state) of what was struck."""
+    """How often a fault hit, by (kind, role, state) of its target."""
 
     @property
     def repeat_command(self) -> str:

@@ -278,7 +278,7 @@ def _settle_us(load: Load) -> int:
 def _promises_writes(scenario: Scenario) -> bool:
     """Returns whether acknowledged writes must survive.
 
-    They survive a kill. They survive a power loss or a failed sync only if each is flushed before its answer, or if
+    They survive a kill. They survive a power loss or a failed sync only if each is flushed before its response, or if
     other replicas hold them (ReplicaView says where they do not).
     """
     loses_bytes = any(_loses_unsynced(fault) for fault in scenario.faults)
@@ -301,6 +301,6 @@ def _is_flushed(scenario: Scenario) -> bool:
 
 def _unpromised(scenario: Scenario) -> tuple[str, ...]:
     """Returns the producers that wait for only one of several replicas. Producers are numbered through all groups."""
-    asked = [group.acks for group in scenario.load.in_simulator.producers for _ in range(group.count)]
+    acks_of_producers = [group.acks for group in scenario.load.in_simulator.producers for _ in range(group.count)]
     several = scenario.load.hot.replicas > 1
-    return tuple(f"producer-{number}" for number, acks in enumerate(asked) if several and acks == 1)
+    return tuple(f"producer-{number}" for number, acks in enumerate(acks_of_producers) if several and acks == 1)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from chaos.search.run_sim import run
-from chaos.search.shrink import keep_as_regression, shrink, told
+from chaos.search.shrink import describe_faults, keep_as_regression, shrink
 from chaos.search.write_scenario import write_scenario
 from reports.verdict import Outcome
 from scenarios import loader
@@ -22,14 +22,14 @@ def test_one_lost_response_a_client_is_enough() -> None:
     assert [(fault.every, fault.times) for fault in small.faults] == [(0, 1)]
     assert dict(again.faults)["response_lost"] < dict(failing.faults)["response_lost"]
     assert failing.broken[0] in again.broken
-    assert told(small).startswith("these faults are enough for it: response_lost")
+    assert describe_faults(small).startswith("these faults are enough for it: response_lost")
 
 
 def test_a_failure_that_needs_no_fault_is_reported_so() -> None:
     scenario = loader.find("6")
     small = shrink(scenario, run(scenario, 1, "epoch_wraps_to_zero"))
     assert small.faults == ()
-    assert told(small) == "no fault is needed for it"
+    assert describe_faults(small) == "no fault is needed for it"
 
 
 def test_what_the_loader_would_refuse_is_not_smaller(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
