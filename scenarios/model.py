@@ -156,7 +156,7 @@ class Fault:
     step_ms: int = 0
     cut_bytes: RangeFrom0 = NOTHING
     """For link_truncated the bytes that still pass. At a disk_write the bytes of that write that are kept. For
-    response_truncated the bytes of the answer that are still sent."""
+    response_truncated the bytes of the response that are still sent."""
     part: Annotated[str, text(FRAME_PARTS)] = "anywhere"
     """For request_damaged and response_damaged: the part of the frame in which one bit is turned over."""
     bytes_per_s: Natural = 0

@@ -82,15 +82,15 @@ DAMAGES = ("request_damaged", "response_damaged")
 FRAME_PARTS = ("checksummed", "length", "anywhere")
 """Where a bit of a frame is turned over.
 
-``checksummed`` is what the CRC of a record batch covers, and the CRC itself; only requests to produce and answers to
+``checksummed`` is what the CRC of a record batch covers, and the CRC itself; only requests to produce and responses to
 fetches have it. ``length`` is the frame's own length or the length of a batch. ``anywhere`` is any byte of the frame.
 """
 
 CODE_PLACES = ("either", "answer", "items")
 """Where ``response_error`` puts its code.
 
-``answer`` is the error code of the answer itself; nothing else is left in the answer then. ``items`` are all error
-codes below it, of partitions and the like. ``either`` is the first of the two that the answer has.
+``answer`` is the error code of the response itself; nothing else is in the response then. ``items`` are all error
+codes below it, of partitions and the like. ``either`` is the first of the two that the response has.
 """
 
 TIMED_KINDS = (
@@ -163,7 +163,7 @@ BEHAVIOURS = ("full", "incremental", "forgetting", "emptying", "rotating", "refe
 
 ``full`` sends only full fetches, without a session. The others fetch incrementally: ``forgetting`` forgets partitions
 and takes them back, ``emptying`` does so with all that it has, ``rotating`` reads some from the start again. After a
-lost answer ``refetching`` sends a full fetch in both revisions, ``resending`` sends epoch N again, and ``presuming``
+lost response ``refetching`` sends a full fetch in both revisions, ``resending`` sends epoch N again, and ``presuming``
 presumes N + 1. In the first revision all others send N again, too.
 """
 
@@ -302,7 +302,7 @@ API_KEYS = {
     "alter_share_group_offsets": 91,
     "delete_share_group_offsets": 92,
 }
-"""All APIs of Kafka's protocol. Names as in Kafka's schemas, such as ``OffsetCommit``, may stand for these."""
+"""All APIs of Kafka's protocol. Names as in Kafka's schemas, such as ``OffsetCommit``, may be used for these."""
 
 NODE_REQUESTS = ("requests_replayed", "requests_forged")
 """Kinds that send a node requests in the name of other nodes."""

@@ -71,7 +71,7 @@ def test_a_truncated_reply_is_never_whole() -> None:
     assert len(log.calls[1][2]) == len(reply_frame(fetched())) - 1  # type: ignore[arg-type]
 
 
-def test_no_answer_cannot_be_truncated() -> None:
+def test_no_response_cannot_be_truncated() -> None:
     log = Log()
     nothing = fetched()._replace(body=None)
     subject = interceptor(log, rule("response_truncated", "reply", cut_bytes=Range(1, 1)))
@@ -80,7 +80,7 @@ def test_no_answer_cannot_be_truncated() -> None:
 
 
 @pytest.mark.parametrize("made", [lambda each: each, raw], ids=["value", "bytes"])
-def test_an_error_of_the_answer_leaves_nothing_else_in_it(made: Any) -> None:
+def test_an_error_of_the_response_leaves_nothing_else_in_it(made: Any) -> None:
     log = Log()
     (sent,) = after(interceptor(log, rule("response_error", "reply", code=SESSION)), made(fetched()))
     assert read_back(sent) == FetchResponse(error_code=SESSION)
@@ -96,21 +96,21 @@ def test_an_error_of_items_hits_each_of_them_and_takes_their_records(made: Any) 
     assert [(each.error_code, bytes(each.records)) for each in seen.responses[0].partitions] == [(NOT_LEADER, b"")] * 2
 
 
-def test_an_answer_without_an_error_of_its_own_has_it_in_its_items() -> None:
+def test_a_response_without_an_error_of_its_own_has_it_in_its_items() -> None:
     (sent,) = after(interceptor(Log(), rule("response_error", "reply", code=NOT_LEADER)), raw(produced()))
     seen: Any = read_back(sent)
     (partition,) = seen.responses[0].partitions
     assert (partition.error_code, partition.base_offset) == (NOT_LEADER, -1)
 
 
-def test_an_answer_that_has_no_place_for_the_error_is_no_match() -> None:
+def test_a_response_that_has_no_place_for_the_error_is_no_match() -> None:
     log = Log()
     subject = interceptor(log, rule("response_error", "reply", code=NOT_LEADER, code_in="answer"))
     assert after(subject, produced()) == [produced()]
     assert not log.rows
 
 
-def test_a_rule_counts_only_answers_that_match() -> None:
+def test_a_rule_counts_only_responses_that_match() -> None:
     log = Log()
     match = Match(api=int(ApiKey.FETCH))
     subject = interceptor(log, rule("response_error", "reply", match=match, nth=2, code=SESSION))

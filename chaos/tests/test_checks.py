@@ -146,7 +146,7 @@ def test_session_lost_speaks_on_a_session_closed_for_a_wrong_epoch() -> None:
 
 
 @pytest.mark.parametrize("answered", [0, 8])
-def test_session_lost_speaks_on_an_answer_with_another_id(answered: int) -> None:
+def test_session_lost_speaks_on_a_response_with_another_id(answered: int) -> None:
     _, lost, trace = session_checks()
     trace.fetch(9, 1, NONE, answered=answered)
     assert len(lost.violations) == 1

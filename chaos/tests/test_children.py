@@ -27,7 +27,7 @@ def test_a_child_that_ends_without_a_result_is_an_error() -> None:
         list(in_children(os._exit, [3], 1))
 
 
-def test_children_are_ended_when_nobody_asks_any_more() -> None:
+def test_children_are_ended_when_their_parent_is_gone() -> None:
     started = time.monotonic()
     found = in_children(time.sleep, [0.0, 60.0, 60.0], 2)
     assert next(found) is None

@@ -140,7 +140,7 @@ def reported(body: ApiVersionsResponse, *, version: int = 3, keeps_epoch: bool =
 
 
 @pytest.mark.clause("D-3")
-def test_other_peoples_clients_hear_of_no_draft_and_ours_of_each() -> None:
+def test_other_peoples_clients_get_no_draft_and_ours_get_each() -> None:
     assert reported(ANNOUNCED) == []
     fetch = ANNOUNCED.api_keys[0]
     wide = replace(ANNOUNCED, api_keys=(replace(fetch, max_version=i16(1000)),))

@@ -37,7 +37,7 @@ class History:
 
 
 @pytest.mark.clause("E-1")
-def test_who_leaves_keeps_records_until_enough_are_in_sync_without_it() -> None:
+def test_a_leaving_replica_keeps_records_until_enough_are_in_sync_without_it() -> None:
     history = History()
     history.becomes(1, 2)
     assert list(history.eligible.members) == [1, 2]
@@ -152,7 +152,9 @@ def test_a_change_of_the_minimum_leaves_only_the_isr_unless_that_is_empty() -> N
 
 @pytest.mark.clause("E-7", "E-8")
 @pytest.mark.parametrize("minimum_changed", [False, True])
-def test_who_leaves_in_a_jump_with_a_change_of_the_minimum_may_have_been_cleared(minimum_changed: bool) -> None:
+def test_a_replica_that_leaves_in_a_jump_with_a_change_of_the_minimum_may_have_been_cleared(
+    minimum_changed: bool,
+) -> None:
     history = History()
     history.becomes(1, 2)
     before = history.state
@@ -190,7 +192,9 @@ def test_a_topic_without_its_own_minimum_has_that_of_its_brokers() -> None:
 
 @pytest.mark.clause("E-4", "E-7")
 @pytest.mark.parametrize("registered", [False, True])
-def test_who_loses_its_power_while_it_joins_keeps_nothing_unless_it_registered_before(registered: bool) -> None:
+def test_a_replica_that_loses_its_power_while_it_joins_keeps_nothing_unless_it_registered_before(
+    registered: bool,
+) -> None:
     """The leader proposed 2 before 2 lost its power, and the controller commits that later. If 2 had registered in
     between, it joined once more with all records, and losing them is not excused."""
     history = History()

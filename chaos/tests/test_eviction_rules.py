@@ -278,7 +278,7 @@ def test_each_revision_has_its_own_least_time(version: int, after_ms: int, goes:
 
 
 @pytest.mark.clause("F-7")
-def test_who_forgets_the_last_partition_ends_the_session() -> None:
+def test_forgetting_the_last_partition_ends_the_session() -> None:
     node = Fetchers(slots=2)
     node.opens(1, partitions=3)
     node.empties(1, is_closed=True)
@@ -291,7 +291,7 @@ def test_who_forgets_the_last_partition_ends_the_session() -> None:
 
 
 @pytest.mark.clause("F-18")
-def test_nothing_is_evicted_for_nobody() -> None:
+def test_nothing_is_evicted_without_a_new_session() -> None:
     node = Fetchers(slots=1)
     node.opens(1)
     node.ms += MIN_MS + 1

@@ -114,7 +114,7 @@ def test_each_version_has_its_own_name_of_a_topic(version: int, by_id: bool) -> 
     assert (version in FIRST_REVISIONS) == (version in (1000, 1002))
 
 
-def test_where_a_cleaner_left_nothing_nobody_starves() -> None:
+def test_where_a_cleaner_left_nothing_no_partition_starves() -> None:
     talk = Talk(NoStarvation(check_context()))
     talk.held = b""
     talk.fetch(0, {0: 0, 1: 0}, {0: 5, 1: 0})
@@ -123,7 +123,7 @@ def test_where_a_cleaner_left_nothing_nobody_starves() -> None:
     assert talk.stories == []
 
 
-def test_who_waits_for_records_of_the_remote_tier_does_not_starve() -> None:
+def test_a_partition_that_waits_for_the_remote_tier_does_not_starve() -> None:
     talk = Talk(NoStarvation(check_context()))
     talk.led["t", 0].log.local_log_start_offset = 1
     talk.fetch(0, {0: 0, 1: 0}, {0: 5, 1: 0})
@@ -132,7 +132,7 @@ def test_who_waits_for_records_of_the_remote_tier_does_not_starve() -> None:
     assert talk.stories == []
 
 
-def test_who_has_read_all_or_forgot_it_does_not_starve() -> None:
+def test_a_partition_that_was_read_up_or_forgotten_does_not_starve() -> None:
     talk = Talk(NoStarvation(check_context()))
     talk.fetch(0, {0: 0, 1: 10}, {0: 5, 1: 0})
     for epoch in range(1, 5):
@@ -143,7 +143,7 @@ def test_who_has_read_all_or_forgot_it_does_not_starve() -> None:
     assert talk.stories == []
 
 
-def test_what_a_request_said_counts_though_its_answer_never_came() -> None:
+def test_what_a_request_said_counts_though_its_response_never_came() -> None:
     talk = Talk(NoStarvation(check_context()))
     talk.fetch(0, {0: 0, 1: 0}, {0: 5, 1: 5})
     talk.fetch(1, {1: 10}, {}, unanswered=True)
@@ -152,7 +152,7 @@ def test_what_a_request_said_counts_though_its_answer_never_came() -> None:
     assert talk.stories == []
 
 
-def test_an_answer_that_comes_again_is_not_counted() -> None:
+def test_a_response_that_comes_again_is_not_counted() -> None:
     talk = Talk(NoStarvation(check_context()))
     talk.fetch(0, {0: 0, 1: 0}, {0: 5, 1: 0}, version=FIRST_REVISION)
     for _ in range(5):
@@ -180,7 +180,7 @@ def batch(base_offset: int, records: int) -> bytes:
         ([], [1], False, True),
     ],
 )
-def test_an_answer_of_empty_batches_alone(sent: list[int], follow: list[int], committed: bool, is_right: bool) -> None:
+def test_a_response_of_empty_batches_alone(sent: list[int], follow: list[int], committed: bool, is_right: bool) -> None:
     """The last stable offset is 1. Only the first batch is below it."""
     stored = [batch(offset, records) for offset, records in enumerate((*sent, *follow))]
     talk = Talk(NoEmptyResponse(check_context()))
@@ -192,7 +192,7 @@ def test_an_answer_of_empty_batches_alone(sent: list[int], follow: list[int], co
 
 
 @pytest.mark.clause("F-5", "G-4")
-def test_a_full_answer_about_what_was_not_named() -> None:
+def test_a_full_response_about_what_was_not_named() -> None:
     talk = Talk(FullResponseExact(check_context()))
     talk.fetch(0, {0: 0}, {0: 5})
     talk.fetch(1, {}, {1: 5})
@@ -202,7 +202,7 @@ def test_a_full_answer_about_what_was_not_named() -> None:
 
 
 @pytest.mark.clause("F-13")
-def test_an_answer_to_another_leader_epoch() -> None:
+def test_a_response_to_another_leader_epoch() -> None:
     talk = Talk(StaleLeaderEpochFenced(check_context()))
     talk.fetch(0, {0: 0, 1: 0}, {0: 5, 1: 5})
     talk.fetch(1, {0: 5}, {0: 5}, leader_epoch=-1)

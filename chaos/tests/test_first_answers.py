@@ -37,7 +37,7 @@ class Session:
 
 
 @pytest.mark.clause("G-4", "G-9")
-def test_bit_0_says_what_kind_of_answer_it_is() -> None:
+def test_bit_0_says_what_kind_of_response_it_is() -> None:
     session = Session()
     assert session.fetches(1, FetchResponse(session_id=7, response_flags=INCREMENTAL | MAY_FOLLOW)) == []
     assert session.fetches(1, FetchResponse(session_id=7, response_flags=MAY_FOLLOW)) == [

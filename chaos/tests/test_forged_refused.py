@@ -66,7 +66,7 @@ def judged(
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_an_answer_to_a_forged_request_has_an_error(seed: int) -> None:
+def test_a_response_to_a_forged_request_has_an_error(seed: int) -> None:
     for each in forged(seed):
         assert judged(each.body, GRANTED), each.label
         assert not judged(each.body, REFUSED)
@@ -117,7 +117,7 @@ def test_a_true_request_may_be_granted() -> None:
         assert not judged(body, GRANTED)
 
 
-def test_an_error_counts_at_any_depth_of_an_answer() -> None:
+def test_an_error_counts_at_any_depth_of_a_response() -> None:
     deep = FetchResponse(responses=[FetchTopicResponse("t", bytes(16), [PartitionData(0, 74, -1)])])
     assert tells_an_error(deep)
     assert not tells_an_error(FetchResponse())

@@ -117,7 +117,7 @@ def test_only_the_idle_are_called_unknown() -> None:
 
 
 @pytest.mark.clause("P-5")
-def test_who_was_never_heard_of_begins_at_0_where_the_policy_says_so() -> None:
+def test_an_unknown_producer_begins_at_0_where_the_policy_says_so() -> None:
     assert Partition().produces(5, UNKNOWN) == []
     assert Partition().produces(5) == [
         "producer 7 with sequence 5 was accepted, and the partition had no records of it"

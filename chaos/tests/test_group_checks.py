@@ -132,7 +132,7 @@ def test_offsets_go_with_their_topic_once_their_deletion_was_requested(kind: str
 
 
 @pytest.mark.parametrize(("kind", "at_us", "is_excused"), [("ok", 200, True), ("ok", 201, False), ("fail", 150, False)])
-def test_a_commit_for_a_topic_that_nobody_deletes_is_accepted(kind: str, at_us: int, is_excused: bool) -> None:
+def test_a_commit_for_a_topic_that_is_not_deleted_is_accepted(kind: str, at_us: int, is_excused: bool) -> None:
     made, change = deletion(kind, at_us)
     refused = commit(B, 1, 10, 5, 195, error="UNKNOWN_TOPIC_OR_PARTITION")
     history = History(operations=[made], commits=[refused], changes=[change])

@@ -124,7 +124,7 @@ def test_a_fetcher_ends_exactly_at_the_high_watermark(following: int, is_red: bo
 
 @pytest.mark.clause("F-20")
 @pytest.mark.parametrize(("ended_us", "is_red"), [(35, True), (36, False)])
-def test_a_fetcher_stands_where_the_last_answer_left_it(ended_us: int, is_red: bool) -> None:
+def test_a_fetcher_is_where_the_last_response_left_it(ended_us: int, is_red: bool) -> None:
     """It fetches from two nodes at once. The response to the second fetch, at 35, is empty."""
     operations = [*OPERATIONS[:2], operation("f", 0, "fetch", at_us=ended_us - 5), OPERATIONS[3]]
     responses: list[HistoryRow] = [position(0, 0, 10), position(1, 0, 0), read(0, 0, 10)]
@@ -224,7 +224,7 @@ def test_a_coordinator_holds_what_was_committed_last_or_may_have_been(
     ("generation", "member", "group", "is_red"),
     [(5, "m", "g", False), (5, "n", "g", True), (5, "m", "other", True), (-1, "", "other", False)],
 )
-def test_a_commit_of_nobody_s_generation(generation: int, member: str, group: str, is_red: bool) -> None:
+def test_a_commit_of_a_generation_without_members(generation: int, member: str, group: str, is_red: bool) -> None:
     check, tag = CommitsFenced(check_context()), Tag(8, 8, "f", 0, -1)
     known = SimpleNamespace(groups={"g": SimpleNamespace(generation=5, members={"m": None})})
     groups = SimpleNamespace(active=lambda: [known])

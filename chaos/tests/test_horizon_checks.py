@@ -132,7 +132,7 @@ def test_the_marker_of_the_leader_before_is_no_measure(follower: int, broken: li
 
 @pytest.mark.clause("H-2")
 @pytest.mark.parametrize(("moved", "broken"), [(4, []), (5, [MARKED])])
-def test_a_follower_beyond_its_new_leader_stands_still(moved: int, broken: list[str]) -> None:
+def test_a_follower_beyond_its_new_leader_does_not_move(moved: int, broken: list[str]) -> None:
     made = cluster()
     judge = next(each for each in made.checks if isinstance(each, TombstonesMarked))
     for lead, number, marker in ((2, 2, 5), (2, 1, 4), (0, 0, 3), (0, 1, 4), (0, 1, moved)):
@@ -217,7 +217,7 @@ def test_a_follower_begins_again_once_for_a_marker(markers: list[tuple[int, int]
     assert len(check.violations) == wrong
 
 
-def heard(*markers: tuple[int, int, bool], ends: tuple[int, ...] = (99,)) -> History:
+def reader_history(*markers: tuple[int, int, bool], ends: tuple[int, ...] = (99,)) -> History:
     """A reader's responses: position, marker, and whether it began again. ``ends``: where its lives end."""
     history = History()
     for index, (position, marker, begins) in enumerate(markers):
@@ -233,19 +233,19 @@ def heard(*markers: tuple[int, int, bool], ends: tuple[int, ...] = (99,)) -> His
 @pytest.mark.parametrize(
     ("history", "wrong"),
     [
-        (heard((3, 5, True), (0, 5, False), (4, 5, False), (5, 5, False), (7, 6, False)), 0),
-        (heard((3, 5, False)), 1),  # H-3
-        (heard((5, 5, False)), 0),
-        (heard((3, 5, True), (0, 5, True)), 1),  # H-5
-        (heard((3, 5, True), (0, 6, True)), 0),
-        (heard((3, 5, True), (0, 6, False)), 1),  # H-6
-        (heard((3, 5, True), (5, 5, False), (5, 6, True)), 0),
-        (heard((3, 5, True), (5, 5, False), (8, 6, True)), 1),  # H-7
-        (heard((3, 5, True), (0, 4, False)), 0),  # another leader has a smaller marker
-        (heard((3, 5, True), (0, 4, True)), 1),
-        (heard((3, 5, True), (0, 4, False), (1, 5, True)), 0),
-        (heard((3, 5, True), (0, 5, True), ends=(1, 9)), 0),  # The next life knows nothing.
-        (heard((3, 5, True), (0, 5, False), ends=(1, 9)), 1),
+        (reader_history((3, 5, True), (0, 5, False), (4, 5, False), (5, 5, False), (7, 6, False)), 0),
+        (reader_history((3, 5, False)), 1),  # H-3
+        (reader_history((5, 5, False)), 0),
+        (reader_history((3, 5, True), (0, 5, True)), 1),  # H-5
+        (reader_history((3, 5, True), (0, 6, True)), 0),
+        (reader_history((3, 5, True), (0, 6, False)), 1),  # H-6
+        (reader_history((3, 5, True), (5, 5, False), (5, 6, True)), 0),
+        (reader_history((3, 5, True), (5, 5, False), (8, 6, True)), 1),  # H-7
+        (reader_history((3, 5, True), (0, 4, False)), 0),  # another leader has a smaller marker
+        (reader_history((3, 5, True), (0, 4, True)), 1),
+        (reader_history((3, 5, True), (0, 4, False), (1, 5, True)), 0),
+        (reader_history((3, 5, True), (0, 5, True), ends=(1, 9)), 0),  # The next life knows nothing.
+        (reader_history((3, 5, True), (0, 5, False), ends=(1, 9)), 1),
     ],
 )
 def test_a_reader_begins_again_when_it_must_and_only_then(history: History, wrong: int) -> None:
@@ -254,11 +254,11 @@ def test_a_reader_begins_again_when_it_must_and_only_then(history: History, wron
     assert len(check.violations) == wrong, [each.story for each in check.violations]
 
 
-def test_an_answer_that_shows_a_truncation_says_nothing_of_the_marker() -> None:
-    history = heard((3, 5, False))
+def test_a_response_that_shows_a_truncation_says_nothing_of_the_marker() -> None:
+    history = reader_history((3, 5, False))
     history.add([ResetRow("f", 0, "t", 0, 3, 2, "truncated", -1, 5)])
     check = OneBootstrapPerMarker(check_context())
     check.end(history)
     assert not check.violations
-    check.end(replace(heard((3, 5, False)), resets=[ResetRow("f", 0, "t", 0, 3, 2, "truncated", -1, 6)]))
+    check.end(replace(reader_history((3, 5, False)), resets=[ResetRow("f", 0, "t", 0, 3, 2, "truncated", -1, 6)]))
     assert len(check.violations) == 1

@@ -231,7 +231,7 @@ def test_a_follower_is_owed_records_above_the_high_watermark(role: str) -> None:
     assert talk.stories == ["t-1 has data, and was not sent; last sent: (5, 0)"] * (role == "peer")
 
 
-def test_only_checks_that_judge_followers_are_given_answers_to_them() -> None:
+def test_only_checks_that_judge_followers_are_given_responses_to_them() -> None:
     given: list[tuple[str, bool]] = []
 
     class OfClients(Check):
@@ -287,7 +287,7 @@ def test_records_that_are_in_the_remote_tier_only_come_when_the_store_gives_them
 
 @pytest.mark.clause("F-16")
 @pytest.mark.parametrize("version", [FINAL, FIRST_REVISION])
-def test_an_answer_has_data_if_there_is_any_whatever_the_limit(version: int) -> None:
+def test_a_response_has_data_if_there_is_any_whatever_the_limit(version: int) -> None:
     talk = session(version, offset=4)
     for index in (0, 1):
         talk.fetch({}, talk.line(index, BATCH), max_bytes=1)
@@ -309,7 +309,7 @@ def test_records_of_an_open_transaction_are_not_due_to_a_reader_of_committed_one
 
 @pytest.mark.clause("G-6")
 @pytest.mark.parametrize("again", [(0, 1), (0,)])
-def test_an_answer_that_is_sent_again_holds_the_first_one(again: tuple[int, ...]) -> None:
+def test_a_response_that_is_sent_again_holds_the_first_one(again: tuple[int, ...]) -> None:
     talk = session(FIRST_REVISION)
     for log in talk.logs:
         grow(log, 6)
@@ -320,7 +320,7 @@ def test_an_answer_that_is_sent_again_holds_the_first_one(again: tuple[int, ...]
 
 
 @pytest.mark.clause("G-5", "G-6")
-def test_a_change_between_two_answers_to_a_request_is_sent_by_the_second_and_by_the_next() -> None:
+def test_a_change_between_two_responses_to_a_request_is_sent_by_the_second_and_by_the_next() -> None:
     talk = session(FIRST_REVISION)
     for log in talk.logs:
         grow(log, 6)
@@ -393,7 +393,7 @@ def test_a_partition_waits_for_all_others_once_and_no_longer(version: int, count
 
 
 @pytest.mark.clause("G-3", "G-7")
-def test_a_number_without_an_answer_may_have_been_the_partition_s_turn() -> None:
+def test_a_number_without_a_response_may_have_been_the_partition_s_turn() -> None:
     for number, is_starved in ((3, True), (4, False)):
         talk = Session(NoStarvation(check_context()), 3, FIRST_REVISION, offset=0)
         talk.fetch({}, talk.line(0, BATCH))

@@ -154,7 +154,7 @@ def test_a_doubled_request_comes_again_on_a_connection_of_its_own() -> None:
     assert (again.body, again.tag, again.correlation_id) == (request().body, request().tag, request().correlation_id)
 
 
-def test_the_answer_to_the_second_copy_is_evidence_and_goes_nowhere() -> None:
+def test_the_response_to_the_second_copy_is_evidence_and_goes_nowhere() -> None:
     log = Log()
     subject = interceptor(log, rule("request_duplicated"))
     _, opened, again = subject.before(NOW, request())

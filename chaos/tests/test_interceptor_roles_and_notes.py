@@ -113,7 +113,7 @@ def send_requests(subject: Interceptor, *sends: Send) -> None:
         (Match(role="observer"), False),
     ],
 )
-def test_an_answer_of_another_node_is_matched_by_its_request(match: Match, hit: bool) -> None:
+def test_a_response_of_another_node_is_matched_by_its_request(match: Match, hit: bool) -> None:
     log = Log()
     subject = interceptor(log, rule("node_paused", on="peer_reply", match=match), role="follower")
     send_requests(subject, send(7, position=256))
@@ -121,7 +121,7 @@ def test_an_answer_of_another_node_is_matched_by_its_request(match: Match, hit: 
     assert [row.detail for row in log.rows] == (["from node-2"] if hit else [])
 
 
-def test_a_doubled_answer_comes_in_the_place_of_the_next_one_of_its_kind() -> None:
+def test_a_doubled_response_comes_in_the_place_of_the_next_one_of_its_kind() -> None:
     log = Log()
     subject = interceptor(log, rule("response_duplicated", on="peer_reply", match=Match(api=SNAPSHOT), total=1))
     send_requests(subject, send(1))
@@ -136,7 +136,7 @@ def test_a_doubled_answer_comes_in_the_place_of_the_next_one_of_its_kind() -> No
     assert list(subject.before(NOW, peer_reply(3, b"true"))) == [peer_reply(3, b"true")]
 
 
-def test_a_delayed_answer_holds_back_what_follows_on_its_channel() -> None:
+def test_a_delayed_response_holds_back_what_follows_on_its_channel() -> None:
     log = Log()
     subject = interceptor(log, rule("response_delayed", on="peer_reply", delay_ms=Range(3, 3), total=1))
     send_requests(subject, send(1), send(2))

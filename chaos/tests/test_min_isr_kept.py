@@ -46,7 +46,7 @@ def test_the_cluster_has_one_and_no_broker_has_its_own() -> None:
 
 @pytest.mark.clause("E-8")
 @pytest.mark.parametrize("after", [of_cluster("1"), {CLUSTER: {MIN_ISR: "2"}, TOPIC: {MIN_ISR: "1"}}])
-def test_a_change_clears_who_was_eligible(after: Configs) -> None:
+def test_a_change_clears_the_eligible_replicas(after: Configs) -> None:
     before = image(of_cluster(), elr=(1,))
     (story,) = stories(before, image(after, elr=(1,)))
     assert "t-0 kept the eligible leader replicas (1,)" in story

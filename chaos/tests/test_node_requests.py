@@ -59,7 +59,7 @@ def test_kept_requests_are_few_and_spread_over_the_run() -> None:
     assert seconds[-1] > 900
 
 
-def test_only_requests_of_nodes_are_replayed_and_only_to_who_got_them() -> None:
+def test_only_requests_of_nodes_are_replayed_and_only_to_their_receivers() -> None:
     seen = Recorded()
     record(seen, ApiKey.BROKER_HEARTBEAT, beat(1))
     record(seen, ApiKey.VOTE, object(), sender="node-app")

@@ -16,7 +16,7 @@ class Ring:
 
 
 @pytest.mark.thorough
-def test_what_lived_before_a_search_is_collected_once_nobody_holds_it() -> None:
+def test_what_lived_before_a_search_is_collected_once_it_is_not_referenced() -> None:
     ring = Ring()
     gone = weakref.ref(ring)
     with _quickly():

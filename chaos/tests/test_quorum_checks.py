@@ -313,7 +313,7 @@ def test_nothing_is_published_from_a_misplaced_marker_on(quorum: Quorum, offset:
 
 
 @pytest.mark.clause("T-7")
-def test_a_bootstrap_that_nobody_learns_of(quorum: Quorum) -> None:
+def test_a_bootstrap_that_is_not_reported(quorum: Quorum) -> None:
     for number in range(4):
         quorum.nodes[number].image = EMPTY_IMAGE
         quorum.look(number)

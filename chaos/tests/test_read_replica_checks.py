@@ -75,7 +75,7 @@ def is_red(check: Check, *fetches: AnsweredFetch) -> bool:
 
 @pytest.mark.parametrize("number", [LEADER, FOLLOWER])
 @pytest.mark.parametrize(("last", "red"), [(2, False), (3, True)])
-def test_records_above_the_high_watermark_of_who_serves_them(number: int, last: int, red: bool) -> None:
+def test_records_above_the_high_watermark_of_their_server(number: int, last: int, red: bool) -> None:
     records = b"".join(batch(each, 4) for each in range(2, last + 1))
     assert is_red(NoUncommittedRead(check_context()), make_fetch(make_node(number), records=records)) is red
 
@@ -104,7 +104,7 @@ def eligible(cluster: Cluster) -> ReadReplicaEligible:
         ({"fenced": 2}, "b", 1, False),
     ],
 )
-def test_who_may_be_preferred(changes: dict[str, Any], rack: str, replica: int, red: bool) -> None:
+def test_which_replicas_may_be_preferred(changes: dict[str, Any], rack: str, replica: int, red: bool) -> None:
     check = eligible(in_order())
     assert is_red(check, make_fetch(make_node(**changes), rack=rack, preferred_read_replica=replica)) is red
 
@@ -148,14 +148,14 @@ def test_a_preferred_replica_that_lost_its_power_may_lack_anything() -> None:
         ({"starts": 4}, "b", False),
     ],
 )
-def test_an_answer_that_leaves_out_a_preferred_read_replica(changes: dict[str, Any], rack: str, red: bool) -> None:
+def test_a_response_that_leaves_out_a_preferred_read_replica(changes: dict[str, Any], rack: str, red: bool) -> None:
     first = make_fetch(make_node(**changes), offset=3, rack=rack, preferred_read_replica=1)
     assert is_red(IncrementalExact(check_context()), first, left_out(first)) is red
 
 
 @pytest.mark.clause("F-14")
 @pytest.mark.parametrize(("may_follow", "story"), [(True, "has changed"), (False, "has an error")])
-def test_an_answer_of_a_follower_that_leaves_out_what_is_due(may_follow: bool, story: str) -> None:
+def test_a_response_of_a_follower_that_leaves_out_what_is_due(may_follow: bool, story: str) -> None:
     """An older fetch is not served by a follower, so an error is due."""
     node, check = make_node(FOLLOWER), IncrementalExact(check_context())
     first = make_fetch(node, offset=5, rack="", may_follow=may_follow)

@@ -186,7 +186,7 @@ def test_an_acknowledgement_before_it_is_committed(cluster: Cluster) -> None:
     assert cluster.broken() == ["no-acked-lost"]
 
 
-def test_what_a_node_meant_to_answer_when_it_died_was_never_said(cluster: Cluster) -> None:
+def test_a_response_that_a_node_did_not_send_before_it_died_does_not_count(cluster: Cluster) -> None:
     cluster.append(batch(3, 0), to=(0,))
     node, tag = cluster.node(0), Tag(0, 9, "p")
     response = ProduceResponse([ProduceTopicResponse("t", b"", [ProducePartitionResponse(0, 0, 3)])])

@@ -40,7 +40,7 @@ def lost_by_all(cluster: Cluster, start_offset: int = 0) -> None:
     cluster.commit(2)
 
 
-def test_what_nobody_keeps_any_more_is_excused_once_one_that_lost_it_leads(cluster: Cluster) -> None:
+def test_what_no_replica_keeps_any_more_is_excused_once_one_that_lost_it_leads(cluster: Cluster) -> None:
     cluster.acknowledge(2)
     lost_by_all(cluster)
     assert list(cluster.view.excused) == [("t", 0)]

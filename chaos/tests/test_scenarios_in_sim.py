@@ -209,7 +209,7 @@ CAUGHT_BY: dict[str, str | tuple[str, ...]] = {
     "busy_producer_forgotten": "forgotten-producer-refused",
     "epoch_overflows_to_negative": "session-epoch-order",
     "epoch_wraps_to_zero": "session-epoch-order",
-    # Who comes back to another's session hears of its partitions, or nothing of its own.
+    # A client that comes back to the session of another gets its partitions, or none of its own.
     "counted_session_ids": ("unrequested-partition", "fetch-gap"),
     "negative_idle_time_evicts": "eviction-rules",
     "append_after_torn_tail": "snapshot-transfer-bounded",

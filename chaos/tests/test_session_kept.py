@@ -104,7 +104,7 @@ def test_what_excuses_a_controller(excuse: Any) -> None:
         assert not is_wrong(controller)
 
 
-def test_an_answer_to_a_connection_that_is_gone_counts_for_nobody() -> None:
+def test_a_response_to_a_connection_that_is_gone_does_not_count() -> None:
     controller = Controller()
     controller.request(ApiKey.BROKER_REGISTRATION, {}, closed=True, incarnation_id=OTHER)
     assert not controller.check.violations

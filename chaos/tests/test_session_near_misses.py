@@ -63,7 +63,7 @@ def test_a_waiting_request_is_refused_only_if_something_happened(overtaken: bool
     assert bool(order.violations) is not (overtaken or ended)
 
 
-def test_a_refused_request_overtakes_nobody() -> None:
+def test_a_refused_request_overtakes_no_other() -> None:
     order, _, trace = session_checks()
     trace.request(9, 1, connection=1)
     trace.fetch(9, 7, WRONG)

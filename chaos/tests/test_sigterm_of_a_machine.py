@@ -50,7 +50,7 @@ def test_a_node_that_is_still_ending_when_it_is_to_start_again_does_so_once_it_i
     assert machine.alive, "the new process was not shut down"
 
 
-def test_a_node_that_nobody_starts_stays_away() -> None:
+def test_a_node_that_is_not_started_stays_away() -> None:
     machine = one_machine()
     machine.terminate()
     go_on(machine, 10_000_000)

@@ -48,19 +48,19 @@ class FakeClient:
     name = "c"
 
     def __init__(self) -> None:
-        self.heard: list[object] = []
+        self.received: list[object] = []
 
     def accepted(self, connection: Connection) -> None:  # noqa: ARG002
-        self.heard.append("accepted")
+        self.received.append("accepted")
 
     def refused(self, connection: Connection) -> None:  # noqa: ARG002
-        self.heard.append("refused")
+        self.received.append("refused")
 
     def answered(self, connection: Connection, correlation: int, body: object) -> None:  # noqa: ARG002
-        self.heard.append(correlation)
+        self.received.append(correlation)
 
     def lost(self, connection: Connection, reason: str) -> None:  # noqa: ARG002
-        self.heard.append(reason)
+        self.received.append(reason)
 
 
 class Wire:
@@ -122,23 +122,23 @@ def test_messages_of_a_connection_keep_their_order_however_late_each_is(seed: in
     heal()
     wire.run(100_000)
     assert wire.machine.requests() == list(range(1, 21))
-    assert wire.client.heard == ["accepted", *range(1, 21)]
+    assert wire.client.received == ["accepted", *range(1, 21)]
 
 
 def test_what_was_held_comes_before_what_arrives_in_the_same_instant() -> None:
     wire = Wire()
-    heard: list[str] = []
+    received: list[str] = []
     wire.link.up.cuts = 1
-    wire.link.deliver(wire.link.up, heard.append, ("first",))
+    wire.link.deliver(wire.link.up, received.append, ("first",))
 
     def mend() -> None:
         wire.link.up.cuts -= 1
         wire.link.mend(wire.link.up)
 
     wire.agenda.at(100, mend)
-    wire.agenda.at(100, wire.link.deliver, wire.link.up, heard.append, ("second",))
+    wire.agenda.at(100, wire.link.deliver, wire.link.up, received.append, ("second",))
     wire.run(200)
-    assert heard == ["first", "second"]
+    assert received == ["first", "second"]
 
 
 def test_a_delayed_link_is_late_in_its_direction_alone() -> None:
@@ -153,7 +153,7 @@ def test_a_delayed_link_is_late_in_its_direction_alone() -> None:
     assert wire.machine.requests() == [1]
     wire.answer(connection, 1)
     wire.run(LATENCY_US[1])
-    assert wire.client.heard == ["accepted", 1]
+    assert wire.client.received == ["accepted", 1]
     heal()
     assert wire.link.up.extra_us == (0, 0)
 
@@ -167,11 +167,11 @@ def test_a_cut_link_holds_back_its_direction_alone_until_it_is_mended(direction:
     wire.answer(connection, 99)
     wire.run(10_000)
     assert wire.machine.requests() == ([1] if direction == "downstream" else [])
-    assert wire.client.heard[1:] == ([99] if direction == "upstream" else [])
+    assert wire.client.received[1:] == ([99] if direction == "upstream" else [])
     heal()
     wire.run(10_000)
     assert wire.machine.requests() == [1]
-    assert wire.client.heard[1:] == [99]
+    assert wire.client.received[1:] == [99]
 
 
 def test_of_two_cuts_over_each_other_both_must_end() -> None:
@@ -198,7 +198,7 @@ def test_a_frame_that_does_not_get_through_whole_ends_its_connection(direction: 
         wire.answer(connection, 1)
     wire.run(10_000)
     assert wire.machine.requests() == []
-    assert wire.client.heard == ["accepted", "reset"]
+    assert wire.client.received == ["accepted", "reset"]
     assert [type(event) for _, event in wire.machine.seen] == [Opened, Closed]
 
 
@@ -208,19 +208,19 @@ def test_a_link_that_is_down_resets_and_refuses_until_it_is_up() -> None:
     heal = wire.fault(kind="link_down", direction="both")
     wire.run(10_000)
     wire.connect()
-    assert wire.client.heard == ["accepted", "reset", "refused"]
+    assert wire.client.received == ["accepted", "reset", "refused"]
     heal()
     wire.connect()
-    assert wire.client.heard[3:] == ["accepted"]
+    assert wire.client.received[3:] == ["accepted"]
 
 
-def test_an_answer_under_way_is_lost_with_a_discarded_connection() -> None:
+def test_a_response_under_way_is_lost_with_a_discarded_connection() -> None:
     wire = Wire()
     connection = wire.connect()
     wire.network.discard(connection.number)
     wire.answer(connection, 1)
     wire.run(10_000)
-    assert wire.client.heard == ["accepted", "reset"]
+    assert wire.client.received == ["accepted", "reset"]
 
 
 def test_two_percent_of_the_messages_go_through_the_codec(monkeypatch: pytest.MonkeyPatch) -> None:

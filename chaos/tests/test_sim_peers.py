@@ -221,7 +221,7 @@ def test_a_machine_out_of_reach_is_silent_until_the_timeout_or_until_it_is_back(
 
 
 @SILENT
-def test_a_machine_out_of_reach_is_dialled_again_and_answers_when_it_is_back(how: dict[str, bool]) -> None:
+def test_a_machine_out_of_reach_is_dialled_again_and_responds_when_it_is_back(how: dict[str, bool]) -> None:
     pair = Pair()
     pair.machines[1].kill_now(**how)
     pair.request()
@@ -247,7 +247,7 @@ def test_a_connection_that_outlived_its_machine_is_reset_when_that_is_back(how: 
     assert pair.sender.of(PeerDown) == [PeerDown(1, Channel.RAFT)]
 
 
-def test_a_stopped_process_is_still_accepted_and_answers_when_it_goes_on() -> None:
+def test_a_stopped_process_is_still_accepted_and_responds_when_it_goes_on() -> None:
     pair = Pair()
     pair.machines[1].pause(300_000)
     pair.request()
@@ -268,7 +268,7 @@ def test_a_process_that_was_stopped_itself_takes_what_came_meanwhile_before_its_
     assert pair.sender.of(PeerDown) == []
 
 
-def test_the_asking_node_s_end_closes_its_connections() -> None:
+def test_the_end_of_the_requesting_node_closes_its_connections() -> None:
     pair = Pair()
     pair.receiver.answers = False
     pair.request()
@@ -278,7 +278,7 @@ def test_the_asking_node_s_end_closes_its_connections() -> None:
     assert len(pair.receiver.of(Closed)) == 1
     pair.machines[0].start()
     pair.run(3_000_000)
-    assert pair.sender.seen == [], "a new process hears nothing of the old one's requests"
+    assert pair.sender.seen == [], "a new process gets nothing of the old one's requests"
 
 
 @pytest.mark.parametrize("cut", ["up", "down"])

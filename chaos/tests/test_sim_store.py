@@ -22,14 +22,14 @@ class World:
     def __init__(self) -> None:
         self.agenda = Agenda()
         self.store = SimStore(self.agenda, Random(3))
-        self.heard: list[Any] = []
+        self.given: list[Any] = []
         self.machine: Any = SimpleNamespace(
             incarnation=0,
             incarnation_alive=0,
             paused=False,
             paused_until_us=0,
             disk=MemoryDisk({"large": bytearray(LARGE)}),
-            give=lambda incarnation, event: self.heard.append((incarnation, event)),
+            give=lambda incarnation, event: self.given.append((incarnation, event)),
         )
 
     def call(self, operation: StoreOperation) -> None:
@@ -47,19 +47,19 @@ def test_a_put_on_its_way_is_carried_out_although_its_node_dies() -> None:
     assert world.store.content.objects == {"a": b"x"}
 
 
-def test_a_file_whose_node_dies_is_half_written_and_nobody_sees_it() -> None:
+def test_a_file_whose_node_dies_is_half_written_and_never_seen() -> None:
     world = World()
     world.call(PutFile("a", "large", len(LARGE)))
     while not world.store.uploads[0].content:
         world.agenda.step(A_SECOND)
     world.machine.incarnation_alive, world.machine.incarnation = 1, 1
     world.run()
-    assert world.heard == []
+    assert world.given == []
     assert world.store.half_written == ["a"]
     assert 0 < len(world.store.uploads[0].content) < len(LARGE)
     world.call(ListObjects(""))
     world.run()
-    assert world.heard == [(1, StoreDone(1, ()))]
+    assert world.given == [(1, StoreDone(1, ()))]
     world.call(PutFile("a", "large", 3))
     world.run()
     assert world.store.content.objects == {"a": LARGE[:3]}
@@ -86,7 +86,7 @@ def test_a_file_that_shrinks_while_it_is_sent_is_not_put(left: int) -> None:
         world.agenda.step(A_SECOND)
     world.machine.disk.truncate("large", left)
     world.run()
-    ((_, event),) = world.heard
+    ((_, event),) = world.given
     assert isinstance(event, StoreFailed)
     assert event.failure.kind is FailureKind.MISSING
     assert not world.store.content.objects

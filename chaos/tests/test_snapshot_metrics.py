@@ -75,7 +75,7 @@ def test_a_snapshot_that_was_downloaded_shows_before_it_is_loaded() -> None:
 
 
 @pytest.mark.clause("S-14")
-def test_nobody_knows_when_the_successor_of_a_damaged_one_is_there() -> None:
+def test_the_successor_of_a_damaged_one_comes_at_an_unknown_time() -> None:
     node = Watched()
     node.reports(0, 7)
     assert node.sees(1) == ["GenSnapshotLatencyMs has 1 entries of 7 ms; the node made 0 in 0 ms"]

@@ -58,17 +58,17 @@ def memory(_: Path) -> Played:
 
 def simulated(_: Path) -> Played:
     agenda, disk = Agenda(), MemoryDisk()
-    heard: list[StoreDone | StoreFailed] = []
+    given: list[StoreDone | StoreFailed] = []
     machine: Any = SimpleNamespace(
-        incarnation=0, incarnation_alive=0, paused=False, disk=disk, give=lambda _, event: heard.append(event)
+        incarnation=0, incarnation_alive=0, paused=False, disk=disk, give=lambda _, event: given.append(event)
     )
     store = SimStore(agenda, Random(1))
 
     def carry_out(operation: StoreOperation) -> StoreAnswer | StoreFailure:
         store.call(machine, StoreCall(5, operation))
         agenda.run(agenda.now_us + 60_000_000)
-        (event,) = heard
-        heard.clear()
+        (event,) = given
+        given.clear()
         assert event.token == 5
         return event.failure if isinstance(event, StoreFailed) else event.answer
 

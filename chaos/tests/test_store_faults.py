@@ -1,4 +1,4 @@
-"""Faults at calls of the object store: which a rule hits, what the node hears, and what is left as evidence."""
+"""Faults at calls of the object store: which a rule hits, what the node gets, and which evidence remains."""
 
 from typing import Any
 
@@ -77,7 +77,7 @@ def test_a_slow_response_comes_once_and_is_not_hit_again() -> None:
     assert len(log.rows) == 1
 
 
-def test_the_answer_of_what_succeeded_is_lost_and_a_failure_is_left_alone() -> None:
+def test_the_response_of_what_succeeded_is_lost_and_a_failure_is_left_alone() -> None:
     log = Log()
     subject = interceptor(log, rule("store_answer_lost", on="store_answer"))
     effects_of(subject, Put("a", b"x"), 7)
@@ -116,7 +116,7 @@ def list_at(subject: Interceptor, mono_us: int, found: tuple[StoredObject, ...])
     return [each.key for each in event.answer]
 
 
-def test_a_node_dies_before_its_call_or_before_it_hears_the_answer() -> None:
+def test_a_node_dies_before_its_call_or_before_it_gets_the_response() -> None:
     log = Log()
     with pytest.raises(Ended):
         effects_of(interceptor(log, rule("node_killed", on="store", match=Match(operation="put"))), Put("a", b"x"))

@@ -338,7 +338,7 @@ def test_an_older_upload_may_not_be_listed_once_a_newer_one_is_known() -> None:
         assert story.endswith("epoch 4, and listed after an upload of epoch 5 was known")
 
 
-def test_what_was_listed_before_may_be_heard_of_late_and_again() -> None:
+def test_what_was_listed_before_may_be_reported_late_and_again() -> None:
     listing = Listing()
     assert not listing.knows((1, 4), others=((2, 5, STARTED), (3, 4, FINISHED))), "one event may report both"
     assert not listing.knows((1, 4), (3, 4)), "a node that starts reads it again"
@@ -382,7 +382,7 @@ def test_each_closed_segment_below_the_last_stable_offset_must_be_in_the_tier() 
 
 
 @pytest.mark.clause("P-14")
-def test_what_nobody_copies_or_reads_need_not_be_in_the_tier() -> None:
+def test_what_no_node_copies_or_reads_need_not_be_in_the_tier() -> None:
     assert left_out(is_copied=False) == []
     assert left_out((15, 20), log_start=15) == []
     assert left_out((16, 20), log_start=15) == ["hot-0 from 10 to 20"]

@@ -102,7 +102,7 @@ def test_an_id_is_forgotten_in_time_and_not_before(talk: Talk, idle_ms: int, pro
 @pytest.mark.parametrize(
     "handle", [Talk.add, partial(Talk.take, producer_id=-1, error=CONCURRENT_TRANSACTIONS), Talk.end]
 )
-def test_who_asks_is_not_idle(talk: Talk, handle: Callable[[Talk], None]) -> None:
+def test_a_producer_that_sends_requests_is_not_idle(talk: Talk, handle: Callable[[Talk], None]) -> None:
     talk.take(7)
     talk.wait(LATEST_MS)
     handle(talk)

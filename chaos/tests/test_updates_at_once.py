@@ -50,7 +50,7 @@ class Controller:
         tag = Tag(6, 1000, "node-0", 0, -1)
         return self.acts(None, Send(broker, Channel.METADATA, token, 6, 1000, body, tag, 1000, "node-0"))
 
-    def hears(self, broker: int, token: int) -> None:
+    def respond(self, broker: int, token: int) -> None:
         self.acts(PeerReply(broker, Channel.METADATA, token, SimpleNamespace(error_code=0)))
 
 
@@ -59,12 +59,12 @@ def test_a_broker_does_not_wait_for_another_one() -> None:
     controller.content()
     assert not controller.sends(1, 1)
     controller.passes(MOST_US)
-    controller.hears(1, 1)
+    controller.respond(1, 1)
     assert controller.sends(2, 2)
     assert [each.guarantee for each in controller.check.violations] == ["updates-sent-at-once"]
 
 
-def test_a_broker_that_has_not_answered_keeps_nobody_but_itself() -> None:
+def test_a_broker_that_has_not_responded_delays_only_itself() -> None:
     controller = Controller()
     controller.content()
     assert not controller.sends(1, 1)
@@ -72,7 +72,7 @@ def test_a_broker_that_has_not_answered_keeps_nobody_but_itself() -> None:
     controller.passes(MOST_US)
     controller.content()
     controller.passes(MOST_US)
-    controller.hears(1, 1)
+    controller.respond(1, 1)
     assert not controller.sends(1, 3)
     controller.acts(PeerDown(2, Channel.METADATA))
     controller.passes(MOST_US)

@@ -104,7 +104,7 @@ def test_a_request_whose_length_grew_waits_for_more_bytes_and_then_the_connectio
     raise AssertionError("no seed made a length longer")
 
 
-def test_a_node_sends_the_damaged_bytes_of_its_answer() -> None:
+def test_a_node_sends_the_damaged_bytes_of_its_response() -> None:
     log = Log()
     watch = damaging("checksummed", log, on="reply")
     assert list(watch.after(NOW, produce(), [fetched()])) == []
@@ -115,7 +115,7 @@ def test_a_node_sends_the_damaged_bytes_of_its_answer() -> None:
     assert len(frame) == len(reply_bytes(fetched()))
 
 
-def test_the_receiver_of_answers_closes_the_connection_after_a_length_that_is_too_small() -> None:
+def test_the_receiver_of_responses_closes_the_connection_after_a_length_that_is_too_small() -> None:
     frame = bytearray(reply_bytes(fetched()))
     frame[:4] = (len(frame) - 4 - 16).to_bytes(4, "big")
     stream = ReplyStream()
@@ -123,7 +123,7 @@ def test_the_receiver_of_answers_closes_the_connection_after_a_length_that_is_to
         list(stream.arrived(fetched(), bytes(frame)))
 
 
-def test_the_receiver_of_answers_reads_good_ones_after_damage_that_leaves_the_length() -> None:
+def test_the_receiver_of_responses_reads_good_ones_after_damage_that_leaves_the_length() -> None:
     stream = ReplyStream()
     hit = damaged(reply_bytes(fetched()), fetched().body, "checksummed", Random(1))
     assert len(list(stream.arrived(fetched(), hit.frame))) == 1
