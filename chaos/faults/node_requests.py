@@ -188,7 +188,7 @@ class Forger:
                 named, lie = WRONG_CLUSTER, "cluster ID"  # Any sender with the cluster ID may fetch, as an observer.
             body = forge(self, named, voter_id, sender, epoch)
             client_id = client_id_of(sender, self.random.getrandbits(128).to_bytes(16, "big"))
-            yield self._told(api_key, client_id, body, f"{lie}, epoch {epoch}")
+            yield self._forged_request(api_key, client_id, body, f"{lie}, epoch {epoch}")
 
     def _of_brokers(self) -> Iterator[NodeRequest]:
         for api_key in _BROKERS:
@@ -205,7 +205,7 @@ class Forger:
                 body = replace(body, broker_epoch=epoch)
                 if api_key == ApiKey.BROKER_HEARTBEAT:
                     body = replace(body, want_shut_down=True, want_fence=True)
-            yield self._told(api_key, client_id, body, lie)
+            yield self._forged_request(api_key, client_id, body, lie)
 
     def _for_snapshots(self) -> Iterator[NodeRequest]:
         """The newest request for a snapshot, once with each lie."""
@@ -223,7 +223,7 @@ class Forger:
             ("topic", TopicName(NO_METADATA), one),
         ):
             forged = replace(body, topics=(replace(topic, name=name, partitions=(partition,)),))
-            yield self._told(ApiKey.FETCH_SNAPSHOT, client_id, forged, lie)
+            yield self._forged_request(ApiKey.FETCH_SNAPSHOT, client_id, forged, lie)
 
     def _of_a_client(self) -> NodeRequest:
         topics = tuple(
@@ -240,7 +240,7 @@ class Forger:
             f"AddPartitionsToTxn with {OFFSETS_TOPIC}",
         )
 
-    def _told(self, api_key: int, client_id: str, body: Any, lie: str) -> NodeRequest:
+    def _forged_request(self, api_key: int, client_id: str, body: Any, lie: str) -> NodeRequest:
         label = f"{api_name(api_key)} of {client_id.partition(':')[0]} with a false {lie}"
         return NodeRequest(api_key, VERSIONS[api_key][1], client_id, body, label)
 

@@ -76,14 +76,14 @@ class ProxiedLosses:
         assert link is not None, f"no proxy leads clients to node-{node}"
         poison(link, TOXIC, "limit_data", "downstream", {"bytes": 0})
         self._windows[node] = Window(link, self._now_us())
-        self._tell(node, True)
+        self._note_toxic(node, True)
 
     def _close(self, node: int) -> None:
         cure(self._windows.pop(node).link, TOXIC, "downstream")
         self._closed_us[node] = self._now_us()
-        self._tell(node, False)
+        self._note_toxic(node, False)
 
-    def _tell(self, node: int, is_on: bool) -> None:
+    def _note_toxic(self, node: int, is_on: bool) -> None:
         front = self._links.fronts.get(node)
         if front is None:
             self._order(node, {"toxic": is_on})

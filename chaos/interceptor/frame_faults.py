@@ -75,8 +75,8 @@ class FrameFaults:
 
     def phantom_answered(self, effect: Reply | Close) -> None:
         rule, tag = self.phantoms.pop(effect.connection)
-        answer = f"answered with error {effect.tag.error}" if isinstance(effect, Reply) else f"closed: {effect.reason}"
-        self._book.report(rule, 1, tag, answer, kind=rule.kind + ANSWERED)
+        detail = f"answered with error {effect.tag.error}" if isinstance(effect, Reply) else f"closed: {effect.reason}"
+        self._book.report(rule, 1, tag, detail, kind=rule.kind + ANSWERED)
         self._actions.deliver_later(Closed(effect.connection), 0)
 
     # Requests

@@ -127,7 +127,7 @@ class Fleet:
             raise NodeDied(f"the writer of idle partitions failed: {self._idle.failure}")
         self._process.order(cmd="final")
 
-    def answers(self, at_us: int) -> tuple[Check, ...]:
+    def heal_checks(self, at_us: int) -> tuple[Check, ...]:
         """Return whether all nodes responded to its last readers, or nothing if they did not come to their end."""
         if "done" not in self.events:
             return ()

@@ -168,10 +168,10 @@ def run_cluster(plan: ClusterPlan, announce: Callable[[str], None] = print) -> i
     try:
         return _run(plan, announce)
     except SetupError as wrong:
-        _tell(str(wrong))
+        _log(str(wrong))
         return EXIT_SETUP
     except NodeDied as death:
-        _tell(str(death))
+        _log(str(death))
         return EXIT_CRASH
 
 
@@ -309,14 +309,14 @@ class Caretaker:
                 del self._dead[number]
                 node.launch()
                 self._starting.add(number)
-                _tell(f"{node.name} is started again")
+                _log(f"{node.name} is started again")
             if number in self._dead:
                 continue
             with suppress(NodeDied, SetupError):  # Its end is reported below.
                 node.look_for_ready()
             if node.is_ready and number in self._starting:
                 self._starting.remove(number)
-                _tell(f"{node.name} serves again")
+                _log(f"{node.name} serves again")
             dead = node.process
             if dead is None or dead.exit_status is None:
                 continue
@@ -324,9 +324,9 @@ class Caretaker:
                 dead.check()
             self._dead[number] = now + RESTART_AFTER_S if self._restart else inf
             self._starting.discard(number)
-            _tell(f"{node.name} {dead.how_it_ended()}; the last line of its log: {dead.last_words()}")
+            _log(f"{node.name} {dead.how_it_ended()}; the last line of its log: {dead.last_words()}")
             node.launcher.close()
 
 
-def _tell(sentence: str) -> None:
+def _log(sentence: str) -> None:
     print(f"crucible cluster: {sentence}", file=sys.stderr)  # noqa: T201

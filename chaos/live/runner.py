@@ -416,15 +416,15 @@ class LiveRun:
         """Return the results of the checks inside our nodes, or what is known of a target, and the guarantee that the
         end of the run breaks."""
         at_us, broken = self._duration_us, BROKEN_BY.get(end.ending)
-        answers = () if self._fleet is None else self._fleet.answers(at_us)
+        heal_checks = () if self._fleet is None else self._fleet.heal_checks(at_us)
         if self._external is not None:
-            return (*self._external.checks("" if end.crash else end.story, at_us), *answers)
+            return (*self._external.checks("" if end.crash else end.story, at_us), *heal_checks)
         if self._fault_scheduler is None:
             return ()
         inside = self._fault_scheduler.findings.judged(self._scenario.guarantees)
         of_tier = () if self._own_segments is None else (self._own_segments.judged(at_us),)
         of_node = (Check(guarantee=broken, holds=False, evidence=1, at_us=at_us, detail=end.story),) if broken else ()
-        return (*of_node, *answers, *inside, *of_tier, *self._fault_scheduler.damage.judged(at_us))
+        return (*of_node, *heal_checks, *inside, *of_tier, *self._fault_scheduler.damage.judged(at_us))
 
     def _promised_by_target(self, external: ExternalRun) -> tuple[str, ...]:
         """Guarantees of fetch sessions are due only if the target gives sessions, which no broker must."""

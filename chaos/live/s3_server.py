@@ -68,7 +68,7 @@ class S3Server:
             self._process = subprocess.Popen(
                 words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, preexec_fn=ends_with_me()
             )
-        self._await_answer(port, folder / "versitygw.log")
+        self._await_response(port, folder / "versitygw.log")
         self.toxiproxy = ToxiproxyServer(folder / "toxiproxy.log")
         self.proxy = self.toxiproxy.client.create(f"{HOST}:{port}", PROXY, f"{HOST}:0")
         self.endpoint = f"http://{self.proxy.listen}"
@@ -101,7 +101,7 @@ class S3Server:
     def _credentials(self) -> Mapping[str, str]:
         return {name.lower(): value for name, value in CREDENTIALS.items()}
 
-    def _await_answer(self, port: int, log: Path) -> None:
+    def _await_response(self, port: int, log: Path) -> None:
         deadline = time.monotonic() + START_LIMIT_S
         while True:
             try:

@@ -90,7 +90,7 @@ class ToxiproxyServer:
                 preexec_fn=_prepared(),
             )
         self.client = Toxiproxy(HOST, port)
-        self._await_answer(log)
+        self._await_response(log)
 
     def died(self) -> int | None:
         """Returns the exit status, or None while the server runs."""
@@ -111,7 +111,7 @@ class ToxiproxyServer:
     def __exit__(self, *ended: object) -> None:
         self.stop()
 
-    def _await_answer(self, log: Path) -> None:
+    def _await_response(self, log: Path) -> None:
         deadline = time.monotonic() + START_LIMIT_S
         while True:
             try:

@@ -124,8 +124,8 @@ class Client:
 class Lane:
     """Implements chaos.sim.links.Caller, with one connection at a time.
 
-    ``_waiting`` is the number of the operation that it waits for. An event that was planned to end an earlier operation
-    comes too late and is ignored. ``_asked`` is the number of the operation that sent the last request.
+    ``_waiting`` is the number of the open operation. An event that was planned to end an earlier operation comes too
+    late and is ignored. ``_last_requested`` is the number of the operation that sent the last request.
     """
 
     def __init__(self, client: Client, number: int, agenda: Agenda, network: "Network") -> None:
@@ -137,7 +137,7 @@ class Lane:
         self._waiting = 0
         self._wake = 0
         self._correlation = 0
-        self._asked = -1
+        self._last_requested = -1
 
     @property
     def name(self) -> str:
@@ -212,10 +212,10 @@ class Lane:
             self._ends_after(1, Disconnected("not connected", self._number))
             return
         self._correlation += 1
-        self._asked = self._waiting
+        self._last_requested = self._waiting
         self._network.request(self.connection, action, self._correlation)
         self._ends_after(action.timeout_us, TimedOut(self._number))
 
     def answered(self, connection: Connection, correlation: int, body: object) -> None:
-        if connection is self.connection and correlation == self._correlation and self._asked == self._waiting:
+        if connection is self.connection and correlation == self._correlation and self._last_requested == self._waiting:
             self._end(Answered(body, lane=self._number))

@@ -239,9 +239,9 @@ class Machine:
             self.disk.make_durable(path)
         return bool(gone)
 
-    def disk_failed(self, told_after_us: int = 0) -> None:
+    def disk_failed(self, reported_after_us: int = 0) -> None:
         """Notes that an operation of the disk fails now, which the process sees after that time. It may end itself."""
-        self._may_end_until_us = max(self._may_end_until_us, self.agenda.now_us + told_after_us + ERROR_LIMIT_US)
+        self._may_end_until_us = max(self._may_end_until_us, self.agenda.now_us + reported_after_us + ERROR_LIMIT_US)
 
     @property
     def _may_end(self) -> bool:

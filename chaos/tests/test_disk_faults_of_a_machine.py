@@ -61,7 +61,7 @@ def test_a_failure_of_the_disk_excuses_no_later_start() -> None:
 
 def test_a_failure_that_is_reported_late_or_to_a_stopped_process_excuses_it_once_it_arrives() -> None:
     lone = Lone()
-    lone.machine.disk_failed(told_after_us=1_000_000)
+    lone.machine.disk_failed(reported_after_us=1_000_000)
     assert lone.ends(ERROR_LIMIT_US + 1_000_000) == []
     lone = Lone()
     lone.machine.disk_failed()

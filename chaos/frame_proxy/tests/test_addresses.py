@@ -77,7 +77,7 @@ def test_an_address_becomes_the_proxys(api: int, version: int, body: Any) -> Non
     assert talk.client.got == frame(api, version, body("proxy", SHOWN_PORT + 2))
 
 
-def test_an_answer_of_nobody_stays() -> None:
+def test_a_response_of_nobody_stays() -> None:
     talk = Talk().connect()
     send_request(talk, ApiKey.FIND_COORDINATOR, 6)
     nobody = frame(ApiKey.FIND_COORDINATOR, 6, coordinator("", -1))
@@ -85,7 +85,7 @@ def test_an_answer_of_nobody_stays() -> None:
     assert talk.client.got == nobody
 
 
-def test_an_answer_that_may_carry_an_address_and_cannot_be_read_passes_with_one_line() -> None:
+def test_a_response_that_may_carry_an_address_and_cannot_be_read_passes_with_one_line() -> None:
     talk = Talk().connect()
     send_request(talk, ApiKey.METADATA, 14)
     unread = b"\0\0\0\x08\0\0\0\x05what"
@@ -171,7 +171,7 @@ def test_an_offer_that_is_cut_keeps_tagged_fields_that_we_do_not_know() -> None:
     assert talk.client.got == newer(cut, 1)
 
 
-def test_an_address_in_another_place_of_the_answer_stays() -> None:
+def test_an_address_in_another_place_of_the_response_stays() -> None:
     """Records may hold the very bytes of an address."""
     written = (2).to_bytes(4, "big") + b"\x07broker" + (9092).to_bytes(4, "big")
     endpoint = b"\x00\x12\x02" + written + b"\0\0"

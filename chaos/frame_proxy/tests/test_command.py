@@ -63,7 +63,7 @@ def test_a_web_server_is_recognized_at_once(capsys: pytest.CaptureFixture[str]) 
         ({0: 2**22 + 1}, f"--process: process {2**22 + 1} of node 0: No such process.\n"),
     ],
 )
-def test_a_process_that_cannot_be_struck_is_one_sentence(
+def test_a_process_that_cannot_be_killed_is_one_sentence(
     processes: dict[int, int], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("chaos.frame_proxy.command.nodes_of", lambda _: [Node(0, "127.0.0.1", 9)])

@@ -13,7 +13,7 @@ POST = b"POST /rules HTTP/1.1\r\nContent-Length: %b\r\n\r\n"
 DEEP = b"[" * 100_000
 
 
-def _answer(url: str, request: bytes) -> bytes:
+def _response(url: str, request: bytes) -> bytes:
     host, _, port = urlsplit(url).netloc.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=5) as client:
         client.sendall(request)
@@ -51,7 +51,7 @@ def test_a_bad_request_is_refused_in_one_sentence(
         proxy = Proxy(ProxyPlan())
         served = Control(proxy, loop, "127.0.0.1", 0)
         try:
-            return await loop.run_in_executor(None, _answer, served.url, request_bytes)
+            return await loop.run_in_executor(None, _response, served.url, request_bytes)
         finally:
             await loop.run_in_executor(None, served.close)
             proxy.close()

@@ -85,7 +85,7 @@ def test_nothing_of_what_arrived_is_lost_where_frames_end(garbage: bytes, places
     assert len(talk.node.got) >= 15
 
 
-def test_an_answer_to_another_request_makes_the_rest_opaque_with_one_line() -> None:
+def test_a_response_to_another_request_makes_the_rest_opaque_with_one_line() -> None:
     talk = Talk().connect()
     talk.conversation.from_client(request(UNKNOWN_API, 0, 7))
     talk.conversation.from_node(response(8, b"other") + b"and what follows")
@@ -94,7 +94,7 @@ def test_an_answer_to_another_request_makes_the_rest_opaque_with_one_line() -> N
     assert "an answer to request 8, not 7" in talk.entries[0].detail
 
 
-def test_a_produce_request_with_acks_0_waits_for_no_answer() -> None:
+def test_a_produce_request_with_acks_0_waits_for_no_response() -> None:
     talk = Talk().connect()
     talk.conversation.from_client(produce(1, acks=0) + produce(2, acks=1))
     talk.conversation.from_node(response(2))
@@ -157,7 +157,7 @@ def test_both_ends_close_with_half_a_frame_and_the_request_is_logged_as_lost(sid
 UNKNOWN_API_VERSIONS = request(ApiKey.API_VERSIONS, 99, 2)
 
 
-def test_no_answer_of_the_proxys_own_lands_inside_a_large_one_that_still_arrives() -> None:
+def test_no_response_of_the_proxys_own_lands_inside_a_large_one_that_still_arrives() -> None:
     talk, large = Talk().connect(), response(1, bytes(LARGE))
     talk.conversation.from_client(request(UNKNOWN_API, 3, 1))
     talk.conversation.from_node(large[:50_000])
@@ -167,7 +167,7 @@ def test_no_answer_of_the_proxys_own_lands_inside_a_large_one_that_still_arrives
     assert talk.node.got == request(UNKNOWN_API, 3, 1) + UNKNOWN_API_VERSIONS
 
 
-def test_a_client_is_not_read_while_too_many_of_its_requests_have_no_answer() -> None:
+def test_a_client_is_not_read_while_too_many_of_its_requests_have_no_response() -> None:
     talk, count = Talk().connect(), MOST_PENDING + 5
     requests = [request(UNKNOWN_API, 3, number) for number in range(count)]
     talk.conversation.from_client(b"".join(requests))

@@ -60,18 +60,18 @@ def senders(rule: dict[str, object], *words: object) -> list[tuple[str, str]]:
     return [(row.client_id, row.target) for row in asyncio.run(hits_of(rule, *words))]
 
 
-def test_a_rule_of_a_link_strikes_what_one_node_sends_to_the_other() -> None:
+def test_a_rule_of_a_link_hits_what_one_node_sends_to_the_other() -> None:
     assert senders(LOST) == [("node-1", "node-0")]
     assert senders({**LOST, "link": "all>0"}) == [("node-1", "node-0"), ("node-2", "node-0")]
     assert senders({**LOST, "link": "1>2"}) == []
 
 
-def test_a_rule_without_a_link_strikes_clients_only() -> None:
+def test_a_rule_without_a_link_hits_clients_only() -> None:
     anybody: dict[str, object] = {"name": "lost", "kind": "request_dropped", "on": "request", "node": "any"}
     assert [target for _, target in senders(anybody)] == ["node-0"]
 
 
-def test_a_link_may_lead_to_whoever_has_a_role_now() -> None:
+def test_a_link_may_lead_to_the_node_that_has_a_role_now() -> None:
     to_the_leader: dict[str, object] = {**LOST, "link": "all>leader", "total": 1}
     assert senders(to_the_leader) == []
     assert senders(to_the_leader, "leader") == [("node-1", "node-0")]
@@ -90,7 +90,7 @@ def test_a_link_may_lead_to_whoever_has_a_role_now() -> None:
         ({**KILLED, "match": {"api": "vote"}}, (), []),
     ],
 )
-def test_an_answer_between_nodes_strikes_who_asked(
+def test_a_response_between_nodes_hits_the_requester(
     rule: dict[str, object], words: tuple[str, ...], killed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[tuple[int, int]] = []
@@ -101,20 +101,20 @@ def test_an_answer_between_nodes_strikes_who_asked(
     assert {row.detail for row in rows} <= {"from node-0"}
 
 
-def test_a_large_answer_between_nodes_strikes_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_response_between_nodes_is_hit_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "kill", lambda *_: None)
     rows = asyncio.run(hits_of({**KILLED, "node": 1, "total": 1}, size=2 * LARGE_BYTES))
     assert [row.target for row in rows] == ["node-1"]
 
 
-def test_an_answer_between_nodes_may_come_late() -> None:
+def test_a_response_between_nodes_may_come_late() -> None:
     late = {**KILLED, "kind": "response_delayed", "delay_ms": 300, "node": 1}
     began = time.monotonic()
     assert [row.target for row in asyncio.run(hits_of(late))] == ["node-1"]
     assert time.monotonic() - began > 0.3
 
 
-def test_a_link_listens_where_it_is_told() -> None:
+def test_a_link_listens_at_the_given_address() -> None:
     async def play() -> list[str]:
         port = free_port()
         proxy = Proxy(ProxyPlan())
@@ -145,7 +145,7 @@ def test_in_front_of_a_target_only_those_are_played_that_can_be() -> None:
     assert [rule.name for rule in frame_rules(before)] == ["killed_after_commit"]
 
 
-def test_our_own_nodes_strike_at_the_answers_of_others_themselves() -> None:
+def test_our_own_nodes_act_at_the_responses_of_others_themselves() -> None:
     links = [Pair(0, 1, "a:1")]
     message = frame_rules(
         Spec(pairs=links, scenario="44", external_faults=["killed_after_some_markers", "markers_late"], seed=2)

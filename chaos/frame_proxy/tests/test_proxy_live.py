@@ -99,7 +99,7 @@ def _descriptors() -> list[str]:
     return [each.name for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
 
 
-def test_librdkafka_lives_behind_the_proxy_while_faults_strike(target: Cluster) -> None:
+def test_librdkafka_lives_behind_the_proxy_while_faults_fire(target: Cluster) -> None:
     nodes = {int(each.rpartition(":")[2]) for each in target.addresses}
     with proxy("--target", target.addresses[0]) as running:
         client: dict[str, Any] = {"bootstrap.servers": running.bootstrap, "log_level": 0}
@@ -191,7 +191,7 @@ def test_rules_come_and_go_and_wrong_ones_are_refused_in_one_sentence(target: Cl
     assert {json.loads(line)["api"] for line in log.read_text().splitlines()} >= {"ApiVersions", "Metadata"}
 
 
-def test_a_dead_target_closes_clients_and_is_told_once(tmp_path: Path) -> None:
+def test_a_dead_target_closes_clients_and_is_reported_once(tmp_path: Path) -> None:
     with started(ClusterPlan(tmp_path / "one", nodes=1)) as cluster:
         (only,) = cluster.nodes
         running = Running("--target", only.listen)

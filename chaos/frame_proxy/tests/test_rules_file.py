@@ -72,7 +72,7 @@ def test_a_name_that_is_no_api_is_refused_with_near_ones() -> None:
         read_rule({"name": "lost", "kind": "response_dropped", "on": "reply", "match": {"api": "OffsetComit"}})
 
 
-def test_an_answer_is_doubled_before_clients_and_not_at_the_node_that_asked() -> None:
+def test_a_response_is_doubled_before_clients_and_not_at_the_requester() -> None:
     rule = {"name": "twice", "kind": "response_duplicated", "node": "any"}
     assert why_not(read_rule({**rule, "on": "reply"}), NODES) == ""
     refusal = why_not(read_rule({**rule, "on": "peer_reply"}), NODES, has_links=True)

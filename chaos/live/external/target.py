@@ -47,8 +47,8 @@ def kafka_at(text: str) -> Address:
 
 
 def look(text: str) -> tuple[list[str], dict[str, int]]:
-    """Returns the nodes as advertised, in the order of their IDs, and API versions. Raises SetupError if nobody answers
-    there."""
+    """Returns the nodes as advertised, in the order of their IDs, and API versions. Raises SetupError if no broker
+    responds there."""
     address = kafka_at(text)
     try:
         versions = negotiate([address], PATIENCE_S)

@@ -88,14 +88,14 @@ class ChecksInside(PassiveHook):
             check.node(at_us, self._incarnation, node, event, False)
         if self._watches_quorum:
             self._view.look(at_us, self._incarnation, node, False)
-        self._tell([each for check in self._checks for each in check.violations])
+        self._report_new([each for check in self._checks for each in check.violations])
 
     def _note(self, at_us: int, node_id: int, note: Note) -> None:
         for check in self._of_notes:
             if note.what in check.notes:
                 check.note(at_us, self._view.nodes[node_id], note)
 
-    def _tell(self, found: Sequence[Violation]) -> None:
+    def _report_new(self, found: Sequence[Violation]) -> None:
         if len(found) == self._reported:
             return
         self._reported = len(found)

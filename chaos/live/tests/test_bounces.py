@@ -10,7 +10,7 @@ from chaos.faults.timed import End, Ended, FaultContext, Hit
 from chaos.live.fault_scheduler import BEGIN, RETRY_S
 from chaos.live.launchers import BrokerLauncher
 from chaos.live.targets import Target
-from chaos.live.tests.test_strikes import SECOND_US, World
+from chaos.live.tests.test_fault_scheduler import SECOND_US, World
 from scenarios.model import Fault
 
 BOUNCE = Fault("b", "rolling_bounce", restart_after_s=0.5, between_s=1.0, config=(("key", "new"),))

@@ -128,8 +128,8 @@ class Admin:
         body = ProduceRequest(-1, 5000, [ProduceTopic(topic, NO_TOPIC_ID, [ProducePartition(0, batch)])])
 
         def taken() -> bool:
-            answers = [call(address, ApiKey.PRODUCE, 9, body, 6_000_000) for address in self._bootstrap]
-            return any(each.responses[0].partitions[0].error_code == 0 for each in answers if each is not None)
+            responses = [call(address, ApiKey.PRODUCE, 9, body, 6_000_000) for address in self._bootstrap]
+            return any(each.responses[0].partitions[0].error_code == 0 for each in responses if each is not None)
 
         until(taken)
 
@@ -158,7 +158,7 @@ def until(condition: Callable[[], bool], within_s: float = 15.0) -> None:
         time.sleep(0.05)
 
 
-def answers(address: str, within_s: float = 20.0) -> bool:
+def responds(address: str, within_s: float = 20.0) -> bool:
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         if probe(address, limit_s=0.5).outcome == "answered":
@@ -171,7 +171,7 @@ def test_a_killed_node_is_restarted_behind_the_same_proxy_and_sigterm_ends_all(t
     cluster = Cluster(tmp_path / "c", 1, "toxiproxy", "restart")
     assert len(cluster.children()) == 2
     assert cluster.bootstrap != cluster.ready["nodes"]
-    assert answers(cluster.bootstrap[0])
+    assert responds(cluster.bootstrap[0])
 
     def pids() -> dict[str, int]:
         return dict(json.loads((tmp_path / "c" / "cluster.json").read_text())["pids"])
@@ -179,7 +179,7 @@ def test_a_killed_node_is_restarted_behind_the_same_proxy_and_sigterm_ends_all(t
     assert pids() == cluster.ready["pids"] == {"0": cluster.node(0).pid}
     os.kill(pids()["0"], signal.SIGKILL)
     until(lambda: pids() != cluster.ready["pids"])
-    assert answers(cluster.bootstrap[0])
+    assert responds(cluster.bootstrap[0])
     assert pids() == {"0": cluster.node(0).pid}
     stderr = cluster.said_until("crucible cluster: node-0 serves again\n") + cluster.end()
     assert "node-0 ended by SIGKILL; the last line of its log: {" in stderr
@@ -253,7 +253,7 @@ def test_three_nodes_lead_on_without_one_and_take_it_back(tmp_path: Path) -> Non
         leader = admin.create("first")
         cluster.node(leader).kill()
         assert admin.create("second") != leader
-        assert answers(cluster.bootstrap[leader])
+        assert responds(cluster.bootstrap[leader])
         until(lambda: admin.topics(cluster.bootstrap[leader]) == ["first", "second"])
     finally:
         stderr = cluster.end()

@@ -1,4 +1,4 @@
-"""What a fetch is charged: its own decoding, handling and encoding, and a share of the event that answers it."""
+"""What a fetch is charged: its own decoding, handling and encoding, and a share of the event that completes it."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -144,7 +144,7 @@ def test_a_session_that_was_requested_and_not_given_is_none() -> None:
     assert [(row.revision, row.full) for row in world.rows] == [("none", True), ("final", True)]
 
 
-def test_an_answer_that_a_fault_took_is_a_row_with_the_size_that_it_had() -> None:
+def test_a_response_that_a_fault_took_is_a_row_with_the_size_that_it_had() -> None:
     world = World()
     lost = response(1)
     world.request(fetch(1), [lost])

@@ -1,4 +1,4 @@
-"""How runs are listed, and which are deleted: old ones that ended as they must, and nothing else unasked."""
+"""How runs are listed, and which are deleted: old ones that ended as they must, and nothing else by itself."""
 
 import json
 from pathlib import Path

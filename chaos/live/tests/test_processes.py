@@ -212,7 +212,7 @@ time.sleep(60)
 """
 
 
-def test_a_stopped_child_ends_when_whoever_started_it_is_killed(tmp_path: Path) -> None:
+def test_a_stopped_child_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     words = [sys.executable, "-c", PAUSES, str(tmp_path / "log"), SLEEPER]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as runner:
         assert runner.stdout is not None

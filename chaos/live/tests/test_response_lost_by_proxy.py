@@ -64,7 +64,7 @@ def operations(folder: Path) -> list[dict[str, Any]]:
     return [row for path in files for row in pq.read_table(path).to_pylist()]
 
 
-def test_toxiproxy_swallows_the_held_answers_and_no_others(tmp_path: Path) -> None:
+def test_toxiproxy_swallows_the_held_responses_and_no_others(tmp_path: Path) -> None:
     folder = played(tmp_path)
     assert read_manifest(folder).crash == ""
     assert_lost(folder, "client-node-0")
@@ -87,7 +87,7 @@ def assert_lost(folder: Path, link: str) -> None:
     assert len(lost) <= len(rows) + 2, "hardly any other response was lost"
 
 
-def test_without_a_toxic_the_answers_pass_and_nothing_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_toxic_the_responses_pass_and_nothing_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proxied_losses, "poison", lambda *_: None)
     folder = played(tmp_path)
     assert read_manifest(folder).crash == ""

@@ -73,9 +73,9 @@ def test_a_run_leaves_history_trace_faults_and_manifest(scenario_file: Path, tmp
     assert manifest.expectations.faults == ("lost", "struck", "delayed")
     faults = faults_of(folder)
     assert {row["name"] for row in faults} == {"lost", "struck", "delayed"}
-    (struck,) = (row for row in faults if row["name"] == "struck")
-    assert struck["until_us"] - struck["at_us"] >= 200_000
-    assert "SIGKILL" in struck["detail"]
+    (killed,) = (row for row in faults if row["name"] == "struck")
+    assert killed["until_us"] - killed["at_us"] >= 200_000
+    assert "SIGKILL" in killed["detail"]
     assert sorted(path.name for path in (folder / "trace").glob("node*")) == ["node-0-0.parquet", "node-0-1.parquet"]
     lost = [row for row in faults if row["name"] == "lost"]
     assert all(row["session_epoch"] > 0 and row["client_id"].startswith("fetcher-") for row in lost)

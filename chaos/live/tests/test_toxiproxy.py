@@ -180,7 +180,7 @@ def test_a_link_fault_is_felt_leaves_evidence_in_words_and_heals(place: OneLink,
 
 
 def test_a_fault_without_effect_leaves_no_evidence(server: ToxiproxyServer) -> None:
-    """Nobody answers behind this link, so a delay cannot be seen."""
+    """No server is behind this link, so a delay cannot be seen."""
     place = OneLink(server, f"127.0.0.1:{free_port()}")
     assert evidence(begin(place, Fault("f", "link_delayed", delay_ms=Range(40, 40)))) == ""
     place.link.proxy.destroy()

@@ -38,7 +38,7 @@ SERVE = (
 def target_file(
     folder: Path, script: str, nodes: int = 1, limit_s: float = 30.0, more: str = "", words: Sequence[str] = ()
 ) -> str:
-    """Returns the path of a target whose node runs a shell script with these words. ``more`` stands in [node]."""
+    """Returns the path of a target whose node runs a shell script with these words. ``more`` is added to [node]."""
     path = folder / "broker.toml"
     path.write_text(
         BROKER.format(nodes=nodes, command=json.dumps(["sh", "-c", script, *words]), limit_s=limit_s) + more

@@ -99,7 +99,7 @@ def test_a_role_that_nobody_takes_leaves_no_row(tickle: list[int]) -> None:
     assert world.log[-1] == "fault f found no node to hit"
 
 
-def test_each_repetition_is_aimed_anew(tickle: list[int]) -> None:
+def test_each_repetition_is_aimed_again(tickle: list[int]) -> None:
     world = World(Fault("f", "tickle", at_s=1.0, node="leader", repeat=2, repeat_every_s=1.0))
     world.roles.note(0, "leader")
     world.run_until(1.5)

@@ -47,7 +47,7 @@ def test_a_delayed_request_holds_back_those_behind_it() -> None:
     assert kinds(seen) == ["request_delayed"]
 
 
-def test_a_dropped_answer_ends_the_connection_after_the_node_has_done_it() -> None:
+def test_a_dropped_response_ends_the_connection_after_the_node_has_done_it() -> None:
     seen = talk("response_dropped", "reply")
     seen.conversation.from_client(ONE)
     seen.conversation.from_node(FIRST)
@@ -55,7 +55,7 @@ def test_a_dropped_answer_ends_the_connection_after_the_node_has_done_it() -> No
     assert (kinds(seen), seen.logged) == (["response_dropped"], ["struck"])
 
 
-def test_a_delayed_answer_holds_back_those_behind_it() -> None:
+def test_a_delayed_response_holds_back_those_behind_it() -> None:
     seen = talk("response_delayed", "reply", delay_ms=Range(5, 5))
     seen.conversation.from_client(ONE + TWO)
     seen.conversation.from_node(FIRST + SECOND)
@@ -65,7 +65,7 @@ def test_a_delayed_answer_holds_back_those_behind_it() -> None:
     assert kinds(seen) == ["response_delayed"]
 
 
-def test_no_answer_of_the_proxys_own_overtakes_a_delayed_one() -> None:
+def test_no_response_of_the_proxys_own_overtakes_a_delayed_one() -> None:
     seen = talk("response_delayed", "reply", delay_ms=Range(5, 5))
     seen.conversation.from_client(ONE)
     seen.conversation.from_node(FIRST)
@@ -75,7 +75,7 @@ def test_no_answer_of_the_proxys_own_overtakes_a_delayed_one() -> None:
     assert seen.client.got == FIRST
 
 
-def test_a_truncated_answer_is_cut_and_the_connection_closed() -> None:
+def test_a_truncated_response_is_cut_and_the_connection_closed() -> None:
     seen = talk("response_truncated", "reply", cut_bytes=Range(6, 6))
     seen.conversation.from_client(ONE + TWO)
     seen.conversation.from_node(FIRST + SECOND)
@@ -83,7 +83,7 @@ def test_a_truncated_answer_is_cut_and_the_connection_closed() -> None:
     assert [row.detail for row in seen.rows] == [f"6 of {len(FIRST)} bytes"]
 
 
-def test_a_damaged_answer_has_one_other_bit() -> None:
+def test_a_damaged_response_has_one_other_bit() -> None:
     seen = talk("response_damaged", "reply")
     seen.conversation.from_client(ONE)
     seen.conversation.from_node(FIRST)
@@ -92,7 +92,7 @@ def test_a_damaged_answer_has_one_other_bit() -> None:
     assert kinds(seen) == ["response_damaged"]
 
 
-def test_a_doubled_answer_comes_twice_and_the_next_ones_once() -> None:
+def test_a_doubled_response_comes_twice_and_the_next_ones_once() -> None:
     seen = talk("response_duplicated", "reply")
     seen.conversation.from_client(ONE + TWO)
     seen.conversation.from_node(FIRST + SECOND)
@@ -106,7 +106,7 @@ def fetched(size: int) -> FetchResponse:
 
 
 @pytest.mark.parametrize("size", [10, LARGE_BYTES * 3])
-def test_an_error_is_put_into_an_answer_of_any_size(size: int) -> None:
+def test_an_error_is_put_into_a_response_of_any_size(size: int) -> None:
     seen = talk("response_error", "reply", match=Match(api=int(ApiKey.FETCH)), code=6, code_in="items")
     seen.conversation.from_client(ONE + request(ApiKey.FETCH, 12, 2, bytes(40)))
     seen.conversation.from_node(FIRST)
@@ -120,7 +120,7 @@ def test_an_error_is_put_into_an_answer_of_any_size(size: int) -> None:
 
 
 @pytest.mark.parametrize("match", [Match(error=70), Match(error=0)])
-def test_a_rule_finds_answers_by_their_error(match: Match) -> None:
+def test_a_rule_finds_responses_by_their_error(match: Match) -> None:
     seen = talk("response_dropped", "reply", match=match)
     seen.conversation.from_client(request(ApiKey.FETCH, 12, 2, bytes(40)))
     body = FetchResponse(error_code=70)
@@ -130,7 +130,7 @@ def test_a_rule_finds_answers_by_their_error(match: Match) -> None:
 
 
 @pytest.mark.parametrize("large", [False, True])
-def test_a_large_request_that_a_rule_may_strike_waits_until_it_is_whole(large: bool) -> None:
+def test_a_large_request_that_a_rule_may_hit_waits_until_it_is_whole(large: bool) -> None:
     seen = talk("request_dropped", "request", match=Match(api=int(ApiKey.PRODUCE)), nth=2)
     whole = produce(1, acks=1, size=LARGE_BYTES + 9 if large else 9)
     seen.conversation.from_client(whole[:-1])
@@ -144,7 +144,7 @@ def test_a_large_request_that_a_rule_may_strike_waits_until_it_is_whole(large: b
 @pytest.mark.parametrize(
     ("kind", "on"), [("node_killed", "request"), ("node_killed", "reply"), ("node_paused", "reply")]
 )
-def test_a_process_is_struck(kind: str, on: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_is_killed_or_paused(kind: str, on: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "kill", lambda process, number: sent.append((process, number)))
     seen = Talk(rule(kind, on, duration_s=1.0), process=77).connect()
@@ -159,7 +159,7 @@ def test_a_process_is_struck(kind: str, on: str, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("kind", ["node_killed", "node_paused"])
-def test_a_process_that_has_ended_is_not_struck_and_is_no_hit(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_has_ended_is_left_alone_and_is_no_hit(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its ID may belong to another process by now."""
     sent: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "kill", lambda process, number: sent.append((process, number)))
