@@ -35,7 +35,7 @@ class Guarantee:
 
 _CLIENTS = (
     Guarantee("inconsistent-offsets", "Two different values were seen at one offset.", keeps_writes=True),
-    Guarantee("duplicate", "A value lies at two offsets under one producer ID."),
+    Guarantee("duplicate", "A value is at two offsets under one producer ID."),
     Guarantee(
         "lost-write",
         "An acknowledged record was overtaken by reads and never read, or is beyond the end of its log.",
@@ -52,8 +52,8 @@ _CLIENTS = (
     Guarantee("int-poll-skip", "One read left out records between two that it holds."),
     Guarantee("int-nonmonotonic-poll", "One read holds records out of order."),
     Guarantee("nonmonotonic-send", "A producer's later send was given an earlier offset.", keeps_writes=True),
-    Guarantee("unrequested-partition", "A response named a partition that the fetcher was not asking for."),
-    Guarantee("fetch-gap", "A fetcher does not stand at the high watermark once all is quiet."),
+    Guarantee("unrequested-partition", "A response named a partition that the fetcher had not requested."),
+    Guarantee("fetch-gap", "A fetcher is not at the high watermark once all is quiet."),
     Guarantee("torn-metadata", "A part of a transaction was seen, or two nodes held different metadata at one offset."),
     Guarantee("lost-metadata", "An acknowledged change of metadata is gone, came twice, or no request made it."),
     Guarantee(
@@ -125,7 +125,7 @@ _INSIDE = (
     ),
     _inside(
         "first-answers-exact",
-        "An answer of the first revision had wrong flags, a wrong session ID or no text.",
+        "A response of the first revision had wrong flags, a wrong session ID or no text.",
         of_sessions=True,
     ),
     _inside("metrics-exact", "A metric of the fetch sessions said something that was not so.", of_sessions=True),
@@ -154,7 +154,7 @@ _INSIDE = (
     _inside("quorum-converges", "After the heal the nodes did not come to agree, or one of them ended itself."),
     Guarantee(
         "answers-after-heal",
-        "After the heal a node did not come back or did not answer, or a partition could not be read to its end.",
+        "After the heal a node did not come back or did not respond, or a partition could not be read to its end.",
         SeenFrom.INSIDE,
         always=True,
     ),
@@ -162,12 +162,12 @@ _INSIDE = (
     _inside("forged-refused", "A node granted a request in another's name, though it could see that it was forged."),
     _inside(
         "no-starvation",
-        "A partition with data was left out of as many answers as its session has partitions, or an answer had only "
-        "batches without records although records follow.",
+        "A partition with data was omitted from as many responses as its session has partitions, or a response only "
+        "had batches without records although records follow.",
     ),
     Guarantee(
         "incremental-answer-exact",
-        "An incremental answer lacked a line that was due, or held one that was not.",
+        "An incremental response lacked a line that was due, or had one that was not.",
         SeenFrom.INSIDE,
         on_the_wire=True,
     ),
@@ -224,7 +224,7 @@ _INSIDE = (
 _RUNNER = (
     Guarantee(
         "target-stays-up",
-        "A node of the target ended though no fault had struck it, or did not come back after one.",
+        "A node of the target ended though no fault had hit it, or did not come back after one.",
         SeenFrom.RUNNER,
     ),
 )

@@ -18,7 +18,7 @@ END_OF_RUN_US = 2**63 - 1
 Process: TypeAlias = Annotated[str, "as in operations"]
 OperationIndex: TypeAlias = Annotated[int, "the operation it belongs to"]
 Group: TypeAlias = Annotated[str, "the group's ID"]
-Writer: TypeAlias = Annotated[str, "who made the values, as in runs"]
+Writer: TypeAlias = Annotated[str, "the client that made the values, as in runs"]
 FirstSequence: TypeAlias = Annotated[int, "that writer's number of the first value"]
 
 
@@ -27,13 +27,13 @@ FirstSequence: TypeAlias = Annotated[int, "that writer's number of the first val
 class OperationRow(Row):
     """One client operation: Jepsen's invocation and completion in one row."""
 
-    process: Annotated[str, "who did it; one logical client, one operation at a time"]
+    process: Annotated[str, "the logical client, with one operation at a time"]
     index: Annotated[int, "number of the operation within its process, from 0"]
     f: Annotated[str, "fetch, produce, final_read, metadata, connect, create_topics, metadata_read, ..."]
     type: Annotated[str, "ok: it happened; fail: it did not; info: unknown (timeout, lost connection, no end)"]
     intended_us: Annotated[int, Moment("when the open-loop schedule wanted it sent; = invoke_us if unscheduled")]
     invoke_us: Annotated[int, Moment("when it was sent")]
-    complete_us: Annotated[int, Moment("when its end was known; for info: when the client gave up")]
+    complete_us: Annotated[int, Moment("when its end was known; for info: when the client stopped waiting")]
     node: Annotated[int, "node ID it was sent to, -1 unknown"] = -1
     error: Annotated[str | None, "Kafka's error name, or timeout / disconnected / refused; null if none"] = None
     session_id: Annotated[int, "fetch: session ID in the request, else 0"] = 0
@@ -61,7 +61,7 @@ class RunRow(Row):
     first_offset: Annotated[int, "of the run's first record; send: -1 if unknown (not acknowledged)"]
     count: Annotated[int, "records in the run, >= 1"]
     producer_id: Annotated[int, "read: from the batch; send: used by the writer; -1 none"]
-    writer: Annotated[str, "who made the values; empty: not a value of ours (foreign or corrupt)"]
+    writer: Annotated[str, "the client that made the values; empty: not a value of ours (foreign or corrupt)"]
     first_sequence: Annotated[int, "the writer's number of the first value; rises by one along the run"]
     valid: Annotated[bool, "every value's CRC was right"]
     acks: Annotated[int, Later("send: as in the request, -1 all in-sync replicas, 1 the leader; read: 0")] = 0
@@ -117,8 +117,8 @@ class PositionRow(Row):
     log_start_offset: Annotated[int, "as answered, -1 none"]
     error: Annotated[str | None, "partition's error name, null if none"]
     last_stable_offset: Annotated[int, Later("as answered, -1 none")] = -1
-    leader_epoch: Annotated[int, Later("that the request named and the answer did not refuse, -1 none")] = -1
-    tombstone_horizon: Annotated[int, Later("below which tombstones may be gone; -1: the answer did not say")] = -1
+    leader_epoch: Annotated[int, Later("that the request named and the response did not refuse, -1 none")] = -1
+    tombstone_horizon: Annotated[int, Later("below which tombstones may be gone; -1: the response had none")] = -1
 
 
 @table("assignments", "history/assignments*.parquet")
@@ -172,24 +172,24 @@ class ChangeRow(Row):
     value: Annotated[int, "configure: the requested value (retention.ms), else -1"]
     type: Annotated[str, "ok, fail or info, as in operations, for this topic"]
     attempts: Annotated[int, "how often the request was sent"]
-    error: Annotated[str | None, "the topic's error name in the last answer; null if none"]
+    error: Annotated[str | None, "the topic's error name in the last response; null if none"]
 
 
 @table("metadata_reads", "history/metadata_reads*.parquet")
 @dataclass(slots=True)
 class MetadataReadRow(Row):
-    """What Metadata answers said of the admins' topics. There is a row where a topic differs from the reader's last
-    answer from that node, and at the end one for each topic at each node."""
+    """What Metadata responses had of the admins' topics. There is a row where a topic differs from the reader's last
+    response from that node, and at the end one for each topic at each node."""
 
     process: Process
     index: Annotated[int, "the operation it belongs to: metadata_read or final_describe"]
-    node: Annotated[int, "who answered"]
+    node: Annotated[int, "the node that responded"]
     topic: str
     topic_set: Annotated[str, "as in changes; known by the topic's name"]
     topics_wanted: Annotated[int, "topics in the set"]
     partitions_wanted: Annotated[int, "partitions that the topic was created with"]
-    partitions_seen: Annotated[int, "partitions in the answer"]
-    present: Annotated[bool, "the topic was in the answer"]
+    partitions_seen: Annotated[int, "partitions in the response"]
+    present: Annotated[bool, "the topic was in the response"]
     topic_id: Annotated[str, "its ID, as Kafka writes UUIDs in hex; empty if absent"]
     value: Annotated[int, "final: retention.ms as that node describes it if an admin set it, else -1"] = -1
     final: Annotated[bool, "read once all was quiet"] = False
@@ -199,7 +199,7 @@ class MetadataReadRow(Row):
 @dataclass(slots=True)
 class CommitRow(Row):
     """Committed offsets as a group's members wrote and read them, with one row for each partition of each OffsetCommit
-    and OffsetFetch answer. Without the group protocol the generation is -1 and the member ID empty."""
+    and OffsetFetch response. Without the group protocol the generation is -1 and the member ID empty."""
 
     process: Process
     index: OperationIndex
@@ -218,7 +218,7 @@ class CommitRow(Row):
     metadata_epoch: Annotated[int, "as sent or answered, -1 none (always in versions without the field)"]
     draft: Annotated[bool, "a draft version, which has the field metadata_epoch"]
     error: Annotated[str | None, "the partition's error name, or timeout / disconnected; null if none"]
-    at_us: Annotated[int, Moment("when the answer came; without one, when the client gave up")]
+    at_us: Annotated[int, Moment("when the response came; without one, when the client stopped waiting")]
 
 
 @table("transactions", "history/transactions*.parquet")
@@ -227,7 +227,7 @@ class TransactionRow(Row):
     """One transaction of a producer, written at its end as far as the producer can know.
 
     Each transaction is one operation (``f`` is transaction) with the runs that it sent. The operation is ok if it is
-    known to be committed, fail if it is known not to be, or if no request made it, and info if nobody knows."""
+    known to be committed, fail if it is known not to be, or if no request made it, and info if that is unknown."""
 
     process: Process
     index: OperationIndex
@@ -237,12 +237,12 @@ class TransactionRow(Row):
     asked: Annotated[str, "commit or abort, by EndTxn; nothing: the producer died inside, or met an error before"]
     outcome: Annotated[str, "of that request: ok, failed or unknown"]
     error: Annotated[
-        str | None, "Kafka's error name, or timeout; not_added: its coordinator never heard of it; null if none"
+        str | None, "Kafka's error name, or timeout; not_added: its coordinator never knew it; null if none"
     ]
     timeout_us: Annotated[int, "after so long its coordinator aborts it"]
     from_us: Annotated[int, Moment("when it began")]
-    at_us: Annotated[int, Moment("when EndTxn was first sent, or at least wanted; without that, when it was given up")]
-    until_us: Annotated[int, Moment("when its outcome was known, or given up")]
+    at_us: Annotated[int, Moment("when EndTxn was first sent, or at least wanted; without that, when it was abandoned")]
+    until_us: Annotated[int, Moment("when its outcome was known, or no longer awaited")]
 
 
 @table("told_transactions", "history/told_transactions*.parquet")
@@ -298,28 +298,29 @@ class MembershipRow(Row):
     generation: Annotated[int, "joined, assigned: the new one; others: the one that it was in"]
     event: Annotated[
         str,
-        "joined: in the generation with its part known; assigned; revoked: given up as the protocol asks; lost: taken "
-        "without that; left: what it does from then on, it does as a new client",
+        "joined: in the generation with its part known; assigned; revoked: released, as the protocol requires; "
+        "lost: taken without that; left: what it does from then on, it does as a new client",
     ]
     topic: Annotated[str, "assigned, revoked, lost: of the partition; else empty"]
     partition: Annotated[int, "assigned, revoked, lost; else -1"]
     at_us: Annotated[int, Moment("when the member knew it")]
     since_us: Annotated[
-        int, Moment("joined: when it began to ask; revoked, lost: when the partition was assigned; else = at_us")
+        int,
+        Moment("joined: when it sent its first request; revoked, lost: when the partition was assigned; else = at_us"),
     ]
 
 
 @table("metadata_epochs", "history/metadata_epochs*.parquet")
 @dataclass(slots=True)
 class MetadataEpochRow(Row):
-    """The metadata epochs that Metadata answers of draft versions carried, and whether the client took the answer."""
+    """The metadata epochs that Metadata responses of draft versions had, and whether the client took the response."""
 
     process: Process
     index: OperationIndex
-    node: Annotated[int, "who answered"]
+    node: Annotated[int, "the node that responded"]
     metadata_epoch: Annotated[int, "as answered; -1: the node has had no update yet"]
-    accepted: Annotated[bool, "false: dropped whole, since an answer before it had a greater one"]
-    at_us: Annotated[int, Moment("when the answer came")]
+    accepted: Annotated[bool, "false: dropped whole, since an earlier response had a greater one"]
+    at_us: Annotated[int, Moment("when the response came")]
 
 
 @table("resets", "history/resets*.parquet")
@@ -328,7 +329,7 @@ class ResetRow(Row):
     """Positions that moved without a record read: where a fetcher was and where it went on."""
 
     process: Process
-    index: Annotated[int, "the operation whose answer led to it"]
+    index: Annotated[int, "the operation whose response led to it"]
     topic: str
     partition: int
     from_offset: Annotated[int, "the position before, -1 none"]
@@ -458,11 +459,11 @@ class LoadRow(Row):
 @table("fetch_costs", "trace/fetch_costs*.parquet")
 @dataclass(frozen=True, slots=True)
 class FetchCost(Row):
-    """What each fetch cost the node that served it, with one row for each answer, also to followers. The comparison of
-    the session's revisions reads it."""
+    """What each fetch cost the node that served it, one row for each response, also to followers. The comparison of the
+    session's revisions reads it."""
 
-    at_us: Annotated[int, Moment("when the answer was handed to the connection")]
-    node: Annotated[int, "who served it"]
+    at_us: Annotated[int, Moment("when the response was handed to the connection")]
+    node: Annotated[int, "the node that served it"]
     client_id: Annotated[str, "the client; node-N for a follower, as it names itself"]
     revision: Annotated[str, "final: Fetch with 32-bit epochs; first: with 64-bit sequences; none: no session"]
     full: Annotated[bool, "the request named all that is wanted (it opened a session, or there is none)"]
@@ -528,11 +529,11 @@ class FrameRow(Row):
     ]
     seq: Annotated[int, "when it went to the node, in the order of all requests and responses that passed"]
     at_us: Annotated[int, Moment("when it went to the node")]
-    answered_seq: Annotated[int, "when the node's answer came, in that order; -1: none came"]
-    until_us: Annotated[int, Moment("when the node's answer came, or the connection ended")]
-    error: Annotated[int, "the answer's own error code, else 0"]
-    answered_session_id: Annotated[int, "fetch: in the answer, else 0"]
-    throttle_ms: Annotated[int, "fetch: how long the answer asks to wait; then it may leave out everything, else 0"]
+    answered_seq: Annotated[int, "when the node's response came, in that order; -1: none came"]
+    until_us: Annotated[int, Moment("when the node's response came, or the connection ended")]
+    error: Annotated[int, "the response's own error code, else 0"]
+    answered_session_id: Annotated[int, "fetch: in the response, else 0"]
+    throttle_ms: Annotated[int, "fetch: the wait that the response demands; then it may omit everything, else 0"]
     request_bytes: int
     answer_bytes: Annotated[int, "0 if none came"]
 
@@ -540,7 +541,7 @@ class FrameRow(Row):
 @table("frame_lines", "trace/frame_lines*.parquet")
 @dataclass(frozen=True, slots=True)
 class FrameLineRow(Row):
-    """The partitions in the fetches of ``frames`` and in their answers, from version 7 on, which has sessions."""
+    """The partitions in the fetches of ``frames`` and in their responses, from version 7 on, which has sessions."""
 
     seq: Annotated[int, "of the request, as in frames"]
     node: Annotated[int, "as in frames"]

@@ -92,7 +92,7 @@ def documented() -> str:
         "Each run leaves these tables as Parquet files below its folder. `python -m reports.schema > docs/history.md`",
         "makes this page. Moments are microseconds since the start of the run. `operations` has one row for each",
         "request or attempt of a client: `f` says what it did, and `type` how that ended, as in Jepsen's histories",
-        "(`ok`, `fail`, or `info` where nobody knows). Other tables name an operation by `process` and `index`.",
+        "(`ok`, `fail`, or `info` where that is unknown). Other tables name an operation by `process` and `index`.",
         "",
         "```python",
         "import pyarrow.dataset",

@@ -98,7 +98,7 @@ def committed_reads(tables: Tables) -> DataFrame:
 
 
 def occupied(tables: Tables) -> DataFrame:
-    """Offsets at which somebody read a record: merged intervals ``first``, ``last`` per partition and ``isolation``.
+    """Offsets at which a record was read: merged intervals ``first``, ``last`` per partition and ``isolation``.
 
     Offsets that hold no record for a reader (control batches, compacted records) are in no interval. Readers with
     read_committed (1) see no records of aborted transactions, so only what such readers read counts for them.

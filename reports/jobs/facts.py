@@ -117,7 +117,7 @@ def _positions_with_epochs(tables: Tables) -> DataFrame:
 
 
 def _acked_without_end(tables: Tables) -> DataFrame:
-    """Partitions with acknowledged records that nobody read to their end."""
+    """Partitions with acknowledged records that no reader read to their end."""
     partitions = acknowledged(tables).select(*PARTITION).distinct().join(tables.ends, PARTITION, "left_anti")
     counted = partitions.groupBy("run").agg(F.count("*").alias("value"))
     return counted.withColumn("fact", F.lit("unended_partitions"))

@@ -184,7 +184,7 @@ _SAID = [*READER, "index"]
 @GuaranteeJob(
     needs=("operations", "positions", "assignments"),
     evidence="positions",
-    unit="partition answers",
+    unit="partition responses",
     excused_by="the row of an assignment, which is written when the assignment ends",
 )
 def unrequested_partition(tables: Tables) -> DataFrame:

@@ -187,8 +187,11 @@ _WRONG_ANSWERS = (
         f"final and error = {SESSION_ID_NOT_FOUND} and alive = 1 and session_epoch between 1 and {LARGEST_EPOCH}",
         "it did not know the session, which it had neither closed nor evicted",
     ),
-    ("final and error = 0 and answered_session_id not in (0, session)", "the answer carries another session's ID"),
-    ("final and error = 0 and answered_session_id = 0 and alive = 1", "the answer carries no ID of the living session"),
+    ("final and error = 0 and answered_session_id not in (0, session)", "the response carries another session's ID"),
+    (
+        "final and error = 0 and answered_session_id = 0 and alive = 1",
+        "the response carries no ID of the living session",
+    ),
     ("not final and error = 0 and answered_session_id = session and alive = 0", "there is no such session"),
 )
 """Conditions of a reply, and what is wrong then. ``final`` says that it is of the final revision."""
@@ -296,7 +299,7 @@ def _wrongly_answered_on_the_wire(tables: Tables) -> DataFrame:
     )
     wrong = F.when(F.expr(is_lost), "it did not know the session, which nobody had closed and nothing could evict")
     wrong = wrong.when(
-        F.expr("error = 0 and answered_session_id not in (0, session)"), "the answer carries another session's ID"
+        F.expr("error = 0 and answered_session_id not in (0, session)"), "the response carries another session's ID"
     )
     detail = sentence(
         "Node %s answered %s in session %s (epoch %s): %s.", "node", "client_id", "session", "session_epoch", "wrong"
@@ -341,7 +344,7 @@ _NEW = "judged and incremental and named and not held and not forgotten and line
 @GuaranteeJob(
     needs=("frames", "frame_lines"),
     evidence="lines_told",
-    unit="partitions in answers",
+    unit="partitions in responses",
     excused_by="the frames, which are written at the end",
 )
 def incremental_answer_exact(tables: Tables) -> DataFrame:

@@ -84,7 +84,7 @@ _NODE = ("run", "node", "incarnation")
 @GuaranteeJob(
     needs=("metadata_epochs",),
     evidence="metadata_epochs",
-    unit="metadata answers taken",
+    unit="metadata responses taken",
 )
 def nonmonotonic_metadata_epoch(tables: Tables) -> DataFrame:
     """nonmonotonic-metadata-epoch: a client or a node took metadata that is older than what it knew.
@@ -134,7 +134,7 @@ def _in_the_log(tables: Tables) -> DataFrame:
 @GuaranteeJob(
     needs=("operations", "positions", "metadata_epochs"),
     evidence="positions_with_epochs",
-    unit="partition answers to clients with metadata epochs",
+    unit="partition responses to clients with metadata epochs",
     found_in="resets",
     excused_by="the log's end, above which positions may be lost",
 )

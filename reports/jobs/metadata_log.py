@@ -171,7 +171,7 @@ def _nodes_listed(values: str | Column) -> Column:
 @GuaranteeJob(
     needs=("operations",),
     evidence="metadata_looks",
-    unit="metadata answers and published images",
+    unit="metadata responses and published images",
 )
 def torn_metadata(tables: Tables) -> DataFrame:
     """torn-metadata: a client or a node saw only a part of what is written atomically.

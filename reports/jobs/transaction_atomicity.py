@@ -29,7 +29,7 @@ def torn_transaction(tables: Tables) -> DataFrame:
     than the transaction sent, or it was not, and the group fetches an offset that only such transactions sent. A commit
     that may have taken effect since the end of the transaction was requested explains any offset.
     """
-    return _internal(tables).unionByName(_older_offset(tables)).unionByName(_offset_of_nobody(tables))
+    return _internal(tables).unionByName(_older_offset(tables)).unionByName(_offset_never_committed(tables))
 
 
 def _internal(tables: Tables) -> DataFrame:
@@ -93,7 +93,7 @@ def _older_offset(tables: Tables) -> DataFrame:
     return anomalies(torn, detail)
 
 
-def _offset_of_nobody(tables: Tables) -> DataFrame:
+def _offset_never_committed(tables: Tables) -> DataFrame:
     """Find fetched offsets that only transactions sent which were not committed."""
     effects = tables.once(offset_effects)
     failed = effects.where("fate = 'fail'").select(*STORED, "offset", F.col("since_us").alias("sent_us"))

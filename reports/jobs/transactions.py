@@ -1,7 +1,7 @@
 """Transactions with their fate, what they sent and how much of it is there, and how they ended.
 
 The fate is *ok* if the producer received the response that its commit is done, and *fail* if a commit can never happen:
-an abort was requested, nothing was, or the commit was refused for good. Otherwise nobody knows, and it is *info*.
+an abort was requested, nothing was, or the commit was refused for good. Otherwise it is unknown, and it is *info*.
 """
 
 from typing import Final

@@ -31,7 +31,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One run's side of the comparison. Fetches and partitions are those of fetchers that got their answer."""
+    """One run's side of the comparison. Fetches and partitions are those of fetchers that got their response."""
 
     revision: str
     fetches: int
@@ -41,9 +41,9 @@ class Measured:
     named_again: int
     sent_again: int
     losses: int
-    recovered_us: tuple[int, ...]  # ascending; from giving up on the answer to the next good one
-    asking_us: tuple[int, ...]  # ascending; the part of it between requests and their answers
-    recovery_bytes: float | None  # mean of requests and responses, until the first good answer
+    recovered_us: tuple[int, ...]  # ascending; from the end of the wait for the response to the next good one
+    asking_us: tuple[int, ...]  # ascending; the part of it between requests and their responses
+    recovery_bytes: float | None  # mean of requests and responses, until the first good response
     clients: Served
     followers: Served
 
@@ -146,7 +146,7 @@ def _plain_log(axes: Axes, text: Callable[[float], str]) -> None:
 
 
 def draw_recovery(runs: Sequence[Measured]) -> Figure | None:
-    """Each lost answer is a dot; the line is the median."""
+    """Each lost response is a dot; the line is the median."""
     if not any(one.asking_us for one in runs):
         return None
     figure, (axes,) = style.canvas([0.5 * len(runs) + 0.5])
@@ -171,7 +171,7 @@ def _dots(axes: Axes, place: int, one: Measured) -> None:
 
 
 def draw_growth(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure | None:
-    """The node's time against the partitions of the answer, by revision. Only means of at least LEAST_FETCHES count."""
+    """The node's time by partitions of the response and revision. Only means of at least LEAST_FETCHES count."""
     lines = {
         name: sorted((row["bucket"], row["mean_us"]) for row in rows if row["fetches"] >= LEAST_FETCHES)
         for name, rows in curves.items()

@@ -112,7 +112,7 @@ def sends_against_time(circles: Circles, begin_us: int = 20, acks: int = -1, pro
 
 
 def written_before_what_was_read(circles: Circles, begin_us: int = 60, process: str = "b") -> None:
-    """The end of the first send is unknown, but somebody read what it wrote."""
+    """The end of the first send is unknown, but a reader saw what it wrote."""
     circles.send("a", 0, 900, Part(LOG, -1, "a", 0, 3), kind="info")
     circles.read("r", 40, 50, Part(LOG, 5, "a", 1), isolation=UNCOMMITTED)
     circles.send(process, begin_us, 99, Part(LOG, 4, process, 10))

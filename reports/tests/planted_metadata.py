@@ -75,7 +75,7 @@ def plant_lost_metadata(history: History) -> None:
 
 
 def plant_vanished(history: History) -> None:
-    """A set that nobody deleted is gone from an answer, though it is back at the end."""
+    """A set that was not deleted is gone from a response, though it is back at the end."""
     shown = history.rows("metadata_reads", process=READER, topic_set=SET.format(2), present=False)
     for row in shown:
         other = str(row["topic"]).replace(SET.format(2), SET.format(1))

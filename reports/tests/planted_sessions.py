@@ -90,7 +90,7 @@ def plant_refused_after_a_retransmission(history: History) -> None:
 
 
 def plant_draft_error_outside_drafts(history: History) -> None:
-    """A session that nobody knows is refused with an error of the drafts (D-2)."""
+    """An unknown session is refused with an error of the drafts (D-2)."""
     _session(history)[-1].update(error=10001, answered_session_id=0)
     for row in _session(history)[-2:]:
         row["session_id"] = 77

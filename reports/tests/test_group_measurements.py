@@ -68,7 +68,7 @@ def test_a_group_is_counted(run: tuple[History, Findings, Findings, int]) -> Non
     assert (group["unknown"], group["refused"]) == (3, 0)
 
 
-def test_rebalances_last_from_the_first_who_asks_to_the_last_who_knows(
+def test_rebalances_last_from_the_first_request_to_the_last_member_that_knows(
     run: tuple[History, Findings, Findings, int],
 ) -> None:
     _, measured, _, _ = run

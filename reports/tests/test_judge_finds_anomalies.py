@@ -65,7 +65,7 @@ def plant_duplicate(history: History) -> None:
 
 
 def plant_lost_write(history: History) -> None:
-    """The records of one acknowledged send are in nobody's reads, though all went past them."""
+    """The records of one acknowledged send are in no reads, though all went past them."""
     sends = history.rows("runs", kind="send", partition=2)
     lost = next(row for row in sends[len(sends) // 2 :] if int_of(row, "count") >= 2)
     _forget(history, 2, int_of(lost, "first_offset"), int_of(lost, "first_offset") + int_of(lost, "count"))
@@ -183,7 +183,7 @@ def legal_log_of_unknown_retention(history: History) -> None:
 
 
 def plant_unseen_below_the_log_start(history: History) -> None:
-    """The last records were read by nobody, and the log begins behind them although retention keeps them for a week."""
+    """The last records were not read, and the log begins behind them although retention keeps them for a week."""
     plant_unseen(history)
     (end,) = history.rows("ends", partition=2)
     end.update(log_start_offset=end["high_watermark"], retention_ms=7 * 86_400_000, retention_bytes=-1)
@@ -364,7 +364,7 @@ def test_as_a_large_history_they_are_judged_alike(
         assert large[name].guarantees == small.guarantees, name
 
 
-def test_a_broker_of_others_may_ask_its_next_controller_again(verdicts: dict[str, Verdict]) -> None:
+def test_an_external_broker_may_send_to_its_next_controller_again(verdicts: dict[str, Verdict]) -> None:
     assert verdicts["kafka"].outcome is Outcome.PASSED
     assert [one.name for one in verdicts["reference"].guarantees if one.status == "broken"] == ["lost-metadata"]
 

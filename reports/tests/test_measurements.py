@@ -194,7 +194,7 @@ def test_what_fetches_cost_is_summed_by_kind(run: tuple[History, list[Findings],
     assert (True, True) not in rows or rows[True, True]["fetches"] <= 1
 
 
-def test_a_lost_answer_is_recovered_from_by_the_next_good_one_at_that_node(
+def test_a_lost_response_is_recovered_from_by_the_next_good_one_at_that_node(
     run: tuple[History, list[Findings], list[Path]],
 ) -> None:
     history, (measured, _), _ = run

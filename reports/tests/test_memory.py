@@ -1,4 +1,4 @@
-"""Judging leaves nothing behind in Java: whoever judges run after run in one session needs no more memory for it."""
+"""Judging leaves nothing behind in Java: judging run after run in one session needs no more memory."""
 
 import gc
 from pathlib import Path

@@ -105,7 +105,7 @@ def without(table: str) -> Callable[[Path], None]:
 
 @pytest.mark.spark
 @pytest.mark.timeout(120)
-def test_runs_that_nobody_expected_do_not_suit(spark: SparkSession, tmp_path: Path) -> None:
+def test_unexpected_runs_do_not_suit(spark: SparkSession, tmp_path: Path) -> None:
     (run, *_) = histories(tmp_path)
     names = {name for _, name in present_in([run])}
     seldom = SELDOM & names

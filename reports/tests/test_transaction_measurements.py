@@ -98,7 +98,7 @@ def test_a_fault_cost_what_was_open_around_it(run: Run) -> None:
     assert transactions.costs(found) == [Cost("strike", 2, 0, 1, 1, 1, 2_000_000), Cost("", 6, 4, 2, 0, 0, 70_000)]
 
 
-def test_the_last_stable_offset_stands_until_a_greater_one_is_shown(run: Run) -> None:
+def test_the_last_stable_offset_stays_until_a_greater_one_is_shown(run: Run) -> None:
     history, (found, _), _ = run
     end_us = int_of(history.rows("ends", topic=SOURCE)[0], "end_us")
     assert transactions.stands(found) == [

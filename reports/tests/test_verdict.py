@@ -173,7 +173,7 @@ def test_the_first_sentence_says_what_was_seen_first_where_nothing_was_lost() ->
     )
 
 
-def test_nodes_that_do_not_answer_after_the_heal_break_a_guarantee_that_nobody_promised() -> None:
+def test_nodes_that_do_not_respond_after_the_heal_break_a_guarantee_that_was_not_promised() -> None:
     missed = Check(
         guarantee="answers-after-heal", holds=False, evidence=1, detail="1 node did not describe the metadata"
     )
