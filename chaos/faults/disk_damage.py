@@ -23,7 +23,7 @@ MAGIC_AT = 16
 """The byte of a batch that names its format. A start looks at it in every batch, and so finds the damage."""
 
 ONE_TOPIC_ID_IN = 3
-"""One of so many flips is in a topic ID, if there is one."""
+"""Every third flip, on average, is in a topic ID, if there is one."""
 
 _TOPIC_ID = b"topic_id: "
 _WHOLE_LETTERS = 21

@@ -28,7 +28,7 @@ def node_paused(context: FaultContext, target: Target) -> End:
     def end() -> Ended:
         still = child.state()
         child.resume()
-        return Ended(f"{child.who} was stopped (state {state}, {still} at the end)" if state == "T" else "")
+        return Ended(f"{child.label} was stopped (state {state}, {still} at the end)" if state == "T" else "")
 
     return end
 
@@ -59,7 +59,7 @@ def _course(context: FaultContext, fault: Fault, bounced: list[Hit]) -> Generato
         while not all(map(context.is_ready, nodes)):
             yield
         child, at_us = context.child(node), context.now_us()
-        child.ask_to_end()
+        child.request_end()
         while child.exit_status is None:
             yield
         context.reconfigure(node, dict(fault.config))
@@ -67,7 +67,7 @@ def _course(context: FaultContext, fault: Fault, bounced: list[Hit]) -> Generato
         context.restart(node)
         while not context.is_ready(node):
             yield
-        evidence = f"node-{node}: {child.who} {child.how_it_ended()}, back as {context.child(node).who}"
+        evidence = f"node-{node}: {child.label} {child.how_it_ended()}, back as {context.child(node).label}"
         bounced.append(Hit(f"node-{node}", at_us, context.now_us(), evidence))
         yield from _wait(context, fault.between_s)
 

@@ -17,7 +17,7 @@ TOXIC = "swallow"
 GAP_US = 30_000
 """The least time from one toxic to the next: what the sender sends in between must be past Toxiproxy by then."""
 WINDOW_LIMIT_US = 3_000_000
-"""A sender that reports nothing for so long has ended."""
+"""A sender that reports nothing for this time has ended."""
 
 
 @dataclass(slots=True)

@@ -55,7 +55,7 @@ class ClosedSegments:
     nodes: Sequence[SegmentsNode]
     topics: Mapping[str, int]  # number of partitions
     metadata_version: int
-    limit_s: float = LIMIT_S  # ends the wait if no further segment got to the tier for so long
+    limit_s: float = LIMIT_S  # ends the wait if no further segment got to the tier for this time
     left: list[str] = field(default_factory=list)  # missing at the last look
     looked_at: int = 0
     _again_s: float = 0.0

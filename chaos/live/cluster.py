@@ -102,7 +102,7 @@ class Cluster:
         if not self._ours:
             return
         for _, process in running:
-            process.ask_to_end()
+            process.request_end()
         for name, process in running:
             how = process.terminate()
             if process.exit_status != 0:
@@ -114,7 +114,7 @@ class Cluster:
         failures = []
         for node in self.nodes:
             if self._ours and node.process is not None:
-                node.process.ask_to_end()
+                node.process.request_end()
         for number, node in enumerate(self.nodes):
             try:
                 node.end()

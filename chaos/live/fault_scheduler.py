@@ -269,7 +269,7 @@ class FaultScheduler:
             what = "continued"
         else:
             child.wait(5)
-            what = f"{child.who} {child.how_it_ended()}"
+            what = f"{child.label} {child.how_it_ended()}"
             if fault.restart_after_s >= 0:
                 self.restart(node)
         row = self.rows[place]

@@ -113,7 +113,7 @@ class Fleet:
         prelude, words = (PRELUDE, words_for(mutant, folder)) if mutant else ("", [])
         spec = msgspec.structs.replace(spec, prelude=prelude, prelude_words=words)
         self._idle = IdleWriter(spec, folder, origin_us, seed)
-        self._process = FleetProcess(spec, folder, ["--hold"], self._heard)
+        self._process = FleetProcess(spec, folder, ["--hold"], self._take_event)
         self.check = self._process.check
 
     def load_begins(self) -> None:
@@ -139,7 +139,7 @@ class Fleet:
         self._process.terminate(END_LIMIT_S)
         self._process.close()
 
-    def _heard(self, event: dict[str, Any]) -> None:
+    def _take_event(self, event: dict[str, Any]) -> None:
         self.events.setdefault(str(event.get("event")), time.monotonic_ns() // 1000 - self._origin_us)
         if event.get("event") == "done":
             self.missed = [str(each) for each in event.get("missed", ())]

@@ -76,7 +76,7 @@ def drive(scenario: Scenario, plan: LoadPlan, command: str, progress: Progress) 
 
 
 def sized(scenario: Scenario, clients: int) -> Scenario:
-    """Returns the scenario with so many fetchers, at least one of each group. 0 leaves it as it is."""
+    """Returns the scenario with this number of fetchers, at least one of each group. 0 leaves it as it is."""
     groups = scenario.load.fetchers
     whole = sum(each.count for each in groups)
     if not clients or not whole:
@@ -126,7 +126,7 @@ def _run_fleet(spec: FleetSpec, folder: RunFolder, page: int, progress: Progress
         fleet.wait()
     except KeyboardInterrupt:
         progress("the load ends; final polls and final read")
-        fleet.ask_to_end()
+        fleet.request_end()
         if not fleet.wait(END_LIMIT_S):
             raise NodeDied(f"the fleet did not end within {END_LIMIT_S:g} s") from None
     finally:

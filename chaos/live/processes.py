@@ -73,7 +73,7 @@ class Child:
         return self._process.pid
 
     @property
-    def who(self) -> str:
+    def label(self) -> str:
         """The name of the process in evidence."""
         return f"pid {self.pid}"
 
@@ -105,10 +105,10 @@ class Child:
 
     def terminate(self, limit_s: float = STOP_LIMIT_S) -> str:
         """Send SIGTERM, and SIGKILL after ``limit_s``. Return how the process ended."""
-        self.ask_to_end()
+        self.request_end()
         return self._awaited(signal.SIGTERM, limit_s)
 
-    def ask_to_end(self) -> None:
+    def request_end(self) -> None:
         """Send SIGTERM, without waiting."""
         if self._is_ending:
             return  # A second signal could kill a process that has removed its handlers because it is ending.
@@ -241,22 +241,22 @@ class TargetProcess(Child):
 
     def terminate(self, limit_s: float | None = None) -> str:
         """Send SIGTERM, and SIGKILL after the target's own limit. Return how the process ended."""
-        super().ask_to_end()  # Without the timer, which could win the race and would hide why the process was killed.
+        super().request_end()  # Without the timer, which could win the race and would hide why the process was killed.
         return self._awaited(signal.SIGTERM, self._stop_limit_s if limit_s is None else limit_s)
 
-    def ask_to_end(self) -> None:
+    def request_end(self) -> None:
         """Send SIGTERM without waiting, and SIGKILL after the target's own limit."""
-        super().ask_to_end()
-        limit = threading.Timer(self._stop_limit_s, self._no_longer)
+        super().request_end()
+        limit = threading.Timer(self._stop_limit_s, self._kill_if_running)
         limit.daemon = True
         limit.start()
 
     def end(self) -> None:
-        """Kill it: nobody reads its files again."""
+        """Kill it: its files are not read again."""
         self.kill()
         self.close()
 
-    def _no_longer(self) -> None:
+    def _kill_if_running(self) -> None:
         if self.exit_status is None:
             self.send(signal.SIGKILL)
 
@@ -284,7 +284,7 @@ class ShellProcess:
     """
 
     def __init__(self, number: int, address: str, commands: Commands) -> None:
-        self.name = self.who = name_of(number)
+        self.name = self.label = name_of(number)
         self.expected_end = False
         self._words = {"id": str(number), "address": address}
         self._commands = commands
@@ -308,7 +308,7 @@ class ShellProcess:
     def terminate(self) -> str:
         return self._end("stop")
 
-    def ask_to_end(self) -> None:
+    def request_end(self) -> None:
         self.terminate()
 
     def pause(self) -> str:
@@ -393,7 +393,7 @@ class ShellProcess:
         if not self._ended:
             self._must(which)
             self._ended = str(getattr(self._commands, which))
-        return f"{self.who} was ended: {self.command(which)}{' (SIGKILL)' if which == 'kill' else ''}"
+        return f"{self.label} was ended: {self.command(which)}{' (SIGKILL)' if which == 'kill' else ''}"
 
     def _must(self, which: str) -> None:
         done = self._run(str(getattr(self._commands, which)))

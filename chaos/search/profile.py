@@ -97,7 +97,7 @@ class Profile:
         return measured_by_kind
 
     def table(self) -> list[str]:
-        """Returns lines for the terminal: the parts, what is left, and the kinds of events."""
+        """Returns lines for the terminal: the parts, the rest, and the kinds of events."""
         left = self.whole_ns - sum(self.parts.values())
         return [
             "where the time goes (each without what it calls)",

@@ -29,7 +29,7 @@ def shrink(
     max_runs: int = MAX_RUNS,
     is_smaller: Callable[[Scenario], None] = lambda _: None,
 ) -> Scenario:
-    """Tries smaller scenarios until none is left to try, or after so many runs. Returns the smallest that still fails.
+    """Tries smaller scenarios until all were tried or ``max_runs`` are used up. Returns the smallest that still fails.
 
     ``is_smaller`` gets each one that fails as soon as it is found, so that a search that is ended has one to show.
 

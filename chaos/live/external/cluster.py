@@ -104,7 +104,7 @@ class Target:
 def standing(target: str, folder: Path, cluster: model.Cluster | None = None) -> Iterator[Target]:
     """Start the nodes of a target if that is ours to do, without proxies, and end them with the block.
 
-    ``folder`` gets data, files and logs. ``cluster`` is that of a scenario: at least so many nodes, with these
+    ``folder`` gets data, files and logs. ``cluster`` is that of a scenario: at least its number of nodes, with its
     settings. Raises SetupError, TargetDied.
     """
     found = Target(chosen(target), replace(cluster or model.Cluster(), observers=0), folder, folder)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 MOST_NODES = 10
 """All node IDs are smaller. The quorum's view needs a member for each ID, though a process sees only its own."""
 MAX_STORY = 1000
-"""A story is cut to so many characters, so that a line of evidence stays shorter than PIPE_BUF."""
+"""The most characters of a story, so that a line of evidence stays shorter than PIPE_BUF."""
 
 
 def _kinds() -> list[type[Check]]:

@@ -21,11 +21,11 @@ class Child:
 
     def __init__(self, place: "FakePlace", pid: int) -> None:
         self.pid = pid
-        self.who = f"pid {pid}"
+        self.label = f"pid {pid}"
         self._place = place
         self._end_sent_us = -1
 
-    def ask_to_end(self) -> None:
+    def request_end(self) -> None:
         self._end_sent_us = self._place.at_us
 
     @property

@@ -22,7 +22,7 @@ SECOND_US = 1_000_000
 class FakeChild:
     def __init__(self, node: int, log: list[str]) -> None:
         self.pid = 100 + node
-        self.who = f"pid {self.pid}"
+        self.label = f"pid {self.pid}"
         self.expected_end = False
         self.exit_status: int | None = None
         self._log = log

@@ -82,7 +82,7 @@ def test_a_target_that_does_not_stop_is_killed_after_its_own_limit_which_fails_n
     if waits:
         assert target.terminate().endswith("ignored SIGTERM for 0.3 s and was killed")
     else:
-        target.ask_to_end()
+        target.request_end()
         assert target.wait(30)
     assert target.how_it_ended() == "ended by SIGKILL"
     target.check()
@@ -98,7 +98,7 @@ def test_a_child_gets_sigterm_only_once(tmp_path: Path) -> None:
         "time.sleep(0.3); raise SystemExit(len(signals) - 1)",
     )
     await_ready(once)
-    once.ask_to_end()
+    once.request_end()
     time.sleep(0.1)
     assert once.terminate(10).endswith("exited with 0")
     once.close()
