@@ -134,8 +134,8 @@ def _served(rows: "Rows") -> Served:
 
 
 MEANINGS = {
-    "final": "sessions as Apache Kafka has them: 32-bit epochs, a full fetch after a lost answer",
-    "first": "sessions as KIP-227 first had them: 64-bit sequence numbers, the same request again after a lost answer",
+    "final": "sessions as Apache Kafka has them: 32-bit epochs, a full fetch after a lost response",
+    "first": "sessions as KIP-227 first had them: 64-bit sequence numbers, the request resent after a lost response",
     "none": "no sessions: each fetch names and is answered all its partitions",
 }
 _CAPTIONS = {
@@ -143,14 +143,14 @@ _CAPTIONS = {
     "the title says otherwise.",
     "bytes": "What a fetch costs on the wire, without the records, which are the same for all. The axis is "
     "logarithmic.",
-    "partitions": "How many partitions a fetch names, and how many its answer holds. Below are those that came again "
-    "after a lost answer or in a new session. The axis is logarithmic.",
+    "partitions": "How many partitions a fetch names, and how many its response holds. Below are those that came again "
+    "after a lost response or in a new session. The axis is logarithmic.",
     "service": "The node's processor time for one fetch: it decodes the request, looks up the records and encodes the "
-    "answer. The wait for data does not count.",
-    "recovery": "Each dot is a fetch whose answer did not come. It shows the time of the requests that followed, until "
-    "a good answer. The wait for the lost answer, the fetcher's pause and its new connection are not in it, because "
-    "they are the same for all. If the lost answer was empty, the next request waits for data, too.",
-    "growth": "The node's time grows with what the answer holds, not with what the session holds.",
+    "response. The wait for data does not count.",
+    "recovery": "Each dot is a fetch whose response did not come. It shows the time of the requests that followed, "
+    "until a good response. The wait for the lost response, the fetcher's pause and its new connection are not in it, "
+    "because they are the same for all. If the lost response was empty, the next request waits for data, too.",
+    "growth": "The node's time grows with what the response holds, not with what the session holds.",
 }
 
 
@@ -188,9 +188,9 @@ _LINES: Mapping[str, Lines] = {
         ("a fetch, 99 % of the usual kind", attrgetter("clients.p99_us"), words.micros),
         ("all fetches", lambda one: one.clients.total_us or None, words.micros),
     ),
-    "Lost answers": (
-        ("fetches whose answer did not come", attrgetter("losses"), words.count),
-        ("asking until the next good answer, median", attrgetter("asking_median_us"), words.micros),
+    "Lost responses": (
+        ("fetches whose response did not come", attrgetter("losses"), words.count),
+        ("requests until the next good response, median", attrgetter("asking_median_us"), words.micros),
         ("with pauses and connecting, median", attrgetter("recovery_median_us"), words.micros),
         ("bytes until then, mean", attrgetter("recovery_bytes"), words.size),
         ("requests in full or sent again", attrgetter("full_again"), words.count),
@@ -293,8 +293,8 @@ def _makers(reports: Sequence[RunReport], runs: Sequence[Measured]) -> Makers:
 
 
 _MIRROR_CAPTIONS = {
-    "positions": "The partition that was rewound most. Where the line falls, the mirror began anew and copied records "
-    "again.",
+    "positions": "The partition that was rewound most. Where the line falls, the mirror started again and copied "
+    "records again.",
     "lag": "How old the oldest record was that the mirror had not reached, in the worst partition.",
 }
 
@@ -363,7 +363,7 @@ _MIRROR_LINES: Mapping[str, Lines] = {
     ),
     "Why": (
         ("positions called out of range without reason", attrgetter("out_of_range"), words.count),
-        ("metadata answers with an epoch, taken", attrgetter("taken"), words.count),
+        ("metadata responses with an epoch, taken", attrgetter("taken"), words.count),
         ("dropped, since they were older", attrgetter("dropped"), words.count),
     ),
 }

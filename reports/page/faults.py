@@ -57,7 +57,7 @@ _ENDED = {
     "node_isolated": "was cut off from the other nodes for {lasted}",
     "node_cut_from_controller": "was cut off from the controller for {lasted}",
     "directory_missing": "came back with an empty directory",
-    "rolling_bounce": "was ended and started anew, and then each other node in turn",
+    "rolling_bounce": "was ended and restarted, and then each other node in turn",
     "disk_slowed": "had a slow disk for {lasted}",
     "disk_full": "had no space left on its disk for {lasted}",
     "disk_bit_flipped": "found one bit of its disk turned over",
@@ -70,7 +70,7 @@ _ENDED = {
     "requests_forged": "was sent forged requests in the name of other nodes",
     "store_refused": "was refused by the object store",
     "store_slowed": "had to wait for the object store",
-    "store_answer_lost": "did not hear the object store's answer",
+    "store_answer_lost": "did not get the object store's response",
     "store_listed_late": "did not see in a list what it had just stored",
 }
 _FRAMES = {
@@ -137,9 +137,9 @@ def _of_frames(row: Row) -> str:
         return ""
     one, many = _requests(row["api_key"])
     if row["hits"] == 1:
-        sentence = f"{one} was" if side == "request" else f"an answer to {one} was"
+        sentence = f"{one} was" if side == "request" else f"a response to {one} was"
     else:
-        sentence = f"{words.count(row['hits'])} {'' if side == 'request' else 'answers to '}{many} were"
+        sentence = f"{words.count(row['hits'])} {'' if side == 'request' else 'responses to '}{many} were"
     return f"{sentence[0].upper()}{sentence[1:]} {_FRAMES[effect]}"
 
 
@@ -172,7 +172,7 @@ def _of_node(row: Row) -> str:
     found = target_of(row)
     node = row["target"].replace("node-", "node ") if row["hits"] == 1 else ""
     who = (f"{found.role} ({node})" if node else found.role) if found.role else node or "a node"
-    did = _lasting(_ENDED.get(row["kind"], f"was struck ({row['kind'].replace('_', ' ')})"), row)
+    did = _lasting(_ENDED.get(row["kind"], f"was hit ({row['kind'].replace('_', ' ')})"), row)
     sentence = f"{who} {did}{_at(found, row)}"
     return sentence[0].upper() + sentence[1:]
 
@@ -467,7 +467,7 @@ def _next_response_figure(findings: Findings, row: Row, _: Sequence[Impact]) -> 
         for one in findings.recoveries
         if row["from_us"] <= one["lost_us"] <= row["until_us"] + _STILL_WAITING_US
     ]
-    return Figure(words.brief(max(back)), "at worst from a lost answer to the next good one") if back else None
+    return Figure(words.brief(max(back)), "at worst from a lost response to the next good one") if back else None
 
 
 def _slowed_figure(_: Findings, __: Row, costs: Sequence[Impact]) -> Figure | None:

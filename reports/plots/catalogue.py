@@ -49,10 +49,10 @@ _CAPTIONS = {
     "set. Below is how many partitions changed in each second.",
     "groups": "Each group's generations, and the time from the first JoinGroup until the last member knew its "
     "part. Below are how many partitions had no owner between two owners, and how long commits took.",
-    "mirror": "What the source held, and how far the mirror was. Where the line falls, the mirror began anew and "
+    "mirror": "What the source held, and how far the mirror was. Where the line falls, the mirror started again and "
     "copied records again. Below is the age of the oldest record that it had not reached.",
     "transactions": "How many transactions ended in each second, and how long it took from the request of an end until "
-    "the producer got its response. Below is how long the last stable offset had stood behind the high "
+    "the producer got its response. Below is how long the last stable offset had been behind the high "
     "watermark, as readers saw it.",
     "broker": "The broker's own metrics on the same time axis.",
 }

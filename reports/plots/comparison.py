@@ -156,7 +156,7 @@ def draw_recovery(runs: Sequence[Measured]) -> Figure | None:
     _plain_log(axes, style.micros)
     axes.set_xlim(max(1, min(every)) * 0.8, max(every) * 1.25)
     style.rows(axes, [one.revision for one in runs], 0.4)
-    axes.set_title("after a lost answer: asking until the next good one")
+    axes.set_title("after a lost response: requests until the next good one")
     axes.grid(False, axis="y")
     return figure
 
@@ -185,7 +185,7 @@ def draw_growth(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure | N
     axes.set_xscale("symlog", base=2, linthresh=1)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f}")
     style.micros_axis(axes)
-    axes.set_xlabel("partitions in the answer, up to")
+    axes.set_xlabel("partitions in the response, up to")
     axes.set_title("the node's time a fetch")
     style.legend(axes, 3)
     return figure
@@ -219,7 +219,7 @@ def _panels(runs: Sequence[Measured]) -> "list[_Panel]":
         ("fetcher: the node's time a fetch", [one.clients.mean_us for one in runs], style.micros),
         ("follower: the node's time a fetch", [one.followers.mean_us for one in runs], style.micros),
         ("partitions sent a second time", [one.sent_again for one in runs], lambda value: f"{value:,.0f}"),
-        ("asking again after a lost answer, median", [one.asking_median_us for one in runs], style.micros),
+        ("requests after a lost response, median", [one.asking_median_us for one in runs], style.micros),
     ]
 
 

@@ -61,7 +61,7 @@ def _decided(axes: Axes, rows: Rows, seconds: int) -> None:
             x, y = timeline.dense(points, seconds)
             axes.plot(x, y, color=colour, linestyle=line, marker=timeline.marker(seconds), markersize=2.5, label=label)
     style.micros_axis(axes)
-    axes.set_title("time to decide, by the second of the answer")
+    axes.set_title("time to decide, by the second of the response")
     style.legend(axes, 4)
 
 

@@ -39,7 +39,7 @@ def test_three_runs_on_one_page(spark: object, tmp_path: Path) -> None:
     text = compared.page.read_text(encoding="utf-8")
     for link in re.findall(r'href="([^"#]+)"', text):
         assert (compared.page.parent / link).is_file(), link
-    median = "asking until the next good answer, median"
+    median = "requests until the next good response, median"
     for shown in ("final", "first", "none", "partitions sent again", median, "2.00 ms"):
         assert shown in text, shown
     assert not re.search(r"(?:src|href)=[\"']https?:|url\(https?:|@import", text.replace("http://www.w3.org", ""))
@@ -74,4 +74,4 @@ def test_a_simulated_run_without_costs_leaves_their_lines_out() -> None:
     lines = {line.title: line.cells for line in groups["Fetchers"]}
     assert lines["partitions named a fetch"] == ("4.00", "4.00")
     assert "request bytes a fetch" not in lines
-    assert {line.title: line.cells for line in groups["Lost answers"]}["partitions sent again"] == ("4", "4")
+    assert {line.title: line.cells for line in groups["Lost responses"]}["partitions sent again"] == ("4", "4")

@@ -55,9 +55,9 @@ def cost(name: str, outage_us: int, during_p99_us: int = 900_000) -> Impact:
             fault("a", "node_paused", hits=3),
             "A node was stopped 3 times",
         ),
-        (fault("a", "response_dropped", api_key=1, hits=6), "6 answers to fetches were lost"),
-        (fault("a", "response_dropped", api_key=1), "An answer to a fetch was lost"),
-        (fault("a", "response_lost_by_proxy", api_key=1), "An answer to a fetch was lost in Toxiproxy"),
+        (fault("a", "response_dropped", api_key=1, hits=6), "6 responses to fetches were lost"),
+        (fault("a", "response_dropped", api_key=1), "A response to a fetch was lost"),
+        (fault("a", "response_lost_by_proxy", api_key=1), "A response to a fetch was lost in Toxiproxy"),
         (fault("a", "request_delayed", api_key=26, hits=2), "2 requests to end a transaction were late"),
         (fault("a", "link_cut", "link client-node-1"), "The link between clients and node 1 was cut for 2.0 s"),
         (
@@ -77,7 +77,7 @@ def cost(name: str, outage_us: int, during_p99_us: int = 900_000) -> Impact:
             fault("a", "node_isolated", "node-0", "follower partition_follower"),
             "Node 0 was cut off from the other nodes for 2.0 s",
         ),
-        (fault("a", "brand_new_kind"), "Node 1 was struck (brand new kind)"),
+        (fault("a", "brand_new_kind"), "Node 1 was hit (brand new kind)"),
     ],
 )
 def test_a_fault_in_words(row: Row, words: str) -> None:
@@ -135,7 +135,7 @@ def test_each_fault_has_the_figure_that_it_is_about() -> None:
     costs = [cost(row["name"], 2_110_000) for row in rows]
     listed = {one.fault: one.figure for one in attacks(found, outcome(MANIFEST), costs)}
     assert listed == {
-        "lost": Figure("120 ms", "at worst from a lost answer to the next good one"),
+        "lost": Figure("120 ms", "at worst from a lost response to the next good one"),
         "slow": Figure("900 ms", "p99 of produce, 5.0 ms before"),
         "download": Figure("608 B", "came twice, as it went on at 3.1 kB of 12.4 kB"),
         "hot": Figure("2.1 s", "until the next acknowledged record"),
