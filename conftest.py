@@ -81,6 +81,15 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         return (yield)
 
 
+@pytest.fixture(scope="session")
+def spark() -> Iterator[object]:
+    """One Spark session for all tests: starting one takes five seconds, and its first judgement half a minute more."""
+    from reports.spark import spark_session
+
+    with spark_session("crucible-tests") as session:
+        yield session
+
+
 @pytest.fixture(autouse=True)
 def no_signal_stays_blocked() -> Iterator[None]:
     """Fail a test that leaves a signal blocked. Processes of later tests would inherit that, and could not be ended."""

@@ -8,6 +8,7 @@ an external broker are played at night, and so are the whole scenarios of the me
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from _pytest.mark.structures import ParameterSet
@@ -17,6 +18,9 @@ from chaos.live.tests import external_sessions
 from reports.judge import report_runs
 from reports.verdict import Outcome, Verdict
 from scenarios import loader
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SHORT = loader.FOLDER / "short"
 SESSIONS = (f"{SHORT}/lost-response.toml", "change_mark_cleared_when_sent", 1)
@@ -43,18 +47,20 @@ Verdicts = Mapping[tuple[str, str], Verdict]
 
 
 @pytest.fixture(scope="module")
-def verdicts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Verdicts:
+def verdicts(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, spark: "SparkSession"
+) -> Verdicts:
     """The verdicts of the selected tests' plays, by scenario and mutant; the control's mutant is ''."""
     selected = [each.callspec.params.get("played") for each in request.session.items if hasattr(each, "callspec")]
-    return played_and_judged(tmp_path_factory.mktemp("runs"), [each for each in MECHANISMS if each in selected])
+    return played_and_judged(tmp_path_factory.mktemp("runs"), [each for each in MECHANISMS if each in selected], spark)
 
 
 @pytest.fixture(scope="module")
-def verdicts_at_night(tmp_path_factory: pytest.TempPathFactory) -> Verdicts:
-    return played_and_judged(tmp_path_factory.mktemp("runs"), (*WHOLE, REPLICATION, EXTERNAL))
+def verdicts_at_night(tmp_path_factory: pytest.TempPathFactory, spark: "SparkSession") -> Verdicts:
+    return played_and_judged(tmp_path_factory.mktemp("runs"), (*WHOLE, REPLICATION, EXTERNAL), spark)
 
 
-def played_and_judged(runs: Path, plays: Sequence[tuple[str, str, int]]) -> Verdicts:
+def played_and_judged(runs: Path, plays: Sequence[tuple[str, str, int]], spark: "SparkSession") -> Verdicts:
     wanted = [(name, planted, seed) for name, mutant, seed in plays for planted in ("", mutant)]
 
     def played(name: str, mutant: str, seed: int) -> Path:
@@ -65,7 +71,7 @@ def played_and_judged(runs: Path, plays: Sequence[tuple[str, str, int]]) -> Verd
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         folders = list(pool.map(lambda each: played(*each), wanted))
-    found = report_runs(folders)
+    found = report_runs(folders, spark=spark)
     return {(name, mutant): verdict for (name, mutant, _), verdict in zip(wanted, found, strict=True)}
 
 
@@ -92,7 +98,6 @@ def _pair(played: tuple[str, str, int], fault: str, *clauses: str) -> ParameterS
     return pytest.param(played, fault, id=Path(played[0]).stem, marks=pytest.mark.clause(*clauses))
 
 
-@pytest.mark.live
 @pytest.mark.spark
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize(
@@ -115,7 +120,6 @@ def test_a_mechanism_holds_and_its_mutant_is_caught(
 
 
 @pytest.mark.nightly
-@pytest.mark.live
 @pytest.mark.spark
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
@@ -136,7 +140,6 @@ def test_whole_scenarios_pass_and_their_mutants_are_caught(
 
 
 @pytest.mark.nightly
-@pytest.mark.live
 @pytest.mark.spark
 @pytest.mark.timeout(1800)
 @pytest.mark.clause("F-19", "F-22")
@@ -145,7 +148,6 @@ def test_what_is_acknowledged_outlives_its_leader_and_its_mutant_loses_it(verdic
 
 
 @pytest.mark.nightly
-@pytest.mark.live
 @pytest.mark.spark
 @pytest.mark.timeout(1800)
 @pytest.mark.clause("F-3", "F-10")
