@@ -37,7 +37,7 @@ def simulate(
     - With ``with_mutants`` each scenario must pass without a mutant, and must fail with each of its mutants in at least
       one seed. The exit code is 0 if that is so, else 1.
     - With ``profile`` all seeds are played in this process, and a table of the time by part is printed.
-    - The scenario of a failing seed is made smaller, unless ``shrinks`` is off.
+    - The scenario of a failing seed is made smaller, unless ``shrinks`` is off or a mutant is played.
     """
     first = 1 if seed is None else seed
     wanted = range(first, first + (seeds or 100))

@@ -18,8 +18,8 @@ Proven: TypeAlias = Callable[[Error], None]
 class Fence:
     """Fence of one partition that this node leads.
 
-    It writes a no-op event to ``__remote_log_metadata``. Once the event is read back without an error, every event of
-    former leaders has been applied, and later ones are rejected. Until then a former leader may still remove listed
+    It writes a no-op event to ``__remote_log_metadata``. Once the event is read back (its segment is unknown), every event
+    of former leaders has been applied, and later ones are rejected. Until then a former leader may still remove listed
     segments, so no local segment is deleted because it is listed.
     """
 
@@ -74,6 +74,7 @@ class Fence:
         )
 
         def read_back(error: Error) -> None:
+            # No segment has this ID. Such an error means that the event was applied, so it was not fenced.
             callbacks, self._in_flight = self._in_flight, []
             if error is ErrorCode.resource_not_found:
                 self._proven_in = written_in

@@ -91,7 +91,7 @@ def test_standby_reports_refuses_and_ends(waiting: StandbySpark, tmp_path: Path)
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_standby_that_fails_ends_with_all_that_it_started(capfd: pytest.CaptureFixture[str]) -> None:
     """It fails when Spark is ready, because of a wrong argument."""
     seen: dict[psutil.Process, str] = {}

@@ -1,1 +1,1 @@
-"""What runs inside a node process of a live run: the interceptor and its faults."""
+"""What runs inside a node process of a live run: the interceptor, the trace, checks, and what fetches cost."""
