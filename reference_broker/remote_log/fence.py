@@ -18,9 +18,9 @@ Proven: TypeAlias = Callable[[Error], None]
 class Fence:
     """Fence of one partition that this node leads.
 
-    It writes a no-op event to ``__remote_log_metadata``. Once the event is read back (its segment is unknown), every event
-    of former leaders has been applied, and later ones are rejected. Until then a former leader may still remove listed
-    segments, so no local segment is deleted because it is listed.
+    It writes a no-op event of an unknown segment to ``__remote_log_metadata``. Once the event is read back, all
+    events of former leaders have been applied, and later ones are rejected. Until then a former leader may still
+    remove listed segments, so no local segment is deleted because it is listed.
     """
 
     def __init__(self, ports: StorePorts, node_id: int, metadata: RemoteLogMetadata, partition: Partition) -> None:
