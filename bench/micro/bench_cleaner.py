@@ -23,6 +23,7 @@ CASES = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.benchmark(group="log cleaner, 4 MB")
 @pytest.mark.parametrize(("value_bytes", "codec"), CASES.values(), ids=CASES)
 def bench_pass(benchmark: BenchmarkFixture, value_bytes: int, codec: Compression) -> None:

@@ -45,6 +45,7 @@ def _opened(folder: Path) -> PartitionLog:
     return run_to_end(open_log(FileDisk(folder, 64), "t-0", CONFIG, NOW, clean=True))
 
 
+@pytest.mark.thorough
 @pytest.mark.benchmark(group=f"start of a log of {TOTAL_MB} MB with {PRODUCERS} producers")
 @pytest.mark.parametrize("snapshots", [True, False], ids=["with its snapshot", "without"])
 def bench_restart(benchmark: BenchmarkFixture, written: Path, snapshots: bool) -> None:

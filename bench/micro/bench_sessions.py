@@ -89,6 +89,7 @@ def _by_topic(numbers: Iterable[int]) -> list[tuple[str, list[int]]]:
     return [(topic, list(each)) for topic, each in groupby(numbers, lambda number: _place(number)[0])]
 
 
+@pytest.mark.thorough
 @pytest.mark.benchmark(group="incremental fetch")
 @pytest.mark.parametrize("changed_percent", [0, 1, 10])
 @pytest.mark.parametrize("cached", [100, 1_000, 10_000])
@@ -105,6 +106,7 @@ def bench_incremental_fetch(benchmark: BenchmarkFixture, revision: str, cached: 
     benchmark.extra_info["changed"] = fetcher.changed
 
 
+@pytest.mark.thorough
 @pytest.mark.benchmark(group="incremental fetch under a small limit")
 @pytest.mark.parametrize("revision", ["final", "first"])
 def bench_fetch_of_a_backlog(benchmark: BenchmarkFixture, revision: str) -> None:

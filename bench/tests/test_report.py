@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from bench.report import growth, ratios, write
 from bench.results import Curve, Figure, Results, Row, Series
 
@@ -42,6 +44,7 @@ def test_what_could_not_be_measured_is_said_first(tmp_path: Path) -> None:
     assert text.index("rest could not be measured") < text.index("<table>")
 
 
+@pytest.mark.thorough
 def test_the_same_results_give_the_same_pictures() -> None:
     assert ratios(_results().rows) == ratios(_results().rows)
     assert growth(_results().curves[0]) == growth(_results().curves[0])

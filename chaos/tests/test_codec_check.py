@@ -124,6 +124,7 @@ def test_a_response_made_for_another_version_is_found() -> None:
         same_after_codec_reply(reply_of(ApiKey.METADATA, 1000, body))
 
 
+@pytest.mark.thorough
 def test_every_message_of_every_kind_stays_what_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     """And the guarantees hold, too, where all that arrives was bytes."""
     seen: set[tuple[int, int]] = set()

@@ -29,6 +29,7 @@ def test_a_fault_that_is_alone_waits_until_the_node_that_another_took_away_is_ba
     assert (other.at_us >= first.until_us + STARTING_US) is alone
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("path", "outcome"), [("hot-*/*.log", Outcome.PASSED), ("cold-*/*.log", Outcome.INVALID)])
 def test_a_disk_on_which_no_bit_was_turned_over_is_no_evidence(path: str, outcome: Outcome) -> None:
     found = loader.find("damaged-eligible")

@@ -12,6 +12,7 @@ from reference_broker.metadata.image import EMPTY_IMAGE, MetadataImage
 from scenarios import loader
 
 
+@pytest.mark.thorough
 def test_a_value_is_frozen_again_and_equal_to_one_made_inside() -> None:
     with plain_values():
         inside: Any = Violation("lost-write", 0, "")

@@ -159,6 +159,7 @@ def _compared(old: Sequence[float], new: Sequence[float], operations: Sequence[i
     return compared_units([RUN] * len(old), [RUN] * len(new), "runs", latencies, rates)
 
 
+@pytest.mark.thorough
 def test_alike_runs_show_nothing_but_at_the_stated_rate_and_a_tenth_is_seen_in_enough_runs() -> None:
     random = np.random.default_rng(3)
     false, seen, draws = 0, 0, 60

@@ -22,6 +22,7 @@ def _words(old: Floats, new: Floats, seed: int = 1) -> list[str]:
     return [one.word(True) for one in ratios(old.tolist(), new.tolist(), [0.0] * FIGURES, seed)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("units", "spread"), [(3, 1.0), (5, 1.0), (10, 3.0)])
 def test_sides_of_one_distribution_show_no_difference_but_at_the_stated_rate(units: int, spread: float) -> None:
     random = np.random.default_rng(units)
@@ -67,6 +68,7 @@ def _series(random: np.random.Generator, *levels: tuple[float, int], noise: floa
     return [float(level + random.normal() * noise) for level, count in levels for _ in range(count)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("levels", "places"),
     [

@@ -31,6 +31,7 @@ def planted(folder: Path, **modules: str) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("inside_functions", [False, True])
 def test_our_modules_import_each_other_in_no_circle(inside_functions: bool) -> None:
     imports = imports_at_run_time(ROOT, PACKAGES, inside_functions=inside_functions)
@@ -38,6 +39,7 @@ def test_our_modules_import_each_other_in_no_circle(inside_functions: bool) -> N
     assert " imports ".join(first_circle(imports)) == ""
 
 
+@pytest.mark.thorough
 def test_type_hints_close_only_the_circles_that_the_readmes_explain() -> None:
     imports = imports_at_run_time(ROOT, PACKAGES, inside_functions=True, for_type_hints=True)
     assert sorted(map(sorted, circles(imports))) == sorted(map(sorted, HINTED))

@@ -160,6 +160,7 @@ def test_a_refused_connection_names_its_lane() -> None:
     assert events[-1] == ConnectFailed("refused", 3)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("end", "event"), [("stop", Stopping), ("leave", Leaving)])
 def test_an_end_from_outside_reaches_a_sleeper_within_a_nap(end: str, event: type[Leaving | Stopping]) -> None:
     def react(seen: FleetEvent) -> list[FleetAction]:

@@ -81,6 +81,7 @@ def events(world: GroupWorld, what: str) -> list[MembershipRow]:
     return [each for each in world.rows("memberships") if each.event == what]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("protocol", ["eager", "cooperative"])
 @pytest.mark.parametrize("metadata_epoch", [True, False])
 @pytest.mark.parametrize("leader_epochs", [True, False])
@@ -182,6 +183,7 @@ def test_a_member_whose_node_is_down_ends_without_closing_its_session_there(
     assert len(broker.sessions) < open_before
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("protocol", ["eager", "cooperative"])
 def test_nothing_is_read_any_more_while_what_is_revoked_is_committed(
     world: GroupWorld, broker: GroupsBroker, settings: ClientSettings, load: KeyedProducer, protocol: str

@@ -60,6 +60,7 @@ def test_an_answer_that_never_comes_holds_the_others_up_for_its_timeout_only(
     assert max(first) - began < REQUEST_LIMIT_US + 3_000_000
 
 
+@pytest.mark.thorough
 def test_leaders_that_move_are_followed_with_few_questions(
     world: World, spread: FakeBroker, settings: ClientSettings
 ) -> None:

@@ -68,6 +68,7 @@ def values_in(broker: FakeBroker) -> list[tuple[str, int]]:
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.clause("P-6")
 @pytest.mark.parametrize("fate", ["lose_request", "lose_response", "cut"])
 def test_a_batch_sent_again_after_any_lost_frame_is_written_once(

@@ -105,6 +105,7 @@ def test_each_transaction_is_recorded_with_its_fate(level: int, seed: int) -> No
         assert shown in expected, (types[row.index], ends[row.index])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("abort_percent", [0, 100])
 def test_an_end_is_asked_for_when_the_records_are_there(abort_percent: int) -> None:
     """The first answer to records comes late, and the first answer to EndTxn is lost."""

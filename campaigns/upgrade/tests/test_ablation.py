@@ -43,6 +43,7 @@ def test_with_an_expiration_as_long_as_the_log_p9_reads_all_of_it(tmp_path: Path
     assert case.figures["P-9"].read_bytes == case.figures["everything"].read_bytes
 
 
+@pytest.mark.thorough
 def test_it_is_told_and_drawn(case: Case) -> None:
     found = {"length": [case], "expiration": [case], "rate": [case]}
     rows = ablation_rows(found)

@@ -41,6 +41,7 @@ def test_a_start_that_cannot_be_is_one_sentence(
     assert shown.err.count("\n") == 1
 
 
+@pytest.mark.thorough
 def test_a_web_server_is_recognized_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     """As in ``crucible run`` and ``crucible fleet``, which look at their target in the same way."""
 
@@ -108,6 +109,7 @@ def test_a_target_that_does_not_speak_kafka_is_known_at_once(
     assert shown.count("\n") == 1
 
 
+@pytest.mark.thorough
 def test_a_target_that_says_nothing_costs_the_patience_and_a_look_at_what_it_is(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

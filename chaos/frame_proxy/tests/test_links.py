@@ -78,6 +78,7 @@ def test_a_link_may_lead_to_the_node_that_has_a_role_now() -> None:
     assert senders({**LOST, "link": "all>partition_leader", "total": 1}, "follower partition_leader") != []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("rule", "words", "killed"),
     [

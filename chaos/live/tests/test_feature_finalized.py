@@ -5,6 +5,7 @@ import threading
 import time
 from typing import Any
 
+import pytest
 from kio.schema.update_features.v2.response import UpdateFeaturesResponse
 
 from bench.fleet.behaviours.bodies import milliseconds
@@ -83,6 +84,7 @@ def test_the_next_node_is_tried_where_one_refuses() -> None:
     assert first.updates == second.updates == [("crucible.metadata.epoch", 1)]
 
 
+@pytest.mark.thorough
 def test_where_nobody_grants_it_until_the_load_is_over_it_did_not_happen() -> None:
     node = FakeNode(*[ErrorCode.feature_update_failed] * 100)
     place: Any = FakePlace(node)

@@ -61,6 +61,7 @@ def test_our_batches_are_read_by_them(client: str, codec: Compression, batch: li
     assert [fields(record) for record in theirs] == ours(data)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("client", "codec"), PAIRS)
 @settings(max_examples=20)
 @given(batch=records)

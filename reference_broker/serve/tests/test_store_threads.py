@@ -78,6 +78,7 @@ def test_a_call_without_a_sign_of_life_fails_once_and_its_late_answer_is_left_ou
     asyncio.run(play())
 
 
+@pytest.mark.thorough
 def test_a_file_that_is_sent_slowly_has_all_the_time_that_it_needs() -> None:
     async def play() -> None:
         world = StoreWorld(LIMIT_S)

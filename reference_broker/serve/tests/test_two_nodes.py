@@ -215,6 +215,7 @@ def test_who_watches_sees_what_no_event_led_to(tmp_path: Path) -> None:
     assert watching.seen == ["awake", "farewell"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("delay_s", [0.0, 2.0])
 def test_a_slow_disk_delays_syncs_alone(tmp_path: Path, delay_s: float) -> None:
     node, other = Node(), Node()

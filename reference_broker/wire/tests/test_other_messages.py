@@ -244,6 +244,7 @@ def test_no_time_is_read_as_kafka_sends_it() -> None:
         decode_response(ApiKey.DESCRIBE_TRANSACTIONS, 0, frame.replace(b"\xff" * 8, b"\xff" * 7 + b"\xfe"))
 
 
+@pytest.mark.thorough
 def test_flexible_versions_are_kios() -> None:
     for key, (least, greatest, _) in VERSIONS.items():
         for version in range(least, greatest + 1):

@@ -115,6 +115,7 @@ def test_all_objects_of_a_deleted_topic_go_and_the_states_tell_so() -> None:
         assert world.deletions(topic_id, index) == list(DeleteState), "it is removed once"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("after_ms", [0, 100, 400, 500, 550, 600, 650, 700, 800, 900, 1000, 1200])
 def test_the_node_that_removes_may_die_at_any_time(after_ms: int) -> None:
     world = Deleting()

@@ -142,6 +142,7 @@ def deaths() -> int:
 ACTS = deaths()
 
 
+@pytest.mark.thorough
 @pytest.mark.clause("P-11", "RemoteLogManagerTest.testFailedDeleteExpiredSegments")
 @pytest.mark.parametrize("happens", [True, False])
 @pytest.mark.parametrize("at", range(ACTS))
@@ -163,6 +164,7 @@ def test_each_act_may_fail_and_is_tried_again(at: int, happens: bool) -> None:
     check_expired(tier, partition, 18)
 
 
+@pytest.mark.thorough
 @pytest.mark.clause("P-11", "RemoteLogManagerTest.testDeleteRetentionMsBeingCancelledBeforeSecondDelete")
 @pytest.mark.parametrize("happens", [True, False])
 @pytest.mark.parametrize("at", range(ACTS))

@@ -6,6 +6,7 @@ one begun later has it; what is gone does not come back; an event that comes twi
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -205,5 +206,5 @@ def seen(segments: PartitionSegments) -> object:
     return [*segments.listed()], segments.unfinished()
 
 
-TestEvents = Events.TestCase
+TestEvents = pytest.mark.thorough(Events.TestCase)
 TestEvents.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
