@@ -207,10 +207,15 @@ class Conversation:
         return True
 
     def _arrived(self, data: Bytes) -> None:
+        assert self._node is not None
         frame = memoryview(data)[LENGTH_BYTES:]
         api_key, version = int.from_bytes(frame[:2], "big", signed=True), int.from_bytes(frame[2:4], "big", signed=True)
         raw = RawFrame(data, api_key, version, is_request=True)
-        label = self._front.label(frame, raw)
+        try:
+            label = self._front.label(frame, raw)
+        except ProtocolError:
+            self._node.write(data)  # It was taken from the cutter, so what passes from here on does not contain it.
+            raise
         header, tag = label.header, label.tag
         is_unknown = api_key == API_VERSIONS and not is_known(api_key, version)
         if is_unknown and self._is_quiet and self._front.source is None:

@@ -205,7 +205,8 @@ def _set_autogroup(process: int, level: int) -> None:
     group = Path(f"/proc/{process}/autogroup")
     for _ in range(AUTOGROUP_TRIES):
         try:
-            if group.read_text().split()[-1] == str(level):
+            shown = group.read_text().split()
+            if not shown or shown[-1] == str(level):  # It is empty for a process that never began a session.
                 return
             group.write_text(str(level))
         except BlockingIOError:

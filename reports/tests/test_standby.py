@@ -187,6 +187,16 @@ def test_standby_that_may_not_go_back_is_a_little_nicer_only() -> None:
     assert [line.rpartition(" ")[0] for line in levels_of("nobody")] == [f"[{level}] 4", f"[{level}] 4"]
 
 
+def test_a_process_outside_any_autogroup_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linux shows an empty file for the processes of a session that began before there were autogroups, such as those
+    of a container's init."""
+    group = tmp_path / "autogroup"
+    group.write_text("")
+    monkeypatch.setattr("reports.standby.process.Path", lambda _: group)
+    step_forward(os.getpid(), like=os.getpid())
+    assert group.read_text() == ""
+
+
 ON_REQUEST = """
 import os, sys
 from contextlib import contextmanager

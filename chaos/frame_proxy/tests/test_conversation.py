@@ -85,6 +85,15 @@ def test_nothing_of_what_arrived_is_lost_where_frames_end(garbage: bytes, places
     assert len(talk.node.got) >= 15
 
 
+@pytest.mark.parametrize("body", [b"", b"\x00", bytes(7)])
+def test_a_frame_without_a_header_passes_with_what_follows(body: bytes) -> None:
+    data = len(body).to_bytes(4, "big") + body + b"more"
+    talk = Talk().connect()
+    talk.conversation.from_client(data)
+    assert talk.node.got == data
+    assert talk.logged == ["opaque"]
+
+
 def test_a_response_to_another_request_makes_the_rest_opaque_with_one_line() -> None:
     talk = Talk().connect()
     talk.conversation.from_client(request(UNKNOWN_API, 0, 7))
