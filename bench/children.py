@@ -20,7 +20,7 @@ _PRCTL: Final = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 
 
 def ends_with_me() -> Callable[[], None]:
-    """Returns what the new process must run before it becomes another program.
+    """Return what the new process must run before it becomes another program.
 
     The kernel watches the *thread* that starts the process. So the thread must live as long as the process may.
     """
@@ -37,7 +37,7 @@ def ends_with_me() -> Callable[[], None]:
 
 
 def end_children() -> None:
-    """Kills all processes that this one has started and that still run, and waits for them. A stop (Ctrl-C, SIGTERM)
+    """Kill all processes that this one has started and that still run, and wait for them. A stop (Ctrl-C, SIGTERM)
     may come while one is being started; then nobody else knows it."""
     import psutil
 
@@ -49,7 +49,7 @@ def end_children() -> None:
 
 
 def stop_behind(failure: BaseException) -> KeyboardInterrupt | None:
-    """Returns the stop on whose way out this failure came up, if there is one. It is no failure of its own then."""
+    """Return the stop on whose way out this failure came up, if there is one. It is no failure of its own then."""
     at: BaseException | None = failure
     while at is not None and not isinstance(at, KeyboardInterrupt):
         at = at.__context__

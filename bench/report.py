@@ -35,7 +35,7 @@ STYLE: Any = {
 
 
 def ratios(rows: Sequence[Row]) -> str | None:
-    """Returns an SVG with a line for each row that has a ratio: median, spread and goal. None if no row has a ratio."""
+    """Return an SVG with a line for each row that has a ratio: median, spread and goal. None if no row has a ratio."""
     shown = [(row, row.ratio) for row in rows if row.ratio is not None]
     if not shown:
         return None
@@ -58,7 +58,7 @@ def ratios(rows: Sequence[Row]) -> str | None:
 
 
 def growth(curve: Curve) -> str:
-    """Returns an SVG with both brokers' costs over what they grow with. Both axes are logarithmic."""
+    """Return an SVG with both brokers' costs over what they grow with. Both axes are logarithmic."""
     with rc_context(STYLE):
         picture = Picture(figsize=(WIDTH_IN / 2, 2.9), layout="constrained")
         axes = picture.subplots()
@@ -89,7 +89,7 @@ def growth(curve: Curve) -> str:
 
 
 def _spread(figures: Sequence[Figure]) -> list[list[float]]:
-    """Returns how far the values reach below and above the median."""
+    """Return how far the values reach below and above the median."""
     return [
         [figure.median - min(figure.values) for figure in figures],
         [max(figure.values) - figure.median for figure in figures],
@@ -139,7 +139,7 @@ code {{ font-size: 13px; }}
 
 
 def write(results: Results, stored: Path) -> Path:
-    """Writes ``stored`` with ``.html`` for its ending, and returns that path."""
+    """Write ``stored`` with ``.html`` for its ending, and returns that path."""
     path = stored.with_suffix(".html")
     picture = ratios(results.rows)
     curves = "".join(growth(curve) for curve in results.curves)

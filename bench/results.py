@@ -94,7 +94,7 @@ class Results:
         at_least: float | None = None,
         nodes: int = 1,
     ) -> None:
-        """Adds a row, with its ratio if there is a peer. ``at_least`` is the ratio to reach, or None without a goal.
+        """Add a row, with its ratio if there is a peer. ``at_least`` is the ratio to reach, or None without a goal.
         ``nodes`` is the size of each cluster."""
         reference, peer = figures
         if peer is None:
@@ -106,7 +106,7 @@ class Results:
         self.rows.append(Row(work, reference, peer, ratio, goal, reached, at_least, less_is_better, nodes))
 
     def store(self, folder: Path = STORE) -> Path:
-        """Writes the next numbered JSON file below ``folder`` and returns its path."""
+        """Write the next numbered JSON file below ``folder`` and return its path."""
         folder.mkdir(parents=True, exist_ok=True)
         number = 1 + max((int(p.stem.split("_")[0]) for p in folder.glob("[0-9]*_*.json")), default=0)
         now = datetime.now(UTC)
@@ -127,12 +127,12 @@ class Results:
 
 
 def better_lower(reference: Figure, peer: Figure) -> Figure:
-    """Returns how many times better the reference is, pair by pair, for figures where less is better."""
+    """Return how many times better the reference is, pair by pair, for figures where less is better."""
     return Figure(tuple(b / a for a, b in zip(reference.values, peer.values, strict=True)), "x")
 
 
 def better_higher(reference: Figure, peer: Figure) -> Figure:
-    """Does the same for figures where more is better."""
+    """Do the same for figures where more is better."""
     return Figure(tuple(a / b for a, b in zip(reference.values, peer.values, strict=True)), "x")
 
 
@@ -146,7 +146,7 @@ def machine() -> dict[str, str | int]:
 
 
 def commit() -> str:
-    """Returns the clone's commit, with ``-dirty`` if its files differ from it. Outside a clone it is ``unknown``."""
+    """Return the clone's commit, with ``-dirty`` if its files differ from it. Outside a clone it is ``unknown``."""
     described = subprocess.run(
         ["git", "describe", "--always", "--dirty", "--abbrev=12"],
         cwd=ROOT,
@@ -158,7 +158,7 @@ def commit() -> str:
 
 
 def table(rows: Sequence[Row]) -> list[tuple[str, str, str, str, str]]:
-    """Returns the cells of each row: work, reference, peer, ratio, and the goal with its verdict."""
+    """Return the cells of each row: work, reference, peer, ratio, and the goal with its verdict."""
     marks = {None: "", True: "reached", False: "missed"}
     return [
         (
@@ -186,7 +186,7 @@ Each = TypeVar("Each")
 
 
 def alternate(brokers: Sequence[Each], pairs: int) -> Iterator[tuple[int, Each]]:
-    """Yields the number of the pair and the broker, in the order AB BA AB ..."""
+    """Yield the number of the pair and the broker, in the order AB BA AB ..."""
     for pair in range(pairs):
         for broker in brokers if pair % 2 == 0 else reversed(brokers):
             yield pair, broker
@@ -203,7 +203,7 @@ class Samples:
         self._values[name].append(value)
 
     def figures(self) -> tuple[Figure, Figure | None]:
-        """Returns the figure of the reference, which is named first, and that of the peer, if there is one."""
+        """Return the figure of the reference, which is named first, and that of the peer, if there is one."""
         reference, *peer = [Figure(tuple(values), self._unit) for values in self._values.values()]
         return reference, peer[0] if peer else None
 

@@ -6,7 +6,7 @@ from random import Random
 
 
 def number_for(seed: int, purpose: str) -> int:
-    """Returns a 64-bit number that depends only on the seed and the purpose (never on PYTHONHASHSEED)."""
+    """Return a 64-bit number that depends only on the seed and the purpose (never on PYTHONHASHSEED)."""
     digest = hashlib.blake2b(f"{seed}/{purpose}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big")
 

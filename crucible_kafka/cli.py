@@ -75,7 +75,7 @@ def _stop_later(lost: "sys.UnraisableHookArgs") -> None:
 
 
 def _stop_behind(error: BaseException) -> KeyboardInterrupt | None:
-    """Returns the stop on whose way out this error came up. What could not be tidied up then is no crash."""
+    """Return the stop on whose way out this error came up. What could not be tidied up then is no crash."""
     at: BaseException | None = error
     while at is not None and not isinstance(at, KeyboardInterrupt):
         at = at.__context__
@@ -143,7 +143,7 @@ def _is_clone() -> bool:
 
 
 def _version() -> str:
-    """Returns the version that the clone says, or that was installed."""
+    """Return the version that the clone says, or that was installed."""
     if _is_clone():
         import tomllib
 
@@ -154,7 +154,7 @@ def _version() -> str:
 
 
 def _commit() -> str:
-    """Returns the commit in brackets. It is empty outside a clone, and where there is no git."""
+    """Return the commit in brackets. It is empty outside a clone, and where there is no git."""
     if not (ROOT / ".git").exists():
         return ""
     describe = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
@@ -203,7 +203,7 @@ _CONFIG = click.option("--config", multiple=True, callback=_pairs, metavar="KEY=
 def broker(
     listen: str | None, data: Path, node_id: int, advertise: str | None, metrics: str | None, config: dict[str, str]
 ) -> None:
-    """Runs one combined node. It prints one JSON line when it serves, and shuts down cleanly at SIGTERM."""
+    """Run one combined node. It prints one JSON line when it serves, and shuts down cleanly at SIGTERM."""
     if listen is None and "listeners" not in config:
         raise click.UsageError("Missing option '--listen': give it, or --config listeners=NAME://HOST:PORT,...")
     from reference_broker.serve.main import run_broker
@@ -234,7 +234,7 @@ def cluster(
     restart: bool,
     config: dict[str, str],
 ) -> None:
-    """Runs a local cluster of processes. It prints one JSON line when it is ready, and ends at Ctrl-C or SIGTERM.
+    """Run a local cluster of processes. It prints one JSON line when it is ready, and ends at Ctrl-C or SIGTERM.
 
     `kill` kills a node of a cluster that runs in the same folder.
     """
@@ -248,7 +248,7 @@ def cluster(
 
 @cluster.group("kill")
 def cluster_kill() -> None:
-    """Kills (SIGKILL) the node that has a role now. Prints its ID and process ID as a JSON line."""
+    """Kill (SIGKILL) the node that has a role now. Print its ID and process ID as a JSON line."""
 
 
 @cluster_kill.command("leader")

@@ -45,12 +45,12 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    """Looks at everything. It takes about a second, most of which is Java's."""
+    """Look at everything. It takes about a second, most of which is Java's."""
     return [look() for look in LOOKS]
 
 
 def exit_code(findings: Sequence[Finding]) -> int:
-    """Returns 2 if something needed is missing, else 0."""
+    """Return 2 if something needed is missing, else 0."""
     return 2 if any(each.cure and each.is_needed for each in findings) else 0
 
 
@@ -166,7 +166,7 @@ def _program(thing: str, name: str, serves: str, cure: str) -> Finding:
 
 
 def _output(command: Sequence[str]) -> str:
-    """Returns what the command prints on both outputs, or nothing if it cannot be run."""
+    """Return what the command prints on both outputs, or nothing if it cannot be run."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_LIMIT_S, check=False)
     except (OSError, subprocess.SubprocessError):

@@ -143,7 +143,7 @@ def _shown_revision(scenario: "Scenario") -> str:
 
 
 def run_folder(out: Path | None, name: str, several: bool) -> Path:
-    """Returns the folder of a new run. Without ``out`` it is made here. It is named after the next second that is free,
+    """Return the folder of a new run. Without ``out`` it is made here. It is named after the next second that is free,
     because several runs may start in the same second."""
     if out is not None:
         return out / name if several else out

@@ -21,7 +21,7 @@ PLAIN_EVERY_S = 10.0
 
 @contextmanager
 def shown_live() -> "Iterator[Show]":
-    """Yields what a run calls once a second."""
+    """Yield what a run calls once a second."""
     if not sys.stderr.isatty():
         yield _plainly(progress)
         return
@@ -33,7 +33,7 @@ def shown_live() -> "Iterator[Show]":
 
 
 def _plainly(say: Callable[[str], None]) -> "Show":
-    """Returns a function that says a line each ten seconds of the load, and each broken guarantee at once."""
+    """Return a function that says a line each ten seconds of the load, and each broken guarantee at once."""
     printed_s, named = float("-inf"), set[str]()
 
     def show(view: "RunView") -> None:
@@ -50,7 +50,7 @@ def _plainly(say: Callable[[str], None]) -> "Show":
 
 
 def words(view: "RunView") -> list[tuple[str, str]]:
-    """Returns what is shown, as names and values. A figure that is not there yet is left out."""
+    """Return what is shown, as names and values. A figure that is not there yet is left out."""
     loads = 0 <= view.load_s <= view.whole_load_s
     rows = [("phase", f"{view.phase}, {view.load_s:.0f} of {view.whole_load_s:g} s" if loads else view.phase)]
     report = view.report

@@ -12,7 +12,7 @@ SHELLS = ("bash", "zsh", "fish")
 
 
 def script(main: click.Command, shell: str) -> str:
-    """Returns the script that a person's shell must read. It serves ``./crucible`` and an installed ``crucible``."""
+    """Return the script that a person's shell must read. It serves ``./crucible`` and an installed ``crucible``."""
     kind = get_completion_class(shell)
     assert kind is not None, f"click knows {shell}"
     source = kind(main, {}, NAME, VARIABLE).source_template % kind(main, {}, NAME, VARIABLE).source_vars()

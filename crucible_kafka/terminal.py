@@ -19,7 +19,7 @@ LEAST_FREE_BYTES = 1_000_000_000
 
 @contextmanager
 def one_sentence(*errors: type[BaseException]) -> Iterator[None]:
-    """Turns errors that a person can put right into one sentence and exit code 2."""
+    """Turn errors that a person can put right into one sentence and exit code 2."""
     try:
         yield
     except errors as error:
@@ -32,7 +32,7 @@ def progress(line: str) -> None:
 
 
 def shown(path: Path) -> Path:
-    """Returns the path relative to the current folder, if it is below that."""
+    """Return the path relative to the current folder, if it is below that."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
@@ -70,6 +70,6 @@ def refuse(why: str) -> NoReturn:
 
 
 def show_page(page: Path) -> None:
-    """Opens a page in the browser. Where there is none, it prints the path."""
+    """Open a page in the browser. Where there is none, it prints the path."""
     if click.launch(str(page)):
         progress(f"no browser could be started; open {shown(page)} yourself")

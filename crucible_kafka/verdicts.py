@@ -65,7 +65,7 @@ def hint_at_old_runs() -> None:
 
 
 def open_worst(verdicts: "Sequence[Verdict]") -> None:
-    """Opens the page of the run that ended worst, or of the first if all ended well."""
+    """Open the page of the run that ended worst, or of the first if all ended well."""
     worst_one = max(verdicts, key=lambda each: each.exit_code)
     if worst_one.report is not None:
         show_page(worst_one.report)

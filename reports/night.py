@@ -185,7 +185,7 @@ def night_folders(nights: Path) -> list[Path]:
 
 
 def read_night(folder: Path) -> Night:
-    """Raises NightError."""
+    """Raise NightError."""
     path = folder / NIGHT_NAME
     try:
         return msgspec.json.decode(path.read_bytes(), type=Night)

@@ -111,7 +111,7 @@ def find_runs(paths: Sequence[Path]) -> list[Path]:
 
 
 def check_comparable(old: Sequence[Path], new: Sequence[Path]) -> None:
-    """Raises ManifestError if the two sets have no scenario in common."""
+    """Raise ManifestError if the two sets have no scenario in common."""
     first, second = ({read_manifest(each).scenario for each in runs} for runs in (old, new))
     if not first & second:
         scenarios = [", ".join(sorted(each)) for each in (first, second)]
@@ -171,7 +171,7 @@ def _curves(points: Rows, runs: int) -> list[dict[str, list[tuple[int, int]]]]:
 def compared_units(
     old: Sequence[RunCompared], new: Sequence[RunCompared], drawn: Units, latencies: Rows, rates: Rows
 ) -> SetsCompared:
-    """Runs 0, 1, ... of the rows are those of ``old``; then follow those of ``new``."""
+    """Run 0, 1, ... of the rows are those of ``old``; then follow those of ``new``."""
     values = dict(_values(latencies, rates, drawn))
     units = sorted({(row["run"], row["block"]) for row in rates if row["phase"] == "quiet"})
     sides = [[unit for unit in units if (unit[0] < len(old)) == is_old] for is_old in (True, False)]

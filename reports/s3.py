@@ -206,7 +206,7 @@ def _server() -> str:
 
 
 def _store() -> Any:
-    """Raises SetupError if the server's address is none."""
+    """Raise SetupError if the server's address is none."""
     from pyarrow.fs import S3FileSystem
 
     url = os.environ.get(ENDPOINT, "")

@@ -72,7 +72,7 @@ class Clause:
 
 
 def all_clauses(root: Path = ROOT) -> tuple[Clause, ...]:
-    """Returns every clause of ``reference_broker/clauses.toml`` in its order."""
+    """Return every clause of ``reference_broker/clauses.toml`` in its order."""
     code, tests, used = _naming_code(root), marked_tests(root), _named_by_scenarios(root, "clauses")
     caught, today = last(), date.today()
     mutants, reasons = _mutants(root), {each: str(why) for each, why in _tables(root).get(_OPEN, {}).items()}
@@ -92,7 +92,7 @@ def all_clauses(root: Path = ROOT) -> tuple[Clause, ...]:
 
 
 def marked_tests(root: Path = ROOT) -> dict[str, list[str]]:
-    """Maps each ID that ``pytest.mark.clause`` names to the tests (path::name) with that mark."""
+    """Map each ID that ``pytest.mark.clause`` names to the tests (path::name) with that mark."""
     tests: dict[str, list[str]] = {}
     for path in _sources(root):
         if _is_test(path):
@@ -122,7 +122,7 @@ def _is_test(path: Path) -> bool:
 
 
 def texts(root: Path = ROOT) -> dict[str, str]:
-    """Maps each clause ID to the clause's one line."""
+    """Map each clause ID to the clause's one line."""
     return {
         f"{letter}-{number}": text
         for letter, room in _tables(root).items()
@@ -142,21 +142,21 @@ def _sources(root: Path) -> Iterator[Path]:
 
 
 def _marked(tree: ast.Module) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yields each marked test (class or function) with the IDs that its marks name."""
+    """Yield each marked test (class or function) with the IDs that its marks name."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name, tuple(each for decorator in node.decorator_list for each in _ids(decorator))
 
 
 def _ids(node: ast.AST) -> tuple[str, ...]:
-    """Returns the arguments if the node is ``pytest.mark.clause(...)``, else nothing."""
+    """Return the arguments if the node is ``pytest.mark.clause(...)``, else nothing."""
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "clause"):
         return ()
     return tuple(str(argument.value) for argument in node.args if isinstance(argument, ast.Constant))
 
 
 def _named_by_scenarios(root: Path, key: str) -> dict[str, list[str]]:
-    """Maps each word of the scenarios' list ``key`` to the scenarios with that word."""
+    """Map each word of the scenarios' list ``key`` to the scenarios with that word."""
     used: dict[str, list[str]] = {}
     for path in sorted((root / "scenarios").glob("*.toml")):
         with path.open("rb") as file:
@@ -166,7 +166,7 @@ def _named_by_scenarios(root: Path, key: str) -> dict[str, list[str]]:
 
 
 def _mutants(root: Path) -> dict[str, list[str]]:
-    """Maps each clause to the mutants whose docstrings name it, as far as a scenario must catch them."""
+    """Map each clause to the mutants whose docstrings name it, as far as a scenario must catch them."""
     caught, mutants = _named_by_scenarios(root, "mutants"), dict[str, list[str]]()
     for path in sorted((root / "chaos" / "mutants").glob("*.py")):
         for node in ast.parse(path.read_text()).body:

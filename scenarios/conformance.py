@@ -39,7 +39,7 @@ class Behaviour:
 
 
 def all_behaviours(root: Path = ROOT) -> tuple[Behaviour, ...]:
-    """Returns every behaviour, in the order of the files' names and of the lines in each file."""
+    """Return every behaviour, in the order of the files' names and of the lines in each file."""
     tests = marked_tests(root)
     found = []
     for suite, section in _sections(root).items():
@@ -55,7 +55,7 @@ def all_behaviours(root: Path = ROOT) -> tuple[Behaviour, ...]:
 
 
 def _unlike(said: object) -> Iterator[tuple[str, str]]:
-    """Yields each method with the reason why it does not apply. The name is empty if the reason is for the class."""
+    """Yield each method with the reason why it does not apply. The name is empty if the reason is for the class."""
     if isinstance(said, str):
         yield "", said
         return

@@ -24,7 +24,7 @@ TOMBSTONE_HORIZON = "crucible.tombstone.horizon.enable"
 
 
 def needed_by(fault: Fault) -> tuple[str, ...]:
-    """Returns what the world must offer for this fault, of NEEDS."""
+    """Return what the world must offer for this fault, of NEEDS."""
     if fault.kind in NEEDED_BY_KIND:
         return (NEEDED_BY_KIND[fault.kind],)
     if not fault.timed:
@@ -35,12 +35,12 @@ def needed_by(fault: Fault) -> tuple[str, ...]:
 
 
 def check(scenario: Scenario, file: str) -> None:
-    """Raises ScenarioError if the parts do not fit together."""
+    """Raise ScenarioError if the parts do not fit together."""
     _refuse_first(_wrong(scenario), file)
 
 
 def check_load(load: Load, file: str) -> None:
-    """Checks what must hold in any load, whoever plays it. Raises ScenarioError."""
+    """Check what must hold in any load, whoever plays it. Raise ScenarioError."""
     _refuse_first(_wrong_in_load(load), file)
 
 
@@ -77,7 +77,7 @@ def _wrong(scenario: Scenario) -> Iterator[str]:
 
 
 def _begins_too_late(fault: Fault, load: Load) -> Iterator[str]:
-    """Yields what keeps a timed fault, or its last repetition, from beginning while there is a load."""
+    """Yield what keeps a timed fault, or its last repetition, from beginning while there is a load."""
     if not fault.timed or fault.optional:
         return
     live_s = fault.at_s + (fault.repeat - 1) * fault.repeat_every_s
@@ -169,7 +169,7 @@ def _wrong_in_group(group: Groups) -> Iterator[str]:
 
 
 def _wrong_with_load(scenario: Scenario) -> Iterator[str]:
-    """Yields what the cluster and the simulator lack in the load."""
+    """Yield what the cluster and the simulator lack in the load."""
     load, total = scenario.load, scenario.cluster.total
     if not load.topics:
         yield "load.topics: give at least one; the idle partitions have a topic of their own"

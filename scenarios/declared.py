@@ -112,7 +112,7 @@ _PLAIN: dict[object, Kind] = {
 
 
 def _kind(hint: Any) -> Kind:
-    """Returns what a field with this type may hold."""
+    """Return what a field with this type may hold."""
     if get_origin(hint) is Annotated:
         return cast(Kind, hint.__metadata__[0])
     if get_origin(hint) in (Union, UnionType):
@@ -124,9 +124,9 @@ def _kind(hint: Any) -> Kind:
 
 
 def read(declared: type[T], reader: Reader, **given: Any) -> T:
-    """Makes a value of a table. Fields that are ``given`` are not read.
+    """Make a value of a table. Fields that are ``given`` are not read.
 
-    Raises ScenarioError for an unknown key, and for what a field may not hold.
+    Raise ScenarioError for an unknown key, and for what a field may not hold.
     """
     hints = get_type_hints(declared, include_extras=True)
     wanted = [each for each in fields(declared) if each.name not in given]  # type: ignore[arg-type]
@@ -142,7 +142,7 @@ def read(declared: type[T], reader: Reader, **given: Any) -> T:
 
 
 def as_table(value: Any) -> dict[str, object]:
-    """Returns the table of which ``read`` makes this value again. Fields at their default are left out."""
+    """Return the table of which ``read`` makes this value again. Fields at their default are left out."""
     hints = get_type_hints(type(value), include_extras=True)
     return {
         field.name: _kind(hints[field.name]).write(getattr(value, field.name))
@@ -152,7 +152,7 @@ def as_table(value: Any) -> dict[str, object]:
 
 
 def simulated(value: T) -> T:
-    """Returns the value for the simulator. In all tables each ``sim_`` field replaces the field that it belongs to."""
+    """Return the value for the simulator. In all tables each ``sim_`` field replaces the field that it belongs to."""
     changes: dict[str, Any] = {}
     for field in fields(value):  # type: ignore[arg-type]
         now = getattr(value, field.name)

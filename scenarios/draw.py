@@ -10,7 +10,7 @@ from scenarios.model import Fault, Range, Scenario
 
 
 def drawn(scenario: Scenario, seed: int) -> Scenario:
-    """Returns the scenario with one fault of each ``either`` group and a fixed ``nth`` for each swept fault.
+    """Return the scenario with one fault of each ``either`` group and a fixed ``nth`` for each swept fault.
 
     Drawing again changes nothing.
     """
@@ -37,7 +37,7 @@ class _Wheel:
 
 
 def _placed(fault: Fault, wheel: _Wheel) -> Fault:
-    """Returns the fault as one of this seed: with a fixed ``nth``, and no alternative to another fault."""
+    """Return the fault as one of this seed: with a fixed ``nth``, and no alternative to another fault."""
     fault = replace(fault, either="")
     if not fault.swept:
         return fault

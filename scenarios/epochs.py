@@ -6,14 +6,14 @@ from scenarios.model import Scenario
 
 
 def sends_leader_epochs(scenario: Scenario) -> bool:
-    """Returns whether there are groups or a mirror, and all of them send leader epochs."""
+    """Return whether there are groups or a mirror, and all of them send leader epochs."""
     load = scenario.load
     members = (*load.groups, *((load.mirror,) if load.mirror is not None else ()))
     return bool(members) and all(each.leader_epochs for each in members)
 
 
 def with_leader_epochs(scenario: Scenario) -> Scenario:
-    """Returns the scenario whose groups and mirror send leader epochs (KIP-320). Nothing else differs."""
+    """Return the scenario whose groups and mirror send leader epochs (KIP-320). Nothing else differs."""
     load = scenario.load
     groups = tuple(replace(each, leader_epochs=True) for each in load.groups)
     mirror = None if load.mirror is None else replace(load.mirror, leader_epochs=True)
@@ -21,7 +21,7 @@ def with_leader_epochs(scenario: Scenario) -> Scenario:
 
 
 def with_clients(scenario: Scenario, *, metadata_epoch: bool, leader_epochs: bool | None = None) -> Scenario:
-    """Returns the scenario whose groups and mirror all use metadata epochs or not, and all send leader epochs or not.
+    """Return the scenario whose groups and mirror all use metadata epochs or not, and all send leader epochs or not.
 
     With None the leader epochs stay as the scenario says. Producers and admins use metadata epochs where the scenario
     says so, or none of them does. Nothing else differs, not even the name.

@@ -50,7 +50,7 @@ _MATCH_VALUES: dict[str, Callable[[Reader, str], Any]] = {
 
 
 def read_fault(reader: Reader) -> Fault:
-    """Reads one fault. Raises ScenarioError."""
+    """Read one fault. Raise ScenarioError."""
     on = reader.text("on", "", allowed=("", *PLACES))
     if bool(on) == reader.has("at_s"):
         raise reader.refusal("on", f"or at_s: give exactly one; on is one of {', '.join(PLACES)}")

@@ -39,7 +39,7 @@ class Reader:
         return ScenarioError(f"{self._file}: {self._path(key)} {must}")
 
     def knows(self, key: str) -> None:
-        """Allows the key."""
+        """Allow the key."""
         self._allowed.add(key)
 
     def end(self) -> None:
@@ -70,14 +70,14 @@ class Reader:
         return tuple(value)
 
     def integer(self, key: str, default: int | None = None, low: int | None = None, high: int | None = None) -> int:
-        """Returns a whole number within the bounds. A default may lie outside them."""
+        """Return a whole number within the bounds. A default may lie outside them."""
         value: int = self._typed(key, default, "a whole number", int)
         if self.has(key) and ((low is not None and value < low) or (high is not None and value > high)):
             raise self.refusal(key, f"is {value}; it must be {_bounds(low, high)}")
         return value
 
     def number(self, key: str, default: float | None = None, low: float | None = None) -> float:
-        """Returns a finite number of at least ``low``. A default may be less."""
+        """Return a finite number of at least ``low``. A default may be less."""
         value: float = self._typed(key, default, "a number", int, float)
         if not abs(value) <= float_info.max:  # NaN is not, either.
             raise self.refusal(key, f"is {value}; it must be finite")
@@ -90,7 +90,7 @@ class Reader:
         return value
 
     def node(self, key: str, default: int | str, words: Sequence[str]) -> int | str:
-        """Returns a node's number, or one of the words."""
+        """Return a node's number, or one of the words."""
         value = self._take(key, default)
         if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
             return value
@@ -99,7 +99,7 @@ class Reader:
         raise self.refusal(key, f"is {_shown(value, str)}; it must be a node's number or one of: {', '.join(words)}")
 
     def range(self, key: str, default: tuple[int, int] | None = None, low: int | None = None) -> Range:
-        """Takes a whole number, or a list of two numbers: the least and the greatest."""
+        """Take a whole number, or a list of two numbers: the least and the greatest."""
         value = self._take(key, None if default is None else list(default))
         ends = [value, value] if isinstance(value, int) else value
         if (
@@ -119,22 +119,22 @@ class Reader:
         return Reader(value, self._file, self._path(key))
 
     def tables(self, key: str) -> list["Reader"]:
-        """Takes an array of tables, which may be empty."""
+        """Take an array of tables, which may be empty."""
         value = self._take(key, [])
         if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
             raise self.refusal(key, f"must be tables, each under [[{self._path(key)}]], not {_shown(value)}")
         return [Reader(each, self._file, f"{self._path(key)}[{number}]") for number, each in enumerate(value)]
 
     def pairs(self) -> tuple[tuple[str, str], ...]:
-        """Returns all entries of a free table as texts, sorted by key. Kafka writes ``true`` and numbers this way."""
+        """Return all entries of a free table as texts, sorted by key. Kafka writes ``true`` and numbers this way."""
         return tuple(sorted((key, self._plain(key, value)) for key, value in self._table.items()))
 
     def integers(self) -> tuple[tuple[str, int], ...]:
-        """Returns all entries of a free table of whole numbers, sorted by key."""
+        """Return all entries of a free table of whole numbers, sorted by key."""
         return tuple(sorted((key, self.integer(key)) for key in self._table))
 
     def conditions(self, known: Sequence[str]) -> tuple[tuple[str, Range | str], ...]:
-        """Returns all entries but the ``known`` ones, sorted by key. Each is a number, a list of two, or a text (a
+        """Return all entries but the ``known`` ones, sorted by key. Each is a number, a list of two, or a text (a
         shell pattern)."""
         keys = [key for key in sorted(self._table) if key not in known]
         return tuple((key, self.text(key) if isinstance(self._table[key], str) else self.range(key)) for key in keys)
@@ -147,7 +147,7 @@ class Reader:
         raise self.refusal(key, f"must be a text, a number, true or false, not {_shown(value)}")
 
     def _typed(self, key: str, default: object, what: str, *types: type) -> Any:
-        """Takes a key whose value must be of one of these types. A truth value is no number."""
+        """Take a key whose value must be of one of these types. A truth value is no number."""
         value = self._take(key, default)
         if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
             raise self.refusal(key, f"must be {what}, not {_shown(value)}")

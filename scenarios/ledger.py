@@ -55,13 +55,13 @@ class Catch:
 def caught_now(
     mutant: str, target: str, scenario: str, world: World, seeds: int, guarantees: tuple[str, ...], seed: int
 ) -> Catch:
-    """Returns a search that ends now, with this clone's commit. ``target`` is the mutant's."""
+    """Return a search that ends now, with this clone's commit. ``target`` is the mutant's."""
     room = "/".join(target.partition(":")[0].split(".")[:-1])
     return Catch(mutant, scenario, world, seeds, guarantees, head(), seed, datetime.now(UTC).date().isoformat(), room)
 
 
 def remember(catch: Catch) -> None:
-    """Adds the catch. Raises OSError if the file cannot be written."""
+    """Add the catch. Raise OSError if the file cannot be written."""
     FILE.parent.mkdir(parents=True, exist_ok=True)
     with FILE.open("a") as lines:
         lines.write(json.dumps(asdict(catch)) + "\n")
@@ -79,13 +79,13 @@ def _keep(world: World, catches: Iterable[Catch]) -> None:
 
 
 def last() -> dict[tuple[str, World], Catch]:
-    """Returns the last search for each mutant in each world: of those remembered here, and otherwise of those kept in
+    """Return the last search for each mutant in each world: of those remembered here, and otherwise of those kept in
     the repository. Lines that cannot be read are left out."""
     return {(catch.mutant, catch.world): catch for file in (*KEPT.values(), FILE) for catch in catches_in(file)}
 
 
 def catches_in(file: Path) -> Iterator[Catch]:
-    """Yields the searches that a file remembers. There are none if there is no such file."""
+    """Yield the searches that a file remembers. There are none if there is no such file."""
     if not file.is_file():
         return
     for line in file.read_text(errors="replace").splitlines():
@@ -97,7 +97,7 @@ def catches_in(file: Path) -> Iterator[Catch]:
 
 
 def proof(catches: Iterable[Catch], today: date) -> str:
-    """Returns what the catches of mutants are worth: ``proven`` if one was killed lately, else ``stale`` if one ever
+    """Return what the catches of mutants are worth: ``proven`` if one was killed lately, else ``stale`` if one ever
     was, else ``not played``."""
     killed = [each for each in catches if each.guarantees]
     if not killed:
@@ -114,7 +114,7 @@ def is_stale(catch: Catch, today: date) -> bool:
 
 
 def head() -> str:
-    """Returns this clone's commit, or nothing outside a repository."""
+    """Return this clone's commit, or nothing outside a repository."""
     return _git("rev-parse", "HEAD")
 
 

@@ -21,12 +21,12 @@ FOLDER = Path(__file__).resolve().parent
 
 
 def load_all() -> tuple[Scenario, ...]:
-    """Returns every scenario of this folder, by file name."""
+    """Return every scenario of this folder, by file name."""
     return tuple(load(path) for path in sorted(FOLDER.glob("*.toml")))
 
 
 def find(wanted: str) -> Scenario:
-    """Returns the scenario with this file, stem (with or without its number), or number in the list of scenarios.
+    """Return the scenario with this file, stem (with or without its number), or number in the list of scenarios.
 
     A name that ends in ``@first``, ``@final`` or ``@none`` means the scenario in that revision."""
     wanted, mark, revision = wanted.partition(MARK)
@@ -56,7 +56,7 @@ def _find(wanted: str) -> Scenario:
 
 
 def typed(scenario: Scenario) -> str:
-    """Returns what to type for the scenario on a command line: its name, or its file if that is elsewhere."""
+    """Return what to type for the scenario on a command line: its name, or its file if that is elsewhere."""
     ours = (FOLDER, FOLDER / "regressions")
     if Path(scenario.path).resolve().parent in ours:
         return scenario.name
@@ -64,7 +64,7 @@ def typed(scenario: Scenario) -> str:
 
 
 def typed_options(scenario: Scenario) -> str:
-    """Returns the options with which the scenario is played as it is here, where its file alone would not do: in the
+    """Return the options with which the scenario is played as it is here, where its file alone would not do: in the
     final revision of several, and with clients that send leader epochs."""
     file = load(Path(scenario.path))
     options = ""
@@ -76,7 +76,7 @@ def typed_options(scenario: Scenario) -> str:
 
 
 def load(path: Path) -> Scenario:
-    """Reads one file. Raises ScenarioError."""
+    """Read one file. Raise ScenarioError."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -91,7 +91,7 @@ def load(path: Path) -> Scenario:
 
 
 def parse(table: Mapping[str, object], path: Path) -> Scenario:
-    """Returns the scenario in a parsed TOML table. ``path`` gives its name. Raises ScenarioError."""
+    """Return the scenario in a parsed TOML table. ``path`` gives its name. Raise ScenarioError."""
     top = Reader(table, path.name, "")
     least = {key: top.integer(key, low=0) for key in ("min_fetches", "min_acked")}
     least |= {f"sim_{key}": top.integer(f"sim_{key}", value, low=0) for key, value in least.items()}

@@ -13,7 +13,7 @@ PATIENCE = 5
 
 
 def from_outside(scenario: Scenario) -> Scenario:
-    """Returns the scenario with its ``[[outside]]`` faults instead of the others, if it has any, and with clients that
+    """Return the scenario with its ``[[outside]]`` faults instead of the others, if it has any, and with clients that
     speak no draft. It requires less traffic."""
     faults = scenario.outside or scenario.faults
     return replace(

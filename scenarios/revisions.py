@@ -15,11 +15,11 @@ MARK = "@"
 
 
 def in_revision(scenario: Scenario, revision: str) -> Scenario:
-    """Returns the scenario as it is played in ``revision``, which fetchers and followers speak.
+    """Return the scenario as it is played in ``revision``, which fetchers and followers speak.
 
     The name ends in ``@first`` or ``@none``; nothing is added for the final revision. With ``none`` nobody has a
     session: fetchers request none, and followers get none. The revision need not be among the scenario's own ones.
-    Raises ScenarioError for an unknown revision.
+    Raise ScenarioError for an unknown revision.
     """
     if revision not in FETCHER_REVISIONS:
         raise ScenarioError(f"there is no revision {revision!r}; there are: {', '.join(FETCHER_REVISIONS)}")
@@ -41,7 +41,7 @@ def in_revision(scenario: Scenario, revision: str) -> Scenario:
 
 
 def each_revision(scenario: Scenario, wanted: str = "") -> tuple[Scenario, ...]:
-    """Returns the scenario in each of its revisions, the final one first, or only in ``wanted`` if that is given.
+    """Return the scenario in each of its revisions, the final one first, or only in ``wanted`` if that is given.
 
     A scenario that is already in one revision stays as it is.
     """
@@ -53,12 +53,12 @@ def each_revision(scenario: Scenario, wanted: str = "") -> tuple[Scenario, ...]:
 
 
 def revision_of(scenario: Scenario) -> str:
-    """Returns the revision in which a scenario that ``in_revision`` made is played."""
+    """Return the revision in which a scenario that ``in_revision`` made is played."""
     return scenario.name.partition(MARK)[2] or "final"
 
 
 def marked(name: str, revision: str) -> str:
-    """Returns the name of a scenario in a revision."""
+    """Return the name of a scenario in a revision."""
     return name if revision == "final" else f"{name}{MARK}{revision}"
 
 

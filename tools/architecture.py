@@ -25,20 +25,20 @@ TEXT_COLUMNS = 50
 
 
 def layers() -> list[list[str]]:
-    """Returns the broker's rooms from the top down. Rooms of one layer do not import each other."""
+    """Return the broker's rooms from the top down. Rooms of one layer do not import each other."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     inside = next(each for each in contracts if each.get("containers") == [BROKER])
     return [[room.strip() for room in layer.split("|")] for layer in inside["layers"]]
 
 
 def descriptions(readme: Path) -> dict[str, str]:
-    """Returns what the table of rooms in a README says of each room: ``| [name](...) | text |``."""
+    """Return what the table of rooms in a README says of each room: ``| [name](...) | text |``."""
     rows = re.findall(r"^\| \[(\w+)\]\([^)]*\) \| (.*?) \|$", readme.read_text(), re.MULTILINE)
     return {name: text.replace("`", "") for name, text in rows}
 
 
 def imported_rooms(room: str, imports: Mapping[str, Collection[str]]) -> list[str]:
-    """Returns the other rooms that ``room`` imports outside its tests, sorted. ``imports`` is by module."""
+    """Return the other rooms that ``room`` imports outside its tests, sorted. ``imports`` is by module."""
     found = {
         name.partition(".")[0]
         for module, names in imports.items()
@@ -49,7 +49,7 @@ def imported_rooms(room: str, imports: Mapping[str, Collection[str]]) -> list[st
 
 
 def drawing() -> str:
-    """Returns the whole picture as SVG text."""
+    """Return the whole picture as SVG text."""
     rows = layers()
     height = 2 * MARGIN + TITLE_HEIGHT + max(len(rows) * (ROW_HEIGHT + 4), len(SUITE) * (ROOM_HEIGHT + GAP)) + GAP
     parts = [
@@ -101,7 +101,7 @@ def _broker(rows: list[list[str]], height: int) -> list[str]:
 
 
 def _cut(text: str, columns: int) -> str:
-    """Returns as many whole words as fit."""
+    """Return as many whole words as fit."""
     if len(text) <= columns:
         return text
     return text[:columns].rpartition(" ")[0].rstrip(",;:") + " …"

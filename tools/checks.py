@@ -47,7 +47,7 @@ CHILD_ENDS_WITHIN_S = 30
 
 
 def wanted(only: Sequence[str], fast: bool) -> tuple[str, ...]:
-    """Returns the names of the checks to run, in their order."""
+    """Return the names of the checks to run, in their order."""
     if not only:
         return FAST if fast else WHOLE
     named = {*only, *(TESTS if "tests" in only else ())}
@@ -55,7 +55,7 @@ def wanted(only: Sequence[str], fast: bool) -> tuple[str, ...]:
 
 
 def run(names: Sequence[str], pytest_words: Sequence[str]) -> int:
-    """Returns 0 if all is well, 5 if no test was left to run, else 1."""
+    """Return 0 if all is well, 5 if no test was left to run, else 1."""
     ahead = [name for name in names if name in AHEAD]
     behind = [name for name in names if name in BEHIND] if ahead else []
     statuses = {name: _status_of(name, pytest_words) for name in names if name not in (*ahead, *behind)}
@@ -83,7 +83,7 @@ def _status_of(name: str, pytest_words: Sequence[str]) -> int:
 
 @contextmanager
 def _behind(names: Sequence[str], pytest_words: Sequence[str]) -> Iterator[Callable[[], int]]:
-    """Runs these checks while its block runs. It yields a function that waits for them, shows their output and returns
+    """Run these checks while its block runs. It yields a function that waits for them, shows their output and returns
     their status."""
     if not names:
         yield lambda: 0
@@ -106,7 +106,7 @@ def _behind(names: Sequence[str], pytest_words: Sequence[str]) -> Iterator[Calla
 
 
 def _when_idle() -> None:
-    """Gives this process, and those that it starts, a processor only while no other process wants it. Where the system
+    """Give this process, and those that it starts, a processor only while no other process wants it. Where the system
     has no such class, ``nice`` must do."""
     if sys.platform == "linux":
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
@@ -119,7 +119,7 @@ def _started(
     prepared: Callable[[], None] = lambda: None,
     **options: Any,
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """Starts a command, once the new process has called ``prepared``. If we are stopped, the command gets the signal
+    """Start a command, once the new process has called ``prepared``. If we are stopped, the command gets the signal
     ``end`` and has time to end what it has started. If we are killed, it is killed too."""
     end_with_me = ends_with_me()
 

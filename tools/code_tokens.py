@@ -38,7 +38,7 @@ def tokens_in(code: str) -> int:
 
 
 def _docstrings(code: str) -> set[tuple[int, int]]:
-    """Returns where the strings begin that are statements: those of modules, classes, functions and values."""
+    """Return where the strings begin that are statements: those of modules, classes, functions and values."""
     columns = [line.encode() for line in code.splitlines()]
     return {
         (node.lineno, len(columns[node.lineno - 1][: node.col_offset].decode()))
@@ -48,7 +48,7 @@ def _docstrings(code: str) -> set[tuple[int, int]]:
 
 
 def _whole_strings(code: str) -> Iterator[tokenize.TokenInfo]:
-    """Yields the tokens, with every f-string as one. Python 3.12 and newer take it apart, older ones do not."""
+    """Yield the tokens, with every f-string as one. Python 3.12 and newer take it apart, older ones do not."""
     inside = 0
     for token in tokenize.generate_tokens(io.StringIO(code).readline):
         kind = tokenize.tok_name[token.type]
@@ -58,7 +58,7 @@ def _whole_strings(code: str) -> Iterator[tokenize.TokenInfo]:
 
 
 def files_of(revision: str) -> Iterator[tuple[str, str]]:
-    """Yields path and text of each Python file. If the revision is empty these are the files of the working tree."""
+    """Yield path and text of each Python file. If the revision is empty these are the files of the working tree."""
     if revision:
         packed = subprocess.run(["git", "archive", revision], cwd=ROOT, capture_output=True, check=True).stdout
         with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
@@ -74,7 +74,7 @@ def files_of(revision: str) -> Iterator[tuple[str, str]]:
 
 
 def counted(revision: str) -> tuple[Counter[str], Counter[str]]:
-    """Returns the tokens of source, and those of tests, by room."""
+    """Return the tokens of source, and those of tests, by room."""
     source, tests = Counter[str](), Counter[str]()
     for name, code in files_of(revision):
         parts = PurePosixPath(name).parts

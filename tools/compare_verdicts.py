@@ -90,7 +90,7 @@ def played(run: Run, folder: Path) -> Played:
 
 
 def opinions_of_checks(world: World) -> dict[str, Opinion]:
-    """Returns what the simulator's checks say of each guarantee that is compared in this run."""
+    """Return what the simulator's checks say of each guarantee that is compared in this run."""
     opinions: dict[str, Opinion] = {}
     for name in COMPARED:
         if GUARANTEES[name].keeps_writes and not world.history.writes_guaranteed:
@@ -105,7 +105,7 @@ def opinions_of_checks(world: World) -> dict[str, Opinion]:
 
 
 def opinions_of_jobs(verdict: "Verdict") -> dict[str, Opinion]:
-    """Returns what the Spark jobs say of each guarantee."""
+    """Return what the Spark jobs say of each guarantee."""
     opinions: dict[str, Opinion] = {}
     for one in verdict.guarantees:
         if one.judged_by != "history":
@@ -139,7 +139,7 @@ def differences(one: Played, verdict: "Verdict") -> Iterator[str]:
 
 
 def runs_of(names: Sequence[str], seeds: Iterable[int]) -> Iterator[Run]:
-    """Yields the runs of these scenarios (of all, if none is named), seed by seed, so that one that is stopped early
+    """Yield the runs of these scenarios (of all, if none is named), seed by seed, so that one that is stopped early
     has seen all scenarios."""
     files = [loader.find(name) for name in names] or loader.load_all()
     scenarios = [each for file in files for each in each_revision(file)]
@@ -164,7 +164,7 @@ class Compared:
         return found
 
     def add(self, statuses: Mapping[str, int], found: Sequence[str]) -> None:
-        """Counts a run. One without any status was cut short."""
+        """Count a run. One without any status was cut short."""
         self.runs += 1
         self.cut_short += not statuses
         self.statuses.update(statuses)
@@ -198,7 +198,7 @@ class Done:
         self.found.add(values["statuses"], values["differences"])
 
     def note(self, one: Played, verdict: "Verdict") -> list[str]:
-        """Counts the run and keeps it. Returns its differences."""
+        """Count the run and keep it. Return its differences."""
         found = self.found.take(one, verdict)
         if self._file is not None:
             statuses = Counter(each.status for each in one.opinions.values())
@@ -208,9 +208,9 @@ class Done:
 
 
 def compare(runs: Sequence[Run], minutes: float, processes: int, done: Done, report: Any = print) -> int:
-    """Plays and judges what is not done, batch by batch, and stops to begin new batches when the time is over.
+    """Play and judge what is not done, batch by batch, and stop to begin new batches when the time is over.
 
-    Returns how many runs were left out.
+    Return how many runs were left out.
     """
     until = time.monotonic() + minutes * 60
     wanted = [run for run in runs if str(run) not in done.runs]

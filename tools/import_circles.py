@@ -18,7 +18,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
 def first_circle(imports: Mapping[str, Collection[str]]) -> list[str]:
-    """Returns the modules of one circle, each before one that it imports, and the first again at the end. The list is
+    """Return the modules of one circle, each before one that it imports, and the first again at the end. The list is
     empty if there is no circle."""
     try:
         TopologicalSorter(imports).prepare()

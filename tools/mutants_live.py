@@ -57,7 +57,7 @@ class Search:
         return self.first_seed + self.plays
 
     def take(self, verdict: Verdict | None, commit: str = "") -> None:
-        """Takes what one play of that commit showed. It is None if the play could not be set up."""
+        """Take what one play of that commit showed. It is None if the play could not be set up."""
         self.plays += 1
         self.commit = commit
         if verdict is not None and verdict.outcome in (Outcome.PASSED, Outcome.FAILED):
@@ -69,7 +69,7 @@ class Search:
 
 
 def searches(wanted: Sequence[str]) -> list[Search]:
-    """Returns one for each of these mutants (of all, if none is named) that live worlds can show."""
+    """Return one for each of these mutants (of all, if none is named) that live worlds can show."""
     scenarios = [spoken for each in loader.load_all() for spoken in each_revision(each)]
     found = []
     for mutant in all_mutants():
@@ -97,9 +97,9 @@ PlayNext = Callable[[Sequence[Search]], None]
 def search(
     wanted: Sequence[Search], tries: int, minutes: float, play_next: PlayNext, kept: Callable[[Search], None]
 ) -> int:
-    """Plays until each mutant was caught or tried often enough, and begins nothing new when the time is over.
+    """Play until each mutant was caught or tried often enough, and begin nothing new when the time is over.
 
-    ``kept`` is called with each search that has ended and had a try. Returns the number of searches that were skipped.
+    ``kept`` is called with each search that has ended and had a try. Return the number of searches that were skipped.
     """
     until, open_ones = time.monotonic() + minutes * 60, deque(wanted)
     while open_ones and time.monotonic() < until:
@@ -142,7 +142,7 @@ def _repeating(one: Search, seed: int) -> str:
 
 
 def main() -> int:
-    """Returns 0 if each mutant that was played was caught, 1 if one was not, 2 if there is no such mutant."""
+    """Return 0 if each mutant that was played was caught, 1 if one was not, 2 if there is no such mutant."""
     parser = argparse.ArgumentParser(prog="python -m tools.mutants_live", description=__doc__)
     parser.add_argument("mutants", nargs="*", metavar="MUTANT", help="default: all that live worlds can show")
     parser.add_argument("--missing", action="store_true", help="leave out those whose catch is kept")

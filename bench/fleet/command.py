@@ -54,7 +54,7 @@ class FleetRun:
         self.last: dict[str, int] = {}
 
     def run(self) -> None:
-        """Plays all phases of the run.
+        """Play all phases of the run.
 
         :raises WorkerDiedError: a Locust process ended by itself.
         :raises SpecError: topics cannot be made.
@@ -81,7 +81,7 @@ class FleetRun:
             self._drive(self.fleet.seeder)
 
     def _serve(self, locust: LocustProcesses, page: tuple[str, int]) -> None:
-        """Lets the web page start and stop the load, until somebody ends the fleet."""
+        """Let the web page start and stop the load, until somebody ends the fleet."""
         wait_for_page(page, locust)
         say("web", url=f"http://{page[0]}:{page[1]}", clients=len(self.fleet.load), workers=self.spec.workers)
         while self._next_command(locust) is None:
@@ -136,7 +136,7 @@ class FleetRun:
         self._wait(locust, f"{stage}_left")
 
     def _next_command(self, locust: LocustProcesses) -> str | None:
-        """Prints progress and waits for a command. Returns None if none comes within half a second."""
+        """Print progress and wait for a command. Return None if none comes within half a second."""
         report = locust.report()
         if report is not None and report != self.last:
             self.last = report
@@ -147,7 +147,7 @@ class FleetRun:
             return None
 
     def _wait(self, locust: LocustProcesses, key: str, value: int = 0) -> bool:
-        """Waits until the workers' sum of ``key`` is ``value``. Returns False after the drain time and some slack."""
+        """Wait until the workers' sum of ``key`` is ``value``. Return False after the drain time and some slack."""
         end_s = time.monotonic() + self.spec.drain_ms / 1000 + SLACK_S
         while time.monotonic() < end_s:
             report = locust.report()
@@ -159,7 +159,7 @@ class FleetRun:
         return False
 
     def listen(self) -> None:
-        """Begins to take commands from stdin: {"cmd": "stop"} or {"cmd": "final"}. SIGTERM and SIGINT mean ``stop`` and
+        """Begin to take commands from stdin: {"cmd": "stop"} or {"cmd": "final"}. SIGTERM and SIGINT mean ``stop`` and
         then ``final``."""
         signal.signal(signal.SIGTERM, self._on_signal)
         signal.signal(signal.SIGINT, self._on_signal)
@@ -204,7 +204,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _resolved(path: Path) -> FleetSpec:
-    """Reads the spec and adds what is known only now: API versions, the run's start, the output folder's full path."""
+    """Read the spec and add what is known only now: API versions, the run's start, the output folder's full path."""
     spec = parse_spec(path.read_bytes())
     dialled = [address_of(spec.dial.get(each, each)) for each in spec.bootstrap]
     versions = negotiate(dialled, spec.reach_ms / 1000)

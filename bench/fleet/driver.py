@@ -66,11 +66,11 @@ class BlockingDriver:
         self._started = False
 
     def stop(self) -> None:
-        """Ends the load. The behaviour gets Stopping at its next step. If it was never started, it is finished."""
+        """End the load. The behaviour gets Stopping at its next step. If it was never started, it is finished."""
         self._tell(Stopping())
 
     def leave(self) -> None:
-        """Does what ``stop`` does, with Leaving."""
+        """Do what ``stop`` does, with Leaving."""
         self._tell(Leaving())
 
     def _tell(self, end: Stopping | Leaving) -> None:
@@ -82,13 +82,13 @@ class BlockingDriver:
         return self._end is not None
 
     def abandon(self) -> None:
-        """Records what the behaviour has open, because it will not run any more."""
+        """Record what the behaviour has open, because it will not run any more."""
         if self._started and not self.finished:
             self.finished = True
             self._record(tuple(self.behaviour.close(clock())))
 
     def run(self) -> None:
-        """Runs the behaviour until it has finished."""
+        """Run the behaviour until it has finished."""
         if self.finished:
             return
         self._started = True
@@ -122,7 +122,7 @@ class BlockingDriver:
     # -- waiting ------------------------------------------------------------------------------------------------
 
     def _wait(self) -> None:
-        """Waits until something happens. This ends after MAX_NAP_S, unless only a single request is waited for."""
+        """Wait until something happens. This ends after MAX_NAP_S, unless only a single request is waited for."""
         assert self._in_flight or self._wakes, f"{self.behaviour.process} waits for nothing and is not finished"
         if len(self._in_flight) == 1 and not self._wakes:
             self._receive(next(iter(self._in_flight)))
@@ -133,7 +133,7 @@ class BlockingDriver:
         self._ring(time.monotonic_ns() // 1000)
 
     def _nap_s(self) -> float:
-        """Returns the time until the first deadline or wake-up, at most MAX_NAP_S."""
+        """Return the time until the first deadline or wake-up, at most MAX_NAP_S."""
         now_s = time.monotonic()
         ends = [each.deadline_s for each in self._in_flight.values()]
         ends += [each / 1e6 for each in self._wakes.values()]

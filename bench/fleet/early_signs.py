@@ -41,7 +41,7 @@ class EarlySigns:
         self._spans: dict[tuple[str, int], list[Span]] = {}
 
     def read(self, row: RunRow) -> None:
-        """Takes a run of records that was read."""
+        """Take a run of records that was read."""
         if not row.valid or not row.writer:
             self.seen["corrupt-value"] += 1
             return
@@ -52,7 +52,7 @@ class EarlySigns:
         )
 
     def _place(self, spans: list[Span], new: Span) -> None:
-        """Keeps the spans in order and apart. Those that agree with the new one and touch it become one with it."""
+        """Keep the spans in order and apart. Those that agree with the new one and touch it become one with it."""
         place = bisect_right(spans, new.first, key=lambda each: each.first)
         start = end = place
         while start and spans[start - 1].last >= new.first - 1:

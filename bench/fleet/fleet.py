@@ -96,7 +96,7 @@ class Fleet:
 
 
 def make_fleet(spec: FleetSpec, share: tuple[int, int] = (0, 1)) -> Fleet:
-    """Makes the fleet, or the share of one worker. ``share`` (k, n) takes each n-th client of a kind, from the k-th on.
+    """Make the fleet, or the share of one worker. ``share`` (k, n) takes each n-th client of a kind, from the k-th on.
     Names do not depend on it."""
     return _Maker(spec, share).fleet()
 
@@ -160,7 +160,7 @@ class _Maker:
         )
 
     def _random(self, process: str) -> Random:
-        """Returns a generator for one process. An added process thus changes the choices of no other."""
+        """Return a generator for one process. An added process thus changes the choices of no other."""
         return Random(f"{self._spec.seed}:{process}")
 
     def _named(self, name: str) -> str:
@@ -173,7 +173,7 @@ class _Maker:
             yield GroupMember(plan, self._settings, self._random(plan.process), store)
 
     def _preparer(self) -> TopicPreparer:
-        """Gives the topic of the idle partitions the settings of the first topic."""
+        """Give the topic of the idle partitions the settings of the first topic."""
         spec, name = self._spec, self._named("preparer")
         topics = [
             NewTopic(f"{spec.topic_prefix}{one.name}", one.partitions, one.replicas, dict(one.config))
@@ -229,7 +229,7 @@ class _Maker:
         return FinalDescriber(name, spec.made_topic, self._settings, self._random(name), nodes, limit_us)
 
     def _target_settings(self) -> ClientSettings:
-        """Returns the settings for clients of the cluster that a mirror copies to."""
+        """Return the settings for clients of the cluster that a mirror copies to."""
         bootstrap = tuple(address_of(each) for each in self._spec.target)
         return replace(self._settings, bootstrap=bootstrap, dial={})
 

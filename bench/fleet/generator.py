@@ -42,7 +42,7 @@ class GeneratorMeter:
         self._worst_lag_us = max(self._worst_lag_us, int((slept_s - TICK_S) * 1e6))
 
     def sample(self, mono_s: float, process_s: float) -> Sample:
-        """Takes a sample. ``mono_s`` is the monotonic clock, and ``process_s`` the process's processor time."""
+        """Take a sample. ``mono_s`` is the monotonic clock, and ``process_s`` the process's processor time."""
         passed_s = max(1e-6, mono_s - self._mono_s)
         cpu = int(1000 * (process_s - self._process_s) / passed_s)
         wanted, wanted_now_ns = cpu, wanted_ns()
@@ -54,7 +54,7 @@ class GeneratorMeter:
 
 
 def wanted_ns() -> int | None:
-    """Returns the time in which the first thread ran or waited for a processor. None if the kernel does not tell."""
+    """Return the time in which the first thread ran or waited for a processor. None if the kernel does not tell."""
     try:
         on_processor, waiting, _ = SCHEDSTAT.read_text().split()
     except (OSError, ValueError):

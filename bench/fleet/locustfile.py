@@ -84,21 +84,21 @@ def on_start(environment: Any, **_: Any) -> None:
 
 @events.test_stop.add_listener  # type: ignore[untyped-decorator]
 def on_stop(environment: Any, **_: Any) -> None:
-    """Ends the history of one start by hand, whose clients have left."""
+    """End the history of one start by hand, whose clients have left."""
     if BY_HAND and isinstance(environment.runner, WorkerRunner):
         environment.fleet.close()
 
 
 @events.quitting.add_listener  # type: ignore[untyped-decorator]
 def on_quit(environment: Any, **_: Any) -> None:
-    """Ends the history of a fleet that is led by hand, which may end while its load runs."""
+    """End the history of a fleet that is led by hand, which may end while its load runs."""
     fleet = getattr(environment, "fleet", None)
     if BY_HAND and fleet is not None:
         fleet.close()
 
 
 def on_command(environment: Any, msg: Any, **_: Any) -> None:
-    """Carries out the master's command. Runs in a worker."""
+    """Carry out the master's command. Runs in a worker."""
     fleet: WorkerFleet = environment.fleet
     command = msg.data["cmd"]
     if command == "go":
@@ -111,7 +111,7 @@ def on_command(environment: Any, msg: Any, **_: Any) -> None:
 
 
 def on_report(environment: Any, msg: Any, **_: Any) -> None:
-    """Keeps the last report of each worker. Runs in the master."""
+    """Keep the last report of each worker. Run in the master."""
     environment.reports[msg.data["index"]] = msg.data
 
 
@@ -125,7 +125,7 @@ def print_reports(environment: Any) -> None:
 
 
 def read_commands(environment: Any) -> None:
-    """Passes commands on to the workers. Runs in the master. At the end of stdin whoever started the fleet is gone, so
+    """Pass commands on to the workers. Run in the master. At the end of stdin whoever started the fleet is gone, so
     Locust ends."""
     lines = FileObjectPosix(sys.stdin.fileno(), "r", closefd=False)
     for line in lines:

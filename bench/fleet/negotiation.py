@@ -30,7 +30,7 @@ class UnreachableError(Exception):
 
 
 def negotiate(bootstrap: Sequence[Address], patience_s: float) -> dict[str, int]:
-    """Returns the newest version of each API that both sides know, or -1 for a NEEDLESS one that the broker lacks.
+    """Return the newest version of each API that both sides know, or -1 for a NEEDLESS one that the broker lacks.
 
     :raises UnreachableError: nobody answered within ``patience_s``, or what answered does not speak Kafka.
     """
@@ -75,13 +75,13 @@ def _versions_of(address: Address, limit_us: int) -> "ApiVersionsResponse":
 
 
 def _call(address: Address, api_key: int, version: int, body: object, limit_us: int = CALL_LIMIT_US) -> object:
-    """Sends one request on a connection of its own and returns the answer's body. Raises TransportError."""
+    """Send one request on a connection of its own and return the answer's body. Raise TransportError."""
     with Connection.open(address.host, address.port, CONNECT_LIMIT_US, CLIENT_ID) as connection:
         return connection.call(api_key, version, body, limit_us)
 
 
 def nodes_of(bootstrap: Address, metadata_version: int) -> list[Address]:
-    """Returns the addresses that the cluster's nodes advertise, in the order of their IDs.
+    """Return the addresses that the cluster's nodes advertise, in the order of their IDs.
 
     :raises UnreachableError: no answer came, or the answer names no node.
     """

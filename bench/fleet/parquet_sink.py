@@ -25,7 +25,7 @@ _TABLES: Final[Mapping[str, Table]] = {each.name: each for each in TABLES}
 
 
 def native_thread(work: Callable[[], None]) -> None:
-    """Starts a thread of the operating system, even if gevent has patched ``threading``."""
+    """Start a thread of the operating system, even if gevent has patched ``threading``."""
     start: Callable[[Callable[[], None], tuple[()]], object] = _thread.start_new_thread
     try:
         from gevent.monkey import get_original
@@ -37,7 +37,7 @@ def native_thread(work: Callable[[], None]) -> None:
 
 
 def file_of(run_dir: Path, table: str, writer: str) -> Path:
-    """Returns the first file that ``writer`` (a worker's name) adds to a table."""
+    """Return the first file that ``writer`` (a worker's name) adds to a table."""
     return part_of(run_dir, _TABLES[table], writer)
 
 

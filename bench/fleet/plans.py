@@ -29,7 +29,7 @@ IDLE_VALUE_BYTES = 64
 
 
 def fetcher_plans(spec: FleetSpec) -> Iterator[FetcherPlan]:
-    """Yields the plans of all fetchers. Those of one topic share its partitions in a ring."""
+    """Yield the plans of all fetchers. Those of one topic share its partitions in a ring."""
     idle, number, rings = spec.idle_partitions, 0, dict[str, int]()
     for group in spec.load.fetchers:
         hot = spec.partitions_of(group.topic)
@@ -60,7 +60,7 @@ def producer_plans(spec: FleetSpec) -> Iterator[ProducerPlan]:
 
 
 def idle_writer_plan(spec: FleetSpec) -> ProducerPlan | None:
-    """Returns the plan of the producer that appends once to each idle partition during the load. None if that is done
+    """Return the plan of the producer that appends once to each idle partition during the load. None if that is done
     before the load."""
     partitions, over_us = tuple(spec.idle_partitions), int(spec.load.idle_appends_s * 1_000_000)
     if not over_us or not partitions:
@@ -104,7 +104,7 @@ def metadata_reader_plans(spec: FleetSpec) -> Iterator[MetadataReaderPlan]:
 
 
 def member_plans(spec: FleetSpec) -> Iterator[MemberPlan]:
-    """Yields the plans of all group members. Each run has process names and group IDs of its own."""
+    """Yield the plans of all group members. Each run has process names and group IDs of its own."""
     number = 0
     for group in spec.load.groups:
         for _ in range(group.count):
@@ -123,7 +123,7 @@ def member_plans(spec: FleetSpec) -> Iterator[MemberPlan]:
 
 
 def mirror_plans(spec: FleetSpec, target: ClientSettings) -> Iterator[MirrorPlan]:
-    """Yields the plans of all mirrors. ``target`` says how to reach the other cluster."""
+    """Yield the plans of all mirrors. ``target`` says how to reach the other cluster."""
     mirror = spec.load.mirror
     if mirror is None:
         return
@@ -140,7 +140,7 @@ def mirror_plans(spec: FleetSpec, target: ClientSettings) -> Iterator[MirrorPlan
 
 
 def writer_plans(spec: FleetSpec) -> Iterator[WriterPlan]:
-    """Yields the plans of all writers of transactions."""
+    """Yield the plans of all writers of transactions."""
     number = 0
     for group in spec.load.transactional:
         rate_per_s = group.transactions_per_s
@@ -161,7 +161,7 @@ def writer_plans(spec: FleetSpec) -> Iterator[WriterPlan]:
 
 
 def worker_plans(spec: FleetSpec) -> Iterator[WorkerPlan]:
-    """Yields the plans of all workers that consume, transform and produce."""
+    """Yield the plans of all workers that consume, transform and produce."""
     number = 0
     for group in spec.load.workers:
         target = spec.partitions_of(group.target)
@@ -185,7 +185,7 @@ def worker_plans(spec: FleetSpec) -> Iterator[WorkerPlan]:
 
 
 def stray_plans(spec: FleetSpec) -> Iterator[StrayPlan]:
-    """Yields the plans of all producers that leave hanging transactions."""
+    """Yield the plans of all producers that leave hanging transactions."""
     number = 0
     for group in spec.load.strays:
         for member in range(group.count):
@@ -200,7 +200,7 @@ def stray_plans(spec: FleetSpec) -> Iterator[StrayPlan]:
 
 
 def janitor_plans(spec: FleetSpec) -> Iterator[JanitorPlan]:
-    """Yields the plans of all admins that look for hanging transactions."""
+    """Yield the plans of all admins that look for hanging transactions."""
     number = 0
     for group in spec.load.janitors:
         for _ in range(group.count):
@@ -210,13 +210,13 @@ def janitor_plans(spec: FleetSpec) -> Iterator[JanitorPlan]:
 
 
 def split_by_offsets(groups: Sequence[Groups]) -> tuple[list[Groups], list[Groups]]:
-    """Returns the groups that keep their offsets in Kafka, and those that keep them outside."""
+    """Return the groups that keep their offsets in Kafka, and those that keep them outside."""
     outside = [each for each in groups if each.offsets == OUTSIDE]
     return [each for each in groups if each.offsets != OUTSIDE], outside
 
 
 def committing_groups(spec: FleetSpec) -> dict[str, list[TopicPartition]]:
-    """Returns the partitions that each group commits to the cluster, by group ID."""
+    """Return the partitions that each group commits to the cluster, by group ID."""
     load = spec.load
     topics = [(each.name, each.topics) for each in load.groups if each.offsets != OUTSIDE and not each.view]
     topics += [(each.name, (each.source,)) for each in load.workers]
@@ -229,7 +229,7 @@ def committing_groups(spec: FleetSpec) -> dict[str, list[TopicPartition]]:
 
 
 def dealt(plans: Sequence[MemberPlan], share: tuple[int, int]) -> list[MemberPlan]:
-    """Returns the plans of one worker: each n-th. The first worker gets all members whose offsets are outside, because
+    """Return the plans of one worker: each n-th. The first worker gets all members whose offsets are outside, because
     they share a store."""
     first, step = share
     inside = [each for each in plans if each.offsets != OUTSIDE]
@@ -238,7 +238,7 @@ def dealt(plans: Sequence[MemberPlan], share: tuple[int, int]) -> list[MemberPla
 
 
 def _plan(kind: type[P], table: object, **given: object) -> P:
-    """Makes a plan of what is ``given`` and, for all other fields, of the table. What the table lacks keeps its
+    """Make a plan of what is ``given`` and, for all other fields, of the table. What the table lacks keeps its
     default."""
     values: dict[str, Any] = dict(given)
     for field in fields(kind):  # type: ignore[arg-type]
@@ -253,7 +253,7 @@ def _plan(kind: type[P], table: object, **given: object) -> P:
 
 
 def _source(metadata_from: int | str) -> int:
-    """Returns the node's number, ANY_NODE or ALTERNATING."""
+    """Return the node's number, ANY_NODE or ALTERNATING."""
     if isinstance(metadata_from, int):
         return metadata_from
     return ALTERNATING if metadata_from == "alternating" else ANY_NODE

@@ -75,7 +75,7 @@ class LocustProcesses:
         return self
 
     def wait_until_ready(self) -> None:
-        """Waits until all workers have reported.
+        """Wait until all workers have reported.
 
         :raises WorkerDiedError: one of them has not reported in time.
         """
@@ -95,7 +95,7 @@ class LocustProcesses:
             raise WorkerDiedError(f"The Locust master is gone: {error}.") from error
 
     def report(self) -> dict[str, int] | None:
-        """Returns the sums over all workers, or None while not all of them have reported.
+        """Return the sums over all workers, or None while not all of them have reported.
 
         :raises WorkerDiedError: one of the processes has ended, cannot write its history, or has lost a client.
         """
@@ -158,7 +158,7 @@ class LocustProcesses:
 
 
 def users_needed(spec: FleetSpec) -> int:
-    """Returns how many users Locust must start, so that each worker has enough. Surplus users stop at once.
+    """Return how many users Locust must start, so that each worker has enough. Surplus users stop at once.
 
     Locust gives each worker the same number of users if the sum can be divided by the number of workers. One worker has
     all members whose offsets are outside, so each worker gets as many users as that one needs.
@@ -176,7 +176,7 @@ PAGE_S: Final = 60
 
 
 def wait_for_page(page: tuple[str, int], locust: LocustProcesses) -> None:
-    """Waits until somebody listens there.
+    """Wait until somebody listens there.
 
     :raises WorkerDiedError: nobody listened in time, or a Locust process ended (perhaps because the port is taken).
     """

@@ -24,7 +24,7 @@ _STEPS: Final = 1 << _STEPS_LOG2
 
 
 def bucket_of(value_us: int) -> int:
-    """Returns the number of a latency's bucket. Negative latencies, after a step of a clock, count as 0."""
+    """Return the number of a latency's bucket. Negative latencies, after a step of a clock, count as 0."""
     if value_us < 2 * _STEPS:
         return max(value_us, 0)
     shift = value_us.bit_length() - 1 - _STEPS_LOG2
@@ -32,7 +32,7 @@ def bucket_of(value_us: int) -> int:
 
 
 def bounds_us(bucket: int) -> tuple[int, int]:
-    """Returns the lower bound of a bucket, which belongs to it, and the upper bound, which does not."""
+    """Return the lower bound of a bucket, which belongs to it, and the upper bound, which does not."""
     if bucket < 2 * _STEPS:
         return bucket, bucket + 1
     shift = (bucket >> _STEPS_LOG2) - 1
@@ -54,7 +54,7 @@ class Sink(Protocol):
     def write(self, table: str, rows: Sequence[AnyRow], origin_us: int) -> None: ...
 
     def roll(self, until_us: int) -> None:
-        """Ends a part: what was written up to now may be read, while more is written. ``until_us`` is the time of that,
+        """End a part: what was written up to now may be read, while more is written. ``until_us`` is the time of that,
         since the run's start."""
         ...
 
@@ -64,7 +64,7 @@ class Sink(Protocol):
 
 
 def columns_of(rows: Sequence[AnyRow], origin_us: int) -> Columns:
-    """Turns rows into columns. Clock times become microseconds since the run's start."""
+    """Turn rows into columns. Clock times become microseconds since the run's start."""
     if not rows:
         return {}
     kind = type(rows[0])
@@ -191,13 +191,13 @@ class Recorder:
             self.totals.acked_records += row.count
 
     def note_generator(self, now_us: int, sample: Sample) -> None:
-        """Notes how hard the worker worked in the second that ``now_us`` lies in."""
+        """Note how hard the worker worked in the second that ``now_us`` lies in."""
         second = self._seconds[(now_us - self._origin_us) // _SECOND_US]
         second.cpu_permille, second.wanted_permille = sample.cpu_permille, sample.wanted_permille
         second.lag_us = sample.lag_us
 
     def live(self, now_us: int, seconds: int) -> Live:
-        """Returns the figures of so many seconds that are over."""
+        """Return the figures of so many seconds that are over."""
         now = (now_us - self._origin_us) // _SECOND_US
         past = range(now - seconds, now)
         counts = [self._seconds[each] for each in past if each in self._seconds]
@@ -220,19 +220,19 @@ class Recorder:
         return 0
 
     def write_out(self) -> None:
-        """Hands over the rows that wait, so that little is lost if the worker dies."""
+        """Hand over the rows that wait, so that little is lost if the worker dies."""
         for table in list(self._pending):
             self._flush(table)
 
     def write_part(self, now_us: int) -> None:
-        """Hands over the rows that wait, and ends a part of the history if one is due."""
+        """Hand over the rows that wait, and end a part of the history if one is due."""
         self.write_out()
         if now_us - self._rolled_us >= self._roll_us:
             self._rolled_us = now_us
             self._sink.roll(now_us - self._origin_us)
 
     def close(self, now: Now, behaviours: Iterable[Behaviour] = ()) -> None:
-        """Ends the history. What the behaviours have open becomes ``info``, and then everything is written."""
+        """End the history. What the behaviours have open becomes ``info``, and then everything is written."""
         if self._closed:
             return
         for each in behaviours:

@@ -44,7 +44,7 @@ class LoadShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def share(shape: LoadShape, elapsed_s: float, seconds: float) -> float:
-    """Returns the share of all clients, from 0 to 1, that live ``elapsed_s`` into a load of ``seconds``."""
+    """Return the share of all clients, from 0 to 1, that live ``elapsed_s`` into a load of ``seconds``."""
     done = min(1.0, max(0.0, elapsed_s / seconds)) if seconds > 0 else 1.0
     if shape.kind == STEP:
         return min(shape.steps, int(done * shape.steps) + 1) / shape.steps
@@ -54,7 +54,7 @@ def share(shape: LoadShape, elapsed_s: float, seconds: float) -> float:
 
 
 def clients_at(shape: LoadShape, clients: int, elapsed_s: float, seconds: float) -> int:
-    """Returns how many clients live at this moment. It is at least one."""
+    """Return how many clients live at this moment. It is at least one."""
     return max(1, round(clients * share(shape, elapsed_s, seconds)))
 
 
@@ -109,7 +109,7 @@ class FleetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def made_topic(self) -> str:
-        """Begins the names of the topics that admins create."""
+        """The prefix of the names of the topics that admins create."""
         return f"{self.topic_prefix}{MADE_TOPIC}"
 
     @property
@@ -118,7 +118,7 @@ class FleetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.load.hot.replicas if self.load.topics else 1
 
     def partitions_of(self, *topics: str) -> list[TopicPartition]:
-        """Returns all partitions of these topics, which are named as in the load."""
+        """Return all partitions of these topics, which are named as in the load."""
         counts = {topic.name: topic.partitions for topic in self.load.topics}
         return [TopicPartition(f"{self.topic_prefix}{name}", each) for name in topics for each in range(counts[name])]
 
@@ -131,7 +131,7 @@ class FleetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
     def delete_retention_us(self, topic: str) -> int:
-        """Returns how long a topic of the load keeps tombstones, or NOT_COMPACTED."""
+        """Return how long a topic of the load keeps tombstones, or NOT_COMPACTED."""
         found = next(each for each in self.load.topics if each.name == topic)
         return found.delete_retention_ms * 1000 if found.is_compacted else NOT_COMPACTED
 
@@ -146,7 +146,7 @@ class FleetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def check(spec: FleetSpec) -> None:
-    """Checks what must fit together.
+    """Check what must fit together.
 
     :raises SpecError: numbers make no sense together, or values have no room for their writer's name.
     """
@@ -177,7 +177,7 @@ def _check_shape(shape: LoadShape, seconds: float) -> None:
 
 
 def parse_spec(data: bytes) -> FleetSpec:
-    """Reads and checks a spec.
+    """Read and check a spec.
 
     :raises SpecError: it is not JSON of this shape, or ``check`` refuses it.
     """
@@ -192,7 +192,7 @@ def parse_spec(data: bytes) -> FleetSpec:
 
 
 def write_spec(spec: FleetSpec, path: Path) -> Path:
-    """Writes the spec so that ``parse_spec`` can read it, and returns the path."""
+    """Write the spec so that ``parse_spec`` can read it, and return the path."""
     path.write_bytes(msgspec.json.encode({**msgspec.structs.asdict(spec), "load": as_table(spec.load)}))
     return path
 
@@ -215,7 +215,7 @@ def settings_of(spec: FleetSpec) -> ClientSettings:
 
 
 def call_prelude(spec: FleetSpec) -> None:
-    """Calls the spec's prelude, if it has one.
+    """Call the spec's prelude, if it has one.
 
     :raises SpecError: there is no such function.
     """

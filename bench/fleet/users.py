@@ -89,7 +89,7 @@ class WorkerFleet:
         self._failures: dict[str, OperationFailed] = {}
 
     def take(self) -> BlockingDriver | None:
-        """Returns the driver of the next behaviour without a user. None if all have one."""
+        """Return the driver of the next behaviour without a user. None if all have one."""
         return next(self._waiting, None)
 
     def record(self, rows: tuple[HistoryRow, ...]) -> None:
@@ -117,7 +117,7 @@ class WorkerFleet:
         )
 
     def stop(self, stage: str) -> None:
-        """Ends the load of the clients of one of ``STAGES``."""
+        """End the load of the clients of one of ``STAGES``."""
         for each in self._in_stage(stage):
             each.stop()
 
@@ -128,11 +128,11 @@ class WorkerFleet:
         return [each for each in self.drivers if self._stage_of[each.behaviour.process] == stage]
 
     def ended_early(self) -> int:
-        """Returns how many clients have ended although the fleet goes on."""
+        """Return how many clients have ended although the fleet goes on."""
         return sum(each.finished and not each.told_to_stop for each in self.drivers)
 
     def close(self) -> None:
-        """Ends the history, whatever is still open."""
+        """End the history, whatever is still open."""
         if self.closed or self.failure:
             return
         try:
@@ -147,7 +147,7 @@ class WorkerFleet:
         return self.closed or bool(self.failure)
 
     def tick_forever(self) -> None:
-        """Measures how late a sleep ends, because every client of this worker is as late."""
+        """Measure how late a sleep ends, because every client of this worker is as late."""
         while not self._ended:
             before_s = time.monotonic()
             gevent.sleep(TICK_S)
@@ -188,7 +188,7 @@ class WorkerFleet:
 
 
 def share_metadata(scripts: Sequence[ClusterScript]) -> None:
-    """Gives all scripts about the same topics one board."""
+    """Give all scripts about the same topics one board."""
     boards: dict[tuple[str, ...], MetadataBoard] = {}
     for each in scripts:
         each.board = boards.setdefault(each.topics, MetadataBoard(each.topics))
@@ -221,7 +221,7 @@ class FleetUser(User):
 
 
 def evenly_mixed(kinds: Sequence[Sequence[Behaviour]]) -> list[Behaviour]:
-    """Orders clients so that the first ones, however many, hold about the same share of each kind."""
+    """Order clients so that the first ones, however many, hold about the same share of each kind."""
     placed = [
         ((number + 0.5) / len(kind), place, each)
         for place, kind in enumerate(kinds)
@@ -231,7 +231,7 @@ def evenly_mixed(kinds: Sequence[Sequence[Behaviour]]) -> list[Behaviour]:
 
 
 def sums(reports: Iterable[dict[str, Any]]) -> dict[str, int]:
-    """Returns the sums over the workers' last reports. Of a name that begins with ``worst_`` it is the largest."""
+    """Return the sums over the workers' last reports. Of a name that begins with ``worst_`` it is the largest."""
     total: dict[str, int] = {}
     for report in reports:
         for key, value in report.items():

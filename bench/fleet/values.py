@@ -48,7 +48,7 @@ def smallest_size_bytes(writer: str) -> int:
 
 
 class ValueMaker:
-    """Makes one writer's values, all of ``size_bytes``.
+    """Make one writer's values, all of ``size_bytes``.
 
     :raises ValueError: the name is empty or too long, or does not fit the size.
     """
@@ -72,7 +72,7 @@ class ValueMaker:
 
 
 def read_value(value: bytes | memoryview | None) -> Value:
-    """Reads a record's value. It is FOREIGN unless magic, length and CRC are right."""
+    """Read a record's value. It is FOREIGN unless magic, length and CRC are right."""
     if value is None or len(value) < _NAME_AT:
         return FOREIGN
     magic, crc = _HEAD.unpack_from(value)
@@ -84,7 +84,7 @@ def read_value(value: bytes | memoryview | None) -> Value:
 
 
 def read_record(value: bytes | memoryview | None, headers: Sequence[tuple[str, bytes | None]]) -> Value:
-    """Reads what proves a record: its value or, of a tombstone, its header."""
+    """Read what proves a record: its value or, of a tombstone, its header."""
     return read_value(dict(headers).get(PROOF) if value is None else value)
 
 
@@ -103,7 +103,7 @@ class Run:
     valid: bool
 
     def tail(self, from_offset: int) -> "Run | None":
-        """Returns the part of the run from an offset on."""
+        """Return the part of the run from an offset on."""
         skipped = max(0, from_offset - self.first_offset)
         if skipped >= self.count:
             return None
@@ -116,7 +116,7 @@ class Run:
 
 
 def read_row(process: str, index: int, position: int, where: TopicPartition, run: Run, isolation: int = 0) -> RunRow:
-    """Makes the row of a run that was read. It is the ``position``-th of its operation. ``isolation`` is the reader's,
+    """Make the row of a run that was read. It is the ``position``-th of its operation. ``isolation`` is the reader's,
     as Fetch carries it."""
     return RunRow(
         process,
@@ -147,7 +147,7 @@ def joins(run: Run, count: int, after: Run) -> bool:
 
 
 def compress(parts: Iterable[Run]) -> list[Run]:
-    """Returns the fewest runs that say the same, in the same order."""
+    """Return the fewest runs that say the same, in the same order."""
     out: list[Run] = []
     run: Run | None = None
     count = 0
@@ -164,7 +164,7 @@ def compress(parts: Iterable[Run]) -> list[Run]:
 
 
 def runs_of_batch(data: memoryview, producer_id: int, last_offset: int, base_offset: int) -> tuple[Run, ...]:
-    """Decodes one batch into runs. A damaged batch is one foreign run over its offsets."""
+    """Decode one batch into runs. A damaged batch is one foreign run over its offsets."""
     try:
         parts = [
             Run(record.offset, 1, producer_id, value.writer, value.sequence, value.valid)
@@ -186,7 +186,7 @@ class BatchReader:
         self._found: dict[tuple[TopicPartition, int, int, int, bool], tuple[Run, ...]] = {}
 
     def read(self, where: TopicPartition, taken: Iterable[TakenBatch]) -> list[Run]:
-        """Returns the runs of a partition's batches, from each batch's ``from_offset`` on."""
+        """Return the runs of a partition's batches, from each batch's ``from_offset`` on."""
         parts: list[Run] = []
         for batch in taken:
             found, from_offset = self._runs(where, batch), batch.from_offset

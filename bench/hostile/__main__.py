@@ -19,7 +19,7 @@ def _tell(line: str) -> None:
 
 
 def main() -> int:
-    """Returns 0 if everything held, 1 if something broke, 2 if the cluster could not be had."""
+    """Return 0 if everything held, 1 if something broke, 2 if the cluster could not be had."""
     parser = argparse.ArgumentParser(prog="python -m bench.hostile", description=__doc__)
     parser.add_argument("--peers", type=int, default=500, help="Of each kind.")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="Against each cluster.")

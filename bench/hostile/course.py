@@ -127,7 +127,7 @@ class _Memory(threading.Thread):
 
 
 def play(plan: Plan, folder: Path, progress: Callable[[str], None], system: System = REFERENCE) -> Outcome:
-    """Plays the course. Raises PeerError if the cluster cannot be had at all."""
+    """Play the course. Raise PeerError if the cluster cannot be had at all."""
     outcome = Outcome()
     replicas = {"min.insync.replicas": "2", "default.replication.factor": "3"} if plan.nodes >= 3 else {}
     with system.launched(folder, plan.nodes, {**replicas, **plan.config}) as cluster:
@@ -173,14 +173,14 @@ def play(plan: Plan, folder: Path, progress: Callable[[str], None], system: Syst
 
 
 def _load(ports: Sequence[int]) -> None:
-    """Writes values that are not read back, since they have no number of their own."""
+    """Write values that are not read back, since they have no number of their own."""
     with RetryingClient(ports) as client:
         for _ in range(LOAD):
             client.acknowledged(TOPIC, 0, numbered(-1, LOAD_BYTES), READY_AGAIN_S)
 
 
 def _attack(plan: Plan, cluster: Cluster, down: list[tuple[float, float]], progress: Callable[[str], None]) -> None:
-    """Lets the swarm do its work, and kills nodes meanwhile. ``down`` gets from when to when one was missing."""
+    """Let the swarm do its work, and kill nodes meanwhile. ``down`` gets from when to when one was missing."""
     strikes = len(cluster.members) if plan.kills else 0
     pause_s = plan.seconds / (strikes + 1)
     time.sleep(pause_s)

@@ -138,7 +138,7 @@ class Honest:
         return max((each.took_s for each in inside(self.waits, since_s, until_s)), default=0.0)
 
     def missing(self) -> list[int]:
-        """Returns the acknowledged numbers that the topic does not hold. Raises PeerError."""
+        """Return the acknowledged numbers that the topic does not hold. Raise PeerError."""
         held = dict.fromkeys(read_back(self.ports))
         return [number for number in self.acknowledged if number not in held]
 

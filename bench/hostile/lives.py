@@ -168,7 +168,7 @@ class Peer:
         await asyncio.sleep(self.random.uniform(*bounds_s))
 
     def reset(self) -> None:
-        """Closes with a TCP reset instead of a FIN."""
+        """Close with a TCP reset instead of a FIN."""
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._socket.close()
 
@@ -212,7 +212,7 @@ async def pipelining(peer: Peer) -> None:
 
 
 async def unread_answers(peer: Peer) -> None:
-    """Asks for all records of a topic, and reads nothing."""
+    """Ask for all records of a topic, and read nothing."""
     await peer.connect(TINY_BUFFER)
     await peer.send(_fetch_all() * 2)
     await peer.pause(HOLD_S)

@@ -84,13 +84,13 @@ class SwarmProcess:
         )
 
     def await_attack(self) -> None:
-        """Waits until the peers are there: on a busy machine that takes seconds. Raises PeerError if they never are."""
+        """Wait until the peers are there: on a busy machine that takes seconds. Raise PeerError if they never are."""
         assert self._process.stdout is not None
         if self._process.stdout.readline() != ATTACKS:
             raise PeerError("the hostile peers did not start")
 
     def end(self) -> dict[str, dict[str, int]]:
-        """Returns what each kind did: its lives, and the bytes that it sent."""
+        """Return what each kind did: its lives, and the bytes that it sent."""
         try:
             printed, _ = self._process.communicate(timeout=END_LIMIT_S)
         except subprocess.TimeoutExpired:

@@ -24,7 +24,7 @@ BATCH = build([Record(at, 1_800_000_000_000, None, b"x" * 100, ()) for at in ran
 
 
 def _frame(api_key: int, version: int, body: object) -> memoryview:
-    """Makes a request frame as it comes from the socket, without its length."""
+    """Make a request frame as it comes from the socket, without its length."""
     return memoryview(b"".join(encode_request(api_key, version, 1, "micro", body)))[4:]
 
 

@@ -29,7 +29,7 @@ def node() -> MemoryNode:
 
 
 def _ready(config: dict[str, str]) -> MemoryNode:
-    """Makes a node with a topic and a coordinator that has loaded."""
+    """Make a node with a topic and a coordinator that has loaded."""
     node = MemoryNode(config={"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "1"} | config)
     node.create_topic(TOPIC, 1)
     body = requests.find_coordinator(GROUP)
@@ -41,7 +41,7 @@ def _ready(config: dict[str, str]) -> MemoryNode:
 
 
 def _member(node: MemoryNode) -> MemberIdentity:
-    """Joins a group as its only member."""
+    """Join a group as its only member."""
     subscription = {"range": encode_subscription(Subscription((TOPIC,)))}
     member_id = ""
     for _ in range(2):
@@ -65,7 +65,7 @@ def bench_heartbeat(benchmark: BenchmarkFixture, node: MemoryNode) -> None:
 @pytest.mark.benchmark(group="groups")
 @pytest.mark.parametrize(("version", "feature"), COMMITS.values(), ids=COMMITS)
 def bench_commit(benchmark: BenchmarkFixture, version: int, feature: str) -> None:
-    """Measures a member's commit of one partition. It is judged, written and acknowledged."""
+    """Measure a member's commit of one partition. It is judged, written and acknowledged."""
     node = _ready({"crucible.bootstrap.metadata.epoch": feature})
     offsets = {TopicPartition(TOPIC, 0): OffsetToCommit(42, metadata_epoch=7)}
     body = commit_request(offsets, _member(node), version)

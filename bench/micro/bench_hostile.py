@@ -198,7 +198,7 @@ def _fetched(
 
 
 def _topics(world: NodeWorld, partitions: int) -> list[tuple[str, range]]:
-    """Creates topics of 5,000 partitions. Returns their names and indexes."""
+    """Create topics of 5,000 partitions. Return their names and indexes."""
     held = [(f"t{first}", range(min(5000, partitions - first))) for first in range(0, partitions, 5000)]
     for name, indexes in held:
         world.create(name, len(indexes))
@@ -225,7 +225,7 @@ def _fetch_frame(
 
 
 def _opened(world: NodeWorld, topics: Sequence[tuple[str, range]], version: int = 12) -> int:
-    """Opens a session. Returns its ID."""
+    """Open a session. Return its ID."""
     header, offset = read_request_header(frame := _fetch_frame(version, topics, 0, 0))
     body = decode_request(header.api_key, version, frame, offset)
     session_id: int = world.ask(ApiKey.FETCH, version, body).session_id

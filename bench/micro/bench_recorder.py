@@ -14,7 +14,7 @@ OPERATIONS = 5_000
 
 
 def _rows(number: int) -> tuple[OperationRow, PositionRow]:
-    """Makes the rows of a fetch that brought one partition and ended ``number`` ms after the start."""
+    """Make the rows of a fetch that brought one partition and ended ``number`` ms after the start."""
     at_us = number * 1_000
     operation = OperationRow("fetcher-1", number, "fetch", "ok", at_us, at_us, at_us + 900 + number % 97)
     return operation, PositionRow("fetcher-1", number, "hot", number % 64, number, number + 1, number + 1, 0, None)
@@ -23,7 +23,7 @@ def _rows(number: int) -> tuple[OperationRow, PositionRow]:
 @pytest.mark.benchmark(group="recording 5,000 operations")
 @pytest.mark.parametrize("kind", ["memory", "parquet"])
 def bench_record(benchmark: BenchmarkFixture, tmp_path: Path, kind: str) -> None:
-    """Measures what the load's own thread spends and waits. Another thread writes Parquet."""
+    """Measure what the load's own thread spends and wait. Another thread writes Parquet."""
     rows = [_rows(number) for number in range(OPERATIONS)]
     files = iter(range(1_000_000))
     recorders: list[Recorder] = []

@@ -29,7 +29,7 @@ def bench_validate(benchmark: BenchmarkFixture, records: int) -> None:
 @pytest.mark.benchmark(group="append")
 @pytest.mark.parametrize("records", RECORDS.values(), ids=RECORDS)
 def bench_append(benchmark: BenchmarkFixture, records: int) -> None:
-    """Measures an append: the batch is validated, numbered, patched, indexed, and written to a disk in memory."""
+    """Measure an append: the batch is validated, numbered, patched, indexed, and written to a disk in memory."""
     batch = _batch(records)
     log = run_to_end(open_log(MemoryDisk(), "t-0", LogConfig(), NOW, clean=True))
     appended = benchmark.pedantic(  # type: ignore[no-untyped-call]
@@ -41,7 +41,7 @@ def bench_append(benchmark: BenchmarkFixture, records: int) -> None:
 
 @pytest.mark.benchmark(group="read")
 def bench_read_one_mebibyte(benchmark: BenchmarkFixture) -> None:
-    """Measures a fetch's read in the middle of a segment of 64 MiB: a look into the index, a walk over headers, and one
+    """Measure a fetch's read in the middle of a segment of 64 MiB: a look into the index, a walk over headers, and one
     disk read."""
     batch = _batch(150)
     log = run_to_end(open_log(MemoryDisk(), "t-0", LogConfig(), NOW, clean=True))

@@ -46,7 +46,7 @@ class Fetcher:
         self.request = self._request(0, 0, ())
 
     def append(self) -> None:
-        """Appends to the next partitions and prepares the request, which names those fetched last time. It is not
+        """Append to the next partitions and prepare the request, which names those fetched last time. It is not
         timed."""
         wanted = [(self.next + step) % self.cached for step in range(self.changed)]
         self.next = (self.next + self.changed) % self.cached
@@ -81,7 +81,7 @@ class Fetcher:
 
 
 def _place(number: int) -> tuple[str, int]:
-    """Returns topic and partition of the ``number``-th cached partition."""
+    """Return topic and partition of the ``number``-th cached partition."""
     return f"sessions-{number // PARTITIONS_PER_TOPIC}", number % PARTITIONS_PER_TOPIC
 
 

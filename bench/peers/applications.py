@@ -71,7 +71,7 @@ class Application:
             self._process.wait()
 
     def await_end(self, limit_s: float, status: int = 0) -> None:
-        """Waits until the program ends by itself. Raises PeerError if it does not or ends with another status."""
+        """Wait until the program ends by itself. Raise PeerError if it does not or ends with another status."""
         assert self._process is not None
         try:
             ended = self._process.wait(limit_s)
@@ -81,38 +81,38 @@ class Application:
             raise PeerError(f"{self.name} ended with status {ended}: {self.last_lines()}")
 
     def stop(self, limit_s: float = LIMIT_S) -> None:
-        """Sends SIGTERM, and waits until the shutdown hooks have run and it ends with status 143. Raises PeerError."""
+        """Send SIGTERM, and wait until the shutdown hooks have run and it ends with status 143. Raise PeerError."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
         self.await_end(limit_s, 128 + signal.SIGTERM)
 
     def lines(self) -> list[str]:
-        """Returns the whole lines that it has printed so far."""
+        """Return the whole lines that it has printed so far."""
         return self.out.read_text(errors="replace").rpartition("\n")[0].splitlines()
 
     def count(self, text: str) -> int:
-        """Returns how often ``text`` is in its standard output so far."""
+        """Return how often ``text`` is in its standard output so far."""
         return self.out.read_bytes().count(text.encode())
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """Returns what it has printed as JSON objects with this name, as Kafka's verifiable clients do."""
+        """Return what it has printed as JSON objects with this name, as Kafka's verifiable clients do."""
         found = [json.loads(line) for line in self.lines() if line.startswith("{")]
         return [each for each in found if each.get("name") == name]
 
     def last_lines(self) -> str:
-        """Returns the ends of both outputs in one line."""
+        """Return the ends of both outputs in one line."""
         texts = [path.read_text(errors="replace") for path in (self.out, self.err) if path.exists()]
         return " / ".join(line for text in texts for line in text.splitlines()[-5:])
 
 
 def write_properties(path: Path, properties: Mapping[str, str]) -> Path:
-    """Writes a properties file of Java and returns its path."""
+    """Write a properties file of Java and return its path."""
     path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
     return path
 
 
 def committed_end(bootstrap: str, topic: str, partitions: int) -> int:
-    """Returns the sum of the last stable offsets, or -1 if not all leaders respond."""
+    """Return the sum of the last stable offsets, or -1 if not all leaders respond."""
     consumer = confluent_kafka.Consumer({**COMMITTED, "bootstrap.servers": bootstrap, "log_level": 0})
     try:
         wanted = [confluent_kafka.TopicPartition(topic, each) for each in range(partitions)]
@@ -124,7 +124,7 @@ def committed_end(bootstrap: str, topic: str, partitions: int) -> int:
 
 
 def read_committed(bootstrap: str, topic: str, partitions: int, limit_s: float = LIMIT_S) -> Records:
-    """Reads each partition to its last stable offset with librdkafka, which is no part of any application. Raises
+    """Read each partition to its last stable offset with librdkafka, which is no part of any application. Raise
     PeerError."""
     settings = {**COMMITTED, "bootstrap.servers": bootstrap, "log_level": 0, "enable.partition.eof": "true"}
     consumer = confluent_kafka.Consumer(settings)
@@ -210,9 +210,9 @@ class Killer:
     limit_s: float = LIMIT_S
 
     def kill_leader(self, topic: str, partition: int, ahead: bool = False) -> Kill:
-        """Kills the leader with SIGKILL, waits until the application works on without it, and restarts it.
+        """Kill the leader with SIGKILL, wait until the application works on without it, and restart it.
 
-        With ``ahead`` the other nodes are stopped first, until the leader has records that no other replica has. Raises
+        With ``ahead`` the other nodes are stopped first, until the leader has records that no other replica has. Raise
         PeerError.
         """
         before = max(0, self.progress())

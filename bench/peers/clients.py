@@ -34,19 +34,19 @@ def connect(port: int, timeout_s: float = 30.0) -> Connection:
 
 
 def create_topic(connection: Connection, name: str, partitions: int) -> None:
-    """Requests a topic with one replica and default settings. A refusal shows at the next use of the topic."""
+    """Request a topic with one replica and default settings. A refusal shows at the next use of the topic."""
     body = create_topics_request([new_topic(name, partitions, 1, {})], TIMEOUT_MS)
     connection.call(ApiKey.CREATE_TOPICS, CREATE_VERSION, body)
 
 
 def produce_request(topic: str, partition: int, batch: bytes, timeout_ms: int = TIMEOUT_MS) -> ProduceRequest:
-    """Makes a request with one batch for one partition. All replicas in sync must acknowledge it."""
+    """Make a request with one batch for one partition. All replicas in sync must acknowledge it."""
     named = ProduceTopic(topic, NO_TOPIC_ID, [ProducePartition(partition, batch)])
     return ProduceRequest(ALL_REPLICAS, timeout_ms, [named])
 
 
 def base_offset(response: object, name: str) -> int:
-    """Returns the offset of the batch's first record. Raises PeerError if the broker ``name`` refused the batch."""
+    """Return the offset of the batch's first record. Raise PeerError if the broker ``name`` refused the batch."""
     assert isinstance(response, ProduceResponse), f"{response} answers no produce"
     partition = response.responses[0].partitions[0]
     if partition.error_code:
@@ -108,9 +108,9 @@ class RetryingClient:
     def create_topic(
         self, name: str, partitions: int, replicas: int, limit_s: float, config: Mapping[str, str] | None = None
     ) -> None:
-        """Creates a topic. "Exists" counts as created, because an attempt whose response was lost may have done it.
+        """Create a topic. "Exists" counts as created, because an attempt whose response was lost may have done it.
 
-        Raises PeerError.
+        Raise PeerError.
         """
         body = create_topics_request([new_topic(name, partitions, replicas, config or {})], self._call_limit_ms)
         fine = (ErrorCode.none, ErrorCode.topic_already_exists)
@@ -122,7 +122,7 @@ class RetryingClient:
         self._until(attempt, limit_s, f"topic {name}")
 
     def delete_topic(self, name: str, limit_s: float) -> None:
-        """Raises PeerError."""
+        """Raise PeerError."""
         body = delete_topics_request([name], self._call_limit_ms)
         fine = (ErrorCode.none, ErrorCode.unknown_topic_or_partition)
 
@@ -133,7 +133,7 @@ class RetryingClient:
         self._until(attempt, limit_s, f"deletion of topic {name}")
 
     def partitions(self, topic: str) -> dict[int, LedPartition]:
-        """Returns the topic's partitions by the next node's metadata. Empty: it has no such topic, or is silent."""
+        """Return the topic's partitions by the next node's metadata. Empty: it has no such topic, or is silent."""
         response = self._metadata((topic,))
         if response is None:
             return {}
@@ -149,7 +149,7 @@ class RetryingClient:
         }
 
     def led(self, topic: str, partition: int, limit_s: float, other_than: int | None = None) -> LedPartition:
-        """Waits until a node other than ``other_than`` leads the partition. Raises PeerError."""
+        """Wait until a node other than ``other_than`` leads the partition. Raise PeerError."""
 
         def attempt() -> LedPartition | None:
             found = self.partitions(topic).get(partition)
@@ -158,7 +158,7 @@ class RetryingClient:
         return self._until(attempt, limit_s, f"a leader of {topic}-{partition}")
 
     def await_replicas(self, topic: str, partitions: int, replicas: int, limit_s: float) -> dict[int, LedPartition]:
-        """Waits until every partition has a leader and all its replicas are in sync. Raises PeerError."""
+        """Wait until every partition has a leader and all its replicas are in sync. Raise PeerError."""
 
         def attempt() -> dict[int, LedPartition] | None:
             found = self.partitions(topic)
@@ -168,9 +168,9 @@ class RetryingClient:
         return self._until(attempt, limit_s, f"{partitions} partitions with {replicas} replicas in sync", every_s=0.1)
 
     def acknowledged(self, topic: str, partition: int, batch: bytes, limit_s: float) -> int:
-        """Sends one batch with acks=all to the leader until it is acknowledged. Returns its base offset.
+        """Send one batch with acks=all to the leader until it is acknowledged. Return its base offset.
 
-        Raises PeerError.
+        Raise PeerError.
         """
         body = produce_request(topic, partition, batch, self._call_limit_ms)
 
@@ -186,7 +186,7 @@ class RetryingClient:
         return self._until(attempt, limit_s, f"an acknowledgement from {topic}-{partition}")
 
     def named_controller(self) -> int | None:
-        """Returns the controller by the next node's metadata, or None if it has none or is silent."""
+        """Return the controller by the next node's metadata, or None if it has none or is silent."""
         response = self._metadata(())
         if response is None:
             return None
@@ -194,7 +194,7 @@ class RetryingClient:
         return controller if controller in {int(each.node_id) for each in response.brokers} else None
 
     def active_controller(self, limit_s: float) -> int:
-        """Returns the quorum's leader, which Kafka's metadata does not name. Raises PeerError."""
+        """Return the quorum's leader, which Kafka's metadata does not name. Raise PeerError."""
         topic = TopicData(topic_name=TopicName(METADATA_TOPIC), partitions=(PartitionData(partition_index=i32(0)),))
         body = DescribeQuorumRequest(topics=(topic,))
 
@@ -238,13 +238,13 @@ class RetryingClient:
         return self._ports[self._next % len(self._ports)]
 
     def _call_controller(self, api_key: int, version: int, body: object) -> Any:
-        """Calls the node that metadata names as the controller. Kafka names any broker, which forwards the request."""
+        """Call the node that metadata names as the controller. Kafka names any broker, which forwards the request."""
         response = self._metadata(())
         port = None if response is None else self._ports_by_node.get(int(response.controller_id))
         return None if port is None else self._call(port, api_key, version, body)
 
     def _call(self, port: int, api_key: int, version: int, body: object) -> Any:
-        """Sends one request and returns the body of the response, or None if there was none."""
+        """Send one request and return the body of the response, or None if there was none."""
         if self._suspects.get(port, 0.0) > time.perf_counter():
             return None
         limit_us = int(self._call_limit_s * 1e6)
@@ -263,7 +263,7 @@ class RetryingClient:
 
 
 def batch_of(record_bytes: int, records: int = 1) -> bytes:
-    """Makes a batch of values of ``record_bytes`` each, the same for every broker."""
+    """Make a batch of values of ``record_bytes`` each, the same for every broker."""
     value = bytes(range(256)) * (record_bytes // 256 + 1)
     return build(
         [

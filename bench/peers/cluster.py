@@ -47,7 +47,7 @@ class Cluster:
             member.launch()
 
     def await_ready(self) -> None:
-        """Raises PeerError."""
+        """Raise PeerError."""
         for member in self.members:
             member.await_ready()
 
@@ -55,7 +55,7 @@ class Cluster:
         return sum(int(each.memory_info().rss) for each in self._processes())
 
     def cpu_s(self) -> float:
-        """Returns the seconds of processor time that all nodes have used since they started."""
+        """Return the seconds of processor time that all nodes have used since they started."""
         times = [each.cpu_times() for each in self._processes()]
         return float(sum(each.user + each.system for each in times))
 
@@ -64,7 +64,7 @@ class Cluster:
 
 
 def settings_of(config: Mapping[str, str], node_id: int) -> dict[str, str]:
-    """Returns the settings of one node."""
+    """Return the settings of one node."""
     return {name: value.replace("{node}", str(node_id)) for name, value in config.items()}
 
 
@@ -89,7 +89,7 @@ class System:
     def launched(
         self, folder: Path, nodes: int, config: Mapping[str, str], advertised: Sequence[str] = ()
     ) -> Iterator[Cluster]:
-        """Prepares the same nodes, launches them and waits until each of them is ready. Raises PeerError."""
+        """Prepare the same nodes, launches them and wait until each of them is ready. Raise PeerError."""
         with self.prepare(folder, nodes, config, advertised) as cluster:
             cluster.launch()
             cluster.await_ready()
@@ -97,7 +97,7 @@ class System:
 
 
 def until(condition: Callable[[], bool], limit_s: float, what: str, every_s: float = 0.05) -> None:
-    """Waits until the condition holds. Raises PeerError after ``limit_s``, with ``what`` in its message."""
+    """Wait until the condition holds. Raise PeerError after ``limit_s``, with ``what`` in its message."""
     deadline = time.monotonic() + limit_s
     while not condition():
         if time.monotonic() > deadline:
@@ -113,7 +113,7 @@ def target_cluster(
     words: Mapping[str, str] | None = None,
     advertised: Sequence[str] = (),
 ) -> Iterator[Cluster]:
-    """Makes new nodes below ``folder``, which are prepared and not launched. Raises PeerError when that fails.
+    """Make new nodes below ``folder``, which are prepared and not launched. Raise PeerError when that fails.
 
     ``settings`` are those of the brokers, by Kafka's names, and ``words`` replace placeholders of the file. With
     ``advertised``, clients reach each node at that HOST:PORT, if the file has the placeholder {advertised}. A target

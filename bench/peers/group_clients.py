@@ -25,8 +25,8 @@ NOT_YET = (ErrorCode.coordinator_not_available, ErrorCode.coordinator_load_in_pr
 
 
 def await_coordinator(connection: Connection, group: str, limit_s: float) -> None:
-    """Waits until the single node coordinates the group and has loaded it. It sends a leave of an unknown member,
-    because Kafka responds to heartbeats without an error while it loads. Raises PeerError."""
+    """Wait until the single node coordinates the group and has loaded it. It sends a leave of an unknown member,
+    because Kafka responds to heartbeats without an error while it loads. Raise PeerError."""
     deadline = time.perf_counter() + limit_s
     body = requests.find_coordinator(group)
     probe = requests.leave(MemberIdentity(group, 0, "nobody"))
@@ -64,7 +64,7 @@ class RawMember:
         self._sent = self.connection.send(ApiKey.JOIN_GROUP, VERSIONS.join_group, body)
 
     def end_join(self) -> Error | int:
-        """Reads the response. After MEMBER_ID_REQUIRED the member has its ID and must join once more."""
+        """Read the response. After MEMBER_ID_REQUIRED the member has its ID and must join once more."""
         response = requests.joined(self._received())
         self.member_id = response.member_id or self.member_id
         self.joined = response
@@ -80,7 +80,7 @@ class RawMember:
         self._sent = self.connection.send(ApiKey.SYNC_GROUP, VERSIONS.sync_group, body)
 
     def end_sync(self) -> bytes:
-        """Returns the assignment."""
+        """Return the assignment."""
         response = self._received()
         error = requests.error_of(response.error_code)
         if error:
@@ -93,12 +93,12 @@ class RawMember:
 
 
 def subscription_of(topic: str, mark: bytes = b"") -> bytes:
-    """Encodes a subscription as consumers do, since Kafka's coordinator reads it. ``mark`` tells two of them apart."""
+    """Encode a subscription as consumers do, since Kafka's coordinator reads it. ``mark`` tells two of them apart."""
     return encode_subscription(Subscription((topic,), user_data=mark))
 
 
 def learn_ids(members: Sequence[RawMember], subscription: bytes) -> None:
-    """Sends each member's first JoinGroup, which only gives it an ID."""
+    """Send each member's first JoinGroup, which only gives it an ID."""
     for member in members:
         member.begin_join(subscription)
         if member.end_join() != ErrorCode.member_id_required:
@@ -124,7 +124,7 @@ def rebalance(members: Sequence[RawMember], subscription: bytes) -> None:
 
 
 def encoded_commit(connection: Connection, group: str, topic: str, offset: int) -> EncodedRequest:
-    """Encodes a commit for partition 0, as a consumer without membership sends it."""
+    """Encode a commit for partition 0, as a consumer without membership sends it."""
     body = commit_request(
         {TopicPartition(topic, 0): OffsetToCommit(offset)}, MemberIdentity(group), VERSIONS.offset_commit
     )
@@ -132,7 +132,7 @@ def encoded_commit(connection: Connection, group: str, topic: str, offset: int) 
 
 
 def check_committed(response: object) -> None:
-    """Raises PeerError if the response to a commit has an error."""
+    """Raise PeerError if the response to a commit has an error."""
     for error in commit_errors(response).values():
         if error:
             raise PeerError(f"a commit was refused: {error_name(int(error))}")
@@ -144,7 +144,7 @@ class RetryingCoordinator(RetryingClient):
     key_type = requests.GROUP_KEY_TYPE
 
     def coordinator(self, key: str, limit_s: float) -> int:
-        """Waits until the key has a coordinator, and returns its node ID. Raises PeerError."""
+        """Wait until the key has a coordinator, and return its node ID. Raise PeerError."""
         return self._until(lambda: self._find(key), limit_s, f"a coordinator of {key}").node_id
 
     def _find(self, key: str) -> NodeAddress | None:
@@ -163,9 +163,9 @@ class RetryingGroups(RetryingCoordinator):
     """Looks up the coordinator at any node before each attempt, so that it follows it at once."""
 
     def committed(self, group: str, topic: str, offset: int, limit_s: float) -> None:
-        """Commits an offset of partition 0 until that is accepted, as a consumer that assigns its partitions itself.
+        """Commit an offset of partition 0 until that is accepted, as a consumer that assigns its partitions itself.
 
-        Raises PeerError.
+        Raise PeerError.
         """
         offsets = {TopicPartition(topic, 0): OffsetToCommit(offset)}
         body = commit_request(offsets, MemberIdentity(group), VERSIONS.offset_commit)

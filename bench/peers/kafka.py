@@ -21,7 +21,7 @@ KAFKA_VERSION = find("kafka").version
 
 
 def kafka_classpath() -> str:
-    """Returns Java's class path for Kafka's server and tools. Raises PeerError."""
+    """Return Java's class path for Kafka's server and tools. Raise PeerError."""
     try:
         return kafka.classpath(KAFKA_VERSION)
     except TargetError as wrong:
@@ -29,7 +29,7 @@ def kafka_classpath() -> str:
 
 
 def applications_classpath() -> str:
-    """Returns Java's class path for Kafka Streams, Connect and MirrorMaker, without the server. Raises PeerError."""
+    """Return Java's class path for Kafka Streams, Connect and MirrorMaker, without the server. Raise PeerError."""
     try:
         return kafka.applications(KAFKA_VERSION)
     except TargetError as wrong:
@@ -43,10 +43,10 @@ class ToolError(PeerError):
 def java_command(
     main_class: str, words: Sequence[str], options: Sequence[str] = (), classpath: str | None = None
 ) -> list[str]:
-    """Returns the command that starts ``main_class`` with ``words``. ``options`` are those of the virtual machine. The
+    """Return the command that starts ``main_class`` with ``words``. ``options`` are those of the virtual machine. The
     default ``classpath`` is that of Kafka's server and tools.
 
-    Raises PeerError when Java or the jars cannot be had.
+    Raise PeerError when Java or the jars cannot be had.
     """
     return ["java", *options, "-XX:-UsePerfData", "-cp", classpath or kafka_classpath(), main_class, *words]
 
@@ -54,9 +54,9 @@ def java_command(
 def run_java(
     main_class: str, words: Sequence[str], limit_s: float, options: Sequence[str] = (), stdin: str = ""
 ) -> tuple[str, str]:
-    """Runs the program to its end and returns its standard output and standard error.
+    """Run the program to its end and return its standard output and standard error.
 
-    Raises ToolError when it fails or does not end within ``limit_s``, and PeerError as ``java_command`` does.
+    Raise ToolError when it fails or does not end within ``limit_s``, and PeerError as ``java_command`` does.
     """
     command = java_command(main_class, words, options)
     try:
@@ -70,7 +70,7 @@ def run_java(
 
 
 def _without_logging(text: str) -> str:
-    """Removes what SLF4J says at each start, because Kafka's jars come without a logging back end."""
+    """Remove what SLF4J says at each start, because Kafka's jars come without a logging back end."""
     return "\n".join(line for line in text.splitlines() if not line.startswith("SLF4J"))
 
 
@@ -93,14 +93,14 @@ KAFKA_NAME = "Apache Kafka"
 def kafka_cluster(
     folder: Path, nodes: int, config: Mapping[str, str], advertised: Sequence[str] = ()
 ) -> Iterator[Cluster]:
-    """Makes new nodes below ``folder``, which are formatted and not launched. Raises PeerError when that fails."""
+    """Make new nodes below ``folder``, which are formatted and not launched. Raise PeerError when that fails."""
     chosen = replace(find("kafka"), nodes=nodes)
     with target_cluster(chosen, folder, {**SETTINGS, **config}, {"vm": HEAP}, advertised) as cluster:
         yield cluster
 
 
 def main() -> int:
-    """Fetches the jars. Returns 2 and prints one sentence if that fails."""
+    """Fetch the jars. Return 2 and print one sentence if that fails."""
     try:
         kafka_classpath()
         applications_classpath()

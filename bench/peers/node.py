@@ -50,7 +50,7 @@ class BrokerNode:
         return f"127.0.0.1:{self.port}"
 
     def launch(self) -> None:
-        """Starts the process and returns at once."""
+        """Start the process and return at once."""
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
                 self._command,
@@ -62,7 +62,7 @@ class BrokerNode:
             )
 
     def await_ready(self) -> None:
-        """Waits until an ApiVersions request is answered. Raises PeerError."""
+        """Wait until an ApiVersions request is answered. Raise PeerError."""
         assert self.process is not None
         deadline = time.perf_counter() + self._ready_limit_s
         while time.perf_counter() < deadline:
@@ -94,12 +94,12 @@ class BrokerNode:
         os.kill(self.process.pid, number)
 
     def reap(self) -> None:
-        """Waits for the end of the process after a SIGKILL."""
+        """Wait for the end of the process after a SIGKILL."""
         assert self.process is not None
         self.process.wait(20)
 
     def back(self) -> None:
-        """Launches the node again after a SIGKILL, and waits until it is ready. Raises PeerError."""
+        """Launch the node again after a SIGKILL, and wait until it is ready. Raise PeerError."""
         self.reap()
         self.launch()
         self.await_ready()

@@ -90,7 +90,7 @@ def reference_cluster(
     advertised: Sequence[str] = (),
     program: Sequence[str] = COMMAND,
 ) -> Iterator[Cluster]:
-    """Makes new nodes below ``folder``, which are not launched. A single node has no other voters."""
+    """Make new nodes below ``folder``, which are not launched. A single node has no other voters."""
     folder.mkdir(parents=True, exist_ok=True)
     ports, settings = free_ports(nodes), dict(config)
     broker_ports = free_ports(nodes) if advertised else ports
@@ -110,7 +110,7 @@ def reference_cluster(
 
 
 def reference_with_mutant(mutant: str) -> System:
-    """Returns the reference broker without the mechanism that ``mutant`` replaces (``./crucible mutants``)."""
+    """Return the reference broker without the mechanism that ``mutant`` replaces (``./crucible mutants``)."""
 
     program = (sys.executable, "-c", _PLANT, mutant, str(LAUNCHER))
 
@@ -123,7 +123,7 @@ def reference_with_mutant(mutant: str) -> System:
 
 
 def _two_listeners(port: int, broker_port: int, advertised: str) -> dict[str, str]:
-    """Returns the settings of a node whose clients come through a proxy, and its brokers do not."""
+    """Return the settings of a node whose clients come through a proxy, and its brokers do not."""
     return {
         "listeners": f"CLIENTS://127.0.0.1:{port},BROKERS://127.0.0.1:{broker_port}",
         "advertised.listeners": f"CLIENTS://{advertised},BROKERS://127.0.0.1:{broker_port}",

@@ -16,10 +16,10 @@ _SUMMARY = re.compile(r"^(\d+) records sent, ([\d.]+) records/sec \(.* 99th", re
 def producer_perf(
     bootstrap: str, topic: str, records: int, record_bytes: int, transaction_ms: int | None = None
 ) -> float:
-    """Returns the records per second of ``kafka-producer-perf-test``, by the last line that it prints.
+    """Return the records per second of ``kafka-producer-perf-test``, by the last line that it prints.
 
     The rate is unlimited, acks is all, and batching is the producer's default. ``transaction_ms`` is the length of its
-    transactions, or None for none. Raises PeerError.
+    transactions, or None for none. Raise PeerError.
     """
     words = ["--topic", topic, "--num-records", str(records), "--record-size", str(record_bytes)]
     words += ["--throughput", "-1", "--producer-props", f"bootstrap.servers={bootstrap}", "acks=all"]
@@ -44,11 +44,11 @@ _LOADED = re.compile(r"^\[([\d.]+)s\] (\S+)", re.M)
 
 
 def java_consumer_s(bootstrap: str, topic: str, records: int, folder: Path) -> float:
-    """Returns the seconds that ``kafka-console-consumer`` reads, with Kafka's defaults and without printing.
+    """Return the seconds that ``kafka-console-consumer`` reads, with Kafka's defaults and without printing.
 
     The time runs from the first fetch answer to the last record. Java logs when it loads a class, and each of the two
     moments loads a class of its own. So the start and the end of the virtual machine are left out; they take longer
-    than the reading. Raises PeerError.
+    than the reading. Raise PeerError.
     """
     log = folder / "classes.log"
     options = ["-Xmx512m", f"-Xlog:class+load=info:file={log}:uptime"]
@@ -61,9 +61,9 @@ def java_consumer_s(bootstrap: str, topic: str, records: int, folder: Path) -> f
 
 
 def reading_s(class_log: str) -> float:
-    """Returns the seconds between the first lines of the two classes in Java's log of loaded classes.
+    """Return the seconds between the first lines of the two classes in Java's log of loaded classes.
 
-    Raises PeerError if one of them is missing.
+    Raise PeerError if one of them is missing.
     """
     loaded = [(float(at_s), name) for at_s, name in _LOADED.findall(class_log)]
     began = next((at_s for at_s, name in loaded if name.startswith(_FIRST_ANSWER)), None)
@@ -80,9 +80,9 @@ def librdkafka_s(
     folder: Path,  # noqa: ARG001
     isolation: str = "read_committed",
 ) -> float:
-    """Returns the seconds that confluent-kafka reads with its defaults, from the first record to the last chunk.
+    """Return the seconds that confluent-kafka reads with its defaults, from the first record to the last chunk.
 
-    Raises PeerError.
+    Raise PeerError.
     """
     consumer = confluent_kafka.Consumer(
         {
@@ -105,7 +105,7 @@ def librdkafka_s(
 
 
 def _count(messages: list[confluent_kafka.Message]) -> int:
-    """Raises PeerError when nothing came, or when an error came."""
+    """Raise PeerError when nothing came, or when an error came."""
     if not messages or any(message.error() for message in messages):
         raise PeerError(f"librdkafka read nothing more: {[message.error() for message in messages][:1]}")
     return len(messages)
@@ -115,8 +115,8 @@ TRANSFORM_LIMIT_S = 60.0
 
 
 def transformed_s(bootstrap: str, source: str, target: str, own_id: str, records: int, at_once: int) -> float:
-    """Returns the seconds from the first record to the last commit. Each transaction has ``at_once`` records at most,
-    and the place in partition 0 of ``source`` where reading goes on. Raises PeerError."""
+    """Return the seconds from the first record to the last commit. Each transaction has ``at_once`` records at most,
+    and the place in partition 0 of ``source`` where reading goes on. Raise PeerError."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap,

@@ -23,7 +23,7 @@ KAFKA = System(KAFKA_NAME, kafka_cluster)
 
 
 def systems(peer: str | None) -> list[System]:
-    """Returns the reference broker, and after it the peer, if there is one. ``peer`` is None or ``kafka``."""
+    """Return the reference broker, and after it the peer, if there is one. ``peer`` is None or ``kafka``."""
     return [REFERENCE, KAFKA] if peer else [REFERENCE]
 
 
@@ -60,7 +60,7 @@ def _kafka(folder: Path, nodes: int, config: Mapping[str, str], advertised: Sequ
 
 
 def make_tiered(cluster: Cluster, topic: str) -> None:
-    """Raises PeerError."""
+    """Raise PeerError."""
     body = set_topic_configs_request([topic], {"remote.storage.enable": "true"})
     with connect(cluster.ports[0]) as connection:
         response = connection.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, ALTER_VERSION, body)

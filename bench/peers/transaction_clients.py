@@ -38,7 +38,7 @@ class RawTransactions:
 
     @classmethod
     def of(cls, connection: Connection, own_id: str, where: TopicPartition, limit_s: float) -> "RawTransactions":
-        """Waits until the single node has given a producer ID. Raises PeerError."""
+        """Wait until the single node has given a producer ID. Raise PeerError."""
         find = group_requests.find_coordinator(own_id, requests.TRANSACTION_KEY_TYPE)
         init = requests.init_request(own_id, TIMEOUT_US, ProducerIdentity())
         deadline = time.perf_counter() + limit_s
@@ -95,7 +95,7 @@ class RetryingTransactions(RetryingCoordinator):
     key_type = requests.TRANSACTION_KEY_TYPE
 
     def taken(self, own_id: str, limit_s: float) -> ProducerIdentity:
-        """Takes the transactional ID. Raises PeerError."""
+        """Take the transactional ID. Raise PeerError."""
         body = requests.init_request(own_id, TIMEOUT_US, ProducerIdentity())
 
         def attempt() -> ProducerIdentity | None:
@@ -110,13 +110,13 @@ class RetryingTransactions(RetryingCoordinator):
         return self._until(attempt, limit_s, f"a producer ID for {own_id}")
 
     def begun(self, own_id: str, owner: ProducerIdentity, where: TopicPartition, limit_s: float) -> None:
-        """Begins a transaction with one partition. Raises PeerError."""
+        """Begin a transaction with one partition. Raise PeerError."""
         body = requests.add_partitions_request(own_id, owner, [where])
         self._step(own_id, ADD_VERSION, ApiKey.ADD_PARTITIONS_TO_TXN, body, _error_of_adding, limit_s)
 
     def committed(self, own_id: str, owner: ProducerIdentity, limit_s: float) -> None:
-        """Commits the transaction, and returns once its end is decided. A lost response does no harm: a commit that is
-        resent gets the same response. Raises PeerError."""
+        """Commit the transaction, and return once its end is decided. A lost response does no harm: a commit that is
+        resent gets the same response. Raise PeerError."""
         body = requests.end_request(own_id, owner, True)
         self._step(own_id, END_VERSION, ApiKey.END_TXN, body, _error_of_end, limit_s)
 

@@ -70,7 +70,7 @@ def case(
     restarts: bool = False,
     limit_s: float = LIMIT_S,
 ) -> Callable[[Play], Case]:
-    """Makes a case of a function. Its docstring becomes the case's words."""
+    """Make a case of a function. Its docstring becomes the case's words."""
 
     def made(play: Play) -> Case:
         assert play.__doc__, f"{id} has no words"

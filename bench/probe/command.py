@@ -62,10 +62,10 @@ class Wanted:
 
 
 def run(wanted: Wanted, say: Callable[[str], None]) -> int:
-    """Returns the exit code: 0 if no MUST failed (with ``strict``: and no SHOULD differs), else 1. With a baseline it
+    """Return the exit code: 0 if no MUST failed (with ``strict``: and no SHOULD differs), else 1. With a baseline it
     is 1 if something got worse. It is 1 if a case itself stumbles, too. ``say`` takes a line for people.
 
-    Raises UsageError, UnknownCase, NoBaseline, NotKafka and PeerError, which are one sentence each.
+    Raise UsageError, UnknownCase, NoBaseline, NotKafka and PeerError, which are one sentence each.
     """
     cases = chosen(wanted.sections, wanted.cases)
     if wanted.dry_run:
@@ -82,7 +82,7 @@ def run(wanted: Wanted, say: Callable[[str], None]) -> int:
 
 
 def _met(own: Target) -> tuple[Broker, Target]:
-    """Raises NotKafka."""
+    """Raise NotKafka."""
     if stranger := stranger_at(*own.address):
         raise NotKafka(stranger)
     return meet(own.address), own
@@ -113,7 +113,7 @@ def _played(
 
 
 def _writable(wanted: Wanted) -> None:
-    """Raises UsageError before anything is played if what is found could not be written afterwards."""
+    """Raise UsageError before anything is played if what is found could not be written afterwards."""
     for option, file in (("--json", wanted.json), ("--junit", wanted.junit), ("--page", wanted.page)):
         try:
             if file is not None:

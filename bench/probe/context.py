@@ -118,7 +118,7 @@ class ProbeContext:
     # Connections and requests
 
     def connect(self, address: Address | None = None, client_id: str | None = "crucible-probe") -> Conversation:
-        """Opens a connection to the node that leads the case's topics, or to another address."""
+        """Open a connection to the node that leads the case's topics, or to another address."""
         opened = Conversation(address or self.broker.leader, self.lines, self.left_s, len(self._opened) + 1, client_id)
         self._opened.append(opened)
         return opened
@@ -155,20 +155,20 @@ class ProbeContext:
         on: Conversation | None = None,
         limit_s: float | None = None,
     ) -> Any:
-        """Sends a request on the case's own connection, or ``on`` another one, and returns the body of its response.
+        """Send a request on the case's own connection, or ``on`` another one, and return the body of its response.
         ``values`` are plain, see ``conversation.body``."""
         spoken = self.version(api_key) if version is None else version
         return (on or self.main).call(api_key, spoken, values, limit_s)
 
     def call_unseen(self, api_key: int, values: object, on: Conversation) -> Any:
-        """Sends a request to the node at the other end of ``on`` without a line in the transcript, for requests that
+        """Send a request to the node at the other end of ``on`` without a line in the transcript, for requests that
         are repeated until something has happened."""
         return self._of_setup(on.address, api_key, values, self.case.needs.get(api_key, ANY))
 
     def send(
         self, api_key: int, values: object, version: int | None = None, on: Conversation | None = None
     ) -> EncodedRequest:
-        """Sends a request, whose response is read with ``receive`` of the same connection."""
+        """Send a request, whose response is read with ``receive`` of the same connection."""
         return (on or self.main).send(api_key, self.version(api_key) if version is None else version, values)
 
     # Expectations
@@ -206,7 +206,7 @@ class ProbeContext:
     def topic(
         self, partitions: int = 1, configs: Mapping[str, str] | None = None, followers: Sequence[int] = ()
     ) -> Topic:
-        """Makes a topic for this case alone, led by ``broker.leader``, and waits until it can be used. ``followers``
+        """Make a topic for this case alone, led by ``broker.leader``, and wait until it can be used. ``followers``
         are the other nodes with a replica of each partition."""
         name = self.topic_name()
         return self.create(name, partitions, configs, followers)
@@ -225,7 +225,7 @@ class ProbeContext:
         configs: Mapping[str, str] | None = None,
         followers: Sequence[int] = (),
     ) -> Topic:
-        """Makes a topic with this name. Raises NotAdvertised if the broker makes none, or not with these settings."""
+        """Make a topic with this name. Raise NotAdvertised if the broker makes none, or not with these settings."""
         if len(self.broker.nodes) > 1:
             replicas = [self.broker.node_id, *followers]
             placed = [{"partition_index": each, "broker_ids": replicas} for each in range(partitions)]
@@ -243,17 +243,17 @@ class ProbeContext:
         return self._when_led(name, partitions)
 
     def settle(self, name: str, partitions: int = 1) -> None:
-        """Waits until a topic that the case made itself has its partitions, each with a leader, whoever that is."""
+        """Wait until a topic that the case made itself has its partitions, each with a leader, whoever that is."""
         self._until(
             lambda: len([each for each in self._described(name).partitions if each.leader_id >= 0]) == partitions
         )
 
     def await_leader(self, topic: Topic) -> None:
-        """Waits until a topic can be used again after a restart."""
+        """Wait until a topic can be used again after a restart."""
         self._when_led(topic.name, topic.partitions)
 
     def delete(self, topic: Topic) -> None:
-        """Deletes a topic and waits until the leader no longer knows it."""
+        """Delete a topic and wait until the leader no longer knows it."""
         request = {"topics": [{"name": topic.name}], "timeout": TIMEOUT_MS}
         response = self._of_setup(self.broker.controller, ApiKey.DELETE_TOPICS, request)
         code = int(single(response, "responses").error_code)
@@ -276,7 +276,7 @@ class ProbeContext:
         return other
 
     def coordinator(self, group_id: str) -> Conversation:
-        """Opens a connection to the coordinator of a group, once there is one that serves it."""
+        """Open a connection to the coordinator of a group, once there is one that serves it."""
         return self.connect(self._coordinator(group_id))
 
     def _coordinator(self, group_id: str) -> Address:
@@ -322,7 +322,7 @@ class ProbeContext:
         return all(int(each.error_code) == ErrorCode.none for each in single(response, "topics").partitions)
 
     def _of_setup(self, address: Address, api_key: int, values: object, versions: tuple[int, int] = ANY) -> Any:
-        """Sends a request for what the case needs, on a connection that its transcript does not show."""
+        """Send a request for what the case needs, on a connection that its transcript does not show."""
         version = self.broker.version(api_key, versions)
         limit_s = SETUP_AGAIN_S if api_key in self.belongings.unanswered else SETUP_LIMIT_S
         try:
@@ -341,8 +341,8 @@ class ProbeContext:
 
 
 def remove(broker: Broker, belongings: Belongings) -> Sequence[str]:
-    """Deletes the topics and groups of a run as far as the broker allows it. Remaining members are removed from their
-    groups. Returns what the broker refused."""
+    """Delete the topics and groups of a run as far as the broker allows it. Remaining members are removed from their
+    groups. Return what the broker refused."""
     failed: list[str] = []
     deadline = time.monotonic() + REMOVAL_LIMIT_S
 
@@ -361,7 +361,7 @@ Connected: TypeAlias = Callable[[Address], Conversation]
 
 
 def _remove_topics(broker: Broker, belongings: Belongings, connected: Connected) -> Sequence[str]:
-    """Deletes the topics. Of many cases only the name was reserved, and the topic was never created."""
+    """Delete the topics. Of many cases only the name was reserved, and the topic was never created."""
     version = broker.version(ApiKey.DELETE_TOPICS, ANY)
     doomed = [{"name": each} for each in belongings.topics]
     with connected(broker.controller) as conversation:
@@ -371,7 +371,7 @@ def _remove_topics(broker: Broker, belongings: Belongings, connected: Connected)
 
 
 def _remove_groups(broker: Broker, belongings: Belongings, connected: Connected) -> Sequence[str]:
-    """Deletes the groups and first their members, because cases end without LeaveGroup."""
+    """Delete the groups and first their members, because cases end without LeaveGroup."""
     version = {each: broker.version(each, ANY) for each in OF_REMOVAL}
     groups: dict[Address, list[str]] = {}
     with connected(broker.leader) as conversation:

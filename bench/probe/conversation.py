@@ -90,11 +90,11 @@ OWN = {int(ApiKey.FETCH): FetchRequest, int(ApiKey.PRODUCE): ProduceRequest}
 
 
 def body(api_key: int, values: object) -> object:
-    """Makes the body of a request, in the class of the highest version. ``values`` is a mapping of the fields to plain
+    """Make the body of a request, in the class of the highest version. ``values`` is a mapping of the fields to plain
     values, with mappings for structs, milliseconds for times and 16 bytes for IDs. A field that is not named has its
     default. A body that is made already is returned as it is: Fetch and Produce have classes that are short to write.
 
-    Raises KeyError for a field that the API does not have.
+    Raise KeyError for a field that the API does not have.
     """
     if not isinstance(values, Mapping):
         return values
@@ -104,7 +104,7 @@ def body(api_key: int, values: object) -> object:
 
 
 def entity_of(entity: type, values: Mapping[str, Any]) -> object:
-    """Makes one from plain values, as ``body`` does."""
+    """Make one from plain values, as ``body`` does."""
     known = {each.name: each for each in schema_fields(entity)}
     unknown = values.keys() - known.keys()
     if unknown:
@@ -184,33 +184,33 @@ class Conversation:
         self._connection.close()
 
     def reset(self) -> None:
-        """Ends the connection at once with RST, whatever is in flight."""
+        """End the connection at once with RST, whatever is in flight."""
         self._note("we reset the connection")
         self._connection.reset()
 
     # Whole requests
 
     def call(self, api_key: int, version: int, values: object, limit_s: float | None = None) -> Any:
-        """Sends a request and returns the decoded body of its response. ``values``: see ``body``.
+        """Send a request and return the decoded body of its response. ``values``: see ``body``.
 
-        Raises Silent after ``limit_s`` (None: when the case's time has passed), Closed and Garbled.
+        Raise Silent after ``limit_s`` (None: when the case's time has passed), Closed and Garbled.
         """
         return self.receive(self.send(api_key, version, values), limit_s)
 
     def send(self, api_key: int, version: int, values: object) -> EncodedRequest:
-        """Sends a request. Its response must be read with ``receive``, in the order of the requests."""
+        """Send a request. Its response must be read with ``receive``, in the order of the requests."""
         request, words = self.encoded(api_key, version, values)
         self.send_bytes(request.frame, words)
         return request
 
     def encoded(self, api_key: int, version: int, values: object) -> tuple[EncodedRequest, str]:
-        """Returns a request that is not sent yet, and its words."""
+        """Return a request that is not sent yet, and its words."""
         sent = body(api_key, values)
         request = self._connection.encode(api_key, version, sent)
         return request, f"{request} {in_words(sent)}"
 
     def receive(self, request: EncodedRequest, limit_s: float | None = None) -> Any:
-        """Reads the next response, which must be that of ``request``."""
+        """Read the next response, which must be that of ``request``."""
         frame = self.receive_frame(limit_s, str(request))
         try:
             response = request.decode(frame)
@@ -223,7 +223,7 @@ class Conversation:
     # Bytes
 
     def send_bytes(self, frame: bytes, words: str) -> None:
-        """Sends bytes as they are. ``words`` say what they are."""
+        """Send bytes as they are. ``words`` say what they are."""
         self.lines.append(Line(self.number, SENT, words, frame))
         try:
             self._connection.send_bytes(frame, self._limit_us(None))
@@ -234,7 +234,7 @@ class Conversation:
             raise Closed("the broker closed the connection while it was sent a request") from None
 
     def receive_frame(self, limit_s: float | None = None, what: str = "the request") -> memoryview:
-        """Reads the next frame and returns it without its length."""
+        """Read the next frame and return it without its length."""
         try:
             return self._connection.receive_frame(time.monotonic() + self._limit_us(limit_s) / 1e6)
         except DeadlineError:
@@ -261,12 +261,12 @@ class Conversation:
         return not came
 
     def end_sending(self) -> None:
-        """Closes our half of the connection."""
+        """Close our half of the connection."""
         self._note("we close our half of the connection")
         self._connection.sock.shutdown(socket.SHUT_WR)
 
     def _limit_us(self, limit_s: float | None) -> int:
-        """Returns the smaller of this limit and what the case has left, at least a millisecond."""
+        """Return the smaller of this limit and what the case has left, at least a millisecond."""
         left_s = max(0.001, self.left_s())
         return int((left_s if limit_s is None else min(limit_s, left_s)) * 1e6)
 

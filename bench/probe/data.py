@@ -75,7 +75,7 @@ def produce(
     acks: int = ALL_REPLICAS,
     on: Conversation | None = None,
 ) -> ProducePartitionResponse:
-    """Writes one batch and returns the result of its partition."""
+    """Write one batch and return the result of its partition."""
     version = at.version(PRODUCE)
     response = at.call(PRODUCE, produce_request(topic, version, {partition: data}, acks), version, on)
     result = single(response, "responses", "partitions")
@@ -84,7 +84,7 @@ def produce(
 
 
 def write(at: ProbeContext, topic: Topic, *batches: bytes, partition: int = 0) -> None:
-    """Writes batches that the broker must take."""
+    """Write batches that the broker must take."""
     for data in batches:
         at.expect(
             "error code of a produce that prepares", produce(at, topic, data, partition).error_code, ErrorCode.none
@@ -104,7 +104,7 @@ def fetch_request(
     forgotten: Iterable[tuple[Topic, Sequence[int]]] = (),
     **fields: Any,
 ) -> FetchRequest:
-    """Does not wait, unless ``fields`` have a ``max_wait_ms``."""
+    """Do not wait, unless ``fields`` have a ``max_wait_ms``."""
     version = at.version(FETCH)
     return FetchRequest(
         topics=[FetchTopic(*named(topic, version), list(partitions)) for topic, partitions in topics],
@@ -116,7 +116,7 @@ def fetch_request(
 def fetch(
     at: ProbeContext, topic: Topic, *partitions: FetchPartition, on: Conversation | None = None, **fields: Any
 ) -> FetchResponse:
-    """Fetches partitions of one topic; its first one from the start if none is named."""
+    """Fetch partitions of one topic; its first one from the start if none is named."""
     request = fetch_request(at, [(topic, partitions or (wanted(),))], **fields)
     response = at.call(FETCH, request, on=on)
     assert isinstance(response, FetchResponse)
@@ -124,12 +124,12 @@ def fetch(
 
 
 def send_fetch(at: ProbeContext, topic: Topic, *partitions: FetchPartition, **fields: Any) -> EncodedRequest:
-    """Sends a fetch on the case's own connection, whose response is read with ``at.main.receive``."""
+    """Send a fetch on the case's own connection, whose response is read with ``at.main.receive``."""
     return at.send(FETCH, fetch_request(at, [(topic, partitions or (wanted(),))], **fields))
 
 
 def fetch_one(at: ProbeContext, topic: Topic, partition: FetchPartition | None = None, **fields: Any) -> PartitionData:
-    """Fetches one partition and returns its data."""
+    """Fetch one partition and return its data."""
     response = fetch(at, topic, partition or wanted(), **fields)
     at.expect("error code of the answer", response.error_code, ErrorCode.none)
     rows = [data for each in response.responses for data in each.partitions]

@@ -56,7 +56,7 @@ class Member:
     # Joining
 
     def send_join(self, version: int | None = None, **other: object) -> EncodedRequest:
-        """Sends a JoinGroup as the member is. ``other``: fields with other values."""
+        """Send a JoinGroup as the member is. ``other``: fields with other values."""
         identity = {name: value for name, value in self.identity.items() if name != "generation_id"}
         request = {
             "session_timeout": self.session_ms,
@@ -67,11 +67,11 @@ class Member:
         return self.at.send(JOIN, {**identity, **request, **other}, version, self.on)
 
     def join(self, version: int | None = None, **other: object) -> Any:
-        """Sends a JoinGroup and returns the response, with or without an error."""
+        """Send a JoinGroup and return the response, with or without an error."""
         return self.on.receive(self.send_join(version, **other))
 
     def knock(self, **other: Any) -> Any:
-        """Joins with what must be refused, and returns the response. A broker may give out an ID before it checks the
+        """Join with what must be refused, and return the response. A broker may give out an ID before it checks the
         request (KIP-394), which is then sent again."""
         response = self.join(**other)
         if response.error_code == ErrorCode.member_id_required:
@@ -80,7 +80,7 @@ class Member:
         return response
 
     def send_entry(self) -> EncodedRequest:
-        """Sends the JoinGroup that makes it a member. If it needs an ID it requests one before."""
+        """Send the JoinGroup that makes it a member. If it needs an ID it requests one before."""
         if not self.member_id and self.instance is None and self.at.version(JOIN) >= IDS_SINCE:
             response = self.join()
             self.at.expect("error code of the first join", response.error_code, ErrorCode.member_id_required)
@@ -88,7 +88,7 @@ class Member:
         return self.send_join()
 
     def joined(self, request: EncodedRequest, limit_s: float | None = None) -> Any:
-        """Reads the response to a JoinGroup, which must succeed and come in that time."""
+        """Read the response to a JoinGroup, which must succeed and come in that time."""
         response = self.on.receive(request, limit_s)
         self.at.expect("error code of a join", response.error_code, ErrorCode.none)
         self.member_id, self.generation = str(response.member_id), int(response.generation_id)
@@ -96,7 +96,7 @@ class Member:
         return response
 
     def enter(self) -> Any:
-        """Joins and returns the response, which must be without error."""
+        """Join and return the response, which must be without error."""
         return self.joined(self.send_entry())
 
     # Being a member
@@ -113,7 +113,7 @@ class Member:
         return self.on.receive(self.send_sync(assignments, **other))
 
     def heartbeat(self, **other: object) -> int:
-        """Returns the error code."""
+        """Return the error code."""
         return int(self.at.call(HEARTBEAT, {**self.identity, **other}, on=self.on).error_code)
 
     def leave(self) -> None:
@@ -127,7 +127,7 @@ class Member:
         return single(call(DESCRIBE, {"groups": [self.group_id]}, on=self.on), "groups")
 
     def until_rebalance(self, within_s: float = HEARD_WITHIN_S) -> None:
-        """Sends heartbeats until one gets REBALANCE_IN_PROGRESS."""
+        """Send heartbeats until one gets REBALANCE_IN_PROGRESS."""
 
         def is_quiet() -> bool:
             return int(self.at.call_unseen(HEARTBEAT, self.identity, on=self.on).error_code) == ErrorCode.none

@@ -155,7 +155,7 @@ def _place(error: Exception) -> str:
 
 
 def play_one(broker: Broker, case: Case, belongings: Belongings, target: Target | None = None) -> Outcome:
-    """Plays one case. It never raises what a broker may cause."""
+    """Play one case. It never raises what a broker may cause."""
     at = ProbeContext(case, broker, belongings, target)
     began = time.monotonic()
     verdict, reason = Verdict.PASS, ""

@@ -15,7 +15,7 @@ from bench.probe.reporters import outcome_summary
 
 
 def record(own: Target, release: str, folder: Path = kafka_answers.FOLDER) -> str:
-    """Plays all cases and writes the release's file. Returns the summary."""
+    """Play all cases and write the release's file. Return the summary."""
     outcomes = play(meet(own.address), all_cases(), target=own)
     text = "\n".join(kafka_answers.lines(release, outcomes)) + "\n"
     (folder / f"{release}.txt").write_text(text, encoding="utf-8")

@@ -51,7 +51,7 @@ NEEDS_2: dict[int, Versions] = {**NEEDS, END: since_version(5), PRODUCE: since_v
 
 
 def needs_version_2(at: ProbeContext) -> None:
-    """Raises NotAdvertised unless ``transaction.version`` is finalized at 2 or higher: then clients may use it."""
+    """Raise NotAdvertised unless ``transaction.version`` is finalized at 2 or higher: then clients may use it."""
     response = at.call(ApiKey.API_VERSIONS, {"client_software_name": "probe", "client_software_version": "1"})
     levels = {str(each.name): int(each.max_version_level) for each in getattr(response, "finalized_features", ())}
     if levels.get("transaction.version", 0) < 2:
@@ -59,7 +59,7 @@ def needs_version_2(at: ProbeContext) -> None:
 
 
 def allowed(code: int) -> None:
-    """Raises NotAdvertised if the request needs rights that the probe does not have."""
+    """Raise NotAdvertised if the request needs rights that the probe does not have."""
     if code == ErrorCode.cluster_authorization_failed:
         raise NotAdvertised("it needs rights of brokers or administrators")
 
@@ -106,7 +106,7 @@ class Transactional:
     def call(
         self, api_key: int, values: Mapping[str, object], code: Callable[[Any], int] = _error_code, version: int = -1
     ) -> Any:
-        """Sends a request to its coordinator until ``code``, which finds an error in the response, is none of
+        """Send a request to its coordinator until ``code``, which finds an error in the response, is none of
         ON_THE_WAY."""
         spoken = self.at.version(api_key) if version < 0 else version
         return self._resend(lambda: self.at.call(api_key, values, spoken, self.on), code)
@@ -123,25 +123,25 @@ class Transactional:
         return result
 
     def await_coordinator(self) -> None:
-        """Waits until the coordinator serves transactional IDs that end up with it."""
+        """Wait until the coordinator serves transactional IDs that end up with it."""
         Transactional(self.at, on_node_of=self).take()
 
     # Its ID
 
     def init(self, **other: object) -> Any:
-        """Sends InitProducerId and returns the response, with or without an error. ``other``: fields of the request."""
+        """Send InitProducerId and return the response, with or without an error. ``other``: fields of the request."""
         request = {"transactional_id": self.name, "transaction_timeout": TIMEOUT_MS, **other}
         return self.call(INIT, request)
 
     def take(self, **other: object) -> "Transactional":
-        """Takes the ID, which must succeed, and remembers what it got."""
+        """Take the ID, which must succeed, and remember what it got."""
         response = self.init(**other)
         self.at.expect("error code of InitProducerId", response.error_code, ErrorCode.none)
         self.producer_id, self.epoch = int(response.producer_id), int(response.producer_epoch)
         return self
 
     def reconnect(self) -> None:
-        """Opens a new connection to the coordinator, after a restart."""
+        """Open a new connection to the coordinator, after a restart."""
         self.on = self.at.connect(_coordinator(self.at, self.name))
 
     def successor(self) -> "Transactional":
@@ -151,7 +151,7 @@ class Transactional:
     # Partitions and records
 
     def add(self, topics: Mapping[str, Sequence[int]], **other: object) -> dict[tuple[str, int], int]:
-        """Adds partitions and returns their error codes."""
+        """Add partitions and return their error codes."""
         named = [{"name": name, "partitions": list(each)} for name, each in topics.items()]
         request = {"transactions": [{**self.owner, "topics": named, **other}]}
         return codes(
@@ -159,11 +159,11 @@ class Transactional:
         )
 
     def add_one(self, topic: Topic, partition: int = 0, **other: object) -> int:
-        """Adds one partition and returns its error code."""
+        """Add one partition and return its error code."""
         return self.add({topic.name: [partition]}, **other)[topic.name, partition]
 
     def adds(self, topic: Topic, *partitions: int) -> None:
-        """Adds what must be taken."""
+        """Add what must be taken."""
         results = self.add({topic.name: partitions or (0,)})
         self.at.expect("error codes of AddPartitionsToTxn", sorted(set(results.values())), [0])
 
@@ -176,7 +176,7 @@ class Transactional:
         on: Conversation | None = None,
         **other: Any,
     ) -> ProducePartitionResponse:
-        """Writes a batch and returns the result of its partition. ``other``: its ``sequence``, and the
+        """Write a batch and return the result of its partition. ``other``: its ``sequence``, and the
         ``transactional_id`` of the request. Resends it while the coordinator, which the broker may have to query first,
         is busy with the transaction before."""
         key = topic.name, partition, self.epoch
@@ -201,7 +201,7 @@ class Transactional:
         on: Conversation | None = None,
         transactional_id: str | None = "",
     ) -> ProducePartitionResponse:
-        """Writes a batch that is made already. The request names this producer unless ``transactional_id`` is given."""
+        """Write a batch that is made already. The request names this producer unless ``transactional_id`` is given."""
         version = self.at.version(PRODUCE)
         request = produce_request(topic, version, {partition: data})
         named = replace(request, transactional_id=self.name if transactional_id == "" else transactional_id)
@@ -217,24 +217,24 @@ class Transactional:
         self._sequences.clear()
 
     def writes(self, topic: Topic, *values: bytes, partition: int = 0, on: Conversation | None = None) -> None:
-        """Writes what must be taken, to a partition of the transaction."""
+        """Write what must be taken, to a partition of the transaction."""
         result = self.send(topic, *values, partition=partition, on=on)
         self.at.expect("error code of a produce in the transaction", result.error_code, ErrorCode.none)
 
     def begins(self, topic: Topic, *values: bytes, partition: int = 0) -> None:
-        """Adds a partition and writes to it."""
+        """Add a partition and write to it."""
         self.adds(topic, partition)
         self.writes(topic, *values, partition=partition)
 
     # Offsets of a group
 
     def add_offsets(self, group_id: str, **other: object) -> int:
-        """Returns the error code."""
+        """Return the error code."""
         request = {**self.owner, "group_id": group_id, **other}
         return int(self.call(ADD_OFFSETS, request).error_code)
 
     def commit_offset(self, on: Conversation, group_id: str, topic: Topic, offset: int, **other: object) -> int:
-        """Commits the offset of partition 0 in the transaction and returns its error code. ``on``: the group's
+        """Commit the offset of partition 0 in the transaction and return its error code. ``on``: the group's
         coordinator."""
         partitions = [{"partition_index": 0, "committed_offset": offset, "committed_metadata": ""}]
         request = {
@@ -249,18 +249,18 @@ class Transactional:
     # Its end
 
     def end(self, *, commits: bool, **other: object) -> Any:
-        """Sends EndTxn and returns the response, with or without an error."""
+        """Send EndTxn and return the response, with or without an error."""
         return self.call(END, {**self.owner, "committed": commits, **other})
 
     def ends(self, *, commits: bool) -> None:
-        """Ends the transaction, which must succeed, and goes on in the epoch of the response."""
+        """End the transaction, which must succeed, and go on in the epoch of the response."""
         response = self.end(commits=commits)
         self.at.expect("error code of EndTxn", response.error_code, ErrorCode.none)
         if self.at.version(END) >= 5:
             self.producer_id, self.epoch = int(response.producer_id), int(response.producer_epoch)
 
     def commits(self, *topics: Topic) -> None:
-        """Commits, and waits until nothing is open in partition 0 of the topics."""
+        """Commit, and wait until nothing is open in partition 0 of the topics."""
         self.ends(commits=True)
         settle(self.at, *topics)
 
@@ -304,7 +304,7 @@ def _coordinator(at: ProbeContext, name: str) -> tuple[str, int]:
 
 
 def read(at: ProbeContext, topic: Topic, isolation: int, offset: int = 0, partition: int = 0) -> PartitionData:
-    """Fetches a partition with this isolation level."""
+    """Fetch a partition with this isolation level."""
     return fetch_one(at, topic, wanted(partition, offset), isolation_level=isolation)
 
 
@@ -320,7 +320,7 @@ def latest(at: ProbeContext, topic: Topic, isolation: int, timestamp: int = LATE
 
 
 def settle(at: ProbeContext, *topics: Topic, within_s: float = WITHIN_S) -> None:
-    """Waits until no transaction is open in partition 0 of the topics: the markers come after the response to
+    """Wait until no transaction is open in partition 0 of the topics: the markers come after the response to
     EndTxn."""
     for topic in topics:
         until(at, lambda topic=topic: _open_records(at, topic) == 0, within_s)  # type: ignore[misc]

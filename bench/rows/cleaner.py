@@ -50,8 +50,8 @@ def measure_cleaner(
 
 
 def _pass(cluster: Cluster, home: Path, topic: str, total_bytes: int) -> tuple[float, float]:
-    """Returns megabytes per second and seconds of processor time, both from the moment when the full log becomes a
-    compacted one. Raises PeerError."""
+    """Return megabytes per second and seconds of processor time, both from the moment when the full log becomes a
+    compacted one. Raise PeerError."""
     make_topic(cluster, topic, config=TOPIC_CONFIG | {"cleanup.policy": "delete"})
     with connect(cluster.ports[0]) as connection:
         produced = 0
@@ -64,9 +64,9 @@ def _pass(cluster: Cluster, home: Path, topic: str, total_bytes: int) -> tuple[f
 
 
 def _held(cluster: Cluster, home: Path, topic: str, load_s: float) -> list[float]:
-    """Returns the dirty share in percent, read after each batch in the second half of a steady load.
+    """Return the dirty share in percent, read after each batch in the second half of a steady load.
 
-    Raises PeerError.
+    Raise PeerError.
     """
     make_topic(cluster, topic, config={"cleanup.policy": "compact", "segment.bytes": "1048576"})
     shares: list[float] = []
@@ -85,7 +85,7 @@ def _held(cluster: Cluster, home: Path, topic: str, load_s: float) -> list[float
 
 
 def _produce(connection: Connection, topic: str, number: int) -> int:
-    """Sends one batch, whose keys recur, and returns its size in bytes."""
+    """Send one batch, whose keys recur, and return its size in bytes."""
     now_ms = int(time.time() * 1000)
     first = number * RECORDS * 7
     value = bytes(range(VALUE_BYTES))
@@ -106,7 +106,7 @@ def _compact(connection: Connection, topic: str) -> None:
 
 
 def _dirty_share(home: Path, topic: str) -> float:
-    """Returns the share of the closed segments' bytes that no pass has seen. It is read from the files, in the same way
+    """Return the share of the closed segments' bytes that no pass has seen. It is read from the files, in the same way
     for both brokers."""
     segments = []
     for path in home.rglob(f"{topic}-0/*.log"):
@@ -121,7 +121,7 @@ def _dirty_share(home: Path, topic: str) -> float:
 
 
 def _checkpoint(home: Path, topic: str) -> int:
-    """Returns the offset up to which the log is cleaned. Kafka keeps one file in a log directory, the reference broker
+    """Return the offset up to which the log is cleaned. Kafka keeps one file in a log directory, the reference broker
     one beside each log; their rows look alike."""
     for path in home.rglob(CHECKPOINT):
         try:

@@ -20,7 +20,7 @@ LIMIT_S = 120.0
 
 
 def row(name: str) -> Callable[[Measures], Measures]:
-    """Declares the function that measures the row ``name``, which is one of ROWS."""
+    """Declare the function that measures the row ``name``, which is one of ROWS."""
     assert name in ROWS, f"options.ROWS does not name {name}"
 
     def declared(measures: Measures) -> Measures:
@@ -32,7 +32,7 @@ def row(name: str) -> Callable[[Measures], Measures]:
 
 @contextmanager
 def all_up(systems: Sequence[System], folder: Path, nodes: int, config: Mapping[str, str]) -> Iterator[list[Cluster]]:
-    """Launches every system's brokers. They stay up for the whole block, so that each gets as warm as it can."""
+    """Launch every system's brokers. They stay up for the whole block, so that each gets as warm as it can."""
     with ExitStack() as stack:
         yield [
             stack.enter_context(system.launched(folder / system.name.replace(" ", "-"), nodes, config))
@@ -43,12 +43,12 @@ def all_up(systems: Sequence[System], folder: Path, nodes: int, config: Mapping[
 def make_topic(
     cluster: Cluster, name: str, partitions: int = 1, replicas: int = 1, config: Mapping[str, str] | None = None
 ) -> dict[int, LedPartition]:
-    """Creates a topic and returns its partitions once all their replicas are in sync. Raises PeerError."""
+    """Create a topic and return its partitions once all their replicas are in sync. Raise PeerError."""
     with RetryingClient(cluster.ports) as client:
         client.create_topic(name, partitions, replicas, LIMIT_S, config)
         return client.await_replicas(name, partitions, replicas, LIMIT_S)
 
 
 def place(nodes: int) -> str:
-    """Returns what a row calls a cluster of so many nodes."""
+    """Return what a row calls a cluster of so many nodes."""
     return "one node" if nodes == 1 else f"{nodes} replicas on {nodes} nodes"

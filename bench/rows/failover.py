@@ -55,7 +55,7 @@ def _rounds(what: str, strike: Callable[[], float], rounds: int, progress: Progr
 
 
 def _row(what: str, figure: Figure, goal_s: float | None = None) -> Row:
-    """Makes a row. If there is a goal, the worst time must reach it."""
+    """Make a row. If there is a goal, the worst time must reach it."""
     work = f"{what}: next topic created"
     if goal_s is None:
         return Row(work, figure)
@@ -70,24 +70,24 @@ class Course:
         self._topics = 0
 
     def create(self) -> None:
-        """Creates a topic. Raises PeerError."""
+        """Create a topic. Raise PeerError."""
         with self._client() as client:
             self._create(client)
 
     def kill(self) -> float:
-        """Returns the seconds from SIGKILL to the next topic. The node is back afterwards."""
+        """Return the seconds from SIGKILL to the next topic. The node is back afterwards."""
         node, taken_s = self._strike(signal.SIGKILL)
         node.back()
         return taken_s
 
     def pause(self) -> float:
-        """Returns the seconds from SIGSTOP to the next topic. The node goes on afterwards."""
+        """Return the seconds from SIGSTOP to the next topic. The node goes on afterwards."""
         node, taken_s = self._strike(signal.SIGSTOP)
         node.strike(signal.SIGCONT)
         return taken_s
 
     def _strike(self, number: signal.Signals) -> tuple[BrokerNode, float]:
-        """Returns the node that was struck, and the seconds to the next topic. If no topic can be created, a stopped
+        """Return the node that was struck, and the seconds to the next topic. If no topic can be created, a stopped
         node ends with the cluster."""
         self._await_agreement()
         with self._client() as client:
@@ -105,7 +105,7 @@ class Course:
         client.create_topic(f"failover-{self._topics}", 1, 1, ROUND_LIMIT_S)
 
     def _await_agreement(self) -> None:
-        """Waits until all nodes answer and name the same controller."""
+        """Wait until all nodes answer and name the same controller."""
         witnesses = [RetryingClient([port], TRY_S) for port in self._cluster.ports]
         try:
             until(lambda: _agree(witnesses), ROUND_LIMIT_S, "agreement on a controller", every_s=0.02)

@@ -119,7 +119,7 @@ def _mib(cluster: Cluster) -> float:
 
 
 def _sessions(cluster: Cluster, sizes: Sizes, memory: dict[int, Samples], times: dict[int, Samples]) -> None:
-    """Opens more and more sessions on connections of their own. A session that is gone raises PeerError."""
+    """Open more and more sessions on connections of their own. A session that is gone raises PeerError."""
     make_topic(cluster, SESSIONS_TOPIC, sizes.session_partitions)
     with ExitStack() as stack:
         sessions: list[_Session] = []
@@ -136,7 +136,7 @@ def _sessions(cluster: Cluster, sizes: Sizes, memory: dict[int, Samples], times:
 
 
 def _fetches_ms(sessions: "Sequence[_Session]", count: int) -> list[float]:
-    """Returns the milliseconds of each of ``count`` fetches. The sessions take turns."""
+    """Return the milliseconds of each of ``count`` fetches. The sessions take turns."""
     return [sessions[number % len(sessions)].fetch_ms() for number in range(count)]
 
 
@@ -154,7 +154,7 @@ class _Session:
             raise PeerError(f"{name} opened no fetch session")
 
     def fetch_ms(self) -> float:
-        """Returns the milliseconds of an incremental fetch that finds nothing new."""
+        """Return the milliseconds of an incremental fetch that finds nothing new."""
         began = time.perf_counter()
         self._ask([])
         return (time.perf_counter() - began) * 1000

@@ -56,8 +56,8 @@ def measure_group_join(
 
 
 def _prepare_join(cluster: Cluster) -> None:
-    """Writes a record to a new topic, then joins twice, so that the offsets topic exists and the broker has loaded its
-    code. Raises PeerError."""
+    """Write a record to a new topic, then join twice, so that the offsets topic exists and the broker has loaded its
+    code. Raise PeerError."""
     make_topic(cluster, JOINED_TOPIC)
     with RetryingClient(cluster.ports) as client:
         client.acknowledged(JOINED_TOPIC, 0, batch_of(100), LIMIT_S)
@@ -66,7 +66,7 @@ def _prepare_join(cluster: Cluster) -> None:
 
 
 def _first_record_ms(cluster: Cluster, group: str) -> float:
-    """Raises PeerError."""
+    """Raise PeerError."""
     with connect(cluster.ports[0]) as connection:
         began = time.perf_counter()
         await_coordinator(connection, group, LIMIT_S)
@@ -113,7 +113,7 @@ def measure_rebalance(
 
 
 def _formed(cluster: Cluster, count: int, stack: ExitStack) -> list[RawMember]:
-    """Raises PeerError."""
+    """Raise PeerError."""
     connections = [stack.enter_context(connect(cluster.ports[0])) for _ in range(count)]
     await_coordinator(connections[0], "many", LIMIT_S)
     members = [RawMember(connection, "many") for connection in connections]
@@ -160,7 +160,7 @@ class _CommitLoad:
 
     @classmethod
     def at(cls, cluster: Cluster, stack: ExitStack) -> "_CommitLoad":
-        """Raises PeerError."""
+        """Raise PeerError."""
         make_topic(cluster, COMMITTED_TOPIC)
         connections = [stack.enter_context(connect(cluster.ports[0])) for _ in range(CONNECTIONS)]
         commits = []
@@ -170,7 +170,7 @@ class _CommitLoad:
         return cls(cluster, connections, commits)
 
     def commit(self, at_least: int) -> int:
-        """Sends commits and returns how many were acknowledged. Raises PeerError for a refusal."""
+        """Send commits and return how many were acknowledged. Raise PeerError for a refusal."""
         done, frames_in_flight = 0, [each.frame * IN_FLIGHT for each in self.commits]
         while done < at_least:
             for connection, frames in zip(self.connections, frames_in_flight, strict=True):

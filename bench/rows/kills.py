@@ -55,9 +55,9 @@ def measure_leader_killed(
 
 
 def _again_acknowledged_s(cluster: Cluster, topic: str, controller_too: bool) -> float:
-    """Returns the seconds until a record is acknowledged again, on a new topic with a partition for each node to lead.
+    """Return the seconds until a record is acknowledged again, on a new topic with a partition for each node to lead.
 
-    The node is back and in sync when this returns. Raises PeerError.
+    The node is back and in sync when this returns. Raise PeerError.
     """
     batch = batch_of(100)
     with RetryingClient(cluster.ports) as client:
@@ -75,7 +75,7 @@ def _again_acknowledged_s(cluster: Cluster, topic: str, controller_too: bool) ->
 
 
 def _kill_s(member: BrokerNode, until: Callable[[], object]) -> float:
-    """Kills the node, and returns the seconds until ``until`` has returned. The node is back when this returns."""
+    """Kill the node, and return the seconds until ``until`` has returned. The node is back when this returns."""
     began = time.perf_counter()
     member.strike(signal.SIGKILL)
     until()

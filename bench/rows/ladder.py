@@ -58,7 +58,7 @@ class LadderSession:
         self._open_session()
 
     def block_us(self, rounds: int, changed: int) -> list[float]:
-        """Returns the microseconds of each of ``rounds`` fetches. ``changed`` partitions are appended to before
+        """Return the microseconds of each of ``rounds`` fetches. ``changed`` partitions are appended to before
         each."""
         return [self._round_us(changed) for _ in range(rounds)]
 
@@ -91,7 +91,7 @@ class LadderSession:
         return sorted(self._number(topic.topic, p.partition) for topic in response.responses for p in topic.partitions)
 
     def _place(self, number: int) -> tuple[str, int]:
-        """Returns topic and partition of the ``number``-th cached partition."""
+        """Return topic and partition of the ``number``-th cached partition."""
         topic, partition = divmod(number, PARTITIONS_PER_TOPIC)
         return f"ladder-{self.partitions}-{topic}", partition
 
@@ -138,7 +138,7 @@ class LadderSession:
             create_topic(self.producing, self._place(first)[0], count)
 
     def _open_session(self) -> None:
-        """Creates the session by a full fetch, which it repeats until every partition is led."""
+        """Create the session by a full fetch, which it repeats until every partition is led."""
         deadline = time.perf_counter() + 60
         while time.perf_counter() < deadline:
             self.session_id, self.epoch = 0, 0
@@ -178,7 +178,7 @@ Measured = dict[tuple[int, str], Samples]
 def measure_ladder(
     results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress
 ) -> None:
-    """Measures the fetches in blocks. The brokers take turns at each step of the ladder."""
+    """Measure the fetches in blocks. The brokers take turns at each step of the ladder."""
     sizes, names = options.sizes, [system.name for system in systems]
     sessions: dict[tuple[int, str], LadderSession] = {}
     with all_up(systems, folder, 1, {}) as clusters:

@@ -37,7 +37,7 @@ NEVER = str(2**62)
 def measure_metadata(
     results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress
 ) -> None:
-    """Measures the reference broker alone, because the logs are loaded in this process."""
+    """Measure the reference broker alone, because the logs are loaded in this process."""
     if VOTERS in options.nodes:
         _creation(results, systems[0], folder / "cluster", options.sizes, progress)
     _loading(results, folder, options.sizes, progress)
@@ -141,7 +141,7 @@ class _Alone:
 
 
 def _load_s(folder: Path) -> float:
-    """Returns the seconds until all that the log and its newest snapshot hold is published."""
+    """Return the seconds until all that the log and its newest snapshot hold is published."""
     ports, disk = _Alone(), FileDisk(folder, 64)
     home = Home(
         0,

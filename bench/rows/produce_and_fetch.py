@@ -73,7 +73,7 @@ def _produce(
 
 
 def _thousand_per_s(cluster: Cluster, topic: str, records: int, record_bytes: int) -> float:
-    """Produces to a new topic and deletes it again, so that the disk stays as empty as it was."""
+    """Produce to a new topic and delete it again, so that the disk stays as empty as it was."""
     replicas = len(cluster.members)
     make_topic(cluster, topic, PARTITIONS, replicas)
     records_per_s = producer_perf(cluster.bootstrap, topic, records, record_bytes)
@@ -93,7 +93,7 @@ CONSUMERS: Sequence[tuple[str, Reads]] = (("Kafka's consumer", java_consumer_s),
 def measure_fetch(
     results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress
 ) -> None:
-    """Reads on one node, from the page cache. The first run of each reader is not counted."""
+    """Read on one node, from the page cache. The first run of each reader is not counted."""
     records = options.sizes.fetch_bytes // READ_BYTES
     with all_up(systems, folder / "fetch", 1, {}) as clusters:
         for cluster in clusters:
@@ -188,7 +188,7 @@ class _Probe:
         return cls(cluster.name, connect(cluster.ports[0]))
 
     def block_ms(self, record_bytes: int, rounds: int) -> tuple[float, float]:
-        """Returns the median milliseconds of a produce, and of a fetch of what it wrote."""
+        """Return the median milliseconds of a produce, and of a fetch of what it wrote."""
         batch = batch_of(record_bytes)
         taken = [(self._produce_ms(batch), self._fetch_ms(record_bytes)) for _ in range(rounds)]
         produced, fetched = zip(*taken, strict=True)

@@ -127,7 +127,7 @@ class _Log:
                     base_offset(connection.receive(in_flight.popleft()).body, self.cluster.name)
 
     def restart_s(self, *, keeps_snapshots: bool) -> float:
-        """Returns the seconds from exec to the next acknowledged record. Raises PeerError."""
+        """Return the seconds from exec to the next acknowledged record. Raise PeerError."""
         end(self.cluster.members)
         if not keeps_snapshots:
             for path in self.folder.glob(f"**/{CROWDED_TOPIC}-0/*.snapshot"):

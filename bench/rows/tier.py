@@ -92,8 +92,8 @@ def _measure(
 
 
 def _upload(cluster: Cluster, home: Path, topic: str, total_bytes: int) -> tuple[float, float]:
-    """Returns megabytes per second, from the moment when the topic becomes tiered until the last closed segment is
-    listed, and seconds of processor time for a GiB in that time. Raises PeerError."""
+    """Return megabytes per second, from the moment when the topic becomes tiered until the last closed segment is
+    listed, and seconds of processor time for a GiB in that time. Raise PeerError."""
     segment_bytes = max(total_bytes // UPLOAD_PARTITIONS // UPLOAD_SEGMENTS, 1 << 20)
     make_topic(cluster, topic, UPLOAD_PARTITIONS, config={"segment.bytes": str(segment_bytes)})
     producer_perf(cluster.bootstrap, topic, total_bytes // RECORD_BYTES, RECORD_BYTES)
@@ -113,7 +113,7 @@ def _upload(cluster: Cluster, home: Path, topic: str, total_bytes: int) -> tuple
 
 
 def _fill(cluster: Cluster, home: Path, total_bytes: int) -> int:
-    """Writes a log and waits until its closed segments are only in the tier. Returns the offset where they end. Raises
+    """Write a log and wait until its closed segments are only in the tier. Return the offset where they end. Raise
     PeerError."""
     segment_bytes = max(total_bytes // COLD_SEGMENTS, 1 << 20)
     config = {"segment.bytes": str(segment_bytes), "remote.storage.enable": "true", "local.retention.bytes": "1"}

@@ -43,7 +43,7 @@ class NodeLayout:
     log: Path
 
     def make(self) -> None:
-        """Writes its files, and prepares it. Raises TargetError."""
+        """Write its files, and prepare it. Raise TargetError."""
         self.write()
         if not self.prepare:
             return
@@ -67,7 +67,7 @@ class NodeLayout:
             )
 
     def write(self) -> None:
-        """Writes its files alone."""
+        """Write its files alone."""
         self.data.parent.mkdir(parents=True, exist_ok=True)
         for path, text in self.files.items():
             path.write_text(text, encoding="utf-8")
@@ -106,7 +106,7 @@ class Plan:
         return self.chosen.file.node
 
     def lay_out(self, via: Via | None = None) -> list[NodeLayout]:
-        """Returns all nodes, or the one process that is all of them. Raises TargetError if something cannot be had."""
+        """Return all nodes, or the one process that is all of them. Raise TargetError if something cannot be had."""
         provider = provider_of(self.chosen.file)
         provided = {} if provider is None else provider.provide(self.chosen.version)
         self._shared = {**provided, "cluster_id": new_cluster_id()}
@@ -114,7 +114,7 @@ class Plan:
         return [self.laid(number, via or {}) for number in range(count)]
 
     def laid(self, number: int, via: Via) -> NodeLayout:
-        """Returns one node of those that ``lay_out`` returned, with the settings that it has now."""
+        """Return one node of those that ``lay_out`` returned, with the settings that it has now."""
         folder = self.folder / name_of(number)
         settings = self.settings(number)
         words = {**self._shared, **self._words(number, folder, via), "settings": _lines(settings)}
@@ -173,7 +173,7 @@ class Plan:
         return filled(self.node.peer, words)
 
     def _hosts(self, number: int, via: Via) -> str:
-        """Returns the node's hosts file. It is all that the node can look up, so it has the machine's own names,
+        """Return the node's hosts file. It is all that the node can look up, so it has the machine's own names,
         too."""
         others = [f"{via.get((number, other), HOST)} {name_of(other)}\n" for other in range(self.total)]
         return "".join([f"{HOST} localhost\n", f"{HOST} {socket.gethostname()}\n", *others])
@@ -188,7 +188,7 @@ def _lines(settings: Mapping[str, str]) -> str:
 
 
 def last_lines(text: str, count: int) -> str:
-    """Returns the last lines that do not continue others, as those of a Java exception do by their indentation."""
+    """Return the last lines that do not continue others, as those of a Java exception do by their indentation."""
     lines = [line for line in text.splitlines() if line.strip() and not line[0].isspace()]
     return " / ".join(line.strip() for line in lines[-count:]) or "it said nothing"
 
@@ -198,6 +198,6 @@ def name_of(number: int) -> str:
 
 
 def new_cluster_id() -> str:
-    """Makes a cluster ID that begins with a letter. Kafka's own tool takes a leading dash, which base64 may have, for
+    """Make a cluster ID that begins with a letter. Kafka's own tool takes a leading dash, which base64 may have, for
     an option."""
     return "c" + base64.urlsafe_b64encode(uuid4().bytes).decode()[1:22]

@@ -39,12 +39,12 @@ class Provider(Protocol):
     """The placeholders that it knows."""
 
     def provide(self, version: str) -> Mapping[str, str]:
-        """Fetches or makes what a version needs, once. Returns the placeholders' texts. Raises TargetError."""
+        """Fetch or make what a version needs, once. Return the placeholders' texts. Raise TargetError."""
         ...
 
 
 def bundled() -> list[str]:
-    """Returns the names of the targets in this folder."""
+    """Return the names of the targets in this folder."""
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
@@ -66,7 +66,7 @@ def find(text: str) -> Chosen:
 
 
 def load(path: Path) -> TargetFile:
-    """Reads and checks one file. Raises TargetError."""
+    """Read and check one file. Raise TargetError."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

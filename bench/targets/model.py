@@ -33,7 +33,7 @@ def named_in(template: str) -> Iterator[str]:
 
 
 def filled(template: str, words: Mapping[str, str]) -> str:
-    """Puts in the words. Raises TargetError for a placeholder that nobody knows."""
+    """Put in the words. Raise TargetError for a placeholder that nobody knows."""
 
     def put(found: re.Match[str]) -> str:
         if found[1] not in words:
@@ -44,7 +44,7 @@ def filled(template: str, words: Mapping[str, str]) -> str:
 
 
 def filled_list(templates: Sequence[str], words: Mapping[str, str], several: Mapping[str, Sequence[str]]) -> list[str]:
-    """Does the same for the words of a command. A word that is ``{name...}`` becomes those that ``several`` has for the
+    """Do the same for the words of a command. A word that is ``{name...}`` becomes those that ``several`` has for the
     name, or the parts of its text between spaces."""
     found: list[str] = []
     for word in templates:

@@ -32,11 +32,11 @@ def run(
     say: Callable[[str], None],
     folder: Path = kept.FOLDER,
 ) -> None:
-    """Plays the probe, if not ``only_scenarios``, and the scenarios; keeps what came of it, and writes the pages.
+    """Play the probe, if not ``only_scenarios``, and the scenarios; keep what came of it, and write the pages.
     ``ids``: the cases, of which all others keep their cells; none stands for all cases. ``refusal``: see
     ``scenario_plays.played``.
 
-    Raises UnknownCase, TargetError and PeerError.
+    Raise UnknownCase, TargetError and PeerError.
     """
     cases = cases_of((), ids)
     for chosen in targets(names):
@@ -52,7 +52,7 @@ def run(
 
 
 def write(say: Callable[[str], None], folder: Path = kept.FOLDER) -> None:
-    """Writes the pages from what is kept."""
+    """Write the pages from what is kept."""
     for path in pages.write(kept.everything(folder / "data"), folder):
         say(str(path.relative_to(folder.parent.parent)))
 

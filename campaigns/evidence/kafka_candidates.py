@@ -95,7 +95,7 @@ def mixed_errors(at: ProbeContext, _folder: Path) -> Iterator[str]:
 
 
 def _committer(at: ProbeContext, topic: Topic, version: int) -> Callable[[], tuple[Conversation, EncodedRequest]]:
-    """Sends the request each time that it is called."""
+    """Send the request each time that it is called."""
     producer, group_id = Transactional(at).take(), at.group()
     on = at.coordinator(group_id)
     partitions = [{"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}]
@@ -169,7 +169,7 @@ SHOWN: Mapping[str, Callable[[ProbeContext, Path], Iterator[str]]] = {
 
 
 def show(name: str, version: str) -> Iterator[str]:
-    """Plays one of them on a node of its own, and yields what it saw, line by line."""
+    """Play one of them on a node of its own, and yield what it saw, line by line."""
     kafka = replace(find(f"kafka@{version}"), nodes=1)
     with tempfile.TemporaryDirectory() as folder, launched(kafka, Path(folder), SNAPSHOTS) as cluster:
         yield f"Apache Kafka {version}"

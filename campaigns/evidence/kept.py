@@ -52,7 +52,7 @@ def read(path: Path) -> Seen:
 
 
 def keep(found: Seen, folder: Path = DATA) -> None:
-    """Writes what was seen, with the date and the machine of today."""
+    """Write what was seen, with the date and the machine of today."""
     found.date, found.machine = datetime.now(UTC).date().isoformat(), machine()
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(asdict(found), indent=1, sort_keys=True)

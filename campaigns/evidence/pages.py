@@ -16,7 +16,7 @@ _MADE = "<!-- Made by ./crucible evidence --pages from data/. Edit campaigns/evi
 
 
 def write(found: Sequence[Seen], folder: Path = FOLDER) -> list[Path]:
-    """Writes all pages and returns them. README.md and kafka.md are written by hand, but for the former's table."""
+    """Write all pages and return them. README.md and kafka.md are written by hand, but for the former's table."""
     pages = {"probe.md": _MADE + probe_matrix(found), "scenarios.md": _MADE + scenario_matrix(found)}
     pages |= {_page(each): _MADE + failing(each) for each in found if each.cases}
     for name, text in pages.items():

@@ -25,8 +25,8 @@ class Cell:
 
 
 def probed(chosen: Chosen, wanted: Sequence[Case], say: Callable[[str], None]) -> tuple[dict[str, Cell], int]:
-    """Plays the cases, on a broker that is started afresh for each play. Returns the cell of each case by its ID, and
-    how many cases were left out. Raises PeerError."""
+    """Play the cases, on a broker that is started afresh for each play. Return the cell of each case by its ID, and
+    how many cases were left out. Raise PeerError."""
     cases = list(wanted)
     plays: list[dict[str, Outcome]] = []
     for number in range(PLAYS):

@@ -27,7 +27,7 @@ Outcome = tuple[str, str]
 def played(
     chosen: Chosen, scenarios: Sequence[str], refusal: Callable[[str, str], str], run: Run | None = None
 ) -> dict[str, Play]:
-    """Plays each scenario until it passes, up to three times. It failed only if it did each time. A run that shows
+    """Play each scenario until it passes, up to three times. It failed only if it did each time. A run that shows
     nothing, as on a busy machine, is none. Our own broker is played from the outside, as all others are.
 
     ``refusal(scenario, target)`` says in one sentence why a scenario cannot be played, or nothing.
@@ -56,7 +56,7 @@ def as_play(target: str, scenario: str, outcomes: Sequence[Outcome]) -> Play:
 
 
 def _together(target: str, scenarios: Sequence[str], run: Run) -> Mapping[str, Outcome]:
-    """Plays all in one process, so that they are judged in one session of Spark."""
+    """Play all in one process, so that they are judged in one session of Spark."""
     if not scenarios:
         return {}
     with tempfile.TemporaryDirectory() as folder:

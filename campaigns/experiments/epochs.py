@@ -33,7 +33,7 @@ class Seen:
 
 
 def seen(scenario: Scenario, seeds: Iterable[int], *, metadata_epoch: bool, leader_epochs: bool) -> Seen:
-    """Returns the sums over the seeds, each of which is played once."""
+    """Return the sums over the seeds, each of which is played once."""
     guarded = with_clients(scenario, metadata_epoch=metadata_epoch, leader_epochs=leader_epochs)
     rewinds = read_again = copied = acked = 0
     for seed in seeds:

@@ -84,19 +84,19 @@ class CatchUp(Check):
 
     @abstractmethod
     def _heal_us(self) -> int:
-        """Returns when the cut ends, as far as that is known."""
+        """Return when the cut ends, as far as that is known."""
 
     @abstractmethod
     def _begin(self) -> int:
-        """Notes where it stands at the heal, and returns the offset that it must reach."""
+        """Note where it stands at the heal, and return the offset that it must reach."""
 
     @abstractmethod
     def _position(self) -> int:
-        """Returns up to which offset it has everything, or -1 while it does not know that it has."""
+        """Return up to which offset it has everything, or -1 while it does not know that it has."""
 
     @abstractmethod
     def _wrong(self) -> int:
-        """Returns the number of keys that it holds wrongly, or -1 if that is unknown now."""
+        """Return the number of keys that it holds wrongly, or -1 if that is unknown now."""
 
     def viewed(self, at_us: int, node: "Node") -> None:  # noqa: ARG002
         heal_us = self._heal_us()
@@ -271,7 +271,7 @@ class ObserverCaughtUp(NodeCaughtUp):
         return -1 if replica is None else int(replica.loader.last_offset) + 1
 
     def _wrong(self) -> int:
-        """Compares with another node that has read as far."""
+        """Compare with another node that has read as far."""
         loader = self.context.quorum.nodes[self._node_id].replica.loader
         for other in self.context.quorum.nodes:
             if (
@@ -316,7 +316,7 @@ def _fold(held: State, records: Iterator[PlainRecord]) -> None:
 
 
 def _differing(compacted: Compacted, held: State, end: int) -> int:
-    """Returns the number of keys of which others than these should be held by who has read up to ``end``. A key with a
+    """Return the number of keys of which others than these should be held by who has read up to ``end``. A key with a
     newer record behind that is left out: a cleaner may have taken what it replaces."""
     right: State = {}
     for offset in compacted.between(0, end):
@@ -347,7 +347,7 @@ ANSWER_US: Final = 3_000_000
 
 
 def topics_for(keys: int) -> list[str]:
-    """Returns the names of the topics whose settings stand for so many keys."""
+    """Return the names of the topics whose settings stand for so many keys."""
     return [f"settings-{number}" for number in range(-(-keys // len(SETTINGS)))]
 
 
@@ -456,7 +456,7 @@ class Seen:
 
 
 def scenario_of(part: Part) -> Scenario:
-    """Returns what is played: three voters, an observer, and a compacted topic with three replicas."""
+    """Return what is played: three voters, an observer, and a compacted topic with three replicas."""
     variant, cut, size = part.variant, part.cut, part.size
     topics: list[dict[str, Any]] = [
         {
@@ -582,7 +582,7 @@ class Compared(World):
 
 
 def played(part: Part) -> Seen:
-    """Plays one run. Raises RunStuckError if it does not come to its end."""
+    """Play one run. Raise RunStuckError if it does not come to its end."""
     world = Compared(scenario_of(part), part.seed, also=part.variant.kinds)
     world.part = part
     world.play()
@@ -622,7 +622,7 @@ def grouped(seen: Sequence[Seen]) -> Found:
 
 
 def table(found: Found) -> list[str]:
-    """Returns the lines of a Markdown table."""
+    """Return the lines of a Markdown table."""
     lines = [f"| cut off for | variant | who | {' | '.join(COLUMNS)} |", "|" + " --- |" * (3 + len(COLUMNS))]
     before = None
     for (cut, variant, who), caught in found.items():

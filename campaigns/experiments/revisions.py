@@ -186,7 +186,7 @@ _CONNECTION: Final = 1
 
 
 def bytes_of_a_partition(version: int, partitions: int = PARTITIONS) -> float:
-    """Returns the bytes that a session opened with this version of Fetch takes, divided by its partitions."""
+    """Return the bytes that a session opened with this version of Fetch takes, divided by its partitions."""
     node = Node(0, BrokerConfig.parse({}), MemoryDisk(), 1)
     _settle(node, node.start(_NOW))
     _settle(node, node.handle(_NOW, Opened(_CONNECTION, "meter")))
@@ -229,7 +229,7 @@ def _ask(node: Node, api_key: ApiKey, version: int, body: object) -> object:
 
 
 def _settle(node: Node, effects: Sequence[Effect]) -> list[Reply]:
-    """Carries out what is due now, each sync at once, and returns the replies. Nothing that waits for later happens."""
+    """Carry out what is due now, each sync at once, and return the replies. Nothing that waits for later happens."""
     pending, replies = deque(effects), list[Reply]()
     while pending:
         effect = pending.popleft()
@@ -328,7 +328,7 @@ class Seen:
 
 
 def scenario_of(part: Part) -> Scenario:
-    """Returns what is played: one node, six fetchers, three of them with half as many partitions, and two producers."""
+    """Return what is played: one node, six fetchers, three of them with half as many partitions, and two producers."""
     variant, trouble, size = part.variant, part.trouble, part.size
     parsed = loader.parse(
         {
@@ -383,7 +383,7 @@ def _faults(kind: str, place: str, every: Sequence[int]) -> list[dict[str, objec
 
 
 def played(part: Part) -> Seen:
-    """Plays one run."""
+    """Play one run."""
     verdict, world = play(scenario_of(part), part.seed, also=(FetchMeter,))
     (meter,) = (each for each in world.checks if isinstance(each, FetchMeter))
     lost = sum(times for name, times in verdict.faults if name.startswith(LOST))
@@ -391,7 +391,7 @@ def played(part: Part) -> Seen:
 
 
 def parts_for(seeds: Sequence[int]) -> list[Part]:
-    """Returns the runs by trouble and variant. Those who resend are played only where answers are lost."""
+    """Return the runs by trouble and variant. Those who resend are played only where answers are lost."""
     return [
         Part(variant, trouble, seed)
         for trouble in TROUBLES
@@ -423,7 +423,7 @@ Found: TypeAlias = dict[tuple[Trouble, Variant], list[Seen]]
 
 
 def on_the_wire(seen: Seen) -> float:
-    """Returns the bytes of a fetch and its answer, each in the variant's own layout."""
+    """Return the bytes of a fetch and its answer, each in the variant's own layout."""
     return (seen.counted.request_bytes + seen.counted.response_bytes) / seen.counted.fetches
 
 
@@ -435,7 +435,7 @@ def grouped(seen: Sequence[Seen]) -> Found:
 
 
 def spread(values: Sequence[float]) -> str:
-    """Returns the median, and the least and the greatest value if these are written differently."""
+    """Return the median, and the least and the greatest value if these are written differently."""
     middle, least, most = (_number(each) for each in (median(values), min(values), max(values)))
     return middle if least == most else f"{middle} ({least} to {most})"
 
@@ -445,7 +445,7 @@ def _number(value: float) -> str:
 
 
 def table(found: Found, columns: dict[str, Value]) -> list[str]:
-    """Returns the lines of a Markdown table. The trouble stands only in the first of its rows. A row of zeros is left
+    """Return the lines of a Markdown table. The trouble stands only in the first of its rows. A row of zeros is left
     out."""
     lines = [f"| trouble | variant | {' | '.join(columns)} |", "|" + " --- |" * (2 + len(columns))]
     before = None
@@ -460,7 +460,7 @@ def table(found: Found, columns: dict[str, Value]) -> list[str]:
 
 
 def memory_lines() -> list[str]:
-    """Says what a cached partition takes in each variant that has sessions."""
+    """Say what a cached partition takes in each variant that has sessions."""
     measured = {each.name: bytes_of_a_partition(each.version) for each in VARIANTS if each.revision != "none"}
     return [f"Memory of a cached partition: {', '.join(f'{size:.0f} B ({name})' for name, size in measured.items())}"]
 
@@ -515,7 +515,7 @@ STYLE: Final[Any] = {
 
 
 def draw(found: Found, path: Path) -> None:
-    """Writes a PNG with two panels: the bytes of a fetch, and full fetches again."""
+    """Write a PNG with two panels: the bytes of a fetch, and full fetches again."""
     troubles = list(dict.fromkeys(trouble for trouble, _ in found))
     with rc_context(STYLE):
         picture = Figure(figsize=(10.4, 0.9 + 0.95 * len(troubles)), layout="constrained")

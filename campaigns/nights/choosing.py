@@ -72,13 +72,13 @@ class Standings:
         self.known = {each: Standing() for each in self.clauses}
 
     def take(self, plays: Iterable[Played]) -> None:
-        """Takes what was played. Scenarios that are gone count no more."""
+        """Take what was played. Scenarios that are gone count no more."""
         for each in plays:
             if each.scenario in self.known:
                 self.known[each.scenario].take(each)
 
     def choose(self, busy: Mapping[str, int], left_s: float) -> tuple[str, str] | None:
-        """Returns the scenario to play next and in a few words why; None if none is left for so short a time.
+        """Return the scenario to play next and in a few words why; None if none is left for so short a time.
 
         ``busy`` counts the turns that are being played: a scenario counts as played for those already.
         """

@@ -45,7 +45,7 @@ why."""
 
 
 def run(wish: Wish, tell: Callable[[str], None]) -> int:
-    """Plays a night and returns its exit code: 0 green, 1 red, 3 INVALID, 4 crashed. Raises NightRefusal."""
+    """Play a night and return its exit code: 0 green, 1 red, 3 INVALID, 4 crashed. Raise NightRefusal."""
     folder, night = opened(wish)
     try:
         rows = Journal(folder)
@@ -72,7 +72,7 @@ def run(wish: Wish, tell: Callable[[str], None]) -> int:
 
 
 def _play(work: Work, until: float) -> None:
-    """Plays the stages that have not ended. Once all have, the search has what is left of the time."""
+    """Play the stages that have not ended. Once all have, the search has what is left of the time."""
     worth_s = min(WORTH_S, WORTH_SHARE * work.night.budget_s)
     names = [each.name for each in work.night.stages]
     to_come = [each.name for each in work.night.stages if not each.outcome]

@@ -40,7 +40,7 @@ _FOUND = re.compile(r"^([0-9a-f]{40}) is the first bad commit", re.MULTILINE)
 
 
 def commit_of(work: Work, failure: FailureRow, until: float) -> tuple[str, str]:
-    """Returns the commit, or nothing and why it is not known."""
+    """Return the commit, or nothing and why it is not known."""
     last = next((each.night.commit for each in reversed(work.earlier) if each.night.finished), "")
     now = work.night.commit
     if not last or not now:
@@ -118,7 +118,7 @@ def open_reds(work: Work, known: Collection[OpenFailure] = ()) -> list[PlayRow]:
 
 
 def of_all(work: Work, scenarios: Mapping[str, Scenario], until: float, known: Collection[OpenFailure] = ()) -> None:
-    """Looks into all that is open. Each gets half of what is left, and the last one all of it: several often have one
+    """Look into all that is open. Each gets half of what is left, and the last one all of it: several often have one
     cause, which the first then tells."""
     reds = open_reds(work, known)
     for number, play in enumerate(reds):
@@ -129,7 +129,7 @@ def of_all(work: Work, scenarios: Mapping[str, Scenario], until: float, known: C
 
 
 def note_the_rest(work: Work) -> None:
-    """Keeps what there was no time for."""
+    """Keep what there was no time for."""
     known = open_failures(work.folder.parent, work.folder.name)
     work.add(*(_as_found(each, "there was no time to look into it") for each in open_reds(work, known)))
 
@@ -191,7 +191,7 @@ def _shrunk(work: Work, failure: FailureRow, scenario: Scenario, until: float) -
 
 
 def _shrink(scenario: Scenario, failure: FailureRow, folder: Path, tell: Tell) -> None:
-    """Plays the seed again and tells the failure anew with each smaller scenario, which it keeps as a file."""
+    """Play the seed again and report the failure anew with each smaller scenario, which it keeps as a file."""
     failing = run(scenario, failure.seed)
     if failing.outcome is Outcome.PASSED:
         return  # A child that died was to blame, and not the seed.
@@ -212,7 +212,7 @@ def fault_lines(scenario: Scenario) -> str:
 
 
 def _played_live(work: Work, failure: FailureRow, scenario: Scenario, until: float) -> tuple[FailureRow, str]:
-    """Plays the failure three times with real processes, if those can play it. Returns it, and what kept it from
+    """Play the failure three times with real processes, if those can play it. Return it, and what kept it from
     that."""
     if failure.regression:
         with suppress(loader.ScenarioError):

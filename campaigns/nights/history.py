@@ -28,7 +28,7 @@ AUTHOR = {"NAME": "crucible nightly", "EMAIL": "nightly@localhost"}
 
 
 def fetch(nights: Path, remote: str, branch: str, root: Path = ROOT) -> int:
-    """Returns how many nights it brought. There are none as long as there is no such branch."""
+    """Return how many nights it brought. There are none as long as there is no such branch."""
     if not _git(root, "ls-remote", "--heads", remote, branch).strip():
         return 0
     _git(root, "fetch", "--quiet", "--depth", "1", remote, branch)
@@ -44,7 +44,7 @@ def fetch(nights: Path, remote: str, branch: str, root: Path = ROOT) -> int:
 
 
 def keep(nights: Path, remote: str, branch: str, root: Path = ROOT) -> int:
-    """Returns how many nights the branch has now."""
+    """Return how many nights the branch has now."""
     found = night_folders(nights)[-MOST_NIGHTS:]
     paths = "\0".join(str(each.relative_to(nights)) for each in kept_files(nights))
     with tempfile.TemporaryDirectory() as scratch:
@@ -97,7 +97,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    """Returns 0, or 2 and tells why if git refuses."""
+    """Return 0, or 2 and print why if git refuses."""
     given = parser().parse_args()
     do = fetch if given.what == "fetch" else keep
     try:

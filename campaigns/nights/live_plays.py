@@ -28,7 +28,7 @@ USAGE_ERROR = 2
 
 
 def check_machine() -> None:
-    """Raises SetupError if this machine cannot judge live plays."""
+    """Raise SetupError if this machine cannot judge live plays."""
     if shutil.which("java") is None:
         raise SetupError("Spark needs a Java runtime, 17 or newer: install one.")
 
@@ -40,7 +40,7 @@ def needed_s(work: Work, scenario: Scenario) -> float:
 
 
 def next_of(work: Work, scenario: Scenario, until: float, mutant: str = "", target: str = OURS) -> PlayRow | None:
-    """Plays the scenario with its next seed, and keeps what came of it."""
+    """Play the scenario with its next seed, and keep what came of it."""
     key = ("live", scenario.name, mutant, target)
     seeds = [each.last_seed for each in _before(work) if (each.world, each.scenario, each.mutant, each.target) == key]
     seed = next_seed(work.night.seed, seeds)

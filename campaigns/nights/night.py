@@ -54,7 +54,7 @@ class Journal:
     """The rows of one night. Only one process may have it open."""
 
     def __init__(self, folder: Path) -> None:
-        """Opens the journal, or makes a new one. Raises BusyError."""
+        """Open the journal, or make a new one. Raise BusyError."""
         self._path = folder / NAME
         self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:
@@ -84,7 +84,7 @@ class Journal:
         return [each for each in self.rows[kind] if isinstance(each, kind)]
 
     def write_tables(self, folder: Path) -> None:
-        """Writes all tables of the night, also those that have no rows."""
+        """Write all tables of the night, also those that have no rows."""
         for kind in NIGHT_TABLES:
             write_rows(folder, kind, self.rows[kind])
 
@@ -180,7 +180,7 @@ def _rows_in(folder: Path, kind: type[Row], filters: Any = None) -> list[dict[st
 
 
 def settle(folder: Path) -> None:
-    """Writes the tables of a night that was stopped and that nobody will go on with. A night that is being played is
+    """Write the tables of a night that was stopped and that nobody will go on with. A night that is being played is
     left alone."""
     try:
         left = Journal(folder)
@@ -201,7 +201,7 @@ def is_control(play: PlayRow) -> bool:
 
 
 def sums_of(plays: Iterable[PlayRow]) -> list[Sum]:
-    """Sums plays up by their kind. Replays are left out, because their seeds were not drawn."""
+    """Sum plays up by their kind. Replays are left out, because their seeds were not drawn."""
     found: dict[tuple[str, str, str, str], Sum] = {}
     for each in plays:
         if each.is_replay:
@@ -279,7 +279,7 @@ def share_s(stage: str, to_come: Sequence[str], left_s: float) -> float:
 
 
 def in_turn(items: Sequence[Item], earlier: Sequence[Sequence[str]], turn: int) -> list[Item]:
-    """Orders ``items`` so that those come first that were tried longest ago, or never. ``earlier`` says what each night
+    """Order ``items`` so that those come first that were tried longest ago, or never. ``earlier`` says what each night
     has tried, the oldest first. Among equals another one is first each ``turn``."""
     last = {each: number for number, tried in enumerate(earlier) for each in tried}
     start = turn % max(1, len(items))
@@ -287,7 +287,7 @@ def in_turn(items: Sequence[Item], earlier: Sequence[Sequence[str]], turn: int) 
 
 
 def canary_of(caught: Mapping[str, Sequence[str]], earlier: Sequence[str], seed: int) -> tuple[str, str]:
-    """Draws the mutant that a night plants, and the scenario that must catch it.
+    """Draw the mutant that a night plants, and the scenario that must catch it.
 
     ``caught`` has the scenarios that catch each mutant in the simulator. ``earlier`` are the mutants of earlier nights:
     none of them is drawn again before all others had their night.
@@ -482,7 +482,7 @@ class Work:
         return [one.tried for night in nights for one in night.stages if one.name == stage]
 
     def add(self, *rows: Row) -> None:
-        """Keeps what was found. It is durable at once."""
+        """Keep what was found. It is durable at once."""
         for each in rows:
             self.journal.add(each)
 
@@ -505,7 +505,7 @@ class Work:
         self._stage = ""
 
     def change(self, **values: object) -> None:
-        """Changes the night's file."""
+        """Change the night's file."""
         self.night = msgspec.structs.replace(self.night, **values)
         self.write()
 
@@ -519,7 +519,7 @@ class Work:
             self.tell(line)
 
     def write(self) -> None:
-        """Writes the night's file with the time that was spent up to now."""
+        """Write the night's file with the time that was spent up to now."""
         now = time.monotonic()
         if self._stage:
             self._change(spent_s=round(self.stage(self._stage).spent_s + now - self._since_s, 3))

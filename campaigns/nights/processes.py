@@ -53,7 +53,7 @@ def run(
     environment: Mapping[str, str] | None = None,
     folder: Path = ROOT,
 ) -> Done:
-    """Runs the command until it ends, at most until this time (``time.monotonic()``). ``beat`` is called meanwhile."""
+    """Run the command until it ends, at most until this time (``time.monotonic()``). ``beat`` is called meanwhile."""
     log.parent.mkdir(parents=True, exist_ok=True)
     end_with_me = ends_with_me()
 
@@ -92,7 +92,7 @@ def _awaited(child: "subprocess.Popen[bytes]", until: float, beat: Callable[[], 
 
 
 def _end(child: "subprocess.Popen[bytes]") -> None:
-    """Lets the command end what it has started, and then kills what is left of its session."""
+    """Let the command end what it has started, and then kill what is left of its session."""
     child.send_signal(signal.SIGINT)
     with suppress(subprocess.TimeoutExpired):
         child.wait(COMMAND_ENDS_WITHIN_S)

@@ -99,7 +99,7 @@ def cases() -> dict[str, list[Wanted]]:
 
 
 def measured(wanted: Wanted, root: Path, now_ms: int) -> Case:
-    """Makes the log below ``root``, and lets each way work on it. ``now_ms`` is the time of its last record and of the
+    """Make the log below ``root``, and let each way work on it. ``now_ms`` is the time of its last record and of the
     uploads."""
     make(root, wanted, now_ms)
     replay = replayed(root / f"{TOPIC}-0")

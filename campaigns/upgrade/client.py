@@ -31,7 +31,7 @@ SOON = (ErrorCode.leader_not_available, ErrorCode.not_leader_or_follower, ErrorC
 
 
 def create_topics(port: int, topics: Mapping[str, int]) -> dict[str, bytes]:
-    """Creates topics with these numbers of partitions, one replica each. Returns their IDs. Raises UpgradeError."""
+    """Create topics with these numbers of partitions, one replica each. Return their IDs. Raise UpgradeError."""
     wanted = [new_topic(name, partitions, 1, UNLIMITED) for name, partitions in topics.items()]
     response = _call(port, ApiKey.CREATE_TOPICS, CREATE_VERSION, create_topics_request(wanted, TIMEOUT_MS))
     for each in response.topics:
@@ -40,7 +40,7 @@ def create_topics(port: int, topics: Mapping[str, int]) -> dict[str, bytes]:
 
 
 def make_tiered(port: int, topics: Sequence[str]) -> None:
-    """Raises UpgradeError."""
+    """Raise UpgradeError."""
     request = set_topic_configs_request(topics, {"remote.storage.enable": "true"})
     for each in _call(port, ApiKey.INCREMENTAL_ALTER_CONFIGS, ALTER_VERSION, request).responses:
         _check(each.error_code, f"topic {each.resource_name} was not made tiered", each.error_message)

@@ -52,7 +52,7 @@ class Outcome:
 
 
 def run(request: Request, say: Say) -> Outcome:
-    """Raises UpgradeError and PeerError."""
+    """Raise UpgradeError and PeerError."""
     if request.directory is not None and request.with_kafka:
         raise UpgradeError("Give a directory, or let Kafka write one with --kafka, not both.")
     if request.directory is not None and request.out is None:
@@ -94,7 +94,7 @@ def _source(request: Request, out: Path, say: Say) -> Path:
 
 
 def ablated(say: Say) -> dict[str, list[Case]]:
-    """Measures each way on each log."""
+    """Measure each way on each log."""
     wanted, now_ms, found = ablation.cases(), time.time_ns() // 1_000_000, {}
     for each in dict.fromkeys(each for several in wanted.values() for each in several):
         say(
@@ -187,7 +187,7 @@ measured.
 
 
 def written(outcome: Outcome) -> str:
-    """Returns the page."""
+    """Return the page."""
     return _PAGE.format(
         before=KAFKA_BEFORE,
         after=KAFKA_AFTER,

@@ -21,7 +21,7 @@ HEIGHT_IN = 4.6
 
 
 def drawn(found: Mapping[str, Sequence[Case]]) -> str:
-    """Returns an SVG. Above: MiB that the newest segment's snapshot takes. Below: producers that it lacks or has wrong,
+    """Return an SVG. Above: MiB that the newest segment's snapshot takes. Below: producers that it lacks or has wrong,
     in percent of those that it must have."""
     with rc_context(STYLE):
         picture = Picture(figsize=(WIDTH_IN, HEIGHT_IN), layout="constrained")

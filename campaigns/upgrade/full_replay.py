@@ -52,7 +52,7 @@ class Differences(NamedTuple):
 
 
 def replayed(folder: Path) -> list[ReplayedSegment]:
-    """Replays all segments of a partition from the first batch on. Raises UnknownFormat."""
+    """Replay all segments of a partition from the first batch on. Raise UnknownFormat."""
     known: dict[int, Known] = {}
     replay = []
     bases = offsets_of(folder, ".log")
@@ -94,7 +94,7 @@ def after(known: Known | None, batch: Batch) -> Known:
 def differences(
     snapshot: Mapping[int, ProducerRow], known: Mapping[int, Known], now_ms: int, expiration_ms: int
 ) -> Differences:
-    """Compares a snapshot that was made at ``now_ms`` with the replay up to its offset (P-10).
+    """Compare a snapshot that was made at ``now_ms`` with the replay up to its offset (P-10).
 
     It must have each producer that is unexpired or has an open transaction (P-7), with all that P-1 names. It may have
     others, if the replay knows them: one that was written when its segment ended has those of that time.

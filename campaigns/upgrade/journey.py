@@ -86,7 +86,7 @@ class Upgrade:
         return replays
 
     def run(self, replays: Mapping[str, Sequence[ReplayedSegment]]) -> list[Journey]:
-        """Raises UpgradeError and PeerError."""
+        """Raise UpgradeError and PeerError."""
         began_ms = _now_ms()
         self.say("the reference broker makes the topics and their IDs")
         with self._broker() as port:
@@ -146,7 +146,7 @@ class Upgrade:
         return whole_snapshots(self.data / partition.name)
 
     def _await_uploads(self, port: int, replays: Mapping[str, Sequence[ReplayedSegment]]) -> None:
-        """Returns when the last eligible segment of each partition is listed, or at the time limit: the verdict
+        """Return when the last eligible segment of each partition is listed, or at the time limit: the verdict
         says what is missing."""
         wanted = {
             (each.topic, each.index): [one.next_offset for one in eligible_segments(replays[each.name])]

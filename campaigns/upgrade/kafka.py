@@ -65,7 +65,7 @@ log.retention.ms=-1
 
 
 def written_by_kafka(folder: Path, say: Callable[[str], None]) -> Path:
-    """Lets Kafka write a directory below ``folder``, and returns its path. Raises PeerError."""
+    """Let Kafka write a directory below ``folder``, and return its path. Raise PeerError."""
     say(f"{KAFKA_BEFORE} and its ZooKeeper start; Maven fetches their jars at the first use")
     with _running(folder) as port:
         say(f"producers write {TURNS * TURN_RECORDS * RECORD_BYTES >> 20} MiB to {KAFKA_BEFORE}")
@@ -76,7 +76,7 @@ def written_by_kafka(folder: Path, say: Callable[[str], None]) -> Path:
 
 @contextmanager
 def _running(folder: Path) -> Iterator[int]:
-    """Yields the broker's port."""
+    """Yield the broker's port."""
     try:
         classpath = kafka.classpath(VERSION_BEFORE)
     except TargetError as wrong:
@@ -102,14 +102,14 @@ def _running(folder: Path) -> Iterator[int]:
 
 
 def stop_cleanly(node: BrokerNode) -> None:
-    """Raises PeerError if it had to be killed: after a crash Kafka makes all snapshots anew."""
+    """Raise PeerError if it had to be killed: after a crash Kafka makes all snapshots anew."""
     end([node], signal.SIGTERM)
     if node.process is None or node.process.returncode not in (0, ENDED_BY_SIGTERM):
         raise PeerError(f"{node.name} did not stop cleanly.")
 
 
 def _write(bootstrap: str) -> None:
-    """Raises PeerError."""
+    """Raise PeerError."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient, NewTopic
 

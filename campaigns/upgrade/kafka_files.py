@@ -129,7 +129,7 @@ def _control(data: mmap, at: int) -> tuple[int, int]:
 
 
 def _varint(data: mmap, at: int) -> tuple[int, int]:
-    """Returns a zigzag number and where the next field begins."""
+    """Return a zigzag number and where the next field begins."""
     raw = shift = 0
     while True:
         byte = data[at]

@@ -81,7 +81,7 @@ class _Segment:
 
 
 def make(root: Path, wanted: Wanted, now_ms: int) -> None:
-    """Writes the directory. ``now_ms`` is the time of its last record."""
+    """Write the directory. ``now_ms`` is the time of its last record."""
     folder = root / f"{TOPIC}-0"
     folder.mkdir(parents=True)
     end = _write_segments(folder, wanted, now_ms)
@@ -95,7 +95,7 @@ def make(root: Path, wanted: Wanted, now_ms: int) -> None:
 
 
 def _write_segments(folder: Path, wanted: Wanted, now_ms: int) -> int:
-    """Returns the log's end offset."""
+    """Return the log's end offset."""
     segment, offset = _Segment(0), 0
     for batch, timestamp_ms in _batches(wanted, now_ms):
         if segment.data and len(segment.data) + len(batch) > wanted.segment_bytes:

@@ -67,7 +67,7 @@ class OldDirectory:
 
 
 def read(path: Path, topics: Sequence[str]) -> OldDirectory:
-    """Reads what is there of these topics, or of all but internal ones. Raises UpgradeError."""
+    """Read what is there of these topics, or of all but internal ones. Raise UpgradeError."""
     about = properties(path / "meta.properties")
     version, broker_id = about.get("version", ""), about.get("broker.id", "")
     if version != "0" or not broker_id.isdecimal():
@@ -126,10 +126,10 @@ def newest_epoch(partition: OldPartition) -> int:
 
 
 def put(partition: OldPartition, target: Path) -> bool:
-    """Copies the partition's files to the folder ``target``. Returns whether their leader epochs had to be changed.
+    """Copy the partition's files to the folder ``target``. Return whether their leader epochs had to be changed.
 
     A new topic begins with leader epoch 0, and a log never goes back. So if the old log has later ones, all of its
-    batches get that one; their CRC does not cover it. Raises UpgradeError.
+    batches get that one; their CRC does not cover it. Raise UpgradeError.
     """
     target.mkdir(parents=True, exist_ok=True)
     try:

@@ -120,7 +120,7 @@ class AllAssigned(Check):
         return not any(self._wrong(group) for group in self._expected)
 
     def overdue(self, at_us: int, after_us: int) -> None:
-        """Reports the violation: the assignment was not reached in that time."""
+        """Report the violation: the assignment was not reached in that time."""
         for group in self._expected:
             for where, owners in self._wrong(group):
                 names = " and ".join(owners) or "nobody"

@@ -21,7 +21,7 @@ OF_DRAFTS = frozenset({"nonmonotonic-metadata-epoch", "no-fetch-before-epoch", "
 
 
 def checked(scenario: Scenario) -> Scenario:
-    """Returns the scenario itself. Raises ScenarioError for a guarantee that does not exist."""
+    """Return the scenario itself. Raise ScenarioError for a guarantee that does not exist."""
     for name in unknown_among(scenario.guarantees):
         raise ScenarioError(f"{scenario.path}: guarantees has {name!r}; allowed: {', '.join(GUARANTEES)}")
     return scenario

@@ -50,7 +50,7 @@ def is_aimed_at(path: str) -> bool:
 
 
 def flips(files: Sequence[tuple[str, bytes]], random: RandomSource, matching: str | None = None) -> list[Flip]:
-    """Draws one bit of these files, given as path and content; or, with the shell pattern ``matching``, one bit of each
+    """Draw one bit of these files, given as path and content; or, with the shell pattern ``matching``, one bit of each
     file whose path is like that."""
     if matching is None:
         found = [aim(files, random)]
@@ -60,7 +60,7 @@ def flips(files: Sequence[tuple[str, bytes]], random: RandomSource, matching: st
 
 
 def aim(files: Sequence[tuple[str, bytes]], random: RandomSource) -> Flip | None:
-    """Draws a batch of these files and a bit of its magic byte. Sometimes draws a bit of a
+    """Draw a batch of these files and a bit of its magic byte. Sometimes draws a bit of a
     topic's ID instead, so that the file names another topic. None if there is nothing to draw."""
     wanted = [(path, content) for path, content in files if is_aimed_at(path)]
     ids = [(path, content) for path, content in wanted if path.endswith(PARTITION_METADATA) and _TOPIC_ID in content]
@@ -111,7 +111,7 @@ class DamageCheck:
                 self._damaged.append((folder, path, _digest(folder / path)))
 
     def judged(self, at_us: int) -> tuple[Check, ...]:
-        """Returns the check, if anything was damaged. Call it when the nodes have ended."""
+        """Return the check, if anything was damaged. Call it when the nodes have ended."""
         if not self._damaged:
             return ()
         lost = list(self._lost())

@@ -94,7 +94,7 @@ def files_missing(context: FaultContext, target: Target) -> End:
 
 
 def deleted(folder: Path, matching: str) -> list[str]:
-    """Deletes the files whose paths below ``folder`` are like the shell pattern, and returns those paths, sorted."""
+    """Delete the files whose paths below ``folder`` are like the shell pattern, and return those paths, sorted."""
     paths = sorted(path.relative_to(folder).as_posix() for path in folder.glob("*/*"))
     gone = [path for path in paths if fnmatchcase(path, matching)]
     for path in gone:
@@ -122,7 +122,7 @@ def disk_bit_flipped(context: FaultContext, target: Target) -> End:
 
 
 def damaged(folder: Path, random: Random, matching: str | None = None) -> list[Flip]:
-    """Turns over bits (``flips``), and returns which. There are none if the node holds no such records."""
+    """Turn over bits (``flips``), and return which. There are none if the node holds no such records."""
     paths = sorted(path.relative_to(folder).as_posix() for path in folder.glob("*/*"))
     found = flips([(path, (folder / path).read_bytes()) for path in paths if is_aimed_at(path)], random, matching)
     for flip in found:

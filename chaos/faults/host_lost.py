@@ -93,7 +93,7 @@ class Witness:
             self._failed(failure)
 
     def drain(self) -> int:
-        """Reads what has come, and returns how many bytes that was."""
+        """Read what has come, and return how many bytes that was."""
         try:
             seen = self._socket.recv(65_536)
         except BlockingIOError:
@@ -106,7 +106,7 @@ class Witness:
         return len(seen)
 
     def fate(self) -> str:
-        """Returns what came of the node since the last call, or nothing if the link was silent."""
+        """Return what came of the node since the last call, or nothing if the link was silent."""
         count = self.drain()
         return f"{self._name}: {count} bytes came" if count else self.failure
 
@@ -122,7 +122,7 @@ class Witness:
 
 
 def greet(witnesses: Sequence[Witness]) -> None:
-    """Sends a request on each connection and waits for the responses. They show that Toxiproxy has reached the node."""
+    """Send a request on each connection and wait for the responses. They show that Toxiproxy has reached the node."""
     for each in witnesses:
         each.send()
     waiting = [each for each in witnesses if not each.failure]
@@ -134,7 +134,7 @@ def greet(witnesses: Sequence[Witness]) -> None:
 
 
 def hold_port(listen: str) -> socket.socket | None:
-    """Listens where the node listened. The kernel accepts connections there, and nobody reads them. Returns None for a
+    """Listen where the node listened. The kernel accepts connections there, and nobody reads them. Return None for a
     port that is not ours to take: on another machine, say."""
     until_s = time.monotonic() + PORT_LIMIT_S
     while True:

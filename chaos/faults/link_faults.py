@@ -18,7 +18,7 @@ Probes: TypeAlias = list[tuple[str, BackgroundProbe]]
 
 
 def silenced(_: FaultContext, target: Target) -> End:
-    """Lets the target's links go silent: bytes vanish in the fault's direction, and connections stay open.
+    """Let the target's links go silent: bytes vanish in the fault's direction, and connections stay open.
 
     - ``link_cut`` is one link. The end of the fault closes the connections that lived through it (Toxiproxy #168), as a
       real network often does too.
@@ -134,7 +134,7 @@ def poisoned(
     requests: int = 1,
     limit_s: float = LIMIT_S,
 ) -> End:
-    """Puts a toxic on each of the target's links until its end.
+    """Put a toxic on each of the target's links until its end.
 
     The evidence is what the toxic ``does`` to the bytes that pass, in words, and what happened to our probes of these
     links meanwhile. A probe counts if ``shows`` returns that the fault caused that.
@@ -154,7 +154,7 @@ def poisoned(
 
 
 def passing(direction: str, links: Sequence[Link]) -> str:
-    """Returns in words what a fault in this direction of the links is about."""
+    """Return in words what a fault in this direction of the links is about."""
     if all(link.dialler == "client" for link in links):
         words = {"upstream": "requests of clients", "downstream": "answers to clients"}
         return words.get(direction, "requests of clients and answers to them")
@@ -162,12 +162,12 @@ def passing(direction: str, links: Sequence[Link]) -> str:
 
 
 def probe_all(links: tuple[Link, ...], requests: int = 1, limit_s: float = LIMIT_S) -> Probes:
-    """Starts probes of the first MAX_PROBES links, and returns them with the links' names."""
+    """Start probes of the first MAX_PROBES links, and return them with the links' names."""
     return [(link.name, BackgroundProbe(link.listen, requests, limit_s)) for link in links[:MAX_PROBES]]
 
 
 def within(fault: Fault, limit_s: float) -> float:
-    """Returns the time limit of a probe, so that it is over before its fault is, and nobody waits for it."""
+    """Return the time limit of a probe, so that it is over before its fault is, and nobody waits for it."""
     return min(limit_s, max(SHORTEST_PROBE_S, fault.duration_s - SHORTEST_PROBE_S)) if fault.duration_s else limit_s
 
 

@@ -41,7 +41,7 @@ def rolling_bounce(context: FaultContext, target: Target) -> End:
     course = _course(context, target.fault, bounced)
 
     def end() -> Ended | None:
-        """Makes one step of the bounce. Returns None while steps remain."""
+        """Make one step of the bounce. Return None while steps remain."""
         if next(course, "through") is None and not context.is_over:
             return None
         course.close()
@@ -52,7 +52,7 @@ def rolling_bounce(context: FaultContext, target: Target) -> End:
 
 
 def _course(context: FaultContext, fault: Fault, bounced: list[Hit]) -> Generator[None, None, None]:
-    """Yields after each step. If the load is over before the last step, the run's heal starts the nodes that are
+    """Yield after each step. If the load is over before the last step, the run's heal starts the nodes that are
     down."""
     nodes = range(len(context.addresses()))
     for node in nodes:

@@ -89,7 +89,7 @@ class Recorded:
         """The sender and the body of the newest request for a snapshot, to whichever node."""
 
     def add(self, at_us: int, target: int, api_key: int, api_version: int, client_id: str, body: object) -> None:
-        """Takes a request that a node sent to the node ``target``. Forged ones and other kinds are ignored."""
+        """Take a request that a node sent to the node ``target``. Forged ones and other kinds are ignored."""
         if api_key not in OF_NODES or claimed_node(client_id) is None or _is_forged(body):
             return
         if isinstance(body, FetchRequest):
@@ -103,7 +103,7 @@ class Recorded:
         series.add((at_us, api_version, client_id, body))
 
     def replays(self, target: int, random: Random) -> list[NodeRequest]:
-        """Returns one old request of each API that the node has got, in a drawn order."""
+        """Return one old request of each API that the node has got, in a drawn order."""
         found = []
         for api_key, series in sorted(self._series.get(target, {}).items()):
             at_us, version, client_id, body = random.choice(series.kept)
@@ -113,13 +113,13 @@ class Recorded:
         return found
 
     def newest(self, target: int, api_key: int) -> tuple[str, Any] | None:
-        """Returns the sender and the body of the newest request of the API that was kept, or None."""
+        """Return the sender and the body of the newest request of the API that was kept, or None."""
         series = self._series.get(target, {}).get(api_key)
         return None if series is None else series.kept[-1][2:]
 
 
 def _is_forged(body: Any) -> bool:
-    """Returns whether the lie of a forged request shows. In a live run nodes keep those, too."""
+    """Return whether the lie of a forged request shows. In a live run nodes keep those, too."""
     if isinstance(body, FetchRequest) and messages.fetched_partition(body) is None:
         return True
     if isinstance(body, FetchSnapshotRequest):
@@ -130,7 +130,7 @@ def _is_forged(body: Any) -> bool:
 
 
 def tells_a_lie(body: Any) -> bool:
-    """Returns whether a request has a false sender, which the node that gets it can see."""
+    """Return whether a request has a false sender, which the node that gets it can see."""
     if isinstance(body, FetchRequest):
         partition = messages.fetched_partition(body)
         return partition is not None and partition.fetch_offset == OFFSETS_AHEAD
@@ -167,7 +167,7 @@ class Forger:
     random: Random
 
     def requests(self) -> list[NodeRequest]:
-        """Returns one forged request of each API. Some APIs are missing if no such request was recorded."""
+        """Return one forged request of each API. Some APIs are missing if no such request was recorded."""
         found = [*self._of_quorum(), *self._of_brokers(), *self._for_snapshots(), self._of_a_client()]
         self.random.shuffle(found)
         return found

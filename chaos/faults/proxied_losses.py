@@ -56,7 +56,7 @@ class ProxiedLosses:
         return [replace(row, until_us=self._now_us(), detail=f"{row.detail} {story}".strip()) for row in rows]
 
     def do_due(self) -> None:
-        """Adds the toxic where responses are held, and removes one that a sender that has ended left."""
+        """Add the toxic where responses are held, and remove one that a sender that has ended left."""
         for node in [node for node, held in self._held.items() if held and node not in self._windows]:
             if self._now_us() - self._closed_us.get(node, -GAP_US) >= GAP_US:
                 self._open(node)

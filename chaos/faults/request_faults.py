@@ -30,7 +30,7 @@ _NOT_SENT = "not sent"
 
 
 def requests_replayed(context: FaultContext, target: Target) -> End:
-    """Sends the node one old request of each API that other nodes sent to it earlier in this run."""
+    """Send the node one old request of each API that other nodes sent to it earlier in this run."""
     node, spec = node_of(target), context.spec(node_of(target))
     random = random_for(spec.seed, f"{target.fault.name}-{context.now_us()}")
 
@@ -41,7 +41,7 @@ def requests_replayed(context: FaultContext, target: Target) -> End:
 
 
 def requests_forged(context: FaultContext, target: Target) -> End:
-    """Sends the node one forged request of each API in the name of other nodes."""
+    """Send the node one forged request of each API in the name of other nodes."""
     node, spec = node_of(target), context.spec(node_of(target))
     random = random_for(spec.seed, f"{target.fault.name}-{context.now_us()}")
 
@@ -55,7 +55,7 @@ def requests_forged(context: FaultContext, target: Target) -> End:
 
 
 def feature_finalized(context: FaultContext, target: Target) -> End:
-    """Sends an UpdateFeatures request to node after node until one grants it."""
+    """Send an UpdateFeatures request to node after node until one grants it."""
     fault = target.fault
     granted: list[int] = []
 
@@ -80,7 +80,7 @@ def feature_finalized(context: FaultContext, target: Target) -> End:
 
 
 def send_all(context: FaultContext, address: Address, requests: Callable[[], Sequence[NodeRequest]]) -> End:
-    """Sends the requests, each on a connection of its own, in a thread. The evidence is the outcome of each."""
+    """Send the requests, each on a connection of its own, in a thread. The evidence is the outcome of each."""
     outcomes: list[str] = []
 
     def send() -> None:

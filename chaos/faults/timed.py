@@ -39,14 +39,14 @@ Begin: TypeAlias = Callable[[FaultContext, Target], End]
 
 
 def node_of(target: Target) -> int:
-    """Returns the node that the fault hits."""
+    """Return the node that the fault hits."""
     node = target.fault.node
     assert isinstance(node, int), f"{target.fault.name} was not aimed at a node"
     return node
 
 
 def back_again(context: FaultContext, target: Target, evidence: str) -> End:
-    """Returns the end of a fault that has ended a node: it starts the node again, unless the node stays away."""
+    """Return the end of a fault that has ended a node: it starts the node again, unless the node stays away."""
 
     def end() -> Ended:
         if target.fault.restart_after_s >= 0:

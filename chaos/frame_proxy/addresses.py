@@ -41,7 +41,7 @@ UNREADABLE: Final = (int(ApiKey.SHARE_FETCH), int(ApiKey.SHARE_ACKNOWLEDGE))
 
 
 def must_read(api_key: int, version: int) -> bool:
-    """Returns whether a response must arrive whole before it is passed on."""
+    """Return whether a response must arrive whole before it is passed on."""
     since = CARRIERS.get(api_key)
     return api_key == API_VERSIONS or (since is not None and version >= since)
 
@@ -49,7 +49,7 @@ def must_read(api_key: int, version: int) -> bool:
 def rewritten(
     api_key: int, version: int, correlation_id: int, raw: RawFrame, advertised: AdvertisedAddress
 ) -> RawFrame | None:
-    """Returns the response with our addresses, which is ``raw`` itself if it has none. Returns None if it may have some
+    """Return the response with our addresses, which is ``raw`` itself if it has none. Return None if it may have some
     that we cannot read."""
     body: Any = raw.value()
     if body is None:
@@ -74,7 +74,7 @@ def rewritten(
 
 
 def refuses_version(correlation_id: int) -> bytes:
-    """Returns the response to an ApiVersions request in a version that we do not know: that of a broker which does not
+    """Return the response to an ApiVersions request in a version that we do not know: that of a broker which does not
     know it either (KIP-511). The client then sends an older one."""
     from kio.schema.api_versions.v4.response import ApiVersion, ApiVersionsResponse
 
@@ -87,7 +87,7 @@ def refuses_version(correlation_id: int) -> bytes:
 
 
 def _with_nodes(body: Any, items: str, node_id: str, advertised: AdvertisedAddress) -> Any:
-    """Changes the addresses of the items of an array."""
+    """Change the addresses of the items of an array."""
     old = getattr(body, items)
     new = [_moved(each, node_id, advertised) for each in old]
     return replace(body, **{items: type(old)(new)}) if old else body
@@ -141,7 +141,7 @@ _KEY: Final = Struct(">hhh")
 
 
 def spliced(raw: RawFrame, wanted: Any, pieces: Pieces, last_first: bool = False) -> RawFrame | None:
-    """Returns the response with each piece replaced. With ``last_first`` the pieces are searched from the end. Returns
+    """Return the response with each piece replaced. With ``last_first`` the pieces are searched from the end. Return
     None unless the result decodes to exactly what is ``wanted``."""
     data = bytes(raw.data)[LENGTH_BYTES:]
     at = 0

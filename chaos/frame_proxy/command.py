@@ -42,7 +42,7 @@ class Wish:
 
 
 def run_proxy(wish: Wish, announce: Callable[[str], None] = print) -> int:
-    """Starts the target's nodes if that is ours to do; they end with the proxy. Returns the exit code.
+    """Start the target's nodes if that is ours to do; they end with the proxy. Return the exit code.
 
     ``announce`` gets the ready line, JSON with ``bootstrap_servers`` and ``control``.
     """
@@ -80,7 +80,7 @@ def run_proxy(wish: Wish, announce: Callable[[str], None] = print) -> int:
 
 
 def _check_ports(listen: str, port: int, nodes: int) -> None:
-    """Raises SetupError if there are fewer ports from this one on than nodes."""
+    """Raise SetupError if there are fewer ports from this one on than nodes."""
     if port and port + nodes - 1 > MOST_PORT:
         raise SetupError(f"--listen is {listen}, and {nodes} nodes need the ports from it on: give a lower one.")
 

@@ -56,7 +56,7 @@ class Control:
 
 
 def shown_rule(rule: Rule) -> dict[str, Any]:
-    """Returns what differs from a rule with all defaults."""
+    """Return what differs from a rule with all defaults."""
     default = asdict(Rule(rule.name, ""))
     shown = {key: value for key, value in asdict(rule).items() if key == "name" or value != default[key]}
     if "match" in shown:
@@ -167,6 +167,6 @@ def _handler(proxy: Proxy, loop: asyncio.AbstractEventLoop) -> type[BaseHTTPRequ
                 self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Logs nothing: stderr is for what goes wrong."""
+            """Log nothing: stderr is for what goes wrong."""
 
     return Handler

@@ -104,7 +104,7 @@ class Conversation:
         self._pump_up()
 
     def end(self, why: str) -> None:
-        """Ends both connections, after what was written. Each pending request is logged as lost."""
+        """End both connections, after what was written. Each pending request is logged as lost."""
         if self.closed:
             return
         self.closed = True
@@ -121,7 +121,7 @@ class Conversation:
     # For the rules
 
     def discard(self) -> None:
-        """Ends both connections at once. What is under way is lost."""
+        """End both connections at once. What is under way is lost."""
         if not self.closed:
             self._client.abort()
             if self._node is not None:
@@ -146,11 +146,11 @@ class Conversation:
             self._pump_down()
 
     def pump_responses(self) -> None:
-        """Passes on what had to wait."""
+        """Pass on what had to wait."""
         self._pump_down()
 
     def forward(self, request: Request, label: Label) -> None:
-        """Passes a request on."""
+        """Pass a request on."""
         if self.closed or self._node is None:
             return
         assert isinstance(request.body, RawFrame)
@@ -158,7 +158,7 @@ class Conversation:
         self._node.write(request.body.data)
 
     def write(self, frame: Bytes) -> None:
-        """Sends bytes to the client in place of a response."""
+        """Send bytes to the client in place of a response."""
         if not self.closed:
             self._client.write(frame)
 
@@ -180,7 +180,7 @@ class Conversation:
         return self._node is None or self._held_up or self._node_full or is_far_ahead
 
     def _step_up(self) -> bool:
-        """Handles the next frame, or what has arrived of it. Returns whether there may be more to do."""
+        """Handle the next frame, or what has arrived of it. Return whether there may be more to do."""
         assert self._node is not None
         cutter = self._requests
         if self._opaque or self._passing_up:
@@ -293,7 +293,7 @@ class Conversation:
         self._resumes_up = self._resumes_up or len(self._pending) == MOST_PENDING - 1
 
     def _pending_request(self, correlation: bytes) -> PendingRequest:
-        """Returns the request that the next response is for. Raises NoFrameError if there is none."""
+        """Return the request that the next response is for. Raise NoFrameError if there is none."""
         found = int.from_bytes(correlation, "big", signed=True)
         if not self._pending:
             raise NoFrameError("an answer to nothing")
@@ -303,7 +303,7 @@ class Conversation:
         return pending
 
     def _must_read(self, api_key: int, version: int) -> bool:
-        """Returns whether our addresses must go into a response. Nodes get each other's from their configuration."""
+        """Return whether our addresses must go into a response. Nodes get each other's from their configuration."""
         return self._front.source is None and must_read(api_key, version)
 
     def _forward_response(self, pending: PendingRequest, data: Bytes) -> None:
@@ -341,7 +341,7 @@ class Conversation:
         self._pump_down()
 
     def _update_reading(self) -> None:
-        """Reads from a side only while what it sends can go on."""
+        """Read from a side only while what it sends can go on."""
         if self.closed:
             return
         reads = not self._waits_up

@@ -60,7 +60,7 @@ class ProxyFaultActions:
         self._loop.call_later(for_us / 1e6, self.wake)
 
     def wake(self) -> None:
-        """Ends a pause. The proxy's end does so, too: a stopped process would wait for ever."""
+        """End a pause. The proxy's end does so, too: a stopped process would wait for ever."""
         if self._has_paused:
             self._has_paused = False
             self._signal(signal.SIGCONT)

@@ -58,7 +58,7 @@ class FrameCutter:
         return len(self._data) - self._at
 
     def size(self) -> int | None:
-        """Returns the size of the next frame with its length, or None while that is not known. Raises NoFrameError."""
+        """Return the size of the next frame with its length, or None while that is not known. Raise NoFrameError."""
         if self.arrived_bytes < LENGTH_BYTES:
             return None
         length = int.from_bytes(self._data[self._at : self._at + LENGTH_BYTES], "big", signed=True)
@@ -67,11 +67,11 @@ class FrameCutter:
         return LENGTH_BYTES + length
 
     def start(self, most_bytes: int) -> bytes:
-        """Returns a copy of the first bytes that have arrived."""
+        """Return a copy of the first bytes that have arrived."""
         return bytes(self._data[self._at : self._at + most_bytes])
 
     def take(self, size: int) -> Bytes:
-        """Returns the next ``size`` bytes, which must have arrived. They stay as they are."""
+        """Return the next ``size`` bytes, which must have arrived. They stay as they are."""
         data, start = self._data, self._at
         end = start + size
         assert end <= len(data), "more was taken than has arrived"
@@ -83,7 +83,7 @@ class FrameCutter:
         return whole[start:end]
 
     def rest(self) -> Bytes:
-        """Takes everything that has arrived."""
+        """Take everything that has arrived."""
         return self.take(self.arrived_bytes)
 
 
@@ -108,9 +108,9 @@ class Label(NamedTuple):
 
 
 def label_of(frame: memoryview, raw: RawFrame | None = None) -> Label:
-    """Reads a request, which is given without its length. It may be the start of one; ``raw`` is the whole request.
+    """Read a request, which is given without its length. It may be the start of one; ``raw`` is the whole request.
 
-    Raises ProtocolError if there is no request header.
+    Raise ProtocolError if there is no request header.
     """
     header, offset = read_request_header(frame)
     key, version, _, client_id = header
@@ -140,7 +140,7 @@ def _session(version: int, frame: memoryview, offset: int, raw: RawFrame | None)
 
 
 def _acks(version: int, frame: memoryview, offset: int) -> int:
-    """Returns -1 if it cannot be read."""
+    """Return -1 if it cannot be read."""
     if not (version < _TRANSACTIONAL_ID_SINCE or is_known(PRODUCE, version)):
         return -1
     try:
@@ -154,7 +154,7 @@ def _acks(version: int, frame: memoryview, offset: int) -> int:
 
 
 def error_of(api_key: int, version: int, frame: memoryview, raw: RawFrame | None = None) -> int:
-    """Returns the error code of a response itself, or 0 if it has none or cannot be read. The response is given without
+    """Return the error code of a response itself, or 0 if it has none or cannot be read. The response is given without
     its length, and may be the start of one; ``raw`` is the whole response."""
     if not is_known(api_key, version):
         return 0

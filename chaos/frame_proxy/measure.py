@@ -65,7 +65,7 @@ def _connect(address: str) -> Connection:
 
 
 def _prepared(send: Send) -> bytes:
-    """Makes the topic, fills it with what one large fetch reads, and returns its ID."""
+    """Make the topic, fills it with what one large fetch reads, and return its ID."""
     topic: Any = CreatableTopic
     made = topic(name=TOPIC, num_partitions=1, replication_factor=1, assignments=(), configs=())
     send(ApiKey.CREATE_TOPICS, 7, bodies.create_topics_request([made], LIMIT_US // 1000))
@@ -91,7 +91,7 @@ def _large(send: Send, version: int, topic_id: bytes) -> None:
 
 
 def _measured(ways: Mapping[str, Send], work: Callable[[Send], None], calls: int) -> dict[str, float]:
-    """Returns the median time of a call in the best round, in seconds, for each way."""
+    """Return the median time of a call in the best round, in seconds, for each way."""
     best = dict.fromkeys(ways, float("inf"))
     for _ in range(ROUNDS):
         for way, send in ways.items():

@@ -98,7 +98,7 @@ class NodeFront:
     def take_actions(
         self, actions: FaultActions, random: Random, requester_actions: FaultActions | None = None
     ) -> None:
-        """Builds the rule books. ``requester_actions`` are those of the rules that hit ``source``. Called once, before
+        """Build the rule books. ``requester_actions`` are those of the rules that hit ``source``. Called once, before
         any connection."""
         self._book = self._book_of(self.node, actions, random)
         self._faults = FrameFaults(self._book, actions, random)
@@ -126,7 +126,7 @@ class NodeFront:
         return conversation
 
     async def dial(self, make: Callable[[], asyncio.Protocol]) -> None:
-        """Connects to the node. Raises OSError or TimeoutError."""
+        """Connect to the node. Raise OSError or TimeoutError."""
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(DIAL_LIMIT_S):
             await loop.create_connection(make, self.upstream.host, self.upstream.port)
@@ -148,7 +148,7 @@ class NodeFront:
         self.held.closed(conversation.connection)
 
     def lingers(self, pipe: Pipe) -> None:
-        """Ends a connection in the end, even if the peer never reads what was written."""
+        """End a connection in the end, even if the peer never reads what was written."""
         self._services.later(LINGER_S, pipe.abort)
 
     def close(self) -> None:
@@ -160,7 +160,7 @@ class NodeFront:
     # Rules
 
     def add(self, rule: Rule) -> None:
-        """Adds a rule if it may hit here: one with a link or at another node's reply between nodes, any other before
+        """Add a rule if it may hit here: one with a link or at another node's reply between nodes, any other before
         clients."""
         if rule.on == AT_THE_REQUESTER:
             if self._requester is not None:
@@ -171,7 +171,7 @@ class NodeFront:
             self._book.add(rule)
 
     def label(self, frame: memoryview, raw: RawFrame | None = None) -> Label:
-        """Reads a request (``label_of``). On a link the sender is known, whatever it calls itself."""
+        """Read a request (``label_of``). On a link the sender is known, whatever it calls itself."""
         label = label_of(frame, raw)
         if self.source is None:
             return label
@@ -192,7 +192,7 @@ class NodeFront:
                 self._do(each)
 
     def late(self, event: Event) -> None:
-        """Takes an event that a rule has delayed."""
+        """Take an event that a rule has delayed."""
         self._moment()
         if not isinstance(event, Request):
             self._do(event)
@@ -233,7 +233,7 @@ class NodeFront:
     # What is recorded
 
     def records(self, label: Label) -> bool:
-        """Returns whether a request and its response must arrive whole, to be recorded."""
+        """Return whether a request and its response must arrive whole, to be recorded."""
         return self._services.recorder is not None and reads_lines(label)
 
     def record(self, connection: int, label: Label, size: int, raw: RawFrame | None = None) -> Sent | None:
@@ -365,7 +365,7 @@ class RequesterFaults:
         return self.book.may_hit(AT_THE_REQUESTER, partial(matches_peer_reply, tag=tag, peer=self._peer))
 
     def answered(self, reply: Reply) -> Reply | None:
-        """Returns what goes to the requester now, or None if ``FaultActions`` has taken the reply over."""
+        """Return what goes to the requester now, or None if ``FaultActions`` has taken the reply over."""
         peer, matches = node_name(self._peer), partial(matches_peer_reply, tag=reply.tag, peer=self._peer)
         for rule, hit in self.book.hits(AT_THE_REQUESTER, peer, matches):
             self.book.report(rule, hit, reply.tag, f"from {peer}")

@@ -90,7 +90,7 @@ class ProxyProcess(Child):
 
 
 def frame_rules(spec: Spec) -> Sequence[Rule]:
-    """Returns the rules of the scenario that hit frames at this proxy. The numbers that they leave to
+    """Return the rules of the scenario that hit frames at this proxy. The numbers that they leave to
     chance are those that nodes and the simulator draw."""
     if not spec.scenario:
         return ()
@@ -164,7 +164,7 @@ def _obey(proxy: Proxy, order: Mapping[str, Any]) -> None:
 
 
 def _write_line(line: object) -> None:
-    """Writes at once and past all buffers, so that the evidence is out before what it is about."""
+    """Write at once and past all buffers, so that the evidence is out before what it is about."""
     os.write(1, msgspec.json.encode(line) + b"\n")
 
 

@@ -122,7 +122,7 @@ class Proxy:
         return self._last_connection
 
     def advertised(self, node_id: int, host: str, port: int) -> tuple[str, int]:
-        """Returns the address to advertise to clients for a node's address. A node that is new gets a front now. Beyond
+        """Return the address to advertise to clients for a node's address. A node that is new gets a front now. Beyond
         MOST_FRONTS, or without a free port, its own address stays."""
         known = self._advertised.get((node_id, host, port))
         if known is not None:
@@ -139,7 +139,7 @@ class Proxy:
         return host, port
 
     def learn(self, topics: Iterable[Any]) -> None:
-        """Takes from a Metadata response the leader and the followers of the first partition of the plan's topic."""
+        """Take from a Metadata response the leader and the followers of the first partition of the plan's topic."""
         if self._plan.roles_are_reported:
             return
         for topic in topics:
@@ -154,7 +154,7 @@ class Proxy:
             self._roles[number] = "partition_leader" if node_id == leader else follows
 
     def role_of(self, node: int) -> str:
-        """Returns what the node is (``chaos.interceptor.roles.role_of``), as far as it is known."""
+        """Return what the node is (``chaos.interceptor.roles.role_of``), as far as it is known."""
         return self._roles.get(node, "")
 
     def complain(self, sentence: str) -> None:
@@ -164,7 +164,7 @@ class Proxy:
         self._lost(node, lost)
 
     def toxic(self, node: int, is_on: bool) -> None:
-        """Notes whether a toxic is on between clients and this proxy, in front of that node."""
+        """Note whether a toxic is on between clients and this proxy, in front of that node."""
         for front in self._fronts:
             if front.node == node and front.source is None:
                 front.held.toxic(is_on)
@@ -175,7 +175,7 @@ class Proxy:
     # The course
 
     def start(self, nodes: Sequence[Node], pairs: Sequence[Pair] = ()) -> list[str]:
-        """Opens a front for each node, and one for each link. Returns HOST:PORT of each, in this order. Raises
+        """Open a front for each node, and one for each link. Return HOST:PORT of each, in this order. Raise
         StartError, ScenarioError."""
         if self._plan.frames is not None:
             self.recorder = FrameRecorder(self._plan.frames, len(nodes), self.now_us)
@@ -218,7 +218,7 @@ class Proxy:
         return self._serve(front, host, port, "a link", f"link-{pair.source}-{pair.target}")
 
     def _serve(self, front: NodeFront, host: str, port: int, option: str, chance: str) -> tuple[str, int]:
-        """Lets the front take connections. Returns where. ``chance`` names its generator of random numbers."""
+        """Let the front take connections. Return its address. ``chance`` names its generator of random numbers."""
         socket = listening_socket(host, port, option)
         requester_actions = None if front.source is None else self._actions_over(front.source, front)
         front.take_actions(
@@ -260,7 +260,7 @@ class Proxy:
         self._flushes = self._loop.call_later(FLUSH_EVERY_S, self._flush)
 
     def has_process(self, node: int, process: int | str) -> None:
-        """Notes the process of a node that was started again."""
+        """Note the process of a node that was started again."""
         self._processes[node] = process
 
     # Rules
@@ -270,7 +270,7 @@ class Proxy:
         return tuple(self._rules.values())
 
     def add(self, fault: Fault) -> None:
-        """Raises ScenarioError for a rule that cannot be played here, or whose name is taken."""
+        """Raise ScenarioError for a rule that cannot be played here, or whose name is taken."""
         nodes = {front.node: self._processes.get(front.node, NO_PROCESS) for front in self._fronts}
         known = NODE_ROLES if self._plan.roles_are_reported else PARTITION_ROLES if self._plan.topic else ()
         has_links = any(front.source is not None for front in self._fronts)
@@ -284,7 +284,7 @@ class Proxy:
             front.add(rule)
 
     def remove(self, name: str) -> bool:
-        """Returns whether there was such a rule. What it has begun ends as planned."""
+        """Return whether there was such a rule. What it has begun ends as planned."""
         for book in self._books():
             book.remove(name)
         self._hit_counter.forget(name)
@@ -297,7 +297,7 @@ class Proxy:
             book.load_from(at_us)
 
     def disarm(self) -> None:
-        """Ends all rules. What they have begun ends as planned."""
+        """End all rules. What they have begun ends as planned."""
         self._disarmed = True
         for front in self._fronts:
             front.held.disarm()
@@ -308,5 +308,5 @@ class Proxy:
         return (book for front in self._fronts for book in front.books)
 
     def take_role(self, node: int, role: str) -> None:
-        """Takes what the node is now (``chaos.interceptor.roles.role_of``). Rules that name a role go by that."""
+        """Take what the node is now (``chaos.interceptor.roles.role_of``). Rules that name a role go by that."""
         self._roles[node] = role

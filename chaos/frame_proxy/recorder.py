@@ -52,7 +52,7 @@ class FrameRecorder:
     def sent(
         self, node: int, source: int | None, connection: int, label: Label, size: int, raw: RawFrame | None
     ) -> Sent:
-        """Takes a request when it goes to the node. ``raw`` is there if it is whole."""
+        """Take a request when it goes to the node. ``raw`` is there if it is whole."""
         sender = NOBODY if source is None else source
         sent = Sent(self._next(), self._now_us(), node, sender, connection, label, size)
         body = raw.value() if raw is not None and reads_lines(label) else None
@@ -61,7 +61,7 @@ class FrameRecorder:
         return sent
 
     def answered(self, sent: Sent, what: str, size: int, error: int, raw: RawFrame | None) -> None:
-        """Takes a node's response. ``what`` is ``answered``, or ``struck`` if a rule has taken it."""
+        """Take a node's response. ``what`` is ``answered``, or ``struck`` if a rule has taken it."""
         seq, session, throttle_ms = self._next(), 0, 0
         body = raw.value() if raw is not None and reads_lines(sent.label) else None
         if isinstance(body, FetchResponse):
@@ -70,7 +70,7 @@ class FrameRecorder:
         self._row(sent, what, seq, error, session, throttle_ms, size)
 
     def not_answered(self, sent: Sent, what: str) -> None:
-        """Takes a request that gets no response (acks=0), or whose connection ended first."""
+        """Take a request that gets no response (acks=0), or whose connection ended first."""
         self._row(sent, what, NOBODY)
 
     def flush(self) -> None:
@@ -120,7 +120,7 @@ class FrameRecorder:
 
 
 def reads_lines(label: Label) -> bool:
-    """Returns whether the partitions of a request and of its response are recorded: those of fetches with sessions."""
+    """Return whether the partitions of a request and of its response are recorded: those of fetches with sessions."""
     key, version, *_ = label.header
     return key == FETCH and SESSIONS_SINCE <= version < DRAFTS_SINCE
 
@@ -208,7 +208,7 @@ class RequestLog:
             self._out.write(self._encoder.encode(entry) + b"\n")
 
     def since(self, number: int) -> Sequence[Entry]:
-        """Returns the oldest AT_ONCE of the kept entries with a greater number."""
+        """Return the oldest AT_ONCE of the kept entries with a greater number."""
         found = [each for each in self._kept if each.number > number]
         return found[:AT_ONCE]
 

@@ -40,7 +40,7 @@ ONLY_NODES_SEND = frozenset(
 
 
 def read_rules(path: Path) -> tuple[Fault, ...]:
-    """Reads a file. All tables but ``[[fault]]`` are left alone. Raises ScenarioError."""
+    """Read a file. All tables but ``[[fault]]`` are left alone. Raise ScenarioError."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -56,7 +56,7 @@ def read_rules(path: Path) -> tuple[Fault, ...]:
 
 
 def read_rule(table: Mapping[str, object]) -> Fault:
-    """Reads one rule, with the keys of a ``[[fault]]``. Raises ScenarioError."""
+    """Read one rule, with the keys of a ``[[fault]]``. Raise ScenarioError."""
     return read_fault(Reader(table, "the rule", ""))
 
 
@@ -67,7 +67,7 @@ def why_not(
     roles: Collection[str] = (),
     behind_toxiproxy: bool = False,
 ) -> str:
-    """Returns why a proxy cannot play the fault, or nothing. ``nodes`` are the node IDs with their processes
+    """Return why a proxy cannot play the fault, or nothing. ``nodes`` are the node IDs with their processes
     (``fault_actions.ProxyFaultActions``), 0 for none. ``has_links`` says that it is on links between nodes, too,
     and gets the roles of their ends. ``roles`` are those of nodes that it knows."""
     if fault.on not in (BETWEEN_NODES if has_links else PLACES):

@@ -40,7 +40,7 @@ class Published:
     digest: int
 
     def fields(self) -> dict[str, int | str]:
-        """Returns the fields of the trace row. The digest is text, because readers of JSON keep only 53 bits of a
+        """Return the fields of the trace row. The digest is text, because readers of JSON keep only 53 bits of a
         number."""
         return {
             "offset": self.offset,
@@ -81,7 +81,7 @@ class Digest:
         return Published(provenance.offset, provenance.epoch, len(self._image.topics), self.partitions, self.value)
 
     def thorough(self) -> int:
-        """Computes the digest again from the whole image."""
+        """Compute the digest again from the whole image."""
         return digest_of(self._image)
 
 
@@ -98,7 +98,7 @@ class Watch(PassiveHook):
         self.attach()
 
     def attach(self) -> bool:
-        """Subscribes to the loader if it is there, and returns whether it is. An image that the loader has already is
+        """Subscribe to the loader if it is there, and return whether it is. An image that the loader has already is
         emitted."""
         if self.digest is None:
             if not self._node.listening:
@@ -116,13 +116,13 @@ class Watch(PassiveHook):
 
 
 def digest_of(image: MetadataImage) -> int:
-    """Returns the digest of an image, at the cost of the whole image."""
+    """Return the digest of an image, at the cost of the whole image."""
     topics = sum(_topic(topic, range(len(topic.partitions))) for topic in image.topics.values())
     return (topics + _rest(image, image.brokers, image.configs, image.features)) % MODULUS
 
 
 def _change(delta: MetadataDelta, after: MetadataImage) -> int:
-    """Returns what the delta adds to the digest."""
+    """Return what the delta adds to the digest."""
     grown = 0
     for change in delta.topics:
         old, new = change.before, change.after
@@ -135,7 +135,7 @@ def _change(delta: MetadataDelta, after: MetadataImage) -> int:
 def _rest(
     image: MetadataImage, brokers: Iterable[int], configs: Iterable[tuple[int, str]], features: Iterable[str]
 ) -> int:
-    """Returns the sum over these entities, as far as they are in the image, and over what an image has once."""
+    """Return the sum over these entities, as far as they are in the image, and over what an image has once."""
     texts = [
         *(f"broker {image.brokers[each]!r}" for each in brokers if each in image.brokers),
         *(f"config {each} {sorted(image.configs[each].items())}" for each in configs if image.configs.get(each)),
@@ -148,7 +148,7 @@ def _rest(
 
 
 def _topic(topic: TopicImage | None, indexes: Iterable[int]) -> int:
-    """Returns the sum over the topic and these partitions of it, as far as they exist."""
+    """Return the sum over the topic and these partitions of it, as far as they exist."""
     if topic is None:
         return 0
     topic_id, known, count = topic.topic_id, topic.partitions, len(topic.partitions)

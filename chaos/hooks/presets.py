@@ -35,7 +35,7 @@ class FetchSessionEpoch:
         self._node = node
 
     def evidence(self, node_id: int, at_us: int) -> FaultRow:
-        """Returns the row which says that this state was set."""
+        """Return the row which says that this state was set."""
         detail = f"first epoch of each session {self.first_epoch}"
         return FaultRow(NAME, KIND, at_us, at_us, f"node-{node_id}", 1, session_epoch=self.first_epoch, detail=detail)
 
@@ -72,7 +72,7 @@ class PresetError(ValueError):
 
 
 def presets_for(state: Sequence[tuple[str, int]]) -> tuple[Preset, ...]:
-    """Returns the hooks for a scenario's ``[state]``. Each incarnation of a node needs its own set."""
+    """Return the hooks for a scenario's ``[state]``. Each incarnation of a node needs its own set."""
     return tuple(_preset(name, value) for name, value in state)
 
 

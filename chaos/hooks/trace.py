@@ -51,15 +51,15 @@ class TraceRecorder(PassiveHook):
         self.effects(now, effects)
 
     def request(self, now: Now, event: Request) -> None:
-        """Adds the row of a request, without its effects."""
+        """Add the row of a request, without its effects."""
         self._add(now.mono_us - self._origin_us, "request", *_frame(event))
 
     def add(self, at_us: int, what: str, detail: str) -> None:
-        """Adds a row that no event or effect of the node led to. ``at_us`` counts from the run's start."""
+        """Add a row that no event or effect of the node led to. ``at_us`` counts from the run's start."""
         self._add(at_us, what, *NO_FRAME, detail)
 
     def effects(self, now: Now, effects: Sequence[Effect]) -> None:
-        """Adds the rows of effects. Call it alone for effects that no event led to, such as those of a node's start."""
+        """Add the rows of effects. Call it alone for effects that no event led to, such as those of a node's start."""
         at_us = now.mono_us - self._origin_us
         for effect in effects:
             if type(effect) is Reply:
@@ -75,6 +75,6 @@ class TraceRecorder(PassiveHook):
 
 
 def _frame(it: Request | Reply) -> tuple[int, str, int, int, int, int]:
-    """Returns the columns that requests and replies share, in the order of the table."""
+    """Return the columns that requests and replies share, in the order of the table."""
     tag = it.tag
     return it.connection, tag.client_id, tag.api_key, tag.api_version, tag.session_id, tag.session_epoch

@@ -11,42 +11,42 @@ class FaultActions(Protocol):
     """What a driver does for the interceptor. The simulator, live nodes and the frame proxy implement it."""
 
     def report(self, row: FaultRow) -> None:
-        """Keeps the evidence where it survives the node's death, before returning."""
+        """Keep the evidence where it survives the node's death, before returning."""
         ...
 
     def kill(self) -> None:
-        """Ends the node as SIGKILL does: appended bytes stay (page cache). Never returns."""
+        """End the node as SIGKILL does: appended bytes stay (page cache). Never returns."""
         ...
 
     def power_off(self) -> None:
-        """Ends the node as a power loss does: unsynced bytes are lost or torn. Never returns."""
+        """End the node as a power loss does: unsynced bytes are lost or torn. Never returns."""
         ...
 
     def lose_host(self) -> None:
-        """Ends the node as SIGKILL does while its links swallow everything, so that nobody sees its connections close
+        """End the node as SIGKILL does while its links swallow everything, so that nobody sees its connections close
         before it is back. Never returns."""
         ...
 
     def pause(self, for_us: int) -> None:
-        """Stops the node as SIGSTOP does, for ``for_us`` microseconds."""
+        """Stop the node as SIGSTOP does, for ``for_us`` microseconds."""
         ...
 
     def step_clock(self, by_ms: int) -> None:
-        """Moves the node's wall clock. Later events carry the new time."""
+        """Move the node's wall clock. Later events carry the new time."""
         ...
 
     def discard_connection(self, connection: int) -> None:
-        """Drops what is not yet sent to that client and all later bytes, then closes the connection. The node gets
+        """Drop what is not yet sent to that client and all later bytes, then close the connection. The node gets
         Closed, as for any other lost connection."""
         ...
 
     def lose_by_proxy(self, reply: Reply) -> None:
-        """Lets a proxy on the way lose the reply, whose hit was reported last. Its connection is closed. What waits on
+        """Let a proxy on the way lose the reply, whose hit was reported last. Its connection is closed. What waits on
         it is the same to the client as in ``discard_connection``."""
         ...
 
     def deliver_later(self, event: Event, delay_us: int) -> None:
-        """Gives this very object to the node after the delay, through the hooks' ``before``. The event is forgotten if
+        """Give this very object to the node after the delay, through the hooks' ``before``. The event is forgotten if
         the node ends."""
         ...
 
@@ -56,15 +56,15 @@ class FaultActions(Protocol):
         ...
 
     def reply_later(self, reply: Reply, delay_us: int) -> None:
-        """Sends the reply after the delay, without passing the hooks again. It is dropped if its connection is gone."""
+        """Send the reply after the delay, without passing the hooks again. It is dropped if its connection is gone."""
         ...
 
     def reply_bytes(self, reply: Reply, frame: bytes) -> None:
-        """Sends these bytes instead of the response, without passing the hooks again. It is dropped if its connection
+        """Send these bytes instead of the response, without passing the hooks again. It is dropped if its connection
         is gone."""
         ...
 
     def reply_cut(self, reply: Reply, start: bytes) -> None:
-        """Sends these first bytes of the response and then closes the connection, without passing the hooks again. It
+        """Send these first bytes of the response and then close the connection, without passing the hooks again. It
         is dropped if its connection is gone."""
         ...

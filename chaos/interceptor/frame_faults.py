@@ -50,7 +50,7 @@ class FrameFaults:
         self._next_phantom = FIRST_PHANTOM
 
     def arrived(self, event: Request) -> Sequence[Event]:
-        """Returns what the node gets in place of the request."""
+        """Return what the node gets in place of the request."""
         if event.connection in self.phantoms:
             return (Opened(event.connection, "phantom"), event)
         if self._held.get(event.connection) is event:
@@ -68,7 +68,7 @@ class FrameFaults:
             self._left[connection] = None
 
     def answered(self, reply: Reply) -> Reply | None:
-        """Returns what goes to the client now. With None, ``FaultActions`` has got what becomes of the reply."""
+        """Return what goes to the client now. With None, ``FaultActions`` has got what becomes of the reply."""
         for rule, hit in self._hits("reply", reply.tag, reply.body):
             return self._inject_at_reply(rule, hit, reply)
         return reply
@@ -121,7 +121,7 @@ class FrameFaults:
         return events
 
     def _read_on(self, event: Request, frame: bytes) -> tuple[list[Request], str]:
-        """Returns what the node reads now on a connection whose bytes were damaged, and a word for that."""
+        """Return what the node reads now on a connection whose bytes were damaged, and a word for that."""
         found: list[Request] = []
         try:
             found.extend(self._garbled[event.connection].arrived(event.connection, frame))
@@ -193,7 +193,7 @@ _OTHER_BYTES: dict[str, Callable[[FrameFaults, Rule, int, Reply], Reply | None]]
 
 
 def _offers(tag: Tag, body: object, rule: Rule) -> bool:
-    """Returns whether a frame with this body has what the rule changes. A response without a body is not sent."""
+    """Return whether a frame with this body has what the rule changes. A response without a body is not sent."""
     if rule.kind in DAMAGES:
         return body is not None and has_part(rule.part, value_of(body))
     if rule.kind == "response_error":
@@ -209,7 +209,7 @@ NOT_BESIDE_AN_ERROR: Final = {"records": b"", "base_offset": -1}
 
 
 def stamped(api_key: int, version: int, body: object, code: int, code_in: str) -> object | None:
-    """Returns the response with the error, or None if it has no place for it (``vocabulary.CODE_PLACES``).
+    """Return the response with the error, or None if it has no place for it (``vocabulary.CODE_PLACES``).
 
     An error above all items leaves nothing else in the response, as with brokers. With errors in the items all else
     stays.
@@ -225,7 +225,7 @@ def stamped(api_key: int, version: int, body: object, code: int, code_in: str) -
 
 
 def _with_items(value: Any, code: int) -> Any:
-    """Returns the value with the error in each item below it. It is the same object if there is no such item."""
+    """Return the value with the error in each item below it. It is the same object if there is no such item."""
     changes = {}
     for each in fields(value):
         old = getattr(value, each.name)
@@ -277,12 +277,12 @@ class Damaged(NamedTuple):
 
 
 def has_part(part: str, body: object) -> bool:
-    """Returns whether a frame with this body has bytes of the part. ``anywhere`` and ``length`` are in every frame."""
+    """Return whether a frame with this body has bytes of the part. ``anywhere`` and ``length`` are in every frame."""
     return part != "checksummed" or any(True for records in _records(body) for _ in _batches(records))
 
 
 def damaged(frame: bytes, body: object, part: str, random: Random) -> Damaged:
-    """Returns the frame with one bit of the part turned over. Each byte of the part has the same chance."""
+    """Return the frame with one bit of the part turned over. Each byte of the part has the same chance."""
     spots = _spots(frame, body, part)
     number = random.randrange(sum(map(len, spots)))
     for spot in spots:
@@ -312,7 +312,7 @@ def _spots(frame: bytes, body: object, part: str) -> Sequence[range]:
 
 
 def _records(body: object) -> Iterator[bytes | memoryview]:
-    """Yields the records of each partition in the order of the frame."""
+    """Yield the records of each partition in the order of the frame."""
     if isinstance(body, ProduceRequest):
         yield from (each.records for topic in body.topics for each in topic.partitions if each.records)
     elif isinstance(body, FetchResponse):
@@ -320,7 +320,7 @@ def _records(body: object) -> Iterator[bytes | memoryview]:
 
 
 def _batches(records: bytes | memoryview) -> Iterator[tuple[int, int]]:
-    """Yields position and size of each batch that is there as a whole and has a body."""
+    """Yield position and size of each batch that is there as a whole and has a body."""
     try:
         for position, header in iterate(records):
             if header.size_bytes > CRC_FROM:
@@ -339,7 +339,7 @@ class RequestStream:
         self._reader = FrameReader(MAX_FRAME_BYTES)
 
     def arrived(self, connection: int, frame: bytes) -> Iterator[Request]:
-        """Yields the requests that are complete now, decoded by the server's own code. Raises ProtocolError where the
+        """Yield the requests that are complete now, decoded by the server's own code. Raise ProtocolError where the
         server closes the connection."""
         self._reader.feed(frame)
         while True:

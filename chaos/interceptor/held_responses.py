@@ -55,7 +55,7 @@ class HeldResponses:
         self._is_over = False
 
     def hold(self, row: FaultRow, reply: Reply) -> None:
-        """Takes a response that a rule has hit. ``row`` is the evidence of that hit."""
+        """Take a response that a rule has hit. ``row`` is the evidence of that hit."""
         self._loop = asyncio.get_running_loop()
         if self._is_over:
             self._send(reply)
@@ -64,11 +64,11 @@ class HeldResponses:
 
     @property
     def waits(self) -> bool:
-        """Returns whether other responses to clients must wait."""
+        """Return whether other responses to clients must wait."""
         return bool(self._held) or self._is_poisoned
 
     def closed(self, connection: int) -> None:
-        """Notes the end of a connection. That of a held response was ended by its client."""
+        """Note the end of a connection. That of a held response was ended by its client."""
         self._held.pop(connection, None)
         row = self._sent.pop(connection, None)
         if row is not None:
@@ -128,7 +128,7 @@ class HeldResponses:
         self._release()
 
     def _release(self) -> None:
-        """Sends what waits behind the toxic. Responses that rules have hit since then are held on, unless the load is
+        """Send what waits behind the toxic. Responses that rules have hit since then are held on, unless the load is
         over."""
         if self._is_poisoned:
             return

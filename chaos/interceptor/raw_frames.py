@@ -29,7 +29,7 @@ class RawFrame:
         self._value: object | None = None
 
     def replaced(self, data: bytes) -> "RawFrame":
-        """Returns the same message with other bytes."""
+        """Return the same message with other bytes."""
         return RawFrame(data, self._api_key, self._api_version, self._is_request)
 
     def value(self) -> object | None:
@@ -51,7 +51,7 @@ class RawFrame:
 
 
 def value_of(body: object) -> object | None:
-    """Returns the value of a body, which may be one already."""
+    """Return the value of a body, which may be one already."""
     return body.value() if isinstance(body, RawFrame) else body
 
 

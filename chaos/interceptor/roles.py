@@ -7,7 +7,7 @@ from scenarios.vocabulary import PARTITION_ROLES
 
 
 def role_of(node: Any, is_voter: bool, topic: str = "") -> str:
-    """Returns ``leader``, ``follower`` or ``observer``. A leader is the active controller, or leads the quorum and will
+    """Return ``leader``, ``follower`` or ``observer``. A leader is the active controller, or leads the quorum and will
     be the active controller.
 
     With a ``topic``, a space and ``partition_leader`` or ``partition_follower`` follow if the node has a replica of
@@ -19,19 +19,19 @@ def role_of(node: Any, is_voter: bool, topic: str = "") -> str:
 
 
 def is_role(role: str, wanted: str) -> bool:
-    """Returns whether ``wanted`` is among the roles that ``role_of`` returned."""
+    """Return whether ``wanted`` is among the roles that ``role_of`` returned."""
     return wanted == role or wanted in role.split()
 
 
 def plays(role: str, wanted: NodeChoice, node_id: int) -> bool:
-    """Returns whether ``wanted`` names a node with this number and role. ``role`` is empty while it is not known."""
+    """Return whether ``wanted`` names a node with this number and role. ``role`` is empty while it is not known."""
     if isinstance(wanted, int):
         return wanted == node_id
     return wanted == "any" or is_role(role, wanted)
 
 
 def described(role: str, topic: str) -> str:
-    """Returns a role in words. ``topic`` is the hot one. Empty stays empty."""
+    """Return a role in words. ``topic`` is the hot one. Empty stays empty."""
     words = {
         "leader": "the controller",
         "follower": "a follower of the controller",
@@ -43,13 +43,13 @@ def described(role: str, topic: str) -> str:
 
 
 def topic_of_roles(scenario: Scenario) -> str:
-    """Returns the hot topic if a fault names a node by its part in a partition, else an empty name."""
+    """Return the hot topic if a fault names a node by its part in a partition, else an empty name."""
     choices = [each for fault in scenario.faults for each in (fault.node, fault.match.role, *(fault.link or ()))]
     return scenario.load.hot.name if any(choice in PARTITION_ROLES for choice in choices) else ""
 
 
 def _partition_role(node: Any, topic: str) -> str:
-    """Returns the node's part in the first partition, as the node itself knows it. It is empty without a replica."""
+    """Return the node's part in the first partition, as the node itself knows it. It is empty without a replica."""
     broker = getattr(node, "broker", None)
     if broker is None:
         return ""

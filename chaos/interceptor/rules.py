@@ -28,7 +28,7 @@ class HitCounter(Protocol):
     """
 
     def count(self, rule: str, total: int) -> int:
-        """Returns the number of this hit of the rule, from 1 on, or 0 if ``total`` hits are taken already. A ``total``
+        """Return the number of this hit of the rule, from 1 on, or 0 if ``total`` hits are taken already. A ``total``
         of 0 means no bound."""
         ...
 
@@ -47,7 +47,7 @@ class SharedHitCounter:
         return taken + 1
 
     def forget(self, rule: str) -> None:
-        """Counts the hits of the next rule with this name from the start."""
+        """Count the hits of the next rule with this name from the start."""
         self._taken.pop(rule, None)
 
 
@@ -85,7 +85,7 @@ must have at that moment."""
 
 
 def rules_for(scenario: Scenario, node: int, random: Random) -> tuple[Rule, ...]:
-    """Returns the rules of one node's interceptor in the file's order: those for its number and those for a role.
+    """Return the rules of one node's interceptor in the file's order: those for its number and those for a role.
 
     All nodes draw the same numbers, because all draw for every fault.
     """
@@ -94,13 +94,13 @@ def rules_for(scenario: Scenario, node: int, random: Random) -> tuple[Rule, ...]
 
 
 def rules_of(scenario: Scenario, random: Random) -> tuple[Rule, ...]:
-    """Returns the rules for all places, in the file's order. ``scenario`` is what ``scenarios.draw.drawn`` returns for
+    """Return the rules for all places, in the file's order. ``scenario`` is what ``scenarios.draw.drawn`` returns for
     the seed."""
     return tuple(settled(fault, random) for fault in scenario.faults if not fault.timed)
 
 
 def settled(fault: Fault, random: Random) -> Rule:
-    """Draws what the rule leaves to chance, and puts the sender of its link into ``match``."""
+    """Draw what the rule leaves to chance, and put the sender of its link into ``match``."""
     nth = random.randint(*fault.nth)
     match = fault.match
     if fault.link is not None:
@@ -110,7 +110,7 @@ def settled(fault: Fault, random: Random) -> Rule:
 
 
 def at_a_link(rule: Rule) -> bool:
-    """Returns whether the rule hits on a link between nodes. With real processes a proxy there plays it."""
+    """Return whether the rule hits on a link between nodes. With real processes a proxy there plays it."""
     return rule.link is not None
 
 
@@ -118,12 +118,12 @@ AT_THE_REQUESTER = "peer_reply"
 
 
 def between_nodes(rule: Rule) -> bool:
-    """Returns whether a proxy in front of an external broker sees what the rule hits only between nodes."""
+    """Return whether a proxy in front of an external broker sees what the rule hits only between nodes."""
     return at_a_link(rule) or rule.on == AT_THE_REQUESTER
 
 
 def matches_frame(match: Match, node_role: str, tag: Tag) -> bool:
-    """Returns whether a request or its reply matches, at the node that responds."""
+    """Return whether a request or its reply matches, at the node that responds."""
     return (
         (match.api is None or match.api == tag.api_key)
         and (match.session is None or match.session == (tag.session_id != 0))
@@ -137,7 +137,7 @@ def matches_frame(match: Match, node_role: str, tag: Tag) -> bool:
 
 
 def matches_peer_reply(match: Match, node_role: str, tag: Tag, peer: int) -> bool:
-    """Returns whether a reply matches, at the node that sent the request. ``tag`` is the request's."""
+    """Return whether a reply matches, at the node that sent the request. ``tag`` is the request's."""
     return (
         (match.api is None or match.api == tag.api_key)
         and _within(match.position, tag.position)
@@ -155,7 +155,7 @@ def matches_write(match: Match, node_role: str, path: str, position: int) -> boo
 
 
 def matches_operation(match: Match, node_role: str, names: Collection[str], paths: Collection[str]) -> bool:
-    """Returns whether an operation of the disk matches. It may have several names (``vocabulary.DISK_OPERATIONS``) and
+    """Return whether an operation of the disk matches. It may have several names (``vocabulary.DISK_OPERATIONS``) and
     be of several paths."""
     return (
         (match.operation is None or match.operation in names)
@@ -165,7 +165,7 @@ def matches_operation(match: Match, node_role: str, names: Collection[str], path
 
 
 def matches_note(match: Match, node_role: str, note: Note) -> bool:
-    """Returns whether a note matches. A field that the note does not have matches nothing.
+    """Return whether a note matches. A field that the note does not have matches nothing.
 
     ``remaining`` is ``of`` minus ``number``. For a chunk it is the number of bytes of ``size`` behind the chunk.
     """
@@ -206,15 +206,15 @@ class Counter:
         self._hits_by_client: dict[str, int] = {}
 
     def is_due(self, at_us: int) -> bool:
-        """Returns whether the rule holds ``at_us`` microseconds after the load began."""
+        """Return whether the rule holds ``at_us`` microseconds after the load began."""
         return self._after_us <= at_us < self._until_us
 
     def at(self, node_id: int, node_role: str) -> bool:
-        """Returns whether the rule is for this node."""
+        """Return whether the rule is for this node."""
         return plays(node_role, self.rule.node, node_id)
 
     def hit(self, client_id: str, at_us: int) -> int:
-        """Counts one match, ``at_us`` microseconds after the load began. If the fault is to happen now, it counts and
+        """Count one match, ``at_us`` microseconds after the load began. If the fault is to happen now, it counts and
         counts a hit, and returns the number of that hit. Otherwise it returns 0."""
         rule = self.rule
         if not self.is_due(at_us):
@@ -271,7 +271,7 @@ class RuleBook:
         self._by_place[rule.on].append(Counter(rule, self._hit_counter))
 
     def remove(self, name: str) -> None:
-        """Removes the rule. What it began still ends as planned."""
+        """Remove the rule. What it began still ends as planned."""
         for counters in self._by_place.values():
             counters[:] = [each for each in counters if each.rule.name != name]
 
@@ -283,7 +283,7 @@ class RuleBook:
         self._armed = False
 
     def has_rules_at(self, *places: str) -> bool:
-        """Returns whether there is a rule for one of these places."""
+        """Return whether there is a rule for one of these places."""
         return any(self._by_place[place] for place in places)
 
     def rules(self, place: str) -> Iterator[Rule]:
@@ -296,7 +296,7 @@ class RuleBook:
         matches: Callable[[Match, str], bool],
         offers: Callable[[Rule], bool] = _anything,
     ) -> Iterator[tuple[Rule, int]]:
-        """Yields each rule that hits now, with the number of this hit. A match is counted only when the caller comes
+        """Yield each rule that hits now, with the number of this hit. A match is counted only when the caller comes
         to its rule. ``offers`` returns whether the matched thing has the part that the rule changes."""
         due = self._due(place)
         if not due:
@@ -309,7 +309,7 @@ class RuleBook:
                     yield counter.rule, hit
 
     def may_hit(self, place: str, matches: Callable[[Match, str], bool]) -> bool:
-        """Returns whether ``hits`` would count a match. It counts none."""
+        """Return whether ``hits`` would count a match. It counts none."""
         due = self._due(place)
         role = self._role() if due else ""
         return any(counter.at(self._node, role) and matches(counter.rule.match, role) for counter in due)
@@ -342,14 +342,14 @@ class RuleBook:
             )
 
     def delay_us(self, rule: Rule) -> int:
-        """Draws the delay of one hit."""
+        """Draw the delay of one hit."""
         return self._random.randint(*rule.delay_ms) * 1000
 
     def role(self) -> str:
         return self._role()
 
     def report(self, rule: Rule, hit: int, tag: Tag = NO_FRAME, detail: str = "", kind: str = "") -> None:
-        """Reports evidence of a hit. Call it before the action itself."""
+        """Report evidence of a hit. Call it before the action itself."""
         if rule.kind == "clock_stepped":
             detail = f"{detail} step_ms={rule.step_ms}".lstrip()
         self._actions.report(

@@ -17,12 +17,12 @@ FILE: Final = "client-mutant-reached"
 
 
 def words_for(mutant: str, folder: RunFolder) -> list[str]:
-    """Returns the value of FleetSpec.prelude_words."""
+    """Return the value of FleetSpec.prelude_words."""
     return [mutant, str(folder.logs / FILE)]
 
 
 def begin(mutant: str, file: str) -> None:
-    """Applies the mutant in a process of the fleet. Raises MutantError."""
+    """Apply the mutant in a process of the fleet. Raise MutantError."""
     apply(by_name(mutant), Path(file).touch)
 
 

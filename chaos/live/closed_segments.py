@@ -62,7 +62,7 @@ class ClosedSegments:
     _progress_s: float = 0.0
 
     def waited_for(self) -> bool:
-        """Returns whether nothing is left to wait for: all are stored, or none got there within the limit. It looks
+        """Return whether nothing is left to wait for: all are stored, or none got there within the limit. It looks
         only now and then, so it is cheap to call. A node that does not respond is tried again."""
         now_s = time.monotonic()
         if now_s < self._again_s:
@@ -83,7 +83,7 @@ class ClosedSegments:
         return Check(guarantee=GUARANTEE, holds=not self.left, evidence=self.looked_at, at_us=at_us, detail=detail)
 
     def _missing(self) -> Iterator[str]:
-        """Raises TransportError."""
+        """Raise TransportError."""
         self.looked_at = 0
         for where, node in self._leaders().items():
             bases = bases_in(node.data / f"{where.topic}-{where.partition}")
@@ -109,7 +109,7 @@ class ClosedSegments:
 def segments_of(
     scenario: Scenario, nodes: Sequence[SegmentsNode], prefix: str, version: int, limit_s: float = LIMIT_S
 ) -> ClosedSegments | None:
-    """Returns None if the scenario promises nothing of them. The run's topics begin with ``prefix``."""
+    """Return None if the scenario promises nothing of them. The run's topics begin with ``prefix``."""
     topics = {
         f"{prefix}{each.name}": each.partitions
         for each in scenario.load.topics
@@ -119,12 +119,12 @@ def segments_of(
 
 
 def bases_in(folder: Path) -> list[int]:
-    """Returns the first offset of each segment, ascending. The last segment is the active one."""
+    """Return the first offset of each segment, ascending. The last segment is the active one."""
     return sorted(int(path.stem) for path in folder.glob("*.log"))
 
 
 def _tiered(node: SegmentsNode, where: TopicPartition) -> int:
-    """Returns the last offset in the tier, or -1. Raises TransportError."""
+    """Return the last offset in the tier, or -1. Raise TransportError."""
     response = _response(node, ApiKey.LIST_OFFSETS, TIERED_VERSION, list_offsets_request([where], LATEST_TIERED))
     (found,) = (each for topic in response.topics for each in topic.partitions)
     return -1 if int(found.error_code.value) else int(found.offset)

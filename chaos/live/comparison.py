@@ -43,7 +43,7 @@ class Play:
 
 
 def plays_of(scenario: Scenario) -> list[Play]:
-    """Returns the runs to compare, whatever revisions the scenario names."""
+    """Return the runs to compare, whatever revisions the scenario names."""
     if scenario.load.mirror is None:
         return [Play(each, in_revision(scenario, each), LABELS[each]) for each in FETCHER_REVISIONS]
     played = each_revision(scenario)[0]
@@ -55,7 +55,7 @@ def plays_of(scenario: Scenario) -> list[Play]:
 
 
 def with_epochs(scenario: Scenario, on: bool) -> Scenario:
-    """Returns the scenario with metadata epochs on or off, in the cluster and in its clients.
+    """Return the scenario with metadata epochs on or off, in the cluster and in its clients.
 
     Without them a client must rewind. Otherwise the run does not show what the epochs prevent, and is INVALID (M-15).
     """
@@ -73,9 +73,9 @@ def with_epochs(scenario: Scenario, on: bool) -> Scenario:
 def compare(
     scenario: Scenario, out: Path, seed: int, command: str = "", progress: Progress = lambda _: None
 ) -> list[tuple[str, Path]]:
-    """Plays the scenario in each way into ``out``. Returns the name and the path of each run's folder.
+    """Play the scenario in each way into ``out``. Return the name and the path of each run's folder.
 
-    Raises SetupError before anything is played.
+    Raise SetupError before anything is played.
     """
     plays = plays_of(scenario)
     for each in plays:

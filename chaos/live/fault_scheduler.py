@@ -88,34 +88,34 @@ class FaultScheduler:
         return process
 
     def restart(self, node: int) -> None:
-        """Starts the node's next incarnation, if the one before has ended."""
+        """Start the node's next incarnation, if the one before has ended."""
         self._progress(f"node-{node} is started again")
         self._cluster.restart(node)
 
     def spec(self, node: int) -> NodeSpec:
-        """Returns what the node was started with."""
+        """Return what the node was started with."""
         launcher = self._cluster.nodes[node].launcher
         assert isinstance(launcher, NodeUnderTest)
         return launcher.spec
 
     def folder(self, node: int) -> Path:
-        """Returns the node's data folder. Only a stopped node's may be changed."""
+        """Return the node's data folder. Only a stopped node's may be changed."""
         return self._cluster.nodes[node].data
 
     def addresses(self) -> tuple[str, ...]:
-        """Returns HOST:PORT of each node in the order of the numbers, without a proxy before it."""
+        """Return HOST:PORT of each node in the order of the numbers, without a proxy before it."""
         return tuple(node.listen for node in self._cluster.nodes)
 
     def reconfigure(self, node: int, config: dict[str, str]) -> None:
-        """Gives these settings to the node's next incarnations, beside or instead of what they had."""
+        """Give these settings to the node's next incarnations, beside or instead of what they had."""
         self._cluster.nodes[node].launcher.reconfigure(config)
 
     def directory(self, node: int) -> Path:
-        """Returns the node's data directory."""
+        """Return the node's data directory."""
         return self._cluster.nodes[node].data
 
     def is_ready(self, node: int) -> bool:
-        """Returns whether the node serves."""
+        """Return whether the node serves."""
         found = self._cluster.nodes[node]
         return found.running and found.is_ready
 
@@ -125,14 +125,14 @@ class FaultScheduler:
         process.order(**order)
 
     def order_disk(self, node: int, order: dict[str, object]) -> None:
-        """Gives the node's disk an order (``chaos.live.node_side.inside.DiskFaults.order``)."""
+        """Give the node's disk an order (``chaos.live.node_side.inside.DiskFaults.order``)."""
         self._disk_evidence = {key: what for key, what in self._disk_evidence.items() if key[0] != node}
         process = self.child(node)
         assert isinstance(process, Child)
         process.order(disk=order)
 
     def disk_evidence(self, node: int, kind: str) -> str:
-        """Returns the evidence of a fault of the node's disk since the last order. It is empty if there is none."""
+        """Return the evidence of a fault of the node's disk since the last order. It is empty if there is none."""
         self._cluster.read(node)
         return self._disk_evidence.get((node, kind), "")
 
@@ -150,7 +150,7 @@ class FaultScheduler:
         self._due_actions.do_due(self.now_us())
 
     def next_fault(self) -> tuple[str, float] | None:
-        """Returns the name of the next fault at a time, and the seconds until then. None if all began."""
+        """Return the name of the next fault at a time, and the seconds until then. None if all began."""
         now_us = self.now_us()
         at_us, name = min((each for each in self._planned if each[0] > now_us), default=(0, ""))
         return (name, (at_us - now_us) / 1e6) if name else None
@@ -162,7 +162,7 @@ class FaultScheduler:
         self._losses.end_all()
 
     def evidence_line(self, node: int, line: dict[str, Any]) -> None:
-        """Records one line of a node's evidence."""
+        """Record one line of a node's evidence."""
         self.findings.line(node, line)
         if MUTANT_REACHED in line:
             self.mutant_reached = True
@@ -224,7 +224,7 @@ class FaultScheduler:
     # Faults at states.
 
     def _fired(self, node: int, row: FaultRow) -> None:
-        """Keeps a hit of the interceptor. A node that was killed or paused needs our help to come back."""
+        """Keep a hit of the interceptor. A node that was killed or paused needs our help to come back."""
         fault = self._faults.get(row.name)
         if fault is not None and fault.kind == row.kind == "host_lost":
             self._lose_host(node, fault, row)
@@ -250,7 +250,7 @@ class FaultScheduler:
         self._due_actions.add(row.at_us + int(lasts_s * 1e6), partial(self._help, node, fault, place))
 
     def _lose_host(self, node: int, fault: Fault, row: FaultRow) -> None:
-        """Lets the host of a node vanish that has stopped itself at a state."""
+        """Let the host of a node vanish that has stopped itself at a state."""
         if self.is_over:
             self.child(node).resume()
             return
@@ -312,7 +312,7 @@ class DueActions:
             heappop(self._entries)[2]()
 
     def do_all(self) -> None:
-        """Does at once everything that is still planned at the end of the load (heals, restarts), in the order of the
+        """Do at once everything that is still planned at the end of the load (heals, restarts), in the order of the
         times."""
         while self._entries:
             heappop(self._entries)[2]()

@@ -12,7 +12,7 @@ from scenarios.revisions import revision_of
 
 
 def select_live_faults(scenario: Scenario, seed: int) -> Scenario:
-    """Calls ``scenarios.draw.drawn`` without the alternatives that need a simulator.
+    """Call ``scenarios.draw.drawn`` without the alternatives that need a simulator.
 
     In the revision ``none`` the faults are injected into fetches without sessions.
     """
@@ -31,7 +31,7 @@ def _has_stand_in(scenario: Scenario, fault: Fault) -> bool:
 
 
 def without_sessions(scenario: Scenario) -> Scenario:
-    """Returns the scenario with the same faults on fetches without a session, and without the guarantees of sessions.
+    """Return the scenario with the same faults on fetches without a session, and without the guarantees of sessions.
 
     A follower's fetch requests a session each time (scenarios.revisions), and a fetch of the metadata log never does.
     So the two can be distinguished. A fault that waits for an error which only sessions have need not fire.

@@ -84,7 +84,7 @@ class FleetProcess(Child):
         self._on_event(event)
 
     def check(self) -> None:
-        """Raises NodeDied if it ended before it was done, or SetupError if it ended before it began to load."""
+        """Raise NodeDied if it ended before it was done, or SetupError if it ended before it began to load."""
         status = self.exit_status
         if status is None or status == 0:
             return
@@ -117,11 +117,11 @@ class Fleet:
         self.check = self._process.check
 
     def load_begins(self) -> None:
-        """Starts the writer of idle partitions."""
+        """Start the writer of idle partitions."""
         self._idle.start()
 
     def final(self) -> None:
-        """Lets the clients do their last polls, and then the final read. All faults must be healed."""
+        """Let the clients do their last polls, and then the final read. All faults must be healed."""
         self._idle.end()
         if self._idle.failure:
             raise NodeDied(f"the writer of idle partitions failed: {self._idle.failure}")
@@ -176,7 +176,7 @@ class IdleWriter:
             self.failure = f"{type(failure).__name__}: {failure}"
 
     def end(self) -> None:
-        """Ends the writer, and closes its record. What is still open becomes unknown."""
+        """End the writer, and close its record. What is still open becomes unknown."""
         thread, self._thread = self._thread, None
         if thread is None:
             return

@@ -59,7 +59,7 @@ class Frames:
             self._process.order(role=[node, role])
 
     def has_processes(self, processes: Mapping[int, int | str]) -> None:
-        """Takes the processes of nodes, some of which may have been started again."""
+        """Take the processes of nodes, some of which may have been started again."""
         if processes != self._processes:
             self._processes = dict(processes)
             self._process.order(processes={str(node): process for node, process in processes.items()})
@@ -73,7 +73,7 @@ class Frames:
                 return
 
     def lost(self) -> Iterator[tuple[int, LostKeys]]:
-        """Yields the responses that Toxiproxy has lost since the last call, by node."""
+        """Yield the responses that Toxiproxy has lost since the last call, by node."""
         while True:
             try:
                 yield self._lost.get_nowait()
@@ -126,7 +126,7 @@ class ExternalFrames(Frames):
         self.way = replace(way, dial=dict(known))
 
     def _behind(self, links: Links, node: int, front: str) -> str:
-        """Puts Toxiproxy between clients and the front of a node. Returns where."""
+        """Put Toxiproxy between clients and the front of a node. Return where."""
         return links.add_front(node, front, lambda is_on: self._process.order(toxic=[node, is_on])).listen
 
 

@@ -18,7 +18,7 @@ PACKAGES = ("kio", "uvloop", "locust", "pyspark", "pyarrow", "toxiproxy-python")
 
 
 def of_live_run(scenario: Scenario, folder: Path, seed: int, start_wall_us: int) -> dict[str, Any]:
-    """Returns the manifest's fields that every live run has."""
+    """Return the manifest's fields that every live run has."""
     return {
         **of_code_and_machine(),
         "scenario": scenario.name,
@@ -32,13 +32,13 @@ def of_live_run(scenario: Scenario, folder: Path, seed: int, start_wall_us: int)
 
 
 def of_code_and_machine() -> dict[str, Any]:
-    """Returns the manifest's fields about the code that ran, and the machine."""
+    """Return the manifest's fields about the code that ran, and the machine."""
     commit, dirty = _commit()
     return {"commit": commit, "dirty": dirty, "versions": _versions(), "machine": _machine()}
 
 
 def _commit() -> tuple[str, bool]:
-    """Returns the hash, and whether anything was changed since. The hash is empty outside a repository."""
+    """Return the hash, and whether anything was changed since. The hash is empty outside a repository."""
     try:
         return _git("rev-parse", "HEAD"), bool(_git("status", "--porcelain"))
     except (OSError, subprocess.SubprocessError):
@@ -81,7 +81,7 @@ def _cpu_model() -> str:
 
 
 def load_words(scenario: Scenario) -> dict[str, str]:
-    """Returns what each part of the load does, by name."""
+    """Return what each part of the load does, by name."""
     words = {
         each.name: f"{each.count} {each.behaviour} fetchers of {each.partitions} partitions of {each.topic}"
         for each in scenario.load.fetchers

@@ -52,16 +52,16 @@ class KeptRun:
 
 
 def surplus(runs: Path, keep: int = KEEP, red: bool = False) -> list[KeptRun]:
-    """Returns the runs that may be deleted, oldest first: all but the newest ``keep``.
+    """Return the runs that may be deleted, oldest first: all but the newest ``keep``.
 
-    Runs that did not end as they must are neither counted nor returned, unless ``red``.
+    Run that did not end as they must are neither counted nor returned, unless ``red``.
     """
     found = [each for each in listed(runs) if each.outcomes and (red or each.is_as_it_must)]
     return found[: max(0, len(found) - keep)]
 
 
 def listed(runs: Path) -> list[KeptRun]:
-    """Returns all runs, oldest first."""
+    """Return all runs, oldest first."""
     return sorted(_kept(runs), key=lambda each: (each.stamp, each.path.name))
 
 
@@ -91,7 +91,7 @@ def _is_readable(manifest: Path) -> bool:
 
 
 def _outcome(verdict: Path) -> tuple[str, bool]:
-    """Returns the outcome, and whether it is as it must be. A verdict that is missing or cannot be read is not."""
+    """Return the outcome, and whether it is as it must be. A verdict that is missing or cannot be read is not."""
     try:
         found = json.loads(verdict.read_text(encoding="utf-8"))
         outcome = str(found["outcome"])

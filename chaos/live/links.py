@@ -30,7 +30,7 @@ class Link:
 
 
 def link_name(dialler: Dialler, node: int, port: str = "") -> str:
-    """Returns a name such as client-node-0, node-0-node-1 or node-0-node-1-controller. The dialler comes first."""
+    """Return a name such as client-node-0, node-0-node-1 or node-0-node-1-controller. The dialler comes first."""
     name = f"{dialler if dialler == 'client' else f'node-{dialler}'}-node-{node}"
     return f"{name}-{port}" if port else name
 
@@ -53,7 +53,7 @@ class Links:
         """By node. No fault of a link hits these."""
 
     def add(self, dialler: Dialler, node: int, upstream: str, listen: str = ANY_PORT, port: str = "") -> Link:
-        """Makes the proxy of one link to the node at ``upstream``. Raises SetupError if ``listen`` is taken."""
+        """Make the proxy of one link to the node at ``upstream``. Raise SetupError if ``listen`` is taken."""
         name = link_name(dialler, node, port)
         try:
             proxy = self._client.create(upstream, name, listen)
@@ -63,7 +63,7 @@ class Links:
         return link
 
     def add_front(self, node: int, upstream: str, toxic: Callable[[bool], None]) -> Link:
-        """Makes a proxy between clients and a frame proxy at ``upstream``."""
+        """Make a proxy between clients and a frame proxy at ``upstream``."""
         name = f"front-{link_name('client', node)}"
         proxy = self._client.create(upstream, name, ANY_PORT)
         link = Link("client", node, proxy.listen, proxy, "front")
@@ -71,22 +71,22 @@ class Links:
         return link
 
     def between(self, dialler: Dialler, node: int) -> Link | None:
-        """Returns None where nobody dials (a node itself)."""
+        """Return None where nobody dials (a node itself)."""
         return self.by_name.get(link_name(dialler, node))
 
     def heal_all(self) -> None:
-        """Enables all proxies and removes all toxics."""
+        """Enable all proxies and remove all toxics."""
         self._client.reset()
 
 
 def poison(link: Link, name: str, kind: str, direction: str, attributes: Mapping[str, int]) -> None:
-    """Adds a toxic to each stream of a fault's ``direction``: upstream (requests), downstream (responses) or both."""
+    """Add a toxic to each stream of a fault's ``direction``: upstream (requests), downstream (responses) or both."""
     for stream in _streams(direction):
         link.proxy.add_toxic(f"{name}-{stream}", kind, stream, attributes)
 
 
 def cure(link: Link, name: str, direction: str) -> None:
-    """Removes what ``poison`` added. A toxic that is gone already is no error."""
+    """Remove what ``poison`` added. A toxic that is gone already is no error."""
     for stream in _streams(direction):
         link.proxy.remove_toxic(f"{name}-{stream}")
 
@@ -95,7 +95,7 @@ NEVER_MS = 24 * 3_600_000
 
 
 def silence(link: Link, name: str) -> None:
-    """Lets everything vanish on the link, both ways, and keeps open the end of each connection whose other end closes.
+    """Let everything vanish on the link, both ways, and keep open the end of each connection whose other end closes.
 
     The toxic ``timeout`` alone would pass on that a side has closed. ``slow_close`` in front of it holds that back.
     """
@@ -104,7 +104,7 @@ def silence(link: Link, name: str) -> None:
 
 
 def restore(link: Link, name: str) -> None:
-    """Ends a silence. All connections that lived through it are closed first: Toxiproxy may hang when a toxic is taken
+    """End a silence. All connections that lived through it are closed first: Toxiproxy may hang when a toxic is taken
     from one that still carries bytes (#412)."""
     link.proxy.disable()
     cure(link, f"{name}-close", "both")

@@ -50,7 +50,7 @@ class LoadPlan:
 
 
 def drive(scenario: Scenario, plan: LoadPlan, command: str, progress: Progress) -> RunFolder:
-    """Runs the load, and returns the run's folder, to be judged from the clients' side. Raises SetupError, after which
+    """Run the load, and return the run's folder, to be judged from the clients' side. Raise SetupError, after which
     there is no folder."""
     folder = RunFolder(plan.out)
     folder.make()
@@ -76,7 +76,7 @@ def drive(scenario: Scenario, plan: LoadPlan, command: str, progress: Progress) 
 
 
 def sized(scenario: Scenario, clients: int) -> Scenario:
-    """Returns the scenario with this number of fetchers, at least one of each group. 0 leaves it as it is."""
+    """Return the scenario with this number of fetchers, at least one of each group. 0 leaves it as it is."""
     groups = scenario.load.fetchers
     whole = sum(each.count for each in groups)
     if not clients or not whole:
@@ -115,7 +115,7 @@ def _spec(scenario: Scenario, plan: LoadPlan, folder: RunFolder, way: Way, start
 
 
 def _run_fleet(spec: FleetSpec, folder: RunFolder, page: int, progress: Progress) -> None:
-    """Runs the fleet until it is done. Ctrl-C ends only the load. Raises NodeDied, SetupError."""
+    """Run the fleet until it is done. Ctrl-C ends only the load. Raise NodeDied, SetupError."""
 
     def show(event: dict[str, Any]) -> None:
         if words := _words(event):
@@ -169,6 +169,6 @@ def _manifest(
 
 
 def _promised(scenario: Scenario, by_hand: bool) -> tuple[str, ...]:
-    """Returns the guarantees that clients can judge. If a person stops the load, fetchers need not have read to the
+    """Return the guarantees that clients can judge. If a person stops the load, fetchers need not have read to the
     end."""
     return tuple(each for each in promised_to_clients(scenario) if not (by_hand and each == "fetch-gap"))

@@ -47,9 +47,9 @@ class ClusterIdentity:
 
 
 def claim(data: Path, nodes: int, wanted_id: str = "") -> ClusterIdentity:
-    """Reads the folder's identity, or writes it for a new cluster.
+    """Read the folder's identity, or write it for a new cluster.
 
-    A new cluster gets the ID ``wanted_id``, or a random one if that is empty. Raises SetupError for a folder of another
+    A new cluster gets the ID ``wanted_id``, or a random one if that is empty. Raise SetupError for a folder of another
     cluster, or one that cannot be written.
     """
     path = data / FILE_NAME
@@ -176,7 +176,7 @@ def run_cluster(plan: ClusterPlan, announce: Callable[[str], None] = print) -> i
 
 
 def check_plan(plan: ClusterPlan) -> None:
-    """Raises SetupError for a plan that cannot be carried out."""
+    """Raise SetupError for a plan that cannot be carried out."""
     if plan.nodes not in SIZES:
         raise SetupError(f"--nodes is {plan.nodes}: give 1, 3 or 5, so that a majority is left when a minority dies.")
     if VOTERS_KEY in plan.config:
@@ -303,7 +303,7 @@ class Caretaker:
         self._starting: set[int] = set()
 
     def look(self, now: float) -> None:
-        """Raises NodeDied when no node is left."""
+        """Raise NodeDied when no node is left."""
         for number, node in enumerate(self._cluster.nodes):
             if now >= self._dead.get(number, inf):
                 del self._dead[number]

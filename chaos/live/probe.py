@@ -43,7 +43,7 @@ class Probe:
 
 
 def probe(address: str, requests: int = 1, limit_s: float = LIMIT_S) -> Probe:
-    """Sends ``requests`` ApiVersions requests at once through ``address`` (HOST:PORT). Waits for all responses."""
+    """Send ``requests`` ApiVersions requests at once through ``address`` (HOST:PORT). Wait for all responses."""
     host, _, port = address.rpartition(":")
     deadline = time.monotonic() + limit_s
     try:
@@ -75,7 +75,7 @@ def _exchange(sock: socket.socket, requests: int, deadline: float) -> Probe:
 
 
 def _whole_frames(data: bytes) -> int:
-    """Returns how many whole frames there are in the data."""
+    """Return how many whole frames there are in the data."""
     count = position = 0
     while position + 4 <= len(data):
         position += 4 + int.from_bytes(data[position : position + 4], "big")
@@ -94,7 +94,7 @@ class BackgroundProbe:
         self._thread.start()
 
     def result(self) -> Probe:
-        """Waits for the probe."""
+        """Wait for the probe."""
         self._thread.join()
         return self._result
 

@@ -26,7 +26,7 @@ def introductions(
     links: Links | None,
     lead: Callable[[Dial], Dial] = lambda dial: dial,
 ) -> list[dict[str, str]]:
-    """Returns for each node, in the order of IDs, the settings that introduce the others to it. A single node needs
+    """Return for each node, in the order of IDs, the settings that introduce the others to it. A single node needs
     none.
 
     ``listen`` is HOST:PORT of each node, of which the first ``voters`` vote. With ``links`` each directed link gets a
@@ -52,7 +52,7 @@ def introductions(
 
 
 def separate_listeners(clients: str, brokers: str, controllers: str) -> dict[str, str]:
-    """Returns the settings of a node with a listener for each kind of peer. Each address is HOST:PORT."""
+    """Return the settings of a node with a listener for each kind of peer. Each address is HOST:PORT."""
     return {
         LISTENERS_KEY: f"PLAINTEXT://{clients},REPLICATION://{brokers},CONTROLLER://{controllers}",
         "controller.listener.names": "CONTROLLER",
@@ -61,7 +61,7 @@ def separate_listeners(clients: str, brokers: str, controllers: str) -> dict[str
 
 
 def new_cluster_id() -> str:
-    """Returns a random UUID in Kafka's spelling, which is 22 characters of base64. It never begins with a dash, because
+    """Return a random UUID in Kafka's spelling, which is 22 characters of base64. It never begins with a dash, because
     tools would take it for an option."""
     while True:
         text = urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
@@ -70,7 +70,7 @@ def new_cluster_id() -> str:
 
 
 def shared_store(config: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Returns the setting of one object store for all nodes, in ``folder``, if they have a remote tier and name none
+    """Return the setting of one object store for all nodes, in ``folder``, if they have a remote tier and name none
     themselves."""
     if config.get(TIER_KEY) != "true" or STORE_KEY in config:
         return {}

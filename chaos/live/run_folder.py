@@ -59,7 +59,7 @@ class RunFolder:
         return self.path / "trace" / "hit-counts"
 
     def make(self) -> None:
-        """Raises SetupError if the folder holds something already or cannot be written."""
+        """Raise SetupError if the folder holds something already or cannot be written."""
         try:
             if self.path.exists() and any(self.path.iterdir()):
                 raise SetupError(f"The folder {self.path} is not empty: give --out a new one.")
@@ -71,7 +71,7 @@ class RunFolder:
             ) from failure
 
     def discard(self) -> None:
-        """Removes the folder of a run that never began, so that it can be tried again."""
+        """Remove the folder of a run that never began, so that it can be tried again."""
         shutil.rmtree(self.path, ignore_errors=True)
 
     def write_faults(self, rows: Iterable[FaultRow]) -> None:
@@ -82,14 +82,14 @@ class RunFolder:
         write_table(BROKER, (list(row.values()) for row in rows), self.path / "trace" / "broker.parquet")
 
     def set_torn_aside(self) -> list[str]:
-        """Gives another name to each file that its writer did not finish, and returns these names. The file of a writer
+        """Give another name to each file that its writer did not finish, and return these names. The file of a writer
         that was killed has no footer, so a judge cannot read it."""
         opened = self.path.glob(f"*/*{OPEN}")
         torn = [*opened, *(each for each in self.path.glob("*/*.parquet") if not _is_whole(each))]
         return [each.rename(each.with_suffix(".torn")).name for each in sorted(torn)]
 
     def collect_trace(self) -> int:
-        """Writes the spools of all nodes as Parquet, and removes them. Returns the number of rows of the trace."""
+        """Write the spools of all nodes as Parquet, and remove them. Return the number of rows of the trace."""
         rows = convert_spools(self.spools, self.path)
         for spool in self.spools.iterdir():
             spool.unlink()
@@ -110,7 +110,7 @@ COSTS = "fetch_costs-"
 
 
 def costs_beside(spool: Path) -> Path:
-    """Returns where ``chaos.live.node_side.fetch_costs`` writes, for the incarnation whose trace goes to ``spool``."""
+    """Return where ``chaos.live.node_side.fetch_costs`` writes, for the incarnation whose trace goes to ``spool``."""
     return spool.with_name(spool.name.replace("node-", COSTS, 1))
 
 
@@ -131,7 +131,7 @@ class TraceSpool:
 
 
 def read_spool(path: Path) -> Iterator[list[Any]]:
-    """Yields the rows of a spool. A last line that a power loss tore is left out."""
+    """Yield the rows of a spool. A last line that a power loss tore is left out."""
     with path.open("rb") as file:
         for line in file:
             if line.endswith(b"\n"):
@@ -139,8 +139,8 @@ def read_spool(path: Path) -> Iterator[list[Any]]:
 
 
 def convert_spools(spools: Path, run_folder: Path) -> int:
-    """Writes ``trace/node*.parquet`` from ``node-<id>-<incarnation>.jsonl``, and beside it what fetches cost and what
-    passed the frame proxy. Returns the number of rows of the trace."""
+    """Write ``trace/node*.parquet`` from ``node-<id>-<incarnation>.jsonl``, and beside it what fetches cost and what
+    passed the frame proxy. Return the number of rows of the trace."""
     rows = {}
     kinds = ((FETCH_COSTS, COSTS), (TRACE, "node-"), (FRAMES, "frames-"), (FRAME_LINES, "frame_lines-"))
     for table, pattern in ((table, f"{start}*.jsonl") for table, start in kinds):
@@ -161,7 +161,7 @@ class SpoolFollower:
     parts: int = 0
 
     def take(self, run_folder: Path) -> None:
-        """Writes the rows that have come since the last call as a further part of the trace in this folder."""
+        """Write the rows that have come since the last call as a further part of the trace in this folder."""
         for spool in sorted(self.spools.glob("node-*.jsonl")):
             begun = self.read_bytes.get(spool.name, 0)
             target = run_folder / "trace" / f"{spool.stem}.{self.parts:04}.parquet"
@@ -183,7 +183,7 @@ class SpoolFollower:
 
 
 def gave_sessions(run_folder: Path) -> bool:
-    """Returns whether a node that is not ours gave anybody a fetch session, as the frames show."""
+    """Return whether a node that is not ours gave anybody a fetch session, as the frames show."""
     import pyarrow.parquet as pq
 
     return any(
@@ -194,7 +194,7 @@ def gave_sessions(run_folder: Path) -> bool:
 
 
 def write_table(table: Table, rows: Iterator[list[Any]], target: Path) -> int:
-    """Writes rows of one table of the history schema as Parquet, in groups that fit in memory. Returns their number."""
+    """Write rows of one table of the history schema as Parquet, in groups that fit in memory. Return their number."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -37,7 +37,7 @@ NOTHING: Mapping[str, str] = {}
 
 
 def build() -> Path:
-    """Returns the server's binary, which is compiled if it is not there. Raises SetupError."""
+    """Return the server's binary, which is compiled if it is not there. Raise SetupError."""
     target = CACHE / VERSION / "versitygw"
     for found in (os.environ.get(ENVIRONMENT_VARIABLE), str(target), shutil.which("versitygw")):
         if found and os.access(found, os.X_OK):
@@ -57,7 +57,7 @@ class S3Server:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Raises SetupError."""
+        """Raise SetupError."""
         (folder / "objects" / BUCKET).mkdir(parents=True)
         binary, port = build(), free_port()
         words = [str(binary), "--port", f"{HOST}:{port}", "--access", CREDENTIALS["AWS_ACCESS_KEY_ID"]]
@@ -74,7 +74,7 @@ class S3Server:
         self.endpoint = f"http://{self.proxy.listen}"
 
     def bucket(self, prefix: str = "", limit_s: float = 10.0, config: Mapping[str, str] = NOTHING) -> Bucket:
-        """Returns the bucket as a node opens it, with ``config`` of obstore over what fits this server."""
+        """Return the bucket as a node opens it, with ``config`` of obstore over what fits this server."""
 
         def store(retries: int) -> S3Store:
             return S3Store.from_url(

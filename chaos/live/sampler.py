@@ -72,7 +72,7 @@ class Sampler(threading.Thread):
 
 
 def read_exposition(text: str) -> Iterator[tuple[str, int]]:
-    """Yields Kafka's name and the value of each sample. The node writes Kafka's name as the HELP text of a family.
+    """Yield Kafka's name and the value of each sample. The node writes Kafka's name as the HELP text of a family.
 
     Labels follow the name as Prometheus shows them: ``domain:type=T,name=RequestsPerSec{request="Fetch"}``. They
     replace the parts that come after type and name in Kafka's name.

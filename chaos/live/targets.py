@@ -41,7 +41,7 @@ class Roles:
             self.note(0, "leader partition_leader")
 
     def note(self, node: int, role: str) -> None:
-        """Takes a node's role (``chaos.interceptor.roles.role_of``) when it changed or the node has started."""
+        """Take a node's role (``chaos.interceptor.roles.role_of``) when it changed or the node has started."""
         self._leaders.note(node, is_role(role, "leader"))
         leads = is_role(role, "partition_leader")
         self._partition_leaders.note(node, leads)
@@ -49,7 +49,7 @@ class Roles:
             self._replicas.add(node)
 
     def node(self, choice: NodeChoice, other_than: int | None = None) -> int | None:
-        """Returns the number of a node that has the role, or None if nobody has it now. Of several nodes one is drawn
+        """Return the number of a node that has the role, or None if nobody has it now. Of several nodes one is drawn
         from the seed."""
         if isinstance(choice, int):
             return choice
@@ -69,7 +69,7 @@ class Roles:
         return self._random.choice(found) if found else None
 
     def aim(self, fault: Fault, links: Links) -> Target | None:
-        """Returns what the fault hits now. None means that no node has the role now: call it again later."""
+        """Return what the fault hits now. None means that no node has the role now: call it again later."""
         if fault.link is not None:
             return self._aim_at_links(fault, list(fault.link), links)
         node = self.node(fault.node)
@@ -79,7 +79,7 @@ class Roles:
         return Target(replace(fault, node=node), hit, f"node-{node}", _role_in((fault.node,)))
 
     def _cuts_off(self, fault: Fault, node: int, link: Link) -> bool:
-        """Returns whether a fault of the node hits this link.
+        """Return whether a fault of the node hits this link.
 
         A node that is cut from its controller loses its links with all voters, whichever of them leads the quorum.
         """
@@ -129,7 +129,7 @@ class _Office:
 
 
 def _role_in(choices: Iterable[NodeChoice]) -> str:
-    """Returns the first role among the choices. A choice of any node, or of all, is no role."""
+    """Return the first role among the choices. A choice of any node, or of all, is no role."""
     return next((one for one in choices if isinstance(one, str) and one in NODE_ROLES and one != "any"), "")
 
 

@@ -34,7 +34,7 @@ class Toxiproxy:
         self._consumer: Any = type("Consumer", (APIConsumer,), {"host": host, "port": port})
 
     def call(self, verb: str, path: str, **words: object) -> Any:
-        """Returns the decoded JSON of the response, or None without one. ``verb`` is get, post or delete."""
+        """Return the decoded JSON of the response, or None without one. ``verb`` is get, post or delete."""
         call = f"{verb} {path} of Toxiproxy at {self.address}"
         try:
             response = getattr(self._consumer, verb)(path, timeout=TIMEOUT_S, **words)
@@ -53,7 +53,7 @@ class Toxiproxy:
         return Proxy(self, name, made["listen"], upstream)
 
     def reset(self) -> None:
-        """Enables all proxies and removes all toxics."""
+        """Enable all proxies and remove all toxics."""
         self.call("post", "/reset")
 
 
@@ -70,7 +70,7 @@ class Proxy:
         self.server.call("post", f"/proxies/{self.name}", json={"enabled": True})
 
     def disable(self) -> None:
-        """Closes all connections and refuses new ones."""
+        """Close all connections and refuse new ones."""
         self.server.call("post", f"/proxies/{self.name}", json={"enabled": False})
 
     def destroy(self) -> None:
@@ -82,7 +82,7 @@ class Proxy:
         self.server.call("post", f"/proxies/{self.name}/toxics", json=toxic)
 
     def remove_toxic(self, name: str) -> None:
-        """Removes a toxic. One that is gone already is no error."""
+        """Remove a toxic. One that is gone already is no error."""
         try:
             self.server.call("delete", f"/proxies/{self.name}/toxics/{name}")
         except ToxiproxyError as failure:

@@ -27,12 +27,12 @@ ENVIRONMENT_VARIABLE = "CRUCIBLE_TOXIPROXY_SERVER"
 
 
 def home() -> Path:
-    """Returns the folder of the built binary, inside the virtual environment."""
+    """Return the folder of the built binary, inside the virtual environment."""
     return Path(sys.prefix) / "toxiproxy" / VERSION
 
 
 def find() -> Path:
-    """Returns the server's binary. Raises SetupError if there is none."""
+    """Return the server's binary. Raise SetupError if there is none."""
     named = os.environ.get(ENVIRONMENT_VARIABLE)
     candidates = [named, str(home() / "server"), shutil.which("toxiproxy-server")]
     for candidate in candidates:
@@ -59,7 +59,7 @@ def build() -> Path:
 
 
 def _prepared() -> Callable[[], None]:
-    """Returns what the new process must run: a cluster has blocked the signals that end it."""
+    """Return what the new process must run: a cluster has blocked the signals that end it."""
     end_with_starter = ends_with_me()
 
     def prepare() -> None:
@@ -76,7 +76,7 @@ class ToxiproxyServer:
     """
 
     def __init__(self, log: Path) -> None:
-        """Starts the server on a free loopback port, and writes its log to ``log``. Raises SetupError."""
+        """Start the server on a free loopback port, and write its log to ``log``. Raise SetupError."""
         binary = find()
         port = free_port()
         self.address = f"{HOST}:{port}"
@@ -93,7 +93,7 @@ class ToxiproxyServer:
         self._await_response(log)
 
     def died(self) -> int | None:
-        """Returns the exit status, or None while the server runs."""
+        """Return the exit status, or None while the server runs."""
         return self._process.poll()
 
     def stop(self) -> None:

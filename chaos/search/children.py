@@ -27,10 +27,10 @@ def in_children(
     processes: int,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> Iterator[Result]:
-    """Yields ``work(part)`` for each part, in the order of ``parts``, with at most ``processes`` children at a time.
+    """Yield ``work(part)`` for each part, in the order of ``parts``, with at most ``processes`` children at a time.
 
     This process does ``meanwhile`` in place of the last of the first children. What it builds and caches is forked with
-    all later ones. Raises ChildDiedError. Children that still run when the caller stops iterating are ended.
+    all later ones. Raise ChildDiedError. Children that still run when the caller stops iterating are ended.
     """
     running: dict[Connection, tuple[int, BaseProcess]] = {}
     done: dict[int, Result] = {}

@@ -37,14 +37,14 @@ class Search:
 
 
 def search(scenario: Scenario, seeds: Sequence[int], processes: int = 2, mutant: str | None = None) -> Search:
-    """Plays all seeds in ``processes`` processes. Few seeds, or a single process, are played in this one."""
+    """Play all seeds in ``processes`` processes. Few seeds, or a single process, are played in this one."""
     started = time.perf_counter()
     found = tuple(verdicts(scenario, seeds, processes, mutant))
     return Search(scenario.name, found, time.perf_counter() - started)
 
 
 def verdicts(scenario: Scenario, seeds: Sequence[int], processes: int, mutant: str | None) -> Iterator[SimVerdict]:
-    """Yields each seed's verdict in their order, as soon as it is known."""
+    """Yield each seed's verdict in their order, as soon as it is known."""
     if processes <= 1 or len(seeds) < 2 * processes:
         for seed in seeds:
             with _quickly():

@@ -97,7 +97,7 @@ class Profile:
         return measured_by_kind
 
     def table(self) -> list[str]:
-        """Returns lines for the terminal: the parts, the rest, and the kinds of events."""
+        """Return lines for the terminal: the parts, the rest, and the kinds of events."""
         left = self.whole_ns - sum(self.parts.values())
         return [
             "where the time goes (each without what it calls)",
@@ -114,7 +114,7 @@ class Profile:
 
 
 def kind_of(event: Any) -> str:
-    """Returns the kind of the event. Requests and responses differ by their API."""
+    """Return the kind of the event. Requests and responses differ by their API."""
     if isinstance(event, Request):
         return f"request of a {event.tag.role}: {api_name(event.api_key)}"
     if isinstance(event, PeerReply):
@@ -123,7 +123,7 @@ def kind_of(event: Any) -> str:
 
 
 def _overridden(kind: type[Check]) -> Iterator[str]:
-    """Yields the names of the methods by which a check of this kind is notified."""
+    """Yield the names of the methods by which a check of this kind is notified."""
     for base in (Check, QuorumCheck, ReplicaCheck):
         for name in vars(base) if issubclass(kind, base) else ():
             own = getattr(kind, name)

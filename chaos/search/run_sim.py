@@ -28,7 +28,7 @@ NO_ANSWER = "REQUEST_TIMED_OUT"
 
 
 def run(scenario: Scenario, seed: int, mutant: str | None = None, *, hashed: bool = False) -> SimVerdict:
-    """Plays one seed. Raises MutantError if there is no such mutant or it does not fit the code."""
+    """Play one seed. Raise MutantError if there is no such mutant or it does not fit the code."""
     return play(scenario, seed, mutant, hashed=hashed)[0]
 
 
@@ -42,7 +42,7 @@ def play(
     coded_share: float = CODED_SHARE,
     also: Sequence[type[Check]] = (),
 ) -> tuple[SimVerdict, World]:
-    """Does the same as ``run``. Returns also the world as it was at the end, for writing the run out. ``also`` are
+    """Do the same as ``run``. Return also the world as it was at the end, for writing the run out. ``also`` are
     checks that only this run has."""
     with applied(by_name(mutant) if mutant else None) as at_work:
         played = materialised(scenario, seed)
@@ -58,7 +58,7 @@ def play(
 
 
 def _crash(error: Exception, stage: str) -> tuple[str, ...]:
-    """Returns what ended the suite or a node, and then the node, and the offset or batch, that were worked on."""
+    """Return what ended the suite or a node, and then the node, and the offset or batch, that were worked on."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     last = traceback.extract_tb(error.__traceback__)[-1]
     what = f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno}, during {stage})"
@@ -114,7 +114,7 @@ def _compute_verdict(world: World, at_work: Applied | None, crash: tuple[str, ..
 
 
 def _shortcomings(world: World, fired: Counter[str], fetches: int, acked: int) -> Iterator[str]:
-    """Yields the reasons why the run shows nothing. There are none if it had enough faults and traffic."""
+    """Yield the reasons why the run shows nothing. There are none if it had enough faults and traffic."""
     scenario = world.scenario
     for name, times in Counter(scenario.expected_faults).items():
         if name not in fired:

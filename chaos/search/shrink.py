@@ -29,7 +29,7 @@ def shrink(
     max_runs: int = MAX_RUNS,
     is_smaller: Callable[[Scenario], None] = lambda _: None,
 ) -> Scenario:
-    """Tries smaller scenarios until all were tried or ``max_runs`` are used up. Returns the smallest that still fails.
+    """Try smaller scenarios until all were tried or ``max_runs`` are used up. Return the smallest that still fails.
 
     ``is_smaller`` gets each one that fails as soon as it is found, so that a search that is ended has one to show.
 
@@ -84,7 +84,7 @@ def _fewer_faults(scenario: Scenario) -> Iterator[Scenario]:
 
 
 def _simpler_faults(scenario: Scenario) -> Iterator[Scenario]:
-    """Lets one fault hit less often."""
+    """Let one fault hit less often."""
     faults = scenario.faults
     for place, fault in enumerate(faults):
         at_time = (replace(fault, repeat=1),)
@@ -102,7 +102,7 @@ def _shorter(scenario: Scenario) -> Iterator[Scenario]:
 
 
 def _less_load(scenario: Scenario) -> Iterator[Scenario]:
-    """Drops a group, or gives it fewer members or a lower rate."""
+    """Drop a group, or give it fewer members or a lower rate."""
     load = scenario.load
     for name in ("metadata_readers", "fetchers", "admins", "strays", "producers"):
         groups = getattr(load, name)
@@ -117,13 +117,13 @@ def _less_load(scenario: Scenario) -> Iterator[Scenario]:
 
 
 def _with_load(scenario: Scenario, **changes: object) -> Scenario:
-    """Returns the scenario with another load. Thinner traffic is no reason to call the run invalid."""
+    """Return the scenario with another load. Thinner traffic is no reason to call the run invalid."""
     load: Load = replace(scenario.load, **changes)  # type: ignore[arg-type]
     return replace(scenario, load=load, sim_min_fetches=0, sim_min_acked=0)
 
 
 def _smaller_cluster(scenario: Scenario) -> Iterator[Scenario]:
-    """Drops an observer, then two voters, as long as no fault names what goes."""
+    """Drop an observer, then two voters, as long as no fault names what goes."""
     cluster = scenario.cluster
     smaller = [replace(cluster, observers=cluster.observers - 1)] if cluster.observers else []
     smaller += [replace(cluster, nodes=cluster.nodes - 2)] if cluster.nodes > 2 else []
@@ -142,7 +142,7 @@ def _names(fault: Fault, nodes: int, lost: set[str]) -> bool:
 
 
 def describe_faults(scenario: Scenario) -> str:
-    """Returns text for the terminal that names the remaining faults."""
+    """Return text for the terminal that names the remaining faults."""
     if not scenario.faults:
         return "no fault is needed for it"
     words = (f"{each.name}{'' if each.timed or each.total != 1 else ' (one hit)'}" for each in scenario.faults)
@@ -150,7 +150,7 @@ def describe_faults(scenario: Scenario) -> str:
 
 
 def keep_as_regression(scenario: Scenario, failing: SimVerdict, folder: Path = REGRESSIONS) -> tuple[Path, str]:
-    """Writes the shrunk scenario. Returns the file, and the one command that repeats the failure."""
+    """Write the shrunk scenario. Return the file, and the one command that repeats the failure."""
     broken = failing.broken[0] if failing.broken else failing.outcome.name.lower()
     name = scenario.name.removeprefix("regression-").replace(MARK, "-")  # The loader would look for a revision.
     path = folder / f"{name}-{broken}-{failing.seed}.toml"

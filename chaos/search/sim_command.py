@@ -69,7 +69,7 @@ def simulate(
 
 
 def report(found: Search) -> str:
-    """Returns text for the terminal: the outcome and the speed. For a failure it adds the story and the command that
+    """Return text for the terminal: the outcome and the speed. For a failure it adds the story and the command that
     repeats it."""
     verdicts, failing = found.verdicts, found.first_failing
     seeds, events = len(verdicts), sum(each.events for each in verdicts)
@@ -152,7 +152,7 @@ def _prove(scenarios: Sequence[Scenario], seeds: Sequence[int], processes: int) 
 
 
 def coverage_of(verdicts: Iterable[SimVerdict]) -> dict[Point, int]:
-    """Returns how often all seeds together hit each (kind, role, state)."""
+    """Return how often all seeds together hit each (kind, role, state)."""
     found = Counter[Point]()
     for verdict in verdicts:
         found.update(dict(verdict.coverage))
@@ -160,7 +160,7 @@ def coverage_of(verdicts: Iterable[SimVerdict]) -> dict[Point, int]:
 
 
 def coverage_table(coverage: Mapping[Point, int]) -> list[str]:
-    """Returns lines for the terminal. Each shows a kind and a role, and how often each state was hit."""
+    """Return lines for the terminal. Each shows a kind and a role, and how often each state was hit."""
     if not coverage:
         return []
     rows: dict[tuple[str, str], list[str]] = {}

@@ -78,7 +78,7 @@ STATE_WINDOW_S = 5.0
 
 
 def materialised(scenario: Scenario, seed: int) -> Scenario:
-    """Returns the scenario with this seed's faults in place of its swarm, if it has one. Every drawn fault is optional,
+    """Return the scenario with this seed's faults in place of its swarm, if it has one. Every drawn fault is optional,
     because no node may ever have its role or come to its state."""
     swarm = scenario.swarm
     if swarm is None:
@@ -155,7 +155,7 @@ class _Drawing:
         )
 
     def _duration(self, fault: Fault) -> Fault:
-        """Draws how long the fault lasts, from far below to far above the quorum's timeouts."""
+        """Draw how long the fault lasts, from far below to far above the quorum's timeouts."""
         lasts_s = round(0.1 * 2 ** (self._random.random() * 7), 2)
         return replace(fault, duration_s=lasts_s, sim_duration_s=lasts_s)
 
@@ -163,7 +163,7 @@ class _Drawing:
         return replace(fault, restart_after_s=round(0.05 * 2 ** (self._random.random() * 8), 2))
 
     def _clock(self, fault: Fault) -> Fault:
-        """Steps the wall clock at the first request in the window. The steps of one run stay far below the expiration
+        """Step the wall clock at the first request in the window. The steps of one run stay far below the expiration
         of producers and committed offsets, which the wall clock may rightly decide."""
         step_ms = self._random.choice(CLOCK_STEPS_MS) * self._random.choice((-1, 1))
         return replace(_in_window(fault), on="request", step_ms=step_ms)
@@ -184,7 +184,7 @@ class _Drawing:
         return replace(self._killed(fault), node=self._decays)
 
     def _damaged(self, fault: Fault) -> Fault:
-        """Turns over a bit where a checksum or a length shows it. Nothing shows it elsewhere, as frames have no
+        """Turn over a bit where a checksum or a length shows it. Nothing shows it elsewhere, as frames have no
         checksum."""
         random, is_request = self._random, fault.kind == "request_damaged"
         has_records = self._produces or not is_request
@@ -203,7 +203,7 @@ class _Drawing:
         return replace(drawn, match=Match(api=api, role=role))
 
     def _disk_error(self, fault: Fault) -> Fault:
-        """Draws an operation that fails once or a few times, perhaps in the middle of a write."""
+        """Draw an operation that fails once or a few times, perhaps in the middle of a write."""
         random = self._random
         drawn = replace(
             self._killed(fault),
@@ -227,7 +227,7 @@ class _Drawing:
 
 
 def _in_window(fault: Fault) -> Fault:
-    """Returns the fault as one at a state, which may fire once from its time on."""
+    """Return the fault as one at a state, which may fire once from its time on."""
     until_s = round(fault.at_s + STATE_WINDOW_S, 3)
     return replace(fault, after_s=fault.at_s, until_s=until_s, at_s=0.0, sim_at_s=0.0, total=1)
 

@@ -51,7 +51,7 @@ def plays_of(names: Sequence[str], seeds: Iterable[int], with_mutants: bool) -> 
 
 
 def played(plays: Sequence[tuple[Scenario, str, int]], processes: int) -> Iterator[Play]:
-    """Yields each play with its verdict, in the order of ``plays``."""
+    """Yield each play with its verdict, in the order of ``plays``."""
     with ProcessPoolExecutor(processes) as pool:
         yield from pool.map(_play, plays)
 
@@ -64,7 +64,7 @@ def _play(wanted: tuple[Scenario, str, int]) -> Play:
 
 
 def differences(before: Iterable[Play], after: Iterable[Play], *, verdicts_only: bool = False) -> list[str]:
-    """Returns a sentence for each play of ``after`` that differs from the same play of ``before``, or is not there."""
+    """Return a sentence for each play of ``after`` that differs from the same play of ``before``, or is not there."""
     known = {each.key: each for each in before}
     lines = []
     for play in after:

@@ -29,7 +29,7 @@ _TOP = (
 
 
 def write_scenario(scenario: Scenario, path: Path, comment: str = "") -> Path:
-    """Writes the file and returns its path. ``comment`` comes first, each of its lines after a #."""
+    """Write the file and return its path. ``comment`` comes first, each of its lines after a #."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text_of(scenario, comment), encoding="utf-8")
     return path
@@ -61,7 +61,7 @@ def _lines(scenario: Scenario, comment: str) -> Iterator[str]:
 
 
 def _load(load: Load) -> Iterator[str]:
-    """Yields the keys of ``[load]`` itself, and then its tables."""
+    """Yield the keys of ``[load]`` itself, and then its tables."""
     table = as_table(load)
     groups = {name: tables for name, tables in table.items() if isinstance(tables, list)}
     yield from ("", "[load]", *_lines_of({name: value for name, value in table.items() if name not in groups}))
@@ -95,7 +95,7 @@ def _fault(fault: Fault, table: str = "fault") -> Iterator[str]:
 
 
 def _is_written(name: str, fault: Fault, value: Any, default: Any) -> bool:
-    """Returns whether the field must be written. This is always so if the loader would otherwise derive it from another
+    """Return whether the field must be written. This is always so if the loader would otherwise derive it from another
     key."""
     if name in ("times", "sim_at_s", "sim_duration_s", "sim_repeat_every_s"):
         return fault.timed == name.startswith("sim_")

@@ -36,7 +36,7 @@ class Agenda:
         self.at(self.now_us + delay_us, act, *args)
 
     def step(self, end_us: int) -> bool:
-        """Does the next act if it is due at or before ``end_us``. Else moves time there and returns False."""
+        """Do the next act if it is due at or before ``end_us``. Otherwise move time there and return False."""
         if not self._heap or self._heap[0][0] > end_us:
             self.now_us = max(self.now_us, end_us)
             return False
@@ -45,6 +45,6 @@ class Agenda:
         return True
 
     def run(self, end_us: int) -> None:
-        """Does all acts that are due at or before ``end_us``, and moves time there."""
+        """Do all acts that are due at or before ``end_us``, and move time there."""
         while self.step(end_us):
             pass

@@ -39,7 +39,7 @@ NOT_YET = 2**62
 
 
 def config_of(scenario: Scenario, over: Mapping[str, str], node_id: int = 0) -> BrokerConfig:
-    """Returns the scenario's settings of a node, and with more than one node also the voters. ``over`` replaces
+    """Return the scenario's settings of a node, and with more than one node also the voters. ``over`` replaces
     settings of the file."""
     settings, cluster = {**scenario.cluster.config_of(node_id), **over}, scenario.cluster
     if cluster.total > 1:
@@ -109,7 +109,7 @@ class Cluster:
         return all(machine.ready for machine in self.machines) and (self.target is None or self.target.ready)
 
     def start(self) -> None:
-        """Starts all nodes that do not run."""
+        """Start all nodes that do not run."""
         for machine in self.machines:
             machine.start()
         if self.target is not None:
@@ -125,7 +125,7 @@ class Cluster:
                 machine.node.broker.replica.generator.count_from(load_from_us)
 
     def heal(self) -> None:
-        """Ends faults, and starts dead nodes again."""
+        """End faults, and start dead nodes again."""
         self._disarmed = True
         for interceptor in self._interceptors:
             interceptor.disarm()
@@ -133,7 +133,7 @@ class Cluster:
         self.start()
 
     def compare_all(self) -> None:
-        """Does the thorough comparison of every node."""
+        """Do the thorough comparison of every node."""
         for machine in self.machines:
             self._look(machine, None, thorough=True)
 
@@ -160,7 +160,7 @@ class Cluster:
         return node, hooks, observer
 
     def _reconfigure(self, number: int, over: tuple[tuple[str, str], ...]) -> None:
-        """Sets what the node is started with from now on."""
+        """Set what the node is started with from now on."""
         self._over[number].update(over)
         self._configs[number] = config_of(self._scenario, self._over[number], number)
 
@@ -192,7 +192,7 @@ class Cluster:
         self._observers.pop(machine.node_id, None)
 
     def _ended(self, machine: Machine, story: str) -> None:
-        """Lets the checks look at the node once more, because the event that ended it may have committed something."""
+        """Let the checks look at the node once more, because the event that ended it may have committed something."""
         if machine.node is not None:
             self._suite.quorum.look(self._agenda.now_us, machine.incarnation, machine.node, False)
         self._suite.quorum.ended(self._agenda.now_us, machine.node_id, story)
@@ -273,7 +273,7 @@ TARGET_CLUSTER_ID = "crucible-simulated-target"
 
 
 def target_cluster(number: int, seed: int, agenda: Agenda, network: Network) -> Machine:
-    """Builds the node. ``number`` follows those of the mirrored cluster's nodes, and determines the node's address."""
+    """Build the node. ``number`` follows those of the mirrored cluster's nodes, and determines the node's address."""
     config = BrokerConfig.parse({"crucible.cluster.id": TARGET_CLUSTER_ID})
 
     def boot(machine: Machine) -> tuple[Node, Sequence[Hooks], Watcher]:

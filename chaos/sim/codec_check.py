@@ -43,7 +43,7 @@ def reply_bytes(reply: Reply) -> bytes:
 
 
 def same_after_codec_request(action: ClientRequest, correlation: int) -> object:
-    """Returns the decoded body, which the node shall see. Raises CodecMismatchError if it differs from the original."""
+    """Return the decoded body, which the node shall see. Raise CodecMismatchError if it differs from the original."""
     frame = _frame(request_bytes(action, correlation))
     header, offset = read_request_header(frame)
     if (header.correlation_id, header.client_id) != (correlation, action.client_id):
@@ -54,7 +54,7 @@ def same_after_codec_request(action: ClientRequest, correlation: int) -> object:
 
 
 def same_after_codec_reply(reply: Reply) -> object:
-    """Returns the decoded body, which the client shall see. Raises CodecMismatchError if it differs."""
+    """Return the decoded body, which the client shall see. Raise CodecMismatchError if it differs."""
     frame = _frame(reply_bytes(reply))
     correlation, body = decode_response(reply.api_key, reply.api_version, frame)
     if correlation != reply.correlation_id:
@@ -70,7 +70,7 @@ def _check(api_key: int, api_version: int, direction: str, before: object, after
 
 
 def differences(before: Any, after: Any, place: str) -> Iterator[tuple[str, object, object]]:
-    """Yields where two bodies differ: the place, what was there and what is there now."""
+    """Yield where two bodies differ: the place, what was there and what is there now."""
     if same(before, after):
         return
     names = _fields((type(before), type(after)))
@@ -87,7 +87,7 @@ def differences(before: Any, after: Any, place: str) -> Iterator[tuple[str, obje
 
 
 def same(before: Any, after: Any) -> bool:
-    """Returns whether two bodies say the same.
+    """Return whether two bodies say the same.
 
     A list equals a tuple of the same items, bytes equal a view of them, and a number equals its enum. Struct classes
     are compared field by field.
@@ -107,7 +107,7 @@ def same(before: Any, after: Any) -> bool:
 
 @cache
 def _fields(structs: tuple[type, type]) -> tuple[str, ...]:
-    """Returns the names of the fields that one of two struct classes has. There are none if one is no such class."""
+    """Return the names of the fields that one of two struct classes has. There are none if one is no such class."""
     if not all(map(is_dataclass, structs)):
         return ()
     return tuple(dict.fromkeys(each.name for struct in structs for each in fields(struct)))
@@ -130,8 +130,8 @@ class ReplyStream:
         self._awaited: deque[Reply] = deque()
 
     def arrived(self, reply: Reply, frame: bytes) -> Iterator[tuple[int, object]]:
-        """Takes the bytes that were sent for ``reply``. Yields correlation ID and body of each response that is
-        whole now. Raises ProtocolError if the receiver cannot read one."""
+        """Take the bytes that were sent for ``reply``. Yield correlation ID and body of each response that is
+        whole now. Raise ProtocolError if the receiver cannot read one."""
         self._reader.feed(frame)
         self._awaited.append(reply)
         while True:

@@ -115,7 +115,7 @@ class Names:
         return file
 
     def rename_file(self, source: str, target: str) -> File | None:
-        """Returns the file that ``target`` was before."""
+        """Return the file that ``target`` was before."""
         replaced = self.files.get(target)
         file = self.files.pop(source)
         old_parent, _, old_name = source.rpartition("/")
@@ -182,7 +182,7 @@ class Names:
             self._keep(folder, lambda change: change.number <= number)
 
     def power_loss(self, kept: Callable[[], bool]) -> None:
-        """Keeps each unsynced change for which ``kept`` says so, with the earlier changes of the same names."""
+        """Keep each unsynced change for which ``kept`` says so, with the earlier changes of the same names."""
         for folder in list(self._unsynced):
             self._keep(folder, lambda _: kept())
             folder.changes.clear()
@@ -193,7 +193,7 @@ class Names:
         self.folders[""] = root
 
     def _found(self, folder: Folder, path: str) -> bool:
-        """Takes up what the durable names show. False if there is no file."""
+        """Take up what the durable names show. False if there is no file."""
         folder.names = {}
         for name, node in folder.durable.items():
             inner = f"{path}/{name}" if path else name
@@ -208,7 +208,7 @@ class Names:
         return bool(folder.names)
 
     def _keep(self, folder: Folder, chosen: Callable[[NameChange], bool]) -> None:
-        """Makes the chosen changes durable."""
+        """Make the chosen changes durable."""
         kept: list[NameChange] = []
         left: list[NameChange] = []
         names: set[str] = set()
@@ -389,7 +389,7 @@ class SimDisk:
         )
 
     def finish_sync(self, synced: Synced) -> None:
-        """Raises DiskError if the disk is broken; then nothing became durable (``fail_begun``)."""
+        """Raise DiskError if the disk is broken; then nothing became durable (``fail_begun``)."""
         if self.broken:
             self.fail_begun(synced)
             raise DiskError("sync: input/output error")
@@ -482,13 +482,13 @@ class SimDisk:
         file.saved = None
 
     def unmount(self) -> Names:
-        """Takes all files away, and returns them. The disk is empty then."""
+        """Take all files away, and return them. The disk is empty then."""
         names, self._names = self._names, Names()
         self.used_bytes = 0
         return names
 
     def mount(self, names: Names) -> None:
-        """Puts back what ``unmount`` returned, instead of what was written since."""
+        """Put back what ``unmount`` returned, instead of what was written since."""
         self._names = names
         self._measure()
 

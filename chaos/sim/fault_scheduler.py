@@ -81,16 +81,16 @@ class FaultScheduler:
         self._until_us = -1
 
     def restart_after_us(self, name: str) -> int:
-        """Returns how long a node stays away after this fault has ended it, -1 for ever."""
+        """Return how long a node stays away after this fault has ended it, -1 for ever."""
         after_s = self._by_name[name].restart_after_s
         return -1 if after_s < 0 else int(after_s * 1_000_000)
 
     def clipped_us(self, lasts_us: int) -> int:
-        """Returns ``lasts_us``, cut off at the heal for a fault that begins now: no fault outlasts the heal."""
+        """Return ``lasts_us``, cut off at the heal for a fault that begins now: no fault outlasts the heal."""
         return min(lasts_us, self._until_us - self._agenda.now_us) if self._until_us >= 0 else lasts_us
 
     def lasts_us(self, row: FaultRow) -> int:
-        """Returns how long the hit of a rule lasts, as its evidence says."""
+        """Return how long the hit of a rule lasts, as its evidence says."""
         if row.kind == "node_paused":
             return self.clipped_us(int(self._by_name[row.name].duration_s * 1_000_000))
         return max(self.restart_after_us(row.name), 0)
@@ -105,14 +105,14 @@ class FaultScheduler:
                 self._agenda.at(begin_us, self._begin, fault, hit + 1)
 
     def heal(self) -> None:
-        """Ends the faults that still last."""
+        """End the faults that still last."""
         self._until_us = -1
         heals, self._heals = self._heals, []
         for heal in heals:
             heal()
 
     def report(self, row: FaultRow) -> None:
-        """Records evidence of an interceptor or a preset, before the fault happens."""
+        """Record evidence of an interceptor or a preset, before the fault happens."""
         fault = self._by_name.get(row.name)
         if fault is not None and row.target.startswith("node-"):
             node_id = int(row.target[5:])
@@ -165,12 +165,12 @@ class FaultScheduler:
         self._agenda.after(lasts_us, self._heal_one, heal)
 
     def _all_serve(self) -> bool:
-        """Returns whether all nodes serve and have had time to start (``FaultTimes.back``)."""
+        """Return whether all nodes serve and have had time to start (``FaultTimes.back``)."""
         machines, now_us = self._network.machines, self._agenda.now_us
         return all(each.ready and not self._fault_times.node_since(each.node_id, now_us) for each in machines)
 
     def _aim(self, fault: Fault) -> tuple[timed_faults.FaultContext, str] | None:
-        """Returns the target of the fault and what the evidence calls it, or None if there is no such target now."""
+        """Return the target of the fault and what the evidence calls it, or None if there is no such target now."""
         random, machines, links = self._randoms[fault.name], self._network.machines, self._network.links
         if fault.link is not None:
             pairs = self.targets.links(fault.link, random)
@@ -189,7 +189,7 @@ class FaultScheduler:
         return timed_faults.FaultContext(machines[node_id], found, self._network, self._fault_times), f"node-{node_id}"
 
     def _around(self, fault: Fault, node_id: int) -> list[tuple[int, int]] | None:
-        """Returns the links that a fault of a node cuts. Returns None if there is no active controller now, or if the
+        """Return the links that a fault of a node cuts. Return None if there is no active controller now, or if the
         node is the controller itself."""
         cuts = KINDS[fault.kind].cuts
         if cuts == "controller":
@@ -226,7 +226,7 @@ class FaultScheduler:
         client.start()
 
     def _intrude(self, fault: Fault, hit: int) -> None:
-        """Sends a node requests in the name of others. Replayed ones are genuine, so they may trouble the node that
+        """Send a node requests in the name of others. Replayed ones are genuine, so they may trouble the node that
         they name; forged ones must change nothing."""
         random = self._randoms[fault.name]
         node_id = self.targets.node(fault.node, random)
@@ -294,7 +294,7 @@ _IN_STEPS: dict[str, Callable[[FaultScheduler, Fault, int], None]] = {
 
 
 def _end_of(pairs: Sequence[tuple[int, int]]) -> int:
-    """Returns the node that represents the links: their common end if there are several, else the dialled node."""
+    """Return the node that represents the links: their common end if there are several, else the dialled node."""
     source, target = pairs[0]
     several = len(pairs) > 1 and all(pair[0] == source for pair in pairs)
     return source if several and source != CLIENTS else target
@@ -314,24 +314,24 @@ class Targets:
         self._topic = topic
 
     def role(self, node_id: int) -> str:
-        """Returns ``leader``, ``follower`` or ``observer``, and behind a space the node's part in the partition."""
+        """Return ``leader``, ``follower`` or ``observer``, and behind a space the node's part in the partition."""
         return role_of(self._machines[node_id].node, node_id < self._voters, self._topic)
 
     def node(self, choice: NodeChoice, random: Random) -> int | None:
-        """Returns a node that fits, or None if there is none now. If several fit, one that lives is drawn."""
+        """Return a node that fits, or None if there is none now. If several fit, one that lives is drawn."""
         if isinstance(choice, int):
             return choice
         found = [each.node_id for each in self._machines if each.alive and plays(self.role(each.node_id), choice, -1)]
         return random.choice(found) if found else None
 
     def links(self, link: Link, random: Random) -> list[tuple[int, int]] | None:
-        """Returns (dialling end, dialled end) of all links that are meant, or None if no node fits one of the ends."""
+        """Return (dialling end, dialled end) of all links that are meant, or None if no node fits one of the ends."""
         target = self._end(link.target, random, ())
         source = self._end(link.source, random, target if len(target) == 1 else ())
         return [(one, other) for one in source for other in target if one != other] or None
 
     def around(self, node: int, clients: bool) -> list[tuple[int, int]]:
-        """Returns all links between a node and the others, and with ``clients`` the clients' link to it."""
+        """Return all links between a node and the others, and with ``clients`` the clients' link to it."""
         others = [each.node_id for each in self._machines if each.node_id != node]
         mine = [(node, each) for each in others] + [(each, node) for each in others]
         return [*mine, (CLIENTS, node)] if clients else mine
@@ -346,7 +346,7 @@ class Targets:
 
 
 def state_of(machine: Machine) -> str:
-    """Returns one word for what the node is doing. If several fit, it is the first of those below, the rarest."""
+    """Return one word for what the node is doing. If several fit, it is the first of those below, the rarest."""
     node: Any = machine.node
     if node is None:
         return "down"

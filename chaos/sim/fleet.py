@@ -42,7 +42,7 @@ FINAL_READ_OF_CLUSTER_MS = 25_000
 
 
 def spec_of(scenario: Scenario, seed: int, bootstrap: Sequence[Address], target: Sequence[Address]) -> FleetSpec:
-    """Returns the scenario's load at its simulated size. ``target`` is the cluster that its mirror copies to."""
+    """Return the scenario's load at its simulated size. ``target`` is the cluster that its mirror copies to."""
     return FleetSpec(
         bootstrap=_where(bootstrap),
         load=scenario.load.in_simulator,
@@ -58,7 +58,7 @@ def _where(addresses: Sequence[Address]) -> list[str]:
 
 
 def idle_writer(spec: FleetSpec, seed: int) -> KeyedProducer | None:
-    """Returns a writer that appends once to each idle partition while the load runs; None if that is done before the
+    """Return a writer that appends once to each idle partition while the load runs; None if that is done before the
     load."""
     plan = idle_writer_plan(spec)
     return None if plan is None else KeyedProducer(plan, settings_of(spec), random_for(seed, plan.process))
@@ -152,7 +152,7 @@ class Lane:
             self._client.step(Woken(self._number))
 
     def _ends_after(self, delay_us: int, event: FleetEvent) -> None:
-        """Ends the operation with this event, unless it has ended by then."""
+        """End the operation with this event, unless it has ended by then."""
         self._agenda.after(delay_us, self._ends_late, self._waiting, event)
 
     def _ends_late(self, waiting: int, event: FleetEvent) -> None:

@@ -54,11 +54,11 @@ class Link:
     target: int = 0
 
     def directions(self, which: str) -> list[Direction]:
-        """Returns the directions of a fault: ``upstream`` (requests), ``downstream`` (responses) or ``both``."""
+        """Return the directions of a fault: ``upstream`` (requests), ``downstream`` (responses) or ``both``."""
         return {"upstream": [self.up], "downstream": [self.down], "both": [self.up, self.down]}[which]
 
     def arrival_us(self, direction: Direction, last_us: int) -> int:
-        """Returns when a message that is sent now arrives: after all that was sent before it on its connection."""
+        """Return when a message that is sent now arrives: after all that was sent before it on its connection."""
         low, high = LATENCY_US
         at_us = self.agenda.now_us + low + int(self.random.random() * (high - low + 1))
         low, high = direction.extra_us
@@ -96,7 +96,7 @@ class Links:
         self._links: dict[tuple[int, int], Link] = {}
 
     def between(self, source: int, target: int) -> Link:
-        """Returns the link. ``source`` is CLIENTS or a node's number."""
+        """Return the link. ``source`` is CLIENTS or a node's number."""
         link = self._links.get((source, target))
         if link is None:
             random = random_for(self._seed, f"link-{source}-{target}")
@@ -143,13 +143,13 @@ class Connection:
     waiting: deque[Any] = field(default_factory=deque)
 
     def send_up(self, act: Callable[..., None], *args: Any) -> None:
-        """Sends from the client. ``act`` happens at the node when the message arrives."""
+        """Send from the client. ``act`` happens at the node when the message arrives."""
         link = self.link
         at_us = self.up_last_us = link.arrival_us(link.up, self.up_last_us)
         link.agenda.at(at_us, link.deliver, link.up, act, args)
 
     def send_down(self, act: Callable[..., None], *args: Any) -> None:
-        """Sends from the node. ``act`` happens at the client when the message arrives."""
+        """Send from the node. ``act`` happens at the client when the message arrives."""
         link = self.link
         at_us = self.down_last_us = link.arrival_us(link.down, self.down_last_us)
         link.agenda.at(at_us, link.deliver, link.down, act, args)

@@ -150,7 +150,7 @@ class Machine:
 
     @property
     def accepts(self) -> bool:
-        """Returns whether connections are accepted. The kernel of a stopped process still accepts them."""
+        """Return whether connections are accepted. The kernel of a stopped process still accepts them."""
         return self.node is not None and self.node.listening
 
     @property
@@ -158,7 +158,7 @@ class Machine:
         return self.node is not None and self.node.ready
 
     def start(self) -> None:
-        """Starts a new incarnation over the same disk. Does nothing while one lives. If that one got SIGTERM, the
+        """Start a new incarnation over the same disk. Do nothing while one lives. If that one got SIGTERM, the
         new one starts as soon as it is gone."""
         if self.node is not None:
             if self._stopping:
@@ -182,7 +182,7 @@ class Machine:
         self._done(now, None, self.node.start(now))
 
     def give(self, incarnation: int, event: Event) -> None:
-        """Gives one event to that incarnation. Later incarnations ignore it. It waits in the inbox while the process is
+        """Give one event to that incarnation. Later incarnations ignore it. It waits in the inbox while the process is
         stopped."""
         if self.node is None or incarnation != self.incarnation:
             return
@@ -192,12 +192,12 @@ class Machine:
         self._attempt(self._handle, self.node, event)
 
     def kill_now(self, power_loss: bool, silent: bool = False) -> None:
-        """Kills the node from outside, between two events."""
+        """Kill the node from outside, between two events."""
         if self.node is not None:
             self._die(power_loss, silent)
 
     def terminate(self) -> None:
-        """Sends the node SIGTERM, at which it ends in good order. A stopped process sees the signal when it goes on."""
+        """Send the node SIGTERM, at which it ends in good order. A stopped process sees the signal when it goes on."""
         if self.node is not None and not self._stopping:
             self._stopping = True
             self._see_signal(self.incarnation)
@@ -215,7 +215,7 @@ class Machine:
         self._done(now, None, node.shutdown(now))
 
     def stop_and_flip(self, matching: str | None = None) -> bool:
-        """Turns over bits of the records of a node that has ended in good order (``flips``), and returns whether there
+        """Turn over bits of the records of a node that has ended in good order (``flips``), and return whether there
         were any. One that took too long is killed: its log's end may be torn then, so damage would prove nothing."""
         if self.node is not None:
             self._die(power_loss=False)
@@ -229,7 +229,7 @@ class Machine:
         return bool(found)
 
     def stop_and_delete(self, matching: str) -> bool:
-        """Deletes the files of a stopped node whose paths are like the shell pattern, and returns whether there were
+        """Delete the files of a stopped node whose paths are like the shell pattern, and return whether there were
         any."""
         if self.node is not None:
             self._die(power_loss=False)
@@ -245,7 +245,7 @@ class Machine:
 
     @property
     def _may_end(self) -> bool:
-        """Returns whether a fault of the disk may be the reason if the node ends itself now. A damaged file and a full
+        """Return whether a fault of the disk may be the reason if the node ends itself now. A damaged file and a full
         disk are such a reason for as long as they are there."""
         disk = self.disk
         return bool(disk.damaged) or disk.capacity_bytes >= 0 or self.agenda.now_us <= self._may_end_until_us
@@ -265,7 +265,7 @@ class Machine:
                 self._attempt(self._handle, self.node, event)
 
     def _attempt(self, act: Callable[..., None], *args: Any) -> None:
-        """Lets the node do something. Meanwhile the node may end itself, be killed, or finish its shutdown."""
+        """Let the node do something. Meanwhile the node may end itself, be killed, or finish its shutdown."""
         try:
             act(*args)
         except NodeDied as death:
@@ -289,7 +289,7 @@ class Machine:
             self._done(now, each, node.handle(now, each))
 
     def _done(self, now: Now, event: Event | None, effects: Sequence[Effect]) -> None:
-        """Shows what the node did, and carries out what the hooks let through."""
+        """Show what the node did, and carry out what the hooks let through."""
         self._watch(now, event, effects)
         if event is not None:
             for hook in self._hooks:
@@ -299,7 +299,7 @@ class Machine:
         self._after_event(self, event)
 
     def _failed(self, failure: Exception) -> None:
-        """Handles a node that ended itself. ``ended`` is called unless a fault had hit its disk."""
+        """Handle a node that ended itself. ``ended`` is called unless a fault had hit its disk."""
         if not self._may_end:
             self._ended(self, str(failure))
         self.restart_after_us = RESTART_AFTER_FAILURE_US

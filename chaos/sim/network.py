@@ -64,16 +64,16 @@ class Network:
         return Address(f"node-{node}", 9092)
 
     def add(self, machine: Machine) -> None:
-        """Adds a machine. One that is not among ``machines`` belongs to another cluster: only clients reach it."""
+        """Add a machine. One that is not among ``machines`` belongs to another cluster: only clients reach it."""
         self._by_address[self.address(machine.node_id)] = machine
         machine.network = self
 
     # From clients and nodes
 
     def connect(self, caller: Caller, address: Address, source: int = CLIENTS) -> Connection | None:
-        """Begins to open a connection. ``source`` is the number of the node that dials.
+        """Begin to open a connection. ``source`` is the number of the node that dials.
 
-        Returns None if there is no such host.
+        Return None if there is no such host.
         """
         machine = self._by_address.get(address)
         if machine is None:
@@ -91,7 +91,7 @@ class Network:
         tag: Tag | None = None,
         reached: Reached | None = None,
     ) -> None:
-        """Sends a request. ``tag`` is that of a node's request; a client's follows from its request."""
+        """Send a request. ``tag`` is that of a node's request; a client's follows from its request."""
         body = action.body
         if self._codec.random() < self._coded_share:
             body = same_after_codec_request(action, correlation)
@@ -155,7 +155,7 @@ class Network:
             connection.node.give(connection.incarnation, event)
 
     def _next_request(self, connection: Connection) -> None:
-        """Gives the node the connection's next request, if the node has answered the one before. A live driver waits
+        """Give the node the connection's next request, if the node has answered the one before. A live driver waits
         for that response too."""
         if connection.node_open and connection.waiting and not connection.busy:
             connection.busy = True
@@ -190,7 +190,7 @@ class Network:
         connection.send_down(connection.client.answered, connection, reply.correlation_id, body)
 
     def reply_bytes(self, reply: Reply, frame: bytes) -> None:
-        """Sends damaged bytes in place of the response. From then on the receiver reads the connection's bytes."""
+        """Send damaged bytes in place of the response. From then on the receiver reads the connection's bytes."""
         connection = self._connections.get(reply.connection)
         if connection is not None and connection.node_open and not connection.discards:
             connection.garbled = connection.garbled or ReplyStream()
@@ -201,7 +201,7 @@ class Network:
         connection.send_down(self._arrive_bytes, connection, reply, frame)
 
     def _arrive_bytes(self, connection: Connection, reply: Reply, frame: bytes) -> None:
-        """Decodes what arrives. A receiver closes the connection when it cannot read a response."""
+        """Decode what arrives. A receiver closes the connection when it cannot read a response."""
         if not connection.client_open or connection.garbled is None:
             return
         try:
@@ -211,7 +211,7 @@ class Network:
             self.reset(connection)
 
     def close(self, number: int) -> None:
-        """Closes the connection from the node's side, after what was sent before."""
+        """Close the connection from the node's side, after what was sent before."""
         connection = self._connections.pop(number, None)
         if connection is not None and connection.node_open:
             connection.node_open = False
@@ -219,7 +219,7 @@ class Network:
             connection.link.agenda.after(0, connection.node.give, connection.incarnation, Closed(number))
 
     def discard(self, number: int) -> None:
-        """Ends the connection and loses everything that is under way to the client. The machine notifies the node."""
+        """End the connection and lose everything that is under way to the client. The machine notifies the node."""
         connection = self._connections.pop(number, None)
         if connection is not None:
             connection.discards = True
@@ -227,7 +227,7 @@ class Network:
             connection.send_down(connection.client.lost, connection, "reset")
 
     def node_gone(self, machine: Machine, silent: bool) -> None:
-        """Ends the connections of a node whose process ended.
+        """End the connections of a node whose process ended.
 
         The kernel resets the connections that the process had open. A machine that is off or out of reach (``silent``)
         sends nothing: the other ends stay open and run into timeouts, until the machine is back and resets connections
@@ -289,7 +289,7 @@ class PeerChannel:
         self._checked_at_us = -1
 
     def send(self, send: Send) -> None:
-        """Sends a request. One PeerReply answers it, or one PeerDown ends it with all others of the channel."""
+        """Send a request. One PeerReply answers it, or one PeerDown ends it with all others of the channel."""
         agenda = self._machine.agenda
         if self._connection is None:
             self._connection = self._network.connect(self, self._network.address(self._peer), self._machine.node_id)
@@ -344,7 +344,7 @@ class PeerChannel:
     # Time
 
     def _check_deadlines(self, at_us: int) -> None:
-        """Ends the channel if a request has passed its deadline. Only one check is planned at a time, at the earliest
+        """End the channel if a request has passed its deadline. Only one check is planned at a time, at the earliest
         deadline."""
         if at_us != self._checked_at_us:
             return

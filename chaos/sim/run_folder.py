@@ -31,7 +31,7 @@ JUDGED_HERE = names_seen_from(SeenFrom.INSIDE)
 
 
 def write_out(verdict: SimVerdict, world: World, folder: Path, command: str = "") -> Path:
-    """Writes everything that a judge needs, and returns the folder. The world must have kept its trace."""
+    """Write everything that a judge needs, and return the folder. The world must have kept its trace."""
     folder.mkdir(parents=True, exist_ok=True)
     recorder = Recorder(ParquetSink(folder, WORKER), WORKER)
     for rows in world.history.tables:
@@ -86,7 +86,7 @@ def _manifest(verdict: SimVerdict, world: World, folder: Path, command: str) -> 
 
 
 def _promised(world: World) -> tuple[str, ...]:
-    """Returns the guarantees that this run promises, which are no others than those that the simulator judges it for.
+    """Return the guarantees that this run promises, which are no others than those that the simulator judges it for.
     They depend on the faults that this seed has drawn. The result is empty, and then all are promised, if the scenario
     lists none."""
     listed = world.scenario.guarantees
@@ -97,13 +97,13 @@ def _promised(world: World) -> tuple[str, ...]:
 
 
 def is_judged_here(check: Check) -> bool:
-    """Returns whether the simulator judges this guarantee itself. It judges full responses because no table has
+    """Return whether the simulator judges this guarantee itself. It judges full responses because no table has
     their content."""
     return check.guarantee in JUDGED_HERE or isinstance(check, FullResponseExact)
 
 
 def _judged(check: Check, events: int) -> JudgedCheck:
-    """Returns the manifest's entry of an invariant that was looked at after every event."""
+    """Return the manifest's entry of an invariant that was looked at after every event."""
     first = check.violations[0] if check.violations else None
     return JudgedCheck(
         guarantee=check.guarantee,

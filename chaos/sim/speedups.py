@@ -81,7 +81,7 @@ def _frozen() -> list[Any]:
 
 @cache
 def _plain_init(kind: Any) -> Callable[..., None]:
-    """Returns the ``__init__`` that the class would have if it were not frozen."""
+    """Return the ``__init__`` that the class would have if it were not frozen."""
     namespace = {"__post_init__": kind.__post_init__} if hasattr(kind, "__post_init__") else {}
     alike = [(each.name, each.type, _alike(each)) for each in fields(kind)]
     init: Callable[..., None] = vars(make_dataclass(kind.__name__, alike, namespace=namespace))["__init__"]

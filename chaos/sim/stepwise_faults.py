@@ -45,7 +45,7 @@ def rolling_bounce(
     fired: Callable[[Fault, Machine, int], None],
     is_over: Callable[[], bool],
 ) -> Iterator[int]:
-    """Ends one node after the other with SIGTERM, and starts each with other settings. Yields how many microseconds to
+    """End one node after the other with SIGTERM, and start each with other settings. Yield how many microseconds to
     wait before the next step.
 
     ``reconfigure`` sets what a node's next incarnations are started with. ``fired`` is called when a node gets its

@@ -29,7 +29,7 @@ class FaultContext:
 
 
 def begin(fault: Fault, context: FaultContext, lasts_us: int) -> Callable[[], None]:
-    """Begins the fault, and returns what undoes it. It is undone after ``lasts_us`` at the latest."""
+    """Begin the fault, and return what undoes it. It is undone after ``lasts_us`` at the latest."""
     context = replace(context, lasts_us=lasts_us)
     stack = ExitStack()
     stack.enter_context(contextmanager(_BEGIN[fault.kind])(fault, context))

@@ -42,12 +42,12 @@ class SimVerdict:
 
     @property
     def broken(self) -> tuple[str, ...]:
-        """Returns the names of the broken guarantees, each once, in the order in which they broke."""
+        """Return the names of the broken guarantees, each once, in the order in which they broke."""
         return tuple(dict.fromkeys(each.guarantee for each in self.violations))
 
     @property
     def red(self) -> bool:
-        """Returns whether the run came to what a mutant must come to: a broken guarantee, or a node that noticed the
+        """Return whether the run came to what a mutant must come to: a broken guarantee, or a node that noticed the
         damage itself and ended."""
         ended = self.outcome is Outcome.CRASHED and self.reasons[0].startswith(NODE_ENDED)
         return ended or self.outcome is Outcome.FAILED

@@ -107,7 +107,7 @@ class World:
     # The run
 
     def play(self) -> None:
-        """Plays all phases. Raises RunStuckError, or whatever a bug of ours raises."""
+        """Play all phases. Raise RunStuckError, or whatever a bug of ours raises."""
         with shared_coding(), self._touched.noted():
             self._play()
 
@@ -180,7 +180,7 @@ class World:
             self._stored.overdue(self.agenda.now_us, CONVERGE_US)
 
     def _groups_settle(self, healed_us: int) -> None:
-        """Keeps members until each partition has an owner, for as long as the timeouts of their groups allow."""
+        """Keep members until each partition has an owner, for as long as the timeouts of their groups allow."""
         end_us = max(healed_us + self._settle_us, self.agenda.now_us)
         if not self._reaches(end_us, self._assigned.reached):
             self._assigned.overdue(self.agenda.now_us, end_us - healed_us)
@@ -212,7 +212,7 @@ class World:
             raise RunStuckError(f"{self.stage}: not done after {limit_us / 1e6:g} virtual seconds")
 
     def _reaches(self, end_us: int, done: Callable[[], bool]) -> bool:
-        """Goes on until it is done, or until the time is over. Returns whether it is done."""
+        """Go on until it is done, or until the time is over. Return whether it is done."""
         while not done():
             for _ in range(LOOK_EVERY):
                 if not self.agenda.step(end_us):
@@ -252,7 +252,7 @@ def _settings(scenario: Scenario, config: BrokerConfig) -> Settings:
 
 
 def _subscribed(load: Load) -> dict[str, list[TopicPartition]]:
-    """Returns the partitions that members share, by group."""
+    """Return the partitions that members share, by group."""
     partitions = {topic.name: topic.partitions for topic in load.topics}
     topics = {each.name: each.topics for each in load.groups if each.protocol != "assigned"}
     if load.mirror is not None:
@@ -264,7 +264,7 @@ def _subscribed(load: Load) -> dict[str, list[TopicPartition]]:
 
 
 def _settle_us(load: Load) -> int:
-    """Returns the time from the heal until each partition must have its owner.
+    """Return the time from the heal until each partition must have its owner.
 
     In that time a coordinator is elected and loads, sessions of members that are gone run out, and the members that are
     there take part in two rebalances.
@@ -276,7 +276,7 @@ def _settle_us(load: Load) -> int:
 
 
 def _promises_writes(scenario: Scenario) -> bool:
-    """Returns whether acknowledged writes must survive.
+    """Return whether acknowledged writes must survive.
 
     They survive a kill. They survive a power loss or a failed sync only if each is flushed before its response, or if
     other replicas hold them (ReplicaView says where they do not).
@@ -300,7 +300,7 @@ def _is_flushed(scenario: Scenario) -> bool:
 
 
 def _unpromised(scenario: Scenario) -> tuple[str, ...]:
-    """Returns the producers that wait for only one of several replicas. Producers are numbered through all groups."""
+    """Return the producers that wait for only one of several replicas. Producers are numbered through all groups."""
     acks_of_producers = [group.acks for group in scenario.load.in_simulator.producers for _ in range(group.count)]
     several = scenario.load.hot.replicas > 1
     return tuple(f"producer-{number}" for number, acks in enumerate(acks_of_producers) if several and acks == 1)

@@ -40,7 +40,7 @@ def produced() -> Reply:
 
 
 def raw(of: Reply) -> Reply:
-    """Returns the same response as it comes over the wire."""
+    """Return the same response as it comes over the wire."""
     return of._replace(body=RawFrame(reply_frame(of), of.api_key, of.api_version, is_request=False))
 
 

@@ -9,7 +9,7 @@ from reports.tests.test_compaction_judged import OF_COMPACTION, PLANTED, VIEW, T
 
 
 def looked_at(name: str) -> tuple[dict[str, list[str]], set[str]]:
-    """Returns what each check says of a planted history, and the guarantees that had something to judge."""
+    """Return what each check says of a planted history, and the guarantees that had something to judge."""
     history = Table().play()
     PLANTED[name][0](history)
     rows = history_of(history)

@@ -23,7 +23,7 @@ class History:
         self.eligible = Eligible.of(START, MIN_ISR)
 
     def becomes(self, *isr: int, leader: int | None = None) -> bool:
-        """Returns whether a loss is excused."""
+        """Return whether a loss is excused."""
         before = self.state
         led = before.leader if leader is None else leader
         epoch = before.leader_epoch + (leader is not None)

@@ -154,7 +154,7 @@ def _operations_of_a_life() -> int:
 
 
 def _ends(act: Callable[[], object]) -> bool:
-    """Returns whether the node ended itself. It must say why in one sentence."""
+    """Return whether the node ended itself. It must say why in one sentence."""
     try:
         act()
     except (NodeFailed, StartRefused, DiskError) as end:

@@ -26,7 +26,7 @@ def test_the_response_to_a_second_copy_is_no_second_hit() -> None:
 
 
 def intruded(lost: bool) -> tuple[list[str], int]:
-    """Returns the reports of the intruder, and how many requests the node saw."""
+    """Return the reports of the intruder, and how many requests the node saw."""
     pair, reports = Pair(), list[str]()
     link = pair.links.between(CLIENTS, 1)
     link.up.breaks_frames = lost

@@ -54,7 +54,7 @@ def forged(seed: int) -> list[NodeRequest]:
 def judged(
     body: object, reply_body: object, *, closed: bool = False, api: tuple[ApiKey, int] = (ApiKey.VOTE, 1)
 ) -> bool:
-    """Returns whether the check sees a breach."""
+    """Return whether the check sees a breach."""
     check, tag = ForgedRefused(check_context(alone=True)), Tag(*api, "node-1")
     check.acted(0, NODE, Request(3, 8, *api, SENDER, body, tag), ())
     if closed:

@@ -66,7 +66,7 @@ def store(endpoint: str) -> Any:
 
 @pytest.fixture
 def in_place(endpoint: str) -> Callable[..., "subprocess.CompletedProcess[str]"]:
-    """Judges runs by a Spark that reads them where they lie. Fetches its jars first, if they are missing."""
+    """Judge runs by a Spark that reads them where they lie. Fetches its jars first, if they are missing."""
     if not any(s3._jar_folder().glob("*.jar")):
         s3.fetch_jars()
 

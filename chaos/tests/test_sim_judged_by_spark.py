@@ -53,7 +53,7 @@ def test_what_is_excused_exists() -> None:
 
 
 def as_wanted(scenario: str, mutant: str, folder: Path) -> Played:
-    """Plays seeds until one passes, or until the simulator sees the mutant with one."""
+    """Play seeds until one passes, or until the simulator sees the mutant with one."""
     wanted = Outcome.FAILED if mutant else Outcome.PASSED
     plays = (played(Run(scenario, mutant, seed), folder / f"{scenario}-{mutant}-{seed}") for seed in SEEDS)
     return next(each for each in plays if each.outcome is wanted)

@@ -28,7 +28,7 @@ def history_of(tables: planted.History) -> History:
 
 
 def looked_at(name: str) -> tuple[dict[str, list[str]], set[str]]:
-    """Returns what each check says of a planted history, and the guarantees that had something to judge."""
+    """Return what each check says of a planted history, and the guarantees that had something to judge."""
     ledger = Ledger().play()
     PLANTED[name][0](ledger)
     rows = history_of(ledger)

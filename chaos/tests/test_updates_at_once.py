@@ -32,7 +32,7 @@ class Controller:
         self.node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, loader=loader, replica=replica))
 
     def acts(self, event: Any = None, *effects: Any) -> bool:
-        """Returns whether the check sees a breach in it."""
+        """Return whether the check sees a breach in it."""
         before = len(self.check.violations)
         self.check.acted(self.at_us, self.node, event, effects)
         return len(self.check.violations) > before

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Store it in this folder (default: .benchmarks/crucible).")
 def bench(peer: str | None, rows: Sequence[str], nodes: Sequence[str], quick: bool, out: Path | None) -> None:
-    """Measures one node and three, alone or beside a peer, and writes a page that shows the figures."""
+    """Measure one node and three, alone or beside a peer, and write a page that shows the figures."""
     from bench.options import NODES, QUICK, Options, Sizes
     from bench.peers.node import PeerError
     from bench.report import write
@@ -102,7 +102,7 @@ def probe(
     junit: Path | None,
     page: Path | None,
 ) -> None:
-    """Checks case by case whether a broker conforms to the Kafka protocol.
+    """Check case by case whether a broker conforms to the Kafka protocol.
 
     TARGET is HOST:PORT, or a target file or its name (bench/targets), which is started with one node. The probe needs
     no rights beyond topics and groups of its own, which it deletes at its end. Exit code 1: a MUST failed.

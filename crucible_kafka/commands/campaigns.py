@@ -24,7 +24,7 @@ _STAGES = ("search", "live", "brokers", "bench", "checks", "suites")
 @click.option("--only", multiple=True, type=click.Choice(_STAGES), help="Play only these stages.")
 @click.option("--resume", is_flag=True, help="Go on with the newest night, which was stopped.")
 def nightly(hours: float, nights: Path | None, seed: int | None, only: Sequence[str], resume: bool) -> None:
-    """Plays a night: as much as fits into a budget of hours, with new seeds, kept as one folder in nights/.
+    """Play a night: as much as fits into a budget of hours, with new seeds, kept as one folder in nights/.
 
     The stages are search (seeds of all scenarios in the simulator), live (some of them with real processes), brokers
     (the probe and scenarios on other brokers), bench (rows of the benchmark beside Apache Kafka), checks (tests that
@@ -59,7 +59,7 @@ def nightly(hours: float, nights: Path | None, seed: int | None, only: Sequence[
     "--out", type=click.Path(path_type=Path), help="An .html file, or a folder (default: that of the nights)."
 )
 def index(nights: Path | None, out: Path | None) -> None:
-    """Shows the nights on one page: the last one, failures, rates, figures beside the peer, and the probe.
+    """Show the nights on one page: the last one, failures, rates, figures beside the peer, and the probe.
 
     The page is one file and needs no server. It links to the runs that the nights kept. Its figures show the notes in
     annotations.toml beside the nights.
@@ -94,7 +94,7 @@ def index(nights: Path | None, out: Path | None) -> None:
 def evidence(
     targets: Sequence[str], cases: Sequence[str], scenarios: Sequence[str], only_scenarios: bool, pages: bool
 ) -> None:
-    """Plays the probe three times on the bundled targets, and writes docs/evidence.
+    """Play the probe three times on the bundled targets, and write docs/evidence.
 
     TARGET is a target file or its name (bench/targets). Without one these are all that are bundled, but for tansu,
     whose build takes a quarter of an hour or more.
@@ -157,7 +157,7 @@ def upgrade_path(
     ablation: bool,
     figure: Path | None,
 ) -> None:
-    """Takes a log directory from before Kafka 2.8 over and makes it tiered (KAFKA-15195).
+    """Take a log directory from before Kafka 2.8 over and make it tiered (KAFKA-15195).
 
     DIRECTORY is that of a stopped broker with ZooKeeper: it has snapshots of producers only for its newest segments. It
     is read and never changed. Without one, a directory is made by hand, and all is deleted at the end.

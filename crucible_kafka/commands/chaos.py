@@ -67,7 +67,7 @@ def proxy(
     seed: int,
     topic: str,
 ) -> None:
-    """Proxies a cluster and injects faults into requests and responses by rules, while unmodified clients use it.
+    """Proxy a cluster and inject faults into requests and responses by rules, while unmodified clients use it.
 
     It prints one JSON line with bootstrap_servers and the URL of its HTTP interface, and ends at Ctrl-C or SIGTERM.
     """
@@ -80,7 +80,7 @@ def proxy(
     epilog="\b\nExamples:\n  ./crucible mutants\n  ./crucible sim --all --with-mutants --seeds 200 --seed 1000"
 )
 def mutants() -> None:
-    """Lists the mutants, one line each: its name, the clauses that it lacks, the numbers of the scenarios that must
+    """List the mutants, one line each: its name, the clauses that it lacks, the numbers of the scenarios that must
     catch it. Then it says by which guarantees, in which world, after how many seeds and at which commit each was last
     caught, or why real processes cannot show it. A catch older than 30 days, or than 300 commits of the room whose
     function the mutant replaces, is stale.
@@ -110,7 +110,7 @@ def mutants() -> None:
 @click.option("--keep", type=click.IntRange(0), default=20, show_default=True, help="Newest runs to keep.")
 @click.option("--red", is_flag=True, help="Count and delete also runs that are red, INVALID or crashed.")
 def runs(prune: bool, keep: int, red: bool) -> None:
-    """Lists the runs in runs/ with verdict, size and age, the newest last. With --prune it deletes old ones instead.
+    """List the runs in runs/ with verdict, size and age, the newest last. With --prune it deletes old ones instead.
 
     Folders given by --out are ignored. Runs without a verdict are kept.
     """

@@ -53,7 +53,7 @@ class _TwoSets(click.Command):
     "--seed", type=int, default=1, show_default=True, help="Decides every random choice of a played scenario."
 )
 def compare(named: Sequence[str], others: Sequence[Path], out: Path | None, seed: int) -> None:
-    """Compares two sets of runs, or plays a scenario in its variants and lays the runs side by side.
+    """Compare two sets of runs, or play a scenario in its variants and lay the runs side by side.
 
     With --with: says of each percentile of latency and of each rate whether the second set is better, worse, or no
     difference is shown, with the confidence of runs drawn again and again. A RUN_DIR is a run, or a folder of runs. At

@@ -22,7 +22,7 @@ OPEN = click.option("--open", "opened", is_flag=True, help="Open the page in the
 @click.option("--baseline", help="A run to compare with.")
 @OPEN
 def report(run_dirs: Sequence[str], out: Path | None, baseline: str | None, opened: bool) -> None:
-    """Lets Spark judge and draw runs, also old ones again.
+    """Let Spark judge and draw runs, also old ones again.
 
     A run may lie in S3 (s3://BUCKET/RUN), and its report is written there, or into runs if S3 refuses it. The AWS_*
     variables supply the credentials, and AWS_ENDPOINT_URL names another server.
@@ -63,7 +63,7 @@ def report(run_dirs: Sequence[str], out: Path | None, baseline: str | None, open
 @click.option("--whole-transactions", "whole", is_flag=True, help="Each transaction as one operation.")
 @click.option("--out", type=click.Path(path_type=Path), help="The file (default: RUN_DIR/elle.edn).")
 def export(run_dir: Path, for_elle: bool, whole: bool, out: Path | None) -> None:  # noqa: ARG001
-    """Writes a run's history for another checker: for Elle, which looks for cycles of dependencies.
+    """Write a run's history for another checker: for Elle, which looks for cycles of dependencies.
 
     Each partition is a list to which records are appended, each record of a transaction by an operation of its own.
     Whole transactions form legal cycles, because Kafka isolates readers and not writers. Let Elle look for G1a, G0 and
@@ -95,7 +95,7 @@ def export(run_dir: Path, for_elle: bool, whole: bool, out: Path | None) -> None
 @click.option("--fail-fast", is_flag=True, help="End as soon as a guarantee is broken, with exit code 1.")
 @click.option("--beside-run", type=int, hidden=True, help="End with this process, which plays the run.")
 def judge(run_dir: Path, watch: bool, every_s: float, fail_fast: bool, beside_run: int | None) -> None:
-    """Computes the verdict of a run with Spark and prints it, without a page.
+    """Compute the verdict of a run with Spark and print it, without a page.
 
     With --watch the run may still go on. A line says how far it was judged, and a red one what is broken. Guarantees
     that something may still excuse wait for the end.

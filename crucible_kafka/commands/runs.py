@@ -28,7 +28,7 @@ _WATCH = click.option("--watch", is_flag=True, help="Judge it while it goes on, 
 @click.option("--seed", type=int, default=1, show_default=True, help="Seed of the run.")
 @OPEN
 def demo(out: Path | None, seed: int, opened: bool) -> None:
-    """Shows the main job in small: a cluster, a fleet through Toxiproxy, faults, Spark, a report."""
+    """Show the main job in small: a cluster, a fleet through Toxiproxy, faults, Spark, a report."""
     from crucible_kafka.live_run import live_plays, play_live
 
     verdicts = play_live(
@@ -77,7 +77,7 @@ def run(
     watch: bool,
     opened: bool,
 ) -> None:
-    """Plays scenarios with real processes (Locust, Toxiproxy, signals). Then Spark judges.
+    """Play scenarios with real processes (Locust, Toxiproxy, signals). Then Spark judges.
 
     SCENARIO is a file, its stem, or the scenario's number. A TARGET is the reference broker, one that is started here
     (kafka, kafka@4.3.1, kafka/1, reference.toml, your FILE.toml: see bench/targets), or HOST:PORT.
@@ -140,7 +140,7 @@ def fleet(
     seed: int,
     watch: bool,
 ) -> None:
-    """Runs a scenario's load alone, without its faults, straight to the brokers. It is judged at its end.
+    """Run a scenario's load alone, without its faults, straight to the brokers. It is judged at its end.
 
     The run is INVALID if the fleet, and not the broker, was what limited it.
     """

@@ -8,7 +8,7 @@ import click
 @click.command(epilog="\b\nExamples:\n  ./crucible clauses\n  ./crucible clauses --tests")
 @click.option("--tests", "show_tests", is_flag=True, help="Show the name of every test, too.")
 def clauses(show_tests: bool) -> None:
-    """Lists the clauses, one line each: status, the code that names it, how many tests prove it, the scenarios that
+    """List the clauses, one line each: status, the code that names it, how many tests prove it, the scenarios that
     exercise it, the mutants that lack it. A clause is proven if one of its mutants was killed in the last 30 days and
     300 commits of the room that it breaks; ``crucible mutants`` has the plays. Then lists the behaviours that Kafka's
     own tests assert: status, and how many of our tests show it.

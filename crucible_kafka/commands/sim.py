@@ -52,7 +52,7 @@ def sim(
     profile: bool,
     no_shrink: bool,
 ) -> None:
-    """Plays scenarios in the simulator: one process, virtual time. A seed always gives the same trace."""
+    """Play scenarios in the simulator: one process, virtual time. A seed always gives the same trace."""
     check_mutant_options(mutant, with_mutants)
     if out is not None and (with_mutants or seed is None or seeds not in (None, 1)):
         raise click.UsageError("--out writes a single seed's run: give --seed, without --seeds or --with-mutants")

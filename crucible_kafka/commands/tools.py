@@ -22,7 +22,7 @@ _ONLY = ("lint", "format", "contracts", "types", "tests", "pure", "live", "spark
 )
 @click.argument("pytest_words", nargs=-1)
 def test(fast: bool, only: Sequence[str], pytest_words: Sequence[str]) -> None:
-    """Runs what CI runs. --fast leaves out what needs Java or starts processes. Words after -- go to pytest."""
+    """Run what CI runs. --fast leaves out what needs Java or starts processes. Words after -- go to pytest."""
     if fast and only:
         raise click.UsageError("give --fast or --only, not both")
     from crucible_kafka.terminal import need_java
@@ -36,7 +36,7 @@ def test(fast: bool, only: Sequence[str], pytest_words: Sequence[str]) -> None:
 
 @click.command(epilog="\b\nExample:\n  ./crucible doctor")
 def doctor() -> None:
-    """Says what is missing on this machine, for which commands, and how to get it.
+    """Say what is missing on this machine, for which commands, and how to get it.
 
     The exit code is 2 if a main command cannot work.
     """
@@ -61,5 +61,5 @@ def doctor() -> None:
 )
 @click.argument("shell", type=click.Choice(shell_completion.SHELLS))
 def completion(shell: str) -> None:
-    """Prints a script with which your shell completes commands, scenarios, mutants, targets and runs."""
+    """Print a script with which your shell completes commands, scenarios, mutants, targets and runs."""
     click.echo(shell_completion.script(click.get_current_context().find_root().command, shell), nl=False)

@@ -21,7 +21,7 @@ Usage = namedtuple("Usage", "total used free")
 
 @pytest.fixture
 def java_tells(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Lets ``java -version`` print a text."""
+    """Let ``java -version`` print a text."""
 
     def tell(text: str) -> None:
         monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")

@@ -113,7 +113,7 @@ def serves(api_key: int, api_version: int) -> bool:
 
 
 def drafts_of(config: BrokerConfig) -> Mapping[tuple[int, int], str]:
-    """Returns the private drafts that a node with these settings knows, with the feature that announces each."""
+    """Return the private drafts that a node with these settings knows, with the feature that announces each."""
     unknown = set() if config.crucible_metadata_epoch_enable else set(METADATA_EPOCH_DRAFTS)
     if not config.crucible_tombstone_horizon_enable:
         unknown.add((ApiKey.FETCH, FETCH_TOMBSTONE_HORIZON))

@@ -141,7 +141,7 @@ class BlockingConsumer:
 
     @_locked
     def subscribe(self, topics: Iterable[str]) -> None:
-        """Subscribes to the topics as a member of the group. ``poll`` joins the group."""
+        """Subscribe to the topics as a member of the group. ``poll`` joins the group."""
         self.consumer.subscribe(tuple(topics))
         self._polled_at_us = _now_us()
         self._heartbeats.start()
@@ -153,12 +153,12 @@ class BlockingConsumer:
 
     @_locked
     def assignment(self) -> tuple[TopicPartition, ...]:
-        """Returns the partitions that are assigned now."""
+        """Return the partitions that are assigned now."""
         return tuple(self.consumer.partitions.held)
 
     @_locked
     def poll(self, timeout_ms: int = 1000, max_records: int = 500) -> list[ConsumerRecord]:
-        """Returns records as soon as there are any, or none after the timeout.
+        """Return records as soon as there are any, or none after the timeout.
 
         :raises ConsumerError: the member was refused for good, or a partition cannot be read.
         :raises TombstonesMissedError: the application must forget what it has read of some partitions.
@@ -184,7 +184,7 @@ class BlockingConsumer:
 
     @_locked
     def partitions_for(self, topic: str, timeout_ms: int = 5000) -> list[TopicPartition]:
-        """Returns all partitions of a topic, or none if it does not exist within the time."""
+        """Return all partitions of a topic, or none if it does not exist within the time."""
         deadline_us = _now_us() + timeout_ms * 1000
         self.consumer.look_up(topic)
         while True:
@@ -195,7 +195,7 @@ class BlockingConsumer:
 
     @_locked
     def commit(self, offsets: Mapping[TopicPartition, OffsetToCommit] | None = None) -> None:
-        """Commits these offsets, or by default what ``poll`` has returned, and waits for the result. Given offsets keep
+        """Commit these offsets, or by default what ``poll`` has returned, and wait for the result. Given offsets keep
         the epoch that they have. The default ones carry the epoch of the last accepted metadata (M-6).
 
         :raises InvalidMetadataEpochError: a partition was refused (M-7). :raises CommitError: another error.
@@ -213,12 +213,12 @@ class BlockingConsumer:
 
     @_locked
     def position(self, partition: TopicPartition) -> int:
-        """Returns the next offset that ``poll`` would return, or -1 while that is not known."""
+        """Return the next offset that ``poll`` would return, or -1 while that is not known."""
         return self.consumer.position(partition)
 
     @_locked
     def positions(self) -> dict[TopicPartition, OffsetToCommit]:
-        """Returns the offsets behind what ``poll`` has returned of each partition, for a producer's transaction."""
+        """Return the offsets behind what ``poll`` has returned of each partition, for a producer's transaction."""
         return self.consumer.read_so_far(self.consumer.partitions.held)
 
     @_locked
@@ -228,7 +228,7 @@ class BlockingConsumer:
 
     @_locked
     def metadata_epoch(self) -> int:
-        """Returns the epoch of the last accepted metadata, or -1 before there is any."""
+        """Return the epoch of the last accepted metadata, or -1 before there is any."""
         return self.consumer.metadata_epoch()
 
     @_locked
@@ -247,11 +247,11 @@ class BlockingConsumer:
 
     @_locked
     def take_resets(self) -> list[PositionReset]:
-        """Returns the positions that the reset policy or a truncation moved since the last call."""
+        """Return the positions that the reset policy or a truncation moved since the last call."""
         return self.consumer.take_resets()
 
     def close(self) -> None:
-        """Ends the thread and leaves the group. Commits first if that is automatic. A second call does nothing."""
+        """End the thread and leave the group. Commit first if that is automatic. A second call does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -331,7 +331,7 @@ class BlockingConsumer:
         self._committed_at_us = now_us
 
     def _commit(self, offsets: Mapping[TopicPartition, OffsetToCommit] | None) -> Committed:
-        """Commits after any commit that is under way. A consumer that lost its membership cannot commit as a member."""
+        """Commit after any commit that is under way. A consumer that lost its membership cannot commit as a member."""
         membership = self.consumer.membership
         if membership is not None and membership.generation == NO_GENERATION:
             chosen = offsets or {}

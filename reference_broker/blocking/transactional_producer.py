@@ -64,8 +64,8 @@ class BlockingTransactionalProducer:
         return self.producer.state
 
     def init_transactions(self, timeout_ms: int = TIMEOUT_MS) -> None:
-        """Gets a producer ID, and fences older producers with the same transactional ID. What they left open is
-        aborted. Raises TransactionTimeoutError, as ``commit`` and ``abort`` do."""
+        """Get a producer ID, and fence older producers with the same transactional ID. What they left open is
+        aborted. Raise TransactionTimeoutError, as ``commit`` and ``abort`` do."""
         if self.state is not State.INITIALIZING:
             self.producer.init()
         self._wait(lambda: self.state is not State.INITIALIZING, timeout_ms, "the initialisation", Outcome.FAILED)
@@ -97,7 +97,7 @@ class BlockingTransactionalProducer:
         headers: Sequence[HeaderPair] = (),
         timestamp_ms: int | None = None,
     ) -> Delivery:
-        """Sends one record as part of the transaction. The delivery has its offset once it is written."""
+        """Send one record as part of the transaction. The delivery has its offset once it is written."""
         now_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
         record = Record(timestamp_ms=now_ms, key=key, value=value, headers=tuple(headers))
         delivery = self.producer.send(_now_us(), where, [record])
@@ -105,19 +105,19 @@ class BlockingTransactionalProducer:
         return delivery
 
     def send_offsets(self, offsets: Mapping[TopicPartition, OffsetToCommit], identity: MemberIdentity) -> OffsetsSend:
-        """Makes a consumer's offsets part of the transaction: ``BlockingConsumer.positions`` and ``group_identity``.
+        """Make a consumer's offsets part of the transaction: ``BlockingConsumer.positions`` and ``group_identity``.
         The consumer itself must not commit."""
         send = self.producer.send_offsets(offsets, identity)
         self._turn(_now_us())
         return send
 
     def flush(self, timeout_ms: int = TIMEOUT_MS) -> None:
-        """Waits until everything that was sent is written."""
+        """Wait until everything that was sent is written."""
         self._wait(lambda: self.producer.is_flushed, timeout_ms, "the flush", Outcome.FAILED)
         self._raise_error()
 
     def commit(self, timeout_ms: int = TIMEOUT_MS) -> None:
-        """Commits. If it raises TransactionError, ``producer.outcome`` tells whether it is known to have failed."""
+        """Commit. If it raises TransactionError, ``producer.outcome`` tells whether it is known to have failed."""
         if self.state is not State.COMMITTING:
             self.producer.commit()
         self._end(timeout_ms, "the commit")
@@ -131,7 +131,7 @@ class BlockingTransactionalProducer:
         self._raise_error()
 
     def partitions_for(self, topic: str, timeout_ms: int = 5000) -> list[TopicPartition]:
-        """Returns all partitions of a topic, or none if it does not exist within the time."""
+        """Return all partitions of a topic, or none if it does not exist within the time."""
         deadline_us = _now_us() + timeout_ms * 1000
         self.producer.look_up(topic)
         while True:
@@ -141,7 +141,7 @@ class BlockingTransactionalProducer:
             self._turn(deadline_us)
 
     def close(self) -> None:
-        """Closes the connections. An open transaction is aborted by the next producer with this ID, or by its
+        """Close the connections. An open transaction is aborted by the next producer with this ID, or by its
         timeout."""
         self._connections.close_all()
 

@@ -214,7 +214,7 @@ class HeldPartitions:
         self.state.positions[where].leader_epoch = leader_epoch
 
     def truncated(self, where: TopicPartition, leader_epoch: int, end_offset: int, metadata_epoch: int) -> None:
-        """Goes back to the last offset on which the leader's log and the records read agree (KIP-320)."""
+        """Go back to the last offset on which the leader's log and the records read agree (KIP-320)."""
         held = self.held[where]
         if end_offset < held.given:
             self._note(where, held.given, end_offset, "truncated", metadata_epoch)

@@ -163,7 +163,7 @@ class GroupConsumer:
         self.membership.subscribe(topics)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Assigns exactly these partitions, without membership. It may still use the group's committed offsets."""
+        """Assign exactly these partitions, without membership. It may still use the group's committed offsets."""
         assert self.membership is None, "a member's partitions are assigned by its group"
         wanted = tuple(partitions)
         self.partitions.drop([each for each in self.partitions.held if each not in wanted])
@@ -234,7 +234,7 @@ class GroupConsumer:
         return self.metadata.has_reached(min_metadata_epoch)
 
     def want_epoch(self, min_metadata_epoch: int) -> None:
-        """Asks for metadata at once, and repeatedly until its epoch has reached this one. -1 ends the asking."""
+        """Ask for metadata at once, and repeatedly until its epoch has reached this one. -1 ends the asking."""
         if not self.has_reached(min_metadata_epoch):
             self.metadata.want_at_once()
         self.metadata.min_metadata_epoch = min_metadata_epoch
@@ -445,7 +445,7 @@ class GroupConsumer:
             self.metadata.want_at_once()
 
     def _learn_counts(self) -> None:
-        """Passes the numbers of partitions to the membership, if the request named every topic that the group's leader
+        """Pass the numbers of partitions to the membership, if the request named every topic that the group's leader
         must know."""
         if self.membership is not None and all(
             each in self._requested_topics for each in self.membership.wanted_topics

@@ -38,7 +38,7 @@ def assign(
     members: Mapping[str, Subscription],
     instance_ids: Mapping[str, str] | None = None,
 ) -> Given:
-    """Assigns with the assignor of that name. Static members come first, ordered by their ``instance_ids``, so that a
+    """Assign with the assignor of that name. Static members come first, ordered by their ``instance_ids``, so that a
     new member ID after a restart changes nothing.
 
     :raises KeyError: there is no such assignor.
@@ -197,7 +197,7 @@ class GroupLeader:
         self.wanted_topics = tuple(each for each in topics if each not in self.counts)
 
     def assignments(self, joined: Joined) -> dict[str, bytes]:
-        """Assigns the partitions. Returns each member's assignment, encoded, by member ID."""
+        """Assign the partitions. Return each member's assignment, encoded, by member ID."""
         members = {member_id: decode_subscription(data) for member_id, data in joined.members.items()}
         topics = dict.fromkeys(topic for each in members.values() for topic in each.topics)
         self.assigned_by = {topic: self.counts.get(topic, 0) for topic in topics}

@@ -258,7 +258,7 @@ class GroupMembership:
             self._rejoin = True
 
     def subscribe(self, topics: tuple[str, ...]) -> None:
-        """Changes the subscription. The member joins again with the new topics."""
+        """Change the subscription. The member joins again with the new topics."""
         if topics != self.config.topics:
             self.config = replace(self.config, topics=topics)
             self._rejoin = True
@@ -281,7 +281,7 @@ class GroupMembership:
             self._give_up(self.assignment, MemberState.LEAVING)
 
     def step_out(self) -> None:
-        """Steps out of the group, because the application does not poll in time. What the member owns is lost.
+        """Step out of the group, because the application does not poll in time. What the member owns is lost.
         LeaveGroup is sent, except by a static member. Nothing more is sent before ``come_back``."""
         if self.is_over or self._leaving or self._away:
             return
@@ -520,7 +520,7 @@ class GroupMembership:
     # -- what errors do -----------------------------------------------------------------------------------------
 
     def _refused(self, now_us: int, error: Error | int) -> None:
-        """Handles an error of JoinGroup or SyncGroup."""
+        """Handle an error of JoinGroup or SyncGroup."""
         if error in COORDINATOR_MOVED:
             self.coordinator.lose(now_us, self._sent_to)
             self._again(now_us)

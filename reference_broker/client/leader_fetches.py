@@ -121,7 +121,7 @@ class ReadReplicas:
         return cache.leader_of(where)
 
     def forget(self, partitions: Iterable[TopicPartition], node_id: int) -> bool:
-        """Asks the leaders again for those partitions that were read from this follower. Returns whether there are
+        """Ask the leaders again for those partitions that were read from this follower. Return whether there are
         any."""
         gone = [each for each in partitions if each in self._preferred and self._preferred[each].node_id == node_id]
         for each in gone:
@@ -400,7 +400,7 @@ class LeaderFetches:
         return self.partitions.state.positions[where].offset == fetch_offsets.get(where)
 
     def _refused(self, where: TopicPartition, data: PartitionData) -> FetchedPartition:
-        """Records a partition of a response that does not fit the request. It moves no position."""
+        """Record a partition of a response that does not fit the request. It moves no position."""
         position = self.partitions.state.positions.get(where)
         at = position.offset if position is not None else NO_OFFSET
         return FetchedPartition(where, data, at, at, error_of(data.error_code))

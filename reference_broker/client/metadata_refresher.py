@@ -89,12 +89,12 @@ class MetadataRefresher:
         self._turn += 1
 
     def want(self, now_us: int) -> None:
-        """Asks at once, because what is known is wrong or not enough. A backoff that has begun still counts."""
+        """Ask at once, because what is known is wrong or not enough. A backoff that has begun still counts."""
         if not self.stale:
             self.stale, self.due_at_us = True, now_us
 
     def want_at_once(self) -> None:
-        """Asks for something new, which the response to the request in flight may not contain."""
+        """Ask for something new, which the response to the request in flight may not contain."""
         self.stale, self.due_at_us = True, 0
         self._once_more = self.asking
 

@@ -126,7 +126,7 @@ class ProducerState:
         return self.give_up(batch)
 
     def _renumber(self, batch: Batch) -> Next:
-        """Handles UNKNOWN_PRODUCER_ID: the broker has forgotten this producer and has certainly not written the batch.
+        """Handle UNKNOWN_PRODUCER_ID: the broker has forgotten this producer and has certainly not written the batch.
         So the batch may be sent with a new producer ID."""
         if batch.producer_id == self.producer_id:
             self.forget_producer_id()

@@ -457,7 +457,7 @@ class FetchSessionHandler(SessionHandler):
     def _apply(
         self, changed: Mapping[TopicPartition, Wanted], removed: Collection[TopicPartition]
     ) -> tuple[dict[TopicPartition, Wanted], list[tuple[TopicPartition, bytes]]]:
-        """Brings ``partitions`` up to date. Returns the difference for the broker: the partitions to send, and those
+        """Bring ``partitions`` up to date. Return the difference for the broker: the partitions to send, and those
         to forget with their topic IDs."""
         to_send: dict[TopicPartition, Wanted] = {}
         to_forget: list[tuple[TopicPartition, bytes]] = []

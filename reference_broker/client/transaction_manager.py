@@ -212,7 +212,7 @@ class TransactionManager:
     # -- what the application does ------------------------------------------------------------------------------
 
     def init(self) -> None:
-        """Asks for a producer ID. Older producers with the same transactional ID are fenced.
+        """Ask for a producer ID. Older producers with the same transactional ID are fenced.
 
         This and the next methods raise IllegalStepError, and TransactionError if an error stands in the way.
         """
@@ -226,7 +226,7 @@ class TransactionManager:
         self.outcome = None
 
     def commit(self) -> None:
-        """Commits, once all batches and offsets are settled."""
+        """Commit, once all batches and offsets are settled."""
         self._raise_error(but_abortable=False)
         self._step(Step.COMMIT)
         self._begin_end()
@@ -241,7 +241,7 @@ class TransactionManager:
         self._begin_end()
 
     def add(self, where: TopicPartition) -> None:
-        """Lets a partition take part in the transaction, before something is sent to it."""
+        """Let a partition take part in the transaction, before something is sent to it."""
         self._raise_error(but_abortable=False)
         assert self.state is State.IN_TRANSACTION, f"a send while the producer is {self.state.value}"
         if self.adds_by_itself:
@@ -251,7 +251,7 @@ class TransactionManager:
             self._new.add(where)
 
     def send_offsets(self, offsets: Mapping[TopicPartition, OffsetToCommit], identity: MemberIdentity) -> OffsetsSend:
-        """Lets these offsets of the group take effect if and when the transaction is committed."""
+        """Let these offsets of the group take effect if and when the transaction is committed."""
         self._raise_error(but_abortable=False)
         assert self.state is State.IN_TRANSACTION, f"offsets while the producer is {self.state.value}"
         send = OffsetsSend(identity, dict(offsets), self.adds_by_itself)
@@ -484,7 +484,7 @@ class TransactionManager:
             self._fail(request_kind, error)
 
     def _fail(self, request_kind: RequestKind, error: Error | int) -> None:
-        """Goes to an error state. A response that comes after a fatal error changes nothing more."""
+        """Go to an error state. A response that comes after a fatal error changes nothing more."""
         if self.state in (State.FATAL_ERROR, State.READY, State.UNINITIALIZED):
             return
         remedy = remedy_of(request_kind, error)

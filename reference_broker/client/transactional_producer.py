@@ -144,7 +144,7 @@ class TransactionalProducer:
         return self.transactions.outcome
 
     def init(self) -> None:
-        """Asks for a producer ID. READY follows.
+        """Ask for a producer ID. READY follows.
 
         This and the next methods raise ``IllegalStepError`` where ``TRANSITIONS`` has no such step, and
         ``TransactionError`` where an error stands in the way.

@@ -209,7 +209,7 @@ class BrokerConfig(ControllerSettings, CoordinationSettings, TierSettings, IdleS
 
     @staticmethod
     def parse(pairs: Mapping[str, str]) -> "BrokerConfig":
-        """Makes a configuration from pairs of key and text. Raises ConfigError with one sentence."""
+        """Make a configuration from pairs of key and text. Raise ConfigError with one sentence."""
         known = {**BROKER_KEYS, **{name: unit.key for name, unit in OTHER_UNITS.items()}}
         values = parse_all(known, pairs, "broker")
         for name, unit in OTHER_UNITS.items():
@@ -219,31 +219,31 @@ class BrokerConfig(ControllerSettings, CoordinationSettings, TierSettings, IdleS
         return _built(values)
 
     def voters(self, node_id: int) -> tuple[Voter, ...]:
-        """Returns all voters in ascending order. If none are configured, this node is the only voter. Its address is
+        """Return all voters in ascending order. If none are configured, this node is the only voter. Its address is
         then empty, because nobody connects to it."""
         if not self.controller_quorum_voters:
             return (Voter(node_id, "", 0),)
         return voters_of(self.controller_quorum_voters)
 
     def peers(self) -> tuple[Voter, ...]:
-        """Returns the configured addresses of brokers that do not vote, in ascending order. This node reaches any other
+        """Return the configured addresses of brokers that do not vote, in ascending order. This node reaches any other
         broker at its registered address."""
         return voters_of(self.crucible_peers)
 
     def value(self, name: str) -> Value:
-        """Returns the value of a setting by its name, for example ``log.segment.bytes``."""
+        """Return the value of a setting by its name, for example ``log.segment.bytes``."""
         found: Value = getattr(self, name.replace(".", "_"))
         return found
 
     def topic_values(self, topic_configs: Mapping[str, str]) -> dict[str, Value]:
-        """Returns all settings of a topic by their names. Where the topic sets none, this node's value counts."""
+        """Return all settings of a topic by their names. Where the topic sets none, this node's value counts."""
         values = {**TOPICS_ALONE, **{name: getattr(self, field) for name, field in _TOPIC_FIELDS}}
         if topic_configs:
             values.update(parse_topic_configs(topic_configs))
         return values
 
     def log_config(self, topic_configs: Mapping[str, str]) -> LogConfig:
-        """Returns the settings for the logs of a topic with these configs."""
+        """Return the settings for the logs of a topic with these configs."""
         topic_values = self.topic_values(topic_configs)
         values = {field: topic_values[name] for name, field in _LOG_FIELDS}
         values["segment_bytes"] = topic_values[INTERNAL_SEGMENT_BYTES] or topic_values["segment.bytes"]
@@ -257,11 +257,11 @@ class BrokerConfig(ControllerSettings, CoordinationSettings, TierSettings, IdleS
         return LogConfig(**chosen)
 
     def topic_defaults(self) -> LogConfig:
-        """Returns the settings for the logs of a topic that sets none."""
+        """Return the settings for the logs of a topic that sets none."""
         return self.log_config({})
 
     def describe(self) -> tuple[tuple[ConfigKey, Value, bool], ...]:
-        """Returns (key, value, whether it was given) of every setting, in the order of their names."""
+        """Return (key, value, whether it was given) of every setting, in the order of their names."""
         return tuple((key, self.value(name), name in self.given) for name, key in BROKER_KEYS.items())
 
     def listener_plan(self) -> ListenerPlan:
@@ -310,7 +310,7 @@ _TOPIC_FIELDS = tuple((name, broker_name.replace(".", "_")) for name, broker_nam
 
 
 def _check_voters(config: BrokerConfig) -> None:
-    """Raises ConfigError."""
+    """Raise ConfigError."""
     for name, text in (
         ("controller.quorum.voters", config.controller_quorum_voters),
         ("crucible.peers", config.crucible_peers),
@@ -323,7 +323,7 @@ def _check_voters(config: BrokerConfig) -> None:
 
 
 def _check_limits(config: BrokerConfig) -> None:
-    """Raises ConfigError."""
+    """Raise ConfigError."""
     if config.log_cleaner_min_compaction_lag_ms > config.log_cleaner_max_compaction_lag_ms:
         raise ConfigError(
             f"log.cleaner.min.compaction.lag.ms is {config.log_cleaner_min_compaction_lag_ms}, above "

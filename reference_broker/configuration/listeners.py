@@ -79,7 +79,7 @@ class ListenerPlan:
 def listener_plan(
     listeners: str, protocols: str, controller_names: str, inter_broker: str, advertised: str
 ) -> ListenerPlan:
-    """Reads the five settings. Raises ConfigError if they do not fit together."""
+    """Read the five settings. Raise ConfigError if they do not fit together."""
     found = _listeners("listeners", listeners)
     names = [each.name for each in found]
     controllers = tuple(_words(controller_names))
@@ -187,7 +187,7 @@ class Voter:
 
 
 def voters_of(text: str) -> tuple[Voter, ...]:
-    """Returns the nodes in ascending order. Malformed entries are left out. ``BrokerConfig`` counts the rest to refuse
+    """Return the nodes in ascending order. Malformed entries are left out. ``BrokerConfig`` counts the rest to refuse
     them."""
     found = [_voter(each) for each in text.split(",")]
     return tuple(sorted((each for each in found if each is not None), key=lambda each: each.node_id))

@@ -62,7 +62,7 @@ class ConfigKey:
     is_internal: bool = False
 
     def parse(self, text: str) -> Value:
-        """Returns the value that ``text`` stands for. Raises ConfigError if it is no value of this setting."""
+        """Return the value that ``text`` stands for. Raise ConfigError if it is no value of this setting."""
         text = text.strip()
         if self.pattern and not re.fullmatch(self.pattern, text):
             raise ConfigError(f"{self.name} is {text!r}: give {self.expected}.")
@@ -77,7 +77,7 @@ class ConfigKey:
         return self._number(text)
 
     def text(self, value: Value) -> str:
-        """Returns the text of a value as DescribeConfigs shows it. Booleans are in lower case."""
+        """Return the text of a value as DescribeConfigs shows it. Booleans are in lower case."""
         if isinstance(value, bool):
             return "true" if value else "false"
         return str(value)
@@ -128,7 +128,7 @@ def setting(
     at_most: int | float | None = None,
     choices: tuple[str, ...] = (),
 ) -> V:
-    """Declares a field of a frozen configuration. Without ``kind`` the type is that of the default. A whole number is
+    """Declare a field of a frozen configuration. Without ``kind`` the type is that of the default. A whole number is
     then an INT."""
     metadata = {DOC: doc, KIND: kind or _kind_of(default), AT_LEAST: at_least, AT_MOST: at_most, CHOICES: choices}
     made: V = field(default=default, metadata=metadata)
@@ -141,7 +141,7 @@ def _kind_of(default: Value) -> Kind:
 
 
 def key_of(name: str, default: Value, metadata: Mapping[str, Any]) -> ConfigKey:
-    """Returns the setting that a field of ``setting()`` declares. ``metadata`` is that of the field."""
+    """Return the setting that a field of ``setting()`` declares. ``metadata`` is that of the field."""
     topic: ConfigKey | None = metadata.get(TOPIC)
     if topic is not None:
         return replace(topic, name=name)
@@ -201,14 +201,14 @@ MOST_VALUE_BYTES = 32_767
 
 
 def check_lengths(pairs: Mapping[str, str]) -> None:
-    """Raises ConfigError for a value of more than MOST_VALUE_BYTES."""
+    """Raise ConfigError for a value of more than MOST_VALUE_BYTES."""
     for name, text in pairs.items():
         if len(text) > MOST_VALUE_BYTES or len(text.encode()) > MOST_VALUE_BYTES:
             raise ConfigError(f"{name} has a value of more than {MOST_VALUE_BYTES} bytes: give a shorter one.")
 
 
 def parse_all(keys: Mapping[str, ConfigKey], pairs: Mapping[str, str], what: str) -> dict[str, Value]:
-    """Returns values by the names of their keys. Raises ConfigError for a bad value or an unknown key. The message
+    """Return values by the names of their keys. Raise ConfigError for a bad value or an unknown key. The message
     names the kind of configuration, which is ``what``."""
     values: dict[str, Value] = {}
     for name, text in pairs.items():

@@ -230,7 +230,7 @@ TOPIC_KEYS: Mapping[str, ConfigKey] = {key.name: key for key in _KEYS}
 
 
 def default_of(name: str) -> Any:
-    """Declares a field of ``BrokerConfig``: the broker's value of the topic setting ``name``, for topics that set
+    """Declare a field of ``BrokerConfig``: the broker's value of the topic setting ``name``, for topics that set
     none."""
     key = TOPIC_KEYS[name]
     return field(default=key.default, metadata={TOPIC: key})
@@ -246,7 +246,7 @@ def normalised(pairs: Mapping[str, str]) -> dict[str, str]:
 
 
 def parse_topic_configs(pairs: Mapping[str, str]) -> dict[str, Value]:
-    """Returns values by topic config name. Raises ConfigError for an unknown key, a bad value, or keys that contradict
+    """Return values by topic config name. Raise ConfigError for an unknown key, a bad value, or keys that contradict
     each other."""
     values = parse_all(TOPIC_KEYS, pairs, "topic")
     lag, longest = values.get("min.compaction.lag.ms"), values.get("max.compaction.lag.ms")

@@ -126,11 +126,11 @@ class Change(Protocol[OutcomeT_co]):
     atomic: ClassVar[bool] = True
 
     def plan(self, situation: Situation) -> Records | Planning:
-        """Returns the records, judged by the situation."""
+        """Return the records, judged by the situation."""
         ...
 
     def outcome(self, refused: Refusal | None) -> OutcomeT_co:
-        """Returns the outcome for the caller. ``refused`` is the reason why nothing was written, NOT_CONTROLLER if
+        """Return the outcome for the caller. ``refused`` is the reason why nothing was written, NOT_CONTROLLER if
         nobody knows whether it was, or None."""
         ...
 

@@ -261,7 +261,7 @@ class ControllerTerm:
         self._written(operation, last_offset)
 
     def _append(self, values: Sequence[bytes], kind: str, number: int, of: int) -> Provenance:
-        """Raises DiskError if nothing was written, and _TermOver if leadership is lost."""
+        """Raise DiskError if nothing was written, and _TermOver if leadership is lost."""
         assert self.in_transaction == _INSIDE_TRANSACTION[kind], (
             f"the metadata log is about to get {kind} {number} of {of} while a transaction is "
             f"{'open' if self.in_transaction else 'not open'}: its markers would not pair up"

@@ -106,11 +106,11 @@ class MetadataReplica:
             self.lifecycle.start()
 
     def shut_down(self, done: Callable[[], None]) -> None:
-        """Makes the broker leave the cluster, and then the voter its quorum."""
+        """Make the broker leave the cluster, and then the voter its quorum."""
         self.lifecycle.shut_down(lambda: self.quorum.shut_down(done))
 
     def halt(self) -> None:
-        """Stops at once. Nothing is appended to the log any more."""
+        """Stop at once. Nothing is appended to the log any more."""
         self.quorum.halt()
 
     # quorum.values.QuorumListener
@@ -182,7 +182,7 @@ class MetadataReplica:
         return Identity(wanted or uuid_text(random_uuid(random)), self._home.node_id, uuid_text(random_uuid(random)))
 
     def _keep_identity(self) -> None:
-        """Writes the identity when something is committed here and durable. From then on a missing log means that data
+        """Write the identity when something is committed here and durable. From then on a missing log means that data
         was lost, not that the node is new."""
         if self._identity_known or self._keeping_identity:
             return

@@ -87,7 +87,7 @@ class Loading:
     """One past the last record that was replayed."""
 
     def run(self) -> Sliced[None]:
-        """Raises InvalidRecords and DiskError where the log cannot be read on."""
+        """Raise InvalidRecords and DiskError where the log cannot be read on."""
         for found in self._records(self.target.led.log):
             if found is None:
                 yield

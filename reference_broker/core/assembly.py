@@ -37,7 +37,7 @@ def build_broker(
     endpoints: Sequence[Endpoint],
     serve_locally: ServeLocally,
 ) -> Broker:
-    """Builds the parts, each with what it needs of the others. Reads the file of high watermarks. Raises DiskError."""
+    """Build the parts, each with what it needs of the others. Read the file of high watermarks. Raise DiskError."""
     metrics = Metrics()
     partitions = Partitions()
     replica = MetadataReplica(
@@ -109,7 +109,7 @@ def _build_remote_tier(
     metrics: Metrics,
     serve_locally: ServeLocally,
 ) -> "RemoteLogManager":
-    """Returns the manager of the tier, which observes the roles of replicas. Followers can begin in the tier."""
+    """Return the manager of the tier, which observes the roles of replicas. Followers can begin in the tier."""
     # Late imports: other nodes do not load the tier.
     from reference_broker.apis.topics.automatic_creation import ask_to_create
     from reference_broker.remote_log.expiring.deleted_partitions import DeletedPartitions

@@ -21,7 +21,7 @@ class Housekeeping:
     """Returns the logs of replicas that are not led here. The leader's log start deletes their records."""
 
     def start(self) -> None:
-        """Starts retention, age-based rolls, the forgetting of idle producers and the notes of what is synced, each
+        """Start retention, age-based rolls, the forgetting of idle producers and the notes of what is synced, each
         at its interval."""
         config = self.broker.config
         self._every(config.log_retention_check_interval_ms, self._retention)

@@ -114,7 +114,7 @@ class LogCleaner:
         self.metrics = CleanerMetrics(self.broker.metrics)
 
     def start(self) -> None:
-        """Cleans from now on, unless ``log.cleaner.enable`` is false."""
+        """Clean from now on, unless ``log.cleaner.enable`` is false."""
         if self.broker.config.log_cleaner_enable:
             self._last_run_us = self.broker.now.mono_us
             self._pause()

@@ -90,7 +90,7 @@ class Syncs:
     last: int = 0
 
     def request(self, paths: tuple[str, ...], done: Callable[[], None]) -> None:
-        """Calls ``done`` when every byte appended so far to ``paths`` is durable; at once if there is no path."""
+        """Call ``done`` when every byte appended so far to ``paths`` is durable; at once if there is no path."""
         if not paths:
             done()
             return

@@ -89,7 +89,7 @@ class Run(NamedTuple):
 
 
 def looked_into(view: memoryview, rules: Rules, config: LogConfig, wall_ms: int) -> Sliced[bytes | memoryview]:
-    """Validates a client's batches with all their records, in slices. Returns them with the topic's codec. Raises
+    """Validate a client's batches with all their records, in slices. Return them with the topic's codec. Raise
     RecordsRefused."""
     try:
         batches = validate(view)
@@ -103,7 +103,7 @@ def looked_into(view: memoryview, rules: Rules, config: LogConfig, wall_ms: int)
 
 
 def with_codec(view: memoryview, batches: Batches, rules: Rules, config: LogConfig) -> Sliced[bytes | memoryview]:
-    """Returns the batches with the topic's codec, in slices. Raises InvalidRecords, also if they are too large then."""
+    """Return the batches with the topic's codec, in slices. Raise InvalidRecords, also if they are too large then."""
     codec = rules.codec
     if codec is None or all(header.compression == codec for _, header in batches):
         return view
@@ -131,7 +131,7 @@ def with_codec_at_once(view: memoryview, batches: Batches, rules: Rules, config:
 def validated(
     view: memoryview, rules: Rules, config: LogConfig, wall_ms: int, origin: Origin, is_looked_into: bool
 ) -> Batches:
-    """Validates the batches that a leader appends, and returns their headers. Raises RecordsRefused."""
+    """Validate the batches that a leader appends, and return their headers. Raise RecordsRefused."""
     try:
         batches = validate(view)
         if not batches:
@@ -156,7 +156,7 @@ def _no_segment_holds(size: int, config: LogConfig) -> RecordsRefused:
 
 
 def undamaged(view: memoryview) -> Batches:
-    """Checks the batches that a follower got from its leader for damage, and returns them. Raises RecordsRefused."""
+    """Check the batches that a follower got from its leader for damage, and return them. Raise RecordsRefused."""
     try:
         return validate(view)
     except InvalidRecords as invalid:
@@ -166,7 +166,7 @@ def undamaged(view: memoryview) -> Batches:
 def marks_of_retry(
     producers: ProducerStates, batches: Batches, verification: Verification, guard: Guard | None
 ) -> list[BatchMark] | None:
-    """Returns the remembered batches if these are a retry, or None if they are new. Raises RecordsRefused, also for a
+    """Return the remembered batches if these are a retry, or None if they are new. Raise RecordsRefused, also for a
     batch of a transaction that is neither open nor verified here."""
     try:
         for _, header in batches:
@@ -178,7 +178,7 @@ def marks_of_retry(
 
 
 def numbered(view: memoryview, batches: Batches, first_offset: int, leader_epoch: int, log_append_time_ms: int) -> Run:
-    """Gives the batches the leader's offsets and epoch, and the append time unless that is -1."""
+    """Give the batches the leader's offsets and epoch, and the append time unless that is -1."""
     next_offset = first_offset
     buffers: list[Buffer] = []
     offsets = []
@@ -197,10 +197,10 @@ def numbered(view: memoryview, batches: Batches, first_offset: int, leader_epoch
 
 
 def next_run(view: memoryview, batches: Batches, log_end_offset: int, active_bytes: int, segment_bytes: int) -> Run:
-    """Takes as many of a leader's batches as one disk append may write, from the first one on. They keep their offsets
+    """Take as many of a leader's batches as one disk append may write, from the first one on. They keep their offsets
     and epochs.
 
-    A run goes into one segment and holds one epoch. ``active_bytes`` is the size of the active segment. Raises
+    A run goes into one segment and holds one epoch. ``active_bytes`` is the size of the active segment. Raise
     UnexpectedOffset if the first batch begins below the log end offset.
     """
     length = _run_length(batches, log_end_offset, active_bytes, segment_bytes)

@@ -41,22 +41,22 @@ class Checkpoint:
         self.disk.write(self.path, encoded_rows(rows))
 
     def prepare(self, rows: Sequence[str]) -> str:
-        """Writes the new file and returns its path, which must be synced before ``settle``."""
+        """Write the new file and return its path, which must be synced before ``settle``."""
         self.disk.write(self.new_path, encoded_rows(rows))
         return self.new_path
 
     def settle(self) -> None:
-        """Puts the new file in the place of the old one. The new file is durable by now."""
+        """Put the new file in the place of the old one. The new file is durable by now."""
         if self.disk.exists(self.new_path):
             self.disk.rename(self.new_path, self.path)
 
     def put(self, rows: Sequence[str]) -> None:
-        """Returns when the new content is durable."""
+        """Return when the new content is durable."""
         self.disk.make_durable(self.prepare(rows))
         self.settle()
 
     def read_and_settle(self, names: Sequence[str]) -> list[str] | None:
-        """Does what ``read`` does at a start. If the newest content is in the new file, it is made durable first, since
+        """Do what ``read`` does at a start. If the newest content is in the new file, it is made durable first, since
         the next ``prepare`` writes over that file."""
         rows = self.read(names)
         if rows is not None and rows == self._read(self.new_path, names):
@@ -140,7 +140,7 @@ class OffsetCheckpoints:
         return self._synced.path if self.synced > self.recovery_point else self._recovery_point.path
 
     def load(self, names: Sequence[str]) -> tuple[int, int]:
-        """Reads the files, given the names in the folder. Returns the cleaned offset and the log start offset."""
+        """Read the files, given the names in the folder. Return the cleaned offset and the log start offset."""
         cleaned = _read_offset(self._cleaner.read(names))
         self.durable_log_start = self._prepared_log_start = _read_offset(self._log_start.read_and_settle(names))
         self.recovery_point = _read_offset(self._recovery_point.read_and_settle(names))
@@ -149,7 +149,7 @@ class OffsetCheckpoints:
         return cleaned, self.durable_log_start
 
     def prepare_log_start(self, offset: int) -> str:
-        """Returns the path to sync."""
+        """Return the path to sync."""
         path = self._log_start.prepare([f"{self._row_start} {offset}"])
         self._prepared_log_start = offset
         return path
@@ -166,7 +166,7 @@ class OffsetCheckpoints:
         return max(self.durable_log_start, self.local.durable)
 
     def put_log_start(self, offset: int) -> None:
-        """Waits for the disk."""
+        """Wait for the disk."""
         self._log_start.put([f"{self._row_start} {offset}"])
         self.durable_log_start = self._prepared_log_start = offset
 
@@ -197,7 +197,7 @@ class OffsetCheckpoints:
             self.recovery_point = offset
 
     def lower_synced(self, offset: int) -> None:
-        """Does the same for the synced offset, when durable records are about to be removed."""
+        """Do the same for the synced offset, when durable records are about to be removed."""
         if offset < self.synced:
             self._synced.overwrite(_checked(offset))
             self._synced.disk.make_durable(self._synced.path)
@@ -222,13 +222,13 @@ def _checked(offset: int) -> list[str]:
 
 
 def _read_checked(rows: list[str] | None) -> int:
-    """Returns 0 if the rows are not those that ``_checked`` gives."""
+    """Return 0 if the rows are not those that ``_checked`` gives."""
     offset = _read_offset(rows)
     return offset if rows == _checked(offset) else 0
 
 
 def _read_offset(rows: list[str] | None) -> int:
-    """Returns the offset at the end of a checkpoint's only row, or 0 if there is none."""
+    """Return the offset at the end of a checkpoint's only row, or 0 if there is none."""
     last = rows[0].rpartition(" ")[2] if rows else ""
     return int(last) if last.isdecimal() else 0
 
@@ -265,7 +265,7 @@ class LocalStart:
         self.is_there = False
 
     def load(self, names: Sequence[str]) -> None:
-        """Reads the file, given the names in the folder. Raises DiskError."""
+        """Read the file, given the names in the folder. Raise DiskError."""
         rows = self._checkpoint.read_and_settle(names)
         self.is_there = rows is not None
         if not rows:
@@ -306,7 +306,7 @@ class LocalStart:
         self.has_begun = False
 
     def forget(self) -> None:
-        """Deletes the file, since all records are local. Waits for the disk: it must not come back when there are new
+        """Delete the file, since all records are local. Wait for the disk: it must not come back when there are new
         records."""
         if not self.is_there:
             return
@@ -329,10 +329,10 @@ MOST_DAMAGED_BITS = 12
 
 
 def write_partition_metadata(disk: Disk, directory: str, topic_id: bytes) -> str:
-    """Writes Kafka's ``partition.metadata`` file, version 0 (KIP-516), which names the topic of a directory.
+    """Write Kafka's ``partition.metadata`` file, version 0 (KIP-516), which names the topic of a directory.
 
     Topic names are used again. Without the ID, records of a deleted topic would come back as those of a new one.
-    Returns the path, which must be synced with the first records. Raises DiskError.
+    Return the path, which must be synced with the first records. Raise DiskError.
     """
     text = base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
     path = f"{directory}/{PARTITION_METADATA_FILE}"
@@ -348,7 +348,7 @@ def is_damaged_copy(found: bytes, topic_id: bytes) -> bool:
 
 
 def read_partition_metadata(disk: Disk, directory: str) -> bytes | None:
-    """Returns the topic's ID, or None if there is no readable file, as after a power loss before the first sync. Raises
+    """Return the topic's ID, or None if there is no readable file, as after a power loss before the first sync. Raise
     DiskError."""
     path = f"{directory}/{PARTITION_METADATA_FILE}"
     if not disk.exists(path):

@@ -39,7 +39,7 @@ class _Index:
         return len(self._arrays[0])
 
     def write(self, disk: Disk) -> bool:
-        """Appends the entries that the file lacks. Returns whether there were any."""
+        """Append the entries that the file lacks. Return whether there were any."""
         fresh = zip(*(each[self._written :] for each in self._arrays[-2:]), strict=True)
         data = b"".join(self._entry.pack(*pair) for pair in fresh)
         if data:
@@ -53,7 +53,7 @@ class _Index:
         self._written = 0
 
     def _load(self, disk: Disk, take: Callable[[int, int], bool]) -> bool:
-        """Gives each entry of the file to ``take``. Returns False, and leaves the index empty, if the file is missing
+        """Give each entry of the file to ``take``. Return False, and leave the index empty, if the file is missing
         or malformed, or if ``take`` refused an entry."""
         if not disk.exists(self.path):
             return False
@@ -67,7 +67,7 @@ class _Index:
         return True
 
     def _cut(self, disk: Disk, keep: int) -> None:
-        """Keeps the first ``keep`` entries, in memory and in the file."""
+        """Keep the first ``keep`` entries, in memory and in the file."""
         if self._written > keep:
             disk.truncate(self.path, keep * self._entry.size)
             self._written = keep
@@ -99,7 +99,7 @@ class OffsetIndex(_Index):
         self.positions.append(position)
 
     def floor(self, relative: int) -> int:
-        """Returns the byte position of a batch from which a walk finds the offset: the nearest one that is known, or
+        """Return the byte position of a batch from which a walk finds the offset: the nearest one that is known, or
         0."""
         at = bisect_right(self.keys, relative) - 1
         return self.positions[at] if at >= 0 else 0
@@ -111,7 +111,7 @@ class OffsetIndex(_Index):
         return self.positions[at] if at < len(self.positions) else size
 
     def boundary_at_or_before(self, position: int) -> int:
-        """Returns the last byte position <= ``position`` at which a batch is known to begin."""
+        """Return the last byte position <= ``position`` at which a batch is known to begin."""
         at = bisect_right(self.positions, position) - 1
         return self.positions[at] if at >= 0 else 0
 
@@ -124,7 +124,7 @@ class OffsetIndex(_Index):
         self._cut(disk, bisect_left(self.positions, size))
 
     def load(self, disk: Disk, segment_bytes: int) -> bool:
-        """Reads the file. Returns False, and leaves the index empty, if it is missing or cannot belong to a segment of
+        """Read the file. Return False, and leave the index empty, if it is missing or cannot belong to a segment of
         that size."""
 
         def take(last: int, position: int) -> bool:
@@ -149,7 +149,7 @@ class TimeIndex(_Index):
         super().__init__(path, TIME_ENTRY, self.timestamps, self.offsets)
 
     def add(self, timestamp_ms: int, relative: int) -> None:
-        """Adds an entry, if its timestamp is larger than that of the last entry."""
+        """Add an entry, if its timestamp is larger than that of the last entry."""
         if timestamp_ms < 0 or (self.timestamps and timestamp_ms <= self.timestamps[-1]):
             return
         assert not self.offsets or relative > self.offsets[-1], (
@@ -159,7 +159,7 @@ class TimeIndex(_Index):
         self.offsets.append(relative)
 
     def offset_before(self, timestamp_ms: int) -> int:
-        """Returns a relative offset before which every record has a smaller timestamp. It is 0 if nothing is known."""
+        """Return a relative offset before which every record has a smaller timestamp. It is 0 if nothing is known."""
         at = bisect_left(self.timestamps, timestamp_ms) - 1
         return self.offsets[at] if at >= 0 else 0
 
@@ -168,7 +168,7 @@ class TimeIndex(_Index):
         self._cut(disk, bisect_left(self.offsets, relative))
 
     def load(self, disk: Disk) -> bool:
-        """Reads the file. Returns False, and leaves the index empty, if it is missing or malformed."""
+        """Read the file. Return False, and leave the index empty, if it is missing or malformed."""
 
         def take(timestamp_ms: int, offset: int) -> bool:
             if self.offsets and (timestamp_ms <= self.timestamps[-1] or offset <= self.offsets[-1]):
@@ -233,7 +233,7 @@ class TransactionIndex:
         return self._entries or ()
 
     def note(self, aborted: Aborted | None) -> None:
-        """Notes a marker at the end of the segment, with the transaction that it aborted, if it did."""
+        """Note a marker at the end of the segment, with the transaction that it aborted, if it did."""
         self.has_markers = True
         self._saved = False
         if aborted is not None:
@@ -256,7 +256,7 @@ class TransactionIndex:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def between(self, disk: Disk, offset: int, end_offset: int) -> list[Aborted]:
-        """Returns the transactions that overlap [offset, end_offset). Raises DiskError."""
+        """Return the transactions that overlap [offset, end_offset). Raise DiskError."""
         if self.count == 0 or self.lowest_first >= end_offset:
             return []
         found = []
@@ -294,7 +294,7 @@ class TransactionIndex:
     # --- files ------------------------------------------------------------------------------------------------------
 
     def write(self, disk: Disk) -> tuple[str, ...]:
-        """Brings the files up to date. Returns the paths written."""
+        """Bring the files up to date. Return the paths written."""
         if not self.has_markers or self._saved or self._entries is None:
             return ()
         data = b"".join(TRANSACTION_ENTRY.pack(TRANSACTION_VERSION, *entry) for entry in self._entries)
@@ -309,7 +309,7 @@ class TransactionIndex:
             self._entries = None if self.count else []
 
     def load(self, disk: Disk, names: Sequence[str]) -> bool:
-        """Reads the files, given the names in the folder. Returns whether they are whole. Otherwise, and if there are
+        """Read the files, given the names in the folder. Return whether they are whole. Otherwise, and if there are
         none, the index is empty, and not known to be that of its segment."""
         self.clear()
         self.is_known = False
@@ -328,14 +328,14 @@ class TransactionIndex:
         return True
 
     def settle(self, has_markers: bool, end_offset: int) -> None:
-        """Compares what was loaded with a segment that was read: whether it has markers, and where it ends."""
+        """Compare what was loaded with a segment that was read: whether it has markers, and where it ends."""
         if not has_markers:
             self.clear()
         elif self.count and self.entries[-1].last_offset >= end_offset:
             self.is_known = False
 
     def hold(self, disk: Disk) -> None:
-        """Takes the entries into memory, because the segment becomes the active one. Raises DiskError, also if the
+        """Take the entries into memory, because the segment becomes the active one. Raise DiskError, also if the
         files were damaged since the start."""
         if self._entries is not None:
             return

@@ -26,7 +26,7 @@ def check_offsets(log_start_offset: int, local_log_start_offset: int, high_water
 
 
 def check_segments(segments: Segments, local_log_start_offset: int, log_end_offset: int) -> None:
-    """Checks that the list agrees with its base offsets, and that segments follow each other without an overlap."""
+    """Check that the list agrees with its base offsets, and that segments follow each other without an overlap."""
     items = segments.items
     assert segments.bases == [segment.base_offset for segment in items], (
         "base offsets differ from those of the segments"
@@ -81,7 +81,7 @@ def check_durability(durability: Durability, durable_end: int, cleaned_offset: i
 
 
 def check_epochs(epochs: LeaderEpochs, log_start_offset: int, log_end_offset: int) -> None:
-    """Checks that epochs and their start offsets rise. An epoch may start at the log end offset, because its leader may
+    """Check that epochs and their start offsets rise. An epoch may start at the log end offset, because its leader may
     have written nothing yet."""
     assert len(epochs.epochs) == len(epochs.starts), "each epoch has one start offset"
     assert _rises(epochs.epochs), f"the leader epochs do not rise: {epochs.epochs}"
@@ -106,7 +106,7 @@ def check_producers(producers: ProducerStates, log_end_offset: int) -> None:
 
 
 def _check_producer(producer_id: int, producer: Producer, log_end_offset: int) -> None:
-    """Checks offsets only. A follower takes over whatever sequences its leader has. The simulator's checks of the whole
+    """Check offsets only. A follower takes over whatever sequences its leader has. The simulator's checks of the whole
     cluster judge those."""
     marks = producer.marks
     assert len(marks) <= REMEMBERED_BATCHES, f"producer {producer_id}: {len(marks)} batches are remembered"

@@ -48,7 +48,7 @@ class LeaderEpochs:
         return True
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Does what ``note`` does, and writes the file. On DiskError nothing changes."""
+        """Do what ``note`` does, and write the file. On DiskError nothing changes."""
         before = (self.epochs[:], self.starts[:])
         if not self.note(epoch, start_offset) and self.saved:
             return
@@ -59,7 +59,7 @@ class LeaderEpochs:
             raise
 
     def assume(self, epoch: int, start_offset: int) -> None:
-        """Does what ``note`` does. The file follows with the next ``assign``, since a log has no files before its first
+        """Do what ``note`` does. The file follows with the next ``assign``, since a log has no files before its first
         batch."""
         if self.note(epoch, start_offset):
             self.saved = False
@@ -73,12 +73,12 @@ class LeaderEpochs:
             self.saved = False
 
     def epoch_at(self, offset: int) -> int:
-        """Returns the epoch in force at an offset, or -1 if it is unknown."""
+        """Return the epoch in force at an offset, or -1 if it is unknown."""
         at = bisect_right(self.starts, offset) - 1
         return self.epochs[at] if at >= 0 else UNDEFINED
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEndOffset:
-        """Returns the largest known epoch <= ``epoch``, and its end offset. An epoch below the first known one ends
+        """Return the largest known epoch <= ``epoch``, and its end offset. An epoch below the first known one ends
         where that one begins. The result is (-1, -1) for an epoch above the latest, or if no epoch is known."""
         if epoch == UNDEFINED or not self.epochs or epoch > self.epochs[-1]:
             return EpochEndOffset(UNDEFINED, UNDEFINED)
@@ -112,7 +112,7 @@ class LeaderEpochs:
             self.starts.insert(first, offset)
 
     def reach_back(self, epoch: int, log_start_offset: int) -> None:
-        """Lets the epoch of the log's first batch begin where the log begins, if no older one is known. Recovery calls
+        """Let the epoch of the log's first batch begin where the log begins, if no older one is known. Recovery calls
         it after ``learn``.
 
         The cleaner may have removed the records between the two, and a power loss the row of their epoch. They may have
@@ -133,7 +133,7 @@ class LeaderEpochs:
             self.save()
 
     def put_before(self, offset: int, rows: Sequence[tuple[int, int]]) -> None:
-        """Takes the rows, (epoch, start offset), in the place of those that began before ``offset``. The file follows
+        """Take the rows, (epoch, start offset), in the place of those that began before ``offset``. The file follows
         with the next ``save``."""
         keep = bisect_left(self.starts, offset)
         latest = rows[-1][0] if rows else UNDEFINED
@@ -144,7 +144,7 @@ class LeaderEpochs:
         self.saved = False
 
     def before(self, offset: int) -> list[tuple[int, int]]:
-        """Returns (epoch, start offset) of those that began before ``offset``."""
+        """Return (epoch, start offset) of those that began before ``offset``."""
         return [(epoch, start) for epoch, start in zip(self.epochs, self.starts, strict=True) if start < offset]
 
     def clear(self) -> None:
@@ -154,7 +154,7 @@ class LeaderEpochs:
             self.save()
 
     def save(self) -> None:
-        """Writes the file if its content differs. After a DiskError the next ``assign`` or ``save`` does so."""
+        """Write the file if its content differs. After a DiskError the next ``assign`` or ``save`` does so."""
         if not self.saved:
             self.write()
 
@@ -164,7 +164,7 @@ class LeaderEpochs:
         self.saved = True
 
     def load(self, rows: list[str] | None) -> bool:
-        """Takes the rows of the file. Returns False, and knows no epoch, if they are missing or make no sense."""
+        """Take the rows of the file. Return False, and know no epoch, if they are missing or make no sense."""
         try:
             pairs = [(int(epoch), int(start)) for epoch, start in (row.split() for row in rows or ())]
         except ValueError:

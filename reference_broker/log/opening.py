@@ -29,7 +29,7 @@ def open_log(disk: Disk, directory: str, config: LogConfig, now: Now, clean: boo
 
 
 def open_undamaged_log(disk: Disk, directory: str, config: LogConfig, now: Now, clean: bool) -> Sliced[PartitionLog]:
-    """Does what ``open_log`` does, but raises LogDamaged and leaves the files as they are."""
+    """Do what ``open_log`` does, but raise LogDamaged and leave the files as they are."""
     recovered = yield from Recovery(disk, directory, config, now, clean).run()
     return PartitionLog.of(config, recovered, now)
 

@@ -123,7 +123,7 @@ class PartitionLog:
 
     @classmethod
     def of(cls, config: LogConfig, recovered: Recovered, now: Now) -> "PartitionLog":
-        """Builds the log from what was recovered, and repairs on the disk what a crash left behind. Raises
+        """Build the log from what was recovered, and repair on the disk what a crash left behind. Raise
         DiskError."""
         log = cls(config, recovered)
         begin = recovered.local_start_offset
@@ -176,14 +176,14 @@ class PartitionLog:
         return max(self.log_start_offset, min(self.high_watermark, unstable))
 
     def aborted_transactions(self, offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """Returns the aborted transactions with records in [offset, end_offset), by first offset. A reader of committed
-        records must skip their records. Raises DiskError."""
+        """Return the aborted transactions with records in [offset, end_offset), by first offset. A reader of committed
+        records must skip their records. Raise DiskError."""
         aborted = self.segments.aborted_between(offset, end_offset)
         return [AbortedTransaction(each.producer_id, each.first_offset) for each in sorted(aborted, key=_begin)]
 
     def aborted_among(self, offset: int, records: Buffer) -> list[AbortedTransaction]:
-        """Does the same for the batches that a read from ``offset`` returned. Mostly there are none. The end of the
-        records is found only if a segment has aborted transactions. Raises DiskError."""
+        """Do the same for the batches that a read from ``offset`` returned. Mostly there are none. The end of the
+        records is found only if a segment has aborted transactions. Raise DiskError."""
         segments = self.segments
         if not records or not any(each.aborted.count for each in segments.items[segments.index_of(offset) :]):
             return []
@@ -231,12 +231,12 @@ class PartitionLog:
         return self.log_end_offset - max(self.durability.synced_offset, self.local_log_start_offset)
 
     def end_offset_for_epoch(self, epoch: int) -> EpochEndOffset:
-        """Returns the largest known epoch <= ``epoch`` and its end offset, one past its last offset (KIP-320). The
+        """Return the largest known epoch <= ``epoch`` and its end offset, one past its last offset (KIP-320). The
         result is (-1, -1) for an epoch above the latest, or if no epoch is known."""
         return self.epochs.end_offset_for(epoch, self.log_end_offset)
 
     def epoch_at(self, offset: int) -> int:
-        """Returns the leader epoch of the record at ``offset``, or -1 if it is unknown."""
+        """Return the leader epoch of the record at ``offset``, or -1 if it is unknown."""
         return self.epochs.epoch_at(offset)
 
     # --- records ----------------------------------------------------------------------------------------------------
@@ -249,11 +249,11 @@ class PartitionLog:
         at_least_one: bool = True,
         skips_empty: bool = False,
     ) -> bytes:
-        """Returns whole batches, from the one that contains ``offset`` up to ``end_offset``. Without ``end_offset``
+        """Return whole batches, from the one that contains ``offset`` up to ``end_offset``. Without ``end_offset``
         that is the high watermark. With ``skips_empty`` each has records, unless none with records follow.
 
         At most ``max_bytes``, except that the first batch comes whatever its size if ``at_least_one``. May return
-        less than would fit (the rest of a segment, up to an index entry). Raises OffsetOutOfRange, MovedToRemote and
+        less than would fit (the rest of a segment, up to an index entry). Raise OffsetOutOfRange, MovedToRemote and
         DiskError.
         """
         log_end_offset = self.log_end_offset
@@ -276,7 +276,7 @@ class PartitionLog:
         return reading.without_empty(segments, first, records)
 
     def bytes_between(self, offset: int, end_offset: int) -> int:
-        """Returns the size of the batches from the one that contains ``offset`` up to ``end_offset``. It is 0 outside
+        """Return the size of the batches from the one that contains ``offset`` up to ``end_offset``. It is 0 outside
         the log, and for records that are in the remote tier only."""
         offset, end_offset = max(offset, self.local_log_start_offset), min(end_offset, self.log_end_offset)
         if offset >= end_offset or not self.segments.items:
@@ -284,12 +284,12 @@ class PartitionLog:
         return reading.bytes_between(self.segments, offset, end_offset)
 
     def tierable(self, last_stable_offset: int, high_watermark: int, from_offset: int) -> tuple[TierableSegment, ...]:
-        """Returns the closed segments with offsets from ``from_offset`` on that may be copied to the remote tier: those
+        """Return the closed segments with offsets from ``from_offset`` on that may be copied to the remote tier: those
         that lie wholly below the last stable offset and the high watermark, the oldest first."""
         return tierable(self.segments, min(last_stable_offset, high_watermark), from_offset)
 
     def recreated(self, now: Now, offset: int) -> Sliced[Recreated]:
-        """Makes the snapshot of producers at ``offset``, where a segment begins, as P-9 says. In slices. Raises
+        """Make the snapshot of producers at ``offset``, where a segment begins, as P-9 says. In slices. Raise
         Overtaken and DiskError. ``recreate_snapshot`` also writes it."""
         return recreated(self.segments, offset, now.wall_ms, self.producers.expiration_ms, self.producers.by_id)
 
@@ -305,8 +305,8 @@ class PartitionLog:
     # --- append -----------------------------------------------------------------------------------------------------
 
     def look_into(self, now: Now, records: Buffer) -> Sliced[bytes | memoryview]:
-        """Validates a client's batches with all their records, in slices. Returns them as they are to be appended, with
-        the topic's codec. Raises RecordsRefused."""
+        """Validate a client's batches with all their records, in slices. Return them as they are to be appended, with
+        the topic's codec. Raise RecordsRefused."""
         return looked_into(memoryview(records), self._rules, self._config, now.wall_ms)
 
     def append(
@@ -319,11 +319,11 @@ class PartitionLog:
         is_looked_into: bool = False,
         guard: Guard | None = None,
     ) -> Appended:
-        """Appends as the leader: validates, numbers and writes one or more batches, all or nothing. ``is_looked_into``
+        """Append as the leader: validates, numbers and write one or more batches, all or nothing. ``is_looked_into``
         means that ``look_into`` has validated their records. ``guard`` is that of the first batch of a transaction
         here, whose coordinator knows the partition (``Verification.begin``).
 
-        Raises RecordsRefused and DiskError. In both cases nothing is written.
+        Raise RecordsRefused and DiskError. In both cases nothing is written.
         """
         view = memoryview(records)
         batches = validated(view, self._rules, self._config, now.wall_ms, origin, is_looked_into)
@@ -345,10 +345,10 @@ class PartitionLog:
         return Appended(first_offset, run.last_offset, time_ms, self.log_start_offset, rolled=rolled)
 
     def append_replicated(self, now: Now, records: Buffer, leader_epoch: int = MAX_LEADER_EPOCH) -> int:
-        """Appends as a follower: writes a leader's batches at their own offsets and epochs. Returns the new log end
+        """Append as a follower: write a leader's batches at their own offsets and epochs. Return the new log end
         offset. ``leader_epoch`` is that of the leader, and no batch can be of a later one (KAFKA-18723).
 
-        Raises RecordsRefused (damaged batches, or a later epoch), UnexpectedOffset (a batch below the log end offset)
+        Raise RecordsRefused (damaged batches, or a later epoch), UnexpectedOffset (a batch below the log end offset)
         and DiskError. The batches before the one that fails stay.
         """
         view = memoryview(records)
@@ -367,7 +367,7 @@ class PartitionLog:
         return self.log_end_offset
 
     def _write(self, now: Now, run: Run) -> bool:
-        """Makes one disk append. If a new segment is due, it is started first. Returns whether it was.
+        """Make one disk append. If a new segment is due, it is started first. Return whether it was.
 
         The state changes only after the disk append, and nothing can fail after it. A truncation is made durable first.
         Otherwise a power loss could bring back the end of one segment and keep new batches in the next one. Those
@@ -399,7 +399,7 @@ class PartitionLog:
         return rolled
 
     def _prepare_gap(self, now: Now) -> None:
-        """Prepares a gap between two segments, since no segment can contain it. The records before it are made durable
+        """Prepare a gap between two segments, since no segment can contain it. The records before it are made durable
         first. Otherwise a start would take the gap for records that a power loss took away."""
         if not self.segments.items:
             self.segments.create(self.log_end_offset, now.wall_ms)
@@ -419,7 +419,7 @@ class PartitionLog:
         ) or active.is_due(self._due_ms(active), now.wall_ms, timestamp_ms)
 
     def _note_written(self, segment: Segment, run: Run) -> None:
-        """Updates the index, the producers and the log end offset after the bytes are written."""
+        """Update the index, the producers and the log end offset after the bytes are written."""
         interval, time_ms = self._config.index_interval_bytes, run.log_append_time_ms
         for (position, header), offset in zip(run.batches, run.offsets, strict=True):
             timestamp_ms = header.max_timestamp_ms if time_ms < 0 else time_ms
@@ -438,13 +438,13 @@ class PartitionLog:
         self.log_end_offset = segment.next_offset
 
     def expire_producers(self, now: Now) -> int:
-        """Removes idle producers (P-7) and returns how many. The node calls it every
-        ``producer.id.expiration.check.interval.ms``. Appends do the same."""
+        """Remove idle producers (P-7) and return how many. The node calls it every
+        ``producer.id.expiration.check.interval.ms``. Append do the same."""
         self.verification.expire(now.wall_ms, self.producers.expiration_ms)
         return self.producers.expire(now.wall_ms)
 
     def assign_leader_epoch(self, epoch: int) -> None:
-        """Notes a new leader's epoch at the log end offset. The leader calls it before it appends, so that an epoch
+        """Note a new leader's epoch at the log end offset. The leader calls it before it appends, so that an epoch
         without records counts too.
 
         Only memory changes. The file is written with the first record of the epoch. A restart forgets an epoch without
@@ -453,8 +453,8 @@ class PartitionLog:
         self.epochs.assume(epoch, self.log_end_offset)
 
     def release(self, committed: int) -> bool:
-        """Ends a quarantine if the log is complete again, up to a leader's high watermark and to its former end.
-        Returns whether it did. Raises DiskError."""
+        """End a quarantine if the log is complete again, up to a leader's high watermark and to its former end.
+        Return whether it did. Raise DiskError."""
         quarantine = self.quarantine
         if quarantine is None or self.log_end_offset < max(committed, quarantine.until):
             return False
@@ -462,23 +462,23 @@ class PartitionLog:
         return True
 
     def end_quarantine(self) -> None:
-        """Ends a quarantine, because the cluster no longer relies on the records that the log had before its damage.
+        """End a quarantine, because the cluster no longer relies on the records that the log had before its damage.
         This waits for the disk: the replica may be elected from now on, and its log must not be in quarantine again
-        after a power loss. Raises DiskError."""
+        after a power loss. Raise DiskError."""
         path = f"{self.directory}/{QUARANTINE_FILE}"
         self.disk.delete(path)
         self.disk.make_durable(path)
         self.quarantine = None
 
     def forget_empty_epochs(self) -> None:
-        """Removes an epoch that this node noted as the leader without writing a record. A follower calls it, because
+        """Remove an epoch that this node noted as the leader without writing a record. A follower calls it, because
         its new leader's log does not have that epoch."""
         self.epochs.drop(self.log_end_offset)
 
     # --- rolling ----------------------------------------------------------------------------------------------------
 
     def roll(self, now: Now, base_offset: int | None = None, buffers: Sequence[Buffer] = ()) -> None:
-        """Writes the indexes of the active segment and starts an empty one. The name of its file is the log end offset.
+        """Write the indexes of the active segment and start an empty one. The name of its file is the log end offset.
         Behind a wide gap it is ``base_offset``, and its file begins with ``buffers``: a segment that begins beyond the
         log's end is never empty.
 
@@ -503,7 +503,7 @@ class PartitionLog:
             segments.snapshots.write(offset, self.producers)
 
     def roll_if_due(self, now: Now) -> bool:
-        """Starts a new segment if the active one is older than ``segment.ms`` or ``max.compaction.lag.ms``."""
+        """Start a new segment if the active one is older than ``segment.ms`` or ``max.compaction.lag.ms``."""
         active = self.segments.items[-1] if self.segments.items else None
         if active is None or not active.is_due(self._due_ms(active), now.wall_ms):
             return False
@@ -517,7 +517,7 @@ class PartitionLog:
     # --- offsets that move ------------------------------------------------------------------------------------------
 
     def advance_high_watermark(self, offset: int) -> bool:
-        """Moves the high watermark to ``offset``, but never back and never beyond the log end offset. Returns whether
+        """Move the high watermark to ``offset``, but never back and never beyond the log end offset. Return whether
         it moved."""
         offset = min(offset, self.log_end_offset)
         if offset <= self.high_watermark:
@@ -528,8 +528,8 @@ class PartitionLog:
     # --- the end, and the start -------------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> int:
-        """Removes every batch that reaches ``offset`` or beyond. After an unclean election these may be below the high
-        watermark, which then moves down too. Returns the new log end offset. It is lower than ``offset`` if ``offset``
+        """Remove every batch that reaches ``offset`` or beyond. After an unclean election these may be below the high
+        watermark, which then moves down too. Return the new log end offset. It is lower than ``offset`` if ``offset``
         is inside a batch.
 
         If the disk fails half-way, the log ends where it was truncated so far, and its state in memory agrees with
@@ -566,7 +566,7 @@ class PartitionLog:
         return self.log_end_offset
 
     def _forget_durability_from(self, offset: int) -> None:
-        """Writes to the checkpoint files, before a truncation, that the records from ``offset`` on are neither durable
+        """Write to the checkpoint files, before a truncation, that the records from ``offset`` on are neither durable
         nor clean.
 
         A batch that contains the offset is removed as a whole, so its whole segment counts as touched. Only the synced
@@ -580,7 +580,7 @@ class PartitionLog:
             self.note_cleaned(first_touched)
 
     def truncate_fully_and_start_at(self, offset: int, now: Now) -> None:
-        """Empties the log. The next record gets ``offset``. A replica that starts from a snapshot needs that."""
+        """Empty the log. The next record gets ``offset``. A replica that starts from a snapshot needs that."""
         self._start_anew(offset, now.wall_ms)
 
     def _start_anew(self, offset: int, created_ms: int) -> None:
@@ -612,11 +612,11 @@ class PartitionLog:
         snapshot: bytes,
         producers: ProducerStates,
     ) -> None:
-        """Empties the log, which goes on at ``offset``: the records from ``log_start_offset`` up to there are in the
+        """Empty the log, which goes on at ``offset``: the records from ``log_start_offset`` up to there are in the
         remote tier (P-11). ``epochs`` are the leader epochs that began before ``offset``. ``snapshot`` is Kafka's
         file of the producers at ``offset``, with open transactions, and ``producers`` is its decoded content.
 
-        Waits for the disk. A start finds the log whole or empty, never a part of it. If the disk fails half-way, only a
+        Wait for the disk. A start finds the log whole or empty, never a part of it. If the disk fails half-way, only a
         restart can mend the log (UndoFailed).
         """
         assert log_start_offset <= offset, f"a log that starts at {log_start_offset} cannot go on at {offset}"
@@ -662,8 +662,8 @@ class PartitionLog:
                     self.log_start_offset = self.local_log_start_offset
 
     def delete_records_before(self, offset: int) -> int:
-        """Moves the log start offset to ``offset``, writes it to its checkpoint file, and deletes the segments that are
-        wholly before it. Returns the log start offset. Raises OffsetOutOfRange beyond the high watermark."""
+        """Move the log start offset to ``offset``, write it to its checkpoint file, and delete the segments that are
+        wholly before it. Return the log start offset. Raise OffsetOutOfRange beyond the high watermark."""
         if offset > self.high_watermark:
             raise OffsetOutOfRange(offset, self.log_start_offset, self.high_watermark)
         if offset > self.log_start_offset:
@@ -673,7 +673,7 @@ class PartitionLog:
         return self.log_start_offset
 
     def enforce_retention(self, now: Now) -> int:
-        """Deletes old segments by ``retention.ms`` and ``retention.bytes``, and returns how many. Records at or above
+        """Delete old segments by ``retention.ms`` and ``retention.bytes``, and return how many. Records at or above
         the high watermark stay. The active segment is rolled first if it is to go with all others."""
         count = count_expired(self.segments, self._config, self.log_start_offset, self.high_watermark, now.wall_ms)
         if 0 < count == len(self.segments):
@@ -686,7 +686,7 @@ class PartitionLog:
         return unreachable + self.delete_local(self.bases[count - unreachable]) if count > unreachable else unreachable
 
     def delete_local(self, end_offset: int) -> int:
-        """Deletes the segments that are wholly below ``end_offset``, and returns how many. Their records are in the
+        """Delete the segments that are wholly below ``end_offset``, and return how many. Their records are in the
         remote tier, where the log still begins.
 
         A segment stays if its copy is not listed, if it is not durable here, or if no whole and durable snapshot has
@@ -706,7 +706,7 @@ class PartitionLog:
         return count
 
     def _drop_oldest(self, count: int) -> None:
-        """Deletes the files once the new log start is durable. If they were deleted before, a power loss could bring
+        """Delete the files once the new log start is durable. If they were deleted before, a power loss could bring
         some of them back, with holes between them."""
         if count == 0:
             return
@@ -752,14 +752,14 @@ class PartitionLog:
     # --- copies -----------------------------------------------------------------------------------------------------
 
     def recreate_snapshot(self, now: Now, offset: int) -> Sliced[Recreated]:
-        """Makes the snapshot of producers at ``offset``, and writes it (P-8, P-13). In slices. Raises Overtaken and
+        """Make the snapshot of producers at ``offset``, and write it (P-8, P-13). In slices. Raise Overtaken and
         DiskError."""
         made = yield from self.recreated(now, offset)
         self.segments.snapshots.put(offset, made.snapshot)
         return made
 
     def write_index_files(self, segment: TierableSegment) -> None:
-        """Writes the missing index files of a closed segment, even if they have no entries: its copy needs them. Raises
+        """Write the missing index files of a closed segment, even if they have no entries: its copy needs them. Raise
         DiskError."""
         segments = self.segments
         segments.write_indexes(segments[segments.index_of(segment.base_offset)])
@@ -776,7 +776,7 @@ class PartitionLog:
         return self.durability.last_cut
 
     def swap(self, sources: Sequence[Segment], cleaned: Segment) -> None:
-        """Replaces ``sources``, which are neighbours in this log, by ``cleaned``, whose file is synced.
+        """Replace ``sources``, which are neighbours in this log, by ``cleaned``, whose file is synced.
 
         After a DiskError only a restart can repair the log, so the node must end.
         """
@@ -791,7 +791,7 @@ class PartitionLog:
     # --- durability -------------------------------------------------------------------------------------------------
 
     def sync_point(self) -> SyncPoint:
-        """Takes a sync point. The caller takes it when it requests a sync of its ``paths``, and passes it to
+        """Take a sync point. The caller takes it when it requests a sync of its ``paths``, and passes it to
         ``mark_synced`` when the sync has completed."""
         return self.durability.point(self.log_end_offset)
 
@@ -807,7 +807,7 @@ class PartitionLog:
             self._delete_retired()
 
     def note_synced(self) -> None:
-        """Writes the synced offset to its checkpoint file. A start takes a bad batch below it for damage, not for a
+        """Write the synced offset to its checkpoint file. A start takes a bad batch below it for damage, not for a
         torn end. The file need not be synced itself: an older offset is as true.
 
         A log that was restarted at a later offset waits until its new start is durable. With the old start, the file
@@ -827,7 +827,7 @@ class PartitionLog:
         return self._checkpoints.synced_path
 
     def close_cleanly(self) -> None:
-        """Writes the index files and a snapshot of the producers, so that a clean start need not scan. Sync the
+        """Write the index files and a snapshot of the producers, so that a clean start need not scan. Sync the
         ``sync_point()`` afterwards.
 
         Called again when all is synced, it moves the recovery point to the log's end, which needs one more sync. So
@@ -844,7 +844,7 @@ class PartitionLog:
     # --- assertions -------------------------------------------------------------------------------------------------
 
     def check_invariants(self) -> None:
-        """Raises AssertionError if the parts of the log contradict each other. It walks over all that is in memory, so
+        """Raise AssertionError if the parts of the log contradict each other. It walks over all that is in memory, so
         the simulator and tests call it and production does not."""
         invariants.check_offsets(
             self.log_start_offset, self.local_log_start_offset, self.high_watermark, self.log_end_offset

@@ -44,10 +44,10 @@ high watermark soon passes older markers."""
 
 
 def replayed(segments: Segments, empty: ProducerStates, end_offset: int = MAX_OFFSET) -> Sliced[ProducerStates]:
-    """Returns the state after the batches that end before ``end_offset``, in slices. ``empty`` has the settings.
+    """Return the state after the batches that end before ``end_offset``, in slices. ``empty`` has the settings.
 
     It comes from the newest whole snapshot and the batches behind that, or from all batches. Segments behind the
-    snapshot whose transaction index is not known get their entries on the way; those before it must be known. Raises
+    snapshot whose transaction index is not known get their entries on the way; those before it must be known. Raise
     DiskError.
     """
     states = empty.emptied()
@@ -62,7 +62,7 @@ def replayed(segments: Segments, empty: ProducerStates, end_offset: int = MAX_OF
 
 
 def index_again(segments: Segments, empty: ProducerStates, unknown: Sequence[Segment]) -> Sliced[None]:
-    """Finds the aborted transactions of segments whose index is not known, the oldest first. Raises DiskError."""
+    """Find the aborted transactions of segments whose index is not known, the oldest first. Raise DiskError."""
     states, at = empty.emptied(), -1
     for segment in unknown:
         base = segment.base_offset
@@ -76,7 +76,7 @@ def index_again(segments: Segments, empty: ProducerStates, unknown: Sequence[Seg
 
 
 def _walk(segments: Segments, offset: int, end_offset: int, states: ProducerStates) -> Sliced[None]:
-    """Notes the batches from ``offset`` on that end before ``end_offset``. The places of snapshots that Kafka would
+    """Note the batches from ``offset`` on that end before ``end_offset``. The places of snapshots that Kafka would
     have there, too (the last two segments), get one."""
     disk, snapshots = segments.disk, segments.snapshots
     count = 0
@@ -103,7 +103,7 @@ def _walk(segments: Segments, offset: int, end_offset: int, states: ProducerStat
 
 
 def noted(disk: Disk, segment: Segment, position: int, header: BatchHeader, states: ProducerStates) -> Aborted | None:
-    """Notes one batch of a producer. Returns the transaction that it aborts, if it does. Raises DiskError."""
+    """Note one batch of a producer. Return the transaction that it aborts, if it does. Raise DiskError."""
     if not header.is_control:
         states.record(header, header.base_offset, header.max_timestamp_ms)
         return None
@@ -112,7 +112,7 @@ def noted(disk: Disk, segment: Segment, position: int, header: BatchHeader, stat
 
 
 def _refill(segments: Segments, end_offset: int, states: ProducerStates) -> Sliced[None]:
-    """Finds what a snapshot at ``end_offset`` lacks in the batches before it: the last five batches of each producer,
+    """Find what a snapshot at ``end_offset`` lacks in the batches before it: the last five batches of each producer,
     so that a retry that comes after a restart is recognised (P-6; Kafka refuses it), and the completed transactions
     whose markers the high watermark may not have passed (X-13)."""
     marks: dict[int, list[BatchMark]] = {}
@@ -142,7 +142,7 @@ def _refill(segments: Segments, end_offset: int, states: ProducerStates) -> Slic
 
 
 def _before(segments: Segments, end_offset: int) -> tuple[Iterator[BatchHeader], bool]:
-    """Returns the headers of the last REFILL_BYTES before an offset, and whether they tell where each transaction
+    """Return the headers of the last REFILL_BYTES before an offset, and whether they tell where each transaction
     began that ended there."""
     last = at = segments.index_of(end_offset - 1)
     stop = size = segments[last].position_of(segments.disk, end_offset)
@@ -174,10 +174,10 @@ class Recreated(NamedTuple):
 def recreated(
     segments: Segments, offset: int, now_ms: int, expiration_ms: int, live: Mapping[int, Producer]
 ) -> Sliced[Recreated]:
-    """Makes the snapshot at ``offset``, where a segment begins. In slices. Snapshots that are found damaged are
+    """Make the snapshot at ``offset``, where a segment begins. In slices. Snapshots that are found damaged are
     deleted (P-12). ``live`` are the producers that the log knows now.
 
-    Raises Overtaken if the log loses records meanwhile, DiskError, and InvalidRecords where a file is damaged.
+    Raise Overtaken if the log loses records meanwhile, DiskError, and InvalidRecords where a file is damaged.
     """
     assert offset in segments.bases, f"no segment begins at {offset}"
     begin = replay_start(segments, offset, now_ms - expiration_ms)
@@ -187,7 +187,7 @@ def recreated(
 def recreated_from(
     segments: Segments, begin: int, offset: int, now_ms: int, expiration_ms: int, live: Mapping[int, Producer]
 ) -> Sliced[Recreated]:
-    """Does the same from ``begin`` on, or from a newer snapshot that exists."""
+    """Do the same from ``begin`` on, or from a newer snapshot that exists."""
     states = ProducerStates(expiration_ms, reject_unknown=False)
     known = segments.snapshots.newest(begin, offset)
     if known is not None:
@@ -210,7 +210,7 @@ def recreated_from(
 
 
 def replay_start(segments: Segments, offset: int, expired_ms: int) -> int:
-    """Returns where the replay begins if there is no newer snapshot. Producers without a record after ``expired_ms``
+    """Return where the replay begins if there is no newer snapshot. Producers without a record after ``expired_ms``
     are removed."""
     last = segments.index_of(offset)
     young = next(
@@ -220,7 +220,7 @@ def replay_start(segments: Segments, offset: int, expired_ms: int) -> int:
 
 
 def _replay(segments: Segments, begin: int, offset: int, states: ProducerStates) -> Sliced[tuple[int, set[int]]]:
-    """Returns how many bytes were read, and which producers begin here with their very first batch."""
+    """Return how many bytes were read, and which producers begin here with their very first batch."""
     fresh: set[int] = set()
     disk, cuts, count, read_bytes = segments.disk, segments.durability.last_cut, 0, 0
 
@@ -246,9 +246,9 @@ def _replay(segments: Segments, begin: int, offset: int, states: ProducerStates)
 def _find_coordinator_epochs(
     segments: Segments, begin: int, states: ProducerStates, wanted: set[int], fresh: set[int]
 ) -> Sliced[int]:
-    """Finds the coordinator epochs of producers whose last marker lies before ``begin``: without it a marker of an old
+    """Find the coordinator epochs of producers whose last marker lies before ``begin``: without it a marker of an old
     coordinator would be taken (X-6). Goes back from segment to segment, until each of ``wanted`` has one or a snapshot
-    has it. A whole snapshot without a producer was made before its first batch, or when it had expired. Returns how
+    has it. A whole snapshot without a producer was made before its first batch, or when it had expired. Return how
     many bytes were read."""
     disk, cuts, count, read_bytes = segments.disk, segments.durability.last_cut, 0, 0
 

@@ -74,7 +74,7 @@ class Producer(NamedTuple):
         return self.marks[-1].last_sequence if self.marks else NO_SEQUENCE
 
     def retried(self, header: BatchHeader) -> BatchMark | None:
-        """Returns the remembered batch of this epoch that ``header`` is a retry of, if it is one."""
+        """Return the remembered batch of this epoch that ``header`` is a retry of, if it is one."""
         for mark in reversed(self.marks):
             if mark.first_sequence == header.base_sequence and mark.last_sequence == header.last_sequence:
                 return mark if header.producer_epoch == self.producer_epoch else None
@@ -101,7 +101,7 @@ class ProducerStates:
 
     @staticmethod
     def of(config: LogConfig, wall_ms: int) -> "ProducerStates":
-        """Makes the state of a log without producers."""
+        """Make the state of a log without producers."""
         rejects = config.unknown_producer_id_policy != "accept"
         return ProducerStates(config.producer_id_expiration_ms, rejects, swept_ms=wall_ms)
 
@@ -110,9 +110,9 @@ class ProducerStates:
         self.reject_unknown = config.unknown_producer_id_policy != "accept"
 
     def check(self, batches: Sequence[BatchHeader]) -> list[BatchMark] | None:
-        """Validates a client's batches without changing anything.
+        """Validate a client's batches without changing anything.
 
-        Returns None if they are to be appended. Returns their marks if all of them were written before. Raises
+        Return None if they are to be appended. Return their marks if all of them were written before. Raise
         InvalidRecords with one of these errors:
 
         - INVALID_PRODUCER_EPOCH: the epoch is older than the known one.
@@ -175,7 +175,7 @@ class ProducerStates:
         return None
 
     def record(self, header: BatchHeader, first_offset: int, timestamp_ms: int) -> None:
-        """Notes a data batch that was written, replicated, or read from the log. It was validated before."""
+        """Note a data batch that was written, replicated, or read from the log. It was validated before."""
         producer_id = header.producer_id
         producer = self.by_id.get(producer_id)
         assert producer is None or not producer.marks or first_offset > producer.marks[-1].last_offset, (
@@ -187,16 +187,16 @@ class ProducerStates:
             self.open_transactions.setdefault(producer_id, producer.current_txn_first_offset)
 
     def record_control(self, header: BatchHeader, offset: int, timestamp_ms: int, batch: Buffer) -> Aborted | None:
-        """Notes a control batch that was written, replicated, or read from the log. It may hold a transaction marker.
-        Returns the transaction that it aborts, if any."""
+        """Note a control batch that was written, replicated, or read from the log. It may hold a transaction marker.
+        Return the transaction that it aborts, if any."""
         marker = read_marker(batch, header)
         return None if marker is None else self.record_marker(header, offset, timestamp_ms, *marker)
 
     def record_marker(
         self, header: BatchHeader, offset: int, timestamp_ms: int, type_: ControlType, coordinator_epoch: int
     ) -> Aborted | None:
-        """Notes a transaction marker: the transaction is over. If the marker raises the epoch, the next sequence is 0.
-        Returns the transaction if it was aborted."""
+        """Note a transaction marker: the transaction is over. If the marker raises the epoch, the next sequence is 0.
+        Return the transaction if it was aborted."""
         assert type_ in (ControlType.ABORT, ControlType.COMMIT), f"control type {type_} ends no transaction"
         known = self.by_id.get(header.producer_id) or Producer(header.producer_epoch)
         self.by_id[header.producer_id] = Producer(
@@ -214,8 +214,8 @@ class ProducerStates:
         return Aborted(header.producer_id, first, offset, min(self.open_transactions.values(), default=offset + 1))
 
     def first_unstable_offset(self, high_watermark: int) -> int | None:
-        """Returns the first offset of the earliest transaction that is open, or whose marker is not below the high
-        watermark. Returns None if there is none. Returns 0 as long as it cannot be known: above the high watermark lie
+        """Return the first offset of the earliest transaction that is open, or whose marker is not below the high
+        watermark. Return None if there is none. Return 0 as long as it cannot be known: above the high watermark lie
         markers whose transactions the snapshot of the start does not tell."""
         if high_watermark < self.completed_from:
             return 0
@@ -231,13 +231,13 @@ class ProducerStates:
         return self.by_id[min(self.open_transactions, key=self.open_transactions.__getitem__)].last_timestamp_ms
 
     def keep_completed(self, known: "ProducerStates", end_offset: int) -> None:
-        """Copies the completed transactions that were known before the log was truncated at ``end_offset``. A snapshot
+        """Copy the completed transactions that were known before the log was truncated at ``end_offset``. A snapshot
         does not have them."""
         self.completed = [each for each in known.completed if each[1] < end_offset]
         self.completed_from = min(known.completed_from, end_offset)
 
     def expire(self, wall_ms: int) -> int:
-        """Removes producers that have no open transaction and whose last record is old enough (P-7). Returns how
+        """Remove producers that have no open transaction and whose last record is old enough (P-7). Return how
         many."""
         self.swept_ms = wall_ms
         expired = [
@@ -250,14 +250,14 @@ class ProducerStates:
         return len(expired)
 
     def restore(self, producers: Iterable[tuple[int, Producer]]) -> None:
-        """Adds some of the producers of a snapshot."""
+        """Add some of the producers of a snapshot."""
         for producer_id, producer in producers:
             self.by_id[producer_id] = producer
             if producer.current_txn_first_offset >= 0:
                 self.open_transactions[producer_id] = producer.current_txn_first_offset
 
     def emptied(self) -> "ProducerStates":
-        """Returns a new state with the same settings and without producers."""
+        """Return a new state with the same settings and without producers."""
         return ProducerStates(self.expiration_ms, self.reject_unknown, swept_ms=self.swept_ms)
 
     def clear(self) -> None:
@@ -312,12 +312,12 @@ class SnapshotDamaged(Exception):  # noqa: N818 - says what was found
 
 
 def encoded(states: ProducerStates) -> bytes:
-    """Returns the file for a state."""
+    """Return the file for a state."""
     return b"".join(run_to_end(pieces_of(states.by_id)))
 
 
 def pieces_of(producers: Mapping[int, Producer]) -> Sliced[list[bytes]]:
-    """Returns the pieces of the file: its head, and the producers. Yields between two pieces."""
+    """Return the pieces of the file: its head, and the producers. Yield between two pieces."""
     pieces = [_COUNT.pack(len(producers))]
     crc = checksum(pieces[0])
     rest = iter(producers.items())
@@ -337,7 +337,7 @@ def _row(producer_id: int, producer: Producer) -> bytes:
 
 
 def decoded(data: bytes) -> Iterator[tuple[int, Producer]]:
-    """Returns the producers of a file with their IDs. Raises SnapshotDamaged."""
+    """Return the producers of a file with their IDs. Raise SnapshotDamaged."""
     try:
         version, crc = _HEAD.unpack_from(data)
         (count,) = _COUNT.unpack_from(data, _HEAD.size)
@@ -363,7 +363,7 @@ def _producer(row: tuple[int, ...]) -> tuple[int, Producer]:
 
 
 def restored(states: ProducerStates, producers: Iterator[tuple[int, Producer]]) -> Sliced[None]:
-    """Fills an empty state with the producers of a file, in slices."""
+    """Fill an empty state with the producers of a file, in slices."""
     while some := list(islice(producers, PRODUCERS_PER_SLICE)):
         if states.by_id:
             yield
@@ -401,8 +401,8 @@ class ProducerSnapshots:
         return "" if self._loaded < 0 else self.path(self._loaded)
 
     def find(self, names: Sequence[str], bases: Sequence[int], log_start_offset: int, end_offset: int) -> None:
-        """Looks at the names in the folder. As Kafka does, deletes the files that are of no use: those beyond the end,
-        those that describe only deleted records, and those that belong to no segment, except the newest. Raises
+        """Look at the names in the folder. As Kafka does, delete the files that are of no use: those beyond the end,
+        those that describe only deleted records, and those that belong to no segment, except the newest. Raise
         DiskError.
         """
         for name in names:
@@ -417,8 +417,8 @@ class ProducerSnapshots:
                 self.delete(offset)
 
     def newest(self, first_offset: int, end_offset: int) -> tuple[int, Iterator[tuple[int, Producer]]] | None:
-        """Reads the newest whole snapshot in [first_offset, end_offset]. Deletes the damaged ones that it finds before
-        that. Returns its offset and its producers, which are decoded as they are taken. Raises DiskError."""
+        """Read the newest whole snapshot in [first_offset, end_offset]. Delete the damaged ones that it finds before
+        that. Return its offset and its producers, which are decoded as they are taken. Raise DiskError."""
         while at := bisect_right(self.offsets, end_offset):
             offset = self.offsets[at - 1]
             if offset < first_offset:
@@ -432,8 +432,8 @@ class ProducerSnapshots:
         return None
 
     def load(self, states: ProducerStates, first_offset: int, end_offset: int) -> Sliced[int | None]:
-        """Fills an empty state from the newest whole snapshot in [first_offset, end_offset], in slices, and returns its
-        offset. Returns None if there is none. Raises DiskError."""
+        """Fill an empty state from the newest whole snapshot in [first_offset, end_offset], in slices, and return its
+        offset. Return None if there is none. Raise DiskError."""
         self._loaded = -1
         found = self.newest(first_offset, end_offset)
         if found is None:
@@ -446,14 +446,14 @@ class ProducerSnapshots:
     # --- writing ----------------------------------------------------------------------------------------------------
 
     def write(self, offset: int, states: ProducerStates) -> None:
-        """Writes the state before ``offset``. A process that is killed leaves a whole file or none. A power loss may
-        leave any part of it until it is synced with the log. Raises DiskError."""
+        """Write the state before ``offset``. A process that is killed leaves a whole file or none. A power loss may
+        leave any part of it until it is synced with the log. Raise DiskError."""
         self.begin(offset, states)
         self.finish()
 
     def begin(self, offset: int, states: ProducerStates) -> None:
-        """Begins to write the state before ``offset``. That of few producers is written now, and of more a slice with
-        each ``go_on``. One that is not finished by now is finished first: each roll has its snapshot (P-2). Raises
+        """Begin to write the state before ``offset``. That of few producers is written now, and of more a slice with
+        each ``go_on``. One that is not finished by now is finished first: each roll has its snapshot (P-2). Raise
         DiskError."""
         with suppress(DiskError):
             self.finish()
@@ -462,17 +462,17 @@ class ProducerSnapshots:
             self.finish()
 
     def go_on(self) -> None:
-        """Writes a slice of what is unfinished. If the disk refuses that, a start reads more batches."""
+        """Write a slice of what is unfinished. If the disk refuses that, a start reads more batches."""
         with suppress(DiskError):
             self._take_slice()
 
     def finish(self) -> None:
-        """Raises DiskError."""
+        """Raise DiskError."""
         while self._work is not None:
             self._take_slice()
 
     def drop(self) -> None:
-        """Leaves out what is unfinished. Raises DiskError."""
+        """Leave out what is unfinished. Raise DiskError."""
         if self.unfinished is not None:
             path = self.path(self.unfinished)
             self.unfinished = self._work = None
@@ -499,7 +499,7 @@ class ProducerSnapshots:
         self._place(offset)
 
     def put(self, offset: int, data: bytes) -> None:
-        """Writes a snapshot whose bytes are known. Raises DiskError."""
+        """Write a snapshot whose bytes are known. Raise DiskError."""
         if self.unfinished == offset:
             self.drop()
         self.disk.write(self.path(offset) + NEW_SUFFIX, data)
@@ -525,7 +525,7 @@ class ProducerSnapshots:
     # --- deletion ---------------------------------------------------------------------------------------------------
 
     def delete(self, offset: int) -> None:
-        """Deletes the snapshot at an offset, if there is one. An unfinished one goes with its segment, the last one."""
+        """Delete the snapshot at an offset, if there is one. An unfinished one goes with its segment, the last one."""
         if self.unfinished == offset:
             self.drop()
         at = bisect_left(self.offsets, offset)
@@ -535,9 +535,9 @@ class ProducerSnapshots:
             self.offsets.remove(offset)
 
     def delete_beyond(self, offset: int) -> None:
-        """Deletes the snapshots of what lies beyond a cut, before the cut is made. If there are any, this waits for the
+        """Delete the snapshots of what lies beyond a cut, before the cut is made. If there are any, this waits for the
         disk. Otherwise a power loss could bring one back when the log has grown again, with other records. It is rare:
-        it needs a cut behind a roll, or one that follows on a start. Raises DiskError."""
+        it needs a cut behind a roll, or one that follows on a start. Raise DiskError."""
         beyond = self.offsets[bisect_right(self.offsets, offset) :]
         for gone in reversed(beyond):
             self.delete(gone)

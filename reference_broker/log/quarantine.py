@@ -52,7 +52,7 @@ def is_segment(name: str) -> bool:
 
 
 def read_quarantine(disk: Disk, directory: str, names: Sequence[str]) -> Quarantine | None:
-    """Raises DiskError. A file that cannot be read counts, too: it was there for a reason."""
+    """Raise DiskError. A file that cannot be read counts, too: it was there for a reason."""
     if FILE_NAME not in names:
         return None
     rows = Checkpoint(disk, f"{directory}/{FILE_NAME}").read(names) or []
@@ -66,8 +66,8 @@ def was_quarantined(disk: Disk, directory: str) -> bool:
 
 
 def set_aside(disk: Disk, directory: str, damage: Damage, durable_before: int) -> None:
-    """Renames the damaged segment and all later ones, last first. The names are durable when it returns, so the caller
-    waits for the disk. Raises DiskError."""
+    """Rename the damaged segment and all later ones, last first. The names are durable when it returns, so the caller
+    waits for the disk. Raise DiskError."""
     names = disk.list(directory)
     first = int(damage.path.rpartition("/")[2][:NAME_DIGITS])
     bases = [base for base in sorted(int(name[:NAME_DIGITS]) for name in names if is_segment(name)) if base >= first]
@@ -85,7 +85,7 @@ def set_aside(disk: Disk, directory: str, damage: Damage, durable_before: int) -
 
 
 def set_all_aside(disk: Disk, directory: str, cause: str, why: str) -> None:
-    """Does what ``set_aside`` does, with all segments of a log, and then with the file ``cause``. Raises DiskError."""
+    """Do what ``set_aside`` does, with all segments of a log, and then with the file ``cause``. Raise DiskError."""
     names = disk.list(directory)
     first = min((int(name[:NAME_DIGITS]) for name in names if is_segment(name)), default=0)
     checkpoints = OffsetCheckpoints(disk, directory)
@@ -97,8 +97,8 @@ def set_all_aside(disk: Disk, directory: str, cause: str, why: str) -> None:
 
 
 def begin_lost(disk: Disk, directory: str, until: int) -> None:
-    """Begins a log in quarantine. Its directory is gone, and it held the records up to the offset ``until`` when the
-    node stopped cleanly. Waits for the disk. Raises DiskError."""
+    """Begin a log in quarantine. Its directory is gone, and it held the records up to the offset ``until`` when the
+    node stopped cleanly. Waits for the disk. Raise DiskError."""
     path = new_segment(directory, 0, 0).path
     set_aside(disk, directory, Damage(path, 0, 0, "the directory is gone, although the node stopped cleanly"), until)
 

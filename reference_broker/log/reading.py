@@ -32,7 +32,7 @@ class MovedToRemote(Exception):  # noqa: N818 - says what was found
 
 
 def first_with_records(segments: Segments, offset: int, end_offset: int) -> int:
-    """Returns from where to read so that what comes first is a batch with records, if one begins before ``end_offset``.
+    """Return from where to read so that what comes first is a batch with records, if one begins before ``end_offset``.
 
     The cleaner keeps some batches without records. librdkafka and kafka-go take a response that has no others for one
     whose next record is too large. If no records follow, the reader gets the last segment with such batches, so that
@@ -56,7 +56,7 @@ def first_with_records(segments: Segments, offset: int, end_offset: int) -> int:
 
 
 def without_empty(segments: Segments, offset: int, records: bytes) -> bytes:
-    """Returns what a read from ``offset`` gave, without batches that have no records, unless it has no others.
+    """Return what a read from ``offset`` gave, without batches that have no records, unless it has no others.
     kafka-go panics at one behind a batch with records."""
     segment = segments.items[segments.index_of(offset)]
     starts, base = segment.empty_starts, segment.base_offset
@@ -76,7 +76,7 @@ def without_empty(segments: Segments, offset: int, records: bytes) -> bytes:
 
 
 def read(segments: Segments, offset: int, max_bytes: int, end_offset: int, at_least_one: bool) -> bytes:
-    """Returns whole batches, from the one that contains ``offset`` up to ``end_offset``. Both offsets are inside the
+    """Return whole batches, from the one that contains ``offset`` up to ``end_offset``. Both offsets are inside the
     log. See ``PartitionLog.read`` for the limits."""
     segment = segments.items[-1]
     if offset < segment.base_offset:  # A reader in the active segment, as most are, needs no search.
@@ -111,7 +111,7 @@ def _read_segment(
 
 
 def _read_walked(disk: Disk, segment: Segment, start: int, stop: int, max_bytes: int, at_least_one: bool) -> bytes:
-    """Returns as many whole batches as fit into ``max_bytes``. With ``at_least_one`` the first one always comes."""
+    """Return as many whole batches as fit into ``max_bytes``. With ``at_least_one`` the first one always comes."""
     if not at_least_one and read_header(disk.read(segment.path, start, HEADER_BYTES)).size_bytes > max_bytes:
         return b""
     data = disk.read(segment.path, start, min(stop - start, max(max_bytes, HEADER_BYTES)))
@@ -130,7 +130,7 @@ def _read_walked(disk: Disk, segment: Segment, start: int, stop: int, max_bytes:
 
 
 def bytes_between(segments: Segments, offset: int, end_offset: int) -> int:
-    """Returns how many bytes the batches have, from the one that holds ``offset`` up to ``end_offset``. Both offsets
+    """Return how many bytes the batches have, from the one that holds ``offset`` up to ``end_offset``. Both offsets
     lie inside the log."""
     active = segments.items[-1]
     if offset >= active.base_offset:  # Most readers are in the active segment.

@@ -121,7 +121,7 @@ class Recovery:
         self.quarantine: Quarantine | None = None
 
     def run(self) -> Sliced[Recovered]:
-        """Yields about every 256 KiB of scanning. Raises DiskError, and LogDamaged for damage that is no torn end; then
+        """Yield about every 256 KiB of scanning. Raise DiskError, and LogDamaged for damage that is no torn end; then
         the log's records are as they were found."""
         names: Sequence[str] = list(self.disk.list(self.directory))
         if names:
@@ -162,7 +162,7 @@ class Recovery:
         )
 
     def _empty(self, names: Sequence[str]) -> Sequence[str]:
-        """Deletes the records of a replica that was being emptied to begin in the remote tier. Waits for the disk."""
+        """Delete the records of a replica that was being emptied to begin in the remote tier. Wait for the disk."""
         self.checkpoints.lower_recovery_point(0)
         self.checkpoints.lower_synced(0)
         if self.cleaned_offset:
@@ -176,7 +176,7 @@ class Recovery:
         return list(self.disk.list(self.directory))
 
     def _find_producers(self, names: Sequence[str]) -> Sliced[None]:
-        """Finds producers and aborted transactions, after the log's end is known."""
+        """Find producers and aborted transactions, after the log's end is known."""
         segments, snapshots = self.segments, self.segments.snapshots
         snapshots.find(names, segments.bases, self.log_start_offset, segments[-1].next_offset if segments else -1)
         if not segments:
@@ -232,7 +232,7 @@ class Recovery:
                 break
 
     def _open_at(self, offset: int) -> dict[int, int]:
-        """Returns where the transactions began that are open at the local log start. Only a snapshot has that."""
+        """Return where the transactions began that are open at the local log start. Only a snapshot has that."""
         path = self.segments.snapshots.path(offset)
         if path.rpartition("/")[2] not in self.names:
             return {}
@@ -284,7 +284,7 @@ class Recovery:
         return None
 
     def _delete_retired(self, bases: list[int]) -> None:
-        """Deletes segments that end at or before the log start: an earlier deletion was not finished."""
+        """Delete segments that end at or before the log start: an earlier deletion was not finished."""
         while len(bases) > 1 and bases[1] <= self.local_start:
             new_segment(self.directory, bases.pop(0), self.now.wall_ms).delete(self.disk)
 
@@ -295,10 +295,10 @@ class Recovery:
                 self.disk.delete(f"{self.directory}/{name}")
 
     def _recover(self, segment: Segment, size: int, later: Sequence[int]) -> Sliced[Flaw | None]:
-        """Reads every byte, and rebuilds the indexes. Truncates behind the last good batch if that is the log's torn
+        """Read every byte, and rebuild the indexes. Truncate behind the last good batch if that is the log's torn
         end.
 
-        The ``later`` segments go before that, so that a start that dies in between leaves no hole. Raises LogDamaged
+        The ``later`` segments go before that, so that a start that dies in between leaves no hole. Raise LogDamaged
         if the flaw is no torn end.
         """
         segment.delete_indexes(self.disk)
@@ -438,7 +438,7 @@ def _disorder(segment: Segment, header: BatchHeader, next_base: int, boundaries:
 
 
 def _verified(disk: Disk, path: str, end: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Yields the same as ``segment.headers``. Raises InvalidRecords also if a CRC is wrong."""
+    """Yield the same as ``segment.headers``. Raise InvalidRecords also if a CRC is wrong."""
     for position, header, batch in whole_batches(disk, path, 0, end, RECOVERED_BYTES_PER_SLICE):
         if checksum(batch[CRC_FROM:]) != header.crc:
             raise InvalidRecords(ErrorCode.corrupt_message, f"{path}: wrong CRC at byte {position}")

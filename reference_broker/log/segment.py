@@ -64,7 +64,7 @@ class Segment:
         return self.path, self.offsets.path, self.times.path, self.aborted.path, self.aborted.checksum_path
 
     def add(self, header: BatchHeader, base_offset: int, max_timestamp_ms: int, index_interval_bytes: int) -> None:
-        """Notes a batch that has been written at the end of the file."""
+        """Note a batch that has been written at the end of the file."""
         assert base_offset >= self.next_offset, (
             f"{self.path}: a batch at offset {base_offset} follows on one that ends at {self.next_offset - 1}"
         )
@@ -89,7 +89,7 @@ class Segment:
         self.next_offset = last_offset + 1
 
     def note_empty(self, next_offset: int) -> None:
-        """Notes a batch without records that ends before ``next_offset``. It follows on ``self.next_offset``."""
+        """Note a batch without records that ends before ``next_offset``. It follows on ``self.next_offset``."""
         if self.empty_ends and self.empty_ends[-1] == self.next_offset:
             self.empty_ends[-1] = next_offset
         else:
@@ -97,7 +97,7 @@ class Segment:
             self.empty_ends.append(next_offset)
 
     def past_empty(self, offset: int) -> int:
-        """Returns the end of the run of batches without records that contains ``offset``, or ``offset`` itself."""
+        """Return the end of the run of batches without records that contains ``offset``, or ``offset`` itself."""
         at = bisect_right(self.empty_starts, offset) - 1
         return max(offset, self.empty_ends[at]) if at >= 0 else offset
 
@@ -128,9 +128,9 @@ class Segment:
         self.known[offset] = position
 
     def position_of(self, disk: Disk, offset: int) -> int:
-        """Returns the byte position of the batch that holds ``offset``, or of the first one after it.
+        """Return the byte position of the batch that holds ``offset``, or of the first one after it.
 
-        Raises InvalidRecords (CORRUPT_MESSAGE) where the file is damaged.
+        Raise InvalidRecords (CORRUPT_MESSAGE) where the file is damaged.
         """
         if offset >= self.next_offset:
             return self.size_bytes
@@ -150,7 +150,7 @@ class Segment:
         )
 
     def truncate(self, disk: Disk, size: int, next_offset: int) -> None:
-        """Cuts the file at the start of a batch. On DiskError nothing has changed, or indexes only know less."""
+        """Cut the file at the start of a batch. On DiskError nothing has changed, or indexes only know less."""
         indexes = (self.offsets, self.times, self.aborted)
         seen = Segment(self.base_offset, self.path, *indexes, self.created_ms, self.next_offset)
         for position, header in headers(disk, self.path, 0, size):
@@ -189,7 +189,7 @@ class Segment:
         )
 
     def write_indexes(self, disk: Disk) -> tuple[str, ...]:
-        """Brings the index files up to date. Returns the paths written."""
+        """Bring the index files up to date. Return the paths written."""
         self.add_time_entry()
         written = []
         if self.offsets.write(disk):
@@ -204,13 +204,13 @@ class Segment:
         self.aborted.delete(disk)
 
     def delete(self, disk: Disk) -> None:
-        """Deletes the files, the log file last. So no record is lost if the disk fails half-way."""
+        """Delete the files, the log file last. So no record is lost if the disk fails half-way."""
         self.delete_indexes(disk)
         disk.delete(self.path)
 
 
 def new_segment(directory: str, base_offset: int, created_ms: int) -> Segment:
-    """Makes a segment in memory. Its file comes with the first append."""
+    """Make a segment in memory. Its file comes with the first append."""
     start = f"{directory}/{segment_name(base_offset)}"
     return Segment(
         base_offset=base_offset,
@@ -231,10 +231,10 @@ def headers(
     chunk_bytes: int = WALK_CHUNK_BYTES,
     note_read: Callable[[int], None] | None = None,
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """Yields (position, header) of the batches in [position, end). If batches are large, it reads little more than the
+    """Yield (position, header) of the batches in [position, end). If batches are large, it reads little more than the
     headers. ``note_read`` is called with the number of bytes of each read.
 
-    Raises InvalidRecords (CORRUPT_MESSAGE) at a position where no whole batch begins.
+    Raise InvalidRecords (CORRUPT_MESSAGE) at a position where no whole batch begins.
     """
     chunk, chunk_at = b"", position
     while position < end:
@@ -253,10 +253,10 @@ def headers(
 def whole_batches(
     disk: Disk, path: str, position: int, end: int, chunk_bytes: int, note_read: Callable[[int], None] | None = None
 ) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """Yields (position, header, bytes) of the batches in [position, end). It reads about ``chunk_bytes`` at once, and
+    """Yield (position, header, bytes) of the batches in [position, end). It reads about ``chunk_bytes`` at once, and
     calls ``note_read`` with the number of bytes of each read.
 
-    Raises InvalidRecords (CORRUPT_MESSAGE) at a position where no whole batch begins.
+    Raise InvalidRecords (CORRUPT_MESSAGE) at a position where no whole batch begins.
     """
     chunk, chunk_at = memoryview(b""), position
 

@@ -72,11 +72,11 @@ class Segments(Sequence[Segment]):
         return sum(segment.size_bytes for segment in self.items)
 
     def index_of(self, offset: int) -> int:
-        """Returns the index of the segment that contains ``offset``, or of the one before the hole that does."""
+        """Return the index of the segment that contains ``offset``, or of the one before the hole that does."""
         return max(bisect_right(self.bases, offset) - 1, 0)
 
     def durable_before(self) -> int:
-        """Returns the base offset of the first segment with unsynced bytes, or of the active one if there are none."""
+        """Return the base offset of the first segment with unsynced bytes, or of the active one if there are none."""
         dirty = self.durability.dirty
         for segment in self.items:
             if any(path in dirty for path in segment.paths):
@@ -84,8 +84,8 @@ class Segments(Sequence[Segment]):
         return self.bases[-1]
 
     def aborted_between(self, offset: int, end_offset: int) -> list[Aborted]:
-        """Returns the aborted transactions that overlap [offset, end_offset), in the order of their markers. Those of
-        closed segments come from their index files. Raises DiskError."""
+        """Return the aborted transactions that overlap [offset, end_offset), in the order of their markers. Those of
+        closed segments come from their index files. Raise DiskError."""
         found: list[Aborted] = []
         for segment in self.items[self.index_of(offset) :]:
             index = segment.aborted
@@ -98,7 +98,7 @@ class Segments(Sequence[Segment]):
     # --- growing ----------------------------------------------------------------------------------------------------
 
     def create(self, base_offset: int, created_ms: int, buffers: Sequence[Buffer] = (), open_from: int = -1) -> Segment:
-        """Starts a new active segment, whose file begins with ``buffers``. Without buffers the file is made too,
+        """Start a new active segment, whose file begins with ``buffers``. Without buffers the file is made too,
         because its name keeps the log end offset."""
         segment = new_segment(self.directory, base_offset, created_ms)
         segment.open_from = open_from
@@ -108,7 +108,7 @@ class Segments(Sequence[Segment]):
         return segment
 
     def add(self, segment: Segment) -> None:
-        """Makes a segment whose file exists the active one."""
+        """Make a segment whose file exists the active one."""
         if self.items:
             last = self.items[-1]
             assert segment.base_offset >= max(last.base_offset + 1, last.next_offset), (
@@ -118,7 +118,7 @@ class Segments(Sequence[Segment]):
         self.bases.append(segment.base_offset)
 
     def append(self, buffers: Sequence[Buffer]) -> None:
-        """Writes at the end of the active segment's file."""
+        """Write at the end of the active segment's file."""
         path = self.items[-1].path
         self._append(path, buffers)
         self.durability.changed(path)
@@ -133,12 +133,12 @@ class Segments(Sequence[Segment]):
             raise
 
     def check_online(self) -> None:
-        """Raises DiskError if the log is offline."""
+        """Raise DiskError if the log is offline."""
         if self.is_offline:
             raise DiskError(f"{self.directory} is offline: a failed append could not be undone; restart the node")
 
     def write_indexes(self, segment: Segment) -> None:
-        """Brings the index files of a segment up to date."""
+        """Bring the index files of a segment up to date."""
         for path in segment.write_indexes(self.disk):
             self.durability.changed(path)
 
@@ -149,13 +149,13 @@ class Segments(Sequence[Segment]):
         del self.items[0], self.bases[0]
 
     def delete_retired(self, before: int) -> None:
-        """Deletes the files of retired segments that end at or before an offset."""
+        """Delete the files of retired segments that end at or before an offset."""
         while self.retired and self.retired[0].next_offset <= before:
             self._delete_files(self.retired[0])
             del self.retired[0]
 
     def drop_all(self) -> None:
-        """Deletes all files, the newest last."""
+        """Delete all files, the newest last."""
         while self.retired or self.items:
             if not self.retired:
                 self.retire_first()
@@ -163,7 +163,7 @@ class Segments(Sequence[Segment]):
             del self.retired[0]
 
     def cut_from(self, offset: int) -> None:
-        """Removes every batch that reaches ``offset`` or beyond, the last segments first. The first segment stays,
+        """Remove every batch that reaches ``offset`` or beyond, the last segments first. The first segment stays,
         perhaps empty."""
         while len(self.items) > 1 and self.bases[-1] >= offset:
             self._drop_last()
@@ -212,7 +212,7 @@ class Segments(Sequence[Segment]):
     # --- cleaning ---------------------------------------------------------------------------------------------------
 
     def swap(self, sources: Sequence[Segment], cleaned: Segment) -> None:
-        """Replaces ``sources``, which are neighbours in this list, by ``cleaned``. The file of ``cleaned`` is synced,
+        """Replace ``sources``, which are neighbours in this list, by ``cleaned``. The file of ``cleaned`` is synced,
         and its indexes have no files yet.
 
         After a DiskError only a restart can mend the log, so the node must end.
@@ -242,14 +242,14 @@ LOG_SUFFIX = ".log"
 
 
 def cleaned_segment(directory: str, first: Segment) -> Segment:
-    """Makes an empty segment in memory, with the name that its file has while it is written."""
+    """Make an empty segment in memory, with the name that its file has while it is written."""
     segment = new_segment(directory, first.base_offset, first.created_ms)
     segment.path += CLEANED_SUFFIX
     return segment
 
 
 def swap_files(disk: Disk, sources: Sequence[Segment], cleaned: Segment) -> str:
-    """Replaces the files of ``sources`` by the file of ``cleaned``. Returns the file's new path.
+    """Replace the files of ``sources`` by the file of ``cleaned``. Return the file's new path.
 
     After a DiskError only a restart can mend the log, so the node must end.
     """
@@ -269,8 +269,8 @@ def needs_recovery(names: Sequence[str]) -> bool:
 
 
 def finish_swaps(disk: Disk, directory: str, names: Sequence[str]) -> Sliced[list[str]]:
-    """Deletes files that were not finished, and finishes swaps that count already. A start runs it before it reads any
-    segment. Returns the names of the files in the folder afterwards."""
+    """Delete files that were not finished, and finish swaps that count already. A start runs it before it reads any
+    segment. Return the names of the files in the folder afterwards."""
     for name in names:
         if name.endswith(CLEANED_SUFFIX):
             disk.delete(f"{directory}/{name}")
@@ -297,7 +297,7 @@ def _carry_through(disk: Disk, directory: str, base: int, names: Sequence[str]) 
 
 
 def _end_offset(disk: Disk, path: str, base: int) -> Sliced[int]:
-    """Returns one past the last offset of a swap file. The segments below it are those that the file replaces, because
+    """Return one past the last offset of a swap file. The segments below it are those that the file replaces, because
     the cleaner keeps the last batch of a group of segments.
 
     Damage is ignored here. It is found, and truncated, when the segment is opened.
@@ -314,14 +314,14 @@ def _end_offset(disk: Disk, path: str, base: int) -> Sliced[int]:
 
 
 def count_before(segments: Segments, offset: int) -> int:
-    """Returns how many of the oldest segments are wholly before ``offset``. The active one never counts."""
+    """Return how many of the oldest segments are wholly before ``offset``. The active one never counts."""
     return segments.index_of(offset)
 
 
 def count_expired(
     segments: Segments, config: LogConfig, log_start_offset: int, high_watermark: int, wall_ms: int
 ) -> int:
-    """Returns how many of the oldest segments retention removes. Every segment with records at or above the high
+    """Return how many of the oldest segments retention removes. Every segment with records at or above the high
     watermark stays.
 
     The count includes the active segment if all segments go, but never an empty one. As in Kafka, the active segment
@@ -372,7 +372,7 @@ class TierableSegment(NamedTuple):
 
 
 def tierable(segments: Segments, end_offset: int, from_offset: int) -> tuple[TierableSegment, ...]:
-    """Returns the segments that are wholly below ``end_offset`` and have offsets from ``from_offset`` on, at most
+    """Return the segments that are wholly below ``end_offset`` and have offsets from ``from_offset`` on, at most
     MOST_AT_ONCE of them, the oldest first (Kafka's RemoteLogManager.candidateLogSegments)."""
     first, last = segments.index_of(from_offset), segments.index_of(end_offset)
     last = min(last, first + MOST_AT_ONCE)

@@ -32,8 +32,8 @@ class TombstoneHorizon:
         self.limit = NO_LIMIT
 
     def load(self, names: Sequence[str], cleaned_offset: int) -> None:
-        """Reads the file, given the names in the folder. A log that was cleaned before there was such a file may lack
-        any tombstone of its clean part. Raises DiskError."""
+        """Read the file, given the names in the folder. A log that was cleaned before there was such a file may lack
+        any tombstone of its clean part. Raise DiskError."""
         rows = self._checkpoint.read_and_settle(names)
         self._is_there = rows is not None and len(rows) == 2 and all(row.isdecimal() for row in rows)
         if rows is not None and self._is_there:

@@ -73,7 +73,7 @@ class Verification:
         return guard
 
     def check_client(self, known: Producer | None, header: BatchHeader, guard: Guard | None) -> None:
-        """Validates a client's transactional batch that is to be appended now, unless it is a retry. Raises
+        """Validate a client's transactional batch that is to be appended now, unless it is a retry. Raise
         InvalidRecords with one of these errors:
 
         - INVALID_PRODUCER_EPOCH: the epoch is older than the known one.
@@ -89,7 +89,7 @@ class Verification:
             _check_sequence(known, header, there)
 
     def check(self, known: Producer | None, batch: Batch, guard: Guard | None) -> None:
-        """Validates a transactional batch of the node itself, which has no sequence. Raises InvalidRecords as
+        """Validate a transactional batch of the node itself, which has no sequence. Raise InvalidRecords as
         ``check_client`` does."""
         if _is_open(known, batch):
             return

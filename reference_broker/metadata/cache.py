@@ -64,7 +64,7 @@ class MetadataCache:
     _live: Mapping[int, tuple[bytes, ...]] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Collects the live brokers with their directories, because each replica that is described needs them."""
+        """Collect the live brokers with their directories, because each replica that is described needs them."""
         live = {broker.broker_id: broker.log_dirs for broker in self.brokers if not broker.fenced}
         object.__setattr__(self, "_live", live)
 
@@ -208,7 +208,7 @@ def is_full(request: Request, cache: MetadataCache) -> bool:
 
 
 def update_from(request: Request, cache: MetadataCache) -> Sliced[MetadataUpdate | None]:
-    """Turns a request into an update of ``cache``, in slices. The result is None if a topic has a gap in its
+    """Turn a request into an update of ``cache``, in slices. The result is None if a topic has a gap in its
     partitions. Version 1000 names no topic IDs, so a topic keeps the one that is known."""
     whole = is_full(request, cache)
     drafts: dict[str, _Topic] = {}
@@ -269,6 +269,6 @@ def _take(drafts: dict[str, _Topic], state: PartitionState, before: TopicImage |
 
 
 def _topic(name: str, topic_id: bytes, partitions: tuple[PartitionImage, ...], cache: MetadataCache) -> TopicImage:
-    """Returns the same object as before if nothing changed, so that responses that were built from it stay valid."""
+    """Return the same object as before if nothing changed, so that responses that were built from it stay valid."""
     topic, before = TopicImage(name, topic_id, partitions), cache.topics.get(name)
     return before if before is not None and before == topic else topic

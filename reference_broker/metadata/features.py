@@ -74,7 +74,7 @@ def supported_features(config: BrokerConfig) -> tuple[tuple[str, int, int], ...]
 
 
 def check_levels(image: MetadataImage, config: BrokerConfig) -> None:
-    """Raises MetadataFault if this node does not know a finalized level."""
+    """Raise MetadataFault if this node does not know a finalized level."""
     for name, level in image.features.items():
         if not includes(supported_features(config), name, level):
             raise MetadataFault(

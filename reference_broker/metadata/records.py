@@ -275,7 +275,7 @@ _CLASSES: Final[Mapping[int, type]] = {cls.__api_key__: cls for cls in get_args(
 
 
 def encode(record: MetadataRecord) -> bytes:
-    """Returns the value of a record of the metadata log."""
+    """Return the value of a record of the metadata log."""
     kind: type = type(record)
     version = record.needed_version
     out = bytearray(uvarint(FRAME_VERSION) + uvarint(record.__api_key__) + uvarint(version))
@@ -284,7 +284,7 @@ def encode(record: MetadataRecord) -> bytes:
 
 
 def decode(data: bytes) -> MetadataRecord:
-    """Raises MetadataFault for an unknown frame, type or version, or a body that does not fit."""
+    """Raise MetadataFault for an unknown frame, type or version, or a body that does not fit."""
     try:
         frame, position = read_uvarint(data, 0)
         key, position = read_uvarint(data, position)

@@ -169,7 +169,7 @@ class SnapshotMetrics:
         self._generated_ms.record(latency_us // 1000)
 
     def _show_size(self) -> None:
-        """Sets the size to that of the newest snapshot, or to 0 without one."""
+        """Set the size to that of the newest snapshot, or to 0 without one."""
         latest = self._store.latest
         self._size_bytes.value = 0 if latest is None else self._store.size(latest)
 

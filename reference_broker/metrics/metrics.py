@@ -57,7 +57,7 @@ class Histogram:
         self.buckets[bucket] = self.buckets.get(bucket, 0) + 1
 
     def percentile(self, share: float) -> int:
-        """Returns a value that ``share`` (0..1) of the recorded values do not exceed. It is the upper edge of a bucket,
+        """Return a value that ``share`` (0..1) of the recorded values do not exceed. It is the upper edge of a bucket,
         but at most the largest value. It is 0 if nothing was recorded."""
         rank, seen = max(1, -int(-share * self.count // 1)), 0
         for bucket in sorted(self.buckets):
@@ -113,7 +113,7 @@ class Metrics:
     """``rows`` calls these first. They update metrics whose values are counted elsewhere."""
 
     def counter(self, domain: str, kind: str, name: str, **labels: str) -> Counter:
-        """Returns the counter of this name, and makes it at the first call."""
+        """Return the counter of this name, and make it at the first call."""
         return self._get(Counter, domain, kind, name, labels)
 
     def gauge(self, domain: str, kind: str, name: str, **labels: str) -> Gauge:
@@ -123,7 +123,7 @@ class Metrics:
         return self._get(Histogram, domain, kind, name, labels)
 
     def remove(self, domain: str, kind: str, name: str, **labels: str) -> None:
-        """Removes a metric, such as that of a deleted topic. An unknown name is no error."""
+        """Remove a metric, such as that of a deleted topic. An unknown name is no error."""
         self.named.pop((domain, kind, name, tuple(labels.items())), None)
 
     def rows(self) -> Iterator[Named]:
@@ -167,7 +167,7 @@ _QUANTILES = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
 
 
 def prometheus_text(metrics: Metrics) -> str:
-    """Returns the text of all metrics, one family after another. A family has its help and its type first. Histograms
+    """Return the text of all metrics, one family after another. A family has its help and its type first. Histograms
     become summaries with Kafka's quantiles."""
     families: dict[str, list[Named]] = {}
     for named in metrics.rows():

@@ -45,45 +45,45 @@ class Disk(Protocol):
     """
 
     def list(self, directory: str) -> Sequence[str]:
-        """Returns the names of the files and folders directly below ``directory``, sorted. If it does not exist, there
+        """Return the names of the files and folders directly below ``directory``, sorted. If it does not exist, there
         are none."""
         ...
 
     def exists(self, path: str) -> bool: ...
 
     def size(self, path: str) -> int:
-        """Returns the size of the file in bytes. Bytes that are not durable yet count too."""
+        """Return the size of the file in bytes. Bytes that are not durable yet count too."""
         ...
 
     def append(self, path: str, buffers: Sequence[Buffer]) -> int:
-        """Appends all buffers, and creates the file if needed. Returns the size before the append, in bytes.
+        """Append all buffers, and create the file if needed. Return the size before the append, in bytes.
 
         On DiskError the file keeps its old size: an implementation cuts off a partial append. A file that was to be
-        created may be there, without content. Raises UndoFailed if the cut failed.
+        created may be there, without content. Raise UndoFailed if the cut failed.
         """
         ...
 
     def read(self, path: str, position: int, length: int) -> bytes:
-        """Returns ``length`` bytes from ``position``, and fewer only at the end of the file."""
+        """Return ``length`` bytes from ``position``, and fewer only at the end of the file."""
         ...
 
     def truncate(self, path: str, size: int) -> None: ...
 
     def write(self, path: str, data: Buffer) -> None:
-        """Replaces the whole content, and creates the file if needed. It is not atomic: after a DiskError the file may
+        """Replace the whole content, and create the file if needed. It is not atomic: after a DiskError the file may
         hold any part of ``data``. To replace a file safely, write a new one, sync it, and rename it."""
         ...
 
     def rename(self, source: str, target: str) -> None:
-        """Renames a file or a folder atomically, and replaces ``target``."""
+        """Rename a file or a folder atomically, and replace ``target``."""
         ...
 
     def delete(self, path: str) -> None:
-        """Deletes a file, or a folder with all that is in it. A missing path is no error."""
+        """Delete a file, or a folder with all that is in it. A missing path is no error."""
         ...
 
     def make_durable(self, path: str) -> None:
-        """Syncs the path while the caller waits. It is for rare changes, without which the next one must not be made
+        """Sync the path while the caller waits. It is for rare changes, without which the next one must not be made
         in the same event. Everything else takes the effect ``Sync``."""
         ...
 

@@ -30,20 +30,20 @@ class RandomSource(Protocol):
     purpose a generator of its own."""
 
     def getrandbits(self, k: int, /) -> int:
-        """Returns ``k`` random bits as an integer."""
+        """Return ``k`` random bits as an integer."""
         ...
 
     def randrange(self, start: int, stop: int | None = None, /) -> int:
-        """Returns an integer with ``start`` <= it < ``stop``, or 0 <= it < ``start`` if ``stop`` is None. Raises
+        """Return an integer with ``start`` <= it < ``stop``, or 0 <= it < ``start`` if ``stop`` is None. Raise
         ValueError if there is no such integer."""
         ...
 
     def randint(self, a: int, b: int, /) -> int:
-        """Returns an integer from ``a`` to ``b``, both included."""
+        """Return an integer from ``a`` to ``b``, both included."""
         ...
 
     def shuffle(self, x: list[Any], /) -> None:
-        """Puts the list into a random order."""
+        """Put the list into a random order."""
         ...
 
 
@@ -84,24 +84,24 @@ class Ports(Protocol):
         ...
 
     def set_timer(self, deadline_us: int, fire: Done) -> int:
-        """Calls ``fire`` once, at or after the deadline on the monotonic clock. Returns a number for
+        """Call ``fire`` once, at or after the deadline on the monotonic clock. Return a number for
         ``cancel_timer``."""
         ...
 
     def cancel_timer(self, timer: int) -> None:
-        """Cancels a timer, so that its ``fire`` is not called. An unknown or fired number is no error."""
+        """Cancel a timer, so that its ``fire`` is not called. An unknown or fired number is no error."""
         ...
 
     def at_end(self, step: Done) -> None:
-        """Calls ``step`` when all else of the event being handled is done, before the next event."""
+        """Call ``step`` when all else of the event being handled is done, before the next event."""
         ...
 
     def sync(self, paths: tuple[str, ...], done: Done) -> None:
-        """Calls ``done`` when all bytes appended so far to ``paths`` are durable."""
+        """Call ``done`` when all bytes appended so far to ``paths`` are durable."""
         ...
 
     def note(self, what: str, *fields: tuple[str, int | str]) -> None:
-        """Adds a line to the trace."""
+        """Add a line to the trace."""
         ...
 
     def send(
@@ -115,7 +115,7 @@ class Ports(Protocol):
         replied: Callable[[object], None],
         failed: Done,
     ) -> None:
-        """Sends a request to another node. Exactly one of the two callbacks follows. ``failed`` means that the channel
+        """Send a request to another node. Exactly one of the two callbacks follows. ``failed`` means that the channel
         broke or was refused, or that no reply came in time."""
         ...
 
@@ -145,7 +145,7 @@ class StorePorts(Ports, Protocol):
         failed: Callable[[StoreFailure], None],
         /,
     ) -> None:
-        """Asks the object store. Exactly one of the two callbacks follows, in a later event. A node that ends in good
+        """Call the object store. Exactly one of the two callbacks follows, in a later event. A node that ends in good
         order hears of no more answers."""
 
 
@@ -165,10 +165,10 @@ class Surroundings:
         return self.ports.now().mono_us
 
     def after(self, delay_us: int, fire: Done) -> int:
-        """Calls ``fire`` after the delay, in an event of its own. Returns a number for ``cancel_timer``."""
+        """Call ``fire`` after the delay, in an event of its own. Return a number for ``cancel_timer``."""
         return self.ports.set_timer(self.now_us + delay_us, fire)
 
 
 def later(ports: Ports, delay_us: int, fire: Done) -> int:
-    """Calls ``fire`` once, ``delay_us`` from now. Returns the number of the timer."""
+    """Call ``fire`` once, ``delay_us`` from now. Return the number of the timer."""
     return ports.set_timer(ports.now().mono_us + delay_us, fire)

@@ -103,7 +103,7 @@ StoreAnswer: TypeAlias = bytes | tuple[StoredObject, ...] | None
 
 
 def refused_key(operation: StoreOperation) -> StoreFailure | None:
-    """Returns why the operation names something that is no key, if it does."""
+    """Return why the operation names something that is no key, if it does."""
     keys = operation.keys if isinstance(operation, Delete) else (operation[0],)
     for key in keys:
         may_be_empty = isinstance(operation, ListObjects)
@@ -123,7 +123,7 @@ class MemoryStore:
     objects: dict[str, bytes] = field(default_factory=dict)
 
     def carry_out(self, operation: StoreOperation, disk: Disk) -> StoreAnswer | StoreFailure:
-        """Does the operation at once, for a node with this disk."""
+        """Do the operation at once, for a node with this disk."""
         refusal = refused_key(operation)
         if refusal is not None:
             return refusal

@@ -193,7 +193,7 @@ class Leader(RoleState):
         return fetched(ErrorCode.none, context.node_id, epoch, high_watermark, log.start_offset, validity, records)
 
     def _replica(self, replica_id: int) -> Replica | None:
-        """Returns None for a consumer, for this node itself, and for an observer beyond MAX_OBSERVERS."""
+        """Return None for a consumer, for this node itself, and for an observer beyond MAX_OBSERVERS."""
         if replica_id < 0 or replica_id == self.context.node_id:
             return None
         known = self.voters.get(replica_id) or self._observers.get(replica_id)

@@ -203,13 +203,13 @@ class MetadataLog:
     # Reading
 
     def read(self, offset: int, max_bytes: int, end_offset: int) -> bytes:
-        """Returns whole batches below ``end_offset``, at least one if there is any. Raises OffsetOutOfRange."""
+        """Return whole batches below ``end_offset``, at least one if there is any. Raise OffsetOutOfRange."""
         return self.log.read(offset, max_bytes, end_offset, True)
 
     def batches(self, offset: int, end_offset: int) -> Iterator[LogBatch]:
-        """Yields the batches of one slice from ``offset`` on, at least one if there is any.
+        """Yield the batches of one slice from ``offset`` on, at least one if there is any.
 
-        It checks their CRC again, because nothing else does so after a clean stop. Raises InvalidRecords.
+        It checks their CRC again, because nothing else does so after a clean stop. Raise InvalidRecords.
         """
         data = self.log.read(offset, READ_BYTES, end_offset, True)
         for position, header in validate(data):

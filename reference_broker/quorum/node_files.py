@@ -46,7 +46,7 @@ class QuorumState:
 
 
 def read_identity(disk: Disk, node_id: int) -> Identity | None:
-    """Returns None for an empty directory. Raises StartRefused for another node's directory or an unreadable file."""
+    """Return None for an empty directory. Raise StartRefused for another node's directory or an unreadable file."""
     if not disk.exists(META_PROPERTIES):
         return None
     lines = disk.read(META_PROPERTIES, 0, disk.size(META_PROPERTIES)).decode(errors="replace").splitlines()
@@ -63,7 +63,7 @@ def read_identity(disk: Disk, node_id: int) -> Identity | None:
 
 
 def write_identity(disk: Disk, identity: Identity) -> str:
-    """Writes the temporary file and returns its path, for ``put_in_place``."""
+    """Write the temporary file and return its path, for ``put_in_place``."""
     text = (
         f"#\ncluster.id={identity.cluster_id}\ndirectory.id={identity.directory_id}\n"
         f"node.id={identity.node_id}\nversion=1\n"
@@ -73,7 +73,7 @@ def write_identity(disk: Disk, identity: Identity) -> str:
 
 
 def read_quorum_state(disk: Disk) -> QuorumState | None:
-    """Returns None without the file. Raises StartRefused for one that is unreadable or of another version."""
+    """Return None without the file. Raise StartRefused for one that is unreadable or of another version."""
     if not disk.exists(QUORUM_STATE):
         return None
     try:
@@ -95,7 +95,7 @@ def read_quorum_state(disk: Disk) -> QuorumState | None:
 
 
 def write_quorum_state(disk: Disk, state: QuorumState) -> str:
-    """Writes the temporary file (QuorumStateData version 0) and returns its path, for ``put_in_place``."""
+    """Write the temporary file (QuorumStateData version 0) and return its path, for ``put_in_place``."""
     fields = {
         "clusterId": "",
         "leaderId": state.leader_id,
@@ -110,7 +110,7 @@ def write_quorum_state(disk: Disk, state: QuorumState) -> str:
 
 
 def put_in_place(disk: Disk, ports: Ports, temporary: str, done: Callable[[], None]) -> None:
-    """Syncs the temporary file, renames it over the old one, and calls ``done`` when the name is durable, too."""
+    """Sync the temporary file, renames it over the old one, and call ``done`` when the name is durable, too."""
     path = temporary.removesuffix(TEMPORARY_SUFFIX)
 
     def durable() -> None:

@@ -181,7 +181,7 @@ class Quorum:
         return self.state.start_offset if isinstance(self.state, Leader) else UNKNOWN_OFFSET
 
     def describe(self) -> QuorumDescription:
-        """Raises NotLeader on any other node, because only the leader knows."""
+        """Raise NotLeader on any other node, because only the leader knows."""
         if not isinstance(self.state, Leader):
             raise NotLeader(f"node {self.leader_id} leads epoch {self.epoch}")
         return self.state.describe()

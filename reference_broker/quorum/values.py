@@ -16,7 +16,7 @@ class OffsetAndEpoch(NamedTuple):
 
     @property
     def age(self) -> tuple[int, int]:
-        """Orders positions as Kafka's OffsetAndEpoch does: by the epoch, then by the offset. A longer log has the
+        """Order positions as Kafka's OffsetAndEpoch does: by the epoch, then by the offset. A longer log has the
         greater one."""
         return self.epoch, self.offset
 

@@ -113,7 +113,7 @@ def add_sequence(sequence: int, count: int) -> int:
 
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """Reads the header at ``position``, without a check of its values. Raises InvalidRecords (CORRUPT_MESSAGE) if fewer
+    """Read the header at ``position``, without a check of its values. Raise InvalidRecords (CORRUPT_MESSAGE) if fewer
     than 61 bytes are left."""
     if len(buffer) - position < HEADER_BYTES:
         raise InvalidRecords(
@@ -127,7 +127,7 @@ def write_header(header: BatchHeader) -> bytes:
 
 
 def sealed(header: BatchHeader, body: bytes) -> bytes:
-    """Returns a whole batch with these fields and records. Its length and its CRC are those of what it holds."""
+    """Return a whole batch with these fields and record. Its length and its CRC are those of what it holds."""
     after_crc = _AFTER_CRC.pack(*header[5:])
     crc = checksum(body, checksum(after_crc))
     size = HEADER_BYTES + len(body) - LENGTH_OVERHEAD_BYTES
@@ -136,7 +136,7 @@ def sealed(header: BatchHeader, body: bytes) -> bytes:
 
 
 def iterate(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
-    """Yields (position, header) of each batch. Raises InvalidRecords (CORRUPT_MESSAGE) if a length does not fit."""
+    """Yield (position, header) of each batch. Raise InvalidRecords (CORRUPT_MESSAGE) if a length does not fit."""
     position, end = 0, len(buffer)
     while position < end:
         header = read_header(buffer, position)
@@ -151,7 +151,7 @@ def iterate(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
 
 
 def end_of(records: Buffer) -> int:
-    """Returns one past the last offset of the batches, of which there is at least one. Raises InvalidRecords
+    """Return one past the last offset of the batches, of which there is at least one. Raise InvalidRecords
     (CORRUPT_MESSAGE) if a length does not fit."""
     end = 0
     for _, header in iterate(records):
@@ -160,9 +160,9 @@ def end_of(records: Buffer) -> int:
 
 
 def validate(buffer: Buffer) -> list[tuple[int, BatchHeader]]:
-    """Checks magic, lengths and CRC of every batch and returns (position, header) pairs.
+    """Check magic, lengths and CRC of every batch and return (position, header) pairs.
 
-    Raises InvalidRecords: CORRUPT_MESSAGE, or UNSUPPORTED_FOR_MESSAGE_FORMAT for the formats before magic 2.
+    Raise InvalidRecords: CORRUPT_MESSAGE, or UNSUPPORTED_FOR_MESSAGE_FORMAT for the formats before magic 2.
     """
     view = memoryview(buffer)
     batches = []
@@ -175,7 +175,7 @@ def validate(buffer: Buffer) -> list[tuple[int, BatchHeader]]:
 
 
 def checked(view: memoryview, position: int, end: int) -> BatchHeader:
-    """Checks the batch at ``position``, which must end at or before ``end``. Raises InvalidRecords as ``validate``."""
+    """Check the batch at ``position``, which must end at or before ``end``. Raise InvalidRecords as ``validate``."""
     left = end - position
     if left > UNPATCHED_FROM and view[position + UNPATCHED_FROM] != MAGIC:
         magic = view[position + UNPATCHED_FROM]
@@ -193,20 +193,20 @@ def checked(view: memoryview, position: int, end: int) -> BatchHeader:
 
 
 def checksum(covered: Buffer, before: int = 0) -> int:
-    """Computes the CRC-32C of ``covered``: of a batch, its bytes from the attributes on. ``before`` is the CRC of the
+    """Compute the CRC-32C of ``covered``: of a batch, its bytes from the attributes on. ``before`` is the CRC of the
     bytes that come before them, if any do."""
     return int(_crc32c(covered, before))
 
 
 def patched_prefix(header: BatchHeader, base_offset: int, leader_epoch: int) -> bytes:
-    """Returns the batch's first 16 bytes with the broker's values. The rest of the batch does not change."""
+    """Return the batch's first 16 bytes with the broker's values. The rest of the batch does not change."""
     return _PREFIX.pack(base_offset, header.batch_length, leader_epoch)
 
 
 def patched_log_append_time(
     batch: memoryview, header: BatchHeader, base_offset: int, leader_epoch: int, log_append_time_ms: int
 ) -> bytes:
-    """Returns the batch's 61 header bytes with LogAppendTime set. Attributes, largest timestamp and CRC change too."""
+    """Return the batch's 61 header bytes with LogAppendTime set. Attributes, largest timestamp and CRC change too."""
     attributes = header.attributes | LOG_APPEND_TIME
     after_crc = _AFTER_CRC.pack(
         attributes, header.last_offset_delta, header.base_timestamp_ms, log_append_time_ms, *header[9:]

@@ -71,7 +71,7 @@ def compressed_pieces(codec: Compression, data: bytes, level: int | None = None)
 
 
 def decompress(codec: int, data: Buffer, max_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES) -> Buffer:
-    """Raises InvalidRecords: UNSUPPORTED_COMPRESSION_TYPE for codecs 5..7, and CORRUPT_MESSAGE for bytes that the codec
+    """Raise InvalidRecords: UNSUPPORTED_COMPRESSION_TYPE for codecs 5..7, and CORRUPT_MESSAGE for bytes that the codec
     cannot read or that decompress to more than ``max_bytes``."""
     if codec == Compression.NONE and len(data) <= max_bytes:
         return data

@@ -46,12 +46,12 @@ def control_record(type_: ControlType, value: bytes, timestamp_ms: int) -> Recor
 
 
 def build_control(records: Sequence[Record], *, base_offset: int = 0, leader_epoch: int = NO_LEADER_EPOCH) -> bytes:
-    """Builds a control batch of the metadata log or of a snapshot. It has no producer."""
+    """Build a control batch of the metadata log or of a snapshot. It has no producer."""
     return build(records, base_offset=base_offset, leader_epoch=leader_epoch, is_control=True)
 
 
 def read_control(record: Record) -> ControlRecord:
-    """Splits a control record into its type, version and value. Raises InvalidRecords (CORRUPT_MESSAGE) if its key is
+    """Split a control record into its type, version and value. Raise InvalidRecords (CORRUPT_MESSAGE) if its key is
     not a control key."""
     if record.key is None or len(record.key) < _KEY.size:
         raise InvalidRecords(ErrorCode.corrupt_message, "a control record has no control key")
@@ -62,7 +62,7 @@ def read_control(record: Record) -> ControlRecord:
 def build_marker(
     *, commit: bool, producer_id: int, producer_epoch: int, coordinator_epoch: int, timestamp_ms: int
 ) -> bytes:
-    """Builds the batch that ends a producer's transaction in one partition (EndTxnMarker.json, version 0)."""
+    """Build the batch that ends a producer's transaction in one partition (EndTxnMarker.json, version 0)."""
     type_ = ControlType.COMMIT if commit else ControlType.ABORT
     record = control_record(type_, _MARKER_VALUE.pack(0, coordinator_epoch), timestamp_ms)
     return build(
@@ -71,7 +71,7 @@ def build_marker(
 
 
 def read_marker(batch: Buffer, header: BatchHeader) -> tuple[ControlType, int] | None:
-    """Returns the type of a transaction marker (COMMIT or ABORT) and its coordinator epoch. Returns None for any other
+    """Return the type of a transaction marker (COMMIT or ABORT) and its coordinator epoch. Return None for any other
     control batch, and for a batch whose record cannot be read, since it ends no transaction."""
     if header.record_count < 1:
         return None
@@ -85,7 +85,7 @@ def read_marker(batch: Buffer, header: BatchHeader) -> tuple[ControlType, int] |
 
 
 def encode_message(message: object) -> bytes:
-    """Encodes a kio message (LeaderChangeMessage, SnapshotHeaderRecord, ...). No version precedes it."""
+    """Encode a kio message (LeaderChangeMessage, SnapshotHeaderRecord, ...). No version precedes it."""
     out = bytearray()
     kind: type = type(message)
     encoder(kind, kind)(out, message)
@@ -93,7 +93,7 @@ def encode_message(message: object) -> bytes:
 
 
 def leader_change(leader_id: int, voters: Sequence[int], granting: Sequence[int], timestamp_ms: int) -> Record:
-    """Makes the first record that a new leader of the metadata log appends."""
+    """Make the first record that a new leader of the metadata log appends."""
     from kio.schema.leader_change_message.v0.data import LeaderChangeMessage, Voter
     from kio.schema.types import BrokerId
     from kio.static.primitive import i16, i32
@@ -108,7 +108,7 @@ def leader_change(leader_id: int, voters: Sequence[int], granting: Sequence[int]
 
 
 def snapshot_header(last_contained_log_timestamp_ms: int, timestamp_ms: int) -> Record:
-    """Makes the first record of a snapshot (S-16)."""
+    """Make the first record of a snapshot (S-16)."""
     from kio.schema.snapshot_header_record.v0.data import SnapshotHeaderRecord
     from kio.static.primitive import i16, i64
 
@@ -117,7 +117,7 @@ def snapshot_header(last_contained_log_timestamp_ms: int, timestamp_ms: int) -> 
 
 
 def snapshot_footer(timestamp_ms: int) -> Record:
-    """Makes the last record of a snapshot (S-16)."""
+    """Make the last record of a snapshot (S-16)."""
     from kio.schema.snapshot_footer_record.v0.data import SnapshotFooterRecord
     from kio.static.primitive import i16
 

@@ -56,7 +56,7 @@ INT64_END = 1 << 63
 
 
 def zigzag(value: int) -> bytes:
-    """Encodes a number. Small magnitudes take few bytes: -64..63 take one, -8192..8191 take two."""
+    """Encode a number. Small magnitudes take few bytes: -64..63 take one, -8192..8191 take two."""
     rest = (value << 1) ^ (value >> 63)
     if rest < 0x80:
         return _ONE_BYTE[rest]
@@ -74,8 +74,8 @@ def wrapped(number: int) -> int:
 
 
 def read_zigzag(buffer: Buffer, position: int) -> tuple[int, int]:
-    """Returns (value, next position). The value fits int64: ten bytes hold 70 bits, and Kafka's reader drops what is
-    beyond 64, too. Raises InvalidRecords (CORRUPT_MESSAGE) at the buffer's end or after 10 bytes."""
+    """Return (value, next position). The value fits int64: ten bytes hold 70 bits, and Kafka's reader drops what is
+    beyond 64, too. Raise InvalidRecords (CORRUPT_MESSAGE) at the buffer's end or after 10 bytes."""
     try:
         byte = buffer[position]
         position += 1
@@ -104,8 +104,8 @@ any number of records."""
 
 
 def plain_records(header: BatchHeader, batch: memoryview) -> Sliced[bytes | None]:
-    """Returns the decompressed records of a batch; None if they are too many to decode. Yields after each piece but the
-    last, which takes a few milliseconds. Raises InvalidRecords (CORRUPT_MESSAGE)."""
+    """Return the decompressed records of a batch; None if they are too many to decode. Yield after each piece but the
+    last, which takes a few milliseconds. Raise InvalidRecords (CORRUPT_MESSAGE)."""
     body = batch[HEADER_BYTES : header.size_bytes]
     if header.record_count > MOST_RECORDS:
         return None
@@ -125,7 +125,7 @@ def plain_records(header: BatchHeader, batch: memoryview) -> Sliced[bytes | None
 def read_all(
     batches: Buffer, max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES
 ) -> Iterator[tuple[BatchHeader, Record]]:
-    """Yields every record of several whole batches, each with its batch's header."""
+    """Yield every record of several whole batches, each with its batch's header."""
     view = memoryview(batches)
     for position, header in iterate(view):
         batch = view[position : position + header.size_bytes]
@@ -134,9 +134,9 @@ def read_all(
 
 
 def read_records(batch: Buffer, max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES) -> Iterator[Record]:
-    """Yields the records of one batch, with absolute offsets and timestamps (ms).
+    """Yield the records of one batch, with absolute offsets and timestamps (ms).
 
-    Raises InvalidRecords (CORRUPT_MESSAGE) if the bytes are not records. The CRC is not checked here.
+    Raise InvalidRecords (CORRUPT_MESSAGE) if the bytes are not records. The CRC is not checked here.
     """
     view = memoryview(batch)
     header = read_header(view)
@@ -224,7 +224,7 @@ def build(
     is_transactional: bool = False,
     keep_offsets: bool = False,
 ) -> bytes:
-    """Builds one batch. Records get consecutive offsets from ``base_offset`` on. With ``keep_offsets`` they keep their
+    """Build one batch. Records get consecutive offsets from ``base_offset`` on. With ``keep_offsets`` they keep their
     own offsets, which must ascend and not be below ``base_offset``. With ``log_append_time_ms`` the batch has that
     time as LogAppendTime, and the records' own timestamps do not count."""
     assert records, "a batch holds at least one record"

@@ -54,7 +54,7 @@ class Rules:
 
 
 def check_client_batch(header: BatchHeader, rules: Rules, now_ms: int) -> None:
-    """Judges a client's batch by its header. Raises InvalidRecords with Kafka's error code.
+    """Judge a client's batch by its header. Raise InvalidRecords with Kafka's error code.
 
     The leader gives the offsets, so a client's batch begins at 0 (Kafka's UnifiedLog, for magic 2 and above).
     Timestamps are checked by the header's first and largest one (Kafka checks each record).
@@ -126,7 +126,7 @@ def _check_timestamps(header: BatchHeader, rules: Rules, now_ms: int) -> None:
 
 
 def check_records(batch: memoryview, rules: Rules, now_ms: int) -> Sliced[None]:
-    """Looks into a batch for a compacted topic, in slices. Raises InvalidRecords.
+    """Look into a batch for a compacted topic, in slices. Raise InvalidRecords.
 
     MESSAGE_TOO_LARGE means that it has too many records or bytes to be decoded, then and by the cleaner.
     INVALID_RECORD and INVALID_TIMESTAMP name the first records that have no key, that are not at the next offset of the

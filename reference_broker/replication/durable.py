@@ -19,7 +19,7 @@ def must_be_durable(log: PartitionLog) -> bool:
 
 
 def sync_then(ports: Ports, logs: Sequence[PartitionLog], done: Callable[[], None]) -> None:
-    """Calls ``done`` when everything appended so far to ``logs`` is durable."""
+    """Call ``done`` when everything appended so far to ``logs`` is durable."""
     points = [(log, log.sync_point()) for log in logs]
     ports.sync(tuple(path for _, point in points for path in point.paths), partial(_synced, points, done))
 
@@ -40,7 +40,7 @@ def _flush(ports: Ports, partition: Partition) -> None:
 
 
 def sync_led_then(ports: Ports, partitions: Sequence[Partition], done: Callable[[], None]) -> None:
-    """Calls ``done`` when everything appended so far to led ``partitions`` is durable. Partitions with one replica are
+    """Call ``done`` when everything appended so far to led ``partitions`` is durable. Partitions with one replica are
     committed up to there."""
     missing = len(partitions)
 

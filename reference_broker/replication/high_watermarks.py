@@ -61,7 +61,7 @@ class HighWatermarks:
         self._lone[log] = None
 
     def write_last(self) -> None:
-        """Writes the file at a clean end. Raises DiskError."""
+        """Write the file at a clean end. Raise DiskError."""
         self._moved.update((log, None) for log in self._lone if log.high_watermark > 0)
         self.write()
 
@@ -73,7 +73,7 @@ class HighWatermarks:
             self._rewrite_soon()
 
     def keep_only(self, is_here: Callable[[str, int], bool]) -> None:
-        """Drops the rows of partitions that left while this node was away. ``is_here`` takes (topic, index)."""
+        """Drop the rows of partitions that left while this node was away. ``is_here`` takes (topic, index)."""
         rows, self._rows = self._rows, {}
         for directory, row in rows.items():
             topic, index, _ = row.split(" ")
@@ -83,7 +83,7 @@ class HighWatermarks:
             self._rewrite_soon()
 
     def write(self) -> None:
-        """Writes the file now if anything moved or was removed since the last write. Raises DiskError."""
+        """Write the file now if anything moved or was removed since the last write. Raise DiskError."""
         if not self._moved and not self._is_stale:
             return
         for log in self._moved:

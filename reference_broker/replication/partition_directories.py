@@ -62,14 +62,14 @@ class PartitionDirectories:
         self._leaving[directory_of(topic, index)] = deleted_directory_of(topic, index, topic_id)
 
     def free(self, directory: str) -> bool:
-        """Renames the directory now if it is to be deleted, since its name is used again. Returns whether it was."""
+        """Rename the directory now if it is to be deleted, since its name is used again. Return whether it was."""
         if directory not in self._leaving:
             return False
         self._rename(directory)
         return True
 
     def rename_some(self) -> None:
-        """Renames as many directories as one event may, to the names that say that they are to be deleted."""
+        """Rename as many directories as one event may, to the names that say that they are to be deleted."""
         for directory in list(islice(self._leaving, RENAMED_DIRECTORIES_PER_SLICE)):
             self._rename(directory)
 
@@ -80,7 +80,7 @@ class PartitionDirectories:
             self._renamed.append(target)
 
     def clear(self, directory: str, topic: str, index: int) -> None:
-        """Deletes the directory if the metadata has its topic's deletion, and otherwise renames it as a stray."""
+        """Delete the directory if the metadata has its topic's deletion, and otherwise rename it as a stray."""
         topic_id = read_partition_metadata(self._disk, directory) or b""
         if topic_id in self.deleted_topics:
             self._disk.delete(directory)
@@ -94,14 +94,14 @@ class PartitionDirectories:
         self._note("stray_renamed", ("directory", directory), ("name", stray))
 
     def delete(self, directories: Iterable[str] = ()) -> None:
-        """Deletes the given directories and those that were given up, one in each event."""
+        """Delete the given directories and those that were given up, one in each event."""
         self._doomed.extend(directories)
         if (self._leaving or self._renamed or self._doomed) and not self._deleting:
             self._deleting = True
             self._later(self._delete_slice)
 
     def _delete_slice(self) -> None:
-        """Renames some directories, or makes the new names durable, or deletes one directory."""
+        """Rename some directories, or make the new names durable, or delete one directory."""
         if self._leaving:
             self.rename_some()
         elif self._renamed:

@@ -113,7 +113,7 @@ class PartitionPublisher:
         return self._work
 
     def passed(self, delta: MetadataDelta) -> None:
-        """Looks at a publication from before the start. What it deletes may still have files here."""
+        """Look at a publication from before the start. What it deletes may still have files here."""
         for change in delta.topics:
             if change.after is None and change.before is not None:
                 self._directories.deleted_topics.add(change.before.topic_id)
@@ -161,14 +161,14 @@ class PartitionPublisher:
         return is_lost and was_quarantined(self.disk, log.directory)
 
     def misplaced(self) -> Mapping[tuple[bytes, int], bool]:
-        """Returns the replicas that were found damaged, or complete again, at the start, contrary to the metadata. True
+        """Return the replicas that were found damaged, or complete again, at the start, contrary to the metadata. True
         means that the replica cannot lead. Called once."""
         found = {key: log.quarantine is not None for key, log in self._misplaced}
         self._misplaced.clear()
         return found
 
     def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Carries out a publication of the metadata loader.
+        """Carry out a publication of the metadata loader.
 
         The cost is proportional to what changed: new partitions have no files yet, and a deletion is a rename. Work
         that does not fit one event continues in later ones, and later publications wait behind it.
@@ -231,7 +231,7 @@ class PartitionPublisher:
     def _update(
         self, change: TopicChange, topic: TopicImage, image: MetadataImage, is_reconfigured: bool
     ) -> Sliced[None]:
-        """Carries out the changes of partitions. A partition gets the settings of the image together with its state,
+        """Carry out the changes of partitions. A partition gets the settings of the image together with its state,
         since its in-sync replicas count by the min.insync.replicas of the same image (E-2)."""
         log_config: LogConfig | None = None  # Made only if this node holds a replica.
         for index in change.partitions:
@@ -267,7 +267,7 @@ class PartitionPublisher:
         return log
 
     def _assume(self, topic: TopicImage, index: int, log: PartitionLog, before: PartitionImage | None = None) -> None:
-        """Gives this node's replica the role that the image says. ``before`` is the state before that, if there was
+        """Give this node's replica the role that the image says. ``before`` is the state before that, if there was
         one."""
         state, key = topic.partitions[index], (topic.topic_id, index)
         partition = self.partitions.by_id.get(key)
@@ -334,7 +334,7 @@ class PartitionPublisher:
             partition.changed()
 
     def _sync(self, partition: Partition) -> None:
-        """Makes the only replica of a partition durable, and commits what it holds."""
+        """Make the only replica of a partition durable, and commit what it holds."""
         point = partition.log.sync_point()
 
         def synced() -> None:
@@ -398,7 +398,7 @@ class PartitionPublisher:
         self._directories.delete()
 
     def _give_up(self, topic: TopicImage, index: int) -> None:
-        """Closes a partition whose topic is deleted or that no longer has a replica here."""
+        """Close a partition whose topic is deleted or that no longer has a replica here."""
         key = (topic.topic_id, index)
         partition = self.partitions.by_id.get(key)
         self.partitions.offline.pop(key, None)
@@ -414,7 +414,7 @@ class PartitionPublisher:
         self._directories.give_up(topic.name, index, topic.topic_id)
 
     def _clear_unclaimed(self, image: MetadataImage) -> Sliced[None]:
-        """Clears the names that partitions may get from what earlier runs of this node left behind.
+        """Clear the names that partitions may get from what earlier runs of this node left behind.
 
         These are partitions that no topic has, or that moved to other nodes meanwhile. Half-done deletions have names
         of their own and are finished later.

@@ -121,13 +121,13 @@ class Partitions:
             known.changed()
 
     def changed(self, topic_id: bytes, index: int) -> None:
-        """Calls the watchers of a followed partition. A partition that is not followed is no error."""
+        """Call the watchers of a followed partition. A partition that is not followed is no error."""
         known = self.followed.get((topic_id, index))
         if known is not None:
             known.changed()
 
     def remove(self, partition: Partition) -> None:
-        """Removes the partition, then calls its watchers, which find it ``deleted``. Costs O(1) plus its watchers."""
+        """Remove the partition, then call its watchers, which find it ``deleted``. Costs O(1) plus its watchers."""
         del self.by_id[partition.topic_id, partition.index]
         if self.by_name.get((partition.topic, partition.index)) is partition:
             del self.by_name[partition.topic, partition.index]

@@ -75,7 +75,7 @@ def replication_of(
     metrics: Metrics,
     partitions: Partitions,
 ) -> Replication:
-    """Reads the file of high watermarks. Raises DiskError."""
+    """Read the file of high watermarks. Raise DiskError."""
 
     def changed(one: Followed) -> None:
         partitions.changed(one.topic_id, one.name.partition)

@@ -29,7 +29,7 @@ class SyncedDisk(Protocol[OpenedT]):
         ...
 
     def spare_descriptors(self) -> None:
-        """Closes files that can be opened again."""
+        """Close files that can be opened again."""
         ...
 
 
@@ -125,7 +125,7 @@ class FileSyncs(Generic[OpenedT]):
         self._go_on()
 
     def _ended(self, piece: _Piece, done: "Future[None]") -> None:
-        """Runs in the thread of the sync."""
+        """Run in the thread of the sync."""
         if not self._closed:
             self._loop.call_soon_threadsafe(self._done, piece, done.exception())
 

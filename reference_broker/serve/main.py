@@ -82,7 +82,7 @@ def end_with_stdin() -> None:
 
 
 def main() -> int:
-    """Runs ``python -m reference_broker.serve.main``, which has the options of ``crucible broker``."""
+    """Run ``python -m reference_broker.serve.main``, which has the options of ``crucible broker``."""
     import argparse
 
     parser = argparse.ArgumentParser(prog="crucible broker", description="One combined node.")

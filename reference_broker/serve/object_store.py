@@ -92,7 +92,7 @@ class Folder:
     """Objects as files below ``root``. obstore does not sync them, so this does."""
 
     def __init__(self, root: Path) -> None:
-        """Raises OSError, or an error of obstore."""
+        """Raise OSError, or an error of obstore."""
         root.mkdir(parents=True, exist_ok=True)
         make_durable(root, root.parent)
         self._root = root

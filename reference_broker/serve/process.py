@@ -32,7 +32,7 @@ class StartError(Exception):
 
 
 def hold_standard_descriptors() -> None:
-    """Opens the null device for each of the descriptors 0, 1 and 2 that was closed when the process started.
+    """Open the null device for each of the descriptors 0, 1 and 2 that was closed when the process started.
 
     Otherwise the next file or socket that is opened would get that number, and a log line could end up in it.
     """
@@ -45,7 +45,7 @@ def hold_standard_descriptors() -> None:
 
 
 def print_line(line: str) -> bool:
-    """Writes a line to stdout. Returns False if it cannot be written, since the node serves all the same."""
+    """Write a line to stdout. Return False if it cannot be written, since the node serves all the same."""
     if sys.stdout is None:
         return False
     try:
@@ -57,7 +57,7 @@ def print_line(line: str) -> bool:
 
 
 def raise_open_files_limit() -> int:
-    """Raises the soft limit of open files to the hard one, but not above MOST_OPEN_FILES. Returns the soft limit."""
+    """Raise the soft limit of open files to the hard one, but not above MOST_OPEN_FILES. Return the soft limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -92,7 +92,7 @@ def is_out_of_descriptors(failure: BaseException) -> bool:
 
 
 def return_large_blocks() -> None:
-    """Sets glibc's thresholds for good.
+    """Set glibc's thresholds for good.
 
     Left alone, glibc raises them with each large block that is freed, up to 32 MiB. Responses of 20 MiB then come from
     the heap and leave holes there: a node took 410 MiB where its connections held 192. Elsewhere this does nothing.
@@ -108,7 +108,7 @@ def return_large_blocks() -> None:
 
 
 def await_end_signals(ended: Callable[[], None]) -> None:
-    """Calls ``ended`` when the first of these signals comes, in a thread of its own.
+    """Call ``ended`` when the first of these signals comes, in a thread of its own.
 
     The signals stay blocked for good in this thread and in those that it starts from now on. So no handler runs in the
     middle of other code, a flood of signals costs nothing, and none that comes while the interpreter ends can kill a
@@ -127,5 +127,5 @@ def await_end_signals(ended: Callable[[], None]) -> None:
 
 
 def let_signals_end_me() -> None:
-    """Lets the signals end a new process, before it becomes another program."""
+    """Let the signals end a new process, before it becomes another program."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, END_SIGNALS)

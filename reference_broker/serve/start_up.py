@@ -22,7 +22,7 @@ WARM_UP_EVERY_S: Final = 0.02
 
 
 def leave_out() -> None:
-    """Keeps libraries from loading what a node never uses. Call it before the node loads.
+    """Keep libraries from loading what a node never uses. Call it before the node loads.
 
     kio registers strategies with hypothesis wherever that is installed, which costs 0.1 s and 15 MiB. A node runs no
     property tests, so here hypothesis counts as not installed. crc32c reads its own version from its package's
@@ -42,12 +42,12 @@ def leave_out() -> None:
 
 
 def collect_nothing() -> None:
-    """Stops the garbage collector while the node loads. All that loading creates stays, so it would find nothing."""
+    """Stop the garbage collector while the node loads. All that loading creates stays, so it would find nothing."""
     gc.disable()
 
 
 def collect_seldom() -> None:
-    """Collects less often once the node is loaded.
+    """Collect less often once the node is loaded.
 
     A full collection walks the whole metadata image, which takes tens of milliseconds for 100,000 partitions, and finds
     next to nothing. So what the node holds now is never looked at again, and later objects less often than by default.
@@ -58,7 +58,7 @@ def collect_seldom() -> None:
 
 
 def warm_up(loop: "asyncio.AbstractEventLoop", done: Callable[[], None]) -> None:
-    """Loads the APIs that no request has used yet one by one, and what a snapshot of the metadata needs.
+    """Load the APIs that no request has used yet one by one, and what a snapshot of the metadata needs.
 
     So no first request has to wait for its API to load. ``done`` is called at the end.
     """

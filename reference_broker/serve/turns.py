@@ -181,7 +181,7 @@ class Receives(Protocol):
     closed: bool
 
     def hold_back(self) -> None:
-        """Stops receiving."""
+        """Stop receiving."""
         ...
 
     def receive_on(self) -> None: ...

@@ -86,7 +86,7 @@ class CachedPartition:
         return self.named_number == self.session.number
 
     def remember(self, wanted: FetchPartition, topic_id: bytes) -> None:
-        """Overwrites its entry with that of a request."""
+        """Overwrite its entry with that of a request."""
         if topic_id != self.topic_id:
             self._unbind()  # In a session by name this is another topic of that name.
             self.topic_id = topic_id
@@ -98,7 +98,7 @@ class CachedPartition:
         self.is_of_partition = True
 
     def remember_sent(self, sent: PartitionData) -> None:
-        """Notes the partition's part of a response. After an error the next state is always sent (F-14), also where the
+        """Note the partition's part of a response. After an error the next state is always sent (F-14), also where the
         error came with offsets, as OFFSET_MOVED_TO_TIERED_STORAGE does."""
         self.sent_high_watermark = UNSENT if sent.error_code else sent.high_watermark
         self.sent_log_start_offset = UNSENT if sent.error_code else sent.log_start_offset
@@ -116,7 +116,7 @@ class CachedPartition:
             self.partition = None
 
     def bind(self, partitions: Partitions) -> Partition | None:
-        """Returns the led partition that this one names now, or the followed one of ``read_from`` for as long as it is
+        """Return the led partition that this one names now, or the followed one of ``read_from`` for as long as it is
         followed. A deleted and recreated one is found only by its name."""
         partition = self.partition
         if partition is None or partition.deleted:
@@ -143,14 +143,14 @@ class CachedPartition:
             self._unbind()
 
     def watch(self, partitions: Partitions) -> None:
-        """Marks itself at the partition's next change or, if it is not led here, at its arrival."""
+        """Mark itself at the partition's next change or, if it is not led here, at its arrival."""
         if self.partition is not None:
             self.partition.watch(self)
         else:
             self.session.arrivals.expect(partitions, self)
 
     def leave(self) -> None:
-        """Stops watching for changes."""
+        """Stop watching for changes."""
         self.cached_in = None
         if self.partition is not None:
             self.partition.unwatch(self)
@@ -167,7 +167,7 @@ def is_lasting(sent: PartitionData) -> bool:
 
 
 def direction(data: PartitionData) -> tuple[int, ...] | None:
-    """Returns where the fetcher must go on instead: the diverging epoch as (epoch, end offset), the preferred read
+    """Return where the fetcher must go on instead: the diverging epoch as (epoch, end offset), the preferred read
     replica as (ID,), or None."""
     diverging = data.diverging_epoch
     if diverging is not None:
@@ -195,7 +195,7 @@ class Arrivals:
     partitions: Partitions | None = None
 
     def expect(self, partitions: Partitions, cached: Expecting) -> None:
-        """Calls ``cached`` once, when its partition is added. Expecting it twice is no error."""
+        """Call ``cached`` once, when its partition is added. Expecting it twice is no error."""
         if cached not in self.keys:
             self.keys[cached] = ((cached.topic_id, cached.index), (cached.topic, cached.index))
             for key in self.keys[cached]:

@@ -33,7 +33,7 @@ class SessionFetch(ParkedFetch, Protocol):
     """Whether its work goes on in later events. Meanwhile the session accepts no other request."""
 
     def add_next(self, request: Callable[[], None]) -> None:
-        """Adds the next request of the session, to be handled in a later event once the work is done."""
+        """Add the next request of the session, to be handled in a later event once the work is done."""
         ...
 
     def partition_marked(self, cached: CachedPartition) -> None:
@@ -107,13 +107,13 @@ class FetchSession:
         return self.revision.accepts(self, request_epoch)
 
     def accept(self, request_epoch: int, now: Now) -> None:
-        """Accepts one more incremental request. The epoch advances here, even if the response is lost."""
+        """Accept one more incremental request. The epoch advances here, even if the response is lost."""
         self.answers_full = False
         self.revision.advance(self, request_epoch)
         self.touch(now)
 
     def accept_full(self, now: Now) -> Removed:
-        """Accepts a full request, which replaces all partitions and keeps ID and number (first revision)."""
+        """Accept a full request, which replaces all partitions and keep ID and number (first revision)."""
         removed = self.empty()
         self.answers_full, self.denied = True, False
         self.answered_number = self.number - 1
@@ -121,12 +121,12 @@ class FetchSession:
         return removed
 
     def deny(self) -> Removed:
-        """Keeps only the ID. From now on only full requests are accepted (first revision)."""
+        """Keep only the ID. From now on only full requests are accepted (first revision)."""
         self.denied = True
         return self.empty()
 
     def empty(self) -> Removed:
-        """Removes all partitions, because the session is closed or replaced. Costs the same for any number of them."""
+        """Remove all partitions, because the session is closed or replaced. Costs the same for any number of them."""
         removed, self.partitions = self.partitions, {}
         self._last_order = self.available_bytes = 0
         self.changed, self.last_sent = {}, {}
@@ -138,13 +138,13 @@ class FetchSession:
         self.last_used_ms = now.wall_ms
 
     def upcoming_number(self) -> int:
-        """Returns the number of the response that will have the current changes."""
+        """Return the number of the response that will have the current changes."""
         return self.number if self.answered_number < self.number else self.number + 1
 
     # the fetch that is parked or at work
 
     def park(self, fetch: SessionFetch) -> None:
-        """Calls ``fetch`` for each partition that changes, until ``unpark``."""
+        """Call ``fetch`` for each partition that changes, until ``unpark``."""
         self.fetch = fetch
 
     def unpark(self) -> None:
@@ -165,7 +165,7 @@ class FetchSession:
         return (topic_id if self.uses_topic_ids else topic, index)
 
     def name(self, topic: str, topic_id: bytes, wanted: FetchPartition) -> CachedPartition:
-        """Applies an entry of a request: adds the partition at the end of the list, or overwrites the cached values."""
+        """Apply an entry of a request: adds the partition at the end of the list, or overwrite the cached values."""
         key = self.key(topic, topic_id, wanted.partition)
         cached = self.partitions.get(key)
         if cached is None:
@@ -178,7 +178,7 @@ class FetchSession:
         return cached
 
     def forget(self, topic: str, topic_id: bytes, indexes: Iterable[int]) -> None:
-        """Drops partitions. A partition that the session does not cache is no error."""
+        """Drop partitions. A partition that the session does not cache is no error."""
         for index in indexes:
             cached = self.partitions.pop(self.key(topic, topic_id, index), None)
             if cached is not None:
@@ -192,16 +192,16 @@ class FetchSession:
             self.fetch.partition_marked(cached)
 
     def mark(self, cached: CachedPartition) -> None:
-        """Marks a partition that may have something to send, in the response in hand or in the next one."""
+        """Mark a partition that may have something to send, in the response in hand or in the next one."""
         cached.change_number = self.upcoming_number()
         self.changed[cached] = None
 
     def recheck(self, cached: CachedPartition) -> None:
-        """Makes the next fetch look up the partition although nothing has changed."""
+        """Make the next fetch look up the partition although nothing has changed."""
         self.changed[cached] = None
 
     def read_as(self, reader: object, rack: str | None = None) -> Sliced[None]:
-        """Sets the kind of reader. Another isolation level, or a follower instead of a consumer, reads to another end.
+        """Set the kind of reader. Another isolation level, or a follower instead of a consumer, reads to another end.
         A consumer with another rack may have to read elsewhere; ``rack`` is None for fetchers that read from leaders
         only.
 
@@ -218,7 +218,7 @@ class FetchSession:
         yield from in_slices(self.partitions.values(), SESSION_PARTITIONS_PER_SLICE, mark_all)
 
     def assess(self, cached: CachedPartition, available_bytes: int) -> None:
-        """Notes how many bytes a lookup found readable."""
+        """Note how many bytes a lookup found readable."""
         self.revision.assessed(self, cached, available_bytes)
         self.available_bytes += available_bytes - cached.available_bytes
         cached.available_bytes = available_bytes
@@ -227,12 +227,12 @@ class FetchSession:
             self.queue(cached)
 
     def queue(self, cached: CachedPartition) -> None:
-        """Puts it into the queue of partitions with data, at its place in the list."""
+        """Put it into the queue of partitions with data, at its place in the list."""
         cached.queued = True
         self._with_data.push(cached)
 
     def take_with_data(self) -> CachedPartition | None:
-        """Takes the next partition with data out of the queue, in the order of the response. ``after_response`` or
+        """Take the next partition with data out of the queue, in the order of the response. ``after_response`` or
         ``queue`` puts it back."""
         start = self.revision.start(self)
         while (cached := self._with_data.take(start)) is not None:
@@ -265,7 +265,7 @@ class FetchSession:
     # a response
 
     def take_marks(self) -> dict[CachedPartition, None]:
-        """Begins a response. Returns the marked partitions, each of which must be passed to ``after_response``. Later
+        """Begin a response. Return the marked partitions, each of which must be passed to ``after_response``. Later
         marks are for the next response.
 
         ``changed`` becomes a new dict, since a walk over a dict still passes the places of 10,000 removed entries.
@@ -293,7 +293,7 @@ class FetchSession:
             self.mark(cached)
 
     def after_response(self, cached: CachedPartition, sent: PartitionData | None, partitions: Partitions) -> None:
-        """Prepares a partition for the next response, after one with ``sent``, or None if it was looked up and omitted.
+        """Prepare a partition for the next response, after one with ``sent``, or None if it was looked up and omitted.
 
         The partition is watched again unless the next fetch must look it up anyway, for instance because it changed
         while this response was made. The cached fetch offset stays the requested one, so data that the fetcher does not
@@ -333,7 +333,7 @@ class DataQueue(Protocol):
     def push(self, cached: CachedPartition) -> None: ...
 
     def take(self, start: int) -> CachedPartition | None:
-        """Takes the next partition out of the queue, or returns None if it is empty.
+        """Take the next partition out of the queue, or return None if it is empty.
 
         ``start`` is the place at which the response begins.
         """
@@ -385,11 +385,11 @@ class Revision(ABC):
 
     @abstractmethod
     def keep(self, sessions: AdmitsSessions, session: FetchSession, wants_session: bool, now: Now) -> bool:
-        """Returns whether the session caches the fetched partitions after the response. Admits a newcomer if its
+        """Return whether the session caches the fetched partitions after the response. Admits a newcomer if its
         fetcher wants a session and there is room."""
 
     def response_flags(self, session: FetchSession) -> int:  # noqa: ARG002
-        """Returns the flags of a successful response."""
+        """Return the flags of a successful response."""
         return 0
 
     def refusal(
@@ -398,20 +398,20 @@ class Revision(ABC):
         request: FetchRequest,  # noqa: ARG002
         session: FetchSession | None = None,  # noqa: ARG002
     ) -> FetchResponse:
-        """Returns a response with a top-level error. ``session`` is the one that the request names, if it exists."""
+        """Return a response with a top-level error. ``session`` is the one that the request names, if it exists."""
         return FetchResponse(int(error))
 
     @abstractmethod
     def queue(self) -> DataQueue:
-        """Returns an empty one, for a new session."""
+        """Return an empty one, for a new session."""
 
     @abstractmethod
     def start(self, session: FetchSession) -> int:
-        """Returns where the response to the latest request begins."""
+        """Return where the response to the latest request begins."""
 
     @abstractmethod
     def place(self, session: FetchSession, cached: CachedPartition) -> int:
-        """Returns the partition's place in the response to the latest request. Places need not be dense."""
+        """Return the partition's place in the response to the latest request. Places need not be dense."""
 
     @abstractmethod
     def named(self, session: FetchSession, cached: CachedPartition) -> None:

@@ -37,7 +37,7 @@ class Victim:
 
 
 def idle_ms(session: FetchSession, wall_ms: int) -> int:
-    """Returns the time since its last use. It is negative after the wall clock stepped back, which evicts nothing."""
+    """Return the time since its last use. It is negative after the wall clock stepped back, which evicts nothing."""
     return wall_ms - session.last_used_ms
 
 
@@ -67,7 +67,7 @@ def first_to_go(session: FetchSession) -> tuple[bool, int, int]:
 
 
 def find_victim(sessions: Iterable[FetchSession], newcomer: FetchSession, wall_ms: int) -> Victim | None:
-    """Returns the session that is idle longest by (b), else the first to go by (a) and (c), or None.
+    """Return the session that is idle longest by (b), else the first to go by (a) and (c), or None.
 
     Costs one walk over all sessions.
     """
@@ -114,7 +114,7 @@ class Refusal:
 
 
 def refusal(sessions: Iterable[FetchSession], newcomer: FetchSession, wall_ms: int) -> Refusal:
-    """Returns the refusal of a newcomer without a victim. Costs one walk over all sessions."""
+    """Return the refusal of a newcomer without a victim. Costs one walk over all sessions."""
     until_ms = 1 << 63
     for session in sessions:
         min_ms = session.revision.min_eviction_ms
@@ -176,33 +176,33 @@ class FetchSessionCache:
     def newcomer(
         self, client_id: str, replica_id: int, uses_topic_ids: bool, revision: Revision | None = None
     ) -> FetchSession:
-        """Makes the session that a full fetch works on. It has no ID before ``admit``. Its revision is the final one by
+        """Make the session that a full fetch works on. It has no ID before ``admit``. Its revision is the final one by
         default."""
         return FetchSession(
             self.arrivals, revision or self.final, uses_topic_ids, replica_id >= 0, client_id, replica_id
         )
 
     def new_id(self, largest_id: int) -> int:
-        """Returns an unused ID from the RandomSource, so that no client can guess it."""
+        """Return an unused ID from the RandomSource, so that no client can guess it."""
         while True:
             session_id = self.random.randint(1, largest_id)
             if session_id not in self.sessions:
                 return session_id
 
     def find(self, session_id: int, revision: Revision) -> FetchSession | None:
-        """Returns the session with this ID, if it is of this revision."""
+        """Return the session with this ID, if it is of this revision."""
         session = self.sessions.get(session_id)
         return session if session is not None and session.revision is revision else None
 
     def lookup(self, session_id: int, request_epoch: int, uses_topic_ids: bool) -> FetchSession | Error:
-        """Returns the session of an incremental request, or a top-level error. A refused request changes nothing."""
+        """Return the session of an incremental request, or a top-level error. A refused request changes nothing."""
         session = self.lookup_numbered(session_id, request_epoch, self.final)
         if isinstance(session, FetchSession) and session.uses_topic_ids != uses_topic_ids:
             return ErrorCode.fetch_session_topic_id_error
         return session
 
     def lookup_numbered(self, session_id: int, number: int, revision: Revision) -> FetchSession | Error:
-        """Does the same for the sessions of one revision, without the check of topic IDs."""
+        """Do the same for the sessions of one revision, without the check of topic IDs."""
         session = self.sessions.get(session_id)
         if session is None or session.revision is not revision or not revision.is_number(number):
             self.count_not_found()
@@ -212,7 +212,7 @@ class FetchSessionCache:
         return session if session.accept_epoch(number) else revision.wrong_number
 
     def admit(self, newcomer: FetchSession, now: Now) -> bool:
-        """Makes the newcomer a session if a slot is free or may be taken. Returns whether it is one now.
+        """Make the newcomer a session if a slot is free or may be taken. Return whether it is one now.
 
         No session is evicted unless the newcomer is admitted.
         """
@@ -240,10 +240,10 @@ class FetchSessionCache:
         return True
 
     def accept(self, session: FetchSession, request_epoch: int, now: Now) -> bool:
-        """Accepts a valid incremental request. An older one that is still parked is ended.
+        """Accept a valid incremental request. An older one that is still parked is ended.
 
         If both have the same number (first revision), the older one is answered now with the data that there is, since
-        either of the two responses may be the one that arrives (G-3). Returns False if that goes on in later events, or
+        either of the two responses may be the one that arrives (G-3). Return False if that goes on in later events, or
         if a bug in it closed the session. Then this request is not accepted, and must be handled again.
         """
         if session.fetch is not None and not self._overtaken(session, session.has_parked(request_epoch)):
@@ -267,16 +267,16 @@ class FetchSessionCache:
         return True
 
     def deny(self, session: FetchSession) -> None:
-        """Empties a session that would cache too much (first revision)."""
+        """Empty a session that would cache too much (first revision)."""
         self._leave(session.deny())
         self.resized(session)
 
     def release(self, newcomer: FetchSession) -> None:
-        """Drops a newcomer that was not admitted."""
+        """Drop a newcomer that was not admitted."""
         self._leave(newcomer.empty())
 
     def _overtaken(self, session: FetchSession, repeated: bool) -> bool:
-        """Ends the parked fetch. Returns whether the session may accept the next one now."""
+        """End the parked fetch. Return whether the session may accept the next one now."""
         if session.fetch is not None and repeated:
             session.fetch.respond()
         elif session.fetch is not None:
@@ -284,7 +284,7 @@ class FetchSessionCache:
         return not session.is_at_work and self.sessions.get(session.session_id) is session
 
     def resized(self, session: FetchSession) -> None:
-        """Updates the counts after a request that may have changed the number of cached partitions."""
+        """Update the counts after a request that may have changed the number of cached partitions."""
         added = len(session.partitions) - session.counted
         if added:
             session.counted += added
@@ -294,7 +294,7 @@ class FetchSessionCache:
         return len(session.partitions) > MAX_SESSION_PARTITIONS or self.partitions_cached > self.max_partitions
 
     def close(self, session_id: int, reason: str) -> None:
-        """Ends a session for a reason other than eviction; an unknown ID is no error."""
+        """End a session for a reason other than eviction; an unknown ID is no error."""
         session = self.sessions.get(session_id)
         if session is not None:
             made_by = ("made_by", session.made_by)
@@ -302,15 +302,15 @@ class FetchSessionCache:
             self._leave(self._remove(session))
 
     def count_not_found(self) -> None:
-        """Counts a response FETCH_SESSION_ID_NOT_FOUND or, in the first revision, InvalidFetchSession for an ID."""
+        """Count a response FETCH_SESSION_ID_NOT_FOUND or, in the first revision, InvalidFetchSession for an ID."""
         self._ids_not_found.value += 1
 
     def victim(self, newcomer: FetchSession, wall_ms: int, among: Iterable[FetchSession]) -> Victim | None:
-        """Returns the session among these whose slot ``newcomer`` may take, and the rule."""
+        """Return the session among these whose slot ``newcomer`` may take, and the rule."""
         return find_victim(among, newcomer, wall_ms)
 
     def _victims(self, newcomer: FetchSession, wall_ms: int) -> list[Victim] | None:
-        """Returns the sessions to evict for the newcomer, or None if the rules do not allow enough of them."""
+        """Return the sessions to evict for the newcomer, or None if the rules do not allow enough of them."""
         victims: list[Victim] = []
         slots, partitions = len(self.sessions), self.partitions_cached + len(newcomer.partitions)
         if slots < self.slots and partitions <= self.max_partitions:

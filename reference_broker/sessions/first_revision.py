@@ -151,7 +151,7 @@ class FirstRevision(Revision):
 
 
 def _may_follow(session: FetchSession) -> int:
-    """Returns the flag for sessions that accept incremental requests."""
+    """Return the flag for sessions that accept incremental requests."""
     return INCREMENTAL_FETCH_OK if session.session_id and not session.denied else 0
 
 

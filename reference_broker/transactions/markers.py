@@ -128,7 +128,7 @@ class NoOffsets:
 
 
 class MarkerWriter:
-    """Appends markers to the partitions that this node leads. ``image`` returns the metadata as this node knows it.
+    """Append markers to the partitions that this node leads. ``image`` returns the metadata as this node knows it.
     ``offsets`` is notified of the markers of the offsets topic."""
 
     def __init__(

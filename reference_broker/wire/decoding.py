@@ -43,7 +43,7 @@ of it."""
 
 @cache
 def decoder(wire: type, target: type, version: int = _NEWEST) -> Reader:
-    """Makes a reader that reads a ``wire`` struct and returns a ``target``. Fields of the same name are copied. Other
+    """Make a reader that reads a ``wire`` struct and returns a ``target``. Fields of the same name are copied. Other
     fields of ``wire`` are dropped, and other fields of ``target`` get the schema's default. Fields of ``wire`` that
     came after ``version`` are not read."""
     wanted = {each.name: each for each in schema_fields(target)}
@@ -283,7 +283,7 @@ def _least_primitive_bytes(kind: str, flexible: bool) -> int:
 
 @cache
 def primitive_reader(kind: str, flexible: bool, nullable: bool) -> Reader:
-    """Makes a reader of one value of a primitive type."""
+    """Make a reader of one value of a primitive type."""
     if kind == "string":
         if flexible:
             return primitives.read_compact_nullable_string if nullable else primitives.read_compact_string
@@ -327,7 +327,7 @@ def _uuid(raw: bytes) -> UUID | None:
 
 
 def _error_code(code: int) -> ErrorCode:
-    """Reads a code that kio does not know as UNKNOWN_SERVER_ERROR. Kafka's clients do so with codes that are newer than
+    """Read a code that kio does not know as UNKNOWN_SERVER_ERROR. Kafka's clients do so with codes that are newer than
     they are."""
     return _ERROR_CODES.get(code, ErrorCode.unknown_server_error)
 

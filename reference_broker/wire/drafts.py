@@ -37,7 +37,7 @@ Uuid: TypeAlias = Annotated[UUID, "uuid"]
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def draft(cls: type[DraftT]) -> type[DraftT]:
-    """Declares one struct of a draft. Its fields stand in the order of the wire."""
+    """Declare one struct of a draft. Its fields stand in the order of the wire."""
     cls.__flexible__ = False  # type: ignore[attr-defined]
     return dataclass(frozen=True, slots=True, kw_only=True)(cls)
 

@@ -38,7 +38,7 @@ _NEWEST: Final = 0x7FFF
 
 @cache
 def encoder(wire: type, source: type, version: int = _NEWEST) -> Writer:
-    """Makes a writer that writes a ``source`` in the layout of ``wire``. Fields of the same name are written. Other
+    """Make a writer that writes a ``source`` in the layout of ``wire``. Fields of the same name are written. Other
     fields of ``wire`` get the schema's default. Other fields of ``source`` are left out, because that version has no
     place for them. Fields of ``wire`` that came after ``version`` are not written."""
     steps = _steps(wire, {each.name: each for each in schema_fields(source)}, version)
@@ -116,7 +116,7 @@ def _sliced_array_step(each: SchemaField, source: SchemaField, flexible: bool) -
 
 @cache
 def counter_of(source: type) -> Callable[[Any], int]:
-    """Counts the items of a message: those of its arrays, and of the arrays directly in these."""
+    """Count the items of a message: those of its arrays, and of the arrays directly in these."""
     outer = [each for each in schema_fields(source) if each.is_array]
     inner = {each.name: _arrays_in(each.struct) for each in outer}
 
@@ -206,7 +206,7 @@ def _field_step(each: SchemaField, source: SchemaField | None, flexible: bool) -
 
 
 def _tag_step(each: SchemaField, source: SchemaField, flexible: bool) -> Writer:
-    """Makes a writer for a tagged field. It writes nothing if the field has its default value."""
+    """Make a writer for a tagged field. It writes nothing if the field has its default value."""
     assert each.tag is not None
     tag = each.tag
     write = _field_writer(each, source, flexible)
@@ -287,7 +287,7 @@ def _nullable_struct_writer(inner: Writer) -> Writer:
 
 @cache
 def primitive_writer(kind: str, flexible: bool, nullable: bool) -> Writer:
-    """Makes a writer of one value of a primitive type."""
+    """Make a writer of one value of a primitive type."""
     if kind in FIXED:
         return _fixed_writer(FIXED[kind], _CONVERSIONS.get(kind))
     if kind == "string":

@@ -23,13 +23,13 @@ Error: TypeAlias = ErrorCode | DraftError
 
 
 def known_error(code: int) -> Error:
-    """Returns the error with this code. It is UNKNOWN_SERVER_ERROR for a code that no error has, as in Kafka
+    """Return the error with this code. It is UNKNOWN_SERVER_ERROR for a code that no error has, as in Kafka
     (Errors.forCode): the other side may be newer, or its response was damaged on its way."""
     return _BY_CODE.get(code, ErrorCode.unknown_server_error)
 
 
 def error_name(code: int) -> str:
-    """Returns Kafka's name of an error code, or ``ERROR_n`` for a number that is no code. It never fails."""
+    """Return Kafka's name of an error code, or ``ERROR_n`` for a number that is no code. It never fails."""
     error = _BY_CODE.get(code)
     return f"ERROR_{int(code)}" if error is None else error.name.upper()
 

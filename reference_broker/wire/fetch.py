@@ -15,7 +15,7 @@ ValueT = TypeVar("ValueT")
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def value(cls: type[ValueT]) -> type[ValueT]:
-    """Makes a dataclass with slots that only the type checker treats as frozen.
+    """Make a dataclass with slots that only the type checker treats as frozen.
 
     Python sets each field of a frozen dataclass through a separate call. For bodies that hold thousands of partitions
     that costs 5 to 20 % of the whole node's speed.

@@ -82,7 +82,7 @@ _AS_IN: Final = 6
 
 
 def encode_draft_request(version: int, start: bytes, request: FetchRequest) -> Buffers:
-    """Returns the whole frame. ``start`` is four bytes for the length, and the header."""
+    """Return the whole frame. ``start`` is four bytes for the length, and the header."""
     if version == FETCH_TOMBSTONE_HORIZON:
         return _encode_horizon_request(start, request)
     output = Output(start)
@@ -116,7 +116,7 @@ def _packed(p: FetchPartition, of_replica: bool) -> bytes:
 
 
 def decode_draft_request(version: int, frame: Frame, offset: int) -> tuple[FetchRequest, int]:
-    """Returns the body and the offset behind it. Raises ProtocolError, or one of BAD_BYTES."""
+    """Return the body and the offset behind it. Raise ProtocolError, or one of BAD_BYTES."""
     return run_to_end(draft_request_in_slices(version, frame, offset, fetch_work()))
 
 
@@ -178,7 +178,7 @@ def _replicas_rows(frame: Frame, offset: int, count: int) -> Partitions:
 
 
 def encode_draft_response(version: int, correlation_id: int, response: FetchResponse) -> Buffers:
-    """Returns the whole frame. Records of 4 KiB or more become buffers of their own and are not copied."""
+    """Return the whole frame. Records of 4 KiB or more become buffers of their own and are not copied."""
     if version == FETCH_TOMBSTONE_HORIZON:
         return _encode_horizon_response(correlation_id, response)
     output = Output(_RESPONSE.pack(0, correlation_id, response.throttle_time_ms, response.error_code))
@@ -197,7 +197,7 @@ def encode_draft_response(version: int, correlation_id: int, response: FetchResp
 
 
 def decode_draft_response(version: int, frame: Frame, offset: int) -> tuple[FetchResponse, int]:
-    """Returns the body and the offset behind it. The body's records are views into the frame. Raises ProtocolError, or
+    """Return the body and the offset behind it. The body's records are views into the frame. Raise ProtocolError, or
     one of BAD_BYTES."""
     if version == FETCH_TOMBSTONE_HORIZON:
         return _decode_horizon_response(frame, offset)
@@ -242,7 +242,7 @@ _HORIZON_AS_IN: Final = 11
 
 
 def _encode_horizon_request(start: bytes, request: FetchRequest) -> Buffers:
-    """Returns the whole frame. ``start`` is four bytes for the length, and the header."""
+    """Return the whole frame. ``start`` is four bytes for the length, and the header."""
     output = Output(start)
     out, r = output.small, request
     out += _HORIZON_REQUEST.pack(
@@ -276,7 +276,7 @@ def _encode_horizon_request(start: bytes, request: FetchRequest) -> Buffers:
 
 
 def _horizon_request_in_slices(frame: Frame, offset: int, work: Work) -> Decoding[FetchRequest]:
-    """Returns the body and the offset behind it, and yields after each slice. Raises ProtocolError, or one of
+    """Return the body and the offset behind it, and yield after each slice. Raise ProtocolError, or one of
     BAD_BYTES."""
     replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch, replica_epoch = (
         _HORIZON_REQUEST.unpack_from(frame, offset)
@@ -325,7 +325,7 @@ def _read_horizon_forgotten(frame: Frame, offset: int, work: Work) -> Decoding[l
 
 
 def _encode_horizon_response(correlation_id: int, response: FetchResponse) -> Buffers:
-    """Returns the whole frame. Records of 4 KiB or more become buffers of their own and are not copied."""
+    """Return the whole frame. Records of 4 KiB or more become buffers of their own and are not copied."""
     head = _HORIZON_RESPONSE.pack(
         0, correlation_id, response.throttle_time_ms, response.error_code, response.session_id
     )
@@ -342,7 +342,7 @@ def _encode_horizon_response(correlation_id: int, response: FetchResponse) -> Bu
 
 
 def _decode_horizon_response(frame: Frame, offset: int) -> tuple[FetchResponse, int]:
-    """Returns the body and the offset behind it. The body's records are views into the frame. Raises ProtocolError, or
+    """Return the body and the offset behind it. The body's records are views into the frame. Raise ProtocolError, or
     one of BAD_BYTES."""
     throttle_time_ms, error_code, session_id = _HORIZON_RESPONSE_BODY.unpack_from(frame, offset)
     topics = []

@@ -73,7 +73,7 @@ PARTITION_TAGS: Final[Mapping[int, Mapping[int, Reader]]] = {
 
 
 def write_request_tags(version: int, request: FetchRequest) -> bytes:
-    """Returns the tag buffer at the end of the body."""
+    """Return the tag buffer at the end of the body."""
     fields = []
     if request.cluster_id is not None:
         fields.append(tagged(0, compact_string(request.cluster_id)))
@@ -84,7 +84,7 @@ def write_request_tags(version: int, request: FetchRequest) -> bytes:
 
 
 def write_partition_tags(version: int, partition: FetchPartition) -> bytes:
-    """Returns the tag buffer of one partition. ``version`` is 17 or later."""
+    """Return the tag buffer of one partition. ``version`` is 17 or later."""
     fields = []
     if partition.replica_directory_id != NO_DIRECTORY_ID:
         fields.append(tagged(0, partition.replica_directory_id))
@@ -119,7 +119,7 @@ def fetch_work() -> Work:
 
 
 def decode_fetch_request(version: int, frame: Frame, offset: int) -> tuple[FetchRequest, int]:
-    """Returns the body and the offset behind it. Raises ProtocolError, or one of BAD_BYTES."""
+    """Return the body and the offset behind it. Raise ProtocolError, or one of BAD_BYTES."""
     lists_at = offset + _head_of(version).size
     # Most requests of a fetch session name no partition or one topic, so those cases have a fast path.
     if version >= 12 and frame[lists_at] == frame[lists_at + 1] == 1:
@@ -129,7 +129,7 @@ def decode_fetch_request(version: int, frame: Frame, offset: int) -> tuple[Fetch
 
 
 def _one_topic(version: int, frame: Frame, offset: int) -> tuple[_Lists, int] | None:
-    """Reads the lists of a request that names a single topic with at most 126 partitions, and forgets none. Returns
+    """Read the lists of a request that names a single topic with at most 126 partitions, and forgets none. Return
     None for any other."""
     if version < 12 or frame[offset] != 2:
         return None
@@ -274,13 +274,13 @@ def _flexible_forgotten(version: int, frame: Frame, offset: int, work: Work) -> 
 
 
 def indexes(frame: Frame, count: int, offset: int, work: Work) -> tuple[list[int], int]:
-    """Reads the numbers of so many partitions. Returns them and the offset behind them."""
+    """Read the numbers of so many partitions. Return them and the offset behind them."""
     work.announce(count, False)
     return list(Struct(f">{count}i").unpack_from(frame, offset)), offset + 4 * count
 
 
 def read_topic(by_id: bool, frame: Frame, offset: int) -> tuple[str, bytes, int]:
-    """Reads a topic of a flexible version. Returns its name, its ID and the offset behind it. The version has either
+    """Read a topic of a flexible version. Return its name, its ID and the offset behind it. The version has either
     names or IDs, so the other one is empty."""
     if by_id:
         end = end_of(frame, offset, 16, "a topic ID")
@@ -292,7 +292,7 @@ def read_topic(by_id: bool, frame: Frame, offset: int) -> tuple[str, bytes, int]
 def partitions_in_slices(
     read_rows: RowReader, frame: Frame, offset: int, count: int, work: Work
 ) -> Decoding[list[FetchPartition]]:
-    """Reads the partitions of one topic. Yields after each slice."""
+    """Read the partitions of one topic. Yield after each slice."""
     work.announce(count, False)
     if count <= WIRE_UNITS_PER_SLICE:
         partitions, offset = read_rows(frame, offset, count)
@@ -362,7 +362,7 @@ _LEGACY_ROWS: Final[dict[int, tuple[RowReader, int]]] = {
 
 
 def encode_fetch_request(version: int, start: bytes, request: FetchRequest) -> Buffers:
-    """Returns the whole frame. ``start`` is four bytes for the length, and the header."""
+    """Return the whole frame. ``start`` is four bytes for the length, and the header."""
     output = Output(start)
     out = output.small
     r = request

@@ -49,7 +49,7 @@ _LEAST_ENDPOINT_BYTES = 4 + 1 + 4 + 1 + 1
 
 
 def write_leader(tag: int, leader: LeaderIdAndEpoch) -> bytes:
-    """Returns the tagged field. For the default (-1, -1) it is empty."""
+    """Return the tagged field. For the default (-1, -1) it is empty."""
     if leader.leader_id == -1 and leader.leader_epoch == -1:
         return b""
     return tagged(tag, _LEADER_AND_NO_TAGS.pack(leader.leader_id, leader.leader_epoch, 0))
@@ -61,7 +61,7 @@ def read_leader(frame: Frame, offset: int) -> tuple[LeaderIdAndEpoch, int]:
 
 
 def write_endpoints(tag: int, endpoints: Sequence[NodeEndpoint]) -> bytes:
-    """Returns the tag buffer of a response. ``tag`` is its only tagged field."""
+    """Return the tag buffer of a response. ``tag`` is its only tagged field."""
     if not endpoints:
         return b"\0"
     out = bytearray(uvarint(len(endpoints) + 1))
@@ -108,7 +108,7 @@ _SNAPSHOT_AND_TAGS: Final = Struct(">qiB")
 
 
 def encode_fetch_response(version: int, correlation_id: int, response: FetchResponse) -> Buffers:
-    """Returns the whole frame. Records of 4 KiB or more become buffers of their own and are not copied."""
+    """Return the whole frame. Records of 4 KiB or more become buffers of their own and are not copied."""
     throttle_ms, error_code, session_id = response.throttle_time_ms, response.error_code, response.session_id
     if version < 12:
         return _encode_legacy(version, correlation_id, response)
@@ -192,7 +192,7 @@ def write_legacy_partition(version: int, output: Output, p: PartitionData) -> No
 
 
 def decode_fetch_response(version: int, frame: Frame, offset: int) -> tuple[FetchResponse, int]:
-    """Returns the body and the offset behind it. The body's records are views into the frame. Raises ProtocolError, or
+    """Return the body and the offset behind it. The body's records are views into the frame. Raise ProtocolError, or
     one of BAD_BYTES."""
     error_code = session_id = 0
     topics: list[FetchTopicResponse] = []
@@ -267,7 +267,7 @@ def _partitions_12(frame: Frame, offset: int) -> tuple[list[PartitionData], int]
 
 
 def read_records(frame: Frame, offset: int, size: int) -> tuple[Frame | None, int]:
-    """Returns ``size`` bytes of records as a view, and the offset behind them. A size of -1 gives None."""
+    """Return ``size`` bytes of records as a view, and the offset behind them. A size of -1 gives None."""
     if size < 0:
         return None, offset
     end = end_of(frame, offset, size, "records")

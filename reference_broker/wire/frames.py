@@ -35,7 +35,7 @@ class FrameReader:
         self.drop()
 
     def drop(self) -> None:
-        """Lets go of everything that arrived."""
+        """Drop everything that arrived."""
         self._chunk = b""
         self._position = 0
         """``_chunk`` has been read up to here. ``_parts`` arrived after ``_chunk`` and have not been read yet."""
@@ -59,7 +59,7 @@ class FrameReader:
         return len(self._chunk) + self._parts_bytes
 
     def feed(self, data: bytes) -> None:
-        """Takes bytes in the order in which they arrived."""
+        """Take bytes in the order in which they arrived."""
         if self._growing is None and self._frame_bytes >= _LARGE_BYTES and self.buffered_bytes < self._frame_bytes:
             self._grow()
         if self._growing is not None:
@@ -102,9 +102,9 @@ class FrameReader:
         return int.from_bytes(data[position : position + 2], "big", signed=True)
 
     def next_frame(self) -> memoryview | None:
-        """Returns the next frame as a read-only view that stays valid, or None while the frame is incomplete.
+        """Return the next frame as a read-only view that stays valid, or None while the frame is incomplete.
 
-        Raises ProtocolError as soon as it has read a length that is negative or above the limit.
+        Raise ProtocolError as soon as it has read a length that is negative or above the limit.
         """
         if not self.has_frame():
             return None
@@ -126,7 +126,7 @@ class FrameReader:
         return frame
 
     def _gather(self) -> None:
-        """Joins the pieces into one chunk, once a length or a whole frame has arrived. Each byte is copied once per
+        """Join the pieces into one chunk, once a length or a whole frame has arrived. Each byte is copied once per
         frame."""
         self._chunk = b"".join((memoryview(self._chunk)[self._position :], *self._parts))
         self._position = 0
@@ -171,7 +171,7 @@ class UnsupportedVersion(ProtocolError):  # noqa: N818  (what the peer sent, nam
 
 
 def read_request_header(frame: bytes | memoryview) -> tuple[RequestHeader, int]:
-    """Returns the header and the offset of the body. Raises ProtocolError if it is cut off.
+    """Return the header and the offset of the body. Raise ProtocolError if it is cut off.
 
     As in Kafka, bytes of the client ID that are not UTF-8 are replaced, and each negative length means that there is
     none.
@@ -211,7 +211,7 @@ def has_tagged_response_header(api_key: int, api_version: int) -> bool:
 
 
 def read_response_header(frame: bytes | memoryview, api_key: int, api_version: int) -> tuple[int, int]:
-    """Returns the correlation ID and the offset of the body. Raises ProtocolError."""
+    """Return the correlation ID and the offset of the body. Raise ProtocolError."""
     if len(frame) < 4:
         raise TruncatedError("a response header", 4, len(frame))
     (correlation_id,) = _CORRELATION_ID.unpack_from(frame)

@@ -84,7 +84,7 @@ class TooMuchError(ProtocolError):
 
 
 def check_request_bytes(api_key: int, size_bytes: int) -> None:
-    """Raises TooMuchError."""
+    """Raise TooMuchError."""
     if size_bytes > MOST_REQUEST_BYTES:
         raise TooMuchError(f"a {api_name(api_key)} request has {size_bytes} bytes; the limit is {MOST_REQUEST_BYTES}")
 
@@ -113,7 +113,7 @@ class Work:
             raise TooMuchError(f"a {name} request holds {self.items} items or more; the limit is {self._most_items}")
 
     def spend(self, units: int) -> bool:
-        """Returns True if the slice is over. A new one begins then."""
+        """Return True if the slice is over. A new one begins then."""
         self._units -= units
         if self._units > 0:
             return False

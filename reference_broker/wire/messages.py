@@ -74,12 +74,12 @@ _NO_LENGTH: Final = bytes(4)
 
 
 def decode_request(api_key: int, version: int, frame: Frame, offset: int) -> object:
-    """Decodes the body that begins at ``offset``.
+    """Decode the body that begins at ``offset``.
 
     Bytes behind its end are ignored, as in Kafka: when librdkafka asks for all topics in a flexible version, it writes
     four bytes for the null array where one is correct.
 
-    Raises ProtocolError, and its subclass UnsupportedVersion for an API or version that is not known here.
+    Raise ProtocolError, and its subclass UnsupportedVersion for an API or version that is not known here.
     """
     if not is_known(api_key, version):
         raise UnsupportedVersion(_header_of(api_key, version, frame, offset))
@@ -179,9 +179,9 @@ def encode_request(api_key: int, version: int, correlation_id: int, client_id: s
 
 
 def decode_response(api_key: int, version: int, frame: Frame) -> tuple[int, object]:
-    """Returns the correlation ID and the body. ``frame`` does not include its length.
+    """Return the correlation ID and the body. ``frame`` does not include its length.
 
-    Raises ProtocolError. A broker that does not know the version of an ApiVersions request answers in version 0 with
+    Raise ProtocolError. A broker that does not know the version of an ApiVersions request answers in version 0 with
     error 35 (KIP-511); that response is decoded too.
     """
     assert is_known(api_key, version), f"no codec for {api_name(api_key)} version {version}"

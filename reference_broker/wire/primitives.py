@@ -34,14 +34,14 @@ BAD_BYTES: Final = (error, IndexError, UnicodeDecodeError)
 
 
 def error_of_bad_bytes(what: str, failure: Exception) -> ProtocolError:
-    """Returns a ProtocolError that says what one of BAD_BYTES says. ``what`` names the message that was read."""
+    """Return a ProtocolError that says what one of BAD_BYTES says. ``what`` names the message that was read."""
     wrong = "holds a string that is not UTF-8" if isinstance(failure, UnicodeDecodeError) else "ends inside a field"
     return ProtocolError(f"{what} {wrong}")
 
 
 @contextmanager
 def reading(what: str) -> Iterator[None]:
-    """Turns every error that bad bytes can cause in its block into ProtocolError."""
+    """Turn every error that bad bytes can cause in its block into ProtocolError."""
     try:
         yield
     except BAD_BYTES as failure:
@@ -89,7 +89,7 @@ def _checked(length: int) -> int:
 
 
 def end_of(frame: Frame, offset: int, length: int, what: str) -> int:
-    """Returns the offset at which a field of ``length`` bytes ends. Raises TruncatedError if that lies beyond the
+    """Return the offset at which a field of ``length`` bytes ends. Raise TruncatedError if that lies beyond the
     frame, and ProtocolError if ``length`` is -1 (null)."""
     if length < 0:
         raise ProtocolError(f"{what} is null where null is not allowed")
@@ -136,7 +136,7 @@ def read_legacy_nullable_string(frame: Frame, offset: int) -> tuple[str | None, 
 
 
 def check_count(frame: Frame, offset: int, count: int, least_bytes: int) -> None:
-    """Raises TruncatedError if the frame has no room for ``count`` items of at least ``least_bytes`` each, and
+    """Raise TruncatedError if the frame has no room for ``count`` items of at least ``least_bytes`` each, and
     ProtocolError if ``count`` is -1 (null)."""
     if count < 0:
         raise ProtocolError("an array is null where null is not allowed")
@@ -159,7 +159,7 @@ def read_legacy_count(frame: Frame, offset: int, least_bytes: int) -> tuple[int,
 
 
 def read_tag(frame: Frame, offset: int) -> tuple[int, int, int]:
-    """Returns one tagged field's tag and the offsets at which its value begins and ends."""
+    """Return one tagged field's tag and the offsets at which its value begins and ends."""
     tag, offset = read_uvarint(frame, offset)
     size, offset = read_uvarint(frame, offset)
     return tag, offset, end_of(frame, offset, size, "a tagged field")
@@ -170,7 +170,7 @@ def _too_many_tags(count: int) -> ProtocolError:
 
 
 def read_known_tags(frame: Frame, offset: int, readers: Mapping[int, Reader]) -> tuple[Mapping[int, Any], int]:
-    """Returns the values of the tagged fields that ``readers`` has a reader for, by tag, and the offset behind the tag
+    """Return the values of the tagged fields that ``readers`` has a reader for, by tag, and the offset behind the tag
     buffer. Other tagged fields are skipped."""
     if frame[offset] == 0:  # Most structs have no tagged field.
         return _NO_TAGS, offset + 1
@@ -225,7 +225,7 @@ def uvarint(value: int) -> bytes:
 
 
 def compact_string(text: str | None) -> bytes:
-    """Encodes a compact string: its length + 1 as a varint, then UTF-8. Null is the single byte 0."""
+    """Encode a compact string: its length + 1 as a varint, then UTF-8. Null is the single byte 0."""
     if text is None:
         return b"\0"
     data = text.encode()
@@ -233,7 +233,7 @@ def compact_string(text: str | None) -> bytes:
 
 
 def legacy_string(text: str | None) -> bytes:
-    """Encodes a legacy string: its length as int16, then UTF-8. Null is the length -1. Raises struct.error if the text
+    """Encode a legacy string: its length as int16, then UTF-8. Null is the length -1. Raise struct.error if the text
     has more than 32767 bytes."""
     if text is None:
         return b"\xff\xff"
@@ -242,7 +242,7 @@ def legacy_string(text: str | None) -> bytes:
 
 
 def tagged(tag: int, value: bytes) -> bytes:
-    """Encodes one tagged field: tag, size, value."""
+    """Encode one tagged field: tag, size, value."""
     return uvarint(tag) + uvarint(len(value)) + value
 
 
@@ -263,7 +263,7 @@ class Output:
         self.total_bytes = 0
 
     def add_large(self, data: bytes | memoryview) -> None:
-        """Adds bytes. If there are LARGE_BYTES or more, they become a buffer of their own and are not copied."""
+        """Add bytes. If there are LARGE_BYTES or more, they become a buffer of their own and are not copied."""
         if len(data) < LARGE_BYTES:
             self.small += data
             return
@@ -273,7 +273,7 @@ class Output:
         self.small = bytearray()
 
     def finish(self) -> Buffers:
-        """Returns all buffers, with the frame's length in the first four bytes."""
+        """Return all buffers, with the frame's length in the first four bytes."""
         total_bytes = self.total_bytes + len(self.small) - 4
         if not self.buffers:
             _INT32.pack_into(self.small, 0, total_bytes)

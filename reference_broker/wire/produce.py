@@ -102,7 +102,7 @@ _HEAD: Final = Struct(">hi")
 
 
 def decode_produce_request(version: int, frame: Frame, offset: int) -> tuple[ProduceRequest, int]:
-    """Returns the body and the offset behind it. The body's records are views into the frame. Raises ProtocolError, or
+    """Return the body and the offset behind it. The body's records are views into the frame. Raise ProtocolError, or
     one of BAD_BYTES."""
     return _decode_flexible_request(version, frame, offset) if version >= 9 else _decode_legacy_request(frame, offset)
 
@@ -165,7 +165,7 @@ def _decode_flexible_request(version: int, frame: Frame, offset: int) -> tuple[P
 
 
 def encode_produce_request(version: int, start: bytes, request: ProduceRequest) -> Buffers:
-    """Returns the whole frame. ``start`` is four bytes for the length, and the header. Records of 4 KiB or more become
+    """Return the whole frame. ``start`` is four bytes for the length, and the header. Records of 4 KiB or more become
     buffers of their own and are not copied."""
     output = Output(start)
     if version >= 9:
@@ -268,7 +268,7 @@ def _encode_legacy_response(version: int, correlation_id: int, response: Produce
 
 
 def decode_produce_response(version: int, frame: Frame, offset: int) -> tuple[ProduceResponse, int]:
-    """Returns the body and the offset behind it. Raises ProtocolError, or one of BAD_BYTES."""
+    """Return the body and the offset behind it. Raise ProtocolError, or one of BAD_BYTES."""
     return (_decode_flexible_response if version >= 9 else _decode_legacy_response)(version, frame, offset)
 
 

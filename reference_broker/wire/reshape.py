@@ -26,7 +26,7 @@ class Reshape(NamedTuple):
 
 
 def converted(value: Any, target: type, change: Change = lambda _: {}) -> Any:
-    """Makes a ``target`` from the fields of ``value`` that have the same names, and from those that ``change`` gives.
+    """Make a ``target`` from the fields of ``value`` that have the same names, and from those that ``change`` gives.
     Structs inside are converted in the same way. All other fields get their default."""
     given = {**_fields(value), **change(value)}
     get = given.get
@@ -62,7 +62,7 @@ def _names(kind: type) -> tuple[str, ...]:
 
 
 def _structs(name: str, values: Iterable[Any]) -> list[Mapping[str, Any]]:
-    """Makes one struct for each value. Each struct has a single field, ``name``."""
+    """Make one struct for each value. Each struct has a single field, ``name``."""
     return [{name: each} for each in values]
 
 
@@ -75,7 +75,7 @@ def _each(structs: Iterable[Any], change: Change) -> list[Mapping[str, Any]]:
 
 
 def _in_partitions(body: Any, change: Change) -> Mapping[str, Any]:
-    """Changes the partitions of a request that is an array of topics, each with an array of partitions."""
+    """Change the partitions of a request that is an array of topics, each with an array of partitions."""
     return {"topics": _each(body.topics, lambda topic: {"partitions": _each(topic.partitions, change)})}
 
 
@@ -85,7 +85,7 @@ def _only(items: tuple[Any, ...]) -> Any:
 
 
 def _only_item_of(name: str) -> Reshape:
-    """Makes the conversion for an API whose old versions serve a single item. They have the item's fields at their top
+    """Make the conversion for an API whose old versions serve a single item. They have the item's fields at their top
     level, and later versions have an array of items, ``name``."""
     return Reshape(up=lambda old: {name: (old,)}, down=lambda body: _fields(_only(getattr(body, name))))
 

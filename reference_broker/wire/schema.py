@@ -82,7 +82,7 @@ class SchemaField:
 
 @cache
 def schema_fields(entity: type) -> tuple[SchemaField, ...]:
-    """Returns the fields of a message's dataclass, in the order of the wire. Tagged fields are among them."""
+    """Return the fields of a message's dataclass, in the order of the wire. Tagged fields are among them."""
     return tuple(_schema_field(each) for each in fields(entity))
 
 

@@ -29,7 +29,7 @@ class Collected:
 
 
 def collect_nights(folders: Sequence[Path], spark: "SparkSession | None" = None) -> Collected:
-    """Raises SetupError without PySpark or Java."""
+    """Raise SetupError without PySpark or Java."""
     from reports.jobs.nights import night_bytes, read_nights
     from reports.spark import sized_for, spark_session
 

@@ -130,7 +130,7 @@ def lost(tables: Tables) -> DataFrame:
 
 
 def written(tables: Tables) -> DataFrame:
-    """Sends of which a record is in the log: those acknowledged, and those of unknown end from which a value was read,
+    """Send of which a record is in the log: those acknowledged, and those of unknown end from which a value was read,
     with the offset that the read implies."""
     unknown = tables.sends.where("type = 'info'")
     keys = F.broadcast(unknown.select(*_KEYS).distinct())  # There are few writers and partitions.

@@ -150,7 +150,7 @@ class Ledger:
         self.commit(process, index, "fetched", offset, self.now_us - 1_000)
 
     def read(self, process: str, f: str, topic: str, partition: int, end: int, is_committed: bool) -> None:
-        """Reads the partition from its beginning to its end in one operation."""
+        """Read the partition from its beginning to its end in one operation."""
         begun = self.now_us
         index = self.operation(process, f)
         for position, (sent, writer, is_there) in enumerate(self.logs[topic, partition]):
@@ -187,7 +187,7 @@ class Ledger:
         self.transaction(WRITER, "nothing", "failed", stray, is_there=False, error="not_added")
 
     def _janitor(self) -> None:
-        """Finds the transaction that no coordinator knows, in two lookups, and aborts it. A third look finds
+        """Find the transaction that no coordinator knows, in two lookups, and abort it. A third look finds
         nothing."""
         for abort in ("", "ok", None):
             index = self.operation(JANITOR, "look")

@@ -341,7 +341,7 @@ class _Serial:
 
 
 def closed_at(history: History) -> int:
-    """Returns the moment at which the first circle is closed, or -1. All pairs of events are compared, value by value,
+    """Return the moment at which the first circle is closed, or -1. All pairs of events are compared, value by value,
     and all ways are walked."""
     times, order = _events(history)
     starts = sorted({at_us for event, at_us in times.items() if event[0] in ("begun", "asked")})

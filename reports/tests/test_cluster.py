@@ -42,7 +42,7 @@ class Started:
         return self.log.read_text(encoding="utf-8", errors="replace")
 
     def logged(self, pattern: str) -> str:
-        """Waits until the log has this, and returns it."""
+        """Wait until the log has this, and return it."""
         until = time.monotonic() + STARTS_S
         while time.monotonic() < until and self.process.poll() is None:
             if found := re.search(pattern, self.text()):

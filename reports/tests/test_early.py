@@ -29,7 +29,7 @@ BREACHES = (
 
 
 def broken_in(parts: Sequence[History], root: Path, spark: "SparkSession") -> list[dict[str, int]]:
-    """Judges parts of histories early. Returns for each the guarantees that are broken, with the time of the first
+    """Judge parts of histories early. Return for each the guarantees that are broken, with the time of the first
     breach."""
     from pyspark.sql import functions as F  # noqa: N812
 

@@ -21,7 +21,7 @@ _CLOSED_BY = {"[": "]", "{": "}"}
 
 
 def parsed(text: str) -> list[dict[str, Any]]:
-    """Reads the part of EDN that is written: a map a line, of keywords, numbers, nil and vectors, and nothing else."""
+    """Read the part of EDN that is written: a map a line, of keywords, numbers, nil and vectors, and nothing else."""
     maps = []
     for line in text.splitlines():
         if not line.startswith(";;"):

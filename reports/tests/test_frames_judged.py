@@ -17,7 +17,7 @@ JUDGED = (ORDER, LOST, EXACT, FOREIGN)
 
 @pytest.fixture(scope="module")
 def broken(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
-    """Returns which guarantees each planted history breaks. All are judged in one go."""
+    """Return which guarantees each planted history breaks. All are judged in one go."""
     folder = tmp_path_factory.mktemp("frames")
     runs = []
     for plant in PLANTED_FRAMES:

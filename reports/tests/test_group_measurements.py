@@ -21,7 +21,7 @@ BACK_US, PARTITION = 3_800_000, 1
 
 
 def rewound(history: History) -> int:
-    """Copies all of the partition again, and what came next after that. Returns how many records came twice."""
+    """Copy all of the partition again, and what came next after that. Return how many records came twice."""
     mine = sorted(history.rows("copies", partition=PARTITION), key=lambda row: int_of(row, "source_offset"))
     old = [row for row in mine if int_of(row, "at_us") < BACK_US]
     again = [{**row, "at_us": BACK_US + 30_000 * number} for number, row in enumerate(old)]

@@ -144,7 +144,7 @@ RUN = RunCompared(Path("run"), MANIFEST, {})
 
 
 def _compared(old: Sequence[float], new: Sequence[float], operations: Sequence[int] = ()) -> SetsCompared:
-    """Runs with one operation and these latencies. ``operations`` counts how many ended in each run's 10 seconds."""
+    """Run with one operation and these latencies. ``operations`` counts how many ended in each run's 10 seconds."""
     values = [*old, *new]
     counts = operations or [1_000] * len(values)
     latencies = [

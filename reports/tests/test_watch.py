@@ -22,7 +22,7 @@ SHORT = Shape(rate_per_s=8)
 
 
 def write_part(run_dir: Path, history: History, after_us: int, until_us: int, part: int) -> None:
-    """Writes what processes have recorded since the last part, as the one writer does."""
+    """Write what processes have recorded since the last part, as the one writer does."""
     before, now = (rows_until(history, lambda _, us=us: us, 0) for us in (after_us, until_us))  # type: ignore[misc]
     for table in TABLES:
         old = {id(row) for row in before.tables[table.name]}

@@ -24,7 +24,7 @@ def verdict(outcome: Outcome) -> Verdict:
 
 
 def showing(*outcomes: Outcome | None) -> Callable[[Sequence[Search]], None]:
-    """Returns a judge whose plays show these, one after the other. None could not be set up."""
+    """Return a judge whose plays show these, one after the other. None could not be set up."""
     shown = iter(outcomes)
 
     def judge(current: Sequence[Search]) -> None:

@@ -25,7 +25,7 @@ def quoted(text: str) -> list[str]:
 
 
 def names_in_lists(text: str) -> Iterator[str]:
-    """Yields the paths that the first column of each list of files names, relative to the folder of the text."""
+    """Yield the paths that the first column of each list of files names, relative to the folder of the text."""
     head = ""
     for line in text.splitlines():
         first = line.removeprefix("|").split("|")[0].strip() if line.startswith("|") else ""
@@ -45,7 +45,7 @@ def links(text: str) -> list[str]:
 
 
 def steps() -> list[str]:
-    """Returns the numbered steps of the journeys, each in one line."""
+    """Return the numbered steps of the journeys, each in one line."""
     return re.findall(r"^\d+\. .*(?:\n   .*)*", CONTRIBUTING.read_text(), re.MULTILINE)
 
 

@@ -63,7 +63,7 @@ class LoadedTopic(TopicSet):
 
 @lru_cache(maxsize=65_536)
 def set_of(base: str, topic: str) -> TopicSet | None:
-    """Returns the set of a topic, or None if no admin of this fleet has named the topic."""
+    """Return the set of a topic, or None if no admin of this fleet has named the topic."""
     found = _TAIL.search(topic)
     if found is None or not topic.startswith(f"{base}."):
         return None
@@ -244,7 +244,7 @@ class Admin(ClusterScript):
         self._settle(task, response)
 
     def _loaded_setting(self, change: str, topic: LoadedTopic) -> Mapping[str, str | None]:
-        """Draws a setting and its value. min.insync.replicas does not go below what the load gives the topic: what a
+        """Draw a setting and its value. min.insync.replicas does not go below what the load gives the topic: what a
         cluster keeps depends on it."""
         key = MIN_ISR_KEY if change == "loaded_min_isr" else self.random.choice((MIN_ISR_KEY, *LOADED_SETTINGS))
         if key == MIN_ISR_KEY:
@@ -268,7 +268,7 @@ class Admin(ClusterScript):
         return "create", TopicSet(name, self.plan.topics, self.plan.partitions)
 
     def _carry_out(self, task: Task) -> Steps[Answered | None]:
-        """Tries until the answer says how the request ended for each topic. Returns None when time is over."""
+        """Try until the answer says how the request ended for each topic. Return None when time is over."""
         while not self.gives_up:
             if (yield from self._to_controller(task)):
                 response = yield from self._attempt(task)
@@ -282,7 +282,7 @@ class Admin(ClusterScript):
         return None
 
     def _to_controller(self, task: Task) -> Steps[bool]:
-        """Connects to the node that Metadata names as the active controller."""
+        """Connect to the node that Metadata names as the active controller."""
         if self._lost_sight or self.connected_to is None:
             if not (yield from self.refresh()):
                 return False
@@ -341,7 +341,7 @@ class Admin(ClusterScript):
             del self._deletable[task.target]
 
     def _change_rows(self, task: Task, kind: str) -> list[ChangeRow]:
-        """Returns a row for each topic. If ``kind`` is empty, the last answer says each topic's end."""
+        """Return a row for each topic. If ``kind`` is empty, the last answer says each topic's end."""
         if task.change in WITHOUT_ROWS:
             return []
         rows = []
@@ -367,7 +367,7 @@ class Admin(ClusterScript):
         return rows
 
     def _next_level(self) -> Steps[int]:
-        """Returns the level after the finalized metadata.version, at most the highest supported, or -1 without an
+        """Return the level after the finalized metadata.version, at most the highest supported, or -1 without an
         answer."""
         response = yield from self.call(ApiKey.API_VERSIONS, API_VERSIONS_ASKED, bodies.API_VERSIONS_REQUEST)
         if isinstance(response, str):
@@ -402,7 +402,7 @@ class Admin(ClusterScript):
 
 
 def _errors_of(change: str, body: object) -> Errors:
-    """Returns the error code of each topic."""
+    """Return the error code of each topic."""
     if change == "create":
         return {str(each.name): int(each.error_code.value) for each in cast("CreateTopicsResponse", body).topics}
     if change == "upgrade":

@@ -105,7 +105,7 @@ def delete_topics_request(topics: Sequence[str], timeout_ms: int) -> DeleteTopic
 def set_topic_configs_request(
     topics: Sequence[str], settings: Mapping[str, str | None]
 ) -> IncrementalAlterConfigsRequest:
-    """Gives each of the topics the same settings. None removes one."""
+    """Give each of the topics the same settings. None removes one."""
     configs = tuple(_altered(key, value) for key, value in settings.items())
     return IncrementalAlterConfigsRequest(
         resources=tuple(
@@ -117,7 +117,7 @@ def set_topic_configs_request(
 
 
 def alter_broker_config_request(broker: str, key: str, value: str | None) -> IncrementalAlterConfigsRequest:
-    """Sets the setting of a broker, or of all brokers where ``broker`` is empty. None removes it."""
+    """Set the setting of a broker, or of all brokers where ``broker`` is empty. None removes it."""
     resource = AlterConfigsResource(
         resource_type=i8(BROKER_RESOURCE), resource_name=broker, configs=(_altered(key, value),)
     )
@@ -139,7 +139,7 @@ def describe_topic_config_request(topics: Sequence[str], *keys: str) -> Describe
 
 
 def upgrade_feature_request(feature: str, level: int, timeout_ms: int) -> UpdateFeaturesRequest:
-    """Raises the feature to this level. Level 0 switches it off."""
+    """Raise the feature to this level. Level 0 switches it off."""
     kind = UPGRADE if level else SAFE_DOWNGRADE
     key = FeatureUpdateKey(feature=feature, max_version_level=i16(level), upgrade_type=i8(kind))
     return UpdateFeaturesRequest(timeout=milliseconds(timeout_ms), feature_updates=(key,))

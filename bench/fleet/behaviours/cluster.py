@@ -52,13 +52,13 @@ class MetadataBoard:
     requested_us: int = -1  # when the last request was sent; -1: never, or it failed
 
     def news(self, seen_us: int, now_us: int) -> MetadataUpdate | None:
-        """Returns the last response if it is fresh and came after ``seen_us``. For a client that has seen none (-1) any
+        """Return the last response if it is fresh and came after ``seen_us``. For a client that has seen none (-1) any
         response is fresh."""
         fresh = seen_us < 0 or now_us - self.answered_us <= FRESH_US
         return self.update if seen_us < self.answered_us and fresh else None
 
     def begin_request(self, now_us: int) -> bool:
-        """Returns whether the caller may send a request now, and records it. It may not while another client waits for
+        """Return whether the caller may send a request now, and record it. It may not while another client waits for
         a response."""
         pending = self.requested_us > self.answered_us and now_us - self.requested_us < REQUEST_LIMIT_US
         if not pending:
@@ -120,7 +120,7 @@ class ClusterScript(Script):
         return self._lanes.setdefault(address, len(self._lanes)) if self.KEEPS_CONNECTIONS else 0
 
     def connect_to_node(self, node: NodeAddress) -> Steps[bool]:
-        """Connects to the node unless it is connected, and returns whether the connection is open."""
+        """Connect to the node unless it is connected, and return whether the connection is open."""
         return (yield from self._reach(Address(node.host, node.port), node.node_id))
 
     def _reach(self, address: Address, node_id: int = -1) -> Steps[bool]:
@@ -141,7 +141,7 @@ class ClusterScript(Script):
         return True
 
     def stay_informed(self) -> Steps[None]:
-        """Requests metadata from the next node, if the last response is older than the script's interval."""
+        """Request metadata from the next node, if the last response is older than the script's interval."""
         if 0 < self.habits.metadata_interval_us <= self.now.mono_us - self._updated_us:
             self._updated_us = self.now.mono_us
             self._visits += 1
@@ -150,7 +150,7 @@ class ClusterScript(Script):
                 yield from self._request_metadata()
 
     def refresh(self) -> Steps[bool]:
-        """Tries once to get new metadata, over the open connection. If there is none, or it has not helped, the script
+        """Try once to get new metadata, over the open connection. If there is none, or it has not helped, the script
         queries the next known node. Among scripts that share a board, only one has a request pending."""
         if self.board is None:
             return (yield from self._request_metadata())
@@ -199,7 +199,7 @@ class ClusterScript(Script):
         return next((each.node_id for each in nodes if Address(each.host, each.port) == address), -1)
 
     def _take_metadata(self, update: MetadataUpdate) -> bool:
-        """Applies the metadata, or returns False if they are older than the last that were applied."""
+        """Apply the metadata, or return False if they are older than the last that were applied."""
         accepted = self.metadata.accepts(update)
         self.metadata = self.metadata.apply(update)
         return accepted
@@ -219,7 +219,7 @@ class ClusterScript(Script):
         return list(dict.fromkeys((*known, *self.settings.bootstrap)))
 
     def find_leaders(self, partitions: Sequence[TopicPartition]) -> Steps[bool]:
-        """Refreshes the metadata until each partition has a leader. Returns False if the script gives up first."""
+        """Refresh the metadata until each partition has a leader. Return False if the script gives up first."""
         while True:
             if (yield from self.refresh()) and not self.metadata.missing(partitions):
                 self.succeeded()
@@ -231,7 +231,7 @@ class ClusterScript(Script):
     def bound_offsets(
         self, partitions: Sequence[TopicPartition], at: int = EARLIEST
     ) -> Steps[dict[TopicPartition, int]]:
-        """Returns the log start offsets, or with LATEST the ends, of partitions that the connected node leads.
+        """Return the log start offsets, or with LATEST the ends, of partitions that the connected node leads.
         Partitions without a response are omitted."""
         operation = self.journal.begin("list_offsets")
         body = list_offsets_request(partitions, at)

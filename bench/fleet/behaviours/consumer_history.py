@@ -98,7 +98,7 @@ class ConsumerHistory(ConsumerObserver, LaneHistory):
         return self.journal.now.mono_us
 
     def still_open(self, until_us: int = END_OF_RUN_US) -> list[HistoryRow]:
-        """Returns the rows of the assignments that have lasted until now."""
+        """Return the rows of the assignments that have lasted until now."""
         return self._book.end_all(until_us)
 
     def forget(self) -> None:
@@ -176,7 +176,7 @@ class ConsumerHistory(ConsumerObserver, LaneHistory):
     # -- metadata -----------------------------------------------------------------------------------------------
 
     def metadata_answered(self, update: MetadataUpdate, accepted: bool) -> None:
-        """Records the metadata epoch, which only the drafts carry."""
+        """Record the metadata epoch, which only the drafts carry."""
         outcome, operation = self._answer_to_request()
         if self._drafted:
             index, node = operation.index, operation.node
@@ -361,7 +361,7 @@ def _is_farewell(body: FetchRequest) -> bool:
 
 
 def _error_in(f: str, body: object) -> str | None:
-    """Returns the name of the answer's error. Errors of metadata and fetches are left to the consumer."""
+    """Return the name of the answer's error. Errors of metadata and fetches are left to the consumer."""
     code: Error | int = ErrorCode.none
     if f == _snake(api_name(LIST_OFFSETS)):
         code = next((error for error, _, _ in listed_offsets(body).values() if error), ErrorCode.none)
@@ -371,6 +371,6 @@ def _error_in(f: str, body: object) -> str | None:
 
 
 def _snake(name: str) -> str:
-    """Turns JoinGroup into join_group."""
+    """Turn JoinGroup into join_group."""
     words = (f"_{each.lower()}" if each.isupper() and place else each.lower() for place, each in enumerate(name))
     return "".join(words)

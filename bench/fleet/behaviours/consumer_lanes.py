@@ -93,7 +93,7 @@ class ClientLanes(Generic[C]):
     _by_number: dict[int, Lane] = field(default_factory=dict)
 
     def send(self, name: str, request: GroupRequest) -> None:
-        """Sends a request. Exactly one call of the consumer's ``answered`` or ``failed`` follows."""
+        """Send a request. Exactly one call of the consumer's ``answered`` or ``failed`` follows."""
         lane = self._by_name.get(name)
         if lane is None:
             lane = self._by_name[name] = Lane(name, next(self.numbers))
@@ -112,7 +112,7 @@ class ClientLanes(Generic[C]):
         return all(each.request is None for each in self._by_number.values())
 
     def handle(self, event: FleetEvent) -> None:
-        """Handles what a lane waited for. Events of closed lanes are ignored."""
+        """Handle what a lane waited for. Events of closed lanes are ignored."""
         if not isinstance(event, Connected | ConnectFailed | Answered | TimedOut | Disconnected):
             return
         lane = self._by_number.get(event.lane)
@@ -134,7 +134,7 @@ class ClientLanes(Generic[C]):
                 self._lost(lane, "disconnected")
 
     def close(self) -> None:
-        """Closes every connection. What is in flight gets no answer."""
+        """Close every connection. What is in flight gets no answer."""
         for lane in self._by_number.values():
             if lane.opening is not None:
                 self._end_opening(lane, "closed")
@@ -165,7 +165,7 @@ class ClientLanes(Generic[C]):
         self.journal.end(opening, "fail" if error else "ok", error)
 
     def _go_on(self, lane: Lane, request: GroupRequest) -> None:
-        """Sends the request over the open connection. Some lanes first ask what the node announces."""
+        """Send the request over the open connection. Some lanes first ask what the node announces."""
         if self._asks_first(lane, request) and lane.announced is None:
             lane.asking = True
             timeout_us = self.settings.request_timeout_us
@@ -181,7 +181,7 @@ class ClientLanes(Generic[C]):
         return True
 
     def _learn(self, lane: Lane, node: NodeAddress, versions: object) -> None:
-        """Tells the client the node's answer to ApiVersions."""
+        """Tell the client the node's answer to ApiVersions."""
 
     def _request(self, lane: Lane, api_key: int, api_version: int, body: object, timeout_us: int) -> None:
         process = self.journal.process

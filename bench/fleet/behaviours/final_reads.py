@@ -192,8 +192,8 @@ class FinalReader(ClusterScript):
         return where in self._held_back and where.topic in self._undescribed
 
     def _describe(self) -> Steps[bool]:
-        """Asks for the limits of topics whose logs do not begin at 0. A compacted one has none that say how much may be
-        missing. Returns False if the connection is gone. Other partitions are read on while it waits to ask again."""
+        """Ask for the limits of topics whose logs do not begin at 0. A compacted one has none that say how much may be
+        missing. Return False if the connection is gone. Other partitions are read on while it waits to ask again."""
         wanted = {each.topic for each in self.unread}
         self._undescribed = {each: None for each in self._undescribed if each in wanted}
         if not self._undescribed or self.now.mono_us < self._describe_at_us:
@@ -229,7 +229,7 @@ class FinalReader(ClusterScript):
         self._describe_failures += 1
 
     def _read(self, leader: NodeAddress, chosen: Sequence[TopicPartition]) -> Steps[bool]:
-        """Fetches once, and returns whether that went well."""
+        """Fetch once, and return whether that went well."""
         wanted = {each: self._wanted(each) for each in chosen}
         handler = FetchSessionHandler(sessionless=True)
         plan = handler.build(wanted)
@@ -258,7 +258,7 @@ class FinalReader(ClusterScript):
         return Wanted(self.metadata.topic_id(where.topic), self.consumer.positions[where].offset, PARTITION_MAX_BYTES)
 
     def _take(self, index: int, where: TopicPartition, data: PartitionData, rows: list[HistoryRow]) -> str | None:
-        """Takes one partition of the answer, and returns the name of its error, if any."""
+        """Take one partition of the answer, and return the name of its error, if any."""
         position = self.consumer.positions[where]
         before = position.offset
         error = error_name(data.error_code) if data.error_code else None
@@ -306,7 +306,7 @@ def _listed(names: Sequence[str]) -> str:
 def target_reader(
     process: str, settings: ClientSettings, random: Chance, partitions: Sequence[TopicPartition], limit_us: int
 ) -> FinalReader:
-    """Returns a final reader whose rows go to a table of their own. The topics of both clusters have the same names,
+    """Return a final reader whose rows go to a table of their own. The topics of both clusters have the same names,
     but a record has another offset in the target."""
     return FinalReader(process, settings, random, partitions, BatchReader(), limit_us, "target_read", _as_target_runs)
 
@@ -380,7 +380,7 @@ class OffsetsReader(ClusterScript):
                 reads[group] = offsets
 
     def _turn(self, group: str, offsets: CommittedOffsets) -> Steps[None]:
-        """Sends the group's next request, unless its time is over, and records what a fetch has found."""
+        """Send the group's next request, unless its time is over, and record what a fetch has found."""
         request = offsets.next_request(self.now.mono_us)
         if request is not None and request.api_key != ApiKey.OFFSET_FETCH:
             yield from self._send(offsets, request)
@@ -401,7 +401,7 @@ class OffsetsReader(ClusterScript):
             self.journal.record(CommitRow(*who, *where, at.offset, at.leader_epoch, -1, False, None, self.now.mono_us))
 
     def _send(self, offsets: CommittedOffsets, request: GroupRequest) -> Steps[str | None]:
-        """Sends the request, and returns why it brought nothing: a fetch's error, or that nobody answered."""
+        """Send the request, and return why it brought nothing: a fetch's error, or that nobody answered."""
         to = self._next_address() if request.to is None else Address(request.to.host, request.to.port)
         response: Answered | str = "disconnected"
         if (yield from self._reach(to)):

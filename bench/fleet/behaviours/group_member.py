@@ -184,7 +184,7 @@ MAX_POLL_RECORDS: Final = 500
 
 
 def consumer_config(plan: MemberPlan, settings: ClientSettings, random: Chance) -> ConsumerConfig:
-    """Returns the reference client's configuration for a plan."""
+    """Return the reference client's configuration for a plan."""
     version = settings.versions
     versions = GroupVersions(
         version.find_coordinator,
@@ -316,7 +316,7 @@ class GroupMember:
         return consumer.identity if consumer is not None and known else None
 
     def begin_anew(self) -> None:
-        """Ends this life at once. The next one goes on where the group's committed offsets say."""
+        """End this life at once. The next one goes on where the group's committed offsets say."""
         if self._life is not None:
             self._life.ending_by_us, self._life.returns = 0, True
 
@@ -405,7 +405,7 @@ class GroupMember:
             self._end(life)
 
     def _end(self, life: Life) -> None:
-        """Ends this life. A client that returns knows only what was committed or stored."""
+        """End this life. A client that returns knows only what was committed or stored."""
         self._life = None
         life.lanes.close()
         self._tell_view(life)
@@ -434,7 +434,7 @@ class GroupMember:
     # -- the application ----------------------------------------------------------------------------------------
 
     def _go_on(self) -> None:
-        """Does all that can be done now, and sets the time to look around again."""
+        """Do all that can be done now, and set the time to look around again."""
         if self._life is None and (self._now_us >= self._back_at_us or self._is_stopping):
             if self._leaving:
                 self._finish()
@@ -465,7 +465,7 @@ class GroupMember:
         life.begun_us.update(dict.fromkeys(missed, self._now_us))
 
     def _hear(self, life: Life) -> bool:
-        """Handles the membership's events, and returns whether there were any."""
+        """Handle the membership's events, and return whether there were any."""
         events = life.consumer.take_events()
         for event in events:
             if isinstance(event, Revoked):
@@ -478,7 +478,7 @@ class GroupMember:
         return bool(events)
 
     def _advance(self, life: Life) -> bool:
-        """Takes the next step, and returns whether it may allow another one at once."""
+        """Take the next step, and return whether it may allow another one at once."""
         if life.revoked:
             return self._give_up(life, life.revoked[0])
         if life.ending_by_us >= 0:
@@ -491,7 +491,7 @@ class GroupMember:
         return False
 
     def _give_up(self, life: Life, revoked: Revoked) -> bool:
-        """Gives up revoked partitions once they are committed. Nothing is read meanwhile."""
+        """Give up revoked partitions once they are committed. Nothing is read meanwhile."""
         held = [each for each in revoked.partitions if each in life.consumer.partitions.held]
         waits = self.sink.holds(held) and self._now_us < life.revoked_by_us
         if waits or life.offsets.busy:
@@ -565,7 +565,7 @@ class GroupMember:
         return min(due)
 
     def _wake_at(self, due_us: int) -> None:
-        """Wakes the client not at once, so that it does not spin, and not late, because not everything it waits for
+        """Wake the client not at once, so that it does not spin, and not late, because not everything it waits for
         comes with an event."""
         at_us = min(max(due_us, self._now_us + SOON_US), self._now_us + IDLE_US)
         if not self._now_us < self._woken_at_us <= at_us:

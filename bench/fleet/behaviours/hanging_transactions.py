@@ -142,7 +142,7 @@ class StrayProducer(ClusterScript):
         self._current = None
 
     def _take_id(self, current: Stray) -> Steps[str]:
-        """Returns what went wrong, or nothing."""
+        """Return what went wrong, or nothing."""
         key = current.transactional_id
         body = group_requests.find_coordinator(key, TRANSACTION_KEY_TYPE)
         found = yield from self.call(ApiKey.FIND_COORDINATOR, self.settings.versions.find_coordinator, body)
@@ -172,7 +172,7 @@ class StrayProducer(ClusterScript):
         return ""
 
     def _write(self, current: Stray) -> Steps[str]:
-        """Returns what went wrong, or nothing. A batch that is sent again is written once."""
+        """Return what went wrong, or nothing. A batch that is sent again is written once."""
         leader = self.metadata.leader_of(current.where)
         if leader is None or not (yield from self.connect_to_node(leader)):
             return "refused"
@@ -250,7 +250,7 @@ def describe_producers(partitions: Sequence[TopicPartition]) -> DescribeProducer
 
 
 def open_transactions(body: object) -> list[OpenTransaction] | Error | int:
-    """Returns what is open in the partitions of the answer, or the first error in it."""
+    """Return what is open in the partitions of the answer, or the first error in it."""
     found = []
     for topic in cast("DescribeProducersResponse", body).topics:
         for partition in topic.partitions:
@@ -281,7 +281,7 @@ def list_transactions(producer_ids: Sequence[int]) -> ListTransactionsRequest:
 
 
 def transactional_ids(body: object) -> dict[int, str] | Error | int:
-    """Maps producer IDs to the transactional IDs that the node coordinates. Returns the error if there is one."""
+    """Map producer IDs to the transactional IDs that the node coordinates. Return the error if there is one."""
     response = cast("ListTransactionsResponse", body)
     return error_of(response.error_code) or {
         int(each.producer_id): str(each.transactional_id) for each in response.transaction_states
@@ -293,7 +293,7 @@ def describe_transaction(transactional_id: str) -> DescribeTransactionsRequest:
 
 
 def expected_partitions(body: object) -> frozenset[TopicPartition] | Error | int:
-    """Returns the partitions in which the coordinator expects to end the only transaction of the answer. Returns the
+    """Return the partitions in which the coordinator expects to end the only transaction of the answer. Return the
     error if there is one."""
     (state,) = cast("DescribeTransactionsResponse", body).transaction_states
     return error_of(state.error_code) or frozenset(
@@ -391,7 +391,7 @@ class Janitor(ClusterScript):
         return self.stopping_at_us is not None and self.now.mono_us - self.stopping_at_us >= ALL_SETTLED_US
 
     def _search(self, due_us: int) -> Steps[Search | None]:
-        """Searches once, and aborts what hangs. Returns None if a step failed."""
+        """Search once, and abort what hangs. Return None if a step failed."""
         search = Search(self.journal.begin(LOOK, due_us))
         try:
             # A former leader that follows describes its producers, too, but accepts no markers.
@@ -463,7 +463,7 @@ class Janitor(ClusterScript):
             search.expected[each] = _without_error(expected_partitions(body))
 
     def _abort(self, each: OpenTransaction) -> Steps[str]:
-        """Returns ``ok``, Kafka's error name, or ``unknown``."""
+        """Return ``ok``, Kafka's error name, or ``unknown``."""
         leader = self.metadata.leader_of(each.where)
         if leader is None or not (yield from self.connect_to_node(leader)):
             return UNKNOWN
@@ -518,7 +518,7 @@ class Janitor(ClusterScript):
 
 
 def _without_error(found: T | Error | int) -> T:
-    """Returns what was found. Raises SearchFailed if it is an error."""
+    """Return what was found. Raise SearchFailed if it is an error."""
     if isinstance(found, int):
         raise SearchFailed(error_name(int(found)))
     return found

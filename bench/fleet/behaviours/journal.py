@@ -32,12 +32,12 @@ class Journal:
     _open: dict[int, Operation] = field(default_factory=dict)
 
     def take_actions(self) -> list[FleetAction]:
-        """Returns the actions since the last call."""
+        """Return the actions since the last call."""
         actions, self.actions = self.actions, []
         return actions
 
     def begin(self, f: str, intended_us: int | None = None, *, sent: bool = True) -> Operation:
-        """Begins an operation that the history calls ``f``. ``intended_us`` is by default now."""
+        """Begin an operation that the history calls ``f``. ``intended_us`` is by default now."""
         now_us = self.now.mono_us
         operation = Operation(self.begun, f, now_us if intended_us is None else intended_us, now_us if sent else -1)
         self.begun += 1
@@ -54,7 +54,7 @@ class Journal:
         partitions_answered: int = -1,
         rows: tuple[HistoryRow, ...] = (),
     ) -> None:
-        """Ends an operation as ok, fail or info. ``rows`` are the rows that belong to it."""
+        """End an operation as ok, fail or info. ``rows`` are the rows that belong to it."""
         del self._open[operation.index]
         row = self._row(operation, kind, error, response, answered_session_id, partitions_answered)
         self.actions.append(Record((row, *rows)))
@@ -64,7 +64,7 @@ class Journal:
             self.actions.append(Record(rows))
 
     def end_all(self, error: str) -> list[HistoryRow]:
-        """Ends all open operations, whose end nobody will learn, and returns their rows."""
+        """End all open operations, whose end nobody will learn, and return their rows."""
         rows: list[HistoryRow] = [self._row(each, "info", error) for each in self._open.values()]
         self._open.clear()
         return rows
@@ -131,7 +131,7 @@ class AssignmentBook:
             self.journal.record(self._row(where, self.journal.now.mono_us))
 
     def end_all(self, until_us: int) -> list[HistoryRow]:
-        """Ends all running assignments and returns their rows."""
+        """End all running assignments and return their rows."""
         return [self._row(where, until_us) for where in list(self.running)]
 
     def _row(self, where: TopicPartition, until_us: int) -> AssignmentRow:

@@ -27,11 +27,11 @@ class Sink(Protocol):
     """Takes a member's records and reports up to which offset they have been processed."""
 
     def put(self, records: Sequence[ConsumerRecord]) -> None:
-        """Takes records that have been read."""
+        """Take records that have been read."""
         ...
 
     def done(self, where: TopicPartition, read: int, committed: int) -> int:
-        """Returns the offset to commit. All records before it are processed. ``read`` is the next offset to read."""
+        """Return the offset to commit. All records before it are processed. ``read`` is the next offset to read."""
         ...
 
     def is_full(self, where: TopicPartition) -> bool:
@@ -43,7 +43,7 @@ class Sink(Protocol):
         ...
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
-        """Drops these partitions, because another member reads them now, or the position has moved."""
+        """Drop these partitions, because another member reads them now, or the position has moved."""
         ...
 
 
@@ -51,7 +51,7 @@ class Nowhere:
     """A sink for which records are processed as soon as they are read."""
 
     def put(self, records: Sequence[ConsumerRecord]) -> None:
-        """Keeps nothing."""
+        """Keep nothing."""
 
     def done(self, where: TopicPartition, read: int, committed: int) -> int:  # noqa: ARG002
         return read
@@ -96,7 +96,7 @@ class View(Nowhere):
             self._held.pop(where, None)
 
     def rows(self, where: TopicPartition, position: int, from_us: int, at_us: int) -> list[ViewRow]:
-        """Returns its contents of a partition that was read up to ``position``."""
+        """Return its contents of a partition that was read up to ``position``."""
         head = (self._process, *where, self._isolation, from_us, at_us, position)
         held = self._held.get(where, {})
         return [
@@ -113,7 +113,7 @@ class OutsideStore:
     generations: dict[TopicPartition, int] = field(default_factory=dict)  # in which each was last stored
 
     def store(self, where: TopicPartition, offset: OffsetToCommit, generation: int) -> bool:
-        """Stores an offset. Returns False if a later owner has stored one already."""
+        """Store an offset. Return False if a later owner has stored one already."""
         if generation < self.generations.get(where, generation):
             return False
         self.offsets[where] = CommittedOffset(offset.offset, offset.leader_epoch, offset.metadata_epoch)
@@ -121,7 +121,7 @@ class OutsideStore:
         return True
 
     def load(self, where: TopicPartition) -> CommittedOffset:
-        """Returns the stored offset, which is -1 if nothing is stored."""
+        """Return the stored offset, which is -1 if nothing is stored."""
         return self.offsets.get(where, CommittedOffset(-1))
 
 
@@ -142,15 +142,15 @@ class OffsetKeeper(Protocol):
         ...
 
     def place(self) -> None:
-        """Sets the consumer's first positions, as far as they are known."""
+        """Set the consumer's first positions, as far as they are known."""
         ...
 
     def commit(self, now_us: int, partitions: Iterable[TopicPartition]) -> None:
-        """Begins to store the offsets of these partitions that have moved. Must not be called while ``busy``."""
+        """Begin to store the offsets of these partitions that have moved. Must not be called while ``busy``."""
         ...
 
     def settle(self, now_us: int) -> None:
-        """Checks whether the commit has ended."""
+        """Check whether the commit has ended."""
         ...
 
 

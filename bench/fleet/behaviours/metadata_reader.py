@@ -59,7 +59,7 @@ class Topics:
     nodes: dict[int, NodeAddress] = field(default_factory=dict)
 
     def meet(self) -> Steps[bool]:
-        """Tries once to learn which nodes there are."""
+        """Try once to learn which nodes there are."""
         if not (yield from self.script.refresh()):
             return False
         self._add_nodes(self.script.metadata.nodes.values())
@@ -70,7 +70,7 @@ class Topics:
             self.nodes[each.node_id] = each
 
     def ask(self, f: str, intended_us: int, node: NodeAddress) -> Steps[tuple[Operation, Answered, View] | None]:
-        """Asks a node for all topics. Without an answer it ends the operation and returns None. Otherwise the caller
+        """Ask a node for all topics. Without an answer it ends the operation and returns None. Otherwise the caller
         ends it."""
         operation = self.script.journal.begin(f, intended_us)
         operation.node = node.node_id
@@ -153,7 +153,7 @@ class MetadataReader(ClusterScript):
 
 
 class FinalDescriber(ClusterScript):
-    """Asks every node for all topics and their configs until all say the same. Then it records what each said.
+    """Ask every node for all topics and their configs until all say the same. Then it records what each said.
 
     After ``limit_us`` it records what they said last. ``undescribed`` counts those of ``expected`` nodes that said
     nothing.

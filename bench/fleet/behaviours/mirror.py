@@ -62,7 +62,7 @@ class MirrorPipe(Pipe[Record]):
             self.copied.pop(where, None)
 
     def first(self) -> TopicPartition | None:
-        """Returns a partition with waiting records. The partitions take turns."""
+        """Return a partition with waiting records. The partitions take turns."""
         for where in list(self.waiting):
             pieces = self.waiting.pop(where)
             if pieces:
@@ -71,7 +71,7 @@ class MirrorPipe(Pipe[Record]):
         return None
 
     def take(self, where: TopicPartition) -> list[Record]:
-        """Returns the records of the next batch, which stay until ``settle``. The partition goes to the queue's end."""
+        """Return the records of the next batch, which stay until ``settle``. The partition goes to the queue's end."""
         pieces = self.waiting.pop(where)
         self.waiting[where] = pieces
         return list(islice(pieces, RECORDS_PER_BATCH))
@@ -163,7 +163,7 @@ class Mirror(Piped[Record]):
 
 
 def _runs(pieces: Sequence[Record]) -> list[Run]:
-    """Returns the records as runs, which are consecutive in the source and in their writer's numbers."""
+    """Return the records as runs, which are consecutive in the source and in their writer's numbers."""
     return compress(
         Run(piece.offset, 1, -1, value.writer, value.sequence, value.valid)
         for piece in pieces

@@ -39,7 +39,7 @@ class Pipe(Generic[Item]):
     ended: bool = False
 
     def piece(self, record: ConsumerRecord) -> Item:
-        """Returns what is kept of a record."""
+        """Return what is kept of a record."""
         raise NotImplementedError
 
     def put(self, records: Sequence[ConsumerRecord]) -> None:
@@ -58,7 +58,7 @@ class Pipe(Generic[Item]):
 
 
 class Writer(Protocol):
-    """Takes what comes out of the pipe. It ends once the pipe has ended and is empty, or time is over."""
+    """Take what comes out of the pipe. It ends once the pipe has ended and is empty, or time is over."""
 
     def step(self, now: Now, event: FleetEvent) -> list[FleetAction]: ...
 
@@ -89,7 +89,7 @@ class Piped(Generic[Item]):
         return self._merged(self.reader.step(now, event), [])
 
     def _merged(self, read: list[FleetAction], wrote: list[FleetAction]) -> list[FleetAction]:
-        """Merges the actions of both. The whole is finished when both are."""
+        """Merge the actions of both. The whole is finished when both are."""
         both = [*read, *(_shifted(each) for each in wrote)]
         left: list[FleetAction] = [each for each in both if not isinstance(each, Finished)]
         self._open -= len(both) - len(left)

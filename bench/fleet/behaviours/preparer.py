@@ -95,7 +95,7 @@ def seeder(
     partitions: Sequence[TopicPartition],
     record_bytes: int = 100,
 ) -> KeyedProducer:
-    """Returns a producer that appends once to each partition as fast as it can, and then ends."""
+    """Return a producer that appends once to each partition as fast as it can, and then ends."""
     plan = ProducerPlan(
         process,
         tuple(partitions),

@@ -41,7 +41,7 @@ NOT_COMPACTED = -1
 
 
 def partition_keys(partitions: Sequence[TopicPartition], keys: int) -> dict[TopicPartition, tuple[bytes, ...]]:
-    """Returns ``keys`` keys for each partition. The CRC-32 of a key leads to its partition, so a key never changes its
+    """Return ``keys`` keys for each partition. The CRC-32 of a key leads to its partition, so a key never changes its
     partition."""
     found: dict[TopicPartition, list[bytes]] = {where: [] for where in partitions}
     counts: dict[str, int] = {}
@@ -78,11 +78,11 @@ class KeyedRecords:
         self._delete_retention_us = delete_retention_us
 
     def make(self, where: TopicPartition, first: int, count: int, wall_ms: int) -> list[Record]:
-        """Returns the records with the numbers ``first`` to ``first + count - 1``."""
+        """Return the records with the numbers ``first`` to ``first + count - 1``."""
         return [self._record(where, sequence, wall_ms) for sequence in range(first, first + count)]
 
     def rows(self, process: str, index: int, where: TopicPartition, first: int, count: int) -> list[KeyedWriteRow]:
-        """Returns what the history says of these records if their topic is compacted."""
+        """Return what the history says of these records if their topic is compacted."""
         if self._delete_retention_us == NOT_COMPACTED:
             return []
         return [
@@ -150,7 +150,7 @@ class BatchDelivery:
         return self.pending is not None and self.script.now.mono_us >= self.pending.deadline_us
 
     def deliver(self, slot: Slot) -> Steps[bool]:
-        """Tries until the batch's end is known or the script gives up, and records the end. Returns whether the batch
+        """Try until the batch's end is known or the script gives up, and record the end. Return whether the batch
         is written."""
         self.pending = slot
         result, error, response = yield from self._attempts(slot)
@@ -192,7 +192,7 @@ class BatchDelivery:
         return self.state.give_up(slot.batch), error, None
 
     def _ready(self, slot: Slot) -> Steps[bool]:
-        """Connects to the leader and makes the batch with a producer ID. Tries each leader that metadata names once."""
+        """Connect to the leader and make the batch with a producer ID. Try each leader that metadata names once."""
         leader = self.script.metadata.leader_of(slot.where)
         while leader is None or not (yield from self.script.connect_to_node(leader)):
             before = leader
@@ -266,7 +266,7 @@ class BatchDelivery:
 
 
 def _partition_of(body: ProduceResponse) -> ProducePartitionResponse | None:
-    """Returns the answer's only partition. None means that it does not fit the request, which named one."""
+    """Return the answer's only partition. None means that it does not fit the request, which named one."""
     partitions = [each for topic in body.responses for each in topic.partitions]
     return partitions[0] if len(partitions) == 1 else None
 

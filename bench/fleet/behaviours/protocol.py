@@ -171,11 +171,11 @@ class Behaviour(Protocol):
         ...
 
     def step(self, now: Now, event: FleetEvent) -> list[FleetAction]:
-        """Takes one event and returns the actions to carry out now, in order."""
+        """Take one event and return the actions to carry out now, in order."""
         ...
 
     def close(self, now: Now) -> list[HistoryRow]:
-        """Ends the behaviour at once and returns the rows of what is still open."""
+        """End the behaviour at once and return the rows of what is still open."""
         ...
 
 
@@ -228,17 +228,17 @@ class Chance(RandomSource, Protocol):
     """The methods that behaviours use. ``random.Random`` has them."""
 
     def randbytes(self, n: int, /) -> bytes:
-        """Returns ``n`` random bytes."""
+        """Return ``n`` random bytes."""
         ...
 
     def choice(self, seq: Sequence[T], /) -> T:
-        """Draws one element of ``seq``, which is not empty."""
+        """Draw one element of ``seq``, which is not empty."""
         ...
 
     def choices(self, population: Sequence[T], weights: Sequence[float], /) -> list[T]:
-        """Draws one element with these weights, and returns it in a list."""
+        """Draw one element with these weights, and return it in a list."""
         ...
 
     def sample(self, population: Sequence[T], k: int, /) -> list[T]:
-        """Draws ``k`` different elements."""
+        """Draw ``k`` different elements."""
         ...

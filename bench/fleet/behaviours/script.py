@@ -77,10 +77,10 @@ class Script(ABC):
 
     @abstractmethod
     def run(self) -> Steps[None]:
-        """Does what the client does. The behaviour ends when all of its strands have ended."""
+        """Do what the client does. The behaviour ends when all of its strands have ended."""
 
     def still_open(self) -> list[HistoryRow]:
-        """Returns the rows of what has lasted until now, such as assignments, at any kind of end."""
+        """Return the rows of what has lasted until now, such as assignments, at any kind of end."""
         return []
 
     # -- what a driver calls ------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ class Script(ABC):
         return self._connected.get(lane)
 
     def beside(self, steps: Steps[None], lane: int) -> None:
-        """Starts another strand on a lane on which no other strand works."""
+        """Start another strand on a lane on which no other strand works."""
         self._begin(Strand(steps, lane))
 
     @property
@@ -177,7 +177,7 @@ class Script(ABC):
         return self.stopping_at_us is not None and self.now.mono_us - self.stopping_at_us >= self.settings.drain_us
 
     def sleep_until(self, at_us: int) -> Steps[None]:
-        """Waits until that time, or until Stopping comes."""
+        """Wait until that time, or until Stopping comes."""
         self.strand.wake_at_us = at_us
         self.strand.waits = "sleep"
         self.journal.actions.append(Wake(at_us, self.strand.lane))
@@ -188,19 +188,19 @@ class Script(ABC):
         return self.now.mono_us + (self.random.randrange(interval_us) if interval_us else 0)
 
     def hurry(self, lane: int) -> None:
-        """Wakes the strand on that lane now, if it sleeps."""
+        """Wake the strand on that lane now, if it sleeps."""
         for strand in self._strands:
             if strand.lane == lane and strand.waits == "sleep" and strand.wake_at_us > self.now.mono_us:
                 strand.wake_at_us = self.now.mono_us
                 self.journal.actions.append(Wake(self.now.mono_us, lane))
 
     def back_off(self) -> Steps[None]:
-        """Waits after a failure, longer each time until ``succeeded`` is called."""
+        """Wait after a failure, longer each time until ``succeeded`` is called."""
         failures, self.strand.failures = self.strand.failures, self.strand.failures + 1
         yield from self.sleep_until(self.now.mono_us + self.wait_us(failures))
 
     def wait_us(self, failures: int) -> int:
-        """Draws how long to wait after one more failure than these."""
+        """Draw how long to wait after one more failure than these."""
         base = min(self.settings.backoff_us << min(failures, 20), self.settings.max_backoff_us)
         return base + self.random.randrange(base // 5 + 1)
 
@@ -208,7 +208,7 @@ class Script(ABC):
         self.strand.failures = 0
 
     def connect(self, address: Address, node: int = -1) -> Steps[bool]:
-        """Connects the lane to ``address``, and returns whether that worked. If not, the lane has no connection."""
+        """Connect the lane to ``address``, and return whether that worked. If not, the lane has no connection."""
         self.disconnect()
         lane = self.strand.lane
         operation = self.journal.begin("connect")
@@ -229,7 +229,7 @@ class Script(ABC):
             self.journal.actions.append(Disconnect(self.strand.lane))
 
     def call(self, api_key: int, api_version: int, body: object, waits_us: int = 0) -> Steps[Answered | str]:
-        """Sends one request and returns the response, or the reason why none came. Then the connection is closed too.
+        """Send one request and return the response, or the reason why none came. Then the connection is closed too.
 
         ``waits_us`` is how long the request allows the broker to wait. If the broker does not have the API
         (``api_version`` -1), nothing is sent.
@@ -266,7 +266,7 @@ class OpenLoop:
     slots: int = 0
 
     def run(self, play: Callable[[int], Steps[None]]) -> Steps[None]:
-        """Plays each slot when it is due, one after the other. ``play`` gets the time at which its slot was due."""
+        """Play each slot when it is due, one after the other. ``play`` gets the time at which its slot was due."""
         script = self.script
         start_us = script.first_due_us(self.interval_us)
         while not script.stopping and (self.max_slots == 0 or self.slots < self.max_slots):
@@ -280,7 +280,7 @@ class OpenLoop:
             self._record_unsent(start_us, script.stopping_at_us)
 
     def _record_unsent(self, start_us: int, end_us: int) -> None:
-        """Records slots as failed that were overdue by an interval at the end of the load and were never sent."""
+        """Record slots as failed that were overdue by an interval at the end of the load and were never sent."""
         unsent = range(start_us + self.slots * self.interval_us, end_us - self.interval_us, self.interval_us)
         for due_us in unsent[:MAX_UNSENT_RECORDED]:
             self.script.journal.end(self.script.journal.begin(self.f, due_us, sent=False), "fail", "not_sent")

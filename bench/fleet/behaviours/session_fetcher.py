@@ -115,7 +115,7 @@ class Reading:
         return VARIANTS[self.plan.variant]
 
     def change_mind(self, stopping: bool) -> None:
-        """Drops, takes back or seeks partitions before a poll. Nothing is dropped after the load has ended."""
+        """Drop, takes back or seeks partitions before a poll. Nothing is dropped after the load has ended."""
         hot = self.plan.partitions[1:]
         forget, seek = self.habits.forget_every, self.habits.seek_every
         if stopping:
@@ -223,7 +223,7 @@ class SessionFetcher(ClusterScript):
     # -- leaders ------------------------------------------------------------------------------------------------
 
     def _leaders(self) -> dict[int, list[TopicPartition]]:
-        """Returns the partitions by leader. They are computed again only when the metadata has changed."""
+        """Return the partitions by leader. They are computed again only when the metadata has changed."""
         if self._grouped_for is not self.metadata:
             groups: dict[int, list[TopicPartition]] = {}
             for where in self.plan.partitions:
@@ -246,7 +246,7 @@ class SessionFetcher(ClusterScript):
         return NodeSession(make_session_handler(revision, self.plan.sessionless, self.plan.first_epoch))
 
     def _attend_leaders(self) -> None:
-        """Begins a strand for each leader that has none. Wakes the strands of the other leaders."""
+        """Begin a strand for each leader that has none. Wakes the strands of the other leaders."""
         for node_id in list(self._leaders()):
             lane = self.lane_of(self._address(node_id))
             if node_id in self.sessions:
@@ -256,7 +256,7 @@ class SessionFetcher(ClusterScript):
                 self.beside(self._attend(node_id), lane)
 
     def _look_up(self) -> Steps[None]:
-        """Asks for new metadata over the strand's own connection. If that has not helped, asks another node."""
+        """Ask for new metadata over the strand's own connection. If that has not helped, asks another node."""
         self._looking_up = True
         if self.connected_to is not None and self.strand.failures <= PATIENT_FAILURES:
             found = yield from self.refresh()
@@ -276,7 +276,7 @@ class SessionFetcher(ClusterScript):
     # -- one node -----------------------------------------------------------------------------------------------
 
     def _attend(self, node_id: int) -> Steps[None]:
-        """Polls one node as long as the fetcher lives. Nothing is due while the node leads none of its partitions."""
+        """Poll one node as long as the fetcher lives. Nothing is due while the node leads none of its partitions."""
         session, interval = self.sessions[node_id], self.plan.poll_interval_us
         due_us = max(self._first_poll_us, self.now.mono_us)
         while not self._done():
@@ -299,7 +299,7 @@ class SessionFetcher(ClusterScript):
         yield from self._close(session)
 
     def _close(self, session: NodeSession) -> Steps[None]:
-        """Closes the session where the fetcher is still connected and has time, as Kafka's consumer does (F-8)."""
+        """Close the session where the fetcher is still connected and has time, as Kafka's consumer does (F-8)."""
         if self.connected_to is None or self.out_of_time:
             return
         plan = session.handler.farewell()
@@ -316,7 +316,7 @@ class SessionFetcher(ClusterScript):
         return self._caught_up
 
     def _turn(self, node_id: int, session: NodeSession, intended_us: int) -> Steps[None]:
-        """Polls once, or does what must come before a poll."""
+        """Poll once, or do what must come before a poll."""
         if not (yield from self.connect_to_node(self.metadata.nodes[node_id])):
             self._stale_metadata = True
             yield from self.back_off()
@@ -329,7 +329,7 @@ class SessionFetcher(ClusterScript):
             yield from self._poll(node_id, session, intended_us)
 
     def _reset_positions(self, partitions: Sequence[TopicPartition]) -> Steps[None]:
-        """Makes partitions go on at their log's start, because the broker does not have their position. Only their
+        """Make partitions go on at their log's start, because the broker does not have their position. Only their
         leader knows the log's start. It is the node that the strand is connected to."""
         found = yield from self.bound_offsets(partitions)
         for where in partitions:
@@ -397,7 +397,7 @@ class SessionFetcher(ClusterScript):
         self._unassign_gone()
 
     def _take(self, session: NodeSession, operation: Operation, answered: Answered, body: FetchResponse) -> bool:
-        """Takes an answer, and returns whether the next poll may follow without a wait."""
+        """Take an answer, and return whether the next poll may follow without a wait."""
         handled = session.handler.handle_response(body)
         found = Answer(operation.node, operation.index)
         self._take_answer(session, handled, found)
@@ -435,7 +435,7 @@ class SessionFetcher(ClusterScript):
         found.rows.append(PositionRow(self.process, found.index, *where, before, position.offset, *bounds, error))
 
     def _asks_again(self, where: TopicPartition, offset: int) -> bool:
-        """Returns whether the damaged records at ``offset`` have not come more than ASK_AGAIN times. A bit that was
+        """Return whether the damaged records at ``offset`` have not come more than ASK_AGAIN times. A bit that was
         turned over on the way is right the next time; damage that the node itself holds is not."""
         at, times = self._damaged.get(where, (offset, 0))
         times = times + 1 if at == offset else 1
@@ -443,7 +443,7 @@ class SessionFetcher(ClusterScript):
         return times <= ASK_AGAIN
 
     def _take_refused(self, handled: Handled, found: Answer) -> None:
-        """Records what an unusable answer held, for the judge. It moves no position."""
+        """Record what an unusable answer held, for the judge. It moves no position."""
         for where, data in handled.partitions:
             position = self.reading.consumer.positions.get(where)
             at = position.offset if position is not None else -1
@@ -452,7 +452,7 @@ class SessionFetcher(ClusterScript):
             found.rows.append(PositionRow(self.process, found.index, *where, at, at, *bounds, error))
 
     def _note_error(self, where: TopicPartition, data: PartitionData, found: Answer) -> None:
-        """Handles a partition's error. It is ignored if the partition has moved away from the node meanwhile."""
+        """Handle a partition's error. It is ignored if the partition has moved away from the node meanwhile."""
         if where not in self._leaders().get(found.node_id, ()):
             return
         found.failed = True
@@ -470,7 +470,7 @@ class SessionFetcher(ClusterScript):
         self._stale_metadata = True
 
     def _unassign_gone(self) -> None:
-        """Ends the assignments of dropped partitions that no session holds any more."""
+        """End the assignments of dropped partitions that no session holds any more."""
         dropped = self.reading.dropped
         for where in [each for each in self.book.running if each in dropped] if dropped else ():
             if all(where not in self.sessions[each].handler.partitions for each in self._leaders()):

@@ -138,7 +138,7 @@ class TransactionalClient(ABC):
 
     @abstractmethod
     def fill(self, producer: TransactionalProducer, current: Open) -> None:
-        """Sends what belongs to the transaction, which has just begun."""
+        """Send what belongs to the transaction, which has just begun."""
 
     @property
     @abstractmethod
@@ -217,7 +217,7 @@ class TransactionalClient(ABC):
         self._back_at_us = self.now_us + away_us
 
     def _go_on(self) -> None:
-        """Does all that can be done now, and sets the time to look around again."""
+        """Do all that can be done now, and set the time to look around again."""
         if self._life is None and not (self._is_done or self._is_gone) and self._is_back:
             self._life = self._begin()
         if self._life is not None:
@@ -264,7 +264,7 @@ class TransactionalClient(ABC):
                 life.lanes.send(lane, request)
 
     def _advance(self, life: Life) -> bool:
-        """Takes the next step, and returns whether it may allow another one at once."""
+        """Take the next step, and return whether it may allow another one at once."""
         producer, current, state = life.producer, life.current, life.producer.state
         if state is State.UNINITIALIZED:
             producer.init()
@@ -338,7 +338,7 @@ class TransactionalClient(ABC):
             life.current.error = name_of(life.producer.error.error)
 
     def _record_end(self, life: Life, outcome: Outcome) -> None:
-        """Records the end of the transaction, if there is one. An error before the end has already given its
+        """Record the end of the transaction, if there is one. An error before the end has already given its
         outcome."""
         current, life.current = life.current, None
         if current is None:
@@ -393,7 +393,7 @@ class TransactionalClient(ABC):
     def send(
         self, producer: TransactionalProducer, current: Open, where: TopicPartition, records: list[Record], first: int
     ) -> None:
-        """Sends values from number ``first`` on as part of the transaction."""
+        """Send values from number ``first`` on as part of the transaction."""
         current.sent.append(Sent(producer.send(self.now_us, where, records), first))
 
     # -- time ---------------------------------------------------------------------------------------------------

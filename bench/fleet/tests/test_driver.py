@@ -106,7 +106,7 @@ def played(react: Callable[[FleetEvent], list[FleetAction]]) -> tuple[list[Fleet
 def connecting(
     addresses: list[Address], then: Callable[[FleetEvent, int], list[FleetAction]]
 ) -> Callable[[FleetEvent], list[FleetAction]]:
-    """Connects lane by lane, then hands over to ``then(event, count of ends seen)``."""
+    """Connect lane by lane, then hands over to ``then(event, count of ends seen)``."""
     ends = []
 
     def react(event: FleetEvent) -> list[FleetAction]:

@@ -58,7 +58,7 @@ class Side:
         return self.connections[0]
 
     def learn_ids(self, topics: Mapping[str, int]) -> None:
-        """Waits until each node knows the leaders of all partitions of these topics, and of no other topic."""
+        """Wait until each node knows the leaders of all partitions of these topics, and of no other topic."""
         for connection in self.connections:
             while not self._knows(connection, topics):
                 time.sleep(AGAIN_AFTER_S)
@@ -99,7 +99,7 @@ class Side:
         assert [int(each.error_code) for each in response.responses] == [0], response
 
     def await_replicas(self, topic: str, partition: int, start: int, end: int) -> None:
-        """Waits until each node serves all records from ``start`` to ``end``, all of them committed, and until the
+        """Wait until each node serves all records from ``start`` to ``end``, all of them committed, and until the
         leader sends consumers in a follower's rack there, since it knows how far that one is."""
         wanted = ((topic, FetchPartition(partition, end, 0)),)
         for node in range(len(self.connections)):

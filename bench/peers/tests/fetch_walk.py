@@ -78,7 +78,7 @@ class Walk:
             self._create(name)
 
     def end(self) -> None:
-        """Deletes all topics."""
+        """Delete all topics."""
         for name in self.topics:
             self._delete(name)
 

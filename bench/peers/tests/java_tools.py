@@ -97,7 +97,7 @@ def dump_segments(paths: Sequence[Path], *options: str) -> str:
 
 
 def _ran(main_class: str, words: Sequence[str], stdin: str) -> tuple[str, str]:
-    """Returns standard output and standard error."""
+    """Return standard output and standard error."""
     return run_java(main_class, words, LIMIT_S, _JAVA_OPTIONS, stdin)
 
 
@@ -255,12 +255,12 @@ class RunningConsumer:
     process: "subprocess.Popen[str]"
 
     def next_value(self) -> str:
-        """Waits for the next record's value; empty when the consumer ended."""
+        """Wait for the next record's value; empty when the consumer ended."""
         assert self.process.stdout is not None
         return _record(self.process.stdout.readline()).value
 
     def stop(self) -> int:
-        """Asks it to end: it closes its fetch session. Java's exit status for that is 143."""
+        """Ask it to end: it closes its fetch session. Java's exit status for that is 143."""
         self.process.terminate()
         return self.process.wait(LIMIT_S)
 

@@ -58,7 +58,7 @@ class Dump:
 
 
 def dump_metadata(paths: Sequence[Path]) -> Dump:
-    """Raises as ``java_tools.run_tool`` does."""
+    """Raise as ``java_tools.run_tool`` does."""
     shown = dump_segments(paths, "--cluster-metadata-decoder")
     return Dump(
         tuple(

@@ -93,7 +93,7 @@ RATE = 400
 
 
 def _verifiable(nodes: ThreeNodes, folder: Path) -> tuple[list[Kill], list[str]]:
-    """Returns the kills and what is wrong with the records: of all acknowledged, and of all that the consumer read."""
+    """Return the kills and what is wrong with the records: of all acknowledged, and of all that the consumer read."""
     nodes.create(TOPIC, PARTITIONS)
     servers = ("--bootstrap-server", nodes.bootstrap, "--topic", TOPIC)
     retries = write_properties(folder / "producer.properties", {"retries": "2147483647", "enable.idempotence": "true"})
@@ -295,7 +295,7 @@ class Lines(threading.Thread):
 
 
 def _rest(port: int, path: str, body: object = None) -> object:
-    """Returns what Connect's REST interface responds with, or None if it does not or refuses."""
+    """Return what Connect's REST interface responds with, or None if it does not or refuses."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data, {"Content-Type": "application/json"})
     try:

@@ -54,7 +54,7 @@ class Table:
         admin.create_topics([NewTopic(TOPIC, 1, 1, config=config)])[TOPIC].result(10)
 
     def write(self) -> None:
-        """Writes what is superseded, and at last the records that stay. Returns when the cleaner has passed."""
+        """Write what is superseded, and at last the records that stay. Return when the cleaner has passed."""
         settings = {"bootstrap.servers": self.bootstrap, "enable.idempotence": True}
         producers = [confluent_kafka.Producer(settings) for _ in range(PRODUCERS)]
         for producer in producers:
@@ -74,7 +74,7 @@ class Table:
             time.sleep(0.02)
 
     def _in_transaction(self, value: bytes, key: bytes, *, commits: bool) -> int:
-        """Returns the offset of the record."""
+        """Return the offset of the record."""
         offsets: list[int] = []
         producer = confluent_kafka.Producer({"bootstrap.servers": self.bootstrap, "transactional.id": "writer"})
         producer.init_transactions(20)

@@ -80,7 +80,7 @@ def test_random_requests_to_leader_and_follower_get_the_same_answers(tmp_path: P
 
 
 def _walked(sides: tuple[Side, Side], steps: int) -> Counter[str]:
-    """Walks, and counts how often what a walk must reach was reached."""
+    """Walk, and count how often what a walk must reach was reached."""
     walk = Walk(Random(SEED), sides)
     walk.begin()
     try:
@@ -187,7 +187,7 @@ def test_topics_that_come_go_and_come_back_get_the_same_answers(sides: tuple[Sid
 
 
 def _settle(sides: tuple[Side, Side], topics: dict[str, int], learn: bool = True) -> None:
-    """Creates those that are not there. Without ``learn``, recreated ones are still called by their old IDs."""
+    """Create those that are not there. Without ``learn``, recreated ones are still called by their old IDs."""
     for side in sides:
         ids = dict(side.topic_ids)
         for name, count in topics.items():

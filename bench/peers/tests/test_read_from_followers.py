@@ -47,11 +47,11 @@ class Library(Protocol):
     """One library's consumer of partition 0 from its beginning."""
 
     def poll(self) -> list[int]:
-        """Returns the numbers in the records that came."""
+        """Return the numbers in the records that came."""
         ...
 
     def source(self) -> int:
-        """Returns the node that is not the leader and that the library reads from, or -1 if it reads from the
+        """Return the node that is not the leader and that the library reads from, or -1 if it reads from the
         leader."""
         ...
 
@@ -155,7 +155,7 @@ class Ours:
 
 
 class Reader(threading.Thread):
-    """Reads until it is ended. What it read and where it reads now is kept."""
+    """Read until it is ended. What it read and where it reads now is kept."""
 
     def __init__(self, library: Library) -> None:
         super().__init__()

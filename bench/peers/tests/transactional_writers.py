@@ -48,7 +48,7 @@ class Producer(ABC):
 
     @abstractmethod
     def flush(self) -> None:
-        """Waits until all is written. An abort would drop what was not sent yet."""
+        """Wait until all is written. An abort would drop what was not sent yet."""
 
     @abstractmethod
     def send_offset(self, topic: str, partition: int, offset: int, group: str) -> None:

@@ -24,7 +24,7 @@ STRANGE_ID = UUID(bytes=bytes(range(2, 18)))
 
 
 def _controller(at: ProbeContext, api_key: int, values: Mapping[str, object]) -> Any:
-    """Sends a request to the controller, on the case's own connection if it leads the case's topics as well."""
+    """Send a request to the controller, on the case's own connection if it leads the case's topics as well."""
     address = at.broker.controller
     on = at.main if address == at.broker.leader else at.connect(address)
     return at.call(api_key, {"timeout": TIMEOUT_MS, **values}, on=on)

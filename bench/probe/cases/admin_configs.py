@@ -64,7 +64,7 @@ def _becomes(at: ProbeContext, topic: str, key: str, wanted: str) -> None:
 def _alter(
     at: ProbeContext, topic: str, *changes: tuple[str, int, str | None], kind: int = TOPIC, validate_only: bool = False
 ) -> ErrorCode:
-    """Changes settings of a resource and returns its error code. A change is a name, an operation and a value."""
+    """Change settings of a resource and return its error code. A change is a name, an operation and a value."""
     configs = [{"name": key, "config_operation": operation, "value": value} for key, operation, value in changes]
     resource = {"resource_type": kind, "resource_name": topic, "configs": configs}
     result = single(at.call(ALTER, {"resources": [resource], "validate_only": validate_only}), "responses")
@@ -78,7 +78,7 @@ def _altered(at: ProbeContext, topic: str, *changes: tuple[str, int, str | None]
 def _replace(
     at: ProbeContext, topic: str, settings: Mapping[str, str | None], validate_only: bool = False
 ) -> ErrorCode:
-    """Replaces all settings of a topic."""
+    """Replace all settings of a topic."""
     configs = [{"name": key, "value": value} for key, value in settings.items()]
     resource = {"resource_type": TOPIC, "resource_name": topic, "configs": configs}
     result = single(at.call(REPLACE, {"resources": [resource], "validate_only": validate_only}), "responses")

@@ -247,7 +247,7 @@ def leave_without_joining(at: ProbeContext) -> None:
 
 
 def shortest_session_ms(at: ProbeContext) -> int:
-    """Raises NotAdvertised if the broker's shortest session is too long to wait for."""
+    """Raise NotAdvertised if the broker's shortest session is too long to wait for."""
     least_ms = LEAST_SESSION_MS
     if CONFIGS in at.broker.versions:
         wanted = {"resource_type": OF_BROKER, "resource_name": str(at.broker.node_id)}

@@ -27,7 +27,7 @@ LONG = "m" * 30_000
 
 
 def commit(member: Member, topic: str, partition: int = 0, by: Mapping[str, object] | None = None, **more: Any) -> int:
-    """Commits as ``member`` is and returns the error code of the partition. A Member that has not joined commits as a
+    """Commit as ``member`` is and return the error code of the partition. A Member that has not joined commits as a
     consumer that assigns itself. ``by``: other values for the committer. ``more``: fields of the partition."""
     identity = dict(member.identity)
     identity["generation_id_or_member_epoch"] = identity.pop("generation_id")
@@ -39,7 +39,7 @@ def commit(member: Member, topic: str, partition: int = 0, by: Mapping[str, obje
 
 
 def commits(member: Member, topic: Topic, partition: int = 0, **more: Any) -> None:
-    """Commits what must be taken."""
+    """Commit what must be taken."""
     member.at.expect("error code of a commit", commit(member, topic.name, partition, **more), ErrorCode.none)
 
 

@@ -98,7 +98,7 @@ def produce_from_0(at: ProbeContext) -> None:
 
 
 def _beyond(at: ProbeContext, version: int) -> memoryview:
-    """Sends ApiVersions in a version that the broker does not have, and returns the frame of the response."""
+    """Send ApiVersions in a version that the broker does not have, and return the frame of the response."""
     frame = _frame(API_VERSIONS, version, 77, b"\x00\x09crucible\x021\x00")
     at.main.send_bytes(frame, f"ApiVersions {version}")
     return at.main.receive_frame(5, f"ApiVersions {version}")

@@ -107,7 +107,7 @@ def _bad(
 
 
 def _of(api_key: int, version: int) -> Callable[..., Case]:
-    """Makes cases with a request of this version."""
+    """Make cases with a request of this version."""
     return lambda name, words, *body, level=MUST: _bad(
         f"bodies/{name}", words, request(api_key, version, *body), api_key, version, level
     )

@@ -49,7 +49,7 @@ def _initialized(at: ProbeContext) -> Any:
 def send(
     at: ProbeContext, topic: Topic, producer: int, sequence: int, count: int = 1, epoch: int = 0, partition: int = 0
 ) -> ProducePartitionResponse:
-    """Writes one batch with this sequence."""
+    """Write one batch with this sequence."""
     values = [b"%d" % (sequence + each) for each in range(count)]
     data = batch(*values, producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
     return produce(at, topic, data, partition)
@@ -242,7 +242,7 @@ def _refusals(at: ProbeContext) -> tuple[ErrorCode, ...]:
 
 
 def _at_the_end(at: ProbeContext, topic: Topic, sequence: int, count: int = 1) -> int:
-    """Writes a batch of a new producer near the end of the sequence, and returns the producer's ID."""
+    """Write a batch of a new producer near the end of the sequence, and return the producer's ID."""
     producer = new_producer(at)
     result = send(at, topic, producer, sequence, count)
     if result.error_code in (ErrorCode.unknown_producer_id, ErrorCode.out_of_order_sequence_number):
@@ -350,7 +350,7 @@ def _broker_setting(at: ProbeContext, key: str) -> str | None:
 
 
 def _alter_expiration(at: ProbeContext, value: str | None) -> None:
-    """Sets it for all brokers; None takes the setting away. Raises NotAdvertised if that is not possible."""
+    """Set it for all brokers; None takes the setting away. Raise NotAdvertised if that is not possible."""
     change = {"name": EXPIRATION, "config_operation": 0 if value else 1, "value": value}
     resource = {"resource_type": OF_BROKERS, "resource_name": "", "configs": [change]}
     result = single(at.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, {"resources": [resource]}), "responses")

@@ -390,7 +390,7 @@ def slots(at: ProbeContext) -> None:
 
 
 def _pipelined(on: Conversation, version: int, requests: Sequence[FetchRequest]) -> list[FetchResponse]:
-    """Sends many at once, for far brokers, and returns the responses."""
+    """Send many at once, for far brokers, and return the responses."""
     responses: list[FetchResponse] = []
     for begin in range(0, len(requests), AT_ONCE):
         sent = [on.send(FETCH, version, each) for each in requests[begin : begin + AT_ONCE]]

@@ -57,16 +57,16 @@ class _Worker:
         self.at.expect("error code of AddOffsetsToTxn", code, ErrorCode.none)
 
     def commit(self, offset: int = AFTER, **other: object) -> int:
-        """Returns the error code of TxnOffsetCommit."""
+        """Return the error code of TxnOffsetCommit."""
         return self.producer.commit_offset(self.group.on, self.group.group_id, self.topic, offset, **other)
 
     def begin(self) -> None:
-        """Commits an offset in a transaction that stays open."""
+        """Commit an offset in a transaction that stays open."""
         self.add_group()
         self.at.expect("error code of TxnOffsetCommit", self.commit(), ErrorCode.none)
 
     def ends(self, *, commits: bool) -> None:
-        """Ends the transaction. The group's coordinator learns of it from a marker, a moment later."""
+        """End the transaction. The group's coordinator learns of it from a marker, a moment later."""
         self.producer.ends(commits=commits)
 
     def until_offset(self, offset: int) -> None:
@@ -89,7 +89,7 @@ class _Worker:
         return int(single(result, "topics", "partitions").error_code)
 
     def until_stable(self) -> None:
-        """Waits until nothing is pending."""
+        """Wait until nothing is pending."""
         request = {"groups": [{"group_id": self.group.group_id, "topics": self._named}], "require_stable": True}
 
         def is_stable() -> bool:

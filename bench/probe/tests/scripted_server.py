@@ -10,7 +10,7 @@ from bench.probe.broker import Address
 
 @contextmanager
 def serving(serve: Callable[[socket.socket], None]) -> Iterator[Address]:
-    """Yields the address of a server that gives each connection to ``serve``, and then closes it."""
+    """Yield the address of a server that gives each connection to ``serve``, and then closes it."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def accept() -> None:

@@ -42,14 +42,14 @@ _TESTS_ALONE = """
 
 
 def provide(version: str) -> Mapping[str, str]:
-    """Raises TargetError."""
+    """Raise TargetError."""
     return {"classpath": f"{classpath(version)}:{_logging(version)}:{tiered_storage(version)}"}
 
 
 def classpath(version: str) -> str:
-    """Returns Java's class path for Kafka's server and tools. The first call for a version fetches about 54 MB.
+    """Return Java's class path for Kafka's server and tools. The first call for a version fetches about 54 MB.
 
-    Raises TargetError when Maven or Java is missing or the jars cannot be had.
+    Raise TargetError when Maven or Java is missing or the jars cannot be had.
     """
     if shutil.which("java") is None:
         raise TargetError("Apache Kafka needs Java 17 or newer: install it (Debian: openjdk-17-jre-headless).")
@@ -57,14 +57,14 @@ def classpath(version: str) -> str:
 
 
 def tiered_storage(version: str) -> str:
-    """Returns the class path of LocalTieredStorage alone. Raises TargetError."""
+    """Return the class path of LocalTieredStorage alone. Raise TargetError."""
     folder = CACHE / f"kafka-storage-tests-{version}"
     return _fetched(folder, "LocalTieredStorage", (TIERED_STORAGE,), version, _TESTS_ALONE)
 
 
 def applications(version: str) -> str:
-    """Returns the class path of Streams with its system tests, Connect with its file connectors, and MirrorMaker. The
-    first call for a version fetches about 105 MB more than ``classpath``. Raises TargetError."""
+    """Return the class path of Streams with its system tests, Connect with its file connectors, and MirrorMaker. The
+    first call for a version fetches about 105 MB more than ``classpath``. Raise TargetError."""
     classpath(version)  # It names the version of log4j.
     tests = _fetched(CACHE / f"kafka-streams-tests-{version}", "Streams' tests", (STREAMS,), version, _TESTS_ALONE)
     own = _fetched(CACHE / f"kafka-applications-{version}", "Connect and Streams", APPLICATIONS, version)
@@ -72,14 +72,14 @@ def applications(version: str) -> str:
 
 
 def _logging(version: str) -> str:
-    """Returns the class path of what writes the log of a server, in the version of log4j that this Kafka has."""
+    """Return the class path of what writes the log of a server, in the version of log4j that this Kafka has."""
     libs = CACHE / f"kafka-{version}" / "libs"
     found = [path.stem.removeprefix("log4j-core-") for path in libs.glob("log4j-core-*.jar")]
     return _fetched(CACHE / f"log4j-{found[0]}", "log4j", (LOGGING,), found[0]) if found else str(libs)
 
 
 def _fetched(folder: Path, what: str, artifacts: Sequence[tuple[str, str]], version: str, kind: str = "") -> str:
-    """Returns the class path of all jars that these need. They are fetched once. Raises TargetError."""
+    """Return the class path of all jars that these need. They are fetched once. Raise TargetError."""
     if not (folder / "complete").exists():
         _fetch(folder, what, artifacts, version, kind)
     return str(folder / "libs" / "*")

@@ -15,7 +15,7 @@ SOURCE = Path(__file__).resolve().parent / "kfake_server"
 
 
 def provide(version: str) -> Mapping[str, str]:
-    """Raises TargetError."""
+    """Raise TargetError."""
     if version != VERSION:
         raise TargetError(f"kfake comes in version {VERSION} alone, whose modules are pinned; leave @{version} out.")
     product = CACHE / f"kfake-{VERSION}" / "kfake_server"

@@ -11,7 +11,7 @@ WORDS = ()
 
 
 def provide(version: str) -> Mapping[str, str]:
-    """Raises TargetError unless this version is installed."""
+    """Raise TargetError unless this version is installed."""
     try:
         there = installed(PACKAGE)
     except PackageNotFoundError:

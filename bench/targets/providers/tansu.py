@@ -15,7 +15,7 @@ WORDS = ("tansu",)
 
 
 def provide(version: str) -> Mapping[str, str]:
-    """Raises TargetError."""
+    """Raise TargetError."""
     folder = CACHE / f"tansu-{version}"
     product = folder / "bin" / "tansu"
     if not product.exists():

@@ -20,7 +20,7 @@ LEAST_S = 60.0
 
 
 def play(work: Work, until: float) -> tuple[Outcome, str]:
-    """Measures until the time is over."""
+    """Measure until the time is over."""
     missing = []
     for row in in_turn([each for each in ROWS if each not in OURS], work.tried_before("bench"), work.turn):
         if time.monotonic() + LEAST_S > until:
@@ -33,7 +33,7 @@ def play(work: Work, until: float) -> tuple[Outcome, str]:
 
 
 def _measure(work: Work, row: str, until: float) -> str:
-    """Returns why there are no figures, or nothing."""
+    """Return why there are no figures, or nothing."""
     folder = work.folder / "bench" / row
     done = processes.run(
         processes.crucible("bench", "--peer", PEER, "--row", row, "--out", str(folder)),

@@ -32,7 +32,7 @@ LEAST_PROBE_S = 180.0
 
 
 def play(work: Work, until: float) -> tuple[Outcome, str]:
-    """Plays until the time is over."""
+    """Play until the time is over."""
     found = {each.text: each for each in targets(())}
     scenarios = {each.name: each for each in _scenarios()}
     tried, missing = work.tried_before("brokers"), dict[str, str]()
@@ -69,7 +69,7 @@ def _can(scenario: Scenario, target: str) -> bool:
 
 
 def _probe(work: Work, chosen: Chosen, until: float) -> str:
-    """Plays all cases three times, and keeps the cells. Returns why the broker cannot be had, or nothing."""
+    """Play all cases three times, and keep the cells. Return why the broker cannot be had, or nothing."""
     why = ""
     with Players[None](1) as players:
         players.start(None, partial(_probed, chosen), until - time.monotonic())

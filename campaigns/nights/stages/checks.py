@@ -49,12 +49,12 @@ def suites(seed: int, minutes: float) -> dict[str, Check]:  # noqa: ARG001
 
 
 def play(work: Work, until: float) -> tuple[Outcome, str]:
-    """Runs the checks until the time is over. One that has no time to end says nothing."""
+    """Run the checks until the time is over. One that has no time to end says nothing."""
     return _play(work, until, "checks", checks)
 
 
 def play_suites(work: Work, until: float) -> tuple[Outcome, str]:
-    """Runs the suites likewise."""
+    """Run the suites likewise."""
     return _play(work, until, "suites", suites)
 
 

@@ -21,7 +21,7 @@ CONTROLS_FOR_A_MUTANT = 2
 
 
 def play(work: Work, until: float) -> tuple[Outcome, str]:
-    """Plays until the time is over, and looks into each control that turned red."""
+    """Play until the time is over, and look into each control that turned red."""
     try:
         live_plays.check_machine()
     except SetupError as why:

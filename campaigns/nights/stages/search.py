@@ -51,7 +51,7 @@ class Turn:
 
 
 def play(work: Work, until: float) -> tuple[Outcome, str]:
-    """Plays until the time is over. A part of it belongs to the failures that were found."""
+    """Play until the time is over. A part of it belongs to the failures that were found."""
     search = Search(work)
     search.run(until)
     follow_up.of_all(work, search.scenarios, until, search.known)

@@ -22,7 +22,7 @@ def nothing_else_starts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def few_scenarios(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Lets a night know these scenarios only."""
+    """Let a night know these scenarios only."""
 
     def only(*names: str) -> None:
         found = tuple(loader.find(each) for each in names)

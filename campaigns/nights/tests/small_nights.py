@@ -9,7 +9,7 @@ from reports.night import FailureRow, Night, PlayRow, read_night
 
 
 def search_for(nights: Path, seconds: float, say: Callable[[str], None] = lambda _: None, **wish: object) -> int:
-    """Plays a night of so many seconds that only searches. Returns its exit code."""
+    """Play a night of so many seconds that only searches. Return its exit code."""
     return run(Wish(seconds / 3600, nights, only=("search",), **wish), say)  # type: ignore[arg-type]
 
 

@@ -45,7 +45,7 @@ def git(folder: Path, *words: str) -> str:
 
 @pytest.fixture
 def committed(repository: Path, tmp_path: Path) -> Callable[[str], str]:
-    """Commits code that breaks this guarantee (none, if it is empty; it cannot play at all with "new"). Returns the
+    """Commit code that breaks this guarantee (none, if it is empty; it cannot play at all with "new"). Return the
     commit."""
     file = str((tmp_path / "20260102-000000" / "regressions" / "x.toml").resolve())
 

@@ -36,7 +36,7 @@ def planted(mutant: str, scenario: str = SMALL) -> Callable[..., Canary]:
 
 @pytest.fixture
 def few_turns(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Lets the search choose so many more times only."""
+    """Let the search choose so many more times only."""
 
     def only(count: int) -> None:
         choose = Standings.choose

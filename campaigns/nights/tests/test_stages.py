@@ -35,7 +35,7 @@ def work(tmp_path: Path) -> Work:
 
 @pytest.fixture
 def running(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[list[str]], Done]], Ran]:
-    """Lets every command do this instead, and returns the commands."""
+    """Let every command do this instead, and return the commands."""
 
     def instead(do: Callable[[list[str]], Done]) -> Ran:
         ran: Ran = []

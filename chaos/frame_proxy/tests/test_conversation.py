@@ -37,7 +37,7 @@ def response(correlation: int, rest: bytes = b"") -> bytes:
 
 
 def cut(data: bytes, places: Sequence[int]) -> list[bytes]:
-    """Cuts the bytes at these places, in thousandths of their length."""
+    """Cut the bytes at these places, in thousandths of their length."""
     ends = sorted({0, len(data), *(place * len(data) // 1000 for place in places)})
     return [data[start:end] for start, end in pairwise(ends)]
 

@@ -29,7 +29,7 @@ KILLED: dict[str, object] = {"name": "killed", "kind": "node_killed", "on": "pee
 
 
 async def hits_of(rule: dict[str, object], *words: object, size: int = 0) -> list[FaultRow]:
-    """Sends one request to node 0 from clients, from node 1 and from node 2, and returns the hits of the rule. The
+    """Send one request to node 0 from clients, from node 1 and from node 2, and return the hits of the rule. The
     ``words`` say what nodes are. The process of each is 100 and its number. The response has ``size`` bytes more."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -87,7 +87,7 @@ def rule(name: str, kind: str, on: str, **more: object) -> dict[str, object]:
 
 
 def connected_to(ports: set[int]) -> bool:
-    """Returns whether this process has a connection to one of these ports."""
+    """Return whether this process has a connection to one of these ports."""
     rows = Path("/proc/self/net/tcp").read_text().splitlines()[1:]
     mine = {Path(f"/proc/self/fd/{each}").readlink().name for each in _descriptors()}
     return any(

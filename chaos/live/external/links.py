@@ -15,12 +15,12 @@ Lead: TypeAlias = Callable[[Sequence[Pair]], Sequence[str]]
 
 
 def via_proxies(plan: Plan, links: Links, lead: Lead | None = None) -> dict[tuple[int, int], str]:
-    """Makes a proxy for each directed link, and for each port of it if nodes have several. Returns where a node finds
+    """Make a proxy for each directed link, and for each port of it if nodes have several. Return where a node finds
     another one then (``bench.targets.layout.Via``). It is empty if the target does not let us in between. ``lead`` may
     put something more before the proxies.
 
     Nodes that look names up find each other at addresses of their own in 127.0.0.0/8, one for each pair, with the same
-    ports. Runs side by side draw different blocks of these.
+    ports. Run side by side draw different blocks of these.
     """
     pairs = [(node, other) for node in range(plan.total) for other in range(plan.total) if node != other]
     if plan.node.links == "none":
@@ -51,7 +51,7 @@ class _End(NamedTuple):
 
 
 def _stand_on(ends: Sequence[_End], links: Links, lead: Lead | None) -> Sequence[str]:
-    """Returns HOST:PORT before each of them."""
+    """Return HOST:PORT before each of them."""
     if lead is None:
         return [_add(links, end, end.listen) for end in ends]
     return lead([Pair(end.node, end.other, _add(links, end, ANY_PORT), end.listen) for end in ends])

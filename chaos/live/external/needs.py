@@ -25,7 +25,7 @@ ANY_PROCESS = 1
 
 
 def chosen(target: str) -> Chosen:
-    """Raises SetupError."""
+    """Raise SetupError."""
     try:
         return find(target)
     except TargetError as wrong:
@@ -33,10 +33,10 @@ def chosen(target: str) -> Chosen:
 
 
 def playable(scenario: Scenario, wanted: Chosen) -> Scenario:
-    """Returns what ``from_outside`` made of a scenario, without optional faults that cannot be played in front of the
+    """Return what ``from_outside`` made of a scenario, without optional faults that cannot be played in front of the
     target.
 
-    Raises SetupError, in one sentence that names what is missing. It may fetch the nodes of a target that runs already.
+    Raise SetupError, in one sentence that names what is missing. It may fetch the nodes of a target that runs already.
     """
     for lack in _of_scenario(scenario, wanted):
         raise _refusal(scenario, wanted, lack)
@@ -100,7 +100,7 @@ def _of_scenario(scenario: Scenario, wanted: Chosen) -> Iterator[str]:
 
 
 def _of_fault(fault: Fault, wanted: Chosen, nodes: int) -> str:
-    """Returns what a fault needs and the target lacks, or nothing."""
+    """Return what a fault needs and the target lacks, or nothing."""
     if not fault.timed:
         process = ANY_PROCESS if not _lacks_process(fault.kind, wanted) else 0
         refusal = why_not(
@@ -113,14 +113,14 @@ def _of_fault(fault: Fault, wanted: Chosen, nodes: int) -> str:
 
 
 def _beyond(fault: Fault, wanted: Chosen, nodes: int) -> str:
-    """Returns what a fault needs beyond the way to nodes, and the target lacks: processes, or links between nodes."""
+    """Return what a fault needs beyond the way to nodes, and the target lacks: processes, or links between nodes."""
     lack = _lacks_process(fault.kind, wanted) or _lacks_files(fault, wanted) or _lacks_proof(fault, wanted)
     is_alone = nodes == 1 and fault.kind in KINDS and KINDS[fault.kind].cuts == "all"
     return lack or (DIRECTED if _between_nodes(fault) and not is_alone and not _has_links(wanted) else "")
 
 
 def _lacks_files(fault: Fault, wanted: Chosen) -> str:
-    """Returns why what a node keeps cannot be changed. It is empty for faults that leave it alone."""
+    """Return why what a node keeps cannot be changed. It is empty for faults that leave it alone."""
     abilities = abilities_of(wanted)
     if fault.kind in KINDS and KINDS[fault.kind].changes_files and "files" not in abilities:
         if wanted.file.node is not None:

@@ -64,7 +64,7 @@ class RolesSeen:
         self._thread.start()
 
     def now(self) -> Mapping[int, str]:
-        """Returns the role of each node by its number, as it was seen last."""
+        """Return the role of each node by its number, as it was seen last."""
         return roles_of(self._numbers, self._voters, self._quorum, self._partition)
 
     def close(self) -> None:
@@ -108,7 +108,7 @@ def led_quorum(described: Any) -> Office:
 
 
 def roles_of(numbers: Mapping[int, int], voters: int, quorum: Office, partition: Office) -> dict[int, str]:
-    """Returns the role of each node by its number. ``numbers`` holds the numbers by IDs."""
+    """Return the role of each node by its number. ``numbers`` holds the numbers by IDs."""
     roles = {}
     for node_id, number in numbers.items():
         role = "leader" if node_id == quorum.leader else "follower" if number < voters else "observer"
@@ -121,7 +121,7 @@ def roles_of(numbers: Mapping[int, int], voters: int, quorum: Office, partition:
 
 
 def names_a_role(scenario: Scenario) -> bool:
-    """Returns whether a fault needs to know what role a node has."""
+    """Return whether a fault needs to know what role a node has."""
     named = [each for fault in scenario.faults for each in (fault.node, fault.match.role, *(fault.link or ()))]
     return any(each in NODE_ROLES and each != "any" for each in named)
 

@@ -57,7 +57,7 @@ class ExternalRun:
         return [each for each in (self._before, self._between) if each is not None]
 
     def reach(self, links: Links, prefix: str, tick_until: TickUntil) -> Way:
-        """Starts the target's nodes if that is ours to do, and puts a proxy before each of them. The run's topics begin
+        """Start the target's nodes if that is ours to do, and put a proxy before each of them. The run's topics begin
         with ``prefix``, so it touches nothing else on the broker."""
         cluster, target = self.cluster, self._target
         if target.known_nodes:
@@ -99,7 +99,7 @@ class ExternalRun:
             raise SetupError(f"{shown(self._wanted)}: addresses must be in the order of IDs: {', '.join(known)}.")
 
     def _lead(self, pairs: Sequence[Pair]) -> Sequence[str]:
-        """Puts the frame proxy on all links between nodes."""
+        """Put the frame proxy on all links between nodes."""
         logs = self._folder.logs
         frames = self._between = LinkFrames(self.scenario, pairs, logs, self._seed, self._origin_us, is_ours=False)
         return frames.fronts
@@ -157,7 +157,7 @@ class ExternalRun:
         return (up,) if self.segments is None else (up, self.segments.judged(at_us))
 
     def notes(self) -> tuple[str, ...]:
-        """Returns what a reader must know, for the report."""
+        """Return what a reader must know, for the report."""
         return (f"Played against {shown(self._wanted)}. {_EXTERNAL}",)
 
     @property

@@ -39,7 +39,7 @@ def parse_target(text: str) -> Address:
 
 
 def kafka_at(text: str) -> Address:
-    """Returns the same, unless something else than a broker speaks there. Raises SetupError."""
+    """Return the same, unless something else than a broker speaks there. Raise SetupError."""
     address = parse_target(text)
     if stranger := stranger_at(address.host, address.port):
         raise SetupError(f"--target: {stranger}")
@@ -47,7 +47,7 @@ def kafka_at(text: str) -> Address:
 
 
 def look(text: str) -> tuple[list[str], dict[str, int]]:
-    """Returns the nodes as advertised, in the order of their IDs, and API versions. Raises SetupError if no broker
+    """Return the nodes as advertised, in the order of their IDs, and API versions. Raise SetupError if no broker
     responds there."""
     address = kafka_at(text)
     try:
@@ -59,7 +59,7 @@ def look(text: str) -> tuple[list[str], dict[str, int]]:
 
 
 def behind_proxies(text: str, links: Links, topic_prefix: str) -> Way:
-    """Puts a proxy before each node, and returns the way there. Raises SetupError."""
+    """Put a proxy before each node, and return the way there. Raise SetupError."""
     nodes, versions = look(text)
     dial = {node: links.add("client", number, node).listen for number, node in enumerate(nodes)}
     return Way(tuple(nodes), topic_prefix, versions, dial)

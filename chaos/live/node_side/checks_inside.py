@@ -111,7 +111,7 @@ class Findings:
     _looked: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def line(self, node: int, line: dict[str, Any]) -> None:
-        """Takes one line of a node's evidence. Lines that do not come from checks are ignored."""
+        """Take one line of a node's evidence. Lines that do not come from checks are ignored."""
         if BROKEN in line:
             guarantee, at_us, story = line[BROKEN]
             first = self._broken.get(guarantee)
@@ -127,7 +127,7 @@ class Findings:
         return tuple(self._broken)
 
     def judged(self, guarantees: Iterable[str]) -> tuple[Judged, ...]:
-        """Returns one entry of the manifest for each guarantee that was looked at."""
+        """Return one entry of the manifest for each guarantee that was looked at."""
         looked, wanted = sum(self._looked.values()), frozenset(guarantees)
         names = dict.fromkeys(each.guarantee for each in _kinds() if each.guarantee in wanted)
         return tuple(self._judge(name, looked) for name in names)

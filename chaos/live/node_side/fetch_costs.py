@@ -102,7 +102,7 @@ class FetchCosts:
                     self._unsent[effect.connection] = (found, effect)
 
     def waiting(self, connection: int, do: Callable[[], None]) -> None:
-        """Does ``do`` for a parked fetch, and charges that fetch for it. The charge includes work that ``do`` does
+        """Do ``do`` for a parked fetch, and charge that fetch for it. The charge includes work that ``do`` does
         for another parked fetch."""
         if self._measures_waiting:
             do()
@@ -153,7 +153,7 @@ class FetchCosts:
 
 
 def measure_waiting(costs: FetchCosts) -> None:
-    """Lets all work for parked fetches go through ``costs.waiting`` from now on."""
+    """Let all work for parked fetches go through ``costs.waiting`` from now on."""
 
     def measured(original: Callable[..., None]) -> Callable[..., None]:
         def do(fetch: Fetch, *more: object) -> None:
@@ -166,7 +166,7 @@ def measure_waiting(costs: FetchCosts) -> None:
 
 
 def _pending_fetch(request: Request, spent_ns: int) -> _PendingFetch:
-    """Looks at a request. Its revision is ``first`` for the draft, ``none`` if it wants no session, else ``final``."""
+    """Look at a request. Its revision is ``first`` for the draft, ``none`` if it wants no session, else ``final``."""
     body: Any = request.body
     if request.api_version >= FIRST_DRAFT_VERSION:
         revision, full = "first", bool(body.fetch_type == 0)
@@ -179,7 +179,7 @@ def _pending_fetch(request: Request, spent_ns: int) -> _PendingFetch:
 
 
 def _content(body: Any) -> tuple[int, int]:
-    """Returns the number of partitions in a response, and the bytes of their record batches."""
+    """Return the number of partitions in a response, and the bytes of their record batches."""
     partitions = [partition for topic in body.responses for partition in topic.partitions]
     return len(partitions), sum(len(each.records) for each in partitions if each.records)
 

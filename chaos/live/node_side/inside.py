@@ -54,7 +54,7 @@ class DiskFaults(PassiveHook):
         self._slow_reported = False
 
     def order(self, slow_ms: int | None = None, full: bool | None = None, names_only: bool = False) -> None:
-        """Takes an order, in another thread than the node's. ``acted`` carries it out in the node's thread. A parameter
+        """Take an order, in another thread than the node's. ``acted`` carries it out in the node's thread. A parameter
         that is None changes nothing."""
         if slow_ms is not None:
             self._slow_reported = False
@@ -65,7 +65,7 @@ class DiskFaults(PassiveHook):
             self._full = full
 
     def watch(self, disk: Disk) -> Disk:
-        """Returns the disk to give to the node."""
+        """Return the disk to give to the node."""
         return WatchedDisk(disk, self._before_write)
 
     def acted(self, now: Now, event: Event, effects: Sequence[Effect]) -> None:  # noqa: ARG002
@@ -110,7 +110,7 @@ class RequestsKept(PassiveHook):
 
 
 def recorded(folder: Path, node: int) -> Recorded:
-    """Reads what the node has kept so far. A line that is still being written is left out."""
+    """Read what the node has kept so far. A line that is still being written is left out."""
     found = Recorded()
     path = kept_at(folder, node)
     text = path.read_text(encoding="ascii") if path.exists() else ""
@@ -183,12 +183,12 @@ class Inside:
         self._hooks.insert(len(self._hooks) - 1, Watch(node, self._published))
 
     def role(self) -> str:
-        """Returns what the node is now: leader, follower or observer, and its part in the hot topic if a fault needs
+        """Return what the node is now: leader, follower or observer, and its part in the hot topic if a fault needs
         it."""
         return role_of(self._node, self._spec.is_voter, self._topic)
 
     def order(self, order: dict[str, object]) -> None:
-        """Takes an order of the runner, in a thread of its own. Each order sets attributes only, so no lock is
+        """Take an order of the runner, in a thread of its own. Each order sets attributes only, so no lock is
         needed."""
         assert self._interceptor is not None
         assert self._disk_faults is not None

@@ -58,7 +58,7 @@ class NodeSpec:
         return Path(self.spools) / f"node-{self.node_id}-{self.incarnation}.jsonl"
 
     def now_us(self) -> int:
-        """Returns the time since the run's start."""
+        """Return the time since the run's start."""
         return time.monotonic_ns() // 1000 - self.origin_us
 
 
@@ -77,7 +77,7 @@ class Orders(threading.Thread):
 
 
 def run(spec: NodeSpec) -> int:
-    """Serves the node until it ends, and returns the exit code."""
+    """Serve the node until it ends, and return the exit code."""
     from chaos.live.node_side.evidence import MUTANT_REACHED, Evidence
     from reference_broker.serve.main import run_broker
     from reference_broker.serve.server import Wrapper

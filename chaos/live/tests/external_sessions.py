@@ -75,7 +75,7 @@ def _target(mutant: str, folder: Path) -> Iterator[str]:
 
 
 def played(folder: Path, mutant: str) -> Path:
-    """Plays it and returns the run's folder. The control's mutant is empty."""
+    """Play it and return the run's folder. The control's mutant is empty."""
     own = folder / f"external-{mutant or 'control'}"
     own.mkdir()
     with _target(mutant, own / "node") as address:

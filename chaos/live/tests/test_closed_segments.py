@@ -43,7 +43,7 @@ class Leader:
         return SimpleNamespace(brokers=brokers, topics=[SimpleNamespace(name=TOPIC, partitions=[partition])])
 
     def looks(self, after_s: float = 1.0) -> bool:
-        """Returns whether nothing is left to wait for."""
+        """Return whether nothing is left to wait for."""
         self.now_s += after_s
         return self.segments.waited_for()
 

@@ -85,7 +85,7 @@ class Cluster:
         return "".join(lines)
 
     def end(self) -> str:
-        """Ends it as it must, and says what it said on stderr."""
+        """End it as it must, and show what it said on stderr."""
         children = self.children()
         self.process.send_signal(signal.SIGTERM)
         _, stderr = self.process.communicate(timeout=40)

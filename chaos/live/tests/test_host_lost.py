@@ -102,7 +102,7 @@ def test_hosts_vanish_at_a_time_and_at_a_state(tmp_path: Path) -> None:
 
 
 def errors_while(folder: Path, row: dict[str, Any]) -> list[str]:
-    """Returns how the requests of clients to the lost node ended while it was away."""
+    """Return how the requests of clients to the lost node ended while it was away."""
     found = []
     for path in (folder / "history").glob("operations*.parquet"):
         for each in pq.read_table(path).to_pylist():

@@ -15,7 +15,7 @@ DAY = "20260101"
 
 
 def run_of(runs: Path, name: str, outcome: str = "PASSED", mutant: str = "", inside: str = "") -> Path:
-    """Makes the folder of a run with 1,000 bytes of history. Without an outcome it has no verdict."""
+    """Make the folder of a run with 1,000 bytes of history. Without an outcome it has no verdict."""
     folder = runs / name / inside
     (folder / "report").mkdir(parents=True)
     (folder / "history.parquet").write_bytes(bytes(1000))

@@ -103,7 +103,7 @@ def assert_free(addresses: list[str]) -> None:
 
 @contextmanager
 def broker(data: Path) -> Iterator[str]:
-    """Runs a node with this data, and yields its address."""
+    """Run a node with this data, and yield its address."""
     command = [sys.executable, "-m", "reference_broker.serve.main", "--listen", "127.0.0.1:0", "--data", str(data)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         try:

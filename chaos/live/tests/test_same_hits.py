@@ -24,7 +24,7 @@ KINDS = {
 
 
 def counted(rows: Iterable[tuple[str, str, str, int]]) -> Counter[tuple[str, str, str, int]]:
-    """Counts the hits of each rule, by kind, client and API."""
+    """Count the hits of each rule, by kind, client and API."""
     return Counter(rows)
 
 

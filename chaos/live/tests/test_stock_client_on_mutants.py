@@ -35,7 +35,7 @@ IN_CI = ("change_mark_cleared_when_sent", "position_ignored_by_leader", "apply_a
 
 @contextmanager
 def mutated(name: str, folder: Path) -> Iterator[tuple["subprocess.Popen[bytes]", str]]:
-    """Runs one node with the mutant, and yields its process and address once it takes connections."""
+    """Run one node with the mutant, and yield its process and address once it takes connections."""
     address = f"127.0.0.1:{free_port()}"
     words = [sys.executable, "-c", START, name, "broker", "--listen", address, "--data", str(folder / "data")]
     with (folder / "log").open("wb") as log:

@@ -17,7 +17,7 @@ from reference_broker.controller.changes import NO_AUTHORIZER
 
 
 def handle(_broker: object, _call: Call, _body: DescribeAclsRequest) -> DescribeAclsResponse:
-    """Returns the error and no ACL."""
+    """Return the error and no ACL."""
     return DescribeAclsResponse(throttle_time=NO_THROTTLE, resources=(), **verdict(NO_AUTHORIZER))
 
 

@@ -17,7 +17,7 @@ from reference_broker.controller.changes import NO_AUTHORIZER
 
 
 def handle(_broker: object, _call: Call, body: CreateAclsRequest) -> CreateAclsResponse:
-    """Returns one error for each ACL, in the order of the request."""
+    """Return one error for each ACL, in the order of the request."""
     result = AclCreationResult(**verdict(NO_AUTHORIZER))
     return CreateAclsResponse(throttle_time=NO_THROTTLE, results=(result,) * len(body.creations))
 

@@ -17,7 +17,7 @@ from reference_broker.controller.changes import NO_AUTHORIZER
 
 
 def handle(_broker: object, _call: Call, body: DeleteAclsRequest) -> DeleteAclsResponse:
-    """Returns one error for each filter, in the order of the request."""
+    """Return one error for each filter, in the order of the request."""
     result = DeleteAclsFilterResult(matching_acls=(), **verdict(NO_AUTHORIZER))
     return DeleteAclsResponse(throttle_time=NO_THROTTLE, filter_results=(result,) * len(body.filters))
 

@@ -213,7 +213,7 @@ def _requested_topics(
 
 
 def _created(broker: Needs, missing: Sequence[str]) -> Sliced[None]:
-    """Requests the active controller to create the missing topics, except those that nobody may create."""
+    """Request the active controller to create the missing topics, except those that nobody may create."""
     created = 0
     for number, name in enumerate(missing, 1):
         if created == MOST_CREATED_AT_ONCE:

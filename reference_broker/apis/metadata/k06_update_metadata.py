@@ -78,7 +78,7 @@ def _answered(broker: Needs, call: Call, body: Request) -> Sliced[None]:
 
 
 def _applied(broker: Needs, body: Request) -> Sliced[Error]:
-    """Applies an update and returns the error. It is judged again at the end, because the metadata epoch may
+    """Apply an update and return the error. It is judged again at the end, because the metadata epoch may
     have been switched off meanwhile."""
     error, counts = _judged(broker, body)
     if not counts:

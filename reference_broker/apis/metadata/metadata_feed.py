@@ -84,7 +84,7 @@ class PartitionHealth:
     """
 
     def __init__(self, metrics: Metrics, image: MetadataImage) -> None:
-        """Walks over ``image`` once."""
+        """Walk over ``image`` once."""
         self._offline = metrics.gauge(DOMAIN, KIND, "OfflinePartitionsCount")
         self._imbalanced = metrics.gauge(DOMAIN, KIND, "PreferredReplicaImbalanceCount")
         self._offline.value = self._imbalanced.value = 0
@@ -93,7 +93,7 @@ class PartitionHealth:
                 self._count(partition, 1)
 
     def changed(self, change: TopicChange) -> None:
-        """Looks only at the partitions that are new, changed or deleted."""
+        """Look only at the partitions that are new, changed or deleted."""
         old = () if change.before is None else change.before.partitions
         if change.after is None:
             for partition in old:

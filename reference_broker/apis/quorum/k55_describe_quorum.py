@@ -39,7 +39,7 @@ class Needs(HasQuorum, HasNodeId, HasConfig, HasOutside, HasLoader, Protocol):
 
 
 def handle(broker: Needs, call: Call, body: DescribeQuorumRequest) -> DescribeQuorumResponse | None:
-    """Returns the answer, or None if the leader is asked."""
+    """Return the answer, or None if the leader is asked."""
     if not names_metadata(body.topics):
         return _unknown_partitions(body)
     if broker.quorum.is_leader:

@@ -103,7 +103,7 @@ class ResponseBuilder:
     """The partitions of the last topic."""
 
     def add(self, results: Collection[PartitionResult]) -> None:
-        """Adds partitions in the order of the response."""
+        """Add partitions in the order of the response."""
         names_leaders = LEADERS_FROM <= self.api_version < FIRST_DRAFT_VERSION
         uses_topic_ids, topic = self.session.uses_topic_ids, self._topic
         if self.api_version == FETCH_TOMBSTONE_HORIZON:
@@ -185,11 +185,11 @@ class Fetch:
         return self.timer is not None
 
     def add_next(self, request: Callable[[], None]) -> None:
-        """Handles the session's next request after this work."""
+        """Handle the session's next request after this work."""
         self.next_requests = [*(self.next_requests or ()), request]
 
     def run(self, work: Sliced[None]) -> None:
-        """Does the work, or its beginning if it takes several events."""
+        """Do the work, or its beginning if it takes several events."""
         try:
             if next(work, _OVER) is _OVER:
                 return
@@ -226,14 +226,14 @@ class Fetch:
         return self.is_closed or (self.call.closed and not self.session.session_id)
 
     def _failed(self) -> None:
-        """Cleans up after work that is void, or that a bug ended in the middle."""
+        """Clean up after work that is void, or that a bug ended in the middle."""
         if not self.is_closed:
             self.session.unpark()
             self.broker.fetch_sessions.close(self.session.session_id, "a fetch of it failed")
             self.broker.fetch_sessions.release(self.session)
 
     def go_on_in(self, newcomer: FetchSession) -> None:
-        """Goes on in a newcomer, because the session will be closed and that must not end this fetch."""
+        """Go on in a newcomer, because the session will be closed and that must not end this fetch."""
         self.session.unpark()
         newcomer.contact_us = self.session.contact_us
         self.session = newcomer
@@ -241,14 +241,14 @@ class Fetch:
             newcomer.park(self)
 
     def serve_full(self) -> Sliced[None]:
-        """Applies the partitions that the request names, and serves the fetch."""
+        """Apply the partitions that the request names, and serve the fetch."""
         yield from self.name_partitions()
         if self.session.session_id:
             self.broker.fetch_sessions.resized(self.session)
         yield from self.serve()
 
     def name_partitions(self) -> Sliced[None]:
-        """Applies the partitions that the request names."""
+        """Apply the partitions that the request names."""
         session, topics, with_ids = self.session, self.request.topics, self.call.api_version >= TOPIC_IDS_FROM
         if len(topics) == 1 and len(topics[0].partitions) == 1:
             (topic,) = topics
@@ -270,7 +270,7 @@ class Fetch:
             yield from in_slices(named, SESSION_PARTITIONS_PER_SLICE, name)
 
     def serve(self) -> Sliced[None]:
-        """Looks up the marked partitions, and then completes or parks the fetch."""
+        """Look up the marked partitions, and then complete or park the fetch."""
         session = self.session
         if session.reader is not self.reader or session.rack != self.rack:
             yield from session.read_as(self.reader, self.rack)
@@ -298,11 +298,11 @@ class Fetch:
             self.abandon(self.session.revision.unknown_id)
 
     def _count_progress(self, marked: Collection[CachedPartition]) -> bool:
-        """Reports a follower's progress in these marked partitions to the leader. A follower has all records below its
+        """Report a follower's progress in these marked partitions to the leader. A follower has all records below its
         fetch offset (F-22).
 
         All partitions that the request named are marked. For the others the leader uses the session's contact time. If
-        a high watermark moves, other fetches are completed, and may take this session's slot. Returns False then.
+        a high watermark moves, other fetches are completed, and may take this session's slot. Return False then.
         """
         replicated = [one for one in marked if one.partition and one.partition.followers is not None]
         if not replicated:
@@ -483,7 +483,7 @@ class Fetch:
             yield from session.revision.full_answered(session)
 
     def _refresh_problems(self, lookups: Collection[tuple[CachedPartition, Lookup]]) -> None:
-        """Looks up again the partitions in error, or with a preferred read replica. A change of a leader elsewhere, or
+        """Look up again the partitions in error, or with a preferred read replica. A change of a leader elsewhere, or
         of a broker, marks no partition."""
         for cached, lookup in lookups:
             problem = lookup.problem
@@ -491,7 +491,7 @@ class Fetch:
                 self._look_up(cached)
 
     def _release_remote(self) -> None:
-        """Marks the partitions that were read in the tier, so that the next fetch looks them up again whether or not
+        """Mark the partitions that were read in the tier, so that the next fetch looks them up again whether or not
         this response has them."""
         assert self.remote is not None, "only called if something was read there"
         for cached in self.remote.parts:
@@ -499,13 +499,13 @@ class Fetch:
         self._end_remote()
 
     def _end_remote(self) -> None:
-        """Drops the reads. They refer to this fetch, so the records would stay in memory with it."""
+        """Drop the reads. They refer to this fetch, so the records would stay in memory with it."""
         if self.remote is not None:
             self.remote.end()
             self.remote = None
 
     def _read_into(self, data: dict[CachedPartition, PartitionData]) -> Sliced[None]:
-        """Reads in list order until the limit is reached. The first partition with data may exceed both limits.
+        """Read in list order until the limit is reached. The first partition with data may exceed both limits.
 
         A partition whose next batch does not fit gets nothing, and the reading goes on behind it. It is not read again
         before there is more room for it, or it has changed. So the next response gets further, where this one had
@@ -548,7 +548,7 @@ class Fetch:
             session.queue(cached)
 
     def _add_news_of(self, marked: Collection[CachedPartition], data: dict[CachedPartition, PartitionData]) -> None:
-        """Adds the marked partitions that have something new and were not read."""
+        """Add the marked partitions that have something new and were not read."""
         session, reports = self.session, self.session.revision.reports
         for cached in marked:
             if cached not in data:
@@ -574,7 +574,7 @@ class Fetch:
 
 
 def _with_horizon(cached: CachedPartition, data: PartitionData) -> PartitionData:
-    """Adds the tombstone horizon. The records were read before it, so a marker that has moved since is too high, never
+    """Add the tombstone horizon. The records were read before it, so a marker that has moved since is too high, never
     too low."""
     partition = cached.partition
     if data.error_code or partition is None:
@@ -583,7 +583,7 @@ def _with_horizon(cached: CachedPartition, data: PartitionData) -> PartitionData
 
 
 def response(broker: HasController, call: Call, builder: ResponseBuilder) -> FetchResponse:
-    """Makes the response. As in Kafka, followers get no addresses of leaders."""
+    """Make the response. As in Kafka, followers get no addresses of leaders."""
     session = builder.session
     leaders = None if session.privileged else builder.leaders
     return FetchResponse(

@@ -48,7 +48,7 @@ Offsets: TypeAlias = tuple[int, int, int]
 
 
 def rack_of(config: BrokerConfig, api_version: int, request: FetchRequest) -> str | None:
-    """Returns the rack of a consumer that may read from followers, and None for any other fetcher.
+    """Return the rack of a consumer that may read from followers, and None for any other fetcher.
 
     The rack is empty if the consumer is never sent to a follower: it names no rack, or this node has no selector.
     """
@@ -95,7 +95,7 @@ NOT_READ_YET = RemoteRecords(b"", None)
 def look_up(
     broker: LooksUpPartitions, cached: CachedPartition, reader: Reader, rack: str | None = None, replica_id: int = -1
 ) -> Lookup:
-    """Checks one partition of a fetch.
+    """Check one partition of a fetch.
 
     ``rack`` is that of a consumer that may read from followers (``rack_of``). ``replica_id`` is the node ID of a
     follower.
@@ -177,7 +177,7 @@ def readable_end(log: PartitionLog, reader: Reader) -> int:
 
 
 def _followed_or_error(broker: LooksUpPartitions, cached: CachedPartition, may_follow: bool) -> Partition | Lookup:
-    """Returns the partition that this node follows, if the fetcher may read from it, or the error.
+    """Return the partition that this node follows, if the fetcher may read from it, or the error.
 
     The partition is unknown, its topic has another ID than its name has now, or it is led elsewhere.
     """
@@ -204,7 +204,7 @@ def _followed_or_error(broker: LooksUpPartitions, cached: CachedPartition, may_f
 
 
 def _known_epoch(cached: CachedPartition) -> int:
-    """Returns the leader epoch that the fetcher knows. In a Fetch any negative number means none."""
+    """Return the leader epoch that the fetcher knows. In a Fetch any negative number means none."""
     return max(cached.current_leader_epoch, -1)
 
 
@@ -230,7 +230,7 @@ _UNKNOWN = (ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id)
 
 
 def read(cached: CachedPartition, lookup: Lookup, reader: Reader, max_bytes: int, at_least_one: bool) -> PartitionData:
-    """Returns the partition's part of a response, with its records.
+    """Return the partition's part of a response, with its records.
 
     They are whole batches of at most ``max_bytes`` together. With ``at_least_one`` the first batch may be larger. If
     they cannot be read, only this partition gets an error, that of ``read_error``.
@@ -256,19 +256,19 @@ def read(cached: CachedPartition, lookup: Lookup, reader: Reader, max_bytes: int
 def _read_remote(
     cached: CachedPartition, lookup: Lookup, remote: RemoteRecords, max_bytes: int, at_least_one: bool
 ) -> PartitionData:
-    """Returns the whole batches from the tier that fit, and that lie before the reader's end."""
+    """Return the whole batches from the tier that fit, and that lie before the reader's end."""
     records = remote.fitting(max_bytes, lookup.end_offset, at_least_one=at_least_one)
     aborted = None if remote.aborted is None else list(remote.aborted)
     return PartitionData(cached.index, 0, *lookup.offsets, aborted, -1, records)
 
 
 def read_error(failure: DiskError | InvalidRecords) -> ErrorCode:
-    """Returns the error for a log that cannot be read: CORRUPT_MESSAGE for damage, else KAFKA_STORAGE_ERROR."""
+    """Return the error for a log that cannot be read: CORRUPT_MESSAGE for damage, else KAFKA_STORAGE_ERROR."""
     return ErrorCode.corrupt_message if isinstance(failure, InvalidRecords) else ErrorCode.kafka_storage_error
 
 
 def without_records(cached: CachedPartition, lookup: Lookup, reader: Reader) -> PartitionData:
-    """Returns the partition's part of a response, without records."""
+    """Return the partition's part of a response, without records."""
     if lookup.problem is not None:
         return lookup.problem
     aborted: list[AbortedTransaction] | None = [] if reader is Reader.COMMITTED else None
@@ -278,7 +278,7 @@ def without_records(cached: CachedPartition, lookup: Lookup, reader: Reader) -> 
 def preferred_replica(
     broker: HasController, partition: Partition, followers: Followers, fetch_offset: int, rack: str
 ) -> int:
-    """Returns the ID of the follower that a consumer is to read from, or NO_REPLICA for this leader (KIP-392).
+    """Return the ID of the follower that a consumer is to read from, or NO_REPLICA for this leader (KIP-392).
 
     This is Kafka's ReplicaManager.findPreferredReadReplica with the RackAwareReplicaSelector. A follower must be in
     sync, be in the consumer's rack and, as far as the leader knows, have the fetch offset. Of several the one with the
@@ -335,7 +335,7 @@ class RemoteReads:
         return any(part.result is None for part in self.parts.values())
 
     def look_up(self, cached: CachedPartition, lookup: Lookup, log: PartitionLog) -> Lookup:
-        """Returns the lookup with the result of the read. Begins to read if the offset is a new one."""
+        """Return the lookup with the result of the read. Begins to read if the offset is a new one."""
         part = self.parts.get(cached)
         if part is None or part.log is not log or part.offset != cached.fetch_offset:
             self.drop(cached)
@@ -379,4 +379,4 @@ class RemoteReads:
 
 
 def _nothing() -> None:
-    """Replaces ``abandon`` before a read begins and after its end."""
+    """Replace ``abandon`` before a read begins and after its end."""

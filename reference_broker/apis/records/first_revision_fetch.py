@@ -16,7 +16,7 @@ from reference_broker.wire.fetch import FULL_FETCH, INCREMENTAL_FETCH, FetchRequ
 def fetch_first(
     broker: FetchNeeds, call: Call, request: FetchRequest, again: Callable[[], FetchResponse | None]
 ) -> FetchResponse | None:
-    """Begins a fetch. ``again`` handles the request once more, after a parked one of its session was ended."""
+    """Begin a fetch. ``again`` handles the request once more, after a parked one of its session was ended."""
     sessions = broker.fetch_sessions
     revision, named = sessions.first, sessions.find(request.session_id, sessions.first)
     if request.fetch_type == FULL_FETCH:
@@ -45,7 +45,7 @@ def _fetch_all(
     session: FetchSession | None,
     again: Callable[[], FetchResponse | None],
 ) -> FetchResponse | None:
-    """Makes a new session if there is none and there is room. Otherwise replaces the partitions of the session."""
+    """Make a new session if there is none and there is room. Otherwise replaces the partitions of the session."""
     sessions = broker.fetch_sessions
     if session is None:
         newcomer = sessions.newcomer(call.client_id, request.replica_id, False, sessions.first)
@@ -61,7 +61,7 @@ def _fetch_all(
 
 
 def _lookup(sessions: FetchSessionCache, request: FetchRequest) -> FetchSession | Error:
-    """Returns the session of an incremental request, or a top-level error."""
+    """Return the session of an incremental request, or a top-level error."""
     return sessions.lookup_numbered(request.session_id, request.session_epoch, sessions.first)
 
 

@@ -112,7 +112,7 @@ class ProduceNeeds(VerifiesTransactions, HasReplication, HasController, HasTraff
 
 
 def handle(broker: ProduceNeeds, call: Call, body: ProduceRequest) -> ProduceResponse | None:
-    """Appends the batches of a request, and responds once they are acknowledged.
+    """Append the batches of a request, and respond once they are acknowledged.
 
     Every partition gets its own error code; one refused partition does not stop the others. Large batches whose records
     must be decoded are appended after the others.
@@ -198,7 +198,7 @@ def _produce(broker: ProduceNeeds, call: Call, request: ProduceRequest, verdicts
 
 
 def _append_or_postpone(produce: _Produce, topic: ProduceTopic, wanted: ProducePartition) -> ProducePartitionResponse:
-    """Appends one batch, or returns why not. Returns a placeholder for a batch that is postponed."""
+    """Append one batch, or return why not. Return a placeholder for a batch that is postponed."""
     guard, records = None, wanted.records or b""
     if produce.verdicts:
         verdict = produce.verdicts.get((name_of(produce.broker, topic), wanted.partition))
@@ -271,7 +271,7 @@ def _decode_and_append(
 
 
 def _writable(produce: _Produce, topic: ProduceTopic, wanted: ProducePartition) -> Partition | ProducePartitionResponse:
-    """Returns the partition that the batch may be appended to, or why not."""
+    """Return the partition that the batch may be appended to, or why not."""
     broker, request, index = produce.broker, produce.request, wanted.partition
     if request.acks not in (-1, 0, 1):
         return _refused(index, ErrorCode.invalid_required_acks, f"acks must be -1, 0 or 1, not {request.acks}")
@@ -308,7 +308,7 @@ def _append(
     *,
     is_looked_into: bool = False,
 ) -> ProducePartitionResponse:
-    """Appends one batch. What was written is added to ``written``. A duplicate changes nothing, but it is not
+    """Append one batch. What was written is added to ``written``. A duplicate changes nothing, but it is not
     acknowledged before its first copy may be. ``guard`` is that of the first batch of a transaction in the
     partition."""
     broker, log = produce.broker, partition.log
@@ -406,7 +406,7 @@ def _finish(
 
 
 def _notify(written: Sequence[Written]) -> None:
-    """Wakes the parked fetches and other watchers of partitions that have new records."""
+    """Wake the parked fetches and other watchers of partitions that have new records."""
     for partition, is_new, _ in written:
         if is_new:
             partition.changed()
@@ -442,7 +442,7 @@ def _finish_unacknowledged(call: Call, response: ProduceResponse) -> None:
 def response_with_errors(
     broker: HasController, call: Call, response: ProduceResponse, errors: dict[Partition, Error]
 ) -> ProduceResponse:
-    """Adds the errors of batches that were appended and may not be replicated. A client that retries may find them
+    """Add the errors of batches that were appended and may not be replicated. A client that retries may find them
     written."""
     by_name = {(partition.topic, partition.index): error for partition, error in errors.items()}
     by_id = {(partition.topic_id, partition.index): error for partition, error in errors.items()}
@@ -460,7 +460,7 @@ def response_with_errors(
 
 
 def _response(broker: HasController, topics: list[ProduceTopicResponse], call: Call) -> ProduceResponse:
-    """Makes the response. A version that names other leaders also has the addresses of their nodes."""
+    """Make the response. A version that names other leaders also has the addresses of their nodes."""
     leaders: dict[int, None] = {}
     for topic in topics:
         for answer in topic.partitions:
@@ -474,12 +474,12 @@ def _response(broker: HasController, topics: list[ProduceTopicResponse], call: C
 
 
 def _replaced(topics: Sequence[ProduceTopicResponse], change: Change) -> list[ProduceTopicResponse]:
-    """Returns the same topics, with each partition's response replaced by what ``change`` returns for it."""
+    """Return the same topics, with each partition's response replaced by what ``change`` returns for it."""
     return [replace(topic, partitions=[change(topic, answer) for answer in topic.partitions]) for topic in topics]
 
 
 def _leader_of(broker: HasController, topic: str, topic_id: bytes, index: int) -> LeaderIdAndEpoch | None:
-    """Returns the partition's leader, as far as this node knows. ``topic_id`` is NO_TOPIC_ID if the request names
+    """Return the partition's leader, as far as this node knows. ``topic_id`` is NO_TOPIC_ID if the request names
     topics."""
     image = broker.controller.image
     known = image.topics.get(topic) if topic_id == NO_TOPIC_ID else image.topic_by_id(topic_id)
@@ -495,7 +495,7 @@ def _internal(broker: ProduceNeeds, topic: ProduceTopic, index: int) -> ProduceP
 
 
 def _not_led(broker: ProduceNeeds, topic: ProduceTopic, index: int) -> ProducePartitionResponse:
-    """Returns the error of a partition that is not led here: its log is damaged, another node leads it, or it does not
+    """Return the error of a partition that is not led here: its log is damaged, another node leads it, or it does not
     exist."""
     image = broker.controller.image
     known = image.topics.get(topic.topic) if topic.topic_id == NO_TOPIC_ID else image.topic_by_id(topic.topic_id)

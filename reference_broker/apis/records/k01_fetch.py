@@ -146,7 +146,7 @@ class _Queued:
 
 
 def _fetch_all(broker: FetchApiNeeds, call: Call, request: FetchRequest) -> None:
-    """Begins a full fetch of every partition that it names. Closes the session that it names, if there is one."""
+    """Begin a full fetch of every partition that it names. Closes the session that it names, if there is one."""
     _end_session(broker, request)
     newcomer = _newcomer(broker, call, request)
     fetch = Fetch(broker, call, newcomer, request, wants_session=request.session_epoch == FULL_EPOCH)
@@ -154,7 +154,7 @@ def _fetch_all(broker: FetchApiNeeds, call: Call, request: FetchRequest) -> None
 
 
 def _end_session(broker: HasFetchSessions, request: FetchRequest) -> None:
-    """Closes the session that a full request names, if there is one."""
+    """Close the session that a full request names, if there is one."""
     sessions = broker.fetch_sessions
     if sessions.find(request.session_id, sessions.final) is not None:
         is_replaced = request.session_epoch == FULL_EPOCH
@@ -169,7 +169,7 @@ def _newcomer(broker: FetchNeeds, call: Call, request: FetchRequest) -> FetchSes
 
 
 def _fetch_incremental(broker: FetchApiNeeds, call: Call, request: FetchRequest) -> FetchResponse | None:
-    """Begins an incremental fetch of what changed."""
+    """Begin an incremental fetch of what changed."""
     sessions, with_ids = broker.fetch_sessions, call.api_version >= TOPIC_IDS_FROM
     session = sessions.lookup(request.session_id, request.session_epoch, with_ids)
     if not isinstance(session, FetchSession):
@@ -182,7 +182,7 @@ def _fetch_incremental(broker: FetchApiNeeds, call: Call, request: FetchRequest)
 
 
 def _serve_incremental(fetch: Fetch) -> Sliced[None]:
-    """Applies what the request names and forgets, and serves the fetch."""
+    """Apply what the request names and forgets, and serve the fetch."""
     sessions, session, request = fetch.broker.fetch_sessions, fetch.session, fetch.request
     if request.topics:
         yield from fetch.name_partitions()
@@ -201,7 +201,7 @@ def _serve_incremental(fetch: Fetch) -> Sliced[None]:
 
 
 def _leave_session(fetch: Fetch) -> Sliced[None]:
-    """Closes the session, whose last partition was forgotten. The fetch has only the partitions that it names."""
+    """Close the session, whose last partition was forgotten. The fetch has only the partitions that it names."""
     session_id = fetch.session.session_id
     fetch.go_on_in(_newcomer(fetch.broker, fetch.call, fetch.request))
     fetch.broker.fetch_sessions.close(session_id, "no partition left")
@@ -209,7 +209,7 @@ def _leave_session(fetch: Fetch) -> Sliced[None]:
 
 
 def _forget(fetch: Fetch) -> Sliced[None]:
-    """Drops the partitions that the request forgets."""
+    """Drop the partitions that the request forgets."""
 
     def forget(forgotten: Collection[tuple[ForgottenTopic, int]]) -> None:
         for topic, index in forgotten:

@@ -119,7 +119,7 @@ class ListOffsetsNeeds(LooksUpPartitions, HasConfig, HasNow, HasOutside, HasRemo
 
 
 def handle(broker: ListOffsetsNeeds, call: Call, body: ListOffsetsRequest) -> ListOffsetsResponse | None:
-    """Returns the response, or None if it comes later through ``call`` because it takes more than one event.
+    """Return the response, or None if it comes later through ``call`` because it takes more than one event.
 
     Every partition gets its own error code. A partition that is named twice is an invalid request. Each topic and each
     partition is in the response once, in the order of their first mention.
@@ -206,11 +206,11 @@ def _answer(
 def find(
     partition: Partition, timestamp_ms: int, reader: Reader, work: Budget, remote: RemoteOffset | None = None
 ) -> Sliced[Found | Error]:
-    """Finds an offset that the reader may read. ``timestamp_ms`` is a time or one of the special values. An open
+    """Find an offset that the reader may read. ``timestamp_ms`` is a time or one of the special values. An open
     transaction holds back the last stable offset of each leader alike, so only the high watermark may lag. ``remote``
     is the result of the search in the remote tier. Where records have moved there since, the client must retry.
 
-    Returns OFFSET_NOT_AVAILABLE for offsets that the previous leader may have returned to a consumer already (KIP-207),
+    Return OFFSET_NOT_AVAILABLE for offsets that the previous leader may have returned to a consumer already (KIP-207),
     and where the log changes again and again during the search.
     """
     log, followers = partition.log, partition.followers
@@ -274,7 +274,7 @@ def _response(wanted: ListOffsetsPartition, error: Error, found: Found | None = 
 
 
 def _remote_queries(broker: ListOffsetsNeeds, body: ListOffsetsRequest) -> Iterator[RemoteQuery]:
-    """Yields the partitions whose timestamps must be searched in the remote tier. One that is named twice is refused
+    """Yield the partitions whose timestamps must be searched in the remote tier. One that is named twice is refused
     anyway."""
     queried: set[tuple[str, int]] = set()
     for topic in body.topics:

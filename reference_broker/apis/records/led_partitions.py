@@ -18,7 +18,7 @@ class LooksUpPartitions(HasPartitions, HasController, HasNodeId, Protocol):
 
 
 def led_partition(broker: LooksUpPartitions, topic: str, index: int, current_leader_epoch: int) -> Partition | Error:
-    """Returns a led partition by the name of its topic, or the error if it is not led here.
+    """Return a led partition by the name of its topic, or the error if it is not led here.
 
     ``current_leader_epoch`` is the leader epoch that the client knows, or -1 if the request has none.
     """
@@ -32,7 +32,7 @@ def led_partition(broker: LooksUpPartitions, topic: str, index: int, current_lea
 
 
 def led_elsewhere(broker: LooksUpPartitions, topic: TopicImage, index: int, request_epoch: int) -> Error:
-    """Returns the error of an existing partition that this node does not lead.
+    """Return the error of an existing partition that this node does not lead.
 
     A follower compares the leader epoch first (KIP-320). If its own is the older one, it does not know the leader.
     """
@@ -45,14 +45,14 @@ def led_elsewhere(broker: LooksUpPartitions, topic: TopicImage, index: int, requ
 
 
 def leader_epoch_error(leader_epoch: int, request_epoch: int) -> Error:
-    """Compares leader epochs. ``request_epoch`` is the one that the client knows, or -1 if the request has none."""
+    """Compare leader epochs. ``request_epoch`` is the one that the client knows, or -1 if the request has none."""
     if request_epoch in (-1, leader_epoch):
         return ErrorCode.none
     return ErrorCode.fenced_leader_epoch if request_epoch < leader_epoch else ErrorCode.unknown_leader_epoch
 
 
 def endpoints_of(broker: HasController, leaders: Iterable[int], listener: str) -> list[NodeEndpoint]:
-    """Returns the addresses of those leaders that are registered, on the listener that the client uses (KIP-951)."""
+    """Return the addresses of those leaders that are registered, on the listener that the client uses (KIP-951)."""
     brokers = broker.controller.image.brokers
     known = [brokers[leader] for leader in leaders if leader in brokers]
     return [NodeEndpoint(one.broker_id, *one.address(listener), one.rack) for one in known]

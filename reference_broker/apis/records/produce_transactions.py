@@ -35,14 +35,14 @@ class VerifiesTransactions(HasPartitions, HasNow, HasOutside, HasConfig, HasVeri
 
 
 def name_of(broker: HasPartitions, topic: ProduceTopic) -> str:
-    """Returns the topic's name, also if the request has its ID. It is empty for an ID that is not known here."""
+    """Return the topic's name, also if the request has its ID. It is empty for an ID that is not known here."""
     return topic.topic or broker.partitions.topic_names.get(topic.topic_id, "")
 
 
 def verify_transaction(
     broker: VerifiesTransactions, call: Call, body: ProduceRequest, done: Callable[[Verdicts], None]
 ) -> None:
-    """Calls ``done`` once, with the verdicts on the request's transactional batches. That is at once if they belong to
+    """Call ``done`` once, with the verdicts on the request's transactional batches. That is at once if they belong to
     a transaction that is open in all their partitions. A partition that is not led here has no verdict: the append
     returns its error."""
     begun = _transactional(broker, body)
@@ -89,7 +89,7 @@ def _is_demanded(broker: HasPartitions, begun: Iterable[TopicPartition]) -> bool
 
 
 def _transactional(broker: HasPartitions, body: ProduceRequest) -> dict[TopicPartition, BatchHeader]:
-    """Returns the headers of the transactional batches, except those for internal topics."""
+    """Return the headers of the transactional batches, except those for internal topics."""
     found = {}
     for topic in body.topics:
         name = name_of(broker, topic)

@@ -102,7 +102,7 @@ class Outside:
         self.sent.append(request)
 
     def run_steps(self) -> int:
-        """Runs timers until none is left; how many events that took."""
+        """Run timers until none is left; how many events that took."""
         count = 0
         while self.steps:
             self.steps.pop(0)()

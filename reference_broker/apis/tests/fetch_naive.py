@@ -39,7 +39,7 @@ class Naive:
     # requests
 
     def request(self, call: FakeCall, request: FetchRequest) -> None:
-        """Judges what the handler did with it."""
+        """Judge what the handler did with it."""
         if call.api_version >= 1000:
             return self.first.request(call, request)
         by_id = call.api_version >= 13  # KIP-516

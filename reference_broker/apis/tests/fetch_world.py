@@ -288,7 +288,7 @@ class World:
     # time
 
     def pass_ms(self, ms: int) -> None:
-        """Fires the timers that come due, in order."""
+        """Fire the timers that come due, in order."""
         end_us = self.broker.now.mono_us + ms * 1000
         while True:
             due = [(deadline, number) for number, (deadline, _) in self.outside.timers.items() if deadline <= end_us]

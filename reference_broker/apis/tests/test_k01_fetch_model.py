@@ -61,7 +61,7 @@ class FetchingFinal(Fetching):
 
     @rule(version=st.sampled_from([12, 13]))
     def fetch_of_all(self, version: int) -> None:
-        """Opens a session that later conversations find, and whose partitions exist."""
+        """Open a session that later conversations find, and whose partitions exist."""
         limits = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 20}
         self.ask(self.build(0, 0, version, ALL, (), 0, limits), version)
 

@@ -34,7 +34,7 @@ class Waiting:
 
 @pytest.fixture(params=["session", "sessionless"])
 def waiting(request: pytest.FixtureRequest, world: World) -> Waiting:
-    """Starts a fetch of all three partitions from their ends that has nothing to say at once."""
+    """Start a fetch of all three partitions from their ends that has nothing to say at once."""
 
     def start(**fields: Any) -> FakeCall:
         wanted = {key: world.partition(*key).log.log_end_offset for key in (A0, A1, A2)}

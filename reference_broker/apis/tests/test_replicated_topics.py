@@ -86,7 +86,7 @@ class Cluster(AdminWorld):
     def change(
         self, isr: tuple[int, ...], *, leader: int = 1, epochs: dict[int, int] | None = None, **changed: int
     ) -> PartitionAnswer:
-        """Asks for an ISR of partition 0 as its leader would; the answer for that partition."""
+        """Ask for an ISR of partition 0 as its leader would; the answer for that partition."""
         known = self.partition()
         fields: dict[str, Any] = {
             "partition_index": 0,

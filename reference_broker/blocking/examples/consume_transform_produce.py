@@ -34,7 +34,7 @@ def transform(record: ConsumerRecord) -> bytes:
 
 
 def go_back(consumer: BlockingConsumer, before: Mapping[TopicPartition, OffsetToCommit]) -> None:
-    """Reads again what an aborted transaction had read."""
+    """Read again what an aborted transaction had read."""
     for where in consumer.assignment():
         if where in before:
             consumer.seek(where, before[where].offset)

@@ -29,7 +29,7 @@ def world(request: pytest.FixtureRequest) -> World:
 
 
 def begin(world: World, *values: str) -> None:
-    """Begins a transaction and sends to foo-0."""
+    """Begin a transaction and send to foo-0."""
     world.producer.begin()
     for each in values:
         world.producer.send(world.now_us, FOO0, [record(each)])

@@ -332,7 +332,7 @@ class World:
         return world
 
     def turn(self) -> bool:
-        """Sends and answers what is due. Whether anything was."""
+        """Send and answers what is due. Whether anything was."""
         requests = self.producer.next_requests(self.now_us)
         for lane, request in requests:
             body = self.broker.answer(request)

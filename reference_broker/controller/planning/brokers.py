@@ -48,7 +48,7 @@ BrokerChange: TypeAlias = Callable[[Situation, BrokerImage], Sliced[list[Metadat
 
 
 def restarting(situation: Situation, broker_id: int, uncleanly: bool) -> Sliced[list[MetadataRecord]]:
-    """Passes on what the broker holds, before a new incarnation of it is registered. After an unclean shutdown it is
+    """Pass on what the broker holds, before a new incarnation of it is registered. After an unclean shutdown it is
     no eligible leader either (E-4)."""
     known = situation.latest.brokers.get(broker_id)
     if not keeps_eligible_leaders(situation.latest):
@@ -61,7 +61,7 @@ def restarting(situation: Situation, broker_id: int, uncleanly: bool) -> Sliced[
 
 
 def fencing(situation: Situation, broker: BrokerImage) -> Sliced[list[MetadataRecord]]:
-    """Returns no records for a broker that is fenced."""
+    """Return no records for a broker that is fenced."""
     if broker.fenced:
         return []
     records = yield from _passing_on(situation, broker.broker_id)
@@ -70,8 +70,8 @@ def fencing(situation: Situation, broker: BrokerImage) -> Sliced[list[MetadataRe
 
 
 def leaving(situation: Situation, broker: BrokerImage) -> Sliced[list[MetadataRecord]]:
-    """Begins a controlled shutdown. The broker leads nothing and is in no ISR, but it is not fenced yet, so that it can
-    still answer clients that have not heard of this. Returns no records for a broker that is fenced or leaves
+    """Begin a controlled shutdown. The broker leads nothing and is in no ISR, but it is not fenced yet, so that it can
+    still answer clients that have not heard of this. Return no records for a broker that is fenced or leaves
     already."""
     if broker.fenced or broker.in_controlled_shutdown:
         return []
@@ -79,7 +79,7 @@ def leaving(situation: Situation, broker: BrokerImage) -> Sliced[list[MetadataRe
 
 
 def shutting_down(situation: Situation, broker: BrokerImage) -> Sliced[list[MetadataRecord]]:
-    """Ends a controlled shutdown: the broker is fenced, and the record says that it wanted this."""
+    """End a controlled shutdown: the broker is fenced, and the record says that it wanted this."""
     if is_shut_down(broker, broker.broker_epoch):
         return []
     records = [] if broker.fenced else (yield from _passing_on(situation, broker.broker_id))
@@ -88,7 +88,7 @@ def shutting_down(situation: Situation, broker: BrokerImage) -> Sliced[list[Meta
 
 
 def unfencing(situation: Situation, broker: BrokerImage) -> Sliced[list[MetadataRecord]]:
-    """Lets the broker lead again, and elects leaders for partitions without one. Returns no records for a broker that
+    """Let the broker lead again, and elect leaders for partitions without one. Return no records for a broker that
     is not fenced or has shut down."""
     if not broker.fenced or broker.in_controlled_shutdown:
         return []
@@ -98,7 +98,7 @@ def unfencing(situation: Situation, broker: BrokerImage) -> Sliced[list[Metadata
 
 
 def unregistering(situation: Situation, broker: BrokerImage) -> Sliced[list[MetadataRecord]]:
-    """Removes the broker. Others lead what it led."""
+    """Remove the broker. Others lead what it led."""
     records = [] if broker.fenced else (yield from _passing_on(situation, broker.broker_id))
     records.append(UnregisterBrokerRecord(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch))
     return records
@@ -125,7 +125,7 @@ def _passing_on(
 def _changes(
     situation: Situation, changed: Callable[[TopicImage, range, Election], Iterable[MetadataRecord]]
 ) -> Sliced[list[MetadataRecord]]:
-    """Returns the records that ``changed`` makes for all topics. It gets a part of one topic at a time."""
+    """Return the records that ``changed`` makes for all topics. It gets a part of one topic at a time."""
     records: list[MetadataRecord] = []
     for topic in situation.latest.topics.values():
         election = election_of(situation.latest, situation.config, topic.name)
@@ -138,7 +138,7 @@ def _changes(
 
 
 def looks(topic: TopicImage) -> Iterator[range]:
-    """Yields the partitions of a topic in parts."""
+    """Yield the partitions of a topic in parts."""
     count = len(topic.partitions)
     for first in range(0, count, PARTITIONS_PER_LOOK):
         yield range(first, min(first + PARTITIONS_PER_LOOK, count))
@@ -270,7 +270,7 @@ class Restart(Change[None]):
         self.problem = self.problem or refused
 
     def judge(self, latest: MetadataImage) -> None:
-        """Sets ``problem``, which does not change once it is set."""
+        """Set ``problem``, which does not change once it is set."""
         if self.problem is not None:
             return
         self.problem = registration_problem(self.wanted, self.cluster_id, latest)
@@ -330,7 +330,7 @@ class BrokerRegistration(Change[int | Refusal]):
 
 @dataclass(slots=True)
 class Unregistration(Change[Refusal | None]):
-    """Takes a broker out. The outcome says why that was not done, and is None if it was."""
+    """Take a broker out. The outcome says why that was not done, and is None if it was."""
 
     name = "unregister a broker"
 

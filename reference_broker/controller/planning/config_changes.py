@@ -56,7 +56,7 @@ class WantedConfigs:
     replaces_all: bool = False
 
     def after(self, before: Mapping[str, str], config: BrokerConfig) -> dict[str, str] | Refusal:
-        """Returns the settings after the change of ``before``, or the reason why it is not possible."""
+        """Return the settings after the change of ``before``, or the reason why it is not possible."""
         after = {} if self.replaces_all else dict(before)
         for name, operation, value in self.steps:
             problem = _apply(config, self.resource[0], name, operation, value or "", after)
@@ -202,7 +202,7 @@ def _min_isr_problem(latest: MetadataImage, wanted: WantedConfigs, after: Mappin
 def _apply(
     config: BrokerConfig, kind: int, name: str, operation: int, value: str, settings: dict[str, str]
 ) -> Refusal | None:
-    """Changes ``settings``, or returns why that is not possible."""
+    """Change ``settings``, or return why that is not possible."""
     if operation == DELETE:
         settings.pop(name, None)
         return None

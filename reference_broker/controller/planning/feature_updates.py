@@ -67,7 +67,7 @@ class FeatureUpdates(Change[Refusal | None]):
 
 
 def _without_min_isr_of_brokers(latest: MetadataImage) -> Iterator[ConfigRecord]:
-    """Removes what single brokers have, since the cluster must have one min.insync.replicas (E-8)."""
+    """Remove what single brokers have, since the cluster must have one min.insync.replicas (E-8)."""
     for kind, name in latest.configs:
         if kind == BROKER_RESOURCE and name and MIN_ISR_KEY in latest.configs[kind, name]:
             yield ConfigRecord(resource_type=kind, resource_name=name, name=MIN_ISR_KEY, value=None)

@@ -142,7 +142,7 @@ class PartitionChanges:
 
     @staticmethod
     def of(image: MetadataImage, without: int = NO_LEADER, and_with: int = NO_LEADER) -> "PartitionChanges":
-        """Judges by the brokers of ``image``, when ``without`` is about to leave or ``and_with`` to come."""
+        """Judge by the brokers of ``image``, when ``without`` is about to leave or ``and_with`` to come."""
         return PartitionChanges(
             image=image,
             live=active_brokers(image, without, and_with),
@@ -162,7 +162,7 @@ class PartitionChanges:
         unclean: int = NOBODY,
         home: tuple[int, bytes] | None = None,
     ) -> PartitionChangeRecord | None:
-        """Returns None if nothing changes. ``isr`` is the new ISR, or None if it stays. ``unclean`` is a broker that
+        """Return None if nothing changes. ``isr`` is the new ISR, or None if it stays. ``unclean`` is a broker that
         has shut down uncleanly, so that it is not eligible. ``home`` is a broker and the directory in which its replica
         is now. Without eligible leader replicas an empty ISR keeps its last member, and the partition has no
         leader."""
@@ -202,7 +202,7 @@ class PartitionChanges:
         uncleanly: bool = False,
         single_stay: bool = False,
     ) -> Iterator[PartitionChangeRecord]:
-        """Takes a broker out of the ISR and the leadership of some partitions. If it has shut down ``uncleanly``, it is
+        """Take a broker out of the ISR and the leadership of some partitions. If it has shut down ``uncleanly``, it is
         not eligible either (E-4). With ``single_stay``, partitions without other replicas stay as they are."""
         unclean = broker_id if uncleanly else NOBODY
         for index in indexes:

@@ -92,7 +92,7 @@ class IsrChange(Change[IsrOutcomes | Refusal]):
         wanted: WantedIsr,
         records: list[MetadataRecord],
     ) -> PartitionImage | ErrorCode:
-        """Returns the partition as it will be, and adds the record for that to ``records``."""
+        """Return the partition as it will be, and add the record for that to ``records``."""
         if topic is None:
             return ErrorCode.unknown_topic_id
         if not 0 <= wanted.index < len(topic.partitions):

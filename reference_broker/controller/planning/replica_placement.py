@@ -27,7 +27,7 @@ class _Turns:
     _index: int = 0
 
     def next(self, epoch: int) -> int:
-        """Returns -1 if every broker had its turn in this epoch."""
+        """Return -1 if every broker had its turn in this epoch."""
         count = len(self.brokers)
         if not count:
             return _NOBODY
@@ -103,7 +103,7 @@ class _Racks:
 def placement(
     image: MetadataImage, replication_factor: int, random: RandomSource, existing: Sequence[PartitionImage] = ()
 ) -> Iterator[tuple[int, ...]] | Refusal:
-    """Yields the replicas of each new partition, without end. ``existing`` holds the topic's partitions so far.
+    """Yield the replicas of each new partition, without end. ``existing`` holds the topic's partitions so far.
 
     Refuses with INVALID_REPLICATION_FACTOR if too few brokers are registered or all are fenced. Brokers in controlled
     shutdown do not count.

@@ -137,7 +137,7 @@ class PlannedTopic:
     image: MetadataImage
 
     def records(self) -> Iterator[MetadataRecord]:
-        """Yields the records in Kafka's order: topic, settings, partitions."""
+        """Yield the records in Kafka's order: topic, settings, partitions."""
         yield TopicRecord(name=self.name, topic_id=self.topic_id)
         for key, value in self.configs.items():
             yield ConfigRecord(resource_type=TOPIC_RESOURCE, resource_name=self.name, name=key, value=value)
@@ -205,7 +205,7 @@ class _Planner:
         return PlannedTopic(wanted.name, topic_id, configs, partitions, factor, replicas, self.situation.latest)
 
     def _new_topic_id(self) -> bytes:
-        """Draws an ID that no topic has."""
+        """Draw an ID that no topic has."""
         while True:
             topic_id = random_uuid(self.situation.for_topic_ids)
             if topic_id not in self.situation.latest.topic_names:

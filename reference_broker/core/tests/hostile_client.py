@@ -44,7 +44,7 @@ def no_collection() -> Iterator[None]:
 
 @contextmanager
 def slices_of(world: NodeWorld) -> Iterator[Cost]:
-    """Measures the slices of the node's own work. What decoding and encoding take is the driver's."""
+    """Measure the slices of the node's own work. What decoding and encoding take is the driver's."""
     cost = Cost()
     handle = world.node.handle
 
@@ -65,7 +65,7 @@ def slices_of(world: NodeWorld) -> Iterator[Cost]:
 
 @contextmanager
 def memory_of() -> Iterator[Cost]:
-    """Measures memory. It makes everything several times slower."""
+    """Measure memory. It makes everything several times slower."""
     cost = Cost()
     start()
     before, _ = get_traced_memory()
@@ -85,15 +85,15 @@ class HostileClient:
         self._connections = 1000
 
     def ask(self, api_key: int, version: int, **values: Any) -> Any:
-        """Asks for the class of the highest version, filled with ``values``, in the layout of ``version``."""
+        """Ask for the class of the highest version, filled with ``values``, in the layout of ``version``."""
         return self.say(api_key, version, filled(body_class(api_key, "request"), values))
 
     def say(self, api_key: int, version: int, body: object) -> Any:
-        """Sends a body, and returns the answer's body. It is None if the connection was closed instead."""
+        """Send a body, and return the answer's body. It is None if the connection was closed instead."""
         return self.frame(api_key, version, b"".join(encode_request(api_key, version, 9, "client", body))[4:])
 
     def frame(self, api_key: int, version: int, frame: bytes) -> Any:
-        """Sends a frame, which comes without its length."""
+        """Send a frame, which comes without its length."""
         view = memoryview(frame)
         header, offset = read_request_header(view)
         assert (header.api_key, header.api_version) == (api_key, version)

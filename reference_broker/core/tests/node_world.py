@@ -83,7 +83,7 @@ class NodeWorld:
         self._take(self.node.handle(self.now, event))
 
     def send(self, api_key: int, api_version: int, body: object, connection: int = 1) -> int:
-        """Gives a request; returns its correlation ID."""
+        """Give a request; returns its correlation ID."""
         self.correlation_id += 1
         tag = Tag(api_key, api_version, "client")
         self.give(Request(connection, self.correlation_id, api_key, api_version, "client", body, tag))

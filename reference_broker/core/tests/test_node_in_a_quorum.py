@@ -39,7 +39,7 @@ class Member(NodeWorld):
         self.give(PeerReply(question.peer, question.channel, question.token, body))
 
     def follow(self) -> Send:
-        """Finds the leader; its first fetch as a follower."""
+        """Find the leader; its first fetch as a follower."""
         unknown = self.question(ApiKey.FETCH)
         self.reply(unknown, fetched(ErrorCode.not_leader_or_follower, LEADER, EPOCH, -1, 0))
         return self.question(ApiKey.FETCH)

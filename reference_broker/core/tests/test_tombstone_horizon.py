@@ -58,7 +58,7 @@ def converged(world: ClusterWorld) -> bool:
 
 
 def away_while_tombstones_go(world: ClusterWorld) -> int:
-    """Writes "gone", and deletes it while a follower is away. Returns that
+    """Write "gone", and delete it while a follower is away. Return that
     follower, which is back by then."""
     write(world, "gone", "1")
     world.run_until(lambda: converged(world))

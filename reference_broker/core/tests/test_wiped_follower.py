@@ -24,7 +24,7 @@ EARLY, LATE = 7, 8
 
 
 def write(world: ClusterWorld, sequence: int, producer: int = LATE) -> int:
-    """Returns the offset of the record, which may have been written before."""
+    """Return the offset of the record, which may have been written before."""
     how = {"producer_id": producer, "producer_epoch": 0, "base_sequence": sequence}
     answer = world.produce("events", VALUE, **how)
     assert answer.error_code == 0
@@ -78,7 +78,7 @@ def test_a_follower_on_a_wiped_disk_takes_its_state_from_the_tier() -> None:
 
 
 def make_leader(world: ClusterWorld, wanted: int) -> None:
-    """Kills who leads until the wanted node does."""
+    """Kill the leader until the wanted node does."""
     while (leader := world.leader("events")) != wanted:
         world.kill(leader)
         world.run_until(lambda: world.leader("events") not in (-1, leader))

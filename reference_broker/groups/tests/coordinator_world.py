@@ -95,7 +95,7 @@ class CoordinatorWorld(World):
     # roles
 
     def lead_offsets(self, index: int, log: PartitionLog | None = None, epoch: int = 0) -> OffsetsPartition | None:
-        """Begins to lead; what there is to load is loaded by ``pass_ms``."""
+        """Begin to lead; what there is to load is loaded by ``pass_ms``."""
         if log is None:
             log = run_to_end(open_log(self.disk, f"{OFFSETS_TOPIC}-{index}", self.log_config(), self.now(), True))
         partition = self.led[index] = Partition(OFFSETS_TOPIC, OFFSETS_TOPIC_ID, index, epoch, log)

@@ -94,7 +94,7 @@ def test_a_partition_is_loaded_once() -> None:
 
 
 def spoilt(name: str) -> Callable[[Any], None]:
-    """Empties a container of the object."""
+    """Empty a container of the object."""
     return lambda target: getattr(target, name).clear()
 
 

@@ -193,7 +193,7 @@ class BesideTheLog(_Machine):
         self.load()
 
     def log(self) -> list[Event]:
-        """Reads the bytes of Kafka's layouts. An offset stands behind the version of its value."""
+        """Read the bytes of Kafka's layouts. An offset stands behind the version of its value."""
         events: list[Event] = []
         log = self.world.led[0].log
         for header, record in read_all(log.read(0, 1 << 20, log.log_end_offset)):

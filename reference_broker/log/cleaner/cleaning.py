@@ -61,7 +61,7 @@ class Cleanable:
 
 
 def cleanable(log: PartitionLog, now: Now) -> Cleanable | None:
-    """Returns the part of the log that may be cleaned, or None if nothing in it is dirty.
+    """Return the part of the log that may be cleaned, or None if nothing in it is dirty.
 
     It ends before the active segment, before the last stable offset (and so the high watermark), and before any segment
     with a record younger than ``min.compaction.lag.ms``. For a log at rest this costs a comparison.
@@ -84,7 +84,7 @@ def cleanable(log: PartitionLog, now: Now) -> Cleanable | None:
 
 
 def _end(log: PartitionLog, first_dirty: int, now: Now) -> int:
-    """Returns where cleaning must end. It is the base offset of a segment, since only whole segments are cleaned."""
+    """Return where cleaning must end. It is the base offset of a segment, since only whole segments are cleaned."""
     bound = min(log.last_stable_offset, log.bases[-1])
     last = log.segments.index_of(bound)
     if log.config.min_compaction_lag_ms > 0:
@@ -173,9 +173,9 @@ class Cleaning:
         self._cuts = self.log.cuts
 
     def run(self) -> Steps:
-        """Runs the pass. Raises Overtaken, CleaningFailed, and InvalidRecords (the log is damaged).
+        """Run the pass. Raise Overtaken, CleaningFailed, and InvalidRecords (the log is damaged).
 
-        Raises DiskError only if the disk fails within a swap. The node must end then, and the next start finishes the
+        Raise DiskError only if the disk fails within a swap. The node must end then, and the next start finishes the
         swap.
         """
         try:
@@ -186,7 +186,7 @@ class Cleaning:
             raise CleaningFailed(str(failure)) from failure
 
     def give_up(self) -> None:
-        """Ends the pass early and deletes its unfinished segment. A caller calls it between two slices, and must not
+        """End the pass early and delete its unfinished segment. A caller calls it between two slices, and must not
         continue the pass afterwards."""
         if self._unfinished is not None:
             with suppress(DiskError):  # If this fails, the next start deletes the file.
@@ -221,7 +221,7 @@ class Cleaning:
         log.note_cleaned(end)
 
     def _make_durable(self) -> Steps:
-        """Makes the part durable before older records are removed. Otherwise a power loss could take a new record,
+        """Make the part durable before older records are removed. Otherwise a power loss could take a new record,
         after the durable older record of the same key was removed for it."""
         log = self.log
         segments = log.segments[: log.segments.index_of(self.part.end_offset)]
@@ -256,7 +256,7 @@ class Cleaning:
         header: BatchHeader,
         batch: memoryview,
     ) -> Generator[Step, None, bool]:
-        """Notes the keys of a batch. Returns False if the map is full."""
+        """Note the keys of a batch. Return False if the map is full."""
         check_crc(header, batch)
         if header.is_control:
             transactions.of_control(header, batch)
@@ -284,7 +284,7 @@ class Cleaning:
         return True
 
     def _rewrite(self, waiting: deque[Segment], retention: Retention) -> Steps:
-        """Writes one segment from the first of those that wait and from neighbours that fit behind it, and swaps it in.
+        """Write one segment from the first of those that wait and from neighbours that fit behind it, and swap it in.
         The segment can be read before its index files exist, because its indexes are in memory."""
         log = self.log
         group = [waiting.popleft()]
@@ -312,7 +312,7 @@ class Cleaning:
         cleaned.aborted.release()
 
     def _copy(self, group: list[Segment], waiting: deque[Segment], cleaned: Segment, retention: Retention) -> Steps:
-        """Copies what stays of the group, which grows meanwhile. Unlike in Kafka, what stays decides which neighbours
+        """Copy what stays of the group, which grows meanwhile. Unlike in Kafka, what stays decides which neighbours
         become one segment, and not their sizes before: so segments of which little remains leave few empty batches."""
         out: list[Buffer] = []
         out_bytes = 0
@@ -363,7 +363,7 @@ class Cleaning:
             self.done.written_bytes += size
 
     def _batches(self, segment: Segment, position: int) -> Iterator[tuple[BatchHeader, memoryview]]:
-        """Yields the whole batches from a byte position on. Raises InvalidRecords (CORRUPT_MESSAGE) at a position where
+        """Yield the whole batches from a byte position on. Raise InvalidRecords (CORRUPT_MESSAGE) at a position where
         none begins, and if a batch is not behind the one before. No CRC covers a base offset, and what is superseded
         is looked up by it."""
         disk, end = self.log.disk, segment.size_bytes
@@ -380,7 +380,7 @@ class Cleaning:
         self.done.read_bytes += size
 
     def _pause(self, relied_on: Sequence[Segment]) -> Steps:
-        """Ends the slice if it is long enough."""
+        """End the slice if it is long enough."""
         if self._records >= CLEANED_RECORDS_PER_SLICE or self._io_bytes >= 2 * CHUNK_BYTES:
             yield self._step()
             self._check(relied_on)
@@ -391,13 +391,13 @@ class Cleaning:
         return step
 
     def _check_tombstones(self, retention: Retention) -> None:
-        """Raises Overtaken if tombstones went that must stay by now (H-2)."""
+        """Raise Overtaken if tombstones went that must stay by now (H-2)."""
         log = self.log
         if retention.tombstones_gone > log.horizon.limit:
             raise Overtaken(f"{log.directory} follows a leader that has more tombstones")
 
     def _check(self, relied_on: Sequence[Segment]) -> None:
-        """Raises Overtaken if the log has lost records at its end or any of these segments since the pass began."""
+        """Raise Overtaken if the log has lost records at its end or any of these segments since the pass began."""
         log = self.log
         at = log.segments.index_of(relied_on[0].base_offset)
         there = log.segments[at : at + len(relied_on)]

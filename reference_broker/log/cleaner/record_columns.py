@@ -39,8 +39,8 @@ class Extent(NamedTuple):
 
 
 def columns(plain: bytes, position: int, limit: int) -> tuple[Columns, int]:
-    """Reads at most ``limit`` records from byte ``position`` on. Returns them and the position of the next record.
-    Raises InvalidRecords (CORRUPT_MESSAGE) if the bytes are no records."""
+    """Read at most ``limit`` records from byte ``position`` on. Return them and the position of the next record.
+    Raise InvalidRecords (CORRUPT_MESSAGE) if the bytes are no records."""
     found = Columns([], [], [], [], [])
     try:
         return found, _read(plain, position, limit, found)
@@ -106,7 +106,7 @@ def extents(plain: bytes, starts: Sequence[int]) -> list[Extent]:
 
 
 def shifted(plain: bytes, record: Extent, timestamp_delta: int) -> bytes:
-    """Returns the record's bytes with another timestamp delta. A delta beyond int64 wraps around, as sums of timestamps
+    """Return the record's bytes with another timestamp delta. A delta beyond int64 wraps around, as sums of timestamps
     do."""
     _, position = read_zigzag(plain, record.start)
     _, rest = read_zigzag(plain, position + 1)

@@ -50,7 +50,7 @@ safe."""
 
 
 def short(key: bytes) -> bytes:
-    """Returns a key's entry in the map: the key itself if it is short, else its digest."""
+    """Return a key's entry in the map: the key itself if it is short, else its digest."""
     return key if len(key) < DIGEST_BYTES else blake2b(key, digest_size=DIGEST_BYTES).digest()
 
 
@@ -75,7 +75,7 @@ class OffsetMap:
         self.offsets: dict[bytes, int] = {}
 
     def put(self, keys: list[bytes], offsets: Sequence[int]) -> bool:
-        """Notes the offset of each key. Offsets come in ascending order. Returns False if the map is full, and notes
+        """Note the offset of each key. Offsets come in ascending order. Return False if the map is full, and note
         the keys before the first one for which there is no room."""
         names = all_short(keys)
         if len(self.offsets) + len(names) > self.capacity:
@@ -117,13 +117,13 @@ class Superseded:
         self._has_newest = bytearray()
 
     def note(self, header: BatchHeader) -> None:
-        """Notes the next batch. Each of its records is in the map of newest offsets, or superseded there."""
+        """Note the next batch. Each of its records is in the map of newest offsets, or superseded there."""
         if len(self._bases) < self._most:
             self._bases.append(header.base_offset)
 
     def settle(self, newest: Iterable[int]) -> Sliced[None]:
-        """Takes the newest offset of each key, in any order, once all batches are noted. An offset that is in no
-        noted batch counts for the one before it, which is then decoded for nothing. Yields between two slices."""
+        """Take the newest offset of each key, in any order, once all batches are noted. An offset that is in no
+        noted batch counts for the one before it, which is then decoded for nothing. Yield between two slices."""
         bases, has_newest = self._bases, bytearray(len(self._bases))
         self._has_newest = has_newest
         rest = iter(newest) if bases else iter(())
@@ -169,7 +169,7 @@ class LastBatches:
         self._last: dict[int, _Last] = {}
 
     def note(self, header: BatchHeader) -> None:
-        """Notes the next batch of the dirty part. A marker counts only if it begins a new epoch."""
+        """Note the next batch of the dirty part. A marker counts only if it begins a new epoch."""
         if header.producer_id < 0 or header.producer_id not in self.producers.by_id:
             return
         known = self._last.get(header.producer_id)
@@ -211,20 +211,20 @@ class CleanedTransactions:
         self._still_there: list[Aborted] = []
 
     def begin(self, aborted: Sequence[Aborted], end_offset: int) -> None:
-        """Begins with the next part of the log, up to ``end_offset``. ``aborted`` are the transactions that overlap
+        """Begin with the next part of the log, up to ``end_offset``. ``aborted`` are the transactions that overlap
         it."""
         new = [entry for entry in aborted if entry.first_offset >= self._known_until] if self._known_until else aborted
         self._waiting = sorted((*self._waiting, *new), key=attrgetter("first_offset"), reverse=True)
         self._known_until = end_offset
 
     def taken(self) -> list[Aborted]:
-        """Returns the aborted transactions that have a batch left, and whose marker came since the last call. Readers
+        """Return the aborted transactions that have a batch left, and whose marker came since the last call. Readers
         must not get the others, or they would wait for markers that are gone."""
         taken, self._still_there = self._still_there, []
         return taken
 
     def of_data(self, header: BatchHeader) -> bool:
-        """Notes a data batch. Returns True if its transaction was aborted, so that it is to be removed."""
+        """Note a data batch. Return True if its transaction was aborted, so that it is to be removed."""
         self._begin_up_to(header.last_offset)
         if not header.is_transactional:
             return False
@@ -235,7 +235,7 @@ class CleanedTransactions:
         return False
 
     def of_control(self, header: BatchHeader, batch: memoryview) -> bool:
-        """Notes a control batch. Returns True if no batch of its transaction was seen, so that it may be removed."""
+        """Note a control batch. Return True if no batch of its transaction was seen, so that it may be removed."""
         self._begin_up_to(header.last_offset)
         if header.record_count == 0:
             return True
@@ -365,7 +365,7 @@ class Retention:
         return (yield from _rebuilt(header, plain, kept, self._horizon_ms if needs_horizon else None))
 
     def _newest_of(self, base_offset: int, found: Columns, tombstones_go: bool) -> list[int]:
-        """Returns the indexes of the records that stay. As in Kafka, records without a key are removed. They can only
+        """Return the indexes of the records that stay. As in Kafka, records without a key are removed. They can only
         come from a time at which the topic was not compacted."""
         latest = self.newest.latest_offset - base_offset
         newest = map(self.newest.offsets.get, all_short(found.keys))
@@ -383,7 +383,7 @@ class Retention:
         return stay
 
     def _without_tombstones(self, base_offset: int, found: Columns, stay: list[int]) -> list[int]:
-        """Takes those tombstones away that are old enough, from the records that would stay."""
+        """Take those tombstones away that are old enough, from the records that would stay."""
         deltas = found.offset_deltas
         end = min(self.newest.latest_offset + 1, self.tombstones_below) - base_offset
         gone = {at for at in found.valueless if deltas[at] < end}.intersection(stay)
@@ -393,14 +393,14 @@ class Retention:
 
 
 def check_crc(header: BatchHeader, batch: memoryview) -> None:
-    """Checks the CRC of a batch, because a damaged batch must not be rewritten with a CRC that is right. Raises
+    """Check the CRC of a batch, because a damaged batch must not be rewritten with a CRC that is right. Raise
     InvalidRecords (CORRUPT_MESSAGE)."""
     if checksum(batch[CRC_FROM : header.size_bytes]) != header.crc:
         raise InvalidRecords(ErrorCode.corrupt_message, f"the batch at offset {header.base_offset} has a wrong CRC")
 
 
 def check_count(header: BatchHeader, count: int) -> None:
-    """Checks that a batch holds as many records as it claims. Raises InvalidRecords (CORRUPT_MESSAGE)."""
+    """Check that a batch holds as many records as it claims. Raise InvalidRecords (CORRUPT_MESSAGE)."""
     if count != header.record_count:
         raise InvalidRecords(
             ErrorCode.corrupt_message, f"a batch holds {count} records, but claims {header.record_count}"
@@ -408,9 +408,9 @@ def check_count(header: BatchHeader, count: int) -> None:
 
 
 def check_offsets(header: BatchHeader, found: Columns) -> None:
-    """Checks that all records have offsets inside their batch. A record with an offset beyond it would supersede
+    """Check that all records have offsets inside their batch. A record with an offset beyond it would supersede
     records that come after it. Such records may be in the log, because records are only decoded when they are appended
-    if the topic is compacted by then. Raises InvalidRecords (CORRUPT_MESSAGE)."""
+    if the topic is compacted by then. Raise InvalidRecords (CORRUPT_MESSAGE)."""
     deltas = found.offset_deltas
     if deltas and (min(deltas) < 0 or max(deltas) > header.last_offset_delta):
         raise InvalidRecords(
@@ -453,6 +453,6 @@ def _rebuilt(header: BatchHeader, plain: bytes, starts: list[int], horizon_ms: i
 
 
 def _emptied(header: BatchHeader) -> bytes:
-    """Returns the batch without its records. Its offsets, epoch, producer and last sequence stay known."""
+    """Return the batch without its records. Its offsets, epoch, producer and last sequence stay known."""
     attributes = header.attributes & ~(COMPRESSION_MASK | DELETE_HORIZON)
     return sealed(header._replace(attributes=attributes, base_timestamp_ms=NO_TIMESTAMP, record_count=0), b"")

@@ -36,7 +36,7 @@ def filled(disk: Disk, config: LogConfig = SMALL, batches: int = 12, *, each_syn
 
 
 def stopped(log: PartitionLog) -> None:
-    """Stops cleanly: first the log is synced, then its recovery point."""
+    """Stop cleanly: first the log is synced, then its recovery point."""
     for _ in range(2):
         log.close_cleanly()
         log.mark_synced(log.sync_point())

@@ -70,7 +70,7 @@ class WrittenLog:
         self._written(data, Batch(producer_id, epoch, sequence, first, first + count - 1, time_ms, is_transactional))
 
     def end(self, producer_id: int, time_ms: int, *, commit: bool = True, raises: int = 0) -> None:
-        """Writes a marker. ``raises``: the producer's next transaction has another epoch."""
+        """Write a marker. ``raises``: the producer's next transaction has another epoch."""
         epoch, sequence = self.next.get(producer_id, (0, 0))
         self.next[producer_id] = (epoch + 1, 0) if raises else (epoch, sequence)
         first = self.log.log_end_offset
@@ -91,7 +91,7 @@ class WrittenLog:
         self.history.append(batch)
 
     def roll(self) -> int:
-        """Returns where the new segment begins."""
+        """Return where the new segment begins."""
         if self.log.segments and self.log.segments[-1].size_bytes:
             self.log.roll(NOW)
         return self.log.log_end_offset
@@ -106,7 +106,7 @@ class WrittenLog:
         return run_to_end(self.log.recreate_snapshot(_at(now_ms), offset))
 
     def judge(self, made: Recreated, offset: int, now_ms: int) -> None:
-        """Compares a snapshot with the full replay."""
+        """Compare a snapshot with the full replay."""
         found = dict(decoded(made.snapshot))
         wanted = kept(replayed(self.history, offset), now_ms - EXPIRATION_MS)
         assert found.keys() == wanted.keys()
@@ -129,7 +129,7 @@ def _at(ms: int) -> Now:
 
 
 def counted(making: Sliced[Recreated]) -> tuple[Recreated, int]:
-    """Returns the snapshot, and in how many slices it was made."""
+    """Return the snapshot, and in how many slices it was made."""
     slices = 1
     while True:
         try:
@@ -208,7 +208,7 @@ def test_it_equals_a_full_replay_and_nothing_earlier_is_read(
 
 
 def _spoil(written: WrittenLog, base: int, how: str) -> bool:
-    """Returns whether the snapshot is whole."""
+    """Return whether the snapshot is whole."""
     snapshots = written.log.segments.snapshots
     path = snapshots.path(base)
     if base not in snapshots.offsets or how == "whole":

@@ -179,7 +179,7 @@ def _recreate(_: MortalDisk, log: PartitionLog) -> None:
 
 
 def _recreated(log: PartitionLog) -> list[bytes]:
-    """Makes all snapshots that a copy of the closed segments needs, and returns them."""
+    """Make all snapshots that a copy of the closed segments needs, and return them."""
     return [run_to_end(log.recreate_snapshot(NOW, offset)).snapshot for offset in log.bases[1:]]
 
 

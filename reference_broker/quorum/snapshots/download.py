@@ -207,7 +207,7 @@ def _checked(data: bytes) -> bytes:
 
 
 def _read(layout: Struct, data: bytes, at: int) -> tuple[int, ...] | None:
-    """Returns None for an entry that is cut or damaged."""
+    """Return None for an entry that is cut or damaged."""
     end = at + layout.size
     if len(data) < end + _CHECK.size or _CHECK.unpack_from(data, end)[0] != crc32c(data[at:end]):
         return None

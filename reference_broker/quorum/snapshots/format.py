@@ -52,7 +52,7 @@ def progress_path(snapshot: OffsetAndEpoch) -> str:
 
 
 def read_name(name: str, suffix: str) -> OffsetAndEpoch | None:
-    """Returns None for anything that is not exactly such a name."""
+    """Return None for anything that is not exactly such a name."""
     offset, dash, epoch = name.removesuffix(suffix).partition("-")
     digits = offset + epoch
     good = name.endswith(suffix) and bool(dash) and digits.isascii() and digits.isdigit()
@@ -104,7 +104,7 @@ def footer_batch(snapshot: OffsetAndEpoch, base_offset: int, timestamp_ms: int) 
 
 
 def prepare() -> None:
-    """Loads the codecs of header, footer and leader change, which takes 25 ms once. A node does this while it is idle,
+    """Load the codecs of header, footer and leader change, which takes 25 ms once. A node does this while it is idle,
     not in a slice."""
     start = OffsetAndEpoch(1, 0)
     header_timestamp_ms(header_batch(start, 0))
@@ -113,8 +113,8 @@ def prepare() -> None:
 
 
 def read_batches(disk: Disk, path: str, snapshot: OffsetAndEpoch) -> Iterator[Batch]:
-    """Yields every batch of the file, including header and footer. The caller must take all of them, because only the
-    end of the iteration shows that the file is complete. Raises SnapshotDamaged and DiskError."""
+    """Yield every batch of the file, including header and footer. The caller must take all of them, because only the
+    end of the iteration shows that the file is complete. Raise SnapshotDamaged and DiskError."""
     size = disk.size(path)
     position = next_offset = 0
     ended = False
@@ -136,7 +136,7 @@ def read_batches(disk: Disk, path: str, snapshot: OffsetAndEpoch) -> Iterator[Ba
 
 
 def last_contained_timestamp_ms(disk: Disk, path: str) -> int:
-    """Reads it from the header. Raises SnapshotDamaged and DiskError."""
+    """Read it from the header. Raise SnapshotDamaged and DiskError."""
     try:
         start = disk.read(path, 0, HEADER_BYTES)
         batch = disk.read(path, 0, min(read_header(start).size_bytes, MAX_BATCH_BYTES))

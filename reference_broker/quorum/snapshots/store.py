@@ -128,7 +128,7 @@ class SnapshotStore:
         return self._superseded_us.setdefault(snapshot, now_us)
 
     def read(self, snapshot: OffsetAndEpoch, position: int, max_bytes: int) -> bytes:
-        """Raises DiskError."""
+        """Raise DiskError."""
         return self._disk.read(self.path(snapshot), position, max_bytes)
 
     def name(self, snapshot: OffsetAndEpoch, written: str) -> str:

@@ -157,7 +157,7 @@ class Invariants:
             assert oldest.offset == process.log.start_offset, "the log begins where no snapshot ends"
 
     def _look(self, process: Node, reopened: bool = False) -> None:
-        """Takes note of what the log gained and lost."""
+        """Take note of what the log gained and lost."""
         seen, log = self.seen[process.node_id], process.log
         if reopened:
             seen.entries = []

@@ -35,7 +35,7 @@ class TranscriptWorld(World):
         self.look()
 
     def look(self) -> None:
-        """Tells what has changed on the nodes that live."""
+        """Tell what has changed on the nodes that live."""
         for node_id, process in sorted(self.processes.items()):
             quorum = process.quorum
             self._look_at_role(node_id, f"{quorum.role.value} in epoch {quorum.epoch}")

@@ -147,7 +147,7 @@ def _in_flight_of(partition: MetadataPartition) -> _FetchInFlight:
 
 
 class MetadataReader:
-    """Reads events from the leaders. ``taken`` is called with each event of a watched partition, and its error."""
+    """Read events from the leaders. ``taken`` is called with each event of a watched partition, and its error."""
 
     def __init__(self, leaders: MetadataLeaders, taken: Callable[[RemoteLogEvent, Error], None]) -> None:
         self._leaders = leaders

@@ -64,7 +64,7 @@ class MemoryMetadata:
             later(self._ports, 0, take)
 
     def release(self) -> None:
-        """Applies what was held, each in an event of its own."""
+        """Apply what was held, each in an event of its own."""
         held, self._held = self._held, []
         for take in held:
             later(self._ports, 0, take)

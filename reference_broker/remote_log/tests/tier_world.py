@@ -159,7 +159,7 @@ class TierNode:
         self.manager.start()
 
     def lead(self, log: PartitionLog, index: int = 0, leader_epoch: int = 5) -> Partition:
-        """Leads the partition whose log this is."""
+        """Lead the partition whose log this is."""
         log.topic_id = TOPIC_ID
         log.assign_leader_epoch(leader_epoch)
         partition = Partition("events", TOPIC_ID, index, leader_epoch, log)

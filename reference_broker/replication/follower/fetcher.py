@@ -163,7 +163,7 @@ class Fetcher:
         self._timer = self._setting.ports.set_timer(due_us, self._send_next)
 
     def _send_next(self) -> None:
-        """Sends the next request: ApiVersions, a lookup, or a fetch. Logs that must be durable are synced first."""
+        """Send the next request: ApiVersions, a lookup, or a fetch. Logs that must be durable are synced first."""
         self._timer = None
         if self._busy or self._ended:
             return
@@ -203,7 +203,7 @@ class Fetcher:
         self._pause()
 
     def _pause(self) -> None:
-        """Sends nothing for a while. A leader from which nothing is followed any more gets no further request."""
+        """Send nothing for a while. A leader from which nothing is followed any more gets no further request."""
         if not self.followed:
             self._handler = make_session_handler(self._handler.revision)
             self._to_name.clear()
@@ -262,7 +262,7 @@ class Fetcher:
         self._send(ApiKey.FETCH, version, request, self._handle_fetch)
 
     def _follow_registration(self) -> None:
-        """Begins a new session after this broker was registered anew, and names every partition.
+        """Begin a new session after this broker was registered anew, and name every partition.
 
         The leader takes a new registration for a restart and forgets this replica's progress. A session would never
         name the partitions at rest again, and they would stay out of sync.
@@ -274,7 +274,7 @@ class Fetcher:
             self._to_name = dict.fromkeys(self.followed)
 
     def _changes(self) -> tuple[dict[TopicPartition, Wanted], list[TopicPartition], bool]:
-        """Returns the partitions that the next fetch names, those that it forgets, and whether one is named for the
+        """Return the partitions that the next fetch names, those that it forgets, and whether one is named for the
         first time."""
         changed: dict[TopicPartition, Wanted] = {}
         forgotten: list[TopicPartition] = []
@@ -310,7 +310,7 @@ class Fetcher:
         self._apply(iter(handled.partitions))
 
     def _settle_diverged(self, answered: Collection[TopicPartition]) -> None:
-        """Applies the high watermark that came with a divergence, once the leader finds no divergence any more.
+        """Apply the high watermark that came with a divergence, once the leader finds no divergence any more.
 
         A leader sends a high watermark once. If nothing else is new, the next response omits the partition (F-14).
         """
@@ -327,7 +327,7 @@ class Fetcher:
                 self._diverged[name] = data  # The last fetch had no room to name it.
 
     def _apply(self, partitions: Iterator[tuple[TopicPartition, PartitionData]]) -> None:
-        """Applies a response in slices, one slice per event."""
+        """Apply a response in slices, one slice per event."""
         if self._ended:
             return
         applied_bytes = 0
@@ -367,7 +367,7 @@ class Fetcher:
             self._delay(one)
 
     def _sync_and_go_on(self) -> None:
-        """Sends the next request, after a sync of the logs that must be durable before it."""
+        """Send the next request, after a sync of the logs that must be durable before it."""
         if self._undurable:
             logs, self._undurable = self._undurable, []
             sync_then(self._setting.ports, logs, self._sync_and_go_on)
@@ -376,7 +376,7 @@ class Fetcher:
         self._send_next()
 
     def _delay(self, one: Followed) -> None:
-        """Removes ``one`` from the session for a while, so that the fetches of the others wait for data again."""
+        """Remove ``one`` from the session for a while, so that the fetches of the others wait for data again."""
         self._delays.put(one)
         self._to_name[one.name] = None
 

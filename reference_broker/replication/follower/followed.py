@@ -94,7 +94,7 @@ class Delays:
         group.append(one)
 
     def shortened(self, wait_ms: int) -> int:
-        """Returns ``wait_ms``, or less if a pause ends before that."""
+        """Return ``wait_ms``, or less if a pause ends before that."""
         if not self._groups:
             return wait_ms
         return min(wait_ms, max(0, (min(self._groups) - self._ports.now().mono_us) // 1000 + 1))

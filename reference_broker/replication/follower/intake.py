@@ -17,7 +17,7 @@ UNDEFINED = -1
 
 
 def truncation_offset(log: PartitionLog, leader: EpochEndOffset) -> int:
-    """Returns the offset at which ``log`` must end, at most (KIP-101, KIP-279, KIP-595's DivergingEpoch).
+    """Return the offset at which ``log`` must end, at most (KIP-101, KIP-279, KIP-595's DivergingEpoch).
 
     ``leader`` is the largest epoch of the leader's log that is not above the one that the follower named, with its end
     in that log. A follower that does not know this epoch truncates to the end of the largest epoch below it that it
@@ -71,7 +71,7 @@ class Intake:
     """Is called with each partition whose high watermark or log start moved, or whose end went back."""
 
     def take(self, one: Followed, data: PartitionData) -> Outcome:
-        """Applies the response to the latest request of ``one``."""
+        """Apply the response to the latest request of ``one``."""
         if data.error_code:
             return self._refused(one, data.error_code)
         if data.diverging_epoch is not None:
@@ -84,9 +84,9 @@ class Intake:
         return self.settle(one, lambda: self._take_all(one, data))
 
     def diverged(self, one: Followed, leader: EpochEndOffset | None) -> None:
-        """Truncates to the last offset that both logs may share. Raises DiskError.
+        """Truncate to the last offset that both logs may share. Raise DiskError.
 
-        Raises RecordsRefused if that changes nothing, since the next fetch would find the same divergence.
+        Raise RecordsRefused if that changes nothing, since the next fetch would find the same divergence.
         """
         assert leader is not None
         log = one.log
@@ -101,7 +101,7 @@ class Intake:
                 )
 
     def truncate(self, one: Followed, offset: int) -> None:
-        """Truncates the log to ``offset``. Raises DiskError.
+        """Truncate the log to ``offset``. Raise DiskError.
 
         A truncation below the high watermark happens only if the cluster lost committed records, and leaves a note.
         """
@@ -119,7 +119,7 @@ class Intake:
             self.changed(one)
 
     def start_anew(self, one: Followed, offset: int) -> None:
-        """Empties the log, which begins at ``offset`` then, since the leader no longer has any of it. Raises
+        """Empty the log, which begins at ``offset`` then, since the leader no longer has any of it. Raise
         DiskError."""
         one.log.truncate_fully_and_start_at(offset, self.ports.now())
         self.high_watermark_moved(one.log)
@@ -127,8 +127,8 @@ class Intake:
         self.changed(one)
 
     def _take_if_complete(self, one: Followed, data: PartitionData) -> None:
-        """Takes all, or empties the log if the leader has removed tombstones that it lacks (H-4). The records that
-        they deleted would stay here for ever. Raises DiskError."""
+        """Take all, or empty the log if the leader has removed tombstones that it lacks (H-4). The records that
+        they deleted would stay here for ever. Raise DiskError."""
         log, horizon = one.log, data.tombstone_horizon
         where, position = ("partition", one.trace_name), log.log_end_offset
         if log.horizon.must_empty(position, horizon):
@@ -139,7 +139,7 @@ class Intake:
             self._take_all(one, data)
 
     def start_in_tier(self, one: Followed, state: TierState, log_start_offset: int) -> None:
-        """Begins the log behind records that are in the remote tier. Raises DiskError."""
+        """Begin the log behind records that are in the remote tier. Raise DiskError."""
         log = one.log
         now, producers = self.ports.now(), state.producers
         log.start_from_remote(now, state.offset, log_start_offset, state.epochs, state.snapshot, producers)
@@ -148,7 +148,7 @@ class Intake:
         self.changed(one)
 
     def _take_all(self, one: Followed, data: PartitionData) -> None:
-        """Appends the records. High watermark and log start follow the leader's, as far as the log reaches."""
+        """Append the records. High watermark and log start follow the leader's, as far as the log reaches."""
         log = one.log
         if data.records:
             self._append(one, data.records)
@@ -158,7 +158,7 @@ class Intake:
             self.changed(one)
 
     def _append(self, one: Followed, records: Buffer) -> None:
-        """Appends the leader's batches.
+        """Append the leader's batches.
 
         After DeleteRecords a leader's log may start inside a batch. A follower's empty log then begins with that whole
         batch.
@@ -174,7 +174,7 @@ class Intake:
             log.append_replicated(now, records, one.leader_epoch)
 
     def follow_high_watermark(self, one: Followed, data: PartitionData) -> None:
-        """Moves the high watermark to the leader's, as far as the log reaches. Raises DiskError."""
+        """Move the high watermark to the leader's, as far as the log reaches. Raise DiskError."""
         log = one.log
         if data.high_watermark > log.high_watermark and log.advance_high_watermark(data.high_watermark):
             self.high_watermark_moved(log)
@@ -193,7 +193,7 @@ class Intake:
         return Outcome.FENCED if code == ErrorCode.fenced_leader_epoch else Outcome.RETRY
 
     def settle(self, one: Followed, work: Callable[[], None]) -> Outcome:
-        """Runs ``work``. Damaged records or a failing disk harm no client: the replica falls behind and retries."""
+        """Run ``work``. Damaged records or a failing disk harm no client: the replica falls behind and retries."""
         try:
             work()
         except (RecordsRefused, DiskError) as failure:

@@ -77,7 +77,7 @@ class Lookups:
             waiting.pop(one.name, None)
 
     def next(self) -> LookupRequest | None:
-        """Returns the next request to send. It stays the same until its response is handled."""
+        """Return the next request to send. It stays the same until its response is handled."""
         for waiting, timestamp, handle in (
             (self._ends, LATEST, self._handle_ends),
             (self._starts, EARLIEST, self._handle_starts),
@@ -92,7 +92,7 @@ class Lookups:
     # Where the leader's log ends and begins
 
     def _handle_ends(self, chunk: Chunk, response: object) -> None:
-        """Truncates if the leader's log ends before the follower's: the leader lost records in an unclean election.
+        """Truncate if the leader's log ends before the follower's: the leader lost records in an unclean election.
 
         Otherwise the leader's log has only later records, and the next request looks up its start.
         """
@@ -116,7 +116,7 @@ class Lookups:
     def _current(
         self, waiting: dict[TopicPartition, Followed], chunk: Chunk, found: Mapping[TopicPartition, int]
     ) -> Iterator[tuple[Followed, int]]:
-        """Yields the partitions that still wait under the same leader epoch. Those without a result are put off."""
+        """Yield the partitions that still wait under the same leader epoch. Those without a result are put off."""
         for one, epoch in chunk:
             if waiting.get(one.name) is not one or one.leader_epoch != epoch:
                 continue
@@ -168,7 +168,7 @@ def _offsets(response: object) -> Mapping[TopicPartition, int]:
 
 
 def offset_results(response: object) -> Mapping[TopicPartition, "list_offsets_response.ListOffsetsPartitionResponse"]:
-    """Returns the results by partition, without those that are an error or have no offset."""
+    """Return the results by partition, without those that are an error or have no offset."""
     assert isinstance(response, list_offsets_response.ListOffsetsResponse), (
         f"ListOffsets was answered by {type(response).__name__}"
     )
@@ -194,7 +194,7 @@ class Tier(Protocol):
         offset: int,
         done: Callable[[TierState | Error], None],
     ) -> None:
-        """Calls ``done`` with the state behind the segment with the record before ``offset``, which has that epoch."""
+        """Call ``done`` with the state behind the segment with the record before ``offset``, which has that epoch."""
         ...
 
 
@@ -239,7 +239,7 @@ class TierStarts:
         self._from_tier.pop(one.name, None)
 
     def next(self) -> LookupRequest | None:
-        """Returns the next request to send, about one partition. It stays the same until its response is handled."""
+        """Return the next request to send, about one partition. It stays the same until its response is handled."""
         for one in self._wanted.values():
             body = offsets_request(self._node_id, [(one, one.leader_epoch)], EARLIEST_LOCAL, self._timeout_ms)
             return LookupRequest(body, partial(self._handle_local, one, one.leader_epoch))

@@ -62,7 +62,7 @@ class LagCheck:
         self.watched.pop(partition, None)
 
     def begin(self, *, shrinks: bool) -> None:
-        """Starts a round. If one is running, another follows it, since the running one may have passed the change."""
+        """Start a round. If one is running, another follows it, since the running one may have passed the change."""
         if self._is_running:
             self._again = True
             self._shrinks_again = self._shrinks_again or shrinks
@@ -138,12 +138,12 @@ class IsrProposals:
     _retry_planned: bool = False
 
     def propose(self, partition: Partition, proposal: Proposal) -> None:
-        """Sends ``proposal``, which ``partition.followers`` already has, to the controller."""
+        """Send ``proposal``, which ``partition.followers`` already has, to the controller."""
         self._pending[partition] = proposal
         self._send_soon(0)
 
     def _send_soon(self, pause_ms: int) -> None:
-        """Sends in a separate event, so that all proposals of one request or one tick go in one AlterPartition."""
+        """Send in a separate event, so that all proposals of one request or one tick go in one AlterPartition."""
         if not self._is_in_flight and not self._retry_planned and self._pending:
             self._retry_planned = True
             later(self._ports, pause_ms * 1000, self._send)
@@ -213,7 +213,7 @@ class IsrProposals:
     def _settled(
         self, partition: Partition, proposal: Proposal, answer: "response_schema.PartitionData | None"
     ) -> bool:
-        """Handles one partition's result. Returns False if the proposal must be sent again."""
+        """Handle one partition's result. Return False if the proposal must be sent again."""
         if self._pending.get(partition) is not proposal:
             return True
         if not _is_current(partition, proposal):  # Newer metadata was first.

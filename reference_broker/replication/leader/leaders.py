@@ -108,7 +108,7 @@ class Leaders:
         self.waits = FollowerWaits(ports)
 
     def start(self) -> None:
-        """Starts the lag check. Called once, when the node is registered and its partitions are open."""
+        """Start the lag check. Called once, when the node is registered and its partitions are open."""
         self.high_watermarks.keep_only(self._brokers.has_replica_here)
         self._lag_check.start()
 
@@ -154,7 +154,7 @@ class Leaders:
         self._deletions.fail(partition, followers.deletions, error)
 
     def image_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:  # noqa: ARG002 - the listener's form
-        """Starts a round of the lag check if a broker changed.
+        """Start a round of the lag check if a broker changed.
 
         A broker that came back may join, and a dead follower must not hold up a deletion.
         """
@@ -173,7 +173,7 @@ class Leaders:
             sync_led_then(self._ports, [partition], nobody_waits)
 
     def _take_up(self, partition: Partition, state: PartitionImage) -> Followers:
-        """Begins a leader epoch. If it is not this leader's first, it keeps the followers' progress.
+        """Begin a leader epoch. If it is not this leader's first, it keeps the followers' progress.
 
         ``Followers.begin_epoch`` says when that is dropped after all.
         """
@@ -201,7 +201,7 @@ class Leaders:
         return followers
 
     def _forget_restarted(self, followers: Followers) -> None:
-        """Drops the progress of restarted followers, which may have lost records.
+        """Drop the progress of restarted followers, which may have lost records.
 
         Until this node has applied the metadata of the restart, ``is_eligible`` keeps the old progress from counting.
         """
@@ -272,7 +272,7 @@ class Leaders:
         return self._prefers_followers and before < partition.log.high_watermark and replica_id in followers.isr
 
     def notify_watchers(self) -> None:
-        """Calls the watchers of the partitions whose high watermark ``fetched`` moved, or whose follower consumers may
+        """Call the watchers of the partitions whose high watermark ``fetched`` moved, or whose follower consumers may
         now read from.
 
         This is a separate step because it completes parked fetches. That may create and evict sessions, which must not
@@ -284,13 +284,13 @@ class Leaders:
                 partition.changed()
 
     def acknowledge(self, offsets: Offsets, timeout_ms: int, answered: Answered) -> Abandon | None:
-        """Waits for acks=all: calls ``answered`` when every partition's high watermark has reached its offset.
+        """Wait for acks=all: calls ``answered`` when every partition's high watermark has reached its offset.
 
         An offset is one past the last record written. ``answered`` gets the partitions that failed, with
         NOT_ENOUGH_REPLICAS_AFTER_APPEND, REQUEST_TIMED_OUT or NOT_LEADER_OR_FOLLOWER. A partition that this node
         stopped leading while the append was being synced fails, since it may hold another leader's records by now.
 
-        Returns a function that drops the request, or None if it was completed at once.
+        Return a function that drops the request, or None if it was completed at once.
         """
         missing = []
         errors: dict[Partition, Error] = {}
@@ -311,9 +311,9 @@ class Leaders:
         return self._acks.wait(missing, timeout_ms, answered)
 
     def deleted(self, offsets: Offsets, timeout_ms: int, answered: Answered) -> Abandon | None:
-        """Waits for DeleteRecords: calls ``answered`` when the log start of every live replica has reached its offset.
+        """Wait for DeleteRecords: calls ``answered`` when the log start of every live replica has reached its offset.
 
-        It is called at once if that is already so. Returns the same as ``acknowledge``.
+        It is called at once if that is already so. Return the same as ``acknowledge``.
         """
         missing = [(partition, offset) for partition, offset in offsets if self.low_watermark(partition) < offset]
         if not missing:
@@ -333,7 +333,7 @@ class Leaders:
     # --- high watermark ---------------------------------------------------------------------------------------------
 
     def _advance(self, partition: Partition, followers: Followers) -> bool:
-        """Moves the high watermark as far as it may go, and completes the requests that wait for it. Where
+        """Move the high watermark as far as it may go, and complete the requests that wait for it. Where
         flush.messages requires a sync, this node's own log counts only as far as it is durable."""
         log = partition.log
         if not self._may_advance(partition, followers):
@@ -358,7 +358,7 @@ class Leaders:
         return not followers.is_under_min_isr(partition.log.config.min_insync_replicas)
 
     def _verdict(self, partition: Partition, followers: Followers) -> Error:
-        """Returns the error of requests that are committed now: there may be too few replicas since their append."""
+        """Return the error of requests that are committed now: there may be too few replicas since their append."""
         wanted = min(partition.log.config.min_insync_replicas, len(followers.states) + 1)
         return ErrorCode.none if len(followers.maximal_isr) >= wanted else ErrorCode.not_enough_replicas_after_append
 

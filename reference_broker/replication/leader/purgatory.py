@@ -69,7 +69,7 @@ class Acknowledgements:
     _timer_us: int = 0
 
     def wait(self, offsets: Offsets, timeout_ms: int, answered: Answered) -> Abandon:
-        """Waits for ``offsets``, none of which is reached yet.
+        """Wait for ``offsets``, none of which is reached yet.
 
         Partitions that do not reach theirs within ``timeout_ms`` fail with REQUEST_TIMED_OUT.
         """
@@ -112,7 +112,7 @@ class Acknowledgements:
         self.reached(partition, heap, 1 << 63, error)
 
     def _drop_completed(self) -> None:
-        """Drops completed requests from the deadlines.
+        """Drop completed requests from the deadlines.
 
         Those at the front go at once. Those behind a pending request go once they are the majority.
         """
@@ -186,7 +186,7 @@ class FollowerWaits:
     _is_planned: bool = False
 
     def begin(self, replica_id: int, fetch: ParkedFetch, max_wait_ms: int) -> int:
-        """Registers a parked fetch. Returns how long it may wait at most, in ms."""
+        """Register a parked fetch. Return how long it may wait at most, in ms."""
         self._waiting[replica_id] = fetch
         return min(max_wait_ms, SHORT_WAIT_MS) if self._is_expected(replica_id) else max_wait_ms
 

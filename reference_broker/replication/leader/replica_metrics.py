@@ -34,7 +34,7 @@ class ReplicaMetrics:
         self.failed_isr_updates = metrics.counter(DOMAIN, KIND, "FailedIsrUpdatesPerSec")
 
     def count(self, partition: Partition) -> None:
-        """Counts a led partition whose in-sync replicas, replicas or ``min.insync.replicas`` may have changed."""
+        """Count a led partition whose in-sync replicas, replicas or ``min.insync.replicas`` may have changed."""
         self._change(partition, _standing(partition))
 
     def discount(self, partition: Partition) -> None:

@@ -68,7 +68,7 @@ class FollowerState:
     cached: Cached | None = None
 
     def fetched(self, cached: Cached, leader_end: int) -> None:
-        """Notes an accepted request at ``cached.session.contact_us`` for records from ``cached.fetch_offset`` on."""
+        """Note an accepted request at ``cached.session.contact_us`` for records from ``cached.fetch_offset`` on."""
         offset, now_us = cached.fetch_offset, cached.session.contact_us
         if offset >= leader_end:
             self.last_caught_up_us = max(self.last_caught_up_us, now_us)
@@ -81,7 +81,7 @@ class FollowerState:
         self.cached = cached
 
     def settle(self, leader_end: int) -> None:
-        """Counts the requests that did not name the partition: each fetched it at its cached offset.
+        """Count the requests that did not name the partition: each fetched it at its cached offset.
 
         The follower is up to date if that offset is the leader's end.
         """
@@ -170,7 +170,7 @@ class Followers:
         return self.isr if proposal is None or proposal.joining is None else proposal.isr
 
     def assign(self, replicas: tuple[int, ...], now_us: int) -> None:
-        """Sets the replicas, leader included, and keeps the states of those that stay. ``commit`` must follow."""
+        """Set the replicas, leader included, and keep the states of those that stay. ``commit`` must follow."""
         states = {}
         for replica_id in replicas:
             if replica_id != self.leader_id:
@@ -276,7 +276,7 @@ class Followers:
         )
 
     def is_under_min_isr(self, min_insync_replicas: int) -> bool:
-        """Counts the committed set. The minimum is capped at the number of replicas."""
+        """Count the committed set. The minimum is capped at the number of replicas."""
         isr = len(self.isr)
         return isr < min_insync_replicas and isr <= len(self.states)
 

@@ -82,7 +82,7 @@ def epoch_end(epoch: int, end_offset: int, error: ErrorCode = ErrorCode.none) ->
 
 
 def _named_next(world: World) -> list[FetchPartition]:
-    """Returns the partitions of the next fetch that names any. Other fetches of the session get an empty response."""
+    """Return the partitions of the next fetch that names any. Other fetches of the session get an empty response."""
     for _ in range(20):
         world.pass_ms(200)
         for sent in [world.sent.pop() for _ in world.sent[:]]:

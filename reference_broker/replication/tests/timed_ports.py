@@ -40,7 +40,7 @@ class TimedPorts:
         return [fields for name, fields in self.notes if name == what]
 
     def pass_ms(self, ms: int) -> None:
-        """Fires the timers that come due, in order."""
+        """Fire the timers that come due, in order."""
         end_us = self.mono_us + ms * 1000
         while due := [(deadline, number) for number, (deadline, _) in self.timers.items() if deadline <= end_us]:
             deadline, number = min(due)

@@ -142,7 +142,7 @@ def created(sock: socket.socket, name: str) -> int:
 
 
 def produced(sock: socket.socket, value: str) -> int:
-    """Returns the error."""
+    """Return the error."""
     partition = ProducePartition(0, build([Record(value=value.encode())]))
     body = ProduceRequest(-1, 5000, [ProduceTopic("t", NO_TOPIC_ID, [partition])])
     return int(response_to(sock, ApiKey.PRODUCE, 9, body).responses[0].partitions[0].error_code)

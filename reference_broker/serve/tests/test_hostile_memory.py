@@ -144,7 +144,7 @@ def send_what_is_taken(sock: socket.socket, data: bytes) -> None:
 
 
 def topic() -> bytes:
-    """Asks for the topic, and so creates it."""
+    """Fetch the topic's metadata, which creates it."""
     names = (MetadataRequestTopic(topic_id=None, name=TopicName("t")),)
     body = MetadataRequest(topics=names, allow_auto_topic_creation=True, include_topic_authorized_operations=False)
     return b"".join(encode_request(ApiKey.METADATA, 9, 1, "honest", body))

@@ -27,7 +27,7 @@ def test_what_arrives_alone_is_always_served() -> None:
 
 
 async def _served_of(requests: int) -> int:
-    """Sends so many requests over a connection each, all at once. Returns how many are served when they arrive."""
+    """Send so many requests over a connection each, all at once. Return how many are served when they arrive."""
     turns, served, accepted = Turns(asyncio.get_running_loop()), list[bool](), list[asyncio.BaseTransport]()
 
     class Peer(asyncio.Protocol):

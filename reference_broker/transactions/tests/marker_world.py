@@ -78,7 +78,7 @@ class MarkerWorld(World):
         self.leaders.appended(partition)
 
     def end(self, *keys: TopicPartition, **how: Any) -> list[dict[TopicPartition, Error]]:
-        """Writes a marker. The answer, once it is there, is in the list."""
+        """Write a marker. The answer, once it is there, is in the list."""
         answers: list[dict[TopicPartition, Error]] = []
         self.writer.write(marker(**how), keys or (("events", 0),), answers.append)
         return answers

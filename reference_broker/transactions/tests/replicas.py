@@ -165,7 +165,7 @@ class Replicas:
         return self._story
 
     def replicate(self, follower: int, batches: int) -> None:
-        """Copies the next batches, and tells the follower the high watermark."""
+        """Copy the next batches, and notify the follower of the high watermark."""
         log = self.logs[follower]
         missing = [data for header, data in self.story().batches if header.base_offset >= log.log_end_offset]
         for data in missing[:batches]:

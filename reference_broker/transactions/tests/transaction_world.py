@@ -168,7 +168,7 @@ class TransactionWorld(World):
     # roles
 
     def coordinate(self, index: int, log: PartitionLog | None = None, epoch: int = 0) -> TransactionsPartition | None:
-        """Begins to lead; what there is to load is loaded by ``pass_ms``."""
+        """Begin to lead; what there is to load is loaded by ``pass_ms``."""
         if log is None:
             config = LogConfig(min_insync_replicas=self.min_isr, cleanup_policy="compact")
             log = run_to_end(open_log(self.disk, f"{TRANSACTION_TOPIC}-{index}", config, self.now(), True))

@@ -29,7 +29,7 @@ SOME = (0, 1, 2, 3, 10, 18, 19, 20, 22, 23, 32, 33, 44, 52, 53, 54, 55, 56, 57, 
 
 
 def attempt(key: int, version: int, request: bool, frame: bytes) -> object | None:
-    """Returns what was decoded, or None after a ProtocolError; nothing else may come out."""
+    """Return what was decoded, or None after a ProtocolError; nothing else may come out."""
     try:
         if request:
             return decode_request(key, version, memoryview(frame), 0)

@@ -38,7 +38,7 @@ SERVE = (
 def target_file(
     folder: Path, script: str, nodes: int = 1, limit_s: float = 30.0, more: str = "", words: Sequence[str] = ()
 ) -> str:
-    """Returns the path of a target whose node runs a shell script with these words. ``more`` is added to [node]."""
+    """Return the path of a target whose node runs a shell script with these words. ``more`` is added to [node]."""
     path = folder / "broker.toml"
     path.write_text(
         BROKER.format(nodes=nodes, command=json.dumps(["sh", "-c", script, *words]), limit_s=limit_s) + more
@@ -48,7 +48,7 @@ def target_file(
 
 @contextmanager
 def elsewhere(folder: Path) -> Iterator[str]:
-    """Yields the path of a target of one node that shell commands start and kill."""
+    """Yield the path of a target of one node that shell commands start and kill."""
     listen = f"127.0.0.1:{free_port()}"
     start = folder / "start.sh"
     serve = f"'{sys.executable}' -m reference_broker.serve.main --listen {listen} --data '{folder}/data'"

@@ -75,7 +75,7 @@ def put(
     producer: tuple[int, int] | None = None,
     transactional: bool = False,
 ) -> int:
-    """Appends one batch; value None: a tombstone. ``producer``: ID and base sequence. Returns the first offset."""
+    """Append one batch; value None: a tombstone. ``producer``: ID and base sequence. Return the first offset."""
     records = [
         Record(timestamp_ms=now.wall_ms, key=key.encode(), value=None if value is None else value.encode())
         for key, value in pairs

@@ -22,7 +22,7 @@ from reference_broker.log.tests.log_world import opened
 
 
 def check_reads(log: PartitionLog, offset: int, end: int, max_bytes: int) -> None:
-    """Reads on as a consumer does, against the headers of all batches in the files."""
+    """Read on as a consumer does, against the headers of all batches in the files."""
     batches = [header for header in all_headers(log) if header.base_offset < end]
     while any(header.last_offset >= offset for header in batches):
         found = headers_in(log.read(offset, max_bytes, end, skips_empty=True))

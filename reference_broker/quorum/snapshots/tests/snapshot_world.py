@@ -54,7 +54,7 @@ class CrashingDisk(SimDisk):
         self.changes = 0
 
     def durable_size(self, path: str) -> int:
-        """Returns the number of bytes that survive a power loss in any case."""
+        """Return the number of bytes that survive a power loss in any case."""
         return self._file(path).durable
 
     def flip(self, path: str, byte: int) -> None:

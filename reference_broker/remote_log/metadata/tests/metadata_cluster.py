@@ -48,7 +48,7 @@ class MetadataCluster(ClusterWorld):
         broker.replica.loader.subscribe(lambda *_: topic.image_changed())
 
     def at(self, number: int, work: Callable[[RemoteLogMetadataTopic], Any]) -> Any:
-        """Does something at a node, and lets its requests be served."""
+        """Do something at a node, and let its requests be served."""
         member = self.members[number]
         result = work(self.topics[number])
         self._take(member, member.node._take_effects())

@@ -49,7 +49,7 @@ class Model:
     holder: dict[tuple[int, int], bytes] = field(default_factory=dict)
 
     def take(self, event: RemoteLogEvent) -> bool:
-        """Says whether what the event tells is true now."""
+        """Say whether what the event tells is true now."""
         if isinstance(event, PartitionDelete):
             return self._deletion(event.state)
         if event.uploader_epoch < self.newest:
