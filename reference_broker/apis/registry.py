@@ -65,7 +65,7 @@ MODULES: Final[Mapping[int, str]] = {
     ApiKey.CREATE_TOPICS: "topics.k19_create_topics",
     ApiKey.DELETE_TOPICS: "topics.k20_delete_topics",
     ApiKey.DELETE_RECORDS: "records.k21_delete_records",
-    ApiKey.INIT_PRODUCER_ID: "records.k22_init_producer_id",
+    ApiKey.INIT_PRODUCER_ID: "transactions.k22_init_producer_id",
     ApiKey.OFFSET_FOR_LEADER_EPOCH: "records.k23_offset_for_leader_epoch",
     ApiKey.ADD_PARTITIONS_TO_TXN: "transactions.k24_add_partitions_to_txn",
     ApiKey.ADD_OFFSETS_TO_TXN: "transactions.k25_add_offsets_to_txn",

@@ -17,12 +17,13 @@ from kio.static.primitive import i8, i32, i64
 from reference_broker.apis.configs import k32_describe_configs
 from reference_broker.apis.groups import k10_find_coordinator
 from reference_broker.apis.metadata import k03_metadata, k60_describe_cluster, k75_describe_topic_partitions
-from reference_broker.apis.records import k21_delete_records, k22_init_producer_id
+from reference_broker.apis.records import k21_delete_records
 from reference_broker.apis.tests.admin_world import NO_WAIT, AdminWorld
 from reference_broker.apis.tests.declared import key_of, versions_of
 from reference_broker.apis.tests.test_metadata_apis import creation_of
 from reference_broker.apis.tests.test_topic_admin import create, growth_of, named, topic
 from reference_broker.apis.topics import k19_create_topics, k20_delete_topics, k37_create_partitions
+from reference_broker.apis.transactions import k22_init_producer_id
 from reference_broker.wire.frames import read_request_header
 from reference_broker.wire.messages import decode_request, decode_response, encode_request, encode_response
 from reference_broker.wire.retired_fields import MetadataRequest

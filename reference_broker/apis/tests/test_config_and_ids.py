@@ -16,9 +16,10 @@ from kio.static.primitive import i8, i32, i64
 
 from reference_broker.apis.acls import k29_describe_acls, k30_create_acls, k31_delete_acls
 from reference_broker.apis.configs import k32_describe_configs
-from reference_broker.apis.records import k21_delete_records, k22_init_producer_id
+from reference_broker.apis.records import k21_delete_records
 from reference_broker.apis.tests.admin_world import NO_WAIT, AdminWorld
 from reference_broker.apis.tests.test_topic_admin import create, topic
+from reference_broker.apis.transactions import k22_init_producer_id
 from reference_broker.configuration.topic_config import TOPIC_KEYS
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import ErrorCode

@@ -20,10 +20,10 @@ from kio.schema.types import GroupId, ProducerId, TopicName, TransactionalId
 from kio.static.primitive import i8, i16, i32, i32Timedelta, i64
 
 from reference_broker.apis.groups import k10_find_coordinator
-from reference_broker.apis.records import k22_init_producer_id
 from reference_broker.apis.tests.admin_world import AdminWorld
 from reference_broker.apis.topics.automatic_creation import ask_to_create
 from reference_broker.apis.transactions import (
+    k22_init_producer_id,
     k24_add_partitions_to_txn,
     k25_add_offsets_to_txn,
     k26_end_txn,

@@ -4,7 +4,7 @@
   epoch themselves. Without a controller the response is COORDINATOR_LOAD_IN_PROGRESS, and clients retry.
 * With a transactional ID the producer gets the next epoch, which fences all earlier producers of that ID. An open
   transaction is aborted first. The response is CONCURRENT_TRANSACTIONS then, and the producer retries.
-* The response is sent when the new epoch is durable.
+* The response is sent when the new epoch is replicated.
 * Unlike Kafka 4.1: where the epochs of a producer ID with an open transaction are used up, the abort takes the next ID
   already, and the producer gets that with epoch 1. Kafka 4.1 takes it afterwards, with epoch 0 (kafka#21506).
 
@@ -34,7 +34,7 @@ KNOWS_FENCED_FROM = 4
 
 
 def handle(broker: HasTransactions, call: Call, body: InitProducerIdRequest) -> InitProducerIdResponse | None:
-    """Responds later if a new block of IDs, or a new epoch, must become durable first."""
+    """Respond later if the node must get a block of IDs from the controller or replicate a new epoch first."""
     if (body.producer_id == NONE) != (body.producer_epoch == NONE):
         return _response(ErrorCode.invalid_request, NO_OWNER)
     if body.transactional_id is None:
