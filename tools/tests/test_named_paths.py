@@ -59,7 +59,8 @@ def test_paths_in_contributing_exist() -> None:
     text = CONTRIBUTING.read_text()
     paths = [name for name in quoted(text) if re.fullmatch(r"[\w.-]+(/[\w.-]+)+/?|[\w-]+\.(py|md|toml|yaml)", name)]
     assert len(paths) > 30
-    missing = [path for path in paths if not (ROOT / path).exists() and not (BROKER / path).exists()]
+    tracked = [path for path in paths if not path.startswith(".venv/")]  # The first call of ./crucible creates that.
+    missing = [path for path in tracked if not (ROOT / path).exists() and not (BROKER / path).exists()]
     assert [*missing, *(link for link in links(text) if not (ROOT / link).exists())] == []
 
 
