@@ -13,7 +13,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure as Picture
 from matplotlib.ticker import FuncFormatter
 
-from bench.results import Curve, Figure, Results, Row, commit, machine, table
+from bench.results import Curve, Figure, ResultRow, Results, commit, machine, table
 
 WIDTH_IN = 9.0
 COLOURS = ("#0b6e99", "#c4552d")
@@ -34,7 +34,7 @@ STYLE: Any = {
 """Matplotlib's settings, whose names its type hints enumerate."""
 
 
-def ratios(rows: Sequence[Row]) -> str | None:
+def ratios(rows: Sequence[ResultRow]) -> str | None:
     """Return an SVG with a line for each row that has a ratio: median, spread and goal. None if no row has a ratio."""
     shown = [(row, row.ratio) for row in rows if row.ratio is not None]
     if not shown:
@@ -158,7 +158,7 @@ def write(results: Results, stored: Path) -> Path:
     return path
 
 
-def _table(rows: Sequence[Row], peer: str | None) -> str:
+def _table(rows: Sequence[ResultRow], peer: str | None) -> str:
     heads = ("work", "reference", peer or "", "ratio" if peer else "", "goal")
     lines = ["<tr>" + "".join(f"<th>{escape(head)}</th>" for head in heads) + "</tr>"]
     for row, cells in zip(rows, table(rows), strict=True):

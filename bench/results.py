@@ -38,7 +38,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ResultRow:
     """One line of the table.
 
     ``ratio`` is how many times better the reference is, pair by pair; without a peer it is None. ``goal`` says in words
@@ -81,7 +81,7 @@ class Results:
     """All that a run measured. ``missing`` holds the rows that could not be measured, and why."""
 
     peer: str | None
-    rows: list[Row] = field(default_factory=list)
+    rows: list[ResultRow] = field(default_factory=list)
     settings: dict[str, str] = field(default_factory=dict)
     curves: list[Curve] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
@@ -98,12 +98,12 @@ class Results:
         ``nodes`` is the size of each cluster."""
         reference, peer = figures
         if peer is None:
-            self.rows.append(Row(work, reference, nodes=nodes))
+            self.rows.append(ResultRow(work, reference, nodes=nodes))
             return
         ratio = better_lower(reference, peer) if less_is_better else better_higher(reference, peer)
         goal = "" if at_least is None else f"at least {at_least:g} x"
         reached = None if at_least is None else ratio.median >= at_least
-        self.rows.append(Row(work, reference, peer, ratio, goal, reached, at_least, less_is_better, nodes))
+        self.rows.append(ResultRow(work, reference, peer, ratio, goal, reached, at_least, less_is_better, nodes))
 
     def store(self, folder: Path = STORE) -> Path:
         """Write the next numbered JSON file below ``folder`` and return its path."""
@@ -157,7 +157,7 @@ def commit() -> str:
     return described.stdout.strip() or "unknown"
 
 
-def table(rows: Sequence[Row]) -> list[tuple[str, str, str, str, str]]:
+def table(rows: Sequence[ResultRow]) -> list[tuple[str, str, str, str, str]]:
     """Return the cells of each row: work, reference, peer, ratio, and the goal with its verdict."""
     marks = {None: "", True: "reached", False: "missed"}
     return [

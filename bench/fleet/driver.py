@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bench.fleet.behaviours.protocol import (
-    Answered,
     Behaviour,
     Connect,
     Connected,
@@ -25,6 +24,7 @@ from bench.fleet.behaviours.protocol import (
     Now,
     Record,
     Request,
+    ResponseReceived,
     Started,
     Stopping,
     TimedOut,
@@ -184,7 +184,7 @@ class BlockingDriver:
         except LostError as error:
             self._lost(lane, error)
         else:
-            self._events.append(Answered(reply.body, reply.request_bytes, reply.response_bytes, lane))
+            self._events.append(ResponseReceived(reply.body, reply.request_bytes, reply.response_bytes, lane))
 
     def _lost(self, lane: int, error: LostError) -> None:
         self._close(lane)

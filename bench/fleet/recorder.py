@@ -48,7 +48,7 @@ _MOMENTS: Final = {row: [each.name for each in table.columns if each.is_moment] 
 _SECOND_US: Final = 1_000_000
 
 
-class Sink(Protocol):
+class HistorySink(Protocol):
     """Where rows go, a batch of one table at a time."""
 
     def write(self, table: str, rows: Sequence[AnyRow], origin_us: int) -> None: ...
@@ -138,7 +138,7 @@ class Recorder:
     """
 
     def __init__(
-        self, sink: Sink, worker: str, origin_us: int = 0, batch_rows: int = 5_000, roll_s: float = ROLL_S
+        self, sink: HistorySink, worker: str, origin_us: int = 0, batch_rows: int = 5_000, roll_s: float = ROLL_S
     ) -> None:
         self.worker = worker
         self.totals = Totals()

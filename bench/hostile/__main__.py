@@ -5,7 +5,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench.hostile.course import Plan, play
+from bench.hostile.course import CoursePlan, play
 from bench.hostile.lives import KINDS
 from bench.peers.node import PeerError
 
@@ -32,7 +32,7 @@ def main() -> int:
     for nodes in given.nodes:
         with tempfile.TemporaryDirectory(prefix="crucible-hostile-") as scratch:
             folder = (given.folder or Path(scratch)) / f"{nodes}-nodes"
-            plan = Plan(
+            plan = CoursePlan(
                 nodes, given.peers, given.seconds, kinds=tuple(given.kinds), seed=given.seed, longest_wait_s=WAIT_S
             )
             _tell(f"{given.peers} peers of each of {len(given.kinds)} kinds against {nodes} nodes, {given.seconds:g} s")

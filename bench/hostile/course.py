@@ -14,7 +14,7 @@ from bench.hostile.honest import Honest, Newcomers, Used, Wait, inside, numbered
 from bench.hostile.lives import HOSTILE_TOPIC, KINDS, TOPIC
 from bench.hostile.swarm import SwarmProcess, swarming
 from bench.peers.clients import RetryingClient
-from bench.peers.cluster import Cluster, System
+from bench.peers.cluster import PeerCluster, System
 from bench.peers.node import PeerError
 from bench.peers.systems import REFERENCE
 from bench.rows.context import make_topic
@@ -33,7 +33,7 @@ LOAD_BYTES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CoursePlan:
     """``peers`` of each kind attack for ``seconds``, spread over all nodes. With ``kills`` each node is killed once in
     the meantime, one after the other. ``config`` holds further settings of the nodes."""
 
@@ -68,7 +68,7 @@ class Longest:
 
 
 @dataclass(slots=True)
-class Outcome:
+class CourseResult:
     """``waits`` are the honest client's while no node was down, and ``newcomers`` those of new clients. ``broken`` says
     what did not hold."""
 
@@ -106,7 +106,7 @@ def _longest(waits: Sequence[Wait]) -> str:
 class _Memory(threading.Thread):
     """Looks at the resident memory of the nodes, ten times a second."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: PeerCluster) -> None:
         super().__init__(name="memory", daemon=True)
         self.largest_bytes = 0
         self._cluster = cluster
@@ -126,9 +126,9 @@ class _Memory(threading.Thread):
         self.join()
 
 
-def play(plan: Plan, folder: Path, progress: Callable[[str], None], system: System = REFERENCE) -> Outcome:
+def play(plan: CoursePlan, folder: Path, progress: Callable[[str], None], system: System = REFERENCE) -> CourseResult:
     """Play the course. Raise PeerError if the cluster cannot be had at all."""
-    outcome = Outcome()
+    outcome = CourseResult()
     replicas = {"min.insync.replicas": "2", "default.replication.factor": "3"} if plan.nodes >= 3 else {}
     with system.launched(folder, plan.nodes, {**replicas, **plan.config}) as cluster:
         for topic in (TOPIC, HOSTILE_TOPIC):
@@ -179,7 +179,9 @@ def _load(ports: Sequence[int]) -> None:
             client.acknowledged(TOPIC, 0, numbered(-1, LOAD_BYTES), READY_AGAIN_S)
 
 
-def _attack(plan: Plan, cluster: Cluster, down: list[tuple[float, float]], progress: Callable[[str], None]) -> None:
+def _attack(
+    plan: CoursePlan, cluster: PeerCluster, down: list[tuple[float, float]], progress: Callable[[str], None]
+) -> None:
     """Let the swarm do its work, and kill nodes meanwhile. ``down`` gets from when to when one was missing."""
     strikes = len(cluster.members) if plan.kills else 0
     pause_s = plan.seconds / (strikes + 1)
@@ -193,7 +195,7 @@ def _attack(plan: Plan, cluster: Cluster, down: list[tuple[float, float]], progr
         time.sleep(pause_s)
 
 
-def _judge(plan: Plan, outcome: Outcome, cluster: Cluster, honest: Honest) -> None:
+def _judge(plan: CoursePlan, outcome: CourseResult, cluster: PeerCluster, honest: Honest) -> None:
     outcome.written = len(honest.acknowledged)
     if honest.failure:
         outcome.broken.append(f"the honest client was not served: {honest.failure}")

@@ -6,7 +6,7 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from bench.fleet.parquet_sink import ParquetSink
-from bench.fleet.recorder import MemorySink, Recorder, Sink
+from bench.fleet.recorder import HistorySink, MemorySink, Recorder
 from bench.micro.node import NOW
 from reports.rows import OperationRow, PositionRow
 
@@ -29,7 +29,7 @@ def bench_record(benchmark: BenchmarkFixture, tmp_path: Path, kind: str) -> None
     recorders: list[Recorder] = []
 
     def setup() -> tuple[tuple[Recorder], dict[str, object]]:
-        sink: Sink = MemorySink()
+        sink: HistorySink = MemorySink()
         if kind == "parquet":
             folder = tmp_path / str(next(files))
             folder.mkdir()

@@ -15,7 +15,7 @@ import confluent_kafka
 
 from bench.children import ends_with_me
 from bench.peers.clients import RetryingClient
-from bench.peers.cluster import Cluster, until
+from bench.peers.cluster import PeerCluster, until
 from bench.peers.kafka import java_command
 from bench.peers.node import BrokerNode, PeerError
 from bench.peers.reference import ReferenceNode
@@ -203,7 +203,7 @@ class Killer:
     """Kills nodes of a cluster while an application works. ``step`` is how much its progress must grow before and after
     each kill: more than responses on their way could show."""
 
-    cluster: Cluster
+    cluster: PeerCluster
     client: RetryingClient
     progress: Progress
     step: int

@@ -14,12 +14,12 @@ from typing import Protocol
 import psutil
 
 from bench.peers.node import BrokerNode, PeerError, end
-from bench.targets.layout import Plan
+from bench.targets.layout import ClusterLayout
 from bench.targets.model import Chosen, TargetError
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class PeerCluster:
     """``members`` are all nodes. Each is broker and controller and listens on 127.0.0.1."""
 
     name: str
@@ -71,7 +71,7 @@ def settings_of(config: Mapping[str, str], node_id: int) -> dict[str, str]:
 class Prepares(Protocol):
     def __call__(
         self, folder: Path, nodes: int, config: Mapping[str, str], advertised: Sequence[str] = (), /
-    ) -> AbstractContextManager[Cluster]: ...
+    ) -> AbstractContextManager[PeerCluster]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class System:
     @contextmanager
     def launched(
         self, folder: Path, nodes: int, config: Mapping[str, str], advertised: Sequence[str] = ()
-    ) -> Iterator[Cluster]:
+    ) -> Iterator[PeerCluster]:
         """Prepare the same nodes, launches them and wait until each of them is ready. Raise PeerError."""
         with self.prepare(folder, nodes, config, advertised) as cluster:
             cluster.launch()
@@ -112,7 +112,7 @@ def target_cluster(
     settings: Mapping[str, str],
     words: Mapping[str, str] | None = None,
     advertised: Sequence[str] = (),
-) -> Iterator[Cluster]:
+) -> Iterator[PeerCluster]:
     """Make new nodes below ``folder``, which are prepared and not launched. Raise PeerError when that fails.
 
     ``settings`` are those of the brokers, by Kafka's names, and ``words`` replace placeholders of the file. With
@@ -123,7 +123,7 @@ def target_cluster(
     if chosen.file.node is None:
         raise PeerError(f"{chosen.text} runs elsewhere, and nothing here starts it; give its HOST:PORT.")
     folder.mkdir(parents=True, exist_ok=True)
-    plan = Plan(
+    plan = ClusterLayout(
         chosen, folder, words=words or {}, settings=lambda node: settings_of(settings, node), advertised=advertised
     )
     try:
@@ -137,13 +137,13 @@ def target_cluster(
         BrokerNode(name, each.number, each.port, each.command, each.log, limit_s, each.environment) for each in layouts
     ]
     try:
-        yield Cluster(name, members)
+        yield PeerCluster(name, members)
     finally:
         end(members, signal.SIGKILL)
 
 
 @contextmanager
-def launched(chosen: Chosen, folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[Cluster]:
+def launched(chosen: Chosen, folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[PeerCluster]:
     """The same nodes, once they are ready. Raises PeerError."""
     with target_cluster(chosen, folder, settings or {}) as cluster:
         cluster.launch()

@@ -1,7 +1,8 @@
 """The valid requests of which ``field_variations`` changes one field at a time, and what both brokers hold before.
 
 Most requests leave the broker as it is, or are sent for validation only, so that all of them meet the same objects. One
-that changes something names objects of its own. They are made before each request, on both brokers (``Side.fresh``).
+that changes something names objects of its own. They are made before each request, on both brokers
+(``PreparedBroker.fresh``).
 """
 
 import time
@@ -27,7 +28,7 @@ SMALL_IDS = 12
 
 class OfSide:
     """A value that each broker has given out itself, or of which each pair of requests has its own: an attribute of
-    Side."""
+    PreparedBroker."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -37,7 +38,7 @@ class OfSide:
 
 
 @dataclass(slots=True)
-class Side:
+class PreparedBroker:
     """One broker on loopback, prepared with ``prepare``, and the objects of the next request."""
 
     port: int
@@ -91,7 +92,7 @@ class Side:
             self._producer(None)
         self.producer_id, self.producer_epoch = self._producer(TRANSACTIONAL_ID)
 
-    def fresh(self, make: "Callable[[Side], None] | None") -> None:
+    def fresh(self, make: "Callable[[PreparedBroker], None] | None") -> None:
         """Make the objects of the next request."""
         self._made += 1
         self.name = f"own-{self._made}"
@@ -171,7 +172,7 @@ class Valid:
     api_key: ApiKey
     values: Mapping[str, Any]
     what: str = ""
-    make: Callable[[Side], None] | None = None
+    make: Callable[[PreparedBroker], None] | None = None
     oldest: int = 0
     newest: int = 999
 
@@ -265,7 +266,7 @@ BASES: Final = (
             "topics": ONE_OFFSET,
         },
         "of a member",
-        Side.make_member,
+        PreparedBroker.make_member,
     ),
     Valid(
         ApiKey.OFFSET_FETCH, {"groups": [{"group_id": GROUP, "topics": [{"name": TOPIC, "partition_indexes": [0]}]}]}
@@ -276,23 +277,23 @@ BASES: Final = (
         ApiKey.JOIN_GROUP,
         {**JOIN, "group_id": OfSide("name"), "member_id": OfSide("member_id")},
         "with an ID",
-        Side.make_member_id,
+        PreparedBroker.make_member_id,
     ),
     Valid(
         ApiKey.JOIN_GROUP,
         {**JOIN, "group_id": OfSide("name"), "member_id": OfSide("member_id")},
         "of a member",
-        Side.make_member,
+        PreparedBroker.make_member,
     ),
     Valid(ApiKey.JOIN_GROUP, {**JOIN, "group_id": OfSide("name"), "group_instance_id": "i"}, "static", oldest=5),
     Valid(ApiKey.HEARTBEAT, {"group_id": GROUP, "generation_id": 1, "member_id": "m"}),
-    Valid(ApiKey.HEARTBEAT, OWN_MEMBER, "of a member", Side.make_member),
+    Valid(ApiKey.HEARTBEAT, OWN_MEMBER, "of a member", PreparedBroker.make_member),
     Valid(ApiKey.LEAVE_GROUP, {"group_id": GROUP, "members": [{"member_id": "m"}]}),
     Valid(
         ApiKey.LEAVE_GROUP,
         {"group_id": OfSide("name"), "members": [{"member_id": OfSide("member_id")}]},
         "of a member",
-        Side.make_member,
+        PreparedBroker.make_member,
     ),
     Valid(
         ApiKey.SYNC_GROUP,
@@ -314,7 +315,7 @@ BASES: Final = (
             "assignments": [{"member_id": OfSide("member_id"), "assignment": b"b"}],
         },
         "of a member",
-        Side.make_member,
+        PreparedBroker.make_member,
     ),
     Valid(ApiKey.DESCRIBE_GROUPS, {"groups": [GROUP]}),
     Valid(ApiKey.API_VERSIONS, {"client_software_name": "variations", "client_software_version": "1"}),
@@ -344,13 +345,13 @@ BASES: Final = (
         ApiKey.INIT_PRODUCER_ID,
         {"transactional_id": OfSide("name"), "transaction_timeout": 60_000, **OWN_PRODUCER},
         "of its producer",
-        Side.make_producer,
+        PreparedBroker.make_producer,
     ),
     Valid(
         ApiKey.INIT_PRODUCER_ID,
         {"transactional_id": OfSide("name"), "transaction_timeout": 60_000, **OWN_PRODUCER},
         "amid a transaction",
-        Side.make_transaction,
+        PreparedBroker.make_transaction,
         oldest=3,
     ),
     Valid(
@@ -372,13 +373,13 @@ BASES: Final = (
         ApiKey.END_TXN,
         {"transactional_id": OfSide("name"), **OWN_PRODUCER, "committed": True},
         "of a transaction",
-        Side.make_transaction,
+        PreparedBroker.make_transaction,
     ),
     Valid(
         ApiKey.END_TXN,
         {"transactional_id": OfSide("name"), **OWN_PRODUCER, "committed": False},
         "of nothing",
-        Side.make_producer,
+        PreparedBroker.make_producer,
     ),
     Valid(
         ApiKey.WRITE_TXN_MARKERS,
@@ -392,7 +393,7 @@ BASES: Final = (
                 }
             ]
         },
-        make=Side.make_transaction,
+        make=PreparedBroker.make_transaction,
         newest=1,  # Kafka 4.1 does not have version 2 on its brokers' listeners.
     ),
     Valid(ApiKey.TXN_OFFSET_COMMIT, {**OWNER, "group_id": GROUP, "generation_id": -1, "topics": ONE_OFFSET}),
@@ -452,14 +453,16 @@ BASES: Final = (
         ApiKey.DESCRIBE_TOPIC_PARTITIONS,
         {"topics": [{"name": TOPIC}], "cursor": {"topic_name": TOPIC, "partition_index": 0}},
     ),
-    Valid(ApiKey.DELETE_GROUPS, {"groups_names": [OfSide("name")]}, make=Side.make_group),
-    Valid(ApiKey.DELETE_GROUPS, {"groups_names": [OfSide("name")]}, "with a member", Side.make_member),
-    Valid(ApiKey.DELETE_TOPICS, {"topics": [{"name": OfSide("name")}], "timeout": 5000}, make=Side.make_topic),
+    Valid(ApiKey.DELETE_GROUPS, {"groups_names": [OfSide("name")]}, make=PreparedBroker.make_group),
+    Valid(ApiKey.DELETE_GROUPS, {"groups_names": [OfSide("name")]}, "with a member", PreparedBroker.make_member),
+    Valid(
+        ApiKey.DELETE_TOPICS, {"topics": [{"name": OfSide("name")}], "timeout": 5000}, make=PreparedBroker.make_topic
+    ),
     Valid(
         ApiKey.DELETE_TOPICS,
         {"topics": [{"name": None, "topic_id": OfSide("own_topic_id")}], "timeout": 5000},
         "by ID",
-        Side.make_topic,
+        PreparedBroker.make_topic,
         oldest=6,
     ),
 )

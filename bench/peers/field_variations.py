@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from importlib import import_module
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from bench.peers.field_bases import BASES, OTHER_TOPIC, Side, Valid
+from bench.peers.field_bases import BASES, OTHER_TOPIC, PreparedBroker, Valid
 from bench.probe.conversation import body, entity_of
 from reference_broker.blocking.transport import DeadlineError, TransportError
 from reference_broker.wire.apis import ApiKey
@@ -67,7 +67,7 @@ CANNOT_SAY: Final[Mapping[tuple[ApiKey, str, str], int]] = {
     (ApiKey.ADD_PARTITIONS_TO_TXN, "transactions", "twice"): 3,
 }
 """Variations that old versions have no room for, with the last of these versions. All others must be sent."""
-NOBODY: Final = Side(0, b"t" * 16, 4444, 44, "nobody", "no member", b"u" * 16, 5555, 55)
+NOBODY: Final = PreparedBroker(0, b"t" * 16, 4444, 44, "nobody", "no member", b"u" * 16, 5555, 55)
 """Whose requests show which variations a version says alike."""
 UNCHANGED: Final = frozenset({"validate_only"})
 """Without it the requests would change what the next ones are about."""
@@ -121,7 +121,7 @@ def _layout(api_key: int, version: int) -> type:
     return layout
 
 
-def frame(side: Side, variation: Variation, version: int) -> bytes:
+def frame(side: PreparedBroker, variation: Variation, version: int) -> bytes:
     """Return the request with its length. This version must be able to say it."""
     api_key, values = variation.base.api_key, side.own(variation.values)
     if api_key not in WITH_BYTES:
@@ -190,7 +190,7 @@ def _set(values: Any, path: Path, value: Any) -> None:
     values[last] = value
 
 
-def respond(side: Side, api_key: int, version: int, sent: bytes) -> Counter[str]:
+def respond(side: PreparedBroker, api_key: int, version: int, sent: bytes) -> Counter[str]:
     """Send a request, and return what is compared of its response."""
     try:
         response = side.exchange(sent)
@@ -249,7 +249,7 @@ class Difference(NamedTuple):
     kafka: str
 
 
-def differences(ours: Side, kafka: Side, bases: Sequence[Valid] = BASES) -> Iterator[Difference]:
+def differences(ours: PreparedBroker, kafka: PreparedBroker, bases: Sequence[Valid] = BASES) -> Iterator[Difference]:
     """Send all requests to both brokers, and yield where they respond otherwise."""
     for base in bases:
         for version in base.versions:

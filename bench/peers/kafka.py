@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from bench.peers.cluster import Cluster, target_cluster
+from bench.peers.cluster import PeerCluster, target_cluster
 from bench.peers.node import PeerError
 from bench.targets.loader import find
 from bench.targets.model import TargetError
@@ -92,7 +92,7 @@ KAFKA_NAME = "Apache Kafka"
 @contextmanager
 def kafka_cluster(
     folder: Path, nodes: int, config: Mapping[str, str], advertised: Sequence[str] = ()
-) -> Iterator[Cluster]:
+) -> Iterator[PeerCluster]:
     """Make new nodes below ``folder``, which are formatted and not launched. Raise PeerError when that fails."""
     chosen = replace(find("kafka"), nodes=nodes)
     with target_cluster(chosen, folder, {**SETTINGS, **config}, {"vm": HEAP}, advertised) as cluster:

@@ -11,7 +11,7 @@ from queue import Empty, SimpleQueue
 from typing import IO
 
 from bench.children import ends_with_me
-from bench.peers.cluster import Cluster, System, settings_of
+from bench.peers.cluster import PeerCluster, System, settings_of
 from bench.peers.node import BrokerNode, end
 from bench.ports import free_ports
 
@@ -89,7 +89,7 @@ def reference_cluster(
     config: Mapping[str, str],
     advertised: Sequence[str] = (),
     program: Sequence[str] = COMMAND,
-) -> Iterator[Cluster]:
+) -> Iterator[PeerCluster]:
     """Make new nodes below ``folder``, which are not launched. A single node has no other voters."""
     folder.mkdir(parents=True, exist_ok=True)
     ports, settings = free_ports(nodes), dict(config)
@@ -104,7 +104,7 @@ def reference_cluster(
             own |= _two_listeners(port, broker_ports[node], advertised[node])
         members.append(ReferenceNode(node, port, folder / f"node-{node}", own, program=program))
     try:
-        yield Cluster(REFERENCE_NAME, members)
+        yield PeerCluster(REFERENCE_NAME, members)
     finally:
         end(members)
 
@@ -116,7 +116,7 @@ def reference_with_mutant(mutant: str) -> System:
 
     def prepare(
         folder: Path, nodes: int, config: Mapping[str, str], advertised: Sequence[str] = ()
-    ) -> AbstractContextManager[Cluster]:
+    ) -> AbstractContextManager[PeerCluster]:
         return reference_cluster(folder, nodes, config, advertised, program)
 
     return System(f"{REFERENCE_NAME} with {mutant}", prepare)

@@ -11,7 +11,7 @@ from pathlib import Path
 from bench.fleet.behaviours.bodies import list_offsets_request, set_topic_configs_request
 from bench.fleet.behaviours.protocol import TopicPartition
 from bench.peers.clients import connect
-from bench.peers.cluster import Cluster, System
+from bench.peers.cluster import PeerCluster, System
 from bench.peers.kafka import KAFKA_NAME, kafka_cluster
 from bench.peers.node import PeerError
 from bench.peers.reference import REFERENCE_NAME, reference_cluster
@@ -47,19 +47,21 @@ def tiered(system: System) -> System:
 @contextmanager
 def _reference(
     folder: Path, nodes: int, config: Mapping[str, str], advertised: Sequence[str] = ()
-) -> Iterator[Cluster]:
+) -> Iterator[PeerCluster]:
     settings = {**BOTH, "crucible.remote.store.url": str(folder / "tier"), **config}
     with reference_cluster(folder, nodes, settings, advertised) as cluster:
         yield cluster
 
 
 @contextmanager
-def _kafka(folder: Path, nodes: int, config: Mapping[str, str], advertised: Sequence[str] = ()) -> Iterator[Cluster]:
+def _kafka(
+    folder: Path, nodes: int, config: Mapping[str, str], advertised: Sequence[str] = ()
+) -> Iterator[PeerCluster]:
     with kafka_cluster(folder, nodes, {**BOTH, **config}, advertised) as cluster:
         yield cluster
 
 
-def make_tiered(cluster: Cluster, topic: str) -> None:
+def make_tiered(cluster: PeerCluster, topic: str) -> None:
     """Raise PeerError."""
     body = set_topic_configs_request([topic], {"remote.storage.enable": "true"})
     with connect(cluster.ports[0]) as connection:

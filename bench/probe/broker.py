@@ -23,7 +23,7 @@ class NotKafka(Exception):  # noqa: N818
 
 
 @dataclass(frozen=True, slots=True)
-class Broker:
+class ProbedBroker:
     """``address`` is the one that was given. ``node_id`` leads all topics of the probe, at ``leader``. ``nodes`` are
     the addresses that clients get. ``versions`` are those of the ApiVersions response, by API key."""
 
@@ -52,7 +52,7 @@ class Broker:
         return range(max(self.versions[api_key][0], VERSIONS[api_key][0]), greatest + 1)
 
 
-def meet(address: Address) -> Broker:
+def meet(address: Address) -> ProbedBroker:
     """Request the broker's versions and metadata. Raises NotKafka with one sentence."""
     deadline = time.monotonic() + MEETING_LIMIT_S
     host, port = address
@@ -60,7 +60,7 @@ def meet(address: Address) -> Broker:
         with Conversation(address, [], lambda: deadline - time.monotonic()) as conversation:
             response = conversation.call(ApiKey.API_VERSIONS, 0, {})
             versions = {int(each.api_key): (int(each.min_version), int(each.max_version)) for each in response.api_keys}
-            stranger = Broker(address, -1, address, address, {}, versions)
+            stranger = ProbedBroker(address, -1, address, address, {}, versions)
             metadata = _readable_metadata(stranger, conversation)
     except (Broken, NotAdvertised) as error:
         raise NotKafka(f"{host}:{port} does not respond like a Kafka broker: {error}") from None
@@ -68,13 +68,13 @@ def meet(address: Address) -> Broker:
     if not nodes:
         raise NotKafka(f"{host}:{port} names no brokers")
     if len(nodes) == 1:
-        return Broker(address, next(iter(nodes)), address, address, nodes, versions)
+        return ProbedBroker(address, next(iter(nodes)), address, address, nodes, versions)
     node_id = next((each for each, known in nodes.items() if known == address), min(nodes))
     controller = nodes.get(int(metadata.controller_id), nodes[node_id])
-    return Broker(address, node_id, nodes[node_id], controller, nodes, versions)
+    return ProbedBroker(address, node_id, nodes[node_id], controller, nodes, versions)
 
 
-def _readable_metadata(broker: Broker, conversation: Conversation) -> Any:
+def _readable_metadata(broker: ProbedBroker, conversation: Conversation) -> Any:
     """The broker's response in the highest version that can be decoded. A case reports those that cannot. Raises
     Broken."""
     version = broker.version(ApiKey.METADATA, (1, 0x7FFF))

@@ -32,7 +32,7 @@ Versions: TypeAlias = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class ProbeCase:
     """``id`` has a section and a name (``fetch/session/wrong-epoch``) and never changes. ``words`` are what must hold.
 
     ``source``: the KIP, schema or issue that says so. ``since``: the release of Apache Kafka that brought it.
@@ -69,14 +69,14 @@ def case(
     alone: bool = False,
     restarts: bool = False,
     limit_s: float = LIMIT_S,
-) -> Callable[[Play], Case]:
+) -> Callable[[Play], ProbeCase]:
     """Make a case of a function. Its docstring becomes the case's words."""
 
-    def made(play: Play) -> Case:
+    def made(play: Play) -> ProbeCase:
         assert play.__doc__, f"{id} has no words"
         words = " ".join(play.__doc__.split())
         by_itself = alone or hostile or restarts or id.startswith(CHECKED_SECTION)
-        return Case(id, words, source, level, needs, since, hostile, by_itself, restarts, limit_s, play)
+        return ProbeCase(id, words, source, level, needs, since, hostile, by_itself, restarts, limit_s, play)
 
     return made
 
@@ -89,7 +89,7 @@ def since_version(lowest: int) -> Versions:
 ANY = since_version(0)
 
 
-class Verdict(Enum):
+class CaseVerdict(Enum):
     """FAIL and DIFFERS: the broker does something else than a MUST or a SHOULD says. NOT_ADVERTISED: it does not claim
     to have what the case needs, which is no failure. INCONSISTENT: it claims so, but it closes the connection, stays
     silent, sends bytes that are no response, or says that the version is not supported. NOT_PLAYED: a hostile case and
@@ -115,9 +115,9 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    case: Case
-    verdict: Verdict
+class CaseOutcome:
+    case: ProbeCase
+    verdict: CaseVerdict
     reason: str
     seconds: float
     observations: Sequence[Observation] = ()
@@ -133,12 +133,12 @@ class Outcome:
     @property
     def is_ours(self) -> bool:
         """Whether the case itself stumbled. The run fails for it, as nobody knows what the broker would have done."""
-        return self.verdict is Verdict.OUR_ERROR
+        return self.verdict is CaseVerdict.OUR_ERROR
 
     def is_red(self, strict: bool) -> bool:
         """Whether the broker fails the case. With ``strict``, a SHOULD counts like a MUST. The end of a broker always
         counts."""
-        broken = self.verdict in (Verdict.FAIL, Verdict.DIFFERS, Verdict.INCONSISTENT)
+        broken = self.verdict in (CaseVerdict.FAIL, CaseVerdict.DIFFERS, CaseVerdict.INCONSISTENT)
         return broken and (strict or self.ended or self.case.level is Level.MUST)
 
 

@@ -8,12 +8,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from bench.peers.cluster import Cluster, launched
+from bench.peers.cluster import PeerCluster, launched
 from bench.peers.node import PeerError
 from bench.ports import stranger_at
 from bench.probe import kafka_answers
-from bench.probe.broker import Address, Broker, NotKafka, Target, meet
-from bench.probe.case import Case, Outcome, Verdict
+from bench.probe.broker import Address, NotKafka, ProbedBroker, Target, meet
+from bench.probe.case import CaseOutcome, CaseVerdict, ProbeCase
 from bench.probe.cases import chosen
 from bench.probe.comparison import differences, read_baseline, worse
 from bench.probe.play import GONE, play
@@ -38,7 +38,7 @@ class UsageError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ProbeOptions:
     """The options of the command line. ``target`` with its ``config`` and the second broker ``oracle``: see the
     function ``target``."""
 
@@ -61,7 +61,7 @@ class Wanted:
         return " ".join([self.target, *(f"--config {key}={value}" for key, value in self.config.items())])
 
 
-def run(wanted: Wanted, say: Callable[[str], None]) -> int:
+def run(wanted: ProbeOptions, say: Callable[[str], None]) -> int:
     """Return the exit code: 0 if no MUST failed (with ``strict``: and no SHOULD differs), else 1. With a baseline it
     is 1 if something got worse. It is 1 if a case itself stumbles, too. ``say`` takes a line for people.
 
@@ -81,7 +81,7 @@ def run(wanted: Wanted, say: Callable[[str], None]) -> int:
         return _played(wanted, cases, before, first, second, say)
 
 
-def _met(own: Target) -> tuple[Broker, Target]:
+def _met(own: Target) -> tuple[ProbedBroker, Target]:
     """Raise NotKafka."""
     if stranger := stranger_at(*own.address):
         raise NotKafka(stranger)
@@ -89,11 +89,11 @@ def _met(own: Target) -> tuple[Broker, Target]:
 
 
 def _played(
-    wanted: Wanted,
-    cases: Sequence[Case],
-    before: Mapping[str, Verdict] | None,
-    first: tuple[Broker, Target],
-    second: tuple[Broker, Target] | None,
+    wanted: ProbeOptions,
+    cases: Sequence[ProbeCase],
+    before: Mapping[str, CaseVerdict] | None,
+    first: tuple[ProbedBroker, Target],
+    second: tuple[ProbedBroker, Target] | None,
     say: Callable[[str], None],
 ) -> int:
     began = time.monotonic()
@@ -112,7 +112,7 @@ def _played(
     return FAILED if red else PASSED
 
 
-def _writable(wanted: Wanted) -> None:
+def _writable(wanted: ProbeOptions) -> None:
     """Raise UsageError before anything is played if what is found could not be written afterwards."""
     for option, file in (("--json", wanted.json), ("--junit", wanted.junit), ("--page", wanted.page)):
         try:
@@ -122,7 +122,9 @@ def _writable(wanted: Wanted) -> None:
             raise UsageError(f"{option} {file}: {error.strerror}") from None
 
 
-def _report(wanted: Wanted, outcomes: Sequence[Outcome], red: Sequence[Outcome], say: Callable[[str], None]) -> None:
+def _report(
+    wanted: ProbeOptions, outcomes: Sequence[CaseOutcome], red: Sequence[CaseOutcome], say: Callable[[str], None]
+) -> None:
     """One line for each case; all about those that are red, and about those that were selected by ID."""
     kafka = kafka_answers.in_words()
     for outcome in outcomes:
@@ -139,7 +141,7 @@ def _report(wanted: Wanted, outcomes: Sequence[Outcome], red: Sequence[Outcome],
         say(f"{missing[0]}; {len(missing)} of {len(outcomes)} cases were not played")
 
 
-def _write(wanted: Wanted, outcomes: Sequence[Outcome], red: Sequence[Outcome], summary: str) -> None:
+def _write(wanted: ProbeOptions, outcomes: Sequence[CaseOutcome], red: Sequence[CaseOutcome], summary: str) -> None:
     kafka = kafka_answers.in_words()
     if wanted.json is not None:
         wanted.json.write_text(json_document(wanted.target, outcomes, kafka), encoding="utf-8")
@@ -176,7 +178,7 @@ def started(chosen: Chosen, settings: Mapping[str, str] | None = None) -> Iterat
         yield of_cluster(cluster, "disk" not in chosen.file.lacks)
 
 
-def of_cluster(cluster: Cluster, keeps_data: bool = True) -> Target:
+def of_cluster(cluster: PeerCluster, keeps_data: bool = True) -> Target:
     return Target(("127.0.0.1", cluster.ports[0]), _Nodes(cluster), keeps_data)
 
 
@@ -184,7 +186,7 @@ def of_cluster(cluster: Cluster, keeps_data: bool = True) -> Target:
 class _Nodes:
     """All nodes of a cluster, as ``bench.probe.broker.Processes``."""
 
-    cluster: Cluster
+    cluster: PeerCluster
 
     def ended(self) -> str:
         return next(filter(None, (each.ended() for each in self.cluster.members)), "")

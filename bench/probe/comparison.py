@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from uuid import UUID
 
-from bench.probe.case import Outcome, Verdict
+from bench.probe.case import CaseOutcome, CaseVerdict
 from bench.probe.context import PREFIX
 from bench.probe.conversation import RECEIVED, flattened, in_words
 
@@ -33,7 +33,7 @@ _INDEX = re.compile(r"\[\d+\]")
 NOTHING = (None, 0, -1, "", b"", bytes(16), UUID(int=0))
 
 
-def first_difference(ours: Outcome, theirs: Outcome) -> str:
+def first_difference(ours: CaseOutcome, theirs: CaseOutcome) -> str:
     """One sentence about the first field that differs; empty if the brokers respond alike."""
     responses, others = list(_responses(ours)), list(_responses(theirs))
     for number, ((what, fields), (_, their_fields)) in enumerate(zip(responses, others, strict=False), 1):
@@ -49,7 +49,7 @@ def first_difference(ours: Outcome, theirs: Outcome) -> str:
     return ""
 
 
-def differences(ours: Sequence[Outcome], theirs: Sequence[Outcome]) -> Iterator[str]:
+def differences(ours: Sequence[CaseOutcome], theirs: Sequence[CaseOutcome]) -> Iterator[str]:
     """A line for each case to which the brokers respond differently. Both have the same cases."""
     for one, other in zip(ours, theirs, strict=True):
         found = first_difference(one, other)
@@ -57,7 +57,7 @@ def differences(ours: Sequence[Outcome], theirs: Sequence[Outcome]) -> Iterator[
             yield f"{one.case.id}: {found}"
 
 
-def _responses(outcome: Outcome) -> Iterator[tuple[str, dict[str, str]]]:
+def _responses(outcome: CaseOutcome) -> Iterator[tuple[str, dict[str, str]]]:
     """The response's name, and each of its fields in words, by its path."""
     for line in outcome.lines:
         if line.direction == RECEIVED and line.body is not None:
@@ -80,12 +80,12 @@ def _plain(path: str, value: object) -> str:
     return _NAME.sub("", in_words(value))
 
 
-RANKS: Mapping[Verdict, int] = {
-    Verdict.PASS: 0,
-    Verdict.NOT_ADVERTISED: 1,
-    Verdict.DIFFERS: 1,
-    Verdict.FAIL: 2,
-    Verdict.INCONSISTENT: 2,
+RANKS: Mapping[CaseVerdict, int] = {
+    CaseVerdict.PASS: 0,
+    CaseVerdict.NOT_ADVERTISED: 1,
+    CaseVerdict.DIFFERS: 1,
+    CaseVerdict.FAIL: 2,
+    CaseVerdict.INCONSISTENT: 2,
 }
 """From good to bad. What was not played, or where the case itself stumbled, is not compared."""
 
@@ -94,19 +94,19 @@ class NoBaseline(Exception):  # noqa: N818
     """The file was not written by --json."""
 
 
-def read_baseline(path: Path) -> dict[str, Verdict]:
+def read_baseline(path: Path) -> dict[str, CaseVerdict]:
     """The verdicts of an older run, by the case's ID. Raises NoBaseline."""
     try:
         cases = json.loads(path.read_text(encoding="utf-8"))["cases"]
-        return {str(each["id"]): Verdict(each["verdict"]) for each in cases}
+        return {str(each["id"]): CaseVerdict(each["verdict"]) for each in cases}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise NoBaseline(f"{path} is no baseline, which --json writes: {error}") from None
 
 
-def worse(before: Mapping[str, Verdict], outcomes: Sequence[Outcome]) -> list[Outcome]:
+def worse(before: Mapping[str, CaseVerdict], outcomes: Sequence[CaseOutcome]) -> list[CaseOutcome]:
     """The cases whose verdict is worse than before. Cases that are new are none of them."""
     return [each for each in outcomes if each.case.id in before and _is_worse(before[each.case.id], each.verdict)]
 
 
-def _is_worse(before: Verdict, now: Verdict) -> bool:
+def _is_worse(before: CaseVerdict, now: CaseVerdict) -> bool:
     return before in RANKS and now in RANKS and RANKS[now] > RANKS[before]

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 from uuid import uuid4
 
-from bench.probe.broker import Address, Broker, Target
-from bench.probe.case import ANY, PREPARING, Case, NotAdvertised, Observation, Unexpected, Unsupported
+from bench.probe.broker import Address, ProbedBroker, Target
+from bench.probe.case import ANY, PREPARING, NotAdvertised, Observation, ProbeCase, Unexpected, Unsupported
 from bench.probe.conversation import HAPPENED, Broken, Conversation, Line, Silent, in_words
 from bench.targets.model import TargetError
 from reference_broker.blocking.transport import EncodedRequest
@@ -94,8 +94,8 @@ class Belongings:
 class ProbeContext:
     """The broker as one case sees it, and what the case has seen of it."""
 
-    case: Case
-    broker: Broker
+    case: ProbeCase
+    broker: ProbedBroker
     belongings: Belongings
     target: Target | None = None
     lines: list[Line] = field(default_factory=list)  # all requests and responses
@@ -340,7 +340,7 @@ class ProbeContext:
             time.sleep(AGAIN_AFTER_S)
 
 
-def remove(broker: Broker, belongings: Belongings) -> Sequence[str]:
+def remove(broker: ProbedBroker, belongings: Belongings) -> Sequence[str]:
     """Delete the topics and groups of a run as far as the broker allows it. Remaining members are removed from their
     groups. Return what the broker refused."""
     failed: list[str] = []
@@ -360,7 +360,7 @@ def remove(broker: Broker, belongings: Belongings) -> Sequence[str]:
 Connected: TypeAlias = Callable[[Address], Conversation]
 
 
-def _remove_topics(broker: Broker, belongings: Belongings, connected: Connected) -> Sequence[str]:
+def _remove_topics(broker: ProbedBroker, belongings: Belongings, connected: Connected) -> Sequence[str]:
     """Delete the topics. Of many cases only the name was reserved, and the topic was never created."""
     version = broker.version(ApiKey.DELETE_TOPICS, ANY)
     doomed = [{"name": each} for each in belongings.topics]
@@ -370,7 +370,7 @@ def _remove_topics(broker: Broker, belongings: Belongings, connected: Connected)
     return [f"{each.name}: {error_name(each.error_code)}" for each in response.responses if each.error_code not in gone]
 
 
-def _remove_groups(broker: Broker, belongings: Belongings, connected: Connected) -> Sequence[str]:
+def _remove_groups(broker: ProbedBroker, belongings: Belongings, connected: Connected) -> Sequence[str]:
     """Delete the groups and first their members, because cases end without LeaveGroup."""
     version = {each: broker.version(each, ANY) for each in OF_REMOVAL}
     groups: dict[Address, list[str]] = {}
@@ -391,7 +391,7 @@ def _remove_groups(broker: Broker, belongings: Belongings, connected: Connected)
     return ()
 
 
-def address_of(broker: Broker, coordinator: Any) -> Address:
+def address_of(broker: ProbedBroker, coordinator: Any) -> Address:
     """Return the address of a coordinator. A single node keeps the address at which it was found, which may differ."""
     if len(broker.nodes) == 1 or coordinator.error_code:
         return broker.leader

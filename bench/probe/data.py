@@ -181,7 +181,7 @@ CLOSE, OPEN = -1, 0
 """Session epochs with a meaning of their own."""
 
 
-class Session:
+class ProbeSession:
     """It counts its own epochs."""
 
     def __init__(self, at: ProbeContext, topic: Topic, *partitions: FetchPartition, **fields: Any) -> None:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from bench.probe.case import Outcome
+from bench.probe.case import CaseOutcome
 from bench.probe.context import PREFIX
 
 FOLDER = Path(__file__).resolve().parent / "kafka_answers"
@@ -43,7 +43,7 @@ def in_words() -> Mapping[str, str]:
     return {name: "; ".join(each) for name, each in words.items()}
 
 
-def lines(release: str, outcomes: Sequence[Outcome]) -> Iterator[str]:
+def lines(release: str, outcomes: Sequence[CaseOutcome]) -> Iterator[str]:
     """The file of a release."""
     yield f"# Apache Kafka {release}: case | verdict | the field that decides. Written by bench.probe.record."
     for each in outcomes:

@@ -25,7 +25,7 @@ HEARD_WITHIN_S = 10.0
 
 
 @dataclass(slots=True)
-class Member:
+class ProbeMember:
     """A member, on a connection of its own to the group's coordinator."""
 
     at: ProbeContext
@@ -148,27 +148,27 @@ def _while(holds: Callable[[], bool], within_s: float) -> None:
         time.sleep(AGAIN_AFTER_S)
 
 
-def settled(at: ProbeContext, **options: Any) -> Member:
-    """The one member of a stable group, with the assignment ``b"mine"``. ``options``: of Member."""
-    member = Member(at, at.group(), **options)
+def settled(at: ProbeContext, **options: Any) -> ProbeMember:
+    """The one member of a stable group, with the assignment ``b"mine"``. ``options``: of ProbeMember."""
+    member = ProbeMember(at, at.group(), **options)
     member.enter()
     response = member.sync({member.member_id: b"mine"})
     at.expect("error code of a sync", response.error_code, ErrorCode.none)
     return member
 
 
-def beside(first: Member, **options: Any) -> tuple[Member, Any, Any]:
+def beside(first: ProbeMember, **options: Any) -> tuple[ProbeMember, Any, Any]:
     """A second member joins a stable group, and the first one joins again. Returns the second member, and both
     responses of the generation that they share, the first one's before. Neither has synced."""
-    second = Member(first.at, first.group_id, **options)
+    second = ProbeMember(first.at, first.group_id, **options)
     request = second.send_entry()
     first.until_rebalance()
     again = first.joined(first.send_join())
     return second, again, second.joined(request)
 
 
-def pair(at: ProbeContext, first: Mapping[str, Any] | None = None, **second: Any) -> tuple[Member, Member]:
-    """Two members of one generation, the leader before. Neither has synced. The options are those of Member."""
+def pair(at: ProbeContext, first: Mapping[str, Any] | None = None, **second: Any) -> tuple[ProbeMember, ProbeMember]:
+    """Two members of one generation, the leader before. Neither has synced. The options are those of ProbeMember."""
     one = settled(at, **(first or {}))
     other, _, _ = beside(one, **second)
     return (one, other) if one.leads else (other, one)

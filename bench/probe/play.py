@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from bench.probe.broker import Broker, NotKafka, Target, is_loopback, meet
-from bench.probe.case import Case, Level, NotAdvertised, Outcome, Unexpected, Unsupported, Verdict
+from bench.probe.broker import NotKafka, ProbedBroker, Target, is_loopback, meet
+from bench.probe.case import CaseOutcome, CaseVerdict, Level, NotAdvertised, ProbeCase, Unexpected, Unsupported
 from bench.probe.context import Belongings, ProbeContext, remove
 from bench.probe.conversation import Broken
 from bench.targets.model import TargetError
@@ -20,12 +20,12 @@ GONE = "the broker is gone: "
 
 
 def play(
-    broker: Broker,
-    cases: Sequence[Case],
+    broker: ProbedBroker,
+    cases: Sequence[ProbeCase],
     hostile: bool = False,
     note: Callable[[str], None] = lambda _: None,
     target: Target | None = None,
-) -> list[Outcome]:
+) -> list[CaseOutcome]:
     """Play all cases and remove what they have made. Return their outcomes in the order of ``cases``.
 
     Cases that need no peace run side by side, and the others after them. ``hostile`` plays hostile cases against
@@ -40,7 +40,10 @@ def play(
     finally:
         for failure in () if run.gone else remove(broker, run.belongings):
             note(f"what begins with {run.belongings.prefix} is still there: {failure}")
-    return [run.outcomes.get(each.id) or Outcome(each, Verdict.NOT_PLAYED, f"{GONE}{run.gone}", 0.0) for each in cases]
+    return [
+        run.outcomes.get(each.id) or CaseOutcome(each, CaseVerdict.NOT_PLAYED, f"{GONE}{run.gone}", 0.0)
+        for each in cases
+    ]
 
 
 @dataclass(slots=True)
@@ -48,15 +51,15 @@ class _Run:
     """The cases that are played on one broker. ``may_harm``: hostile cases are played. ``gone``: where and since which
     case a broker that we cannot start again serves nobody; empty while it serves."""
 
-    broker: Broker
+    broker: ProbedBroker
     target: Target
     may_harm: bool
     belongings: Belongings = field(default_factory=Belongings)
-    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    outcomes: dict[str, CaseOutcome] = field(default_factory=dict)
     gone: str = ""
     _is_tidy: bool = False
 
-    def side_by_side(self, cases: Sequence[Case]) -> None:
+    def side_by_side(self, cases: Sequence[ProbeCase]) -> None:
         """Where the broker ends, what ran then and shortly before is played again one by one, to find the case."""
         left = list(cases)
         while left and not self.gone:
@@ -65,32 +68,32 @@ class _Run:
             if not dead:
                 continue
             suspects = [self.outcomes[each].case for each in done[dead.first :]]
-            unexplained = [each for each in suspects if self.outcomes[each.id].verdict is Verdict.INCONSISTENT]
+            unexplained = [each for each in suspects if self.outcomes[each.id].verdict is CaseVerdict.INCONSISTENT]
             if self._revived(dead.why, suspects):
                 self.one_by_one(suspects)
             if not any(self.outcomes[each.id].ended for each in suspects):
                 self._blame(dead.why, unexplained)
 
-    def _until_death(self, cases: Sequence[Case]) -> "tuple[list[str], _Death | None]":
+    def _until_death(self, cases: Sequence[ProbeCase]) -> "tuple[list[str], _Death | None]":
         """Play cases at once until all are played or the broker ends. Return the IDs of those that were played, in the
         order in which they ended."""
         done: list[str] = []
         deaths: list[_Death] = []
 
-        def one(case: Case) -> None:
+        def one(case: ProbeCase) -> None:
             if deaths:
                 return
             outcome = self._one(case)
             self.outcomes[case.id] = outcome
             done.append(case.id)
-            if outcome.verdict is Verdict.INCONSISTENT and not deaths and (why := self.target.why_gone()):
+            if outcome.verdict is CaseVerdict.INCONSISTENT and not deaths and (why := self.target.why_gone()):
                 deaths.append(_Death(why, max(0, len(done) - 2 * AT_ONCE)))
 
         with ThreadPoolExecutor(AT_ONCE) as threads:
             list(threads.map(one, cases))
         return done, deaths[0] if deaths else None
 
-    def one_by_one(self, cases: Sequence[Case]) -> None:
+    def one_by_one(self, cases: Sequence[ProbeCase]) -> None:
         """After each case the broker must still respond."""
         for case in cases:
             if self.gone:
@@ -100,13 +103,13 @@ class _Run:
                 self._is_tidy = True
             outcome = self._one(case)
             self.outcomes[case.id] = outcome
-            if outcome.verdict in (Verdict.NOT_PLAYED, Verdict.NOT_ADVERTISED):
+            if outcome.verdict in (CaseVerdict.NOT_PLAYED, CaseVerdict.NOT_ADVERTISED):
                 continue
             if why := self.target.why_gone():
                 self.outcomes[case.id] = _ended(outcome, why)
                 self._revived(why, [case])
 
-    def _revived(self, why: str, suspects: Sequence[Case]) -> bool:
+    def _revived(self, why: str, suspects: Sequence[ProbeCase]) -> bool:
         """Start a broker that ended again, if it is ours. Else the run ends."""
         if self.target.processes is not None:
             try:
@@ -121,18 +124,20 @@ class _Run:
         self.gone = f"{host}:{port} serves nobody since {since}: {why}"
         return False
 
-    def _blame(self, why: str, unexplained: Sequence[Case]) -> None:
+    def _blame(self, why: str, unexplained: Sequence[ProbeCase]) -> None:
         """The broker ended, and no single case was found to be the cause."""
         for case in unexplained:
             beside = f"{why} (this case ran then; another that ran beside it or just before may have ended the broker)"
             self.outcomes[case.id] = _ended(self.outcomes[case.id], beside)
 
-    def _one(self, case: Case) -> Outcome:
+    def _one(self, case: ProbeCase) -> CaseOutcome:
         if case.hostile and not self.may_harm:
-            return Outcome(case, Verdict.NOT_PLAYED, "hostile, and the target is not on loopback (--hostile)", 0.0)
+            return CaseOutcome(
+                case, CaseVerdict.NOT_PLAYED, "hostile, and the target is not on loopback (--hostile)", 0.0
+            )
         if case.restarts and not self.target.can_restart:
             why = "loses all that it had" if self.target.processes is not None else "was not started by the probe"
-            return Outcome(case, Verdict.NOT_PLAYED, f"the broker must be restarted, and it {why}", 0.0)
+            return CaseOutcome(case, CaseVerdict.NOT_PLAYED, f"the broker must be restarted, and it {why}", 0.0)
         return play_one(self.broker, case, self.belongings, self.target)
 
 
@@ -144,8 +149,8 @@ class _Death:
     first: int
 
 
-def _ended(outcome: Outcome, why: str) -> Outcome:
-    return replace(outcome, verdict=Verdict.FAIL, reason=why, ended=True)
+def _ended(outcome: CaseOutcome, why: str) -> CaseOutcome:
+    return replace(outcome, verdict=CaseVerdict.FAIL, reason=why, ended=True)
 
 
 def _place(error: Exception) -> str:
@@ -154,26 +159,28 @@ def _place(error: Exception) -> str:
     return f"{Path(last.filename).name}:{last.lineno}"
 
 
-def play_one(broker: Broker, case: Case, belongings: Belongings, target: Target | None = None) -> Outcome:
+def play_one(
+    broker: ProbedBroker, case: ProbeCase, belongings: Belongings, target: Target | None = None
+) -> CaseOutcome:
     """Play one case. It never raises what a broker may cause."""
     at = ProbeContext(case, broker, belongings, target)
     began = time.monotonic()
-    verdict, reason = Verdict.PASS, ""
+    verdict, reason = CaseVerdict.PASS, ""
     try:
         for api_key in case.needs:
             at.version(api_key)
         case.play(at)
     except NotAdvertised as error:
-        verdict, reason = Verdict.NOT_ADVERTISED, str(error)
+        verdict, reason = CaseVerdict.NOT_ADVERTISED, str(error)
     except Unsupported as error:
-        verdict, reason = Verdict.INCONSISTENT, str(error)
+        verdict, reason = CaseVerdict.INCONSISTENT, str(error)
     except Unexpected as error:
-        verdict = Verdict.FAIL if case.level is Level.MUST else Verdict.DIFFERS
+        verdict = CaseVerdict.FAIL if case.level is Level.MUST else CaseVerdict.DIFFERS
         reason = str(error)
     except Broken as error:
-        verdict, reason = Verdict.INCONSISTENT, str(error)
+        verdict, reason = CaseVerdict.INCONSISTENT, str(error)
     except Exception as error:
-        verdict, reason = Verdict.OUR_ERROR, f"the case stumbles: {type(error).__name__}: {error}, {_place(error)}"
+        verdict, reason = CaseVerdict.OUR_ERROR, f"the case stumbles: {type(error).__name__}: {error}, {_place(error)}"
     finally:
         at.end()
-    return Outcome(case, verdict, reason, time.monotonic() - began, at.observations, at.lines)
+    return CaseOutcome(case, verdict, reason, time.monotonic() - began, at.observations, at.lines)

@@ -9,32 +9,32 @@ from pathlib import Path
 from typing import Final
 from xml.etree import ElementTree
 
-from bench.probe.case import Case, Outcome, Verdict, Versions
+from bench.probe.case import CaseOutcome, CaseVerdict, ProbeCase, Versions
 from reference_broker.wire.apis import api_name
 
 MARKS = {
-    Verdict.PASS: "ok  ",
-    Verdict.FAIL: "FAIL",
-    Verdict.DIFFERS: "diff",
-    Verdict.NOT_ADVERTISED: "n/a ",
-    Verdict.INCONSISTENT: "BAD ",
-    Verdict.NOT_PLAYED: "-   ",
-    Verdict.OUR_ERROR: "OURS",
+    CaseVerdict.PASS: "ok  ",
+    CaseVerdict.FAIL: "FAIL",
+    CaseVerdict.DIFFERS: "diff",
+    CaseVerdict.NOT_ADVERTISED: "n/a ",
+    CaseVerdict.INCONSISTENT: "BAD ",
+    CaseVerdict.NOT_PLAYED: "-   ",
+    CaseVerdict.OUR_ERROR: "OURS",
 }
 
 
-def case_line(case: Case) -> str:
+def case_line(case: ProbeCase) -> str:
     """A case in one line, for --dry-run."""
     return f"{case.id}  {case.level.value}  {case.words}"
 
 
-def outcome_line(outcome: Outcome) -> str:
+def outcome_line(outcome: CaseOutcome) -> str:
     """An outcome in one line."""
     why = f": {outcome.reason}" if outcome.reason else ""
     return f"{MARKS[outcome.verdict]} {outcome.case.id}{why}"
 
 
-def in_full(outcome: Outcome, repeat: str, kafka: str) -> Iterator[str]:
+def in_full(outcome: CaseOutcome, repeat: str, kafka: str) -> Iterator[str]:
     """All about one outcome: what must hold and why, what was sent, what came back, what Apache Kafka responds, and the
     command that repeats it."""
     case = outcome.case
@@ -59,7 +59,7 @@ def repeat_command(target: str, case_id: str) -> str:
     return f"./crucible probe {target} --case {case_id}"
 
 
-def needs(case: Case) -> str:
+def needs(case: ProbeCase) -> str:
     return ", ".join(f"{api_name(key)}{_range(versions)}" for key, versions in case.needs.items()) or "nothing"
 
 
@@ -70,20 +70,20 @@ def _range(versions: Versions) -> str:
     return f" {low}-{high}" if low != high else f" {low}"
 
 
-def outcome_summary(outcomes: Sequence[Outcome], seconds: float) -> str:
+def outcome_summary(outcomes: Sequence[CaseOutcome], seconds: float) -> str:
     counted = Counter(each.verdict for each in outcomes)
-    parts = [f"{counted[verdict]} {verdict.value}" for verdict in Verdict if counted[verdict]]
+    parts = [f"{counted[verdict]} {verdict.value}" for verdict in CaseVerdict if counted[verdict]]
     if ends := sum(each.ended for each in outcomes):
         parts.append(f"the broker ended {ends} time{'s' * (ends > 1)}")
     return f"{len(outcomes)} cases in {seconds:.1f} s: {', '.join(parts)}"
 
 
-def json_document(target: str, outcomes: Sequence[Outcome], kafka: Mapping[str, str]) -> str:
+def json_document(target: str, outcomes: Sequence[CaseOutcome], kafka: Mapping[str, str]) -> str:
     """``kafka``: what Apache Kafka responds, by the case's ID."""
     return json.dumps({"target": target, "cases": [_case(each, kafka) for each in outcomes]}, indent=1)
 
 
-def _case(outcome: Outcome, kafka: Mapping[str, str]) -> dict[str, object]:
+def _case(outcome: CaseOutcome, kafka: Mapping[str, str]) -> dict[str, object]:
     case = outcome.case
     return {
         "id": case.id,
@@ -104,7 +104,7 @@ def _case(outcome: Outcome, kafka: Mapping[str, str]) -> dict[str, object]:
     }
 
 
-def junit_document(target: str, outcomes: Sequence[Outcome], strict: bool, kafka: Mapping[str, str]) -> str:
+def junit_document(target: str, outcomes: Sequence[CaseOutcome], strict: bool, kafka: Mapping[str, str]) -> str:
     """What fails the run is a failure, or an error if it is ours; what does not apply, or may differ, is skipped with
     the reason. ``kafka``: what Apache Kafka responds, by the case's ID."""
     suites = ElementTree.Element("testsuites", name=f"Kafka protocol of {target}")
@@ -121,11 +121,11 @@ def junit_document(target: str, outcomes: Sequence[Outcome], strict: bool, kafka
     return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def _is_skipped(outcome: Outcome, strict: bool) -> bool:
-    return outcome.verdict is not Verdict.PASS and not outcome.is_red(strict) and not outcome.is_ours
+def _is_skipped(outcome: CaseOutcome, strict: bool) -> bool:
+    return outcome.verdict is not CaseVerdict.PASS and not outcome.is_red(strict) and not outcome.is_ours
 
 
-def _add(suite: ElementTree.Element, outcome: Outcome, strict: bool, shown: str) -> None:
+def _add(suite: ElementTree.Element, outcome: CaseOutcome, strict: bool, shown: str) -> None:
     name = outcome.case.id.rpartition("/")[2]
     test = ElementTree.SubElement(suite, "testcase", classname=outcome.case.section.replace("/", "."), name=name)
     test.set("time", f"{outcome.seconds:.3f}")
@@ -236,22 +236,22 @@ _PAGE = """<!doctype html>
 """
 
 _CHIPS = {
-    Verdict.PASS: "holds",
-    Verdict.FAIL: "broken",
-    Verdict.DIFFERS: "warn",
-    Verdict.INCONSISTENT: "broken",
-    Verdict.OUR_ERROR: "warn",
+    CaseVerdict.PASS: "holds",
+    CaseVerdict.FAIL: "broken",
+    CaseVerdict.DIFFERS: "warn",
+    CaseVerdict.INCONSISTENT: "broken",
+    CaseVerdict.OUR_ERROR: "warn",
 }
 
 
 def page_document(
-    target: str, outcomes: Sequence[Outcome], red: Sequence[Outcome], summary: str, kafka: Mapping[str, str]
+    target: str, outcomes: Sequence[CaseOutcome], red: Sequence[CaseOutcome], summary: str, kafka: Mapping[str, str]
 ) -> str:
     """Return the page. ``red`` are the outcomes for which the command fails, and ``kafka`` is what Apache Kafka
     responds in each case."""
     sections = [(name, list(found)) for name, found in groupby(outcomes, key=lambda each: each.case.section)]
     counted = Counter(each.verdict for each in outcomes)
-    there = [each for each in Verdict if counted[each]]
+    there = [each for each in CaseVerdict if counted[each]]
     return _PAGE.format(
         target=escape(target),
         style=STYLE.read_text(encoding="utf-8") + _MORE_STYLE,
@@ -278,7 +278,7 @@ def _links(has_red: bool) -> Sequence[tuple[str, str]]:
     return (*((("red", "What fails"),) if has_red else ()), ("sections", "Sections"), ("cases", "Cases"))
 
 
-def _verdict(outcomes: Sequence[Outcome], red: Sequence[Outcome]) -> str:
+def _verdict(outcomes: Sequence[CaseOutcome], red: Sequence[CaseOutcome]) -> str:
     ends = sum(each.ended for each in outcomes)
     death = f" The broker ended {ends} time{'s' * (ends > 1)}." if ends else ""
     if not red:
@@ -288,7 +288,7 @@ def _verdict(outcomes: Sequence[Outcome], red: Sequence[Outcome]) -> str:
     return f"{len(red)} of {len(outcomes)} cases count against the broker. The first is {first.case.id}{why}.{death}"
 
 
-def _red(red: Sequence[Outcome]) -> str:
+def _red(red: Sequence[CaseOutcome]) -> str:
     if not red:
         return ""
     rows = "\n".join(
@@ -303,13 +303,13 @@ def _red(red: Sequence[Outcome]) -> str:
     )
 
 
-def _counts(name: str, outcomes: Sequence[Outcome], there: Sequence[Verdict]) -> str:
+def _counts(name: str, outcomes: Sequence[CaseOutcome], there: Sequence[CaseVerdict]) -> str:
     counted = Counter(each.verdict for each in outcomes)
     cells = "".join(f"<td>{counted[each] or ''}</td>" for each in there)
     return f'<tr><th scope="row"><a href="#{name}">{name}</a></th>{cells}</tr>'
 
 
-def _section(name: str, outcomes: Sequence[Outcome], target: str, kafka: Mapping[str, str]) -> str:
+def _section(name: str, outcomes: Sequence[CaseOutcome], target: str, kafka: Mapping[str, str]) -> str:
     rows = "\n".join(_row(each, target, kafka.get(each.case.id, "")) for each in outcomes)
     heads = "<tr><th>case</th><th>verdict</th><th>Apache Kafka</th><th>what must hold</th></tr>"
     return (
@@ -318,7 +318,7 @@ def _section(name: str, outcomes: Sequence[Outcome], target: str, kafka: Mapping
     )
 
 
-def _row(outcome: Outcome, target: str, kafka: str) -> str:
+def _row(outcome: CaseOutcome, target: str, kafka: str) -> str:
     case, verdict = outcome.case, outcome.verdict.value
     conversation = escape("\n".join(in_full(outcome, repeat_command(target, case.id), kafka)))
     words = f"{case.level.value}: {escape(case.words)} <small>{escape(case.source)}</small>"
@@ -332,5 +332,5 @@ def _row(outcome: Outcome, target: str, kafka: str) -> str:
     )
 
 
-def _chip(verdict: Verdict) -> str:
+def _chip(verdict: CaseVerdict) -> str:
     return f'<span class="chip {_CHIPS.get(verdict, "")}">{verdict.value}</span>'

@@ -8,7 +8,7 @@ from pathlib import Path
 from bench.fleet.behaviours.bodies import set_topic_configs_request
 from bench.options import Options
 from bench.peers.clients import PRODUCE_VERSION, base_offset, connect, produce_request
-from bench.peers.cluster import Cluster, System, until
+from bench.peers.cluster import PeerCluster, System, until
 from bench.peers.node import PeerError
 from bench.results import Results, Samples, alternate
 from bench.rows.context import LIMIT_S, Progress, all_up, make_topic, row
@@ -49,7 +49,7 @@ def measure_cleaner(
     results.beside(work, shares.figures(), less_is_better=True)
 
 
-def _pass(cluster: Cluster, home: Path, topic: str, total_bytes: int) -> tuple[float, float]:
+def _pass(cluster: PeerCluster, home: Path, topic: str, total_bytes: int) -> tuple[float, float]:
     """Return megabytes per second and seconds of processor time, both from the moment when the full log becomes a
     compacted one. Raise PeerError."""
     make_topic(cluster, topic, config=TOPIC_CONFIG | {"cleanup.policy": "delete"})
@@ -63,7 +63,7 @@ def _pass(cluster: Cluster, home: Path, topic: str, total_bytes: int) -> tuple[f
     return produced / 1e6 / (time.perf_counter() - began), cluster.cpu_s() - cpu_s
 
 
-def _held(cluster: Cluster, home: Path, topic: str, load_s: float) -> list[float]:
+def _held(cluster: PeerCluster, home: Path, topic: str, load_s: float) -> list[float]:
     """Return the dirty share in percent, read after each batch in the second half of a steady load.
 
     Raise PeerError.

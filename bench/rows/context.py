@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bench.options import ROWS, Options
 from bench.peers.clients import LedPartition, RetryingClient
-from bench.peers.cluster import Cluster, System
+from bench.peers.cluster import PeerCluster, System
 from bench.results import Results
 
 Progress = Callable[[str], None]
@@ -31,7 +31,9 @@ def row(name: str) -> Callable[[Measures], Measures]:
 
 
 @contextmanager
-def all_up(systems: Sequence[System], folder: Path, nodes: int, config: Mapping[str, str]) -> Iterator[list[Cluster]]:
+def all_up(
+    systems: Sequence[System], folder: Path, nodes: int, config: Mapping[str, str]
+) -> Iterator[list[PeerCluster]]:
     """Launch every system's brokers. They stay up for the whole block, so that each gets as warm as it can."""
     with ExitStack() as stack:
         yield [
@@ -41,7 +43,7 @@ def all_up(systems: Sequence[System], folder: Path, nodes: int, config: Mapping[
 
 
 def make_topic(
-    cluster: Cluster, name: str, partitions: int = 1, replicas: int = 1, config: Mapping[str, str] | None = None
+    cluster: PeerCluster, name: str, partitions: int = 1, replicas: int = 1, config: Mapping[str, str] | None = None
 ) -> dict[int, LedPartition]:
     """Create a topic and return its partitions once all their replicas are in sync. Raise PeerError."""
     with RetryingClient(cluster.ports) as client:

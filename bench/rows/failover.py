@@ -13,9 +13,9 @@ from pathlib import Path
 
 from bench.options import Options
 from bench.peers.clients import RetryingClient
-from bench.peers.cluster import Cluster, System, until
+from bench.peers.cluster import PeerCluster, System, until
 from bench.peers.node import BrokerNode, PeerError
-from bench.results import Figure, Results, Row
+from bench.results import Figure, ResultRow, Results
 from bench.rows.context import Progress, row
 
 NODES = 3
@@ -54,18 +54,18 @@ def _rounds(what: str, strike: Callable[[], float], rounds: int, progress: Progr
     return taken
 
 
-def _row(what: str, figure: Figure, goal_s: float | None = None) -> Row:
+def _row(what: str, figure: Figure, goal_s: float | None = None) -> ResultRow:
     """Make a row. If there is a goal, the worst time must reach it."""
     work = f"{what}: next topic created"
     if goal_s is None:
-        return Row(work, figure)
-    return Row(work, figure, goal=f"within {goal_s:g} s", reached=max(figure.values) <= goal_s)
+        return ResultRow(work, figure)
+    return ResultRow(work, figure, goal=f"within {goal_s:g} s", reached=max(figure.values) <= goal_s)
 
 
 class Course:
     """Strikes the controller of one cluster and brings it back."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: PeerCluster) -> None:
         self._cluster = cluster
         self._topics = 0
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from bench.options import Options, Sizes
 from bench.peers.clients import FETCH_VERSION, connect
-from bench.peers.cluster import Cluster, System
+from bench.peers.cluster import PeerCluster, System
 from bench.peers.node import PeerError
-from bench.results import Curve, Results, Row, Samples, Series, alternate
+from bench.results import Curve, ResultRow, Results, Samples, Series, alternate
 from bench.rows.context import Progress, all_up, make_topic, row
 from reference_broker.blocking.transport import Connection
 from reference_broker.wire.apis import ApiKey
@@ -54,12 +54,12 @@ def measure_rest(
     results.beside(f"memory at rest, {what}", memory.figures(), less_is_better=True, nodes=NODES)
 
 
-def _create_topics(cluster: Cluster, partitions: int) -> None:
+def _create_topics(cluster: PeerCluster, partitions: int) -> None:
     for first in range(0, partitions, PARTITIONS_PER_TOPIC):
         make_topic(cluster, f"rest-{first}", min(PARTITIONS_PER_TOPIC, partitions - first), NODES)
 
 
-def _window(clusters: Sequence[Cluster], window_s: float, spent: Samples) -> None:
+def _window(clusters: Sequence[PeerCluster], window_s: float, spent: Samples) -> None:
     began_s = time.perf_counter()
     before = [cluster.cpu_s() for cluster in clusters]
     time.sleep(window_s)
@@ -100,7 +100,7 @@ def measure_memory(
 def _rows(results: Results, idle: Samples, memory: dict[int, Samples], sizes: Sizes) -> None:
     reference, _ = idle.figures()
     goal = f"under {IDLE_GOAL_MIB} MiB"
-    results.rows.append(Row("memory, idle", reference, goal=goal, reached=reference.median < IDLE_GOAL_MIB))
+    results.rows.append(ResultRow("memory, idle", reference, goal=goal, reached=reference.median < IDLE_GOAL_MIB))
     results.beside("memory, idle, beside the peer", idle.figures(), less_is_better=True, at_least=MEMORY_GOAL)
     most = sizes.session_steps[-1]
     work = f"memory, {most:,} sessions of {sizes.session_partitions} partitions"
@@ -114,11 +114,11 @@ def _curve(title: str, cost: str, names: Sequence[str], measured: dict[int, Samp
     return Curve(title, "sessions, 50 partitions each", cost, series)
 
 
-def _mib(cluster: Cluster) -> float:
+def _mib(cluster: PeerCluster) -> float:
     return cluster.rss_bytes() / 2**20
 
 
-def _sessions(cluster: Cluster, sizes: Sizes, memory: dict[int, Samples], times: dict[int, Samples]) -> None:
+def _sessions(cluster: PeerCluster, sizes: Sizes, memory: dict[int, Samples], times: dict[int, Samples]) -> None:
     """Open more and more sessions on connections of their own. A session that is gone raises PeerError."""
     make_topic(cluster, SESSIONS_TOPIC, sizes.session_partitions)
     with ExitStack() as stack:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bench.options import Options
 from bench.peers.clients import FETCH_VERSION, RetryingClient, batch_of, connect
-from bench.peers.cluster import Cluster, System
+from bench.peers.cluster import PeerCluster, System
 from bench.peers.group_clients import (
     RawMember,
     await_coordinator,
@@ -55,7 +55,7 @@ def measure_group_join(
         results.beside(f"group join to first record, {DELAY}={delay_ms}", taken.figures(), less_is_better=True)
 
 
-def _prepare_join(cluster: Cluster) -> None:
+def _prepare_join(cluster: PeerCluster) -> None:
     """Write a record to a new topic, then join twice, so that the offsets topic exists and the broker has loaded its
     code. Raise PeerError."""
     make_topic(cluster, JOINED_TOPIC)
@@ -65,7 +65,7 @@ def _prepare_join(cluster: Cluster) -> None:
         _first_record_ms(cluster, f"warm-{number}")
 
 
-def _first_record_ms(cluster: Cluster, group: str) -> float:
+def _first_record_ms(cluster: PeerCluster, group: str) -> float:
     """Raise PeerError."""
     with connect(cluster.ports[0]) as connection:
         began = time.perf_counter()
@@ -112,7 +112,7 @@ def measure_rebalance(
     results.beside(f"rebalance of {count} members, all joining at once", taken.figures(), less_is_better=True)
 
 
-def _formed(cluster: Cluster, count: int, stack: ExitStack) -> list[RawMember]:
+def _formed(cluster: PeerCluster, count: int, stack: ExitStack) -> list[RawMember]:
     """Raise PeerError."""
     connections = [stack.enter_context(connect(cluster.ports[0])) for _ in range(count)]
     await_coordinator(connections[0], "many", LIMIT_S)
@@ -154,12 +154,12 @@ def measure_commits(
 class _CommitLoad:
     """``commits`` has an encoded commit for each connection, of a group of its own. It is sent again and again."""
 
-    cluster: Cluster
+    cluster: PeerCluster
     connections: list[Connection]
     commits: list[EncodedRequest]
 
     @classmethod
-    def at(cls, cluster: Cluster, stack: ExitStack) -> "_CommitLoad":
+    def at(cls, cluster: PeerCluster, stack: ExitStack) -> "_CommitLoad":
         """Raise PeerError."""
         make_topic(cluster, COMMITTED_TOPIC)
         connections = [stack.enter_context(connect(cluster.ports[0])) for _ in range(CONNECTIONS)]

@@ -6,11 +6,11 @@ Only the reference broker is measured. The peers are those of ``bench/hostile``;
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.hostile.course import BESIDE_BUDGET_BYTES, BUDGET_BYTES, Longest, Plan, play
+from bench.hostile.course import BESIDE_BUDGET_BYTES, BUDGET_BYTES, CoursePlan, Longest, play
 from bench.options import Options
 from bench.peers.cluster import System
 from bench.peers.node import PeerError
-from bench.results import Figure, Results, Row
+from bench.results import Figure, ResultRow, Results
 from bench.rows.context import Progress, place, row
 
 GOAL_MS = 100.0
@@ -24,7 +24,7 @@ def measure_hostile(
     sizes = options.sizes
     for nodes in options.nodes:
         progress(f"hostile peers: {sizes.hostile_peers} of each kind against {place(nodes)}")
-        plan = Plan(nodes, sizes.hostile_peers, sizes.hostile_s, kills=False)
+        plan = CoursePlan(nodes, sizes.hostile_peers, sizes.hostile_s, kills=False)
         outcome = play(plan, folder / f"hostile-{nodes}", progress, systems[0])
         progress(str(outcome))
         if outcome.broken:
@@ -33,14 +33,18 @@ def measure_hostile(
         for whom, waits in (("an honest client", outcome.waits), ("a newcomer", outcome.newcomers)):
             longest, work = Longest.of(waits), f"longest wait of {whom} among {among}"
             on_nodes = Figure((longest.on_nodes_s * 1000,), "ms")
-            results.rows.append(Row(f"{work}, with the waits for a processor", Figure((longest.took_s * 1000,), "ms")))
+            results.rows.append(
+                ResultRow(f"{work}, with the waits for a processor", Figure((longest.took_s * 1000,), "ms"))
+            )
             if waits is outcome.waits:
                 reached = on_nodes.median <= GOAL_MS
-                results.rows.append(Row(work, on_nodes, goal=f"within {GOAL_MS:g} ms", reached=reached))
+                results.rows.append(ResultRow(work, on_nodes, goal=f"within {GOAL_MS:g} ms", reached=reached))
             else:  # Nobody can tell a newcomer from a flood of them.
-                results.rows.append(Row(work, on_nodes))
+                results.rows.append(ResultRow(work, on_nodes))
         bound_mib = (BUDGET_BYTES + BESIDE_BUDGET_BYTES) // MIB
         memory = Figure((outcome.largest_rss_bytes / MIB,), "MiB")
         results.rows.append(
-            Row(f"largest node among {among}", memory, goal=f"under {bound_mib} MiB", reached=memory.median < bound_mib)
+            ResultRow(
+                f"largest node among {among}", memory, goal=f"under {bound_mib} MiB", reached=memory.median < bound_mib
+            )
         )

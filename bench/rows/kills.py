@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bench.options import Options
 from bench.peers.clients import RetryingClient, batch_of
-from bench.peers.cluster import Cluster, System
+from bench.peers.cluster import PeerCluster, System
 from bench.peers.group_clients import RetryingGroups
 from bench.peers.node import BrokerNode, PeerError
 from bench.peers.transaction_clients import RetryingTransactions
@@ -54,7 +54,7 @@ def measure_leader_killed(
         results.beside(work, taken[kind].figures(), less_is_better=True, at_least=GOAL, nodes=NODES)
 
 
-def _again_acknowledged_s(cluster: Cluster, topic: str, controller_too: bool) -> float:
+def _again_acknowledged_s(cluster: PeerCluster, topic: str, controller_too: bool) -> float:
     """Return the seconds until a record is acknowledged again, on a new topic with a partition for each node to lead.
 
     The node is back and in sync when this returns. Raise PeerError.
@@ -96,8 +96,8 @@ class _Coordinator:
     work: str
     folder: str
     config: Mapping[str, str]
-    prepare: Callable[[Cluster], None]  # makes the topic, and has the internal topic created; raises PeerError
-    again_committed_s: Callable[[Cluster, int], float]  # kills it; by the number of the kill; raises PeerError
+    prepare: Callable[[PeerCluster], None]  # makes the topic, and has the internal topic created; raises PeerError
+    again_committed_s: Callable[[PeerCluster, int], float]  # kills it; by the number of the kill; raises PeerError
 
 
 def _measure(
@@ -129,13 +129,13 @@ def measure_coordinator_killed(
     _measure(_GROUPS, results, systems, folder, options, progress)
 
 
-def _prepare_group(cluster: Cluster) -> None:
+def _prepare_group(cluster: PeerCluster) -> None:
     make_topic(cluster, "committed", 1, NODES)
     with RetryingGroups(cluster.ports) as client:
         client.committed("first", "committed", 0, LIMIT_S)
 
 
-def _offset_again_committed_s(cluster: Cluster, number: int) -> float:
+def _offset_again_committed_s(cluster: PeerCluster, number: int) -> float:
     group = f"group-{number}"
     with RetryingGroups(cluster.ports) as client:
         client.await_replicas("__consumer_offsets", INTERNAL_PARTITIONS, NODES, LIMIT_S)
@@ -168,13 +168,13 @@ def measure_transaction_coordinator_killed(
     _measure(_TRANSACTIONS, results, systems, folder, options, progress)
 
 
-def _prepare_transactions(cluster: Cluster) -> None:
+def _prepare_transactions(cluster: PeerCluster) -> None:
     make_topic(cluster, "written", 1, NODES, TOPIC_CONFIG)
     with RetryingTransactions(cluster.ports) as client:
         client.taken("first", LIMIT_S)
 
 
-def _transaction_committed_s(cluster: Cluster, number: int) -> float:
+def _transaction_committed_s(cluster: PeerCluster, number: int) -> float:
     own_id = f"id-{number}"
     with RetryingTransactions(cluster.ports) as client:
         client.await_replicas("__transaction_state", INTERNAL_PARTITIONS, NODES, LIMIT_S)

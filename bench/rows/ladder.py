@@ -11,7 +11,7 @@ from bench.options import Options
 from bench.peers.clients import FETCH_VERSION, PRODUCE_VERSION, connect, create_topic
 from bench.peers.cluster import System
 from bench.peers.node import PeerError
-from bench.results import Curve, Figure, Results, Row, Samples, Series
+from bench.results import Curve, Figure, ResultRow, Results, Samples, Series
 from bench.rows.context import Progress, all_up, row
 from reference_broker.blocking.transport import Connection
 from reference_broker.records.record import Record, build
@@ -228,7 +228,7 @@ def _rows(results: Results, reference: str, label: str, ladder: Sequence[int], m
     small, big = (measured[step, label].figure(reference).values for step in (ladder[0], ladder[-1]))
     flat = Figure(tuple(more / less for more, less in zip(big, small, strict=True)), "x")
     work = f"incremental fetch, {ladder[-1]:,} against {ladder[0]:,} cached, {label} changed"
-    results.rows.append(Row(work, flat, goal=f"at most {FLATNESS_GOAL} x", reached=flat.median <= FLATNESS_GOAL))
+    results.rows.append(ResultRow(work, flat, goal=f"at most {FLATNESS_GOAL} x", reached=flat.median <= FLATNESS_GOAL))
 
 
 def _curve(names: Sequence[str], label: str, ladder: Sequence[int], measured: Measured) -> Curve:

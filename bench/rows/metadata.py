@@ -17,7 +17,7 @@ from bench.micro.node import NOW, MemoryNode
 from bench.options import Options, Sizes
 from bench.peers.clients import RetryingClient
 from bench.peers.cluster import System
-from bench.results import Figure, Results, Row, better_lower
+from bench.results import Figure, ResultRow, Results, better_lower
 from bench.rows.context import LIMIT_S, Progress, row
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.configuration.listeners import Endpoint
@@ -56,8 +56,10 @@ def _creation(results: Results, system: System, folder: Path, sizes: Sizes, prog
         time.sleep(2.0)
         size = max((each.stat().st_size for each in folder.glob("*/*/*.checkpoint")), default=0)
     per_topic = Figure((size / creations / 2**10,), "KiB")
-    results.rows.append(Row(f"topic of {partitions:,} partitions created, {VOTERS} voters", Figure(tuple(taken), "s")))
-    results.rows.append(Row(f"snapshot, for each {partitions:,} partitions", per_topic))
+    results.rows.append(
+        ResultRow(f"topic of {partitions:,} partitions created, {VOTERS} voters", Figure(tuple(taken), "s"))
+    )
+    results.rows.append(ResultRow(f"snapshot, for each {partitions:,} partitions", per_topic))
 
 
 def _loading(results: Results, folder: Path, sizes: Sizes, progress: Progress) -> None:
@@ -78,9 +80,9 @@ def _loading(results: Results, folder: Path, sizes: Sizes, progress: Progress) -
             progress(f"load of the {place.name}, {number + 1} of {sizes.metadata_loads}")
             taken.append(_load_s(place))
     replayed, loaded = Figure(tuple(times[log]), "s"), Figure(tuple(times[snapshot]), "s")
-    results.rows.append(Row(f"replay of the metadata log, {what}", replayed))
-    results.rows.append(Row("load of the snapshot that replaces it", loaded))
-    results.rows.append(Row("snapshot against replay", better_lower(loaded, replayed)))
+    results.rows.append(ResultRow(f"replay of the metadata log, {what}", replayed))
+    results.rows.append(ResultRow("load of the snapshot that replaces it", loaded))
+    results.rows.append(ResultRow("snapshot against replay", better_lower(loaded, replayed)))
 
 
 def _fill(folder: Path, sizes: Sizes, config: dict[str, str]) -> None:

@@ -21,7 +21,7 @@ from bench.peers.clients import (
     connect,
     produce_request,
 )
-from bench.peers.cluster import Cluster, System
+from bench.peers.cluster import PeerCluster, System
 from bench.peers.node import PeerError
 from bench.peers.stock_clients import java_consumer_s, librdkafka_s, producer_perf
 from bench.results import Curve, Results, Samples, Series, alternate
@@ -48,7 +48,7 @@ def measure_produce(
 
 
 def _produce(
-    results: Results, clusters: Sequence[Cluster], record_bytes: int, options: Options, progress: Progress
+    results: Results, clusters: Sequence[PeerCluster], record_bytes: int, options: Options, progress: Progress
 ) -> None:
     nodes, pairs = len(clusters[0].members), options.sizes.produce_pairs
     names = [cluster.name for cluster in clusters]
@@ -72,7 +72,7 @@ def _produce(
     results.beside(f"{work}: processor time", costs.figures(), less_is_better=True, nodes=nodes)
 
 
-def _thousand_per_s(cluster: Cluster, topic: str, records: int, record_bytes: int) -> float:
+def _thousand_per_s(cluster: PeerCluster, topic: str, records: int, record_bytes: int) -> float:
     """Produce to a new topic and delete it again, so that the disk stays as empty as it was."""
     replicas = len(cluster.members)
     make_topic(cluster, topic, PARTITIONS, replicas)
@@ -103,14 +103,14 @@ def measure_fetch(
             _read(results, clusters, name, reads, records, folder, options, progress)
 
 
-def _fill(cluster: Cluster, records: int) -> None:
+def _fill(cluster: PeerCluster, records: int) -> None:
     make_topic(cluster, READ_TOPIC)
     producer_perf(cluster.bootstrap, READ_TOPIC, records, READ_BYTES)
 
 
 def _read(
     results: Results,
-    clusters: Sequence[Cluster],
+    clusters: Sequence[PeerCluster],
     name: str,
     reads: Reads,
     records: int,
@@ -183,7 +183,7 @@ class _Probe:
     end: int = 0
 
     @classmethod
-    def at(cls, cluster: Cluster) -> "_Probe":
+    def at(cls, cluster: PeerCluster) -> "_Probe":
         make_topic(cluster, RECORDS_TOPIC, config={"max.message.bytes": str(2 << 20)})
         return cls(cluster.name, connect(cluster.ports[0]))
 

@@ -15,9 +15,9 @@ from time import perf_counter
 
 from bench.options import Options
 from bench.peers.clients import PRODUCE_VERSION, RetryingClient, base_offset, batch_of, connect, produce_request
-from bench.peers.cluster import Cluster, System
+from bench.peers.cluster import PeerCluster, System
 from bench.peers.node import end
-from bench.results import Results, Row, Samples, alternate
+from bench.results import ResultRow, Results, Samples, alternate
 from bench.rows.context import LIMIT_S, Progress, make_topic, row
 from reference_broker.blocking.transport import EncodedRequest
 from reference_broker.records.record import Record, build
@@ -48,19 +48,19 @@ def measure_start(
         if nodes == 1:
             first, _ = ready.figures()
             goal = f"within {READY_GOAL_S} s"
-            results.rows.append(Row("exec to ready", first, goal=goal, reached=first.median <= READY_GOAL_S))
+            results.rows.append(ResultRow("exec to ready", first, goal=goal, reached=first.median <= READY_GOAL_S))
         work = f"start to first acknowledged record, {nodes} node{'s' * (nodes > 1)}"
         results.beside(work, acknowledged.figures(), less_is_better=True, at_least=GOAL, nodes=nodes)
 
 
-def _ready_s(cluster: Cluster) -> float:
+def _ready_s(cluster: PeerCluster) -> float:
     began = time.perf_counter()
     cluster.launch()
     cluster.await_ready()
     return time.perf_counter() - began
 
 
-def _first_acknowledged_s(cluster: Cluster, replicas: int) -> float:
+def _first_acknowledged_s(cluster: PeerCluster, replicas: int) -> float:
     batch = batch_of(100)
     began = time.perf_counter()
     cluster.launch()
@@ -102,7 +102,7 @@ def measure_restart(
 
 @dataclass(slots=True)
 class _Log:
-    cluster: Cluster
+    cluster: PeerCluster
     folder: Path
 
     @classmethod

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bench.options import Options
 from bench.peers.clients import connect
-from bench.peers.cluster import Cluster, System, until
+from bench.peers.cluster import PeerCluster, System, until
 from bench.peers.stock_clients import librdkafka_s, producer_perf
 from bench.peers.systems import EARLIEST_LOCAL, LATEST_TIERED, closed_segments, make_tiered, offsets, tiered
 from bench.results import Results, Samples, alternate
@@ -23,7 +23,7 @@ COLD_SEGMENTS = 16
 RECORD_BYTES = 1_024
 COPY_OFTEN = {"remote.log.manager.task.interval.ms": "100"}
 GOAL = 1.0
-Run = Callable[[Cluster, int], tuple[float, float]]
+Run = Callable[[PeerCluster, int], tuple[float, float]]
 """Of a cluster and the number of the pair: megabytes per second, and seconds of processor time for ``unit``."""
 
 
@@ -36,7 +36,7 @@ def measure_tier_upload(
     with all_up([tiered(each) for each in systems], home, 1, COPY_OFTEN) as clusters:
         work = f"upload of closed segments to the remote tier, a folder, {UPLOAD_PARTITIONS} partitions"
 
-        def run(cluster: Cluster, pair: int) -> tuple[float, float]:
+        def run(cluster: PeerCluster, pair: int) -> tuple[float, float]:
             return _upload(cluster, _home_of(home, cluster), f"upload-{pair}", sizes.tier_bytes)
 
         _measure(results, clusters, run, work, "GiB", "upload to the tier", sizes.tier_pairs, progress)
@@ -55,7 +55,7 @@ def measure_cold_read(
             progress(f"cold read: {cluster.name} gets {sizes.tier_bytes / 1e6:,.0f} MB and moves them to its tier")
             ends[cluster.name] = _fill(cluster, _home_of(home, cluster), sizes.tier_bytes)
 
-        def run(cluster: Cluster, _: int) -> tuple[float, float]:
+        def run(cluster: PeerCluster, _: int) -> tuple[float, float]:
             records, before_s = ends[cluster.name], cluster.cpu_s()
             megabytes = records * RECORD_BYTES / 1e6
             rate = megabytes / librdkafka_s(cluster.bootstrap, COLD_TOPIC, records, folder)
@@ -65,13 +65,13 @@ def measure_cold_read(
         _measure(results, clusters, run, work, "GB", "cold read", sizes.tier_pairs, progress)
 
 
-def _home_of(home: Path, cluster: Cluster) -> Path:
+def _home_of(home: Path, cluster: PeerCluster) -> Path:
     return home / cluster.name.replace(" ", "-")
 
 
 def _measure(
     results: Results,
-    clusters: Sequence[Cluster],
+    clusters: Sequence[PeerCluster],
     run: Run,
     work: str,
     unit: str,
@@ -91,7 +91,7 @@ def _measure(
     results.beside(f"{work}: processor time", costs.figures(), less_is_better=True)
 
 
-def _upload(cluster: Cluster, home: Path, topic: str, total_bytes: int) -> tuple[float, float]:
+def _upload(cluster: PeerCluster, home: Path, topic: str, total_bytes: int) -> tuple[float, float]:
     """Return megabytes per second, from the moment when the topic becomes tiered until the last closed segment is
     listed, and seconds of processor time for a GiB in that time. Raise PeerError."""
     segment_bytes = max(total_bytes // UPLOAD_PARTITIONS // UPLOAD_SEGMENTS, 1 << 20)
@@ -112,7 +112,7 @@ def _upload(cluster: Cluster, home: Path, topic: str, total_bytes: int) -> tuple
     return size_bytes / 1e6 / taken_s, (cluster.cpu_s() - cpu_s) * 2**30 / size_bytes
 
 
-def _fill(cluster: Cluster, home: Path, total_bytes: int) -> int:
+def _fill(cluster: PeerCluster, home: Path, total_bytes: int) -> int:
     """Write a log and wait until its closed segments are only in the tier. Return the offset where they end. Raise
     PeerError."""
     segment_bytes = max(total_bytes // COLD_SEGMENTS, 1 << 20)

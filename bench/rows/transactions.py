@@ -15,7 +15,7 @@ import confluent_kafka
 
 from bench.options import Options
 from bench.peers.clients import RetryingClient, connect
-from bench.peers.cluster import Cluster, System
+from bench.peers.cluster import PeerCluster, System
 from bench.peers.stock_clients import librdkafka_s, producer_perf, transformed_s
 from bench.peers.transaction_clients import RawTransactions, commit_all
 from bench.results import Results, Samples, alternate
@@ -53,7 +53,7 @@ def _config(nodes: int) -> dict[str, str]:
     return {"transaction.state.log.replication.factor": str(nodes), "transaction.state.log.min.isr": "2"}
 
 
-def _produce(results: Results, clusters: Sequence[Cluster], options: Options, progress: Progress) -> None:
+def _produce(results: Results, clusters: Sequence[PeerCluster], options: Options, progress: Progress) -> None:
     names, nodes, pairs = [each.name for each in clusters], len(clusters[0].members), options.sizes.produce_pairs
     rates, costs = Samples(names, "thousand records/s"), Samples(names, "s of processor time for a million, all nodes")
     records = options.sizes.produce_bytes // RECORD_BYTES // nodes
@@ -73,7 +73,7 @@ def _produce(results: Results, clusters: Sequence[Cluster], options: Options, pr
     results.beside(f"{work}: processor time", costs.figures(), less_is_better=True, nodes=nodes)
 
 
-def _one_record(results: Results, clusters: Sequence[Cluster], options: Options, progress: Progress) -> None:
+def _one_record(results: Results, clusters: Sequence[PeerCluster], options: Options, progress: Progress) -> None:
     """By librdkafka, from the begin of a transaction to its acknowledged commit, one after the other."""
     names, nodes = [each.name for each in clusters], len(clusters[0].members)
     block = max(1, options.sizes.transactions // BLOCKS)
@@ -96,7 +96,7 @@ def _one_record(results: Results, clusters: Sequence[Cluster], options: Options,
     results.beside(f"{work}: processor time", costs.figures(), less_is_better=True, nodes=nodes)
 
 
-def _producer(cluster: Cluster, nodes: int) -> confluent_kafka.Producer:
+def _producer(cluster: PeerCluster, nodes: int) -> confluent_kafka.Producer:
     make_topic(cluster, ONE, 1, nodes, {"min.insync.replicas": str(min(nodes, 2))})
     settings = {
         "bootstrap.servers": cluster.bootstrap,
@@ -109,7 +109,7 @@ def _producer(cluster: Cluster, nodes: int) -> confluent_kafka.Producer:
     return producer
 
 
-def _commit(results: Results, clusters: Sequence[Cluster], options: Options, progress: Progress) -> None:
+def _commit(results: Results, clusters: Sequence[PeerCluster], options: Options, progress: Progress) -> None:
     names, block = [each.name for each in clusters], options.sizes.transactions
     times, rates = Samples(names, "ms"), Samples(names, "transactions/s")
     costs = Samples(names, "us")
@@ -130,7 +130,7 @@ def _commit(results: Results, clusters: Sequence[Cluster], options: Options, pro
     results.beside(f"{work}: processor time of the broker for each", costs.figures(), less_is_better=True)
 
 
-def _producers(cluster: Cluster, stack: ExitStack) -> list[RawTransactions]:
+def _producers(cluster: PeerCluster, stack: ExitStack) -> list[RawTransactions]:
     make_topic(cluster, EMPTY, PARTITIONS)
     return [
         RawTransactions.of(
@@ -150,7 +150,9 @@ def _taken_s(producers: Sequence[RawTransactions], rounds: int) -> float:
     return time.perf_counter() - began
 
 
-def _read(results: Results, clusters: Sequence[Cluster], folder: Path, options: Options, progress: Progress) -> None:
+def _read(
+    results: Results, clusters: Sequence[PeerCluster], folder: Path, options: Options, progress: Progress
+) -> None:
     names, records = [each.name for each in clusters], options.sizes.fetch_bytes // RECORD_BYTES
     for cluster in clusters:
         make_topic(cluster, READ)

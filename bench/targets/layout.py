@@ -74,7 +74,7 @@ class NodeLayout:
 
 
 @dataclass(slots=True)
-class Plan:
+class ClusterLayout:
     """The nodes of one cluster below ``folder``: the first ``voters`` vote, and the others do not.
 
     ``ports`` holds for each node its ports by name, of which ``client`` is that of clients. ``words`` replace the

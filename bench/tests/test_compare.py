@@ -12,13 +12,13 @@ from bench import compare
 from bench.options import Options
 from bench.peers.cluster import System
 from bench.peers.node import PeerError
-from bench.results import Figure, Results, Row
+from bench.results import Figure, ResultRow, Results
 from bench.rows.context import Progress
 
 
 def _measures(results: Results, systems: Sequence[System], folder: Path, _: Options, progress: Progress) -> None:
     progress("measured")
-    results.rows.append(Row(f"{len(systems)} in {folder.exists()}", Figure((1.0,), "s")))
+    results.rows.append(ResultRow(f"{len(systems)} in {folder.exists()}", Figure((1.0,), "s")))
 
 
 def _fails(*_: object) -> None:

@@ -22,7 +22,7 @@ from reference_broker.wire.frames import read_request_header
 from reference_broker.wire.messages import body_class, decode_request, encode_response
 
 
-class Broker:
+class FailoverNode:
     """One node that responds to Metadata and CreateTopics as the test says. ``errors``: of the next creations;
     ``silent``: it takes requests and says nothing. ``controller``: the node ID that it names; itself is 1."""
 
@@ -105,8 +105,8 @@ class Broker:
 
 
 @contextmanager
-def brokers(count: int) -> Iterator[list[Broker]]:
-    made = [Broker() for _ in range(count)]
+def brokers(count: int) -> Iterator[list[FailoverNode]]:
+    made = [FailoverNode() for _ in range(count)]
     try:
         yield made
     finally:

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from bench.report import growth, ratios, write
-from bench.results import Curve, Figure, Results, Row, Series
+from bench.results import Curve, Figure, ResultRow, Results, Series
 
 
 def _results() -> Results:
     results = Results("kafka", settings={"node.id": "1"})
     results.beside("fast <work>", (Figure((1.0, 2.0), "s"), Figure((9.0, 8.0), "s")), True, at_least=2)
     results.beside("slow work", (Figure((5.0,), "x/s"), Figure((10.0,), "x/s")), False, at_least=1)
-    results.rows.append(Row("alone", Figure((3.0,), "MiB")))
+    results.rows.append(ResultRow("alone", Figure((3.0,), "MiB")))
     points = ((100.0, Figure((1.0, 2.0), "ms")), (10_000.0, Figure((3.0, 4.0), "ms")))
     results.curves.append(Curve("Growth", "partitions", "time", (Series("ours", points), Series("theirs", points))))
     return results
@@ -51,4 +51,4 @@ def test_the_same_results_give_the_same_pictures() -> None:
 
 
 def test_rows_without_ratios_give_no_picture_of_ratios() -> None:
-    assert ratios([Row("alone", Figure((3.0,), "MiB"))]) is None
+    assert ratios([ResultRow("alone", Figure((3.0,), "MiB"))]) is None

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from bench.results import Figure, Results, Row, better_higher, better_lower, table
+from bench.results import Figure, ResultRow, Results, better_higher, better_lower, table
 
 
 def test_ratios_are_taken_pair_by_pair() -> None:
@@ -18,12 +18,12 @@ def test_a_figure_shows_its_median_and_its_spread() -> None:
 
 
 def test_a_missed_goal_shows_in_the_table() -> None:
-    rows = [Row("start", Figure((0.7,), "s"), goal="within 0.6 s", reached=False)]
+    rows = [ResultRow("start", Figure((0.7,), "s"), goal="within 0.6 s", reached=False)]
     assert table(rows) == [("start", "0.7 s", "", "", "within 0.6 s: missed")]
 
 
 def test_stored_results_are_numbered_and_carry_machine_and_commit(tmp_path: Path) -> None:
-    results = Results("kafka", [Row("start", Figure((0.5,), "s"), Figure((2.0,), "s"), Figure((4.0,), "x"))])
+    results = Results("kafka", [ResultRow("start", Figure((0.5,), "s"), Figure((2.0,), "s"), Figure((4.0,), "x"))])
     first, second = results.store(tmp_path), results.store(tmp_path)
     assert (first.name[:4], second.name[:4]) == ("0001", "0002")
     stored = json.loads(first.read_text())

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.peers.cluster import launched
-from bench.probe.broker import Broker, meet
-from bench.probe.case import ANY, MUST, Case
+from bench.probe.broker import ProbedBroker, meet
+from bench.probe.case import ANY, MUST, ProbeCase
 from bench.probe.context import Belongings, ProbeContext, Topic, single
 from bench.probe.conversation import Conversation, body
-from bench.probe.data import FETCH, Session, fetch_request, rows, wanted
+from bench.probe.data import FETCH, ProbeSession, fetch_request, rows, wanted
 from bench.probe.transactional import COMMIT_OFFSETS, Transactional
 from bench.targets.loader import find
 from reference_broker.blocking.transport import EncodedRequest
@@ -49,7 +49,7 @@ def bad_offset(at: ProbeContext, _: Path) -> Iterator[str]:
     """Long polls of a session with and without a partition whose offset is out of range."""
     topic = at.topic(2)
     for words, offset in (("both offsets at the end", 0), ("one offset out of range", 9)):
-        session = Session(at, topic, wanted(0), wanted(1, offset=offset))
+        session = ProbeSession(at, topic, wanted(0), wanted(1, offset=offset))
         began, count = time.monotonic(), 0
         while time.monotonic() < began + LOOKED_AT_S:
             answer = session.next(max_wait_ms=LONG_MS, min_bytes=1)
@@ -63,7 +63,7 @@ def snapshot_errors(at: ProbeContext, folder: Path) -> Iterator[str]:
     """FetchSnapshot with one thing wrong in each request."""
     port, snapshot = _controller_port(folder), _newest_snapshot(folder)
     with at.connect(("127.0.0.1", port)) as controller:
-        right = Wanted(_epoch(controller), *snapshot)
+        right = SnapshotPart(_epoch(controller), *snapshot)
         right_response = _fetch_snapshot(controller, right)
         yield f"as it should be: {_words(right_response)}, size {right_response.size}"
         wrong = {
@@ -104,7 +104,7 @@ def _committer(at: ProbeContext, topic: Topic, version: int) -> Callable[[], tup
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class SnapshotPart:
     """A part of a snapshot. ``end_offset`` and ``epoch`` are the snapshot's ID."""
 
     leader_epoch: int
@@ -115,7 +115,7 @@ class Wanted:
     partition: int = 0
 
 
-def _fetch_snapshot(controller: Conversation, part: Wanted) -> Any:
+def _fetch_snapshot(controller: Conversation, part: SnapshotPart) -> Any:
     """The answer's one partition, or the answer if it has an error of its own."""
     row = {
         "partition": part.partition,
@@ -178,9 +178,11 @@ def show(name: str, version: str) -> Iterator[str]:
         at.end()
 
 
-def _surroundings(name: str, broker: Broker) -> ProbeContext:
+def _surroundings(name: str, broker: ProbedBroker) -> ProbeContext:
     needs = {FETCH: ANY}
-    shown = Case(name, name, "docs/evidence/kafka.md", MUST, needs, "0.8", False, True, False, LIMIT_S, lambda _: None)
+    shown = ProbeCase(
+        name, name, "docs/evidence/kafka.md", MUST, needs, "0.8", False, True, False, LIMIT_S, lambda _: None
+    )
     return ProbeContext(shown, broker, Belongings())
 
 

@@ -25,7 +25,7 @@ class Play:
 
 
 @dataclass(slots=True)
-class Seen:
+class EvidenceTarget:
     """A target. ``left_out``: so many cases are left out. ``scenarios``: by name."""
 
     target: str
@@ -38,20 +38,20 @@ class Seen:
     scenarios: dict[str, Play] = field(default_factory=dict)
 
 
-def seen(chosen: Chosen, folder: Path = DATA) -> Seen:
+def seen(chosen: Chosen, folder: Path = DATA) -> EvidenceTarget:
     """What is kept of a target; nothing yet if there is no file."""
     path = _path(chosen.text, folder)
-    return read(path) if path.exists() else Seen(chosen.text, chosen.file.title, chosen.version)
+    return read(path) if path.exists() else EvidenceTarget(chosen.text, chosen.file.title, chosen.version)
 
 
-def read(path: Path) -> Seen:
+def read(path: Path) -> EvidenceTarget:
     content = json.loads(path.read_text(encoding="utf-8"))
     content["cases"] = {name: Cell(**each) for name, each in content["cases"].items()}
     content["scenarios"] = {name: Play(**each) for name, each in content["scenarios"].items()}
-    return Seen(**content)
+    return EvidenceTarget(**content)
 
 
-def keep(found: Seen, folder: Path = DATA) -> None:
+def keep(found: EvidenceTarget, folder: Path = DATA) -> None:
     """Write what was seen, with the date and the machine of today."""
     found.date, found.machine = datetime.now(UTC).date().isoformat(), machine()
     folder.mkdir(parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ def keep(found: Seen, folder: Path = DATA) -> None:
     _path(found.target, folder).write_text(text + "\n", encoding="utf-8")
 
 
-def everything(folder: Path = DATA) -> list[Seen]:
+def everything(folder: Path = DATA) -> list[EvidenceTarget]:
     return [read(path) for path in sorted(folder.glob("*.json"))]
 
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from bench.probe.case import Case, Level, Verdict
+from bench.probe.case import CaseVerdict, Level, ProbeCase
 from bench.probe.cases import all_cases
-from campaigns.evidence.kept import FOLDER, Seen
+from campaigns.evidence.kept import FOLDER, EvidenceTarget
 from campaigns.evidence.probing import PLAYS, RED
 
 FAILS, DIFFERS, NOTHING, UNPLAYED = "**fails**", "differs", "–", "·"
@@ -15,7 +15,7 @@ REDS = frozenset(each.value for each in RED)
 _MADE = "<!-- Made by ./crucible evidence --pages from data/. Edit campaigns/evidence/pages.py instead. -->\n\n"
 
 
-def write(found: Sequence[Seen], folder: Path = FOLDER) -> list[Path]:
+def write(found: Sequence[EvidenceTarget], folder: Path = FOLDER) -> list[Path]:
     """Write all pages and return them. README.md and kafka.md are written by hand, but for the former's table."""
     pages = {"probe.md": _MADE + probe_matrix(found), "scenarios.md": _MADE + scenario_matrix(found)}
     pages |= {_page(each): _MADE + failing(each) for each in found if each.cases}
@@ -28,7 +28,7 @@ def write(found: Sequence[Seen], folder: Path = FOLDER) -> list[Path]:
     return [folder / name for name in (*pages, "README.md")]
 
 
-def summary(found: Sequence[Seen]) -> str:
+def summary(found: Sequence[EvidenceTarget]) -> str:
     """One row for each target."""
     heads = ("target", "version", "passes", "fails a MUST", "differs from a SHOULD", "not judged", "not played", "seen")
     lines = [f"| {' | '.join(heads)} |", "|" + " --- |" * len(heads)]
@@ -40,17 +40,17 @@ def summary(found: Sequence[Seen]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def mark(found: Seen, case: Case) -> str:
+def mark(found: EvidenceTarget, case: ProbeCase) -> str:
     """The cell of a case in the matrix."""
     cell = found.cases.get(case.id)
-    if cell is None or cell.verdict == Verdict.NOT_PLAYED.value:
+    if cell is None or cell.verdict == CaseVerdict.NOT_PLAYED.value:
         return UNPLAYED
     if cell.verdict in REDS:
         return FAILS if case.level is Level.MUST else DIFFERS
     return "passes" if cell.verdict == "pass" else NOTHING
 
 
-def probe_matrix(found: Sequence[Seen]) -> str:
+def probe_matrix(found: Sequence[EvidenceTarget]) -> str:
     """Broker x case, section by section."""
     played = [each for each in found if each.cases]
     heads = " | ".join(_head(each) for each in played)
@@ -71,7 +71,7 @@ def probe_matrix(found: Sequence[Seen]) -> str:
     return "\n".join(lines)
 
 
-def failing(found: Seen) -> str:
+def failing(found: EvidenceTarget) -> str:
     """All red cells of one target, with what must hold, what it did and the command that shows it."""
     lines = [
         f"# {_whole_name(found)}",
@@ -88,7 +88,7 @@ def failing(found: Seen) -> str:
     return "\n".join(lines)
 
 
-def _red(found: Seen, case: Case) -> Iterator[str]:
+def _red(found: EvidenceTarget, case: ProbeCase) -> Iterator[str]:
     yield f"### {case.id}"
     yield ""
     yield f"{case.words} (*{case.source}*)"
@@ -101,7 +101,7 @@ def _red(found: Seen, case: Case) -> Iterator[str]:
     yield ""
 
 
-def scenario_matrix(found: Sequence[Seen]) -> str:
+def scenario_matrix(found: Sequence[EvidenceTarget]) -> str:
     """Broker x scenario, and the reason of everything that did not pass."""
     played = [each for each in found if each.scenarios]
     names = sorted({name for each in played for name in each.scenarios})
@@ -128,26 +128,26 @@ def _verdict(scenarios: Mapping[str, object], name: str) -> str:
     return getattr(play, "verdict", "")
 
 
-def _linked(found: Seen, case: Case) -> str:
+def _linked(found: EvidenceTarget, case: ProbeCase) -> str:
     shown = mark(found, case)
     if shown == "passes":
         return ""
     return f"[{shown}]({_page(found)}#{_anchor(case.id)})" if shown in (FAILS, DIFFERS) else shown
 
 
-def _head(found: Seen) -> str:
+def _head(found: EvidenceTarget) -> str:
     return f"[{_name(found)}]({_page(found)})"
 
 
-def _name(found: Seen) -> str:
+def _name(found: EvidenceTarget) -> str:
     return found.target
 
 
-def _whole_name(found: Seen) -> str:
+def _whole_name(found: EvidenceTarget) -> str:
     return f"{found.title} {found.version}".rstrip()
 
 
-def _page(found: Seen) -> str:
+def _page(found: EvidenceTarget) -> str:
     return f"probe-{found.target.replace('/', '-').replace('@', '-')}.md"
 
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bench.peers.node import PeerError
-from bench.probe.broker import Address, Broker, NotKafka, meet
-from bench.probe.case import PREPARING, Case, Outcome, Verdict
+from bench.probe.broker import Address, NotKafka, ProbedBroker, meet
+from bench.probe.case import PREPARING, CaseOutcome, CaseVerdict, ProbeCase
 from bench.probe.command import started
 from bench.probe.play import play
 from bench.targets.model import Chosen
@@ -13,7 +13,7 @@ from bench.targets.model import Chosen
 PLAYS = 3
 """A cell is red only if it was red so often."""
 NOT_JUDGED = "not judged"
-RED = (Verdict.FAIL, Verdict.INCONSISTENT, Verdict.DIFFERS)
+RED = (CaseVerdict.FAIL, CaseVerdict.INCONSISTENT, CaseVerdict.DIFFERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +24,11 @@ class Cell:
     reason: str = ""
 
 
-def probed(chosen: Chosen, wanted: Sequence[Case], say: Callable[[str], None]) -> tuple[dict[str, Cell], int]:
+def probed(chosen: Chosen, wanted: Sequence[ProbeCase], say: Callable[[str], None]) -> tuple[dict[str, Cell], int]:
     """Play the cases, on a broker that is started afresh for each play. Return the cell of each case by its ID, and
     how many cases were left out. Raise PeerError."""
     cases = list(wanted)
-    plays: list[dict[str, Outcome]] = []
+    plays: list[dict[str, CaseOutcome]] = []
     for number in range(PLAYS):
         plays.append({})
         for hostile in (False, True):
@@ -39,19 +39,19 @@ def probed(chosen: Chosen, wanted: Sequence[Case], say: Callable[[str], None]) -
     return cells, len(cells) - len(cases)
 
 
-def cell(outcomes: Sequence[Outcome | None]) -> Cell:
+def cell(outcomes: Sequence[CaseOutcome | None]) -> Cell:
     """What several plays of one case say together. None stands for a play without an outcome."""
     seen = [each for each in outcomes if each is not None]
     verdicts = {each.verdict for each in seen}
     unprepared = any(each.reason.startswith(PREPARING) for each in seen)
-    if len(seen) < len(outcomes) or unprepared or Verdict.OUR_ERROR in verdicts:
+    if len(seen) < len(outcomes) or unprepared or CaseVerdict.OUR_ERROR in verdicts:
         return Cell(NOT_JUDGED)
     if verdicts <= set(RED):
         return Cell(seen[-1].verdict.value, seen[-1].reason)
     return Cell(seen[0].verdict.value) if len(verdicts) == 1 else Cell(NOT_JUDGED)
 
 
-def _played(chosen: Chosen, cases: Sequence[Case]) -> dict[str, Outcome]:
+def _played(chosen: Chosen, cases: Sequence[ProbeCase]) -> dict[str, CaseOutcome]:
     """One play. Cases with which the broker ended are left out: nobody shall learn here how to end a broker."""
     if not cases:
         return {}
@@ -60,7 +60,7 @@ def _played(chosen: Chosen, cases: Sequence[Case]) -> dict[str, Outcome]:
     return {each.case.id: each for each in outcomes if not each.ended}
 
 
-def _met(address: Address) -> Broker:
+def _met(address: Address) -> ProbedBroker:
     try:
         return meet(address)
     except NotKafka as wrong:

@@ -22,7 +22,7 @@ OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class EpochCounts:
     """What clients saw. ``rewinds`` counts the positions that were out of range. ``read_again`` counts
     the records between those positions and the earlier ones at which the clients went on. ``copied_twice`` is the
     number of records that a mirror copied minus those that were acknowledged, or -1 without a mirror."""
@@ -32,7 +32,7 @@ class Seen:
     copied_twice: int
 
 
-def seen(scenario: Scenario, seeds: Iterable[int], *, metadata_epoch: bool, leader_epochs: bool) -> Seen:
+def seen(scenario: Scenario, seeds: Iterable[int], *, metadata_epoch: bool, leader_epochs: bool) -> EpochCounts:
     """Return the sums over the seeds, each of which is played once."""
     guarded = with_clients(scenario, metadata_epoch=metadata_epoch, leader_epochs=leader_epochs)
     rewinds = read_again = copied = acked = 0
@@ -43,10 +43,10 @@ def seen(scenario: Scenario, seeds: Iterable[int], *, metadata_epoch: bool, lead
         read_again += sum(max(each.from_offset - each.to_offset, 0) for each in moved)
         copied += sum(each.count for each in world.history.copies)
         acked += verdict.acked
-    return Seen(rewinds, read_again, copied - acked if scenario.load.mirror is not None else -1)
+    return EpochCounts(rewinds, read_again, copied - acked if scenario.load.mirror is not None else -1)
 
 
-def _told(found: Seen) -> str:
+def _told(found: EpochCounts) -> str:
     if found.copied_twice >= 0:
         return f"{found.rewinds} ({found.copied_twice:,} copied twice)"
     return f"{found.rewinds} ({found.read_again:,} records)" if found.rewinds else "0"

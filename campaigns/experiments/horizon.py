@@ -395,7 +395,7 @@ PIECE_BYTES: Final = 4_096
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class HorizonVariant:
     """``kinds`` measure those that are cut off. The cleaner waits until ``dirty_ratio`` of the log is dirty."""
 
     name: str
@@ -407,10 +407,10 @@ class Variant:
 
 BOTH: Final = (FollowerCaughtUp, ReaderCaughtUp)
 VARIANTS: Final = (
-    Variant("snapshots (S)", (ObserverCaughtUp,), snapshots=True),
-    Variant("horizon (H)", BOTH, horizon=True),
-    Variant("horizon (H), lazy cleaner", BOTH, horizon=True, dirty_ratio=0.25),
-    Variant("neither", BOTH),
+    HorizonVariant("snapshots (S)", (ObserverCaughtUp,), snapshots=True),
+    HorizonVariant("horizon (H)", BOTH, horizon=True),
+    HorizonVariant("horizon (H), lazy cleaner", BOTH, horizon=True, dirty_ratio=0.25),
+    HorizonVariant("neither", BOTH),
 )
 
 
@@ -425,7 +425,7 @@ CUTS: Final = (Cut("2 s", 2.0), Cut("12 s", 12.0))
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class HorizonSize:
     """The cut begins some ``before_s`` after the load, which goes on for ``after_s`` after the heal."""
 
     keys: int = 600
@@ -433,29 +433,29 @@ class Size:
     after_s: float = 9.0
 
 
-WHOLE: Final = Size()
+WHOLE: Final = HorizonSize()
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class HorizonRun:
     """One run."""
 
-    variant: Variant
+    variant: HorizonVariant
     cut: Cut
     seed: int
-    size: Size = WHOLE
+    size: HorizonSize = WHOLE
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class HorizonResult:
     """``caught`` tells of each that was cut off, by ``CatchUp.who``. ``broken`` are the guarantees that do not hold."""
 
-    part: Part
+    part: HorizonRun
     caught: dict[str, Caught]
     broken: tuple[str, ...]
 
 
-def scenario_of(part: Part) -> Scenario:
+def scenario_of(part: HorizonRun) -> Scenario:
     """Return what is played: three voters, an observer, and a compacted topic with three replicas."""
     variant, cut, size = part.variant, part.cut, part.size
     topics: list[dict[str, Any]] = [
@@ -543,7 +543,7 @@ def scenario_of(part: Part) -> Scenario:
     )
 
 
-def _config(variant: Variant) -> dict[str, object]:
+def _config(variant: HorizonVariant) -> dict[str, object]:
     return {
         "crucible.tombstone.horizon.enable": variant.horizon,
         "broker.heartbeat.interval.ms": 300,
@@ -563,7 +563,7 @@ def _config(variant: Variant) -> dict[str, object]:
 class Compared(World):
     """A run that knows when its cut ends. With snapshots its writers write to the metadata log."""
 
-    part: Part
+    part: HorizonRun
 
     def _load(self, writers: Sequence[Client], workers: Sequence[Client], readers: Sequence[Client]) -> None:
         for check in self.checks:
@@ -581,7 +581,7 @@ class Compared(World):
                 yield SettingsWriter(each.behaviour.plan, each.behaviour.settings, random)
 
 
-def played(part: Part) -> Seen:
+def played(part: HorizonRun) -> HorizonResult:
     """Play one run. Raise RunStuckError if it does not come to its end."""
     world = Compared(scenario_of(part), part.seed, also=part.variant.kinds)
     world.part = part
@@ -593,11 +593,11 @@ def played(part: Part) -> Seen:
         if is_judged(world.scenario, violation.guarantee)
     }
     caught = {check.who: check.caught for check in world.checks if isinstance(check, CatchUp)}
-    return Seen(part, caught, tuple(sorted(broken)))
+    return HorizonResult(part, caught, tuple(sorted(broken)))
 
 
-def parts_for(seeds: Sequence[int]) -> list[Part]:
-    return [Part(variant, cut, seed) for cut in CUTS for variant in VARIANTS for seed in seeds]
+def parts_for(seeds: Sequence[int]) -> list[HorizonRun]:
+    return [HorizonRun(variant, cut, seed) for cut in CUTS for variant in VARIANTS for seed in seeds]
 
 
 Value: TypeAlias = Callable[[Caught], float]
@@ -608,12 +608,12 @@ COLUMNS: Final[dict[str, Value]] = {
     "ms to catch up": lambda caught: caught.after_us // 1000,
     "began anew": lambda caught: caught.anew,
 }
-Row: TypeAlias = tuple[Cut, Variant, str]
+Row: TypeAlias = tuple[Cut, HorizonVariant, str]
 """The cut, the variant, and who was cut off."""
 Found: TypeAlias = dict[Row, list[Caught]]
 
 
-def grouped(seen: Sequence[Seen]) -> Found:
+def grouped(seen: Sequence[HorizonResult]) -> Found:
     found: Found = {}
     for each in seen:
         for who, caught in each.caught.items():
@@ -643,7 +643,7 @@ def main() -> int:
     words = parser.parse_args()
     if min(words.seeds, words.processes) < 1:
         parser.error("--seeds and --processes must be at least 1")
-    parts, began, seen = parts_for(range(1, words.seeds + 1)), time.perf_counter(), list[Seen]()
+    parts, began, seen = parts_for(range(1, words.seeds + 1)), time.perf_counter(), list[HorizonResult]()
     for one in in_children(played, parts, words.processes):
         seen.append(one)
         if len(seen) % words.seeds == 0:

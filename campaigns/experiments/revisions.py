@@ -251,7 +251,7 @@ SLOTS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class RevisionVariant:
     """``revision`` is one of FETCHER_REVISIONS, ``behaviour`` one of BEHAVIOURS. No stock client resends, so those that
     do are ``apart``."""
 
@@ -263,12 +263,12 @@ class Variant:
 
 
 VARIANTS: Final = (
-    Variant("final, Fetch 17", "final", 17),
-    Variant("final, Fetch 12", "final", 12),
-    Variant("first", "first", FETCH_FIRST_REVISION),
-    Variant("no sessions, Fetch 17", "none", 17),
-    Variant("first, resends", "first", FETCH_FIRST_REVISION, "resending", apart=True),
-    Variant("final, resends", "final", 17, "resending", apart=True),
+    RevisionVariant("final, Fetch 17", "final", 17),
+    RevisionVariant("final, Fetch 12", "final", 12),
+    RevisionVariant("first", "first", FETCH_FIRST_REVISION),
+    RevisionVariant("no sessions, Fetch 17", "none", 17),
+    RevisionVariant("first, resends", "first", FETCH_FIRST_REVISION, "resending", apart=True),
+    RevisionVariant("final, resends", "final", 17, "resending", apart=True),
 )
 
 
@@ -297,37 +297,37 @@ TROUBLES: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class RevisionSize:
     """``partitions`` are those of a large session; a small one has half of them, and the topic half as many again."""
 
     seconds: float = 150.0
     partitions: int = 200
 
 
-WHOLE: Final = Size()
+WHOLE: Final = RevisionSize()
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RevisionRun:
     """One run."""
 
-    variant: Variant
+    variant: RevisionVariant
     trouble: Trouble
     seed: int
-    size: Size = WHOLE
+    size: RevisionSize = WHOLE
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class RevisionResult:
     """``lost`` is the number of answers that were lost."""
 
-    part: Part
+    part: RevisionRun
     outcome: Outcome
     lost: int
     counted: Counted
 
 
-def scenario_of(part: Part) -> Scenario:
+def scenario_of(part: RevisionRun) -> Scenario:
     """Return what is played: one node, six fetchers, three of them with half as many partitions, and two producers."""
     variant, trouble, size = part.variant, part.trouble, part.size
     parsed = loader.parse(
@@ -361,7 +361,7 @@ def scenario_of(part: Part) -> Scenario:
     return in_revision(parsed, variant.revision)
 
 
-def _fetchers(name: str, variant: Variant, partitions: int) -> dict[str, object]:
+def _fetchers(name: str, variant: RevisionVariant, partitions: int) -> dict[str, object]:
     return {
         "name": name,
         "behaviour": variant.behaviour,
@@ -382,18 +382,18 @@ def _faults(kind: str, place: str, every: Sequence[int]) -> list[dict[str, objec
     ]
 
 
-def played(part: Part) -> Seen:
+def played(part: RevisionRun) -> RevisionResult:
     """Play one run."""
     verdict, world = play(scenario_of(part), part.seed, also=(FetchMeter,))
     (meter,) = (each for each in world.checks if isinstance(each, FetchMeter))
     lost = sum(times for name, times in verdict.faults if name.startswith(LOST))
-    return Seen(part, verdict.outcome, lost, meter.counted)
+    return RevisionResult(part, verdict.outcome, lost, meter.counted)
 
 
-def parts_for(seeds: Sequence[int]) -> list[Part]:
+def parts_for(seeds: Sequence[int]) -> list[RevisionRun]:
     """Return the runs by trouble and variant. Those who resend are played only where answers are lost."""
     return [
-        Part(variant, trouble, seed)
+        RevisionRun(variant, trouble, seed)
         for trouble in TROUBLES
         for variant in VARIANTS
         for seed in seeds
@@ -401,7 +401,7 @@ def parts_for(seeds: Sequence[int]) -> list[Part]:
     ]
 
 
-Value: TypeAlias = Callable[[Seen], float]
+Value: TypeAlias = Callable[[RevisionResult], float]
 COSTS: Final[dict[str, Value]] = {
     "request, B": lambda seen: seen.counted.request_bytes / seen.counted.fetches,
     "response, B": lambda seen: seen.counted.response_bytes / seen.counted.fetches,
@@ -419,15 +419,15 @@ KEPT: Final[dict[str, Value]] = {
     "most partitions cached": lambda seen: seen.counted.cached,
 }
 """The columns of the second table."""
-Found: TypeAlias = dict[tuple[Trouble, Variant], list[Seen]]
+Found: TypeAlias = dict[tuple[Trouble, RevisionVariant], list[RevisionResult]]
 
 
-def on_the_wire(seen: Seen) -> float:
+def on_the_wire(seen: RevisionResult) -> float:
     """Return the bytes of a fetch and its answer, each in the variant's own layout."""
     return (seen.counted.request_bytes + seen.counted.response_bytes) / seen.counted.fetches
 
 
-def grouped(seen: Sequence[Seen]) -> Found:
+def grouped(seen: Sequence[RevisionResult]) -> Found:
     found: Found = {}
     for each in seen:
         found.setdefault((each.part.trouble, each.part.variant), []).append(each)
@@ -477,7 +477,7 @@ def main() -> int:
     words = parser.parse_args()
     if min(words.seeds, words.processes) < 1:
         parser.error("--seeds and --processes must be at least 1")
-    parts, began, seen = parts_for(range(1, words.seeds + 1)), time.perf_counter(), list[Seen]()
+    parts, began, seen = parts_for(range(1, words.seeds + 1)), time.perf_counter(), list[RevisionResult]()
     for one in in_children(played, parts, words.processes):
         seen.append(one)
         if len(seen) % words.seeds == 0:
@@ -564,7 +564,7 @@ def _points(axes: Axes, found: Found, troubles: Sequence[Trouble], value: Value,
     axes.margins(x=0.12)
 
 
-def _spread(seen: Sequence[Seen], value: Callable[[Seen], float]) -> tuple[float, float, float]:
+def _spread(seen: Sequence[RevisionResult], value: Callable[[RevisionResult], float]) -> tuple[float, float, float]:
     values = [value(each) for each in seen]
     return min(values), median(values), max(values)
 

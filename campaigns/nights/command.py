@@ -12,7 +12,7 @@ from pathlib import Path
 from campaigns.nights import follow_up
 from campaigns.nights.night import (
     BusyError,
-    Journal,
+    NightJournal,
     NightRefusal,
     Skipped,
     Wish,
@@ -48,7 +48,7 @@ def run(wish: Wish, tell: Callable[[str], None]) -> int:
     """Play a night and return its exit code: 0 green, 1 red, 3 INVALID, 4 crashed. Raise NightRefusal."""
     folder, night = opened(wish)
     try:
-        rows = Journal(folder)
+        rows = NightJournal(folder)
     except BusyError as busy:
         raise NightRefusal(str(busy)) from busy
     for each in night_folders(wish.nights):

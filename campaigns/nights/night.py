@@ -1,7 +1,7 @@
 """A night: its journal and clock, the plan of its hours, earlier nights, and how an interrupted night is resumed.
 
-``Journal`` holds the rows while the night is played, as JSON lines. A line is in the page cache before the night goes
-on, so a SIGKILL loses none. At the end of each stage all rows are written as Parquet, and at the night's end the
+``NightJournal`` holds the rows while the night is played, as JSON lines. A line is in the page cache before the night
+goes on, so a SIGKILL loses none. At the end of each stage all rows are written as Parquet, and at the night's end the
 journal is deleted. The functions that plan (seed, shares, turns, canary) are pure.
 """
 
@@ -50,7 +50,7 @@ class BusyError(Exception):
     """Somebody else plays this night at the moment."""
 
 
-class Journal:
+class NightJournal:
     """The rows of one night. Only one process may have it open."""
 
     def __init__(self, folder: Path) -> None:
@@ -183,7 +183,7 @@ def settle(folder: Path) -> None:
     """Write the tables of a night that was stopped and that nobody will go on with. A night that is being played is
     left alone."""
     try:
-        left = Journal(folder)
+        left = NightJournal(folder)
     except BusyError:
         return
     left.write_tables(folder)
@@ -436,7 +436,7 @@ class Work:
 
     folder: Path
     night: Night
-    journal: Journal
+    journal: NightJournal
     earlier: Sequence[Kept]
     tell: Callable[[str], None]
     cores: int = field(default_factory=lambda: os.cpu_count() or 1)

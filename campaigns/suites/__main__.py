@@ -11,7 +11,7 @@ import click
 from bench.peers.systems import KAFKA, REFERENCE
 from campaigns.suites.card import PAGE, Card, keep, kept, page
 from campaigns.suites.play import Result, play
-from campaigns.suites.suite import FOLDER, Outcome, SuiteError, bundled, load
+from campaigns.suites.suite import FOLDER, SuiteError, SuiteOutcome, bundled, load
 
 
 @click.command(
@@ -44,7 +44,7 @@ def main(names: tuple[str, ...], peer: bool, test: str, write: bool, logs: Path)
             status = status or 2
             continue
         results.append(result)
-        counts = ", ".join(f"{result.count(outcome)} {outcome.value}" for outcome in Outcome)
+        counts = ", ".join(f"{result.count(outcome)} {outcome.value}" for outcome in SuiteOutcome)
         click.echo(f"{suite.name}: {counts}, {len(result.red)} red")
         for test in result.red:
             click.echo(f"  red: {test}")

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from campaigns.suites.play import ON_KAFKA, Result
-from campaigns.suites.suite import Outcome, Suite
+from campaigns.suites.suite import Suite, SuiteOutcome
 
 EVIDENCE = Path(__file__).resolve().parents[2] / "docs" / "evidence"
 PAGE = EVIDENCE / "suites.md"
@@ -54,7 +54,7 @@ class Card:
     def of(cls, result: Result, seen: str) -> "Card":
         """Make the card of a run."""
         failed = {name: result.why(name) for name in result.failed}
-        counts = result.count(Outcome.PASSED), result.count(Outcome.SKIPPED)
+        counts = result.count(SuiteOutcome.PASSED), result.count(SuiteOutcome.SKIPPED)
         return cls(result.suite.title, result.suite.version, seen, *counts, failed)
 
     @property

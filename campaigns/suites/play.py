@@ -20,10 +20,10 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from bench.children import ends_with_me
-from bench.peers.cluster import Cluster, System, until
+from bench.peers.cluster import PeerCluster, System, until
 from bench.peers.node import PeerError
 from bench.ports import free_ports
-from campaigns.suites.suite import Outcome, Outcomes, Suite, SuiteError, outcomes
+from campaigns.suites.suite import Outcomes, Suite, SuiteError, SuiteOutcome, outcomes
 from chaos.live.toxiproxy_server import ToxiproxyServer
 
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "suites"
@@ -44,18 +44,18 @@ class Result:
     ours: Outcomes
     peer: Outcomes | None = None
 
-    def count(self, outcome: Outcome) -> int:
+    def count(self, outcome: SuiteOutcome) -> int:
         return sum(each is outcome for each in self.ours.values())
 
     @property
     def failed(self) -> list[str]:
-        return [name for name, outcome in self.ours.items() if outcome is Outcome.FAILED]
+        return [name for name, outcome in self.ours.items() if outcome is SuiteOutcome.FAILED]
 
     def why(self, test: str) -> str:
         """Return why a failed test does not count against the broker; empty if it does."""
         if reason := self.suite.reason(test):
             return reason
-        if self.peer is not None and self.peer.get(test) is Outcome.FAILED:
+        if self.peer is not None and self.peer.get(test) is SuiteOutcome.FAILED:
             return ON_KAFKA
         return ""
 
@@ -157,7 +157,7 @@ def run_on(suite: Suite, source: Path, system: System, logs: Path, test: str = "
         except PeerError as error:
             raise SuiteError(str(error)) from error
         found = outcomes(suite.format, output)
-    return {**found, **{f"node {node} ended during the suite": Outcome.FAILED for node in dead}}
+    return {**found, **{f"node {node} ended during the suite": SuiteOutcome.FAILED for node in dead}}
 
 
 def _replication(nodes: int) -> dict[str, str]:
@@ -165,7 +165,7 @@ def _replication(nodes: int) -> dict[str, str]:
     return {"offsets.topic.replication.factor": factor, "transaction.state.log.replication.factor": factor}
 
 
-def _await_all(cluster: Cluster) -> None:
+def _await_all(cluster: PeerCluster) -> None:
     """Wait until clients see the controller and every node. Raise PeerError if they do not in time."""
     if not cluster.members:
         return
@@ -182,7 +182,7 @@ def _await_all(cluster: Cluster) -> None:
     until(is_whole, CLUSTER_WHOLE_WITHIN_S, "a cluster with its controller and all its nodes")
 
 
-def _words(cluster: Cluster, proxies: Sequence[str]) -> dict[str, str]:
+def _words(cluster: PeerCluster, proxies: Sequence[str]) -> dict[str, str]:
     """Return what the placeholders of addresses in a suite's file stand for."""
     return {
         "bootstrap": cluster.bootstrap,

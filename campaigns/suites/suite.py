@@ -44,13 +44,13 @@ class SuiteError(Exception):
     """A suite cannot be read, fetched or started. The message is one sentence that names the fix."""
 
 
-class Outcome(Enum):
+class SuiteOutcome(Enum):
     PASSED = "passed"
     FAILED = "failed"
     SKIPPED = "skipped"
 
 
-Outcomes: TypeAlias = Mapping[str, Outcome]
+Outcomes: TypeAlias = Mapping[str, SuiteOutcome]
 """By name of the test, in the order of the run."""
 
 
@@ -154,8 +154,8 @@ def _from_go(lines: Iterable[str]) -> Outcomes:
 
     A test without an end has failed (the process ended in it), and so has a package that was not built.
     """
-    ends = {"pass": Outcome.PASSED, "fail": Outcome.FAILED, "skip": Outcome.SKIPPED}
-    found: dict[str, Outcome] = {}
+    ends = {"pass": SuiteOutcome.PASSED, "fail": SuiteOutcome.FAILED, "skip": SuiteOutcome.SKIPPED}
+    found: dict[str, SuiteOutcome] = {}
     packages: dict[str, None] = {}
     for line in lines:
         try:
@@ -167,21 +167,21 @@ def _from_go(lines: Iterable[str]) -> Outcomes:
         package, test, action = event.get("Package", ""), event.get("Test", ""), event.get("Action", "")
         short = package.rpartition("/")[2]
         if test and action == "run":
-            found[f"{short}.{test}"] = Outcome.FAILED
+            found[f"{short}.{test}"] = SuiteOutcome.FAILED
         elif test and action in ends:
             found[f"{short}.{test}"] = ends[action]
         elif action == "fail" and not any(name.startswith(f"{short}.") for name in found):
             packages[short] = None
     parents = {name.rpartition("/")[0] for name in found}
     leaves = {name: end for name, end in found.items() if name not in parents}
-    return leaves | {f"{package} (not built)": Outcome.FAILED for package in packages}
+    return leaves | {f"{package} (not built)": SuiteOutcome.FAILED for package in packages}
 
 
 def _from_libtest(output: str) -> Outcomes:
     """Read the lines of Rust's test harness. The name of a test begins with that of its binary."""
-    ends = {"ok": Outcome.PASSED, "FAILED": Outcome.FAILED, "ignored": Outcome.SKIPPED}
+    ends = {"ok": SuiteOutcome.PASSED, "FAILED": SuiteOutcome.FAILED, "ignored": SuiteOutcome.SKIPPED}
     starts = [(each.start(), Path(each[1]).stem) for each in _LIBTEST_START.finditer(output)]
-    found: dict[str, Outcome] = {}
+    found: dict[str, SuiteOutcome] = {}
     for each in _LIBTEST_LINE.finditer(output):
         binary = next((name for start, name in reversed(starts) if start < each.start()), "")
         found[f"{binary}::{each[1]}" if binary else each[1]] = ends[each[2]]
@@ -190,5 +190,5 @@ def _from_libtest(output: str) -> Outcomes:
 
 def _from_librdkafka(output: str) -> Outcomes:
     """Read the table that the test program of librdkafka prints last. A test that runs until then has failed."""
-    ends = {"PASSED": Outcome.PASSED, "SKIPPED": Outcome.SKIPPED}
-    return {each[1]: ends.get(each[2], Outcome.FAILED) for each in _LIBRDKAFKA_ROW.finditer(output)}
+    ends = {"PASSED": SuiteOutcome.PASSED, "SKIPPED": SuiteOutcome.SKIPPED}
+    return {each[1]: ends.get(each[2], SuiteOutcome.FAILED) for each in _LIBRDKAFKA_ROW.finditer(output)}

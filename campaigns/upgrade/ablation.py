@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from campaigns.upgrade.full_replay import Differences, ReplayedSegment, differences, replayed
 from campaigns.upgrade.kafka_files import snapshot_rows
-from campaigns.upgrade.old_directory import HOUR_MS, TOPIC, Wanted, make
+from campaigns.upgrade.old_directory import HOUR_MS, TOPIC, WantedLog, make
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
 from reference_broker.log.partition_log import PartitionLog
@@ -25,7 +25,7 @@ from reference_broker.ports.slicing import run_to_end
 from reference_broker.serve.disk import FileDisk
 
 MIB = 1 << 20
-BASE = Wanted(size_bytes=64 * MIB, segment_bytes=2 * MIB, batch_bytes=16 << 10, producers_per_hour=8.0, snapshots=0)
+BASE = WantedLog(size_bytes=64 * MIB, segment_bytes=2 * MIB, batch_bytes=16 << 10, producers_per_hour=8.0, snapshots=0)
 """Some 3 hours are in a segment."""
 LENGTHS_MIB = (16, 32, 64, 128, 256)
 EXPIRATIONS_HOURS = (1.0, 6.0, 24.0, 48.0, 96.0)
@@ -77,17 +77,17 @@ class Figures(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class AblationCase:
     """``known`` producers are unexpired at the newest closed segment's end, or have an open transaction."""
 
-    wanted: Wanted
+    wanted: WantedLog
     log_bytes: int
     segments: int
     known: int
     figures: dict[str, Figures]
 
 
-def cases() -> dict[str, list[Wanted]]:
+def cases() -> dict[str, list[WantedLog]]:
     """The logs by what differs in them: their length, the expiration, and how many producers come in an hour. A longer
     log has more hours."""
     hours = BASE.hours * MIB / BASE.size_bytes
@@ -98,7 +98,7 @@ def cases() -> dict[str, list[Wanted]]:
     }
 
 
-def measured(wanted: Wanted, root: Path, now_ms: int) -> Case:
+def measured(wanted: WantedLog, root: Path, now_ms: int) -> AblationCase:
     """Make the log below ``root``, and let each way work on it. ``now_ms`` is the time of its last record and of the
     uploads."""
     make(root, wanted, now_ms)
@@ -109,7 +109,7 @@ def measured(wanted: Wanted, root: Path, now_ms: int) -> Case:
     expiration_ms = int(wanted.expiration_hours * HOUR_MS)
     figures = {name: _figures(way, keeps, log, replay, now_ms, expiration_ms) for name, (way, keeps) in WAYS.items()}
     known = differences({}, replay[-2].known, now_ms, expiration_ms).missing
-    return Case(wanted, sum(each.size_bytes for each in replay), len(replay), known, figures)
+    return AblationCase(wanted, sum(each.size_bytes for each in replay), len(replay), known, figures)
 
 
 def _figures(

@@ -13,18 +13,18 @@ from pathlib import Path
 from platform import machine, system
 
 from campaigns.upgrade import ablation, old_directory, taking_over
-from campaigns.upgrade.ablation import MIB, Case
+from campaigns.upgrade.ablation import MIB, AblationCase
 from campaigns.upgrade.journey import Upgrade
 from campaigns.upgrade.kafka import KAFKA_AFTER, KAFKA_BEFORE, LIFE_HEADINGS, Watched, watched, written_by_kafka
 from campaigns.upgrade.kafka_files import UpgradeError
 from campaigns.upgrade.taking_over import OldDirectory, OldPartition
-from campaigns.upgrade.verdict import HEADINGS, Verdict, compute_verdict
+from campaigns.upgrade.verdict import HEADINGS, PartitionVerdict, compute_verdict
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class UpgradeRequest:
     """``directory`` None: one is made by hand. ``out`` None: all is deleted at the end. No ``topics`` stand for all but
     internal ones."""
 
@@ -38,12 +38,12 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class UpgradeResult:
     """The outcome of an upgrade. ``old`` has what was there before. ``lives`` are those of Apache Kafka with the same
     directory, if the request wants it."""
 
     old: OldDirectory
-    verdicts: Sequence[Verdict]
+    verdicts: Sequence[PartitionVerdict]
     lives: Sequence[Watched]
 
     @property
@@ -51,7 +51,7 @@ class Outcome:
         return all(each.is_good for each in self.verdicts)
 
 
-def run(request: Request, say: Say) -> Outcome:
+def run(request: UpgradeRequest, say: Say) -> UpgradeResult:
     """Raise UpgradeError and PeerError."""
     if request.directory is not None and request.with_kafka:
         raise UpgradeError("Give a directory, or let Kafka write one with --kafka, not both.")
@@ -73,27 +73,27 @@ def _make_empty(folder: Path) -> None:
         raise UpgradeError(f"{folder} cannot be used: {failure.strerror}.") from failure
 
 
-def _run(request: Request, out: Path, say: Say) -> Outcome:
+def _run(request: UpgradeRequest, out: Path, say: Say) -> UpgradeResult:
     old = taking_over.read(_source(request, out, say), request.topics)
     upgrade = Upgrade(old, out / "data", out / "tier", request.settings, request.limit_s, say)
     replays = upgrade.replayed()
     verdicts = [compute_verdict(each) for each in upgrade.run(replays)]
     lives = watched(old, replays, out / "kafka", say) if request.with_kafka else []
-    return Outcome(old, verdicts, lives)
+    return UpgradeResult(old, verdicts, lives)
 
 
-def _source(request: Request, out: Path, say: Say) -> Path:
+def _source(request: UpgradeRequest, out: Path, say: Say) -> Path:
     """The old directory, which is made if none was given."""
     if request.directory is not None:
         return request.directory
     if request.with_kafka:
         return written_by_kafka(out / "old", say)
     say("a log directory from before snapshots of producers is made by hand")
-    old_directory.make(out / "old", old_directory.Wanted(), time.time_ns() // 1_000_000)
+    old_directory.make(out / "old", old_directory.WantedLog(), time.time_ns() // 1_000_000)
     return out / "old"
 
 
-def ablated(say: Say) -> dict[str, list[Case]]:
+def ablated(say: Say) -> dict[str, list[AblationCase]]:
     """Measure each way on each log."""
     wanted, now_ms, found = ablation.cases(), time.time_ns() // 1_000_000, {}
     for each in dict.fromkeys(each for several in wanted.values() for each in several):
@@ -119,7 +119,7 @@ ABLATION_HEADINGS = (
 )
 
 
-def ablation_rows(found: Mapping[str, Sequence[Case]]) -> list[tuple[str, ...]]:
+def ablation_rows(found: Mapping[str, Sequence[AblationCase]]) -> list[tuple[str, ...]]:
     """A row for each way on each log, with no log twice."""
     cases = {case.wanted: case for each in found.values() for case in each}
     return [
@@ -186,7 +186,7 @@ measured.
 """
 
 
-def written(outcome: Outcome) -> str:
+def written(outcome: UpgradeResult) -> str:
     """Return the page."""
     return _PAGE.format(
         before=KAFKA_BEFORE,
@@ -209,7 +209,7 @@ def _old(partition: OldPartition) -> str:
     )
 
 
-def _why(outcome: Outcome) -> str:
+def _why(outcome: UpgradeResult) -> str:
     failed = [each for each in outcome.lives if each.message]
     if not failed:
         return "No copy failed for want of a snapshot."

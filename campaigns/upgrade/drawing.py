@@ -9,7 +9,7 @@ from matplotlib.figure import Figure as Picture
 from matplotlib.ticker import FuncFormatter
 
 from bench.report import STYLE, WIDTH_IN
-from campaigns.upgrade.ablation import MIB, WAYS, Case
+from campaigns.upgrade.ablation import MIB, WAYS, AblationCase
 
 COLOURS = {"everything": "#777777", "last segment": "#c4552d", "P-9": "#0b6e99"}
 LABELS = {
@@ -20,7 +20,7 @@ LABELS = {
 HEIGHT_IN = 4.6
 
 
-def drawn(found: Mapping[str, Sequence[Case]]) -> str:
+def drawn(found: Mapping[str, Sequence[AblationCase]]) -> str:
     """Return an SVG. Above: MiB that the newest segment's snapshot takes. Below: producers that it lacks or has wrong,
     in percent of those that it must have."""
     with rc_context(STYLE):
@@ -53,7 +53,7 @@ def _line(axes: Axes, way: str, places: Sequence[float], values: Sequence[float]
     axes.plot(places, values, color=COLOURS[way], label=way, marker="o", markersize=4, linewidth=1.4)
 
 
-def _place(name: str, case: Case) -> float:
+def _place(name: str, case: AblationCase) -> float:
     wanted = case.wanted
     by_name = {
         "length": wanted.size_bytes / MIB,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from campaigns.upgrade.kafka_files import Batch, ProducerRow, batches, file_name, offsets_of
+from campaigns.upgrade.kafka_files import FileBatch, ProducerRow, batches, file_name, offsets_of
 
 SEQUENCES = 2**31
 """Sequences wrap to 0 after the largest int."""
@@ -67,7 +67,7 @@ def replayed(folder: Path) -> list[ReplayedSegment]:
     return replay
 
 
-def after(known: Known | None, batch: Batch) -> Known:
+def after(known: Known | None, batch: FileBatch) -> Known:
     """What is known of a producer after a batch of it, or after a marker for it (P-1)."""
     who, epoch, newest = batch.producer_id, batch.producer_epoch, batch.max_timestamp_ms
     old, own_ms = known or Known(ProducerRow(who, epoch, -1, -1, 0, -1, -1, -1), -1)

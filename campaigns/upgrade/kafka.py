@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench.peers.cluster import Cluster, target_cluster, until
+from bench.peers.cluster import PeerCluster, target_cluster, until
 from bench.peers.node import BrokerNode, PeerError, end
 from bench.peers.systems import BOTH
 from bench.ports import free_ports
@@ -246,14 +246,14 @@ def watched(
 
 
 @contextmanager
-def _prepared(folder: Path) -> Iterator[Cluster]:
+def _prepared(folder: Path) -> Iterator[PeerCluster]:
     chosen = replace(find(f"kafka@{VERSION_AFTER}"), nodes=1)
     with target_cluster(chosen, folder, SETTINGS) as cluster:
         yield cluster
 
 
 @contextmanager
-def _life(cluster: Cluster, log: Path, topics: Mapping[str, int]) -> Iterator[None]:
+def _life(cluster: PeerCluster, log: Path, topics: Mapping[str, int]) -> Iterator[None]:
     """From a start to a clean stop. Waits until the partitions of the topics have leaders, and until the remote tier is
     ready: Kafka does not end before that. Raises PeerError."""
     (node,) = cluster.members

@@ -43,7 +43,7 @@ class UnknownFormat(Exception):  # noqa: N818 - says what was found
     """A file is not what its format says. The message is one sentence."""
 
 
-class Batch(NamedTuple):
+class FileBatch(NamedTuple):
     """``is_end``: its record is a transaction marker. ``size_bytes`` is that of the whole batch at ``position``."""
 
     position: int
@@ -84,7 +84,7 @@ def offsets_of(folder: Path, suffix: str) -> list[int]:
     return sorted(int(stem) for stem in stems if len(stem) == NAME_DIGITS and stem.isdecimal())
 
 
-def batches(path: Path) -> Iterator[Batch]:
+def batches(path: Path) -> Iterator[FileBatch]:
     """The batches of a segment. What follows the last whole one is left out, as in Kafka after a crash. Raises
     UnknownFormat for batches from before Kafka 0.11."""
     size = path.stat().st_size
@@ -104,7 +104,7 @@ def batches(path: Path) -> Iterator[Batch]:
             type_, coordinator = _control(data, at + HEADER.size) if attributes & CONTROL else (-1, -1)
             is_end, is_transactional = type_ in (ABORT, COMMIT), bool(attributes & TRANSACTIONAL)
             name = (who, fence, sequence)
-            yield Batch(at, whole, base, base + delta, epoch, newest, *name, is_transactional, is_end, coordinator)
+            yield FileBatch(at, whole, base, base + delta, epoch, newest, *name, is_transactional, is_end, coordinator)
             at += whole
 
 

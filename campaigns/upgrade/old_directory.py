@@ -34,7 +34,7 @@ EVERY_TRANSACTIONAL, COMMITTED = 5, 0.8
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedLog:
     """What the log is to be. ``producers_per_hour`` new ones come in each hour. The newest ``snapshots`` segments have
     one where they begin, and so has the log's end."""
 
@@ -80,7 +80,7 @@ class _Segment:
         (folder / file_name(self.base_offset, ".timeindex")).write_bytes(kafka_files.time_index(self.times))
 
 
-def make(root: Path, wanted: Wanted, now_ms: int) -> None:
+def make(root: Path, wanted: WantedLog, now_ms: int) -> None:
     """Write the directory. ``now_ms`` is the time of its last record."""
     folder = root / f"{TOPIC}-0"
     folder.mkdir(parents=True)
@@ -94,7 +94,7 @@ def make(root: Path, wanted: Wanted, now_ms: int) -> None:
     (root / ".kafka_cleanshutdown").touch()
 
 
-def _write_segments(folder: Path, wanted: Wanted, now_ms: int) -> int:
+def _write_segments(folder: Path, wanted: WantedLog, now_ms: int) -> int:
     """Return the log's end offset."""
     segment, offset = _Segment(0), 0
     for batch, timestamp_ms in _batches(wanted, now_ms):
@@ -114,7 +114,7 @@ def _write_snapshots(folder: Path, replay: list[ReplayedSegment], snapshots: int
         (folder / file_name(each.next_offset, ".snapshot")).write_bytes(data)
 
 
-def _batches(wanted: Wanted, now_ms: int) -> Iterator[tuple[bytes, int]]:
+def _batches(wanted: WantedLog, now_ms: int) -> Iterator[tuple[bytes, int]]:
     """Batches of one record each, with their timestamps."""
     random, count = Random(wanted.seed), max(wanted.size_bytes // wanted.batch_bytes, 1)
     step_ms = wanted.hours * HOUR_MS / count

@@ -9,7 +9,7 @@ from campaigns.upgrade.kafka_files import EPOCH_AT, MAGIC_AT, UnknownFormat, bat
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class PartitionVerdict:
     """The verdict on one partition. Counts are of segments where nothing else is named."""
 
     partition: str
@@ -76,13 +76,13 @@ def mib(size_bytes: int) -> str:
     return f"{size_bytes / (1 << 20):.1f}"
 
 
-def compute_verdict(journey: Journey) -> Verdict:
+def compute_verdict(journey: Journey) -> PartitionVerdict:
     """Compare the objects in the store's folder with the old files."""
     ends = {each.next_offset for each in journey.replay[:-1]}
     uploaded = {each.base_offset: _object(journey, each, ".log") for each in journey.eligible}
     there = [each for each in journey.eligible if uploaded[each.base_offset] is not None]
     found = {each.next_offset: _compared(journey, each) for each in there}
-    return Verdict(
+    return PartitionVerdict(
         journey.old.name,
         len(journey.replay),
         len(journey.eligible),

@@ -14,7 +14,7 @@ from typing import Any
 from bench.fleet.negotiation import UnreachableError, negotiate
 from bench.fleet.spec import address_of
 from bench.ports import free_port, free_ports
-from bench.targets.layout import OURS, NodeLayout, Plan, Via, name_of
+from bench.targets.layout import OURS, ClusterLayout, NodeLayout, Via, name_of
 from bench.targets.model import Chosen, Commands, TargetError
 from chaos.live.errors import EndedItself, NodeDied, NotBack, SetupError, TargetDied
 from chaos.live.links import Links
@@ -212,7 +212,7 @@ class ProcessLauncher(ExternalLauncher):
     """Starts one of a plan's nodes. ``settings`` are those of all nodes, by number, which the plan reads."""
 
     def __init__(
-        self, layout: NodeLayout, plan: Plan, via: Via, settings: list[dict[str, str]], log: Path, listen: str
+        self, layout: NodeLayout, plan: ClusterLayout, via: Via, settings: list[dict[str, str]], log: Path, listen: str
     ) -> None:
         file = plan.node
         super().__init__(name_of(layout.number), listen, layout.ready, file.ready_limit_s, abilities_of(plan.chosen))

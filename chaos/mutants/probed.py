@@ -14,8 +14,8 @@ from pathlib import Path
 
 from bench.children import ends_with_me
 from bench.ports import free_port
-from bench.probe.broker import Address, Broker, NotKafka, meet
-from bench.probe.case import MUST, Case
+from bench.probe.broker import Address, NotKafka, ProbedBroker, meet
+from bench.probe.case import MUST, ProbeCase
 from bench.probe.cases import all_cases, chosen
 from bench.probe.play import play
 from chaos.mutants.mutant import apply
@@ -48,14 +48,14 @@ def seen_by(name: str) -> list[str]:
         return [each.case.id for each in play(broker, chosen(PLAYED[name], [])) if each.is_red(True)]
 
 
-def unproven(seen: Mapping[str, Sequence[str]]) -> list[Case]:
+def unproven(seen: Mapping[str, Sequence[str]]) -> list[ProbeCase]:
     """Return the MUST cases that no broker fails. ``seen`` has the failed cases of each broker."""
     red = {each for cases in seen.values() for each in cases}
     return [each for each in all_cases() if each.level is MUST and each.id not in red]
 
 
 @contextmanager
-def _mutated(name: str) -> Iterator[Broker]:
+def _mutated(name: str) -> Iterator[ProbedBroker]:
     address = ("127.0.0.1", free_port())
     with tempfile.TemporaryDirectory() as folder:
         words = ["--serve", name, f"{address[0]}:{address[1]}", folder]
@@ -70,7 +70,7 @@ def _mutated(name: str) -> Iterator[Broker]:
             process.wait()
 
 
-def _met(address: Address, process: "subprocess.Popen[bytes]") -> Broker:
+def _met(address: Address, process: "subprocess.Popen[bytes]") -> ProbedBroker:
     deadline = time.monotonic() + READY_LIMIT_S
     while True:
         try:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 from bench.fleet.behaviours.producers import KeyedProducer
 from bench.fleet.behaviours.protocol import (
     Address,
-    Answered,
     Behaviour,
     Connect,
     Connected,
@@ -17,6 +16,7 @@ from bench.fleet.behaviours.protocol import (
     FleetEvent,
     Record,
     Request,
+    ResponseReceived,
     Started,
     Stopping,
     TimedOut,
@@ -218,4 +218,4 @@ class Lane:
 
     def answered(self, connection: Connection, correlation: int, body: object) -> None:
         if connection is self.connection and correlation == self._correlation and self._last_requested == self._waiting:
-            self._end(Answered(body, lane=self._number))
+            self._end(ResponseReceived(body, lane=self._number))

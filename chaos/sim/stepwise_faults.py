@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final, cast
 from bench.fleet.behaviours.bodies import upgrade_feature_request
 from bench.fleet.behaviours.protocol import (
     Address,
-    Answered,
     Connect,
     Connected,
     Disconnect,
@@ -17,6 +16,7 @@ from bench.fleet.behaviours.protocol import (
     Leaving,
     Now,
     Request,
+    ResponseReceived,
     Started,
     Stopping,
     Wake,
@@ -176,7 +176,7 @@ class FeatureSwitch:
             case Connected():
                 body = upgrade_feature_request(self._feature, self._level, TIMEOUT_US // 1000)
                 return [Request(int(ApiKey.UPDATE_FEATURES), UPDATE_FEATURES_VERSION, self._process, body, TIMEOUT_US)]
-            case Answered() if _error_of(event.body) == 0:
+            case ResponseReceived() if _error_of(event.body) == 0:
                 self._granted(now, self._at)
                 return [Finished()]
             case Stopping() | Leaving():

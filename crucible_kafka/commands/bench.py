@@ -114,7 +114,7 @@ def probe(
     from bench.probe.comparison import NoBaseline
     from crucible_kafka.terminal import one_sentence
 
-    wanted = command.Wanted(
+    wanted = command.ProbeOptions(
         target, sections, cases, strict, dry_run, hostile, oracle, baseline, json_file, junit, page, config
     )
     with one_sentence(command.UsageError, UnknownCase, NoBaseline, NotKafka, PeerError):

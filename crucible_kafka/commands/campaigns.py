@@ -183,7 +183,7 @@ def upgrade_path(
     if page is not None and not kafka:
         raise click.UsageError("--page needs a row of Apache Kafka: give --kafka")
     settings = {"producer.id.expiration.ms": str(expiration_ms)}
-    wanted = command.Request(directory, out, topics, settings, limit_s, kafka)
+    wanted = command.UpgradeRequest(directory, out, topics, settings, limit_s, kafka)
     with one_sentence(UpgradeError, PeerError):
         outcome = command.run(wanted, progress)
     print_table(HEADINGS, [each.cells() for each in outcome.verdicts])

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from bench.fleet.behaviours import bodies
 from bench.fleet.behaviours.cluster import ClusterScript, EpochHabits
-from bench.fleet.behaviours.protocol import Answered, Chance, ClientSettings, HistoryRow, Now
+from bench.fleet.behaviours.protocol import Chance, ClientSettings, HistoryRow, Now, ResponseReceived
 from bench.fleet.behaviours.script import OpenLoop, Operation, Steps
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import error_name
@@ -267,7 +267,7 @@ class Admin(ClusterScript):
         name = f"{self.plan.base}.{self.process}.{self.created}"
         return "create", TopicSet(name, self.plan.topics, self.plan.partitions)
 
-    def _carry_out(self, task: Task) -> Steps[Answered | None]:
+    def _carry_out(self, task: Task) -> Steps[ResponseReceived | None]:
         """Try until the answer says how the request ended for each topic. Return None when time is over."""
         while not self.gives_up:
             if (yield from self._to_controller(task)):
@@ -295,7 +295,7 @@ class Admin(ClusterScript):
         task.operation.node = controller.node_id
         return True
 
-    def _attempt(self, task: Task) -> Steps[Answered | None]:
+    def _attempt(self, task: Task) -> Steps[ResponseReceived | None]:
         if task.operation.invoke_us < 0:
             task.operation.invoke_us = self.now.mono_us
         if task.change == "upgrade" and task.value < 0:
@@ -311,7 +311,7 @@ class Admin(ClusterScript):
         task.errors = _errors_of(task.change, response.body)
         return response
 
-    def _settle(self, task: Task, response: Answered | None) -> None:
+    def _settle(self, task: Task, response: ResponseReceived | None) -> None:
         done = [self._is_done(task, task.errors.get(each, -1)) for each in task.names]
         if response is None:
             kind = "info" if task.uncertain else "fail"

@@ -11,7 +11,7 @@ from typing import Final, cast
 
 from bench.fleet.behaviours.consumer_lanes import LaneHistory
 from bench.fleet.behaviours.journal import AssignmentBook, Journal, Operation
-from bench.fleet.behaviours.protocol import Answered, HistoryRow, TopicPartition
+from bench.fleet.behaviours.protocol import HistoryRow, ResponseReceived, TopicPartition
 from bench.fleet.values import Run, compress, read_record, read_row
 from reference_broker.client.consumer_observer import ConsumerObserver, FetchAnswer, FetchedPartition, PositionReset
 from reference_broker.client.consumer_partitions import ConsumerRecord
@@ -42,10 +42,10 @@ _REASONS: Final[Mapping[str, str]] = {"out_of_range": OUT_OF_RANGE}
 
 
 @dataclass(slots=True)
-class Outcome:
+class ResponseEffect:
     """The effect of one answer, collected while the consumer works on it."""
 
-    answer: Answered
+    answer: ResponseReceived
     operation: Operation | None
     error: str | None = None
     session_id: int = -1
@@ -82,7 +82,7 @@ class ConsumerHistory(ConsumerObserver, LaneHistory):
         self.group = group
         self.quiet: dict[TopicPartition, int] = {}
         self._sent: dict[str, Operation] = {}
-        self._outcome: Outcome | None = None
+        self._outcome: ResponseEffect | None = None
         self._drafted = False
         self._planned: dict[int, tuple[FetchPlan, Mapping[TopicPartition, Wanted]]] = {}
         self._book = AssignmentBook(journal)
@@ -142,10 +142,10 @@ class ConsumerHistory(ConsumerObserver, LaneHistory):
         for where, wanted in held.items():
             self._book.begin(where, wanted.fetch_offset)
 
-    def answering(self, lane: str, response: Answered) -> None:
+    def answering(self, lane: str, response: ResponseReceived) -> None:
         """The consumer is about to get this answer."""
         operation = None if lane in (COMMIT_LANE, COMMITTED_LANE) else self._sent.pop(lane, None)
-        self._outcome = Outcome(response, operation)
+        self._outcome = ResponseEffect(response, operation)
         if operation is not None:
             self._outcome.error = _error_in(operation.f, response.body)
 
@@ -167,7 +167,7 @@ class ConsumerHistory(ConsumerObserver, LaneHistory):
             self._unquiet(self._planned[operation.node][1])
         self.journal.end(operation, "fail" if operation.f in ("metadata", "list_offsets") else "info", reason)
 
-    def _answer_to_request(self) -> tuple[Outcome, Operation]:
+    def _answer_to_request(self) -> tuple[ResponseEffect, Operation]:
         outcome = self._outcome
         assert outcome is not None, "the consumer hears no answer"
         assert outcome.operation is not None, "the answer is a commit's"

@@ -11,7 +11,6 @@ from typing import Final, Generic, Protocol, TypeVar
 from bench.fleet.behaviours.journal import Journal, Operation
 from bench.fleet.behaviours.protocol import (
     Address,
-    Answered,
     ClientSettings,
     Connect,
     Connected,
@@ -20,6 +19,7 @@ from bench.fleet.behaviours.protocol import (
     Disconnected,
     FleetEvent,
     Request,
+    ResponseReceived,
     TimedOut,
 )
 from reference_broker.client.api_versions import (
@@ -67,7 +67,7 @@ class LaneHistory:
     def sent(self, lane: str, request: GroupRequest) -> None:
         """A request goes out."""
 
-    def answering(self, lane: str, response: Answered) -> None:
+    def answering(self, lane: str, response: ResponseReceived) -> None:
         """The client is about to get this answer."""
 
     def answered(self, lane: str) -> None:
@@ -113,7 +113,7 @@ class ClientLanes(Generic[C]):
 
     def handle(self, event: FleetEvent) -> None:
         """Handle what a lane waited for. Events of closed lanes are ignored."""
-        if not isinstance(event, Connected | ConnectFailed | Answered | TimedOut | Disconnected):
+        if not isinstance(event, Connected | ConnectFailed | ResponseReceived | TimedOut | Disconnected):
             return
         lane = self._by_number.get(event.lane)
         if lane is None:
@@ -124,7 +124,7 @@ class ClientLanes(Generic[C]):
             case ConnectFailed():
                 self._end_opening(lane, event.reason)
                 self._fail(lane)
-            case Answered():
+            case ResponseReceived():
                 self._answered(lane, event)
             case TimedOut():
                 self._disconnect(lane)
@@ -187,7 +187,7 @@ class ClientLanes(Generic[C]):
         process = self.journal.process
         self.journal.actions.append(Request(api_key, api_version, process, body, timeout_us, lane.number))
 
-    def _answered(self, lane: Lane, event: Answered) -> None:
+    def _answered(self, lane: Lane, event: ResponseReceived) -> None:
         request = lane.request
         assert request is not None, "an answer to no request"
         assert lane.node is not None, "an answer from nobody"

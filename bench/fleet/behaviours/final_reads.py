@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from bench.fleet.behaviours.bodies import describe_topic_config_request
 from bench.fleet.behaviours.cluster import ClusterScript
-from bench.fleet.behaviours.protocol import Address, Answered, Chance, ClientSettings, HistoryRow, TopicPartition
+from bench.fleet.behaviours.protocol import (
+    Address,
+    Chance,
+    ClientSettings,
+    HistoryRow,
+    ResponseReceived,
+    TopicPartition,
+)
 from bench.fleet.behaviours.script import Steps
 from bench.fleet.values import BatchReader, read_row
 from reference_broker.client.consumer import READ_COMMITTED, READ_UNCOMMITTED, ConsumerState
@@ -403,7 +410,7 @@ class OffsetsReader(ClusterScript):
     def _send(self, offsets: CommittedOffsets, request: GroupRequest) -> Steps[str | None]:
         """Send the request, and return why it brought nothing: a fetch's error, or that nobody answered."""
         to = self._next_address() if request.to is None else Address(request.to.host, request.to.port)
-        response: Answered | str = "disconnected"
+        response: ResponseReceived | str = "disconnected"
         if (yield from self._reach(to)):
             response = yield from self.call(request.api_key, request.api_version, request.body)
         if isinstance(response, str):

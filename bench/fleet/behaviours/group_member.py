@@ -2,8 +2,8 @@
 
 A member is assembled from parts. ``GroupConsumer`` of the reference client decides everything about the group,
 metadata, positions and fetches. ``ConsumerLanes`` carries its requests, and ``ConsumerHistory`` records them. An
-``OffsetKeeper`` stores offsets, and a ``Sink`` takes the records. This file is the application: it polls at intervals,
-commits, drops revoked partitions, leaves and comes back.
+``OffsetKeeper`` stores offsets, and a ``RecordSink`` takes the records. This file is the application: it polls at
+intervals, commits, drops revoked partitions, leaves and comes back.
 
 Clients differ from stock clients only where a ``MemberPlan`` says so. With ``metadata_epoch`` a client speaks the draft
 versions of Metadata, OffsetCommit and OffsetFetch and keeps M-5, M-6 and M-10. With ``leader_epochs`` it keeps KIP-320:
@@ -30,7 +30,7 @@ from bench.fleet.behaviours.member_storage import (
     OffsetKeeper,
     OutsideOffsets,
     OutsideStore,
-    Sink,
+    RecordSink,
     TransactionalOffsets,
     View,
 )
@@ -236,7 +236,7 @@ def consumer_config(plan: MemberPlan, settings: ClientSettings, random: Chance) 
 
 
 @dataclass(slots=True)
-class Life:
+class MemberLife:
     """A client from its start to its end. The next life knows nothing of it.
 
     - ``revoked`` holds what is being given up. First, what has been read of it is dealt with, until ``revoked_by_us``
@@ -280,7 +280,7 @@ class GroupMember:
         settings: ClientSettings,
         random: Chance,
         store: OutsideStore | None = None,
-        sink: Sink | None = None,
+        sink: RecordSink | None = None,
     ) -> None:
         self.member = plan
         self.settings = settings
@@ -292,7 +292,7 @@ class GroupMember:
         self._journal = Journal(plan.process)
         self._history = ConsumerHistory(self._journal, plan.group, self.config.fetch.isolation_level)
         self._lane_numbers = count(TIMER_LANE + 1)
-        self._life: Life | None = None
+        self._life: MemberLife | None = None
         self._back_at_us = 0
         self._woken_at_us = 0
         self._stopping_at_us = -1
@@ -353,7 +353,7 @@ class GroupMember:
 
     # -- lives --------------------------------------------------------------------------------------------------
 
-    def _begin(self) -> Life:
+    def _begin(self) -> MemberLife:
         consumer = GroupConsumer(self.config, self._history)
         lanes = ConsumerLanes(consumer, self._history, self._journal, self.settings, self._lane_numbers)
         offsets: OffsetKeeper = KafkaOffsets(consumer, self.sink)
@@ -369,16 +369,16 @@ class GroupMember:
             consumer.assign(self.member.partitions)
         # Clients that begin at the same time do not commit in step, so chance decides who comes first after a fault.
         commit_at_us = self._now_us + 1 + self._random.randrange(self.member.commit_interval_us)
-        return Life(consumer, lanes, offsets, self._now_us, commit_at_us)
+        return MemberLife(consumer, lanes, offsets, self._now_us, commit_at_us)
 
-    def _begin_end(self, life: Life) -> None:
+    def _begin_end(self, life: MemberLife) -> None:
         life.ending_by_us = self._now_us + self.settings.request_timeout_us
         life.returns = not self._is_stopping
         life.leaves = self.belongs and (life.returns or self._leaving)
         if life.leaves:
             life.consumer.leave()
 
-    def _has_ended(self, life: Life) -> bool:
+    def _has_ended(self, life: MemberLife) -> bool:
         if life.offsets.busy:
             return False
         if self._now_us >= life.ending_by_us:
@@ -390,7 +390,7 @@ class GroupMember:
             life.offsets.commit(self._now_us, life.consumer.partitions.held)
         return not life.offsets.busy
 
-    def _close(self, life: Life) -> None:
+    def _close(self, life: MemberLife) -> None:
         """Only closes the fetch sessions once the life has ended (F-8), and waits for what is in flight. If it has left
         the group it waits for fetches only."""
         if life.closing_by_us < 0:
@@ -404,7 +404,7 @@ class GroupMember:
         if is_done or self._now_us >= life.closing_by_us:
             self._end(life)
 
-    def _end(self, life: Life) -> None:
+    def _end(self, life: MemberLife) -> None:
         """End this life. A client that returns knows only what was committed or stored."""
         self._life = None
         life.lanes.close()
@@ -419,7 +419,7 @@ class GroupMember:
         self._history.forget()
         self._back_at_us = self._now_us + AWAY_US
 
-    def _tell_view(self, life: Life) -> None:
+    def _tell_view(self, life: MemberLife) -> None:
         if self.view is not None:
             for where in life.consumer.partitions.held:
                 position = life.consumer.position(where)
@@ -445,7 +445,7 @@ class GroupMember:
         if not self._finished:
             self._wake_at(self._back_at_us if self._life is None else self._due_at_us(self._life))
 
-    def _live(self, life: Life) -> None:
+    def _live(self, life: MemberLife) -> None:
         """Works until nothing is left to do without waiting."""
         going = True
         while going:
@@ -458,13 +458,13 @@ class GroupMember:
                 life.lanes.send(lane, request)
             going = self._hear(life) or going
 
-    def _forget_missed(self, life: Life) -> None:
+    def _forget_missed(self, life: MemberLife) -> None:
         """Forgets what was made of records whose tombstones may have been missed (H-3)."""
         missed = life.consumer.take_missed_tombstones()
         self.sink.drop(missed)
         life.begun_us.update(dict.fromkeys(missed, self._now_us))
 
-    def _hear(self, life: Life) -> bool:
+    def _hear(self, life: MemberLife) -> bool:
         """Handle the membership's events, and return whether there were any."""
         events = life.consumer.take_events()
         for event in events:
@@ -477,7 +477,7 @@ class GroupMember:
                 life.ending_by_us, life.returns = self._now_us, True
         return bool(events)
 
-    def _advance(self, life: Life) -> bool:
+    def _advance(self, life: MemberLife) -> bool:
         """Take the next step, and return whether it may allow another one at once."""
         if life.revoked:
             return self._give_up(life, life.revoked[0])
@@ -490,7 +490,7 @@ class GroupMember:
         self._work(life)
         return False
 
-    def _give_up(self, life: Life, revoked: Revoked) -> bool:
+    def _give_up(self, life: MemberLife, revoked: Revoked) -> bool:
         """Give up revoked partitions once they are committed. Nothing is read meanwhile."""
         held = [each for each in revoked.partitions if each in life.consumer.partitions.held]
         waits = self.sink.holds(held) and self._now_us < life.revoked_by_us
@@ -508,27 +508,27 @@ class GroupMember:
         life.consumer.release(revoked.partitions)
         return True
 
-    def _is_time_to_end(self, life: Life) -> bool:
+    def _is_time_to_end(self, life: MemberLife) -> bool:
         if not self._is_stopping:
             return self._has_share(life) and 0 < self.member.stay_us <= self._now_us - life.came_us
         late = self._now_us - self._stopping_at_us >= self.settings.drain_us
         return self._leaving or late or self._has_caught_up(life)
 
     @staticmethod
-    def _has_share(life: Life) -> bool:
+    def _has_share(life: MemberLife) -> bool:
         """Whether it is no member, or a stable one. If it left while it joins, the others would wait for its session's
         end."""
         membership = life.consumer.membership
         return membership is None or membership.state is MemberState.STABLE
 
-    def _has_caught_up(self, life: Life) -> bool:
+    def _has_caught_up(self, life: MemberLife) -> bool:
         if not self._has_share(life):
             return False
         consumer, held = life.consumer, life.consumer.partitions.held
         quiet = all(self._history.quiet.get(each, 0) >= QUIET_FETCHES for each in held)
         return quiet and not consumer.has_records and not self.sink.holds(held)
 
-    def _work(self, life: Life) -> None:
+    def _work(self, life: MemberLife) -> None:
         consumer = life.consumer
         life.offsets.place()
         self._follow_policy_none(consumer)
@@ -555,7 +555,7 @@ class GroupMember:
 
     # -- time ---------------------------------------------------------------------------------------------------
 
-    def _due_at_us(self, life: Life) -> int:
+    def _due_at_us(self, life: MemberLife) -> int:
         due = [life.commit_at_us]
         wake_at_us = life.consumer.wake_at_us
         if wake_at_us is not None:

@@ -349,7 +349,7 @@ class JanitorPlan:
 
 
 @dataclass(slots=True)
-class Search:
+class HangingSearch:
     """What one search has found so far."""
 
     operation: Operation
@@ -390,9 +390,9 @@ class Janitor(ClusterScript):
     def _all_settled(self) -> bool:
         return self.stopping_at_us is not None and self.now.mono_us - self.stopping_at_us >= ALL_SETTLED_US
 
-    def _search(self, due_us: int) -> Steps[Search | None]:
+    def _search(self, due_us: int) -> Steps[HangingSearch | None]:
         """Search once, and abort what hangs. Return None if a step failed."""
-        search = Search(self.journal.begin(LOOK, due_us))
+        search = HangingSearch(self.journal.begin(LOOK, due_us))
         try:
             # A former leader that follows describes its producers, too, but accepts no markers.
             if not (yield from self.refresh()):
@@ -424,14 +424,14 @@ class Janitor(ClusterScript):
     def _is_old(self, each: OpenTransaction) -> bool:
         return self.now.wall_ms - each.last_timestamp_ms >= self.plan.older_than_ms
 
-    def _found(self, search: Search, each: OpenTransaction) -> str:
+    def _found(self, search: HangingSearch, each: OpenTransaction) -> str:
         if not self._is_old(each):
             return YOUNG
         return KNOWN if each.where in search.expected.get(search.ids.get(each.producer_id, ""), ()) else HANGING
 
     # -- the steps of a search ------------------------------------------------------------------------------------
 
-    def _describe_partitions(self, search: Search) -> Steps[None]:
+    def _describe_partitions(self, search: HangingSearch) -> Steps[None]:
         by_leader: dict[NodeAddress, list[TopicPartition]] = {}
         for where in self.plan.partitions:
             leader = self.metadata.leader_of(where)
@@ -444,14 +444,14 @@ class Janitor(ClusterScript):
             search.asked_us |= dict.fromkeys(wanted, asked_us)
             search.open += _without_error(open_transactions(body))
 
-    def _find_ids(self, search: Search, old: Sequence[OpenTransaction]) -> Steps[None]:
+    def _find_ids(self, search: HangingSearch, old: Sequence[OpenTransaction]) -> Steps[None]:
         wanted = sorted({each.producer_id for each in old})
         if wanted:
             for node in [self.metadata.nodes[each] for each in sorted(self.metadata.nodes)]:
                 body = yield from self._query(node, ApiKey.LIST_TRANSACTIONS, list_transactions(wanted))
                 search.ids |= _without_error(transactional_ids(body))
 
-    def _describe_ids(self, search: Search) -> Steps[None]:
+    def _describe_ids(self, search: HangingSearch) -> Steps[None]:
         for each in search.ids.values():
             found = yield from self._call(
                 ApiKey.FIND_COORDINATOR,
@@ -487,7 +487,7 @@ class Janitor(ClusterScript):
 
     # -- what is recorded ---------------------------------------------------------------------------------------
 
-    def _row(self, search: Search, each: OpenTransaction) -> ToldTransactionRow:
+    def _row(self, search: HangingSearch, each: OpenTransaction) -> ToldTransactionRow:
         return ToldTransactionRow(
             self.process,
             search.operation.index,
@@ -505,7 +505,7 @@ class Janitor(ClusterScript):
             search.told_us,
         )
 
-    def _rows_of_quiet(self, search: Search) -> list[ToldTransactionRow]:
+    def _rows_of_quiet(self, search: HangingSearch) -> list[ToldTransactionRow]:
         """Rows of the partitions in which nothing is open."""
         busy, told_us, index = {each.where for each in search.open}, search.told_us, search.operation.index
         return [

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from bench.fleet.behaviours.protocol import Answered, FleetAction, HistoryRow, Now, Record, TopicPartition
+from bench.fleet.behaviours.protocol import FleetAction, HistoryRow, Now, Record, ResponseReceived, TopicPartition
 from reports.rows import AssignmentRow, OperationRow
 
 
@@ -49,7 +49,7 @@ class Journal:
         operation: Operation,
         kind: str,
         error: str | None = None,
-        response: Answered | None = None,
+        response: ResponseReceived | None = None,
         answered_session_id: int = -1,
         partitions_answered: int = -1,
         rows: tuple[HistoryRow, ...] = (),
@@ -74,7 +74,7 @@ class Journal:
         operation: Operation,
         kind: str,
         error: str | None = None,
-        response: Answered | None = None,
+        response: ResponseReceived | None = None,
         answered_session_id: int = -1,
         partitions_answered: int = -1,
     ) -> OperationRow:

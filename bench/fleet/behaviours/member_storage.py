@@ -1,7 +1,7 @@
 """Where a group member stores what it has read (sinks), and its offsets (offset keepers).
 
-A ``Sink`` takes records and reports up to which offset they have been processed. ``View`` keeps the newest record of
-each key, as a reader of a whole compacted topic does (Kafka Streams calls it a table, others a materialized view).
+A ``RecordSink`` takes records and reports up to which offset they have been processed. ``View`` keeps the newest record
+of each key, as a reader of a whole compacted topic does (Kafka Streams calls it a table, others a materialized view).
 
 An ``OffsetKeeper`` stores offsets in the group, in transactions, or outside the cluster. It writes only offsets that
 have moved. Two commits are never in flight at once, so that none overtakes another. ``OutsideStore`` represents a
@@ -23,7 +23,7 @@ from reference_broker.wire.errors import DraftError
 from reports.rows import ViewRow
 
 
-class Sink(Protocol):
+class RecordSink(Protocol):
     """Takes a member's records and reports up to which offset they have been processed."""
 
     def put(self, records: Sequence[ConsumerRecord]) -> None:
@@ -66,7 +66,7 @@ class Nowhere:
         """There is nothing to forget."""
 
 
-class Held(NamedTuple):
+class StoredRecord(NamedTuple):
     offset: int
     writer: str
     sequence: int
@@ -78,7 +78,7 @@ class View(Nowhere):
     def __init__(self, process: str, isolation: int) -> None:
         self._process = process
         self._isolation = isolation
-        self._held: dict[TopicPartition, dict[bytes, Held]] = {}
+        self._held: dict[TopicPartition, dict[bytes, StoredRecord]] = {}
 
     def put(self, records: Sequence[ConsumerRecord]) -> None:
         for each in records:
@@ -89,7 +89,7 @@ class View(Nowhere):
                 held.pop(each.key, None)
             else:
                 read = read_record(each.value, each.headers)
-                held[each.key] = Held(each.offset, read.writer, read.sequence)
+                held[each.key] = StoredRecord(each.offset, read.writer, read.sequence)
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
         for where in partitions:
@@ -155,7 +155,7 @@ class OffsetKeeper(Protocol):
 
 
 def moved(
-    consumer: GroupConsumer, sink: Sink, kept: dict[TopicPartition, int], partitions: Iterable[TopicPartition]
+    consumer: GroupConsumer, sink: RecordSink, kept: dict[TopicPartition, int], partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, OffsetToCommit]:
     """Return the offsets up to which records are processed, where they are not stored yet."""
     found: dict[TopicPartition, OffsetToCommit] = {}
@@ -172,7 +172,7 @@ class KafkaOffsets:
     """Commits offsets to the group."""
 
     consumer: GroupConsumer
-    sink: Sink
+    sink: RecordSink
     busy: bool = False
     refused: dict[TopicPartition, int] = field(default_factory=dict)
     """Offsets whose metadata epoch was rejected. They are not committed again (spec M-7); the next commit is of what
@@ -255,7 +255,7 @@ class OutsideOffsets:
     epoch (spec M-13)."""
 
     consumer: GroupConsumer
-    sink: Sink
+    sink: RecordSink
     history: ConsumerHistory
     store: OutsideStore
     waits: bool

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
 from bench.fleet.behaviours import bodies
 from bench.fleet.behaviours.admin import CONFIG_KEY, FIRST_VALUE, TopicSet, set_of
 from bench.fleet.behaviours.cluster import ClusterScript
-from bench.fleet.behaviours.protocol import Answered, Chance, ClientSettings, HistoryRow
+from bench.fleet.behaviours.protocol import Chance, ClientSettings, HistoryRow, ResponseReceived
 from bench.fleet.behaviours.script import Operation, Steps
 from reference_broker.client.metadata_cache import NodeAddress
 from reference_broker.wire.apis import ApiKey
@@ -27,7 +27,7 @@ POLLS_PER_VISIT: Final = 16
 NO_VALUE: Final = -1
 
 
-class Seen(NamedTuple):
+class ObservedTopic(NamedTuple):
     """One topic in one answer. ``value`` is that of CONFIG_KEY, or NO_VALUE if no admin has set it."""
 
     partitions: int
@@ -35,7 +35,7 @@ class Seen(NamedTuple):
     value: int = NO_VALUE
 
 
-View: TypeAlias = dict[str, Seen]
+View: TypeAlias = dict[str, ObservedTopic]
 """The admins' topics by name, as one node shows them."""
 
 
@@ -69,7 +69,9 @@ class Topics:
         for each in found:
             self.nodes[each.node_id] = each
 
-    def ask(self, f: str, intended_us: int, node: NodeAddress) -> Steps[tuple[Operation, Answered, View] | None]:
+    def ask(
+        self, f: str, intended_us: int, node: NodeAddress
+    ) -> Steps[tuple[Operation, ResponseReceived, View] | None]:
         """Ask a node for all topics. Without an answer it ends the operation and returns None. Otherwise the caller
         ends it."""
         operation = self.script.journal.begin(f, intended_us)
@@ -87,12 +89,16 @@ class Topics:
     def _view(self, body: "MetadataResponse") -> View:
         base = self.base
         return {
-            str(topic.name): Seen(len(topic.partitions), topic.topic_id.hex if topic.topic_id is not None else "")
+            str(topic.name): ObservedTopic(
+                len(topic.partitions), topic.topic_id.hex if topic.topic_id is not None else ""
+            )
             for topic in body.topics
             if topic.name is not None and not topic.error_code.value and set_of(base, topic.name) is not None
         }
 
-    def row(self, operation: Operation, topic: str, seen: Seen | None, *, final: bool = False) -> MetadataReadRow:
+    def row(
+        self, operation: Operation, topic: str, seen: ObservedTopic | None, *, final: bool = False
+    ) -> MetadataReadRow:
         admin_set = set_of(self.base, topic)
         assert admin_set is not None, f"{topic} was recognised as an admin's topic before"
         where = (self.script.process, operation.index, operation.node)

@@ -57,7 +57,7 @@ class Pipe(Generic[Item]):
             self.waiting.pop(where, None)
 
 
-class Writer(Protocol):
+class PipeWriter(Protocol):
     """Take what comes out of the pipe. It ends once the pipe has ended and is empty, or time is over."""
 
     def step(self, now: Now, event: FleetEvent) -> list[FleetAction]: ...
@@ -71,7 +71,7 @@ class Piped(Generic[Item]):
 
     writer_hears_of_stopping: ClassVar[bool] = False
 
-    def __init__(self, reader: GroupMember, writer: Writer, pipe: Pipe[Item]) -> None:
+    def __init__(self, reader: GroupMember, writer: PipeWriter, pipe: Pipe[Item]) -> None:
         self.reader = reader
         self.writer = writer
         self.pipe = pipe

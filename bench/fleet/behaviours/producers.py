@@ -16,7 +16,7 @@ from zlib import crc32
 
 from bench.fleet.behaviours.bodies import init_producer_id_request
 from bench.fleet.behaviours.cluster import PATIENT_FAILURES, ClusterScript, EpochHabits
-from bench.fleet.behaviours.protocol import Answered, Chance, ClientSettings, HistoryRow, Now, TopicPartition
+from bench.fleet.behaviours.protocol import Chance, ClientSettings, HistoryRow, Now, ResponseReceived, TopicPartition
 from bench.fleet.behaviours.script import OpenLoop, Operation, Steps
 from bench.fleet.values import PROOF, ValueMaker
 from reference_broker.client.producer import Batch, Next, ProducerState
@@ -171,7 +171,7 @@ class BatchDelivery:
             epoch, sequence = PLAIN_HEADERS[slot.operation.index % len(PLAIN_HEADERS)]
         return build(self.records(slot), producer_id=batch.producer_id, producer_epoch=epoch, base_sequence=sequence)
 
-    def _attempts(self, slot: Slot) -> Steps[tuple[Next, str | None, Answered | None]]:
+    def _attempts(self, slot: Slot) -> Steps[tuple[Next, str | None, ResponseReceived | None]]:
         error: str | None = "not_sent"
         while not self.script.gives_up:
             if (yield from self._ready(slot)):
@@ -218,7 +218,7 @@ class BatchDelivery:
         leader = self.script.metadata.leader_of(where)
         return leader is None or leader.node_id == node_id
 
-    def _attempt(self, slot: Slot) -> Steps[tuple[Next, str | None, Answered | None]]:
+    def _attempt(self, slot: Slot) -> Steps[tuple[Next, str | None, ResponseReceived | None]]:
         batch = slot.batch
         assert batch is not None, "a slot is sent before its batch is made"
         if slot.operation.invoke_us < 0:

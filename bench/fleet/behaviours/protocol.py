@@ -6,8 +6,8 @@ are independent of each other, and a lane has no connection before it is named f
 rules:
 
 - ``Started`` comes first, and only once. Until ``Finished`` the behaviour always waits for something on some lane:
-  after Connect for Connected or ConnectFailed, after Request for Answered, TimedOut or Disconnected, after Wake for
-  Woken.
+  after Connect for Connected or ConnectFailed, after Request for ResponseReceived, TimedOut or Disconnected, after Wake
+  for Woken.
 - After ``TimedOut`` the connection is still open. The behaviour returns Disconnect itself, and the driver never
   delivers a response that arrives later. No Disconnected event follows the behaviour's own Disconnect.
 - Connect closes the lane's earlier connection. Wake replaces an earlier Wake of its lane. A Woken that is no longer
@@ -59,7 +59,7 @@ class ConnectFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class ResponseReceived:
     """The answer to the request in flight. ``body`` is a value of wire.fetch or wire.produce, or of kio's latest class.
 
     Sizes are those of the frames with their length prefix. In the simulator they are 0, because it encodes nothing.
@@ -104,7 +104,7 @@ class Leaving:
 
 
 FleetEvent: TypeAlias = (
-    Started | Connected | ConnectFailed | Answered | TimedOut | Disconnected | Woken | Stopping | Leaving
+    Started | Connected | ConnectFailed | ResponseReceived | TimedOut | Disconnected | Woken | Stopping | Leaving
 )
 
 

@@ -15,7 +15,6 @@ from typing import Final, TypeAlias, TypeVar
 from bench.fleet.behaviours.journal import Journal, Operation
 from bench.fleet.behaviours.protocol import (
     Address,
-    Answered,
     Chance,
     ClientSettings,
     Connect,
@@ -30,6 +29,7 @@ from bench.fleet.behaviours.protocol import (
     Leaving,
     Now,
     Request,
+    ResponseReceived,
     Started,
     Stopping,
     TimedOut,
@@ -44,7 +44,7 @@ Steps: TypeAlias = Generator[None, FleetEvent, T]
 
 _AWAITED: Final[dict[str, tuple[type, ...]]] = {
     "connect": (Connected, ConnectFailed),
-    "call": (Answered, TimedOut, Disconnected),
+    "call": (ResponseReceived, TimedOut, Disconnected),
     "sleep": (Woken,),
     "": (),
 }
@@ -228,7 +228,7 @@ class Script(ABC):
         if self._connected.pop(self.strand.lane, None) is not None:
             self.journal.actions.append(Disconnect(self.strand.lane))
 
-    def call(self, api_key: int, api_version: int, body: object, waits_us: int = 0) -> Steps[Answered | str]:
+    def call(self, api_key: int, api_version: int, body: object, waits_us: int = 0) -> Steps[ResponseReceived | str]:
         """Send one request and return the response, or the reason why none came. Then the connection is closed too.
 
         ``waits_us`` is how long the request allows the broker to wait. If the broker does not have the API
@@ -242,7 +242,7 @@ class Script(ABC):
             Request(int(api_key), api_version, self.process, body, timeout_us, self.strand.lane)
         )
         event = yield
-        if isinstance(event, Answered):
+        if isinstance(event, ResponseReceived):
             return event
         if isinstance(event, TimedOut):
             self.disconnect()

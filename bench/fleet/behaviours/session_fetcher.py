@@ -16,7 +16,14 @@ from typing import Final, cast
 
 from bench.fleet.behaviours.cluster import PATIENT_FAILURES, ClusterScript
 from bench.fleet.behaviours.journal import AssignmentBook
-from bench.fleet.behaviours.protocol import Address, Answered, Chance, ClientSettings, HistoryRow, TopicPartition
+from bench.fleet.behaviours.protocol import (
+    Address,
+    Chance,
+    ClientSettings,
+    HistoryRow,
+    ResponseReceived,
+    TopicPartition,
+)
 from bench.fleet.behaviours.script import Operation, Steps
 from bench.fleet.values import BatchReader, read_row
 from reference_broker.client.consumer import ConsumerState, is_damaged
@@ -167,7 +174,7 @@ class NodeSession:
 
 
 @dataclass(slots=True)
-class Answer:
+class FetchEffect:
     """The effect of one answer, collected while its partitions are handled."""
 
     node_id: int
@@ -385,7 +392,7 @@ class SessionFetcher(ClusterScript):
 
     # -- one answer ---------------------------------------------------------------------------------------------
 
-    def _take_answer(self, session: NodeSession, handled: Handled, found: Answer) -> None:
+    def _take_answer(self, session: NodeSession, handled: Handled, found: FetchEffect) -> None:
         if handled.problem is not None:
             self._take_refused(handled, found)
             return
@@ -396,10 +403,12 @@ class SessionFetcher(ClusterScript):
                 self._take_partition(where, data, found)
         self._unassign_gone()
 
-    def _take(self, session: NodeSession, operation: Operation, answered: Answered, body: FetchResponse) -> bool:
+    def _take(
+        self, session: NodeSession, operation: Operation, answered: ResponseReceived, body: FetchResponse
+    ) -> bool:
         """Take an answer, and return whether the next poll may follow without a wait."""
         handled = session.handler.handle_response(body)
-        found = Answer(operation.node, operation.index)
+        found = FetchEffect(operation.node, operation.index)
         self._take_answer(session, handled, found)
         error = None
         if handled.problem is not None:
@@ -417,7 +426,7 @@ class SessionFetcher(ClusterScript):
         session.refusals += 1
         return session.refusals == 1 and not found.failed
 
-    def _take_partition(self, where: TopicPartition, data: PartitionData, found: Answer) -> None:
+    def _take_partition(self, where: TopicPartition, data: PartitionData, found: FetchEffect) -> None:
         position = self.reading.consumer.positions[where]
         before = position.offset
         error: str | None = None
@@ -442,7 +451,7 @@ class SessionFetcher(ClusterScript):
         self._damaged[where] = (offset, times)
         return times <= ASK_AGAIN
 
-    def _take_refused(self, handled: Handled, found: Answer) -> None:
+    def _take_refused(self, handled: Handled, found: FetchEffect) -> None:
         """Record what an unusable answer held, for the judge. It moves no position."""
         for where, data in handled.partitions:
             position = self.reading.consumer.positions.get(where)
@@ -451,7 +460,7 @@ class SessionFetcher(ClusterScript):
             bounds = (data.high_watermark, data.log_start_offset)
             found.rows.append(PositionRow(self.process, found.index, *where, at, at, *bounds, error))
 
-    def _note_error(self, where: TopicPartition, data: PartitionData, found: Answer) -> None:
+    def _note_error(self, where: TopicPartition, data: PartitionData, found: FetchEffect) -> None:
         """Handle a partition's error. It is ignored if the partition has moved away from the node meanwhile."""
         if where not in self._leaders().get(found.node_id, ()):
             return

@@ -103,7 +103,7 @@ class Open:
 
 
 @dataclass(slots=True)
-class Life:
+class ProducerLife:
     """One producer from its start to its end. ``is_fresh`` until its first transaction begins."""
 
     producer: TransactionalProducer
@@ -122,7 +122,7 @@ class TransactionalClient(ABC):
         self.random = random
         self.journal = Journal(habits.process)
         self._lane_numbers = count(TIMER_LANE + 1)
-        self._life: Life | None = None
+        self._life: ProducerLife | None = None
         self._back_at_us = 0
         self._stopping_at_us = -1
         self._woken_at_us = 0
@@ -186,7 +186,7 @@ class TransactionalClient(ABC):
 
     # -- lives --------------------------------------------------------------------------------------------------
 
-    def _begin(self) -> Life:
+    def _begin(self) -> ProducerLife:
         settings, habits = self.settings, self.habits
         versions = settings.versions
         transaction = TransactionConfig(
@@ -204,7 +204,9 @@ class TransactionalClient(ABC):
         producer = TransactionalProducer(config)
         for topic in habits.topics:
             producer.look_up(topic)
-        return Life(producer, ProducerLanes(producer, LaneHistory(), self.journal, settings, self._lane_numbers))
+        return ProducerLife(
+            producer, ProducerLanes(producer, LaneHistory(), self.journal, settings, self._lane_numbers)
+        )
 
     def _die(self) -> None:
         self._is_gone = not self.habits.comes_back
@@ -250,7 +252,7 @@ class TransactionalClient(ABC):
             self._end_life(0)
         self.journal.actions.append(Finished())
 
-    def _live(self, life: Life) -> None:
+    def _live(self, life: ProducerLife) -> None:
         """Works until nothing is left to do without waiting."""
         going = True
         while going:
@@ -263,7 +265,7 @@ class TransactionalClient(ABC):
                     life.current.asked_us, life.current.is_end_sent = self.now_us, True
                 life.lanes.send(lane, request)
 
-    def _advance(self, life: Life) -> bool:
+    def _advance(self, life: ProducerLife) -> bool:
         """Take the next step, and return whether it may allow another one at once."""
         producer, current, state = life.producer, life.current, life.producer.state
         if state is State.UNINITIALIZED:
@@ -289,7 +291,7 @@ class TransactionalClient(ABC):
             return False
         return True
 
-    def _begin_next(self, life: Life) -> bool:
+    def _begin_next(self, life: ProducerLife) -> bool:
         if life.is_fresh:
             self._may_lack_markers = False
         if self.is_stopping and not self.has_more:
@@ -313,7 +315,7 @@ class TransactionalClient(ABC):
         self.fill(producer, life.current)
         return True
 
-    def _end_as_wanted(self, life: Life, current: Open) -> bool:
+    def _end_as_wanted(self, life: ProducerLife, current: Open) -> bool:
         """A commit waits for records and offsets by itself. Others wait until these are in the logs."""
         producer = life.producer
         if current.wants != COMMIT and (not producer.is_flushed or producer.transactions.sends_offsets):
@@ -333,11 +335,11 @@ class TransactionalClient(ABC):
 
     # -- what is recorded ---------------------------------------------------------------------------------------
 
-    def _note_error(self, life: Life) -> None:
+    def _note_error(self, life: ProducerLife) -> None:
         if life.current is not None and life.producer.error is not None:
             life.current.error = name_of(life.producer.error.error)
 
-    def _record_end(self, life: Life, outcome: Outcome) -> None:
+    def _record_end(self, life: ProducerLife, outcome: Outcome) -> None:
         """Record the end of the transaction, if there is one. An error before the end has already given its
         outcome."""
         current, life.current = life.current, None
@@ -347,7 +349,7 @@ class TransactionalClient(ABC):
         self.journal.end(current.operation, current.kind, current.error, rows=tuple(self._rows(current)))
         self.ended(current)
 
-    def _rows_if_given_up(self, life: Life, error: str) -> list[HistoryRow]:
+    def _rows_if_given_up(self, life: ProducerLife, error: str) -> list[HistoryRow]:
         current = life.current
         assert current is not None, "nothing is open"
         current.outcome = current.outcome or life.producer.outcome or life.producer.transactions.outcome_if_given_up

@@ -25,7 +25,7 @@ from kio.static.primitive import i8, i16, i32, i64
 
 from bench.fleet.behaviours import bodies
 from bench.fleet.behaviours.protocol import Address, Behaviour, Disconnected, Request, TimedOut
-from bench.fleet.tests.conftest import TICK_US, World, described
+from bench.fleet.tests.conftest import TICK_US, FleetWorld, described
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.retired_fields import MetadataRequest, MetadataResponse
@@ -153,7 +153,7 @@ class FakeQuorum:
         )
 
 
-class QuorumWorld(World):
+class QuorumWorld(FleetWorld):
     """``down``: nodes that refuse and lose their connections."""
 
     def __init__(self, quorum: FakeQuorum) -> None:

@@ -32,7 +32,6 @@ from kio.static.primitive import i8, i16, i32, i64
 from bench.fleet.behaviours import bodies
 from bench.fleet.behaviours.protocol import (
     Address,
-    Answered,
     Behaviour,
     ClientSettings,
     Connect,
@@ -46,6 +45,7 @@ from bench.fleet.behaviours.protocol import (
     Now,
     Record,
     Request,
+    ResponseReceived,
     Started,
     Stopping,
     TimedOut,
@@ -80,7 +80,7 @@ TICK_US = 1_000
 
 
 @dataclass
-class Log:
+class FakeLog:
     batches: list[bytes] = field(default_factory=list)
     end: int = 0
     start: int = 0
@@ -130,7 +130,7 @@ def described(body: DescribeConfigsRequest, configs: Mapping[str, Mapping[str, s
 
 
 @dataclass
-class Session:
+class FakeSession:
     epoch: int
     partitions: dict[TopicPartition, list[int]]
 
@@ -142,8 +142,8 @@ class FakeBroker:
 
     def __init__(self, topics: dict[str, int]) -> None:
         self.ids = {name: uuid.UUID(int=number + 1) for number, name in enumerate(topics)}
-        self.logs = {TopicPartition(name, each): Log() for name, n in topics.items() for each in range(n)}
-        self.sessions: dict[int, Session] = {}
+        self.logs = {TopicPartition(name, each): FakeLog() for name, n in topics.items() for each in range(n)}
+        self.sessions: dict[int, FakeSession] = {}
         self.requests: list[Request] = []
         self.next_id = 100
         self.errors: dict[TopicPartition, int] = {}
@@ -293,7 +293,7 @@ class FakeBroker:
             if body.session_epoch == 0:
                 self.next_id += 1
                 session_id = self.next_id
-                self.sessions[session_id] = Session(1, named)
+                self.sessions[session_id] = FakeSession(1, named)
             return FetchResponse(0, session_id, self.answer(named, full=True))
         session = self.sessions.get(body.session_id)
         if session is None:
@@ -330,7 +330,7 @@ class FakeBroker:
         return [FetchTopicResponse("", self.ids[name].bytes, parts) for name, parts in topics.items()]
 
 
-class World:
+class FleetWorld:
     """Virtual time for any number of behaviours. ``fault(request)`` says what happens to a request: None,
     ``lose_request`` (never processed), ``lose_response`` (processed, no answer), ``cut`` (processed, closed).
     ``proxied``: connections to a node that is down are accepted, then closed."""
@@ -403,7 +403,7 @@ class World:
             self.answer(behaviour, body, lane)
 
     def answer(self, behaviour: Behaviour, body: object, lane: int = 0) -> None:
-        self.at(self.now_us + TICK_US, behaviour, Answered(body, 10, 20, lane))
+        self.at(self.now_us + TICK_US, behaviour, ResponseReceived(body, 10, 20, lane))
 
     def rows(self, table: str) -> list[Any]:
         self.recorder.write_out()
@@ -421,8 +421,8 @@ def broker() -> FakeBroker:
 
 
 @pytest.fixture
-def world(broker: FakeBroker) -> World:
-    return World(broker)
+def world(broker: FakeBroker) -> FleetWorld:
+    return FleetWorld(broker)
 
 
 @pytest.fixture
@@ -430,7 +430,7 @@ def random() -> Random:
     return Random(7)
 
 
-def read_offsets(world: World, process: str) -> dict[TopicPartition, list[int]]:
+def read_offsets(world: FleetWorld, process: str) -> dict[TopicPartition, list[int]]:
     """Per partition the offsets read, in order, by assignment."""
     found: dict[TopicPartition, list[int]] = {}
     for row in world.rows("runs"):

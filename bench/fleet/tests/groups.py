@@ -26,8 +26,8 @@ from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i16, i32, i64
 
 from bench.fleet.behaviours import bodies
-from bench.fleet.behaviours.protocol import Answered, Behaviour, Disconnected, Request, TimedOut, TopicPartition
-from bench.fleet.tests.conftest import ADDRESS, TICK_US, FakeBroker, Log, World
+from bench.fleet.behaviours.protocol import Behaviour, Disconnected, Request, ResponseReceived, TimedOut, TopicPartition
+from bench.fleet.tests.conftest import ADDRESS, TICK_US, FakeBroker, FakeLog, FleetWorld
 from reference_broker.client.api_versions import NEEDED_DRAFTS
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.drafts import (
@@ -84,7 +84,7 @@ class OldView:
 
     epoch: int
     leaders: dict[TopicPartition, int]
-    logs: dict[TopicPartition, Log] = field(default_factory=dict)
+    logs: dict[TopicPartition, FakeLog] = field(default_factory=dict)
 
 
 class GroupsBroker(FakeBroker):
@@ -109,9 +109,9 @@ class GroupsBroker(FakeBroker):
         logs = {where: self._copy(where) for where, leader in self.leaders.items() if leader == node}
         self.old[node] = OldView(self.epoch, dict(self.leaders), logs)
 
-    def _copy(self, where: TopicPartition) -> Log:
+    def _copy(self, where: TopicPartition) -> FakeLog:
         log = self.logs[where]
-        return Log(list(log.batches), log.end, log.start)
+        return FakeLog(list(log.batches), log.end, log.start)
 
     def handle_at(self, node: int, request: Request) -> object:
         if request.api_key == ApiKey.API_VERSIONS:
@@ -160,7 +160,7 @@ class GroupsBroker(FakeBroker):
         )
 
 
-class GroupWorld(World):
+class GroupWorld(FleetWorld):
     """JoinGroup and SyncGroup wait here until the group is complete."""
 
     def __init__(self, broker: GroupsBroker) -> None:
@@ -192,7 +192,7 @@ class GroupWorld(World):
             self.fake.requests.append(request)
             body = kind(behaviour, node, request)
             if body is not None and request.api_key == ApiKey.OFFSET_COMMIT and self.commits_take_us:
-                self.at(self.now_us + self.commits_take_us, behaviour, Answered(body, 10, 20, lane))
+                self.at(self.now_us + self.commits_take_us, behaviour, ResponseReceived(body, 10, 20, lane))
             elif body is not None:
                 self.answer(behaviour, body, lane)
 
@@ -200,7 +200,7 @@ class GroupWorld(World):
         if isinstance(body, FetchResponse) and not any(
             each.records or each.error_code for topic in body.responses for each in topic.partitions
         ):
-            self.at(self.now_us + FETCH_WAITS_US, behaviour, Answered(body, 10, 20, lane))
+            self.at(self.now_us + FETCH_WAITS_US, behaviour, ResponseReceived(body, 10, 20, lane))
         else:
             super().answer(behaviour, body, lane)
 

@@ -9,7 +9,7 @@ from bench.fleet.behaviours.final_reads import FinalReader
 from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
 from bench.fleet.behaviours.protocol import Address, ClientSettings, Request, TopicPartition
 from bench.fleet.behaviours.session_fetcher import REVISIONS, VARIANTS, FetcherPlan, SessionFetcher
-from bench.fleet.tests.conftest import FakeBroker, World, read_offsets
+from bench.fleet.tests.conftest import FakeBroker, FleetWorld, read_offsets
 from bench.fleet.values import BatchReader
 from reference_broker.wire.apis import ApiKey
 from reports.rows import OperationRow
@@ -41,11 +41,11 @@ def producer(settings: ClientSettings, **changes: Any) -> KeyedProducer:
     return KeyedProducer(plan, settings, Random(4))
 
 
-def operations(world: World, f: str) -> list[OperationRow]:
+def operations(world: FleetWorld, f: str) -> list[OperationRow]:
     return [each for each in world.rows("operations") if each.f == f]
 
 
-def finish(world: World, load: KeyedProducer, subject: SessionFetcher) -> None:
+def finish(world: FleetWorld, load: KeyedProducer, subject: SessionFetcher) -> None:
     world.stop(load)
     world.run(2)
     world.stop(subject)
@@ -53,7 +53,7 @@ def finish(world: World, load: KeyedProducer, subject: SessionFetcher) -> None:
     assert {load.process, subject.process} <= world.finished, "somebody never finished"
 
 
-def assert_all_read_once_in_order(world: World, spread: FakeBroker, process: str, seeks: bool = False) -> None:
+def assert_all_read_once_in_order(world: FleetWorld, spread: FakeBroker, process: str, seeks: bool = False) -> None:
     for where, offsets in read_offsets(world, process).items():
         assert set(offsets) == set(range(spread.logs[where].end)), where
         if not seeks:
@@ -64,7 +64,7 @@ def assert_all_read_once_in_order(world: World, spread: FakeBroker, process: str
 @pytest.mark.thorough
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_fetcher_has_one_connection_and_one_session_for_each_leader(
-    world: World, spread: FakeBroker, settings: ClientSettings, variant: str
+    world: FleetWorld, spread: FakeBroker, settings: ClientSettings, variant: str
 ) -> None:
     load, subject = producer(settings), fetcher(variant, settings)
     world.start(load, subject)
@@ -80,7 +80,7 @@ def test_a_fetcher_has_one_connection_and_one_session_for_each_leader(
 
 
 def test_a_node_that_hangs_delays_only_its_own_partitions(
-    world: World, spread: FakeBroker, settings: ClientSettings
+    world: FleetWorld, spread: FakeBroker, settings: ClientSettings
 ) -> None:
     load, subject = producer(settings), fetcher("incremental", settings)
     world.start(load, subject)
@@ -102,7 +102,7 @@ def test_a_node_that_hangs_delays_only_its_own_partitions(
 @pytest.mark.parametrize("tells", [True, False])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_leaders_that_move_are_followed_and_nothing_is_lost_or_read_twice(
-    world: World, spread: FakeBroker, settings: ClientSettings, variant: str, tells: bool
+    world: FleetWorld, spread: FakeBroker, settings: ClientSettings, variant: str, tells: bool
 ) -> None:
     spread.tells = tells
     load, subject = producer(settings), fetcher(variant, settings)
@@ -125,7 +125,7 @@ def test_leaders_that_move_are_followed_and_nothing_is_lost_or_read_twice(
 @pytest.mark.parametrize("proxied", [False, True])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_dead_leader_is_left_as_soon_as_metadata_names_another(
-    world: World, spread: FakeBroker, settings: ClientSettings, variant: str, proxied: bool
+    world: FleetWorld, spread: FakeBroker, settings: ClientSettings, variant: str, proxied: bool
 ) -> None:
     load, subject = producer(settings), fetcher(variant, settings)
     world.start(load, subject)
@@ -149,7 +149,7 @@ def test_a_dead_leader_is_left_as_soon_as_metadata_names_another(
 
 
 def test_a_producer_without_an_id_leaves_a_node_that_is_dead_behind_a_proxy(
-    world: World, spread: FakeBroker, settings: ClientSettings
+    world: FleetWorld, spread: FakeBroker, settings: ClientSettings
 ) -> None:
     load = producer(settings)
     world.proxied = True
@@ -164,7 +164,7 @@ def test_a_producer_without_an_id_leaves_a_node_that_is_dead_behind_a_proxy(
 @pytest.mark.thorough
 @pytest.mark.parametrize("attended_before", [False, True])
 def test_nothing_was_due_at_a_node_that_led_nothing(
-    world: World, spread: FakeBroker, settings: ClientSettings, attended_before: bool
+    world: FleetWorld, spread: FakeBroker, settings: ClientSettings, attended_before: bool
 ) -> None:
     if not attended_before:
         spread.move(HOT[3], 0)
@@ -182,7 +182,7 @@ def test_nothing_was_due_at_a_node_that_led_nothing(
 
 
 def test_an_offset_out_of_range_is_asked_of_the_partitions_own_leader(
-    world: World, spread: FakeBroker, settings: ClientSettings
+    world: FleetWorld, spread: FakeBroker, settings: ClientSettings
 ) -> None:
     log = spread.logs[HOT[1]]
     subject = fetcher("incremental", settings)
@@ -200,7 +200,9 @@ def test_an_offset_out_of_range_is_asked_of_the_partitions_own_leader(
 
 
 @pytest.mark.usefixtures("spread")
-def test_after_the_load_a_fetcher_polls_every_leader_before_it_ends(world: World, settings: ClientSettings) -> None:
+def test_after_the_load_a_fetcher_polls_every_leader_before_it_ends(
+    world: FleetWorld, settings: ClientSettings
+) -> None:
     subject = fetcher("incremental", settings)
     world.start(subject)
     world.run(0.5)
@@ -212,7 +214,7 @@ def test_after_the_load_a_fetcher_polls_every_leader_before_it_ends(world: World
 
 
 def test_a_fetcher_waits_for_a_leader_and_then_reads_on(
-    world: World, spread: FakeBroker, settings: ClientSettings
+    world: FleetWorld, spread: FakeBroker, settings: ClientSettings
 ) -> None:
     load, subject = producer(settings), fetcher("incremental", settings)
     world.start(load, subject)
@@ -226,7 +228,7 @@ def test_a_fetcher_waits_for_a_leader_and_then_reads_on(
 
 
 @pytest.mark.usefixtures("spread")
-def test_the_final_reader_opens_one_connection_to_each_leader(world: World, settings: ClientSettings) -> None:
+def test_the_final_reader_opens_one_connection_to_each_leader(world: FleetWorld, settings: ClientSettings) -> None:
     load = producer(settings)
     world.start(load)
     world.run(1)
@@ -243,7 +245,7 @@ def test_the_final_reader_opens_one_connection_to_each_leader(world: World, sett
 
 @pytest.mark.usefixtures("spread")
 @pytest.mark.parametrize("revision", REVISIONS)
-def test_the_first_request_of_each_revision(world: World, settings: ClientSettings, revision: str) -> None:
+def test_the_first_request_of_each_revision(world: FleetWorld, settings: ClientSettings, revision: str) -> None:
     subject = fetcher("incremental", settings, revision=revision)
     sent = []
 

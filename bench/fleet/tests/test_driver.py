@@ -11,7 +11,6 @@ import pytest
 from bench.fleet.behaviours import bodies
 from bench.fleet.behaviours.protocol import (
     Address,
-    Answered,
     Connect,
     Connected,
     ConnectFailed,
@@ -21,6 +20,7 @@ from bench.fleet.behaviours.protocol import (
     FleetEvent,
     Leaving,
     Request,
+    ResponseReceived,
     Started,
     Stopping,
     TimedOut,
@@ -129,7 +129,7 @@ def test_the_answer_that_comes_first_is_given_first(serve: Serve) -> None:
         return [Finished()] if seen == 3 else []
 
     events, times = played(connecting([slow, quick], then))
-    responses = [each for each in events if isinstance(each, Answered)]
+    responses = [each for each in events if isinstance(each, ResponseReceived)]
     assert [each.lane for each in responses] == [1, 0]
     assert times[-1] - times[-2] > 200_000, "the quick answer waited for the slow one"
     assert all(each.response_bytes == 14 for each in responses)

@@ -14,7 +14,7 @@ from bench.fleet.behaviours.admin import Admin, AdminPlan
 from bench.fleet.behaviours.cluster import ClusterScript
 from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
 from bench.fleet.behaviours.protocol import ClientSettings, TopicPartition
-from bench.fleet.tests.conftest import World
+from bench.fleet.tests.conftest import FleetWorld
 from bench.fleet.tests.groups import GroupsBroker
 from reference_broker.wire.errors import ErrorCode
 from reports.rows import MetadataEpochRow
@@ -25,7 +25,7 @@ INTERVAL_US = 200_000
 Made: TypeAlias = Callable[[ClientSettings, bool], ClusterScript]
 
 
-class Broker(GroupsBroker):
+class EpochsBroker(GroupsBroker):
     """Each requested topic exists."""
 
     def create_topics(self, body: CreateTopicsRequest) -> CreateTopicsResponse:
@@ -47,11 +47,11 @@ def admin(settings: ClientSettings, metadata_epoch: bool) -> ClusterScript:
 
 def played(make: Made, settings: ClientSettings, *, drafts: set[int], metadata_epoch: bool = True) -> list[object]:
     """The rows of metadata epochs, after 10 s in which one node tells older metadata."""
-    broker = Broker({"hot": 4})
+    broker = EpochsBroker({"hot": 4})
     broker.drafts, broker.epoch = drafts, OLD
     broker.grow_old(CUT_OFF)
     broker.epoch = NEW
-    world = World(broker)
+    world = FleetWorld(broker)
     subject = make(settings, metadata_epoch)
     world.start(subject)
     world.run(10)

@@ -9,7 +9,7 @@ import pytest
 from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
 from bench.fleet.behaviours.protocol import ClientSettings, Leaving, Request, Stopping, TopicPartition
 from bench.fleet.behaviours.session_fetcher import VARIANTS, FetcherPlan, SessionFetcher
-from bench.fleet.tests.conftest import FakeBroker, World, read_offsets
+from bench.fleet.tests.conftest import FakeBroker, FleetWorld, read_offsets
 from bench.fleet.values import BatchReader
 from reference_broker.wire.apis import ApiKey
 from reports.rows import END_OF_RUN_US, OperationRow
@@ -41,11 +41,11 @@ def nth_fetch(number: int, fate: str | None) -> Callable[[Request], str | None]:
     return fault
 
 
-def fetches(world: World) -> list[OperationRow]:
+def fetches(world: FleetWorld) -> list[OperationRow]:
     return [each for each in world.rows("operations") if each.f == "fetch"]
 
 
-def live(world: World, settings: ClientSettings, fetcher: SessionFetcher, seconds: float = 2.0) -> None:
+def live(world: FleetWorld, settings: ClientSettings, fetcher: SessionFetcher, seconds: float = 2.0) -> None:
     """Idle partition filled once, load, stop, drain."""
     once = KeyedProducer(ProducerPlan("seeder", (IDLE,), 0, 3, max_slots=1), settings, Random(1))
     load = producer(settings)
@@ -62,7 +62,7 @@ def live(world: World, settings: ClientSettings, fetcher: SessionFetcher, second
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("fate", [None, "lose_request", "lose_response", "cut"])
 def test_every_variant_reads_everything_through_any_lost_frame(
-    world: World, broker: FakeBroker, settings: ClientSettings, variant: str, fate: str | None
+    world: FleetWorld, broker: FakeBroker, settings: ClientSettings, variant: str, fate: str | None
 ) -> None:
     world.fault = nth_fetch(4, fate)
     subject = fetcher(variant, settings)
@@ -77,7 +77,7 @@ def test_every_variant_reads_everything_through_any_lost_frame(
 
 
 @pytest.mark.clause("F-4")
-def test_the_full_variant_never_uses_a_session(world: World, broker: FakeBroker, settings: ClientSettings) -> None:
+def test_the_full_variant_never_uses_a_session(world: FleetWorld, broker: FakeBroker, settings: ClientSettings) -> None:
     live(world, settings, fetcher("full", settings))
     assert {(each.session_id, each.session_epoch) for each in fetches(world)} == {(0, -1)}
     assert not broker.sessions
@@ -86,7 +86,7 @@ def test_the_full_variant_never_uses_a_session(world: World, broker: FakeBroker,
 @pytest.mark.clause("F-8")
 @pytest.mark.parametrize("end", [Stopping(), Leaving()])
 def test_a_fetcher_closes_its_session_when_it_leaves(
-    world: World, broker: FakeBroker, settings: ClientSettings, end: Stopping | Leaving
+    world: FleetWorld, broker: FakeBroker, settings: ClientSettings, end: Stopping | Leaving
 ) -> None:
     subject = fetcher("incremental", settings)
     load = producer(settings)
@@ -103,7 +103,7 @@ def test_a_fetcher_closes_its_session_when_it_leaves(
 
 @pytest.mark.clause("F-10", "F-11")
 def test_the_resending_fetcher_sends_the_same_epoch_again_and_after_71_a_full_fetch(
-    world: World, broker: FakeBroker, settings: ClientSettings
+    world: FleetWorld, broker: FakeBroker, settings: ClientSettings
 ) -> None:
     world.fault = nth_fetch(4, "lose_response")
     live(world, settings, fetcher("resending", settings))
@@ -117,7 +117,7 @@ def test_the_resending_fetcher_sends_the_same_epoch_again_and_after_71_a_full_fe
     assert requests[3] is not requests[4]
 
 
-def test_a_resent_request_that_had_been_lost_is_simply_accepted(world: World, settings: ClientSettings) -> None:
+def test_a_resent_request_that_had_been_lost_is_simply_accepted(world: FleetWorld, settings: ClientSettings) -> None:
     world.fault = nth_fetch(4, "lose_request")
     live(world, settings, fetcher("resending", settings))
     lost, again, after = fetches(world)[3:6]
@@ -126,7 +126,7 @@ def test_a_resent_request_that_had_been_lost_is_simply_accepted(world: World, se
 
 
 def test_the_presuming_fetcher_goes_on_with_the_next_epoch_and_names_nothing(
-    world: World, settings: ClientSettings
+    world: FleetWorld, settings: ClientSettings
 ) -> None:
     world.fault = nth_fetch(4, "lose_response")
     live(world, settings, fetcher("presuming", settings))
@@ -135,7 +135,9 @@ def test_the_presuming_fetcher_goes_on_with_the_next_epoch_and_names_nothing(
     assert (presumed.partitions_sent, presumed.type) == (0, "ok")
 
 
-def test_the_presuming_fetcher_falls_back_when_the_request_was_lost(world: World, settings: ClientSettings) -> None:
+def test_the_presuming_fetcher_falls_back_when_the_request_was_lost(
+    world: FleetWorld, settings: ClientSettings
+) -> None:
     world.fault = nth_fetch(4, "lose_request")
     live(world, settings, fetcher("presuming", settings))
     lost, presumed, full = fetches(world)[3:6]
@@ -143,7 +145,9 @@ def test_the_presuming_fetcher_falls_back_when_the_request_was_lost(world: World
     assert full.session_epoch == 0
 
 
-def test_the_incremental_fetcher_closes_the_session_after_a_lost_answer(world: World, settings: ClientSettings) -> None:
+def test_the_incremental_fetcher_closes_the_session_after_a_lost_answer(
+    world: FleetWorld, settings: ClientSettings
+) -> None:
     world.fault = nth_fetch(4, "cut")
     live(world, settings, fetcher("incremental", settings))
     lost, after = fetches(world)[3:5]
@@ -153,7 +157,7 @@ def test_the_incremental_fetcher_closes_the_session_after_a_lost_answer(world: W
 
 @pytest.mark.parametrize("revision", ["final", "first"])
 def test_the_refetching_fetcher_names_all_after_a_lost_answer(
-    world: World, settings: ClientSettings, revision: str
+    world: FleetWorld, settings: ClientSettings, revision: str
 ) -> None:
     world.fault = nth_fetch(4, "lose_response")
     live(world, settings, fetcher("refetching", settings, revision=revision))
@@ -164,14 +168,14 @@ def test_the_refetching_fetcher_names_all_after_a_lost_answer(
 
 
 def test_a_fetcher_speaks_no_newer_version_than_its_plan_says(
-    world: World, settings: ClientSettings, broker: FakeBroker
+    world: FleetWorld, settings: ClientSettings, broker: FakeBroker
 ) -> None:
     live(world, settings, fetcher("incremental", settings, newest_version=12))
     assert {each.api_version for each in broker.requests if each.api_key == ApiKey.FETCH} == {12}
 
 
 def test_the_forgetting_fetcher_ends_assignments_and_takes_them_up_where_it_was(
-    world: World, settings: ClientSettings
+    world: FleetWorld, settings: ClientSettings
 ) -> None:
     live(world, settings, fetcher("forgetting", settings))
     ended = [each for each in world.rows("assignments") if each.until_us != END_OF_RUN_US]
@@ -188,7 +192,7 @@ def test_the_forgetting_fetcher_ends_assignments_and_takes_them_up_where_it_was(
         assert any(each.from_us <= operation.invoke_us < each.until_us for each in covering)
 
 
-def test_the_emptying_fetcher_drops_all_and_takes_all_back(world: World, settings: ClientSettings) -> None:
+def test_the_emptying_fetcher_drops_all_and_takes_all_back(world: FleetWorld, settings: ClientSettings) -> None:
     live(world, settings, fetcher("emptying", settings))
     ended = {(each.topic, each.partition) for each in world.rows("assignments") if each.until_us != END_OF_RUN_US}
     last = {(each.topic, each.partition) for each in world.rows("assignments") if each.until_us == END_OF_RUN_US}
@@ -196,7 +200,7 @@ def test_the_emptying_fetcher_drops_all_and_takes_all_back(world: World, setting
 
 
 def test_the_rotating_fetcher_reads_again_from_the_start_under_a_new_assignment(
-    world: World, settings: ClientSettings
+    world: FleetWorld, settings: ClientSettings
 ) -> None:
     live(world, settings, fetcher("rotating", settings))
     again = [each for each in world.rows("assignments") if each.from_offset == 0 and each.from_us > 1_500_000]
@@ -206,7 +210,7 @@ def test_the_rotating_fetcher_reads_again_from_the_start_under_a_new_assignment(
 
 @pytest.mark.parametrize("error", [3, 6, 74])
 def test_a_partition_in_error_slows_the_fetcher_down_instead_of_spinning(
-    world: World, broker: FakeBroker, settings: ClientSettings, error: int
+    world: FleetWorld, broker: FakeBroker, settings: ClientSettings, error: int
 ) -> None:
     broker.errors[HOT[1]] = error
     subject = fetcher("incremental", settings)
@@ -219,7 +223,7 @@ def test_a_partition_in_error_slows_the_fetcher_down_instead_of_spinning(
     assert len(fetches(world)) > live_end + 100, "it did not come back to speed"
 
 
-def test_a_refused_connection_is_tried_again_with_a_growing_wait(world: World, settings: ClientSettings) -> None:
+def test_a_refused_connection_is_tried_again_with_a_growing_wait(world: FleetWorld, settings: ClientSettings) -> None:
     world.refuse_until_us = world.now_us + 10_000_000
     subject = fetcher("incremental", settings)
     world.start(subject)
@@ -232,7 +236,7 @@ def test_a_refused_connection_is_tried_again_with_a_growing_wait(world: World, s
 
 
 def test_an_offset_out_of_range_is_reset_to_the_log_start_under_a_new_assignment(
-    world: World, broker: FakeBroker, settings: ClientSettings
+    world: FleetWorld, broker: FakeBroker, settings: ClientSettings
 ) -> None:
     load = producer(settings)
     world.start(load)
@@ -252,7 +256,7 @@ def test_an_offset_out_of_range_is_reset_to_the_log_start_under_a_new_assignment
     assert starts == [0, 6]
 
 
-def test_a_hard_end_turns_what_is_open_into_info(world: World, settings: ClientSettings) -> None:
+def test_a_hard_end_turns_what_is_open_into_info(world: FleetWorld, settings: ClientSettings) -> None:
     world.fault = nth_fetch(1, "lose_response")
     subject = fetcher("incremental", settings)
     world.start(subject)

@@ -35,7 +35,7 @@ from bench.fleet.behaviours.hanging_transactions import Janitor
 from bench.fleet.behaviours.protocol import Request, TopicPartition
 from bench.fleet.fleet import make_fleet
 from bench.fleet.spec import FleetSpec
-from bench.fleet.tests.conftest import ADDRESS, FakeBroker, World
+from bench.fleet.tests.conftest import ADDRESS, FakeBroker, FleetWorld
 from reference_broker.records.batch import read_header
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
@@ -53,7 +53,7 @@ LOAD = Load(
 
 
 @dataclass
-class Held:
+class OpenAtBroker:
     """An open transaction in a partition. Its producer wrote last at ``written_ms``."""
 
     producer_id: int
@@ -63,10 +63,10 @@ class Held:
 
 
 @dataclass
-class Admin(FakeBroker):
+class JanitorBroker(FakeBroker):
     """``held`` is open in each partition. ``ids`` and ``expected`` are what the coordinator knows."""
 
-    held: dict[TopicPartition, list[Held]] = field(default_factory=dict)
+    held: dict[TopicPartition, list[OpenAtBroker]] = field(default_factory=dict)
     owners: dict[int, str] = field(default_factory=dict)
     expected: dict[str, tuple[TopicPartition, ...]] = field(default_factory=dict)
     markers: list[Any] = field(default_factory=list)
@@ -181,13 +181,13 @@ class Admin(FakeBroker):
 
 
 @pytest.fixture
-def admin() -> Admin:
-    return Admin()
+def admin() -> JanitorBroker:
+    return JanitorBroker()
 
 
 @pytest.fixture
-def world(admin: Admin) -> World:
-    return World(admin)
+def world(admin: JanitorBroker) -> FleetWorld:
+    return FleetWorld(admin)
 
 
 def janitor() -> Janitor:
@@ -195,12 +195,12 @@ def janitor() -> Janitor:
     return made
 
 
-def told_transactions(world: World) -> list[ToldTransactionRow]:
+def told_transactions(world: FleetWorld) -> list[ToldTransactionRow]:
     return [each for each in world.rows("told_transactions") if each.producer_id >= 0]
 
 
-def test_what_no_coordinator_expects_is_aborted_at_the_second_look(world: World, admin: Admin) -> None:
-    admin.held = {HOT0: [Held(7, 3), Held(8, 5, coordinator_epoch=2)], HOT1: [Held(9, 0)]}
+def test_what_no_coordinator_expects_is_aborted_at_the_second_look(world: FleetWorld, admin: JanitorBroker) -> None:
+    admin.held = {HOT0: [OpenAtBroker(7, 3), OpenAtBroker(8, 5, coordinator_epoch=2)], HOT1: [OpenAtBroker(9, 0)]}
     admin.owners, admin.expected = {8: "b", 9: "c"}, {"b": (HOT1,), "c": (HOT1,)}
     world.start(janitor())
     world.run(3)
@@ -216,17 +216,17 @@ def test_what_no_coordinator_expects_is_aborted_at_the_second_look(world: World,
     assert not any(each.transaction_result for each in admin.markers)
 
 
-def test_a_young_one_is_left_alone_and_not_looked_up(world: World, admin: Admin) -> None:
-    admin.held = {HOT0: [Held(7, 3, written_ms=10**9)]}
+def test_a_young_one_is_left_alone_and_not_looked_up(world: FleetWorld, admin: JanitorBroker) -> None:
+    admin.held = {HOT0: [OpenAtBroker(7, 3, written_ms=10**9)]}
     world.start(janitor())
     world.run(3)
     assert {each.found for each in told_transactions(world)} == {"young"}
     assert ApiKey.LIST_TRANSACTIONS not in {each.api_key for each in admin.requests}
 
 
-def test_a_look_without_an_answer_counts_for_nothing(world: World, admin: Admin) -> None:
+def test_a_look_without_an_answer_counts_for_nothing(world: FleetWorld, admin: JanitorBroker) -> None:
     """A coordinator that loads lists nothing, so an ID may be missing."""
-    admin.held = {HOT0: [Held(7, 3)]}
+    admin.held = {HOT0: [OpenAtBroker(7, 3)]}
     admin.loading = 3
     world.start(janitor())
     world.run(3)
@@ -236,23 +236,23 @@ def test_a_look_without_an_answer_counts_for_nothing(world: World, admin: Admin)
     assert [bool(each.abort) for each in hanging] == [False, True]
 
 
-def test_each_look_asks_who_leads(world: World, admin: Admin) -> None:
+def test_each_look_asks_who_leads(world: FleetWorld, admin: JanitorBroker) -> None:
     """A replica that follows would tell what is open, and refuse the abort."""
-    admin.held = {HOT0: [Held(7, 3)]}
+    admin.held = {HOT0: [OpenAtBroker(7, 3)]}
     world.start(janitor())
     world.run(1)
     admin.nodes.add(1)
     admin.move(HOT0, 1)
     admin.move(HOT1, 1)
-    admin.held = {HOT0: [Held(8, 9)]}
+    admin.held = {HOT0: [OpenAtBroker(8, 9)]}
     admin.requests.clear()
     world.run(3)
     assert 1 in {each.node for each in world.rows("operations") if each.f == "connect" and each.type == "ok"}
     assert [each.abort for each in told_transactions(world) if each.producer_id == 8 and each.abort] == ["ok"]
 
 
-def test_it_ends_once_nothing_is_open(world: World, admin: Admin) -> None:
-    admin.held = {HOT0: [Held(7, 3, written_ms=10**9)]}
+def test_it_ends_once_nothing_is_open(world: FleetWorld, admin: JanitorBroker) -> None:
+    admin.held = {HOT0: [OpenAtBroker(7, 3, written_ms=10**9)]}
     behaviour = janitor()
     world.start(behaviour)
     world.run(1)
@@ -264,7 +264,9 @@ def test_it_ends_once_nothing_is_open(world: World, admin: Admin) -> None:
     assert behaviour.process in world.finished
 
 
-def test_a_stray_writes_a_transaction_of_which_its_coordinator_never_hears(world: World, admin: Admin) -> None:
+def test_a_stray_writes_a_transaction_of_which_its_coordinator_never_hears(
+    world: FleetWorld, admin: JanitorBroker
+) -> None:
     (stray,) = make_fleet(FleetSpec([f"{ADDRESS.host}:{ADDRESS.port}"], LOAD)).strays
     lost = iter([True])
     world.fault = lambda each: "lose_response" if each.api_key == ApiKey.PRODUCE and next(lost, False) else None

@@ -30,7 +30,7 @@ LOAD: dict[str, Any] = {
 SPEC = {"workers": 1, "load": LOAD}
 
 
-class Piped(subprocess.Popen[str]):
+class PipedRun(subprocess.Popen[str]):
     stdin: IO[str]
     stdout: IO[str]
     stderr: IO[str]
@@ -39,7 +39,7 @@ class Piped(subprocess.Popen[str]):
 @pytest.fixture
 def bootstrap(tmp_path: Path) -> Iterator[str]:
     arguments = ["--listen", "127.0.0.1:0", "--data", str(tmp_path / "data")]
-    process = Piped(
+    process = PipedRun(
         [sys.executable, "-m", "reference_broker.serve.main", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -52,12 +52,14 @@ def bootstrap(tmp_path: Path) -> Iterator[str]:
     process.stdout.close()
 
 
-def start(tmp_path: Path, bootstrap: str, *options: str, load: dict[str, Any] | None = None, **changes: Any) -> Piped:
+def start(
+    tmp_path: Path, bootstrap: str, *options: str, load: dict[str, Any] | None = None, **changes: Any
+) -> PipedRun:
     spec = tmp_path / "spec.json"
     where = {"bootstrap": [bootstrap], "out_dir": str(tmp_path / "run")}
     spec.write_text(json.dumps({**SPEC, **where, "load": {**LOAD, **(load or {})}, **changes}))
     command = [sys.executable, "-m", "bench.fleet", str(spec), *options]
-    return Piped(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return PipedRun(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def table(tmp_path: Path, name: str) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ import pytest
 from bench.fleet.behaviours.cluster import REQUEST_LIMIT_US, MetadataBoard
 from bench.fleet.behaviours.protocol import ClientSettings, Request
 from bench.fleet.behaviours.session_fetcher import SessionFetcher
-from bench.fleet.tests.conftest import FakeBroker, World
+from bench.fleet.tests.conftest import FakeBroker, FleetWorld
 from bench.fleet.tests.test_clients_of_a_cluster import (
     HOT,
     assert_all_read_once_in_order,
@@ -29,7 +29,7 @@ def fetchers(settings: ClientSettings, count: int) -> list[SessionFetcher]:
 
 
 @pytest.mark.usefixtures("spread")
-def test_twenty_that_begin_at_once_ask_once(world: World, settings: ClientSettings) -> None:
+def test_twenty_that_begin_at_once_ask_once(world: FleetWorld, settings: ClientSettings) -> None:
     world.start(*fetchers(settings, 20))
     world.run(2)
     assert len(operations(world, "metadata")) <= 2
@@ -38,7 +38,7 @@ def test_twenty_that_begin_at_once_ask_once(world: World, settings: ClientSettin
 
 @pytest.mark.usefixtures("spread")
 def test_an_answer_that_never_comes_holds_the_others_up_for_its_timeout_only(
-    world: World, settings: ClientSettings
+    world: FleetWorld, settings: ClientSettings
 ) -> None:
     lost: list[Request] = []
 
@@ -62,7 +62,7 @@ def test_an_answer_that_never_comes_holds_the_others_up_for_its_timeout_only(
 
 @pytest.mark.thorough
 def test_leaders_that_move_are_followed_with_few_questions(
-    world: World, spread: FakeBroker, settings: ClientSettings
+    world: FleetWorld, spread: FakeBroker, settings: ClientSettings
 ) -> None:
     load, readers = producer(settings), fetchers(settings, 6)
     world.start(load, *readers)

@@ -14,7 +14,7 @@ from bench.fleet.behaviours.final_reads import FinalReader, without_ends
 from bench.fleet.behaviours.preparer import NewTopic, TopicPreparer, seeder
 from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan, partition_keys
 from bench.fleet.behaviours.protocol import ClientSettings, Request, TopicPartition, Versions
-from bench.fleet.tests.conftest import FakeBroker, Log, World
+from bench.fleet.tests.conftest import FakeBroker, FakeLog, FleetWorld
 from bench.fleet.values import BatchReader
 from reference_broker.client.consumer import TakenBatch
 from reference_broker.records.batch import iterate, read_header
@@ -32,11 +32,11 @@ def producer(settings: ClientSettings, **changes: Any) -> KeyedProducer:
     return KeyedProducer(ProducerPlan("producer-0", HOT, **options), settings, Random(4))
 
 
-def produces(world: World) -> list[OperationRow]:
+def produces(world: FleetWorld) -> list[OperationRow]:
     return [each for each in world.rows("operations") if each.f == "produce"]
 
 
-def sends(world: World) -> dict[int, RunRow]:
+def sends(world: FleetWorld) -> dict[int, RunRow]:
     return {each.index: each for each in world.rows("runs") if each.kind == "send"}
 
 
@@ -72,7 +72,7 @@ def values_in(broker: FakeBroker) -> list[tuple[str, int]]:
 @pytest.mark.clause("P-6")
 @pytest.mark.parametrize("fate", ["lose_request", "lose_response", "cut"])
 def test_a_batch_sent_again_after_any_lost_frame_is_written_once(
-    world: World, broker: FakeBroker, settings: ClientSettings, fate: str
+    world: FleetWorld, broker: FakeBroker, settings: ClientSettings, fate: str
 ) -> None:
     world.fault = nth_produce({3, 7}, fate)
     subject = producer(settings)
@@ -87,7 +87,7 @@ def test_a_batch_sent_again_after_any_lost_frame_is_written_once(
     assert len(values) == 3 * len(produces(world))
 
 
-def test_sends_know_where_their_records_are(world: World, broker: FakeBroker, settings: ClientSettings) -> None:
+def test_sends_know_where_their_records_are(world: FleetWorld, broker: FakeBroker, settings: ClientSettings) -> None:
     subject = producer(settings)
     world.start(subject)
     world.run(1)
@@ -103,7 +103,9 @@ def test_sends_know_where_their_records_are(world: World, broker: FakeBroker, se
         assert (header.producer_id, header.record_count) == (row.producer_id, row.count)
 
 
-def test_all_overdue_slots_are_sent_and_timed_from_when_they_were_due(world: World, settings: ClientSettings) -> None:
+def test_all_overdue_slots_are_sent_and_timed_from_when_they_were_due(
+    world: FleetWorld, settings: ClientSettings
+) -> None:
     world.refuse_until_us = 0
     subject = producer(settings)
     world.start(subject)
@@ -121,7 +123,7 @@ def test_all_overdue_slots_are_sent_and_timed_from_when_they_were_due(world: Wor
 
 
 def test_an_unsettled_batch_becomes_info_and_the_next_goes_under_a_new_producer_id(
-    world: World, settings: ClientSettings
+    world: FleetWorld, settings: ClientSettings
 ) -> None:
     subject = producer(settings, delivery_timeout_us=3_000_000)
     world.fault = nth_produce({3}, "lose_response")
@@ -135,7 +137,7 @@ def test_an_unsettled_batch_becomes_info_and_the_next_goes_under_a_new_producer_
 
 
 def test_a_batch_refused_as_unknown_producer_takes_a_new_id_and_is_written_once(
-    world: World, broker: FakeBroker, settings: ClientSettings
+    world: FleetWorld, broker: FakeBroker, settings: ClientSettings
 ) -> None:
     subject = producer(settings)
     world.start(subject)
@@ -152,7 +154,7 @@ def test_a_batch_refused_as_unknown_producer_takes_a_new_id_and_is_written_once(
 
 
 def test_without_idempotence_a_lost_batch_is_not_sent_again(
-    world: World, broker: FakeBroker, settings: ClientSettings
+    world: FleetWorld, broker: FakeBroker, settings: ClientSettings
 ) -> None:
     subject = producer(settings, idempotent=False)
     world.fault = nth_produce({3}, "lose_response")
@@ -169,7 +171,7 @@ def test_without_idempotence_a_lost_batch_is_not_sent_again(
     assert written == {(-1, -1, -1), (-1, -1, 0), (-1, 0, 0)}  # As several clients write them.
 
 
-def test_slots_due_but_never_sent_are_offered_and_failed(world: World, settings: ClientSettings) -> None:
+def test_slots_due_but_never_sent_are_offered_and_failed(world: FleetWorld, settings: ClientSettings) -> None:
     subject = producer(settings)
     world.start(subject)
     world.run(1)
@@ -194,7 +196,7 @@ def test_a_key_never_changes_its_partition() -> None:
 
 
 def test_the_seeder_appends_once_to_each_idle_partition(
-    world: World, broker: FakeBroker, settings: ClientSettings
+    world: FleetWorld, broker: FakeBroker, settings: ClientSettings
 ) -> None:
     subject = seeder("seeder", settings, Random(1), IDLE)
     world.start(subject)
@@ -204,7 +206,7 @@ def test_the_seeder_appends_once_to_each_idle_partition(
     assert all(len(list(read_records(broker.logs[each].batches[0]))) == 3 for each in IDLE)
 
 
-def test_the_preparer_ends_well_when_every_partition_has_a_leader(world: World, settings: ClientSettings) -> None:
+def test_the_preparer_ends_well_when_every_partition_has_a_leader(world: FleetWorld, settings: ClientSettings) -> None:
     subject = TopicPreparer("preparer", settings, Random(1), [NewTopic("hot", 4), NewTopic("idle", 2)])
     world.refuse_until_us = world.now_us + 500_000
     world.start(subject)
@@ -213,7 +215,7 @@ def test_the_preparer_ends_well_when_every_partition_has_a_leader(world: World, 
     assert subject.failure is None
 
 
-def test_the_preparer_says_why_topics_are_not_there(world: World, settings: ClientSettings) -> None:
+def test_the_preparer_says_why_topics_are_not_there(world: FleetWorld, settings: ClientSettings) -> None:
     subject = TopicPreparer("preparer", settings, Random(1), [NewTopic("hot", 4), NewTopic("idle", 9)])
     world.fault = lambda request: "cut" if request.api_key == ApiKey.CREATE_TOPICS else None
     world.start(subject)
@@ -223,7 +225,7 @@ def test_the_preparer_says_why_topics_are_not_there(world: World, settings: Clie
 
 
 def test_the_final_reader_reads_each_partition_to_its_end_and_notes_its_bounds(
-    world: World, broker: FakeBroker, settings: ClientSettings
+    world: FleetWorld, broker: FakeBroker, settings: ClientSettings
 ) -> None:
     load = producer(settings)
     world.start(load)
@@ -261,7 +263,7 @@ def test_the_final_reader_reads_each_partition_to_its_end_and_notes_its_bounds(
     ],
 )
 def test_the_final_reader_notes_the_retention_of_logs_that_do_not_begin_at_0(
-    world: World,
+    world: FleetWorld,
     broker: FakeBroker,
     settings: ClientSettings,
     settings_of_topic: dict[str, str | None],
@@ -290,7 +292,7 @@ def test_the_final_reader_notes_the_retention_of_logs_that_do_not_begin_at_0(
     assert subject.missed == ""
 
 
-def written(world: World, broker: FakeBroker, settings: ClientSettings) -> None:
+def written(world: FleetWorld, broker: FakeBroker, settings: ClientSettings) -> None:
     load = producer(settings)
     world.start(load)
     world.run(1)
@@ -299,7 +301,7 @@ def written(world: World, broker: FakeBroker, settings: ClientSettings) -> None:
     assert all(broker.logs[each].end > 2 for each in HOT)
 
 
-def last_look(world: World, settings: ClientSettings, limit_us: int = 2_000_000, **more: Any) -> FinalReader:
+def last_look(world: FleetWorld, settings: ClientSettings, limit_us: int = 2_000_000, **more: Any) -> FinalReader:
     subject = FinalReader("final-reader", settings, Random(1), (*HOT, *IDLE), BatchReader(), limit_us, **more)
     world.start(subject)
     world.run(limit_us / 1e6 + 1)
@@ -316,16 +318,16 @@ def fetches(broker: FakeBroker) -> int:
 
 
 def test_a_log_that_begins_later_at_its_next_leader_is_described_too(
-    world: World, broker: FakeBroker, settings: ClientSettings, monkeypatch: pytest.MonkeyPatch
+    world: FleetWorld, broker: FakeBroker, settings: ClientSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All logs begin at 0 when the reader asks for their starts, and one begins at 1 when the first batch was read."""
     written(world, broker, settings)
     broker.configs["hot"] = OF_A_WEEK
 
-    def first_batch(log: Log, offset: int) -> bytes:
+    def first_batch(log: FakeLog, offset: int) -> bytes:
         return next((each for each in log.batches if read_header(each).last_offset >= offset), b"")
 
-    monkeypatch.setattr(Log, "read", first_batch)
+    monkeypatch.setattr(FakeLog, "read", first_batch)
 
     def moved(request: Request) -> None:
         if request.api_key == ApiKey.FETCH:
@@ -340,7 +342,7 @@ def test_a_log_that_begins_later_at_its_next_leader_is_described_too(
 
 
 def test_a_description_is_asked_for_again_with_pauses_while_all_else_is_read(
-    world: World, broker: FakeBroker, settings: ClientSettings
+    world: FleetWorld, broker: FakeBroker, settings: ClientSettings
 ) -> None:
     written(world, broker, settings)
     broker.logs[HOT[2]].start = 1
@@ -361,7 +363,7 @@ def test_a_description_is_asked_for_again_with_pauses_while_all_else_is_read(
 
 
 def test_what_waits_for_a_description_holds_up_no_other_leader(
-    world: World, broker: FakeBroker, settings: ClientSettings
+    world: FleetWorld, broker: FakeBroker, settings: ClientSettings
 ) -> None:
     written(world, broker, settings)
     broker.logs[HOT[0]].start = 1
@@ -372,7 +374,7 @@ def test_what_waits_for_a_description_holds_up_no_other_leader(
 
 
 def test_a_reader_that_leaves_the_ends_to_another_does_not_describe(
-    world: World, broker: FakeBroker, settings: ClientSettings
+    world: FleetWorld, broker: FakeBroker, settings: ClientSettings
 ) -> None:
     written(world, broker, settings)
     broker.logs[HOT[2]].start = 1
@@ -382,7 +384,7 @@ def test_a_reader_that_leaves_the_ends_to_another_does_not_describe(
 
 @pytest.mark.parametrize("fate", [None, "cut"])
 def test_a_topic_that_nobody_describes_is_named(
-    world: World, broker: FakeBroker, settings: ClientSettings, fate: str | None
+    world: FleetWorld, broker: FakeBroker, settings: ClientSettings, fate: str | None
 ) -> None:
     written(world, broker, settings)
     broker.logs[HOT[2]].start = 1
@@ -395,7 +397,7 @@ def test_a_topic_that_nobody_describes_is_named(
 
 
 def test_a_broker_without_the_api_is_not_asked_to_describe(
-    world: World, broker: FakeBroker, settings: ClientSettings, monkeypatch: pytest.MonkeyPatch
+    world: FleetWorld, broker: FakeBroker, settings: ClientSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fetch = SimpleNamespace(api_key=int(ApiKey.FETCH), max_version=12)
     monkeypatch.setattr(negotiation, "_ask", lambda *_: SimpleNamespace(api_keys=(fetch,)))
@@ -409,7 +411,7 @@ def test_a_broker_without_the_api_is_not_asked_to_describe(
 
 
 def test_the_final_reader_notes_a_topic_that_does_not_exist_any_more(
-    world: World, broker: FakeBroker, settings: ClientSettings
+    world: FleetWorld, broker: FakeBroker, settings: ClientSettings
 ) -> None:
     """A topic that the first Metadata responses do not know yet does exist."""
     broker.unknown = {HOT[0].topic, IDLE[0].topic}
@@ -429,7 +431,7 @@ def test_the_final_reader_notes_a_topic_that_does_not_exist_any_more(
 
 
 def test_the_final_reader_gives_up_on_a_partition_that_stays_in_error(
-    world: World, broker: FakeBroker, settings: ClientSettings
+    world: FleetWorld, broker: FakeBroker, settings: ClientSettings
 ) -> None:
     broker.errors[HOT[0]] = 6
     subject = FinalReader("final-reader", settings, Random(1), HOT, BatchReader(), limit_us=3_000_000)

@@ -7,7 +7,7 @@ import pytest
 
 from bench.fleet.behaviours.protocol import ClientSettings, Leaving
 from bench.fleet.spec import LoadShape, SpecError, clients_at, parse_spec, share
-from bench.fleet.tests.conftest import World
+from bench.fleet.tests.conftest import FleetWorld
 from bench.fleet.tests.test_clients_of_a_cluster import HOT, fetcher, producer, settings, spread
 from reports.rows import END_OF_RUN_US
 
@@ -48,7 +48,7 @@ def test_a_wrong_shape_is_refused_in_one_sentence(shape: dict[str, int | str], s
 
 @pytest.mark.usefixtures("spread")
 def test_a_fetcher_that_leaves_ends_its_assignments_though_it_has_not_caught_up(
-    world: World, settings: ClientSettings
+    world: FleetWorld, settings: ClientSettings
 ) -> None:
     load, subject = producer(settings), fetcher("incremental", settings)
     world.start(load, subject)
@@ -63,7 +63,7 @@ def test_a_fetcher_that_leaves_ends_its_assignments_though_it_has_not_caught_up(
 
 
 @pytest.mark.usefixtures("spread")
-def test_a_producer_that_leaves_settles_what_is_in_flight(world: World, settings: ClientSettings) -> None:
+def test_a_producer_that_leaves_settles_what_is_in_flight(world: FleetWorld, settings: ClientSettings) -> None:
     load = producer(settings)
     world.start(load)
     world.run(1)

@@ -15,7 +15,7 @@ from bench.fleet.behaviours.session_fetcher import REVISIONS, VARIANTS, FetcherP
 from bench.fleet.fleet import Fleet, make_fleet
 from bench.fleet.plans import producer_plans
 from bench.fleet.spec import FleetSpec, SpecError, address_of, parse_spec, write_spec
-from bench.fleet.tests.conftest import FakeBroker, World
+from bench.fleet.tests.conftest import FakeBroker, FleetWorld
 from scenarios.load import Fetchers, Load, Producers, Topic
 from scenarios.vocabulary import ADMIN_OPERATIONS, BEHAVIOURS, FETCHER_REVISIONS
 
@@ -100,7 +100,7 @@ def test_the_words_of_a_load_are_those_that_behaviours_know() -> None:
     assert tuple(OPERATIONS) == ADMIN_OPERATIONS
 
 
-def test_one_seed_gives_one_history(broker: FakeBroker, world: World) -> None:
+def test_one_seed_gives_one_history(broker: FakeBroker, world: FleetWorld) -> None:
     def history(seed: int) -> Mapping[str, Sequence[object]]:
         own_broker = type(broker)({"hot": 4, "idle": 5})
         own = type(world)(own_broker)

@@ -52,14 +52,14 @@ class Driver:
 
     def _answer(self, request: protocol.Request) -> protocol.FleetEvent:
         if request.api_key == API_VERSIONS:
-            return protocol.Answered(self.broker.versions(), lane=request.lane)
+            return protocol.ResponseReceived(self.broker.versions(), lane=request.lane)
         self.ends_us += [self.now_us] if request.api_key == ApiKey.END_TXN else []
         sent = GroupRequest(request.api_key, request.api_version, request.body, request.timeout_us)
         body = self.broker.answer(sent)
         if body is None:
             self.now_us += request.timeout_us
             return protocol.TimedOut(request.lane)
-        return protocol.Answered(body, lane=request.lane)
+        return protocol.ResponseReceived(body, lane=request.lane)
 
     def run(self, until_us: int) -> None:
         while self.now_us < until_us and not self.finished:

@@ -8,10 +8,10 @@ from random import Random
 import pytest
 
 from bench.hostile import course
-from bench.hostile.course import MIB, Longest, Outcome, Plan, play
+from bench.hostile.course import MIB, CoursePlan, CourseResult, Longest, play
 from bench.hostile.honest import Honest, Since, Used, Wait, used_by, used_by_this_thread
 from bench.hostile.lives import KINDS, Frames, forged, huge_names, one_of, records, repetition, valid_frames
-from bench.peers.cluster import Cluster
+from bench.peers.cluster import PeerCluster
 from bench.peers.node import BrokerNode
 from reference_broker.wire.frames import FrameReader
 
@@ -24,7 +24,7 @@ def quiet(_: str) -> None: ...
 
 @pytest.mark.live
 def test_a_node_outlives_hostile_peers_of_every_kind_and_a_kill_in_their_midst(tmp_path: Path) -> None:
-    outcome = play(Plan(1, PEERS, SECONDS), tmp_path / "c", quiet)
+    outcome = play(CoursePlan(1, PEERS, SECONDS), tmp_path / "c", quiet)
     assert outcome.broken == [], str(outcome)
     assert outcome.written > 10
     assert outcome.kills == 1
@@ -35,7 +35,7 @@ def test_a_node_outlives_hostile_peers_of_every_kind_and_a_kill_in_their_midst(t
 @pytest.mark.live
 def test_without_the_bound_of_memory_the_course_is_red(tmp_path: Path) -> None:
     config = {"queued.max.request.bytes": "-1", "fetch.max.bytes": str(50 * MIB)}
-    plan = Plan(1, 2 * PEERS, SECONDS, kills=False, kinds=("unread-answers",), config=config)
+    plan = CoursePlan(1, 2 * PEERS, SECONDS, kills=False, kinds=("unread-answers",), config=config)
     outcome = play(plan, tmp_path / "c", quiet)
     assert [each for each in outcome.broken if "MiB" in each], str(outcome)
 
@@ -55,9 +55,9 @@ def test_a_node_that_ended_and_a_client_that_was_not_served_are_reported(
 ) -> None:
     monkeypatch.setattr("bench.hostile.honest.read_back", lambda _: [])
     honest = Honest([9], acknowledged=[4], failure="no node answered")
-    outcome = Outcome()
+    outcome = CourseResult()
     gone = BrokerNode("n", 0, 9, [], tmp_path / "log")
-    course._judge(Plan(1, 1, 1.0, kinds=("flood",)), outcome, Cluster("c", (gone,)), honest)
+    course._judge(CoursePlan(1, 1, 1.0, kinds=("flood",)), outcome, PeerCluster("c", (gone,)), honest)
     assert [each.split(":")[0] for each in outcome.broken] == [
         "the honest client was not served",
         "peers of these kinds did nothing",

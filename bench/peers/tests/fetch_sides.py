@@ -45,7 +45,7 @@ AGAIN_AFTER_S = 0.005
 
 
 @dataclass(slots=True)
-class Side:
+class FetchSide:
     """One broker, or a cluster whose nodes hold replicas of all partitions. Node 0 leads them. ``connections`` are to
     its nodes, by ID. ``topic_ids`` are by label, and ``session_ids`` by the number of the walk's session."""
 
@@ -109,7 +109,7 @@ class Side:
             from_rack = Ask(PROBE_VERSION, None, 0, -1, wanted, rack=f"rack-{node}")
             self._until(from_rack, lambda row, node=node: row.preferred == node)  # type: ignore[misc]
 
-    def _until(self, ask: "Ask", is_settled: Callable[["Row"], bool]) -> None:
+    def _until(self, ask: "Ask", is_settled: Callable[["PartitionRow"], bool]) -> None:
         deadline = time.monotonic() + SETTLED_LIMIT_S
         while True:
             (row,) = fetch(self, ask)[0].rows
@@ -137,7 +137,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PartitionRow:
     """What an answer says about one partition. ``leader`` is -1 and -1 if it names none. ``batches`` has base offset,
     leader epoch and checksum of each."""
 
@@ -154,19 +154,19 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class FetchReply:
     """``session``: none, the requested one, or new."""
 
     error_code: int
     session: str
-    rows: tuple[Row, ...]
+    rows: tuple[PartitionRow, ...]
 
     def order_of_data(self) -> list[tuple[str, int]]:
         """Where the byte limit is spent first: the order that matters."""
         return [(row.topic, row.partition) for row in self.rows if row.batches]
 
 
-def fetch(side: Side, ask: Ask) -> tuple[Answer, int]:
+def fetch(side: FetchSide, ask: Ask) -> tuple[FetchReply, int]:
     """The answer and the session ID that it carries."""
     asked_id = ask.session_id if ask.session is None else side.session_ids[ask.session]
     wanted = [FetchTopic(*side.topic(label, ask.version), [one]) for label, one in ask.wanted]
@@ -185,7 +185,7 @@ def fetch(side: Side, ask: Ask) -> tuple[Answer, int]:
     assert isinstance(response, FetchResponse)
     session = "none" if response.session_id == 0 else "same" if response.session_id == asked_id else "new"
     rows = [
-        Row(
+        PartitionRow(
             side.label(topic.topic, topic.topic_id),
             data.partition,
             data.error_code,
@@ -200,14 +200,14 @@ def fetch(side: Side, ask: Ask) -> tuple[Answer, int]:
         for topic in response.responses
         for data in topic.partitions
     ]
-    return Answer(response.error_code, session, tuple(rows)), response.session_id
+    return FetchReply(response.error_code, session, tuple(rows)), response.session_id
 
 
 def one_batch(records: int, value_bytes: int) -> bytes:
     return bytes(build([Record(timestamp_ms=NOW_MS, value=bytes(value_bytes))] * records))
 
 
-def produce(side: Side, topic: str, partition: int, batches: int, batch: bytes) -> None:
+def produce(side: FetchSide, topic: str, partition: int, batches: int, batch: bytes) -> None:
     """Each batch in a request of its own, as brokers take one a partition."""
     for _ in range(batches):
         named = [ProduceTopic(topic, NO_TOPIC_ID, [ProducePartition(partition, batch)])]
@@ -216,7 +216,7 @@ def produce(side: Side, topic: str, partition: int, batches: int, batch: bytes) 
         assert response.responses[0].partitions[0].error_code == ErrorCode.none
 
 
-def delete_records(side: Side, topic: str, partition: int, offset: int) -> None:
+def delete_records(side: FetchSide, topic: str, partition: int, offset: int) -> None:
     one = DeleteRecordsPartition(partition_index=i32(partition), offset=i64(offset))
     request = DeleteRecordsRequest(
         topics=(DeleteRecordsTopic(name=TopicName(topic), partitions=(one,)),),

@@ -13,9 +13,9 @@ from bench.peers.tests.fetch_sides import (
     ALL,
     OF_DELETED,
     UNKNOWN,
-    Answer,
     Ask,
-    Side,
+    FetchReply,
+    FetchSide,
     delete_records,
     fetch,
     one_batch,
@@ -38,7 +38,7 @@ REMEMBERED = 2
 
 
 @dataclass(slots=True)
-class Session:
+class WalkSession:
     """``epoch``: of its next request. ``limited``: requests may have byte limits, so that the order of its partitions
     matters. It is the same on all sides if the session began without records and without topics that were not there:
     the reference broker moves partitions with records to the end in each answer, Kafka in all but the first, and Kafka
@@ -56,8 +56,8 @@ class Walk:
     ``deleted`` has the labels of the last deleted topics, and ``requests`` counts the fetches."""
 
     random: Random
-    sides: Sequence[Side]
-    sessions: list[Session] = field(default_factory=list)
+    sides: Sequence[FetchSide]
+    sessions: list[WalkSession] = field(default_factory=list)
     ends: dict[tuple[str, int], int] = field(default_factory=dict)
     starts: dict[tuple[str, int], int] = field(default_factory=dict)
     deleted: list[str] = field(default_factory=list)
@@ -167,7 +167,7 @@ class Walk:
             random.choice(["", *(f"rack-{each}" for each in range(self.nodes + 1))]) if self.nodes > 1 else "",
         )
 
-    def take(self, ask: Ask) -> list[Answer]:
+    def take(self, ask: Ask) -> list[FetchReply]:
         """One answer a side; the sessions go on."""
         self.requests += 1
         given = [fetch(side, ask) for side in self.sides]
@@ -179,7 +179,7 @@ class Walk:
                 side.session_ids[len(self.sessions)] = session_id
             versions = next(each for each in VERSIONS if ask.version in each)
             misses = any(row.error_code in NOT_THERE and row.topic != UNKNOWN for row in response.rows)
-            self.sessions.append(Session(versions, not misses and not response.order_of_data(), ask.node))
+            self.sessions.append(WalkSession(versions, not misses and not response.order_of_data(), ask.node))
         return [each for each, _ in given]
 
     def _place(self, version: int, quiet: bool = False) -> tuple[str, int]:

@@ -37,7 +37,7 @@ STOP_LIMIT_S = 40.0
 EAGER, COOPERATIVE = "eager", "cooperative"
 
 
-class Member(threading.Thread, ABC):
+class GroupMemberThread(threading.Thread, ABC):
     """``read``: partition and offset of each record, in the order read. ``committed``: by partition the last offset
     that the broker has taken. ``owned``: how many partitions it has now. ``failure``: what ended it, None while all is
     well."""
@@ -77,7 +77,7 @@ class Member(threading.Thread, ABC):
         """Until ``ending``."""
 
 
-class Librdkafka(Member):
+class LibrdkafkaMember(GroupMemberThread):
     def work(self) -> None:
         strategy = "cooperative-sticky" if self.protocol == COOPERATIVE else "range"
         consumer = confluent_kafka.Consumer(
@@ -116,7 +116,7 @@ class Librdkafka(Member):
         self.committed |= {each.partition: each.offset for each in done if each.error is None}
 
 
-class KafkaPython(Member):
+class KafkaPythonMember(GroupMemberThread):
     def work(self) -> None:
         assignor = CooperativeStickyAssignor if self.protocol == COOPERATIVE else RangePartitionAssignor
         consumer = kafka.KafkaConsumer(
@@ -157,7 +157,7 @@ class KafkaPython(Member):
         self.committed |= offsets
 
 
-class Aiokafka(Member):
+class AiokafkaMember(GroupMemberThread):
     def work(self) -> None:
         asyncio.run(self._work())
 
@@ -194,7 +194,7 @@ class Aiokafka(Member):
         self.committed |= offsets
 
 
-class Reference(Member):
+class ReferenceMember(GroupMemberThread):
     """This project's own client, with the metadata epoch where the broker announces it."""
 
     def work(self) -> None:

@@ -38,7 +38,7 @@ from bench.peers.reference import reference_with_mutant
 from bench.peers.systems import REFERENCE
 from bench.peers.tests.one_node import reference_node
 from bench.peers.tests.three_nodes import ThreeNodes, three_nodes
-from bench.peers.tests.writing import Writer
+from bench.peers.tests.writing import BackgroundWriter
 from bench.ports import free_port
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(300)]
@@ -399,7 +399,7 @@ def test_mirror_maker_copies_exactly_once(nodes: ThreeNodes, tmp_path: Path) -> 
         }
         properties = str(write_properties(tmp_path / "mirror.properties", settings))
         main = "org.apache.kafka.connect.mirror.MirrorMaker"
-        writer = Writer(source.bootstrap, "mirrored", PARTITIONS)
+        writer = BackgroundWriter(source.bootstrap, "mirrored", PARTITIONS)
         writer.start()
         with Application("mirror", tmp_path, main, (properties,), applications_classpath()):
             try:

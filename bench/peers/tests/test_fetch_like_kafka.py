@@ -17,7 +17,16 @@ import pytest
 
 from bench.peers.clients import connect, create_topic
 from bench.peers.systems import KAFKA, REFERENCE
-from bench.peers.tests.fetch_sides import OF_DELETED, Answer, Ask, Row, Side, fetch, one_batch, produce
+from bench.peers.tests.fetch_sides import (
+    OF_DELETED,
+    Ask,
+    FetchReply,
+    FetchSide,
+    PartitionRow,
+    fetch,
+    one_batch,
+    produce,
+)
 from bench.peers.tests.fetch_walk import Walk
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchPartition
@@ -48,23 +57,23 @@ WITH_FOLLOWERS = {
 
 
 @contextmanager
-def both(folder: Path, nodes: int, config: dict[str, str]) -> Iterator[tuple[Side, Side]]:
+def both(folder: Path, nodes: int, config: dict[str, str]) -> Iterator[tuple[FetchSide, FetchSide]]:
     """The reference broker, and Apache Kafka."""
     with ExitStack() as stack:
         sides = []
         for system, name in ((REFERENCE, "ours"), (KAFKA, "kafka")):
             cluster = stack.enter_context(system.launched(folder / name, nodes, config))
-            sides.append(Side([stack.enter_context(connect(port)) for port in cluster.ports]))
+            sides.append(FetchSide([stack.enter_context(connect(port)) for port in cluster.ports]))
         yield sides[0], sides[1]
 
 
 @pytest.fixture(scope="module")
-def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Side, Side]]:
+def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[FetchSide, FetchSide]]:
     with both(tmp_path_factory.mktemp("one"), 1, CONFIG) as found:
         yield found
 
 
-def test_random_requests_get_the_same_answers(sides: tuple[Side, Side]) -> None:
+def test_random_requests_get_the_same_answers(sides: tuple[FetchSide, FetchSide]) -> None:
     seen = _walked(sides, STEPS)
     assert seen["accepted"] > STEPS // 10
     assert seen["sessions"] > 20
@@ -79,7 +88,7 @@ def test_random_requests_to_leader_and_follower_get_the_same_answers(tmp_path: P
     assert min(seen["sent to the follower"], seen["records of the follower"]) > FOLLOWED_STEPS // 50
 
 
-def _walked(sides: tuple[Side, Side], steps: int) -> Counter[str]:
+def _walked(sides: tuple[FetchSide, FetchSide], steps: int) -> Counter[str]:
     """Walk, and count how often what a walk must reach was reached."""
     walk = Walk(Random(SEED), sides)
     walk.begin()
@@ -112,7 +121,7 @@ def _steps(walk: Walk, steps: int) -> Counter[str]:
     return seen
 
 
-def _differences(ours: Answer, theirs: Answer, ask: Ask, walk: Walk) -> Sequence[object]:
+def _differences(ours: FetchReply, theirs: FetchReply, ask: Ask, walk: Walk) -> Sequence[object]:
     if ask.version < FIRST_WITH_DIVERGENCE and theirs.error_code == ErrorCode.unsupported_version:
         return []  # A session of version 12 that goes on in an older one: Kafka fails to write the divergence.
     if (ours.error_code, ours.session) != (theirs.error_code, theirs.session):
@@ -125,7 +134,7 @@ def _differences(ours: Answer, theirs: Answer, ask: Ask, walk: Walk) -> Sequence
     return sorted(map(str, ours_told ^ theirs_told))
 
 
-def _declared(row: Row, of_follower: bool) -> Row:
+def _declared(row: PartitionRow, of_follower: bool) -> PartitionRow:
     """The ID of a deleted topic stays resolved in Kafka's sessions: its error is that of an unknown name. A follower of
     ours sends a fetcher without leader epochs to the leader, where Kafka's answers OFFSET_OUT_OF_RANGE."""
     if of_follower and row.error_code == ErrorCode.not_leader_or_follower:
@@ -135,7 +144,7 @@ def _declared(row: Row, of_follower: bool) -> Row:
     return row
 
 
-def test_any_limits_get_the_same_batches_where_each_partition_has_one(sides: tuple[Side, Side]) -> None:
+def test_any_limits_get_the_same_batches_where_each_partition_has_one(sides: tuple[FetchSide, FetchSide]) -> None:
     """With one batch to send, Kafka has no beginning of a next one with which it fills up what is left."""
     random, name = Random(1000), "sizes"
     _settle(sides, {name: 8})
@@ -156,7 +165,9 @@ def test_any_limits_get_the_same_batches_where_each_partition_has_one(sides: tup
 
 
 @pytest.mark.parametrize("version", [12, 17])
-def test_topics_that_come_go_and_come_back_get_the_same_answers(sides: tuple[Side, Side], version: int) -> None:
+def test_topics_that_come_go_and_come_back_get_the_same_answers(
+    sides: tuple[FetchSide, FetchSide], version: int
+) -> None:
     """Except that a deleted topic's ID stays resolved in Kafka's sessions: its error is that of an unknown name."""
     topics = dict.fromkeys((f"kept-{version}", f"passing-{version}", f"late-{version}"), 1)
     kept, passing, late = topics
@@ -186,7 +197,7 @@ def test_topics_that_come_go_and_come_back_get_the_same_answers(sides: tuple[Sid
         _delete(sides, name)
 
 
-def _settle(sides: tuple[Side, Side], topics: dict[str, int], learn: bool = True) -> None:
+def _settle(sides: tuple[FetchSide, FetchSide], topics: dict[str, int], learn: bool = True) -> None:
     """Create those that are not there. Without ``learn``, recreated ones are still called by their old IDs."""
     for side in sides:
         ids = dict(side.topic_ids)
@@ -198,6 +209,6 @@ def _settle(sides: tuple[Side, Side], topics: dict[str, int], learn: bool = True
     time.sleep(0.1)  # In Kafka metadata and partitions follow one another.
 
 
-def _delete(sides: tuple[Side, Side], name: str) -> None:
+def _delete(sides: tuple[FetchSide, FetchSide], name: str) -> None:
     for side in sides:
         side.delete(name)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.peers.field_bases import AMONG_NODES, BASES, Side
+from bench.peers.field_bases import AMONG_NODES, BASES, PreparedBroker
 from bench.peers.field_variations import (
     CANNOT_SAY,
     NOBODY,
@@ -135,8 +135,8 @@ def test_both_brokers_respond_alike_or_have_a_reason(tmp_path: Path) -> None:
     with (
         REFERENCE.launched(tmp_path / "reference", 1, CONFIG) as reference,
         KAFKA.launched(tmp_path / "kafka", 1, CONFIG) as kafka,
-        closing(Side(reference.ports[0])) as ours,
-        closing(Side(kafka.ports[0])) as theirs,
+        closing(PreparedBroker(reference.ports[0])) as ours,
+        closing(PreparedBroker(kafka.ports[0])) as theirs,
     ):
         ours.prepare()
         theirs.prepare()

@@ -12,11 +12,11 @@ from bench.peers.node import BrokerNode
 from bench.peers.tests.group_members import (
     COOPERATIVE,
     EAGER,
-    Aiokafka,
-    KafkaPython,
-    Librdkafka,
-    Member,
-    Reference,
+    AiokafkaMember,
+    GroupMemberThread,
+    KafkaPythonMember,
+    LibrdkafkaMember,
+    ReferenceMember,
     quiet,
     until,
 )
@@ -32,13 +32,13 @@ PARTITIONS = 4
 EACH = 50
 LIMIT_S = 30.0
 KINDS = [
-    (Librdkafka, EAGER),
-    (Librdkafka, COOPERATIVE),
-    (KafkaPython, EAGER),
-    (KafkaPython, COOPERATIVE),
-    (Aiokafka, EAGER),
-    (Reference, EAGER),
-    (Reference, COOPERATIVE),
+    (LibrdkafkaMember, EAGER),
+    (LibrdkafkaMember, COOPERATIVE),
+    (KafkaPythonMember, EAGER),
+    (KafkaPythonMember, COOPERATIVE),
+    (AiokafkaMember, EAGER),
+    (ReferenceMember, EAGER),
+    (ReferenceMember, COOPERATIVE),
 ]
 QUICK = {"group.initial.rebalance.delay.ms": "100", "offsets.topic.num.partitions": "3"}
 
@@ -62,7 +62,7 @@ def _write(bootstrap: str, topic: str) -> None:
 
 
 @contextmanager
-def _members(*members: Member) -> Iterator[None]:
+def _members(*members: GroupMemberThread) -> Iterator[None]:
     try:
         yield
     finally:
@@ -71,18 +71,20 @@ def _members(*members: Member) -> Iterator[None]:
                 member.stop()
 
 
-def _all_read(members: tuple[Member, ...], rounds: int) -> bool:
+def _all_read(members: tuple[GroupMemberThread, ...], rounds: int) -> bool:
     assert [each.failure for each in members] == [None] * len(members)
     return sum(len(each.read) for each in members) >= rounds * EACH * PARTITIONS
 
 
-def _share(members: tuple[Member, ...], expected: list[int]) -> bool:
+def _share(members: tuple[GroupMemberThread, ...], expected: list[int]) -> bool:
     assert [each.failure for each in members] == [None] * len(members)
     return sorted(each.owned for each in members) == expected
 
 
 @pytest.mark.parametrize(("kind", "protocol"), KINDS, ids=lambda each: getattr(each, "__name__", each))
-def test_members_share_rebalance_commit_and_go_on(group_node: BrokerNode, kind: type[Member], protocol: str) -> None:
+def test_members_share_rebalance_commit_and_go_on(
+    group_node: BrokerNode, kind: type[GroupMemberThread], protocol: str
+) -> None:
     """Without kills nothing is read twice either: each commits before it reads on."""
     topic = f"{kind.__name__}-{protocol}"
     _create(group_node.bootstrap, topic)
@@ -110,7 +112,7 @@ def test_members_share_rebalance_commit_and_go_on(group_node: BrokerNode, kind: 
 
 def test_a_member_of_each_library_in_one_group(group_node: BrokerNode) -> None:
     _create(group_node.bootstrap, "mixed")
-    kinds: tuple[type[Member], ...] = (Librdkafka, KafkaPython, Aiokafka, Reference)
+    kinds: tuple[type[GroupMemberThread], ...] = (LibrdkafkaMember, KafkaPythonMember, AiokafkaMember, ReferenceMember)
     members = tuple(kind(group_node.bootstrap, "mixed", "mixed", EAGER, kind.__name__) for kind in kinds)
     with _members(*members):
         for number, member in enumerate(members):

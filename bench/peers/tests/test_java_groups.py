@@ -11,7 +11,15 @@ import pytest
 
 from bench.peers.kafka import ToolError
 from bench.peers.node import BrokerNode
-from bench.peers.tests.group_members import Aiokafka, KafkaPython, Librdkafka, Member, Reference, quiet, until
+from bench.peers.tests.group_members import (
+    AiokafkaMember,
+    GroupMemberThread,
+    KafkaPythonMember,
+    LibrdkafkaMember,
+    ReferenceMember,
+    quiet,
+    until,
+)
 from bench.peers.tests.java_tools import JavaTools, console_member, dump_segments
 from bench.peers.tests.one_node import reference_node
 from reference_broker.blocking.consumer import BlockingConsumer
@@ -93,7 +101,7 @@ def test_members_are_shown_and_a_group_in_use_is_neither_reset_nor_deleted(
     tools: JavaTools, group_node: BrokerNode
 ) -> None:
     tools.create_topic("busy", "--partitions", "2")
-    member = Librdkafka(group_node.bootstrap, "busy", "busy", "eager", "somebody")
+    member = LibrdkafkaMember(group_node.bootstrap, "busy", "busy", "eager", "somebody")
     member.start()
     try:
         until("it has its partitions", lambda: member.owned == 2, LIMIT_S)
@@ -110,7 +118,7 @@ def test_members_are_shown_and_a_group_in_use_is_neither_reset_nor_deleted(
 
 def test_java_and_every_library_in_one_group(tools: JavaTools, group_node: BrokerNode) -> None:
     tools.create_topic("mixed", "--partitions", "5")
-    kinds: tuple[type[Member], ...] = (Librdkafka, KafkaPython, Aiokafka, Reference)
+    kinds: tuple[type[GroupMemberThread], ...] = (LibrdkafkaMember, KafkaPythonMember, AiokafkaMember, ReferenceMember)
     members = tuple(kind(group_node.bootstrap, "mixed", "mixed", "eager", kind.__name__) for kind in kinds)
     lines: list[str] = []
     with console_member(group_node.bootstrap, "mixed", "mixed") as java:

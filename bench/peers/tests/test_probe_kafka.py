@@ -14,7 +14,7 @@ from bench.peers.kafka import KAFKA_VERSION
 from bench.peers.systems import KAFKA
 from bench.probe import kafka_answers
 from bench.probe.broker import meet
-from bench.probe.case import Case
+from bench.probe.case import ProbeCase
 from bench.probe.cases import all_cases
 from bench.probe.command import of_cluster
 from bench.probe.play import play
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.peer
 SHOWN = 10
 
 
-def _differences(folder: Path, cases: Sequence[Case]) -> dict[str, tuple[str, str]]:
+def _differences(folder: Path, cases: Sequence[ProbeCase]) -> dict[str, tuple[str, str]]:
     """Play the cases on a new node. Return what it answered and what was recorded, where they differ."""
     with KAFKA.launched(folder, 1, kafka_answers.SETTINGS) as cluster:
         target = of_cluster(cluster)

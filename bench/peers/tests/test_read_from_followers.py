@@ -14,7 +14,7 @@ import confluent_kafka
 import pytest
 
 from bench.peers.cluster import until
-from bench.peers.tests.test_three_nodes_libraries import Writer
+from bench.peers.tests.test_three_nodes_libraries import NumberWriter
 from bench.peers.tests.three_nodes import LIMIT_S, ThreeNodes, three_nodes
 from reference_broker.blocking.consumer import BlockingConsumer
 from reference_broker.client.group_consumer import ConsumerConfig
@@ -58,7 +58,7 @@ class Library(Protocol):
     def close(self) -> None: ...
 
 
-class Librdkafka:
+class LibrdkafkaReader:
     def __init__(self, bootstrap: str, topic: str, rack: str) -> None:
         self._topic, self._source = topic, -1
         self._consumer = confluent_kafka.Consumer(
@@ -91,7 +91,7 @@ class Librdkafka:
         self._consumer.close()
 
 
-class KafkaPython:
+class KafkaPythonReader:
     """It forgets a follower whose answer names none, so it asks the leader every other time. ``source`` is the follower
     that the leader has named lately."""
 
@@ -154,7 +154,7 @@ class Ours:
         self._consumer.close()
 
 
-class Reader(threading.Thread):
+class ReaderThread(threading.Thread):
     """Read until it is ended. What it read and where it reads now is kept."""
 
     def __init__(self, library: Library) -> None:
@@ -189,7 +189,7 @@ class Reader(threading.Thread):
 
 @pytest.mark.clause("FetchFromFollowerIntegrationTest.testFetchFromFollowerWithRoll")
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
-@pytest.mark.parametrize("library", [Librdkafka, KafkaPython, Ours])
+@pytest.mark.parametrize("library", [LibrdkafkaReader, KafkaPythonReader, Ours])
 def test_a_follower_is_read_from_and_missed_by_nobody(
     nodes: ThreeNodes, library: Callable[[str, str, str], Library], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -198,7 +198,10 @@ def test_a_follower_is_read_from_and_missed_by_nobody(
     led = nodes.create(topic, 1)[0]
     follower = next(each for each in led.replicas if each != led.leader)
     member = nodes.cluster.members[follower]
-    writer, reader = Writer(nodes.bootstrap, topic), Reader(library(nodes.bootstrap, topic, f"rack-{follower}"))
+    writer, reader = (
+        NumberWriter(nodes.bootstrap, topic),
+        ReaderThread(library(nodes.bootstrap, topic, f"rack-{follower}")),
+    )
     writer.start()
     reader.start()
     try:

@@ -13,7 +13,7 @@ import reference_broker
 from bench.peers.kafka import KAFKA_VERSION
 from bench.peers.tests.test_batches_like_kafka import DIFFERENT
 from bench.probe import kafka_answers
-from bench.probe.case import Case
+from bench.probe.case import ProbeCase
 from bench.probe.cases import all_cases
 from reference_broker.wire.errors import ErrorCode
 
@@ -145,7 +145,7 @@ def test_apache_kafka_has_answered_the_case_of_a_row(row: dict[str, Any], name: 
     assert verdict == "pass" or row.get("unlike"), "Kafka answers otherwise: say why we do not"
 
 
-def demanded(case: Case) -> set[ErrorCode]:
+def demanded(case: ProbeCase) -> set[ErrorCode]:
     """Return the error codes that a case names in its words or looks for, itself or by a function of its module."""
     found = {each for each in ErrorCode if each.name.upper() in case.words}
     seen: set[str] = set()

@@ -8,16 +8,16 @@ import pytest
 from bench.peers.tests.group_members import (
     COOPERATIVE,
     EAGER,
-    Aiokafka,
-    KafkaPython,
-    Librdkafka,
-    Member,
-    Reference,
+    AiokafkaMember,
+    GroupMemberThread,
+    KafkaPythonMember,
+    LibrdkafkaMember,
+    ReferenceMember,
     quiet,
     until,
 )
 from bench.peers.tests.three_nodes import LIMIT_S, ThreeNodes, three_nodes
-from bench.peers.tests.writing import Writer
+from bench.peers.tests.writing import BackgroundWriter
 
 pytestmark = [
     pytest.mark.peer,
@@ -48,7 +48,9 @@ def coordinating_partition(group: str) -> int:
     return (value & 0x7FFFFFFF) % OFFSETS_PARTITIONS
 
 
-def _kill_coordinators(nodes: ThreeNodes, group: str, members: tuple[Member, ...], writer: Writer) -> None:
+def _kill_coordinators(
+    nodes: ThreeNodes, group: str, members: tuple[GroupMemberThread, ...], writer: BackgroundWriter
+) -> None:
     for _ in range(KILLS):
         writer.await_progress(BETWEEN)
         _await_commits(members)
@@ -60,7 +62,7 @@ def _kill_coordinators(nodes: ThreeNodes, group: str, members: tuple[Member, ...
     writer.await_progress(BETWEEN)
 
 
-def _await_commits(members: tuple[Member, ...]) -> None:
+def _await_commits(members: tuple[GroupMemberThread, ...]) -> None:
     """Some commit that is sent after this call began is accepted."""
     before = [dict(each.committed) for each in members]
 
@@ -91,10 +93,10 @@ def _committed(bootstrap: str, group: str, topic: str) -> dict[int, int]:
         consumer.close()
 
 
-def _play(nodes: ThreeNodes, group: str, members: tuple[Member, ...]) -> None:
+def _play(nodes: ThreeNodes, group: str, members: tuple[GroupMemberThread, ...]) -> None:
     nodes.create(group, PARTITIONS)
-    writer = Writer(nodes.bootstrap, group, PARTITIONS)
-    started: list[Member | Writer] = [writer, *members]
+    writer = BackgroundWriter(nodes.bootstrap, group, PARTITIONS)
+    started: list[GroupMemberThread | BackgroundWriter] = [writer, *members]
     try:
         for each in started:
             each.start()
@@ -118,24 +120,24 @@ def _play(nodes: ThreeNodes, group: str, members: tuple[Member, ...]) -> None:
 @pytest.mark.parametrize(
     ("kind", "protocol"),
     [
-        (Librdkafka, EAGER),
-        (Librdkafka, COOPERATIVE),
-        (KafkaPython, EAGER),
-        (KafkaPython, COOPERATIVE),
-        (Aiokafka, EAGER),
-        (Reference, EAGER),
-        (Reference, COOPERATIVE),
+        (LibrdkafkaMember, EAGER),
+        (LibrdkafkaMember, COOPERATIVE),
+        (KafkaPythonMember, EAGER),
+        (KafkaPythonMember, COOPERATIVE),
+        (AiokafkaMember, EAGER),
+        (ReferenceMember, EAGER),
+        (ReferenceMember, COOPERATIVE),
     ],
     ids=lambda each: getattr(each, "__name__", each),
 )
-def test_a_group_outlives_its_coordinators(nodes: ThreeNodes, kind: type[Member], protocol: str) -> None:
+def test_a_group_outlives_its_coordinators(nodes: ThreeNodes, kind: type[GroupMemberThread], protocol: str) -> None:
     group = f"{kind.__name__}-{protocol}"
     members = tuple(kind(nodes.bootstrap, group, group, protocol, f"{group}-{each}") for each in range(2))
     _play(nodes, group, members)
 
 
 def test_a_group_of_all_libraries_outlives_its_coordinators(nodes: ThreeNodes) -> None:
-    kinds: tuple[type[Member], ...] = (Librdkafka, KafkaPython, Aiokafka, Reference)
+    kinds: tuple[type[GroupMemberThread], ...] = (LibrdkafkaMember, KafkaPythonMember, AiokafkaMember, ReferenceMember)
     _play(nodes, "mixed", tuple(kind(nodes.bootstrap, "mixed", "mixed", EAGER, kind.__name__) for kind in kinds))
 
 

@@ -31,7 +31,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreeNodes]:
         yield running
 
 
-class Writer(threading.Thread):
+class NumberWriter(threading.Thread):
     """librdkafka, idempotent, acks=all: numbers to one partition, without end until stopped. The outcomes are kept."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
@@ -75,7 +75,7 @@ class Writer(threading.Thread):
             self.failures.append(str(error))
 
 
-def _kill_again_and_again(nodes: ThreeNodes, topic: str, kills: int, writer: Writer) -> list[int]:
+def _kill_again_and_again(nodes: ThreeNodes, topic: str, kills: int, writer: NumberWriter) -> list[int]:
     """The nodes that were killed; each was back in sync before the next."""
     killed = []
     for _ in range(kills):
@@ -104,7 +104,7 @@ def _read(nodes: ThreeNodes, topic: str, count: int) -> list[int]:
 
 def test_an_idempotent_producer_through_ten_leader_kills(nodes: ThreeNodes) -> None:
     nodes.create("kills", 1)
-    writer = Writer(nodes.bootstrap, "kills")
+    writer = NumberWriter(nodes.bootstrap, "kills")
     writer.start()
     try:
         killed = _kill_again_and_again(nodes, "kills", KILLS, writer)
@@ -123,8 +123,8 @@ def test_kafka_python_reads_in_its_sessions_through_leader_kills(
 ) -> None:
     caplog.set_level(logging.CRITICAL, "kafka")  # Kept log lines would keep its sockets.
     nodes.create("sessions", 1)
-    writer = Writer(nodes.bootstrap, "sessions")
-    reader = Reader(nodes.bootstrap, "sessions")
+    writer = NumberWriter(nodes.bootstrap, "sessions")
+    reader = GroupReader(nodes.bootstrap, "sessions")
     writer.start()
     reader.start()
     try:
@@ -137,7 +137,7 @@ def test_kafka_python_reads_in_its_sessions_through_leader_kills(
     assert reader.offsets == list(range(writer.sent))
 
 
-class Reader(threading.Thread):
+class GroupReader(threading.Thread):
     """kafka-python, which uses incremental fetch sessions: all of one partition, as it comes."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:

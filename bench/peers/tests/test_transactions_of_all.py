@@ -16,7 +16,13 @@ from bench.peers.tests.java_tools import dump_segments, run_tool
 from bench.peers.tests.one_node import reference_node
 from bench.peers.tests.three_nodes import LIMIT_S, ThreeNodes, three_nodes
 from bench.peers.tests.transactional_readers import COMMITTED, END, UNCOMMITTED, write_end
-from bench.peers.tests.transactional_writers import LIBRARIES, KafkaPython, Outcome, Producer, TransactionalWriter
+from bench.peers.tests.transactional_writers import (
+    LIBRARIES,
+    KafkaPythonProducer,
+    Producer,
+    TransactionOutcome,
+    WriterThread,
+)
 
 pytestmark = [
     pytest.mark.peer,
@@ -79,9 +85,9 @@ def test_a_library_commits_aborts_and_is_fenced(node: BrokerNode, kind: type[Pro
 def test_all_write_one_topic_while_coordinators_and_leaders_are_killed(tmp_path: Path) -> None:
     with quiet(), three_nodes(tmp_path, ONE_COORDINATOR) as nodes:
         nodes.create(TOPIC, PARTITIONS)
-        in_peace = _written_in_peace(nodes, KafkaPython)
-        kinds = [kind for kind in LIBRARIES if kind is not KafkaPython]
-        writers = [TransactionalWriter(kind, nodes.bootstrap, TOPIC, PARTITIONS) for kind in kinds]
+        in_peace = _written_in_peace(nodes, KafkaPythonProducer)
+        kinds = [kind for kind in LIBRARIES if kind is not KafkaPythonProducer]
+        writers = [WriterThread(kind, nodes.bootstrap, TOPIC, PARTITIONS) for kind in kinds]
         perf = Performance(nodes.bootstrap)
         for each in (*writers, perf):
             each.start()
@@ -127,10 +133,10 @@ class Performance(threading.Thread):
             self.printed = str(failure)
 
 
-def _written_in_peace(nodes: ThreeNodes, kind: type[Producer]) -> TransactionalWriter:
+def _written_in_peace(nodes: ThreeNodes, kind: type[Producer]) -> WriterThread:
     """For kafka-python 3.0.12: it drops its request when the coordinator refuses its connection, and its commit then
     waits for ever."""
-    writer = TransactionalWriter(kind, nodes.bootstrap, TOPIC, PARTITIONS)
+    writer = WriterThread(kind, nodes.bootstrap, TOPIC, PARTITIONS)
     writer.start()
     _await_commits([writer])
     writer.end()
@@ -138,7 +144,7 @@ def _written_in_peace(nodes: ThreeNodes, kind: type[Producer]) -> TransactionalW
     return writer
 
 
-def _kill(nodes: ThreeNodes, topic: str, partition: int, writers: list[TransactionalWriter]) -> None:
+def _kill(nodes: ThreeNodes, topic: str, partition: int, writers: list[WriterThread]) -> None:
     """Each writer commits before it and after it."""
     _await_commits(writers)
     killed = nodes.kill_leader(topic, partition)
@@ -148,7 +154,7 @@ def _kill(nodes: ThreeNodes, topic: str, partition: int, writers: list[Transacti
     nodes.whole(TOPIC, PARTITIONS)
 
 
-def _await_commits(writers: list[TransactionalWriter]) -> None:
+def _await_commits(writers: list[WriterThread]) -> None:
     wanted = {each.name: each.committed + BETWEEN for each in writers}
 
     def all_went_on() -> bool:
@@ -162,7 +168,7 @@ def _await_commits(writers: list[TransactionalWriter]) -> None:
         raise AssertionError(f"{failure}: {found}") from failure
 
 
-def _judge(found: readers.Found, writers: list[TransactionalWriter]) -> None:
+def _judge(found: readers.Found, writers: list[WriterThread]) -> None:
     """What was committed is in each partition once and in order, what was aborted in none, and the rest in all or
     none."""
     values = {partition: [value for _, value in rows] for partition, rows in found.items()}
@@ -171,10 +177,11 @@ def _judge(found: readers.Found, writers: list[TransactionalWriter]) -> None:
         assert own[0] == own[1]
         assert own[0] == [each for each in writer.outcomes if each in set(own[0])]
         by_outcome = {
-            outcome: {each for each, seen in writer.outcomes.items() if seen is outcome} for outcome in Outcome
+            outcome: {each for each, seen in writer.outcomes.items() if seen is outcome}
+            for outcome in TransactionOutcome
         }
-        assert by_outcome[Outcome.COMMITTED] <= set(own[0])
-        assert not by_outcome[Outcome.ABORTED] & set(own[0])
+        assert by_outcome[TransactionOutcome.COMMITTED] <= set(own[0])
+        assert not by_outcome[TransactionOutcome.ABORTED] & set(own[0])
     numbers = [int(value) for rows in values.values() for value in rows if value.isdigit()]
     assert sorted(numbers) == list(range(PERF_RECORDS))
 

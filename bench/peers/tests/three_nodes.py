@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.peers.clients import LedPartition, RetryingClient
-from bench.peers.cluster import Cluster, System
+from bench.peers.cluster import PeerCluster, System
 from bench.peers.systems import REFERENCE
 
 NODES = 3
@@ -20,7 +20,7 @@ SAFE = {"min.insync.replicas": "2"}
 class ThreeNodes:
     """Every method raises PeerError when it takes longer than a minute."""
 
-    cluster: Cluster
+    cluster: PeerCluster
     client: RetryingClient
 
     @property

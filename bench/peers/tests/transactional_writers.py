@@ -64,7 +64,7 @@ class Producer(ABC):
         """Nothing is waited for."""
 
 
-class Librdkafka(Producer):
+class LibrdkafkaProducer(Producer):
     errors = (confluent_kafka.KafkaException,)
 
     def __init__(self, bootstrap: str, transactional_id: str) -> None:
@@ -110,7 +110,7 @@ class Librdkafka(Producer):
                     raise
 
 
-class KafkaPython(Producer):
+class KafkaPythonProducer(Producer):
     errors = (kafka.errors.KafkaError,)
 
     def __init__(self, bootstrap: str, transactional_id: str) -> None:
@@ -145,7 +145,7 @@ class KafkaPython(Producer):
         self._producer.close(timeout=1)
 
 
-class Aiokafka(Producer):
+class AiokafkaProducer(Producer):
     """Its tasks run only while one of these methods does."""
 
     errors = (aiokafka.errors.KafkaError, asyncio.TimeoutError)
@@ -191,7 +191,7 @@ class Aiokafka(Producer):
         self._runner.run(asyncio.wait_for(wanted, LIMIT_S))
 
 
-class Reference(Producer):
+class ReferenceProducer(Producer):
     """This project's own client."""
 
     errors = (TransactionError, TransactionTimeoutError)
@@ -226,24 +226,24 @@ class Reference(Producer):
         self._producer.close()
 
 
-LIBRARIES: tuple[type[Producer], ...] = (Librdkafka, KafkaPython, Aiokafka, Reference)
+LIBRARIES: tuple[type[Producer], ...] = (LibrdkafkaProducer, KafkaPythonProducer, AiokafkaProducer, ReferenceProducer)
 
 
-class Outcome(Enum):
+class TransactionOutcome(Enum):
     COMMITTED = "committed"
     ABORTED = "aborted"
     UNDECIDED = "undecided"
     """The library reported an error of the commit."""
 
 
-class TransactionalWriter(threading.Thread):
+class WriterThread(threading.Thread):
     """Writes a record with the same value to each partition in each transaction, and aborts every fourth on purpose.
     After an error it aborts, or recreates its producer where that fails. ``outcomes``: by value, in order. ``failure``:
     what ended it, None while all is well."""
 
     def __init__(self, kind: type[Producer], bootstrap: str, topic: str, partitions: int) -> None:
         super().__init__(name=kind.__name__, daemon=True)
-        self.outcomes: dict[bytes, Outcome] = {}
+        self.outcomes: dict[bytes, TransactionOutcome] = {}
         self.errors: list[str] = []
         self.failure: BaseException | None = None
         self._kind, self._servers, self._topic, self._partitions = kind, bootstrap, topic, partitions
@@ -251,7 +251,7 @@ class TransactionalWriter(threading.Thread):
 
     @property
     def committed(self) -> int:
-        return sum(outcome is Outcome.COMMITTED for outcome in list(self.outcomes.values()))
+        return sum(outcome is TransactionOutcome.COMMITTED for outcome in list(self.outcomes.values()))
 
     def run(self) -> None:
         try:
@@ -270,15 +270,15 @@ class TransactionalWriter(threading.Thread):
 
     def _write(self, number: int) -> None:
         value, is_to_commit = f"{self.name}-{number}".encode(), number % 4 != 3
-        outcome = Outcome.ABORTED
+        outcome = TransactionOutcome.ABORTED
         try:
             self._producer.begin()
             for partition in range(self._partitions):
                 self._producer.send(self._topic, partition, value)
             if is_to_commit:
-                outcome = Outcome.UNDECIDED
+                outcome = TransactionOutcome.UNDECIDED
                 self._producer.commit()
-                outcome = Outcome.COMMITTED
+                outcome = TransactionOutcome.COMMITTED
             else:
                 self._producer.flush()
                 self._producer.abort()

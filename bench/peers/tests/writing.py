@@ -10,7 +10,7 @@ from bench.peers.tests.three_nodes import LIMIT_S
 PAUSE_S = 0.002
 
 
-class Writer(threading.Thread):
+class BackgroundWriter(threading.Thread):
     """librdkafka, idempotent, acks=all: numbers to all partitions in turn, without end until stopped."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:

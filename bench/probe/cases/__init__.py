@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 
-from bench.probe.case import Case
+from bench.probe.case import ProbeCase
 from scenarios.fields import did_you_mean
 
 ORDER = (
@@ -20,21 +20,21 @@ class UnknownCase(Exception):  # noqa: N818
 
 
 @cache
-def all_cases() -> tuple[Case, ...]:
+def all_cases() -> tuple[ProbeCase, ...]:
     """Every case of the files in ``cases``, section by section in the order of the IDs."""
     found = [
         each
         for module in pkgutil.iter_modules(__path__)
         for value in vars(import_module(f"{__name__}.{module.name}")).values()
         for each in (value if isinstance(value, tuple) else (value,))
-        if isinstance(each, Case)
+        if isinstance(each, ProbeCase)
     ]
     by_id = {each.id: each for each in found}
     assert len({id(each) for each in found}) == len(by_id), "two cases have the same ID"
     return tuple(sorted(by_id.values(), key=lambda each: (ORDER.index(each.id.partition("/")[0]), each.id)))
 
 
-def chosen(sections: Sequence[str], ids: Sequence[str]) -> tuple[Case, ...]:
+def chosen(sections: Sequence[str], ids: Sequence[str]) -> tuple[ProbeCase, ...]:
     """The cases of these sections and with these IDs; all if none is named. A section holds those below it: ``fetch``
     holds ``fetch/session``. Raises UnknownCase."""
     everything = all_cases()
@@ -52,5 +52,5 @@ def chosen(sections: Sequence[str], ids: Sequence[str]) -> tuple[Case, ...]:
     return tuple(each for each in everything if each.id in ids or any(_is_in(each, name) for name in sections))
 
 
-def _is_in(case: Case, section: str) -> bool:
+def _is_in(case: ProbeCase, section: str) -> bool:
     return f"{case.section}/".startswith(f"{section.rstrip('/')}/")

@@ -2,7 +2,7 @@
 
 import struct
 
-from bench.probe.case import ANY, SHOULD, Case, NotAdvertised, case, since_version
+from bench.probe.case import ANY, SHOULD, NotAdvertised, ProbeCase, case, since_version
 from bench.probe.context import TIMEOUT_MS, ProbeContext, single
 from reference_broker.wire.apis import ApiKey, api_name
 from reference_broker.wire.errors import ErrorCode
@@ -103,7 +103,7 @@ PERHAPS_REFUSED = (ErrorCode.none, ErrorCode.security_disabled, ErrorCode.cluste
 
 def _by_hand(
     name: str, api_key: int, version: int, body: bytes, words: str, *wanted: ErrorCode, source: str, since: str
-) -> Case:
+) -> ProbeCase:
     """A case with a request of one flexible version. Its response has the error code after the throttle time."""
 
     def play(at: ProbeContext) -> None:

@@ -7,7 +7,7 @@ from bench.probe.case import ANY, SHOULD, case, since_version
 from bench.probe.cases.group_offsets import OFFSET, SIMPLE, commits, expect_offset
 from bench.probe.cases.groups import NEEDS, PROTOCOL
 from bench.probe.context import ByKey, ProbeContext, Topic, single
-from bench.probe.member import CONSUMER, DESCRIBE, Member, settled
+from bench.probe.member import CONSUMER, DESCRIBE, ProbeMember, settled
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 
@@ -26,7 +26,7 @@ BY_TYPE = {**NEEDS, LIST: since_version(5)}
 @case("groups/describe/unknown", "KIP-1043", {DESCRIBE: since_version(6)}, since="4.0")
 def describe_unknown(at: ProbeContext) -> None:
     """From version 6 on, a group that does not exist is Dead with GROUP_ID_NOT_FOUND."""
-    result = Member(at, at.group()).described()
+    result = ProbeMember(at, at.group()).described()
     at.expect("state", result.group_state, "Dead")
     at.expect_error(result, ErrorCode.group_id_not_found)
 
@@ -34,7 +34,7 @@ def describe_unknown(at: ProbeContext) -> None:
 @case("groups/describe/unknown-before-6", PROTOCOL, {DESCRIBE: (0, 5)}, since="0.9")
 def describe_unknown_before_6(at: ProbeContext) -> None:
     """Before version 6, a group that does not exist is Dead without an error."""
-    result = Member(at, at.group()).described()
+    result = ProbeMember(at, at.group()).described()
     at.expect_no_error(result)
     at.expect("state", result.group_state, "Dead")
 
@@ -42,12 +42,12 @@ def describe_unknown_before_6(at: ProbeContext) -> None:
 @case("groups/describe/states", PROTOCOL, NEEDS, since="0.9")
 def states(at: ProbeContext) -> None:
     """DescribeGroups returns the states CompletingRebalance, Stable, PreparingRebalance and Empty."""
-    member = Member(at, at.group())
+    member = ProbeMember(at, at.group())
     member.enter()
     member.until_state("CompletingRebalance")
     member.sync({member.member_id: b""})
     member.until_state("Stable")
-    other = Member(at, member.group_id)
+    other = ProbeMember(at, member.group_id)
     waiting = other.send_entry()
     member.until_rebalance()
     member.until_state("PreparingRebalance")
@@ -74,7 +74,7 @@ def members(at: ProbeContext) -> None:
 @case("groups/describe/simple", PROTOCOL, SIMPLE, since="0.9")
 def describe_simple(at: ProbeContext) -> None:
     """A group that has offsets and never had a member is Empty, without a protocol type."""
-    topic, client = at.topic(), Member(at, at.group())
+    topic, client = at.topic(), ProbeMember(at, at.group())
     commits(client, topic)
     result = client.described()
     at.expect("state", result.group_state, "Empty")
@@ -95,7 +95,7 @@ def describe_operations(at: ProbeContext) -> None:
 # ListGroups
 
 
-def _listed(member: Member, **filters: object) -> Any:
+def _listed(member: ProbeMember, **filters: object) -> Any:
     """The listing of the member's group; None if it is not among the groups."""
     response = member.at.call(LIST, filters, on=member.on)
     member.at.expect_no_error(response)
@@ -156,7 +156,7 @@ def list_by_type(at: ProbeContext) -> None:
 # DeleteGroups
 
 
-def _deleted(member: Member, *more: str) -> list[int]:
+def _deleted(member: ProbeMember, *more: str) -> list[int]:
     """The error codes for the member's group and for more."""
     group_ids = [member.group_id, *more]
     results = member.at.call(DELETE, {"groups_names": group_ids}, on=member.on).results
@@ -167,7 +167,7 @@ def _deleted(member: Member, *more: str) -> list[int]:
 @case("groups/delete/with-offsets", "KIP-229", DELETES, since="1.1")
 def delete_with_offsets(at: ProbeContext) -> None:
     """A group without members is deleted with its offsets."""
-    topic, client = at.topic(), Member(at, at.group())
+    topic, client = at.topic(), ProbeMember(at, at.group())
     commits(client, topic)
     at.expect("error code", _deleted(client)[0], ErrorCode.none)
     expect_offset(client, topic, -1)
@@ -185,7 +185,7 @@ def delete_non_empty(at: ProbeContext) -> None:
 @case("groups/delete/unknown", "KIP-229", DELETES, since="1.1")
 def delete_unknown(at: ProbeContext) -> None:
     """A group that does not exist gets GROUP_ID_NOT_FOUND, and the others are deleted all the same."""
-    topic, client = at.topic(), Member(at, at.group())
+    topic, client = at.topic(), ProbeMember(at, at.group())
     commits(client, topic)
     known, unknown = _deleted(client, at.group_beside(client.group_id))
     at.expect("error code of the other", known, ErrorCode.none)
@@ -195,12 +195,12 @@ def delete_unknown(at: ProbeContext) -> None:
 # OffsetDelete
 
 
-def _forget(member: Member, topic: str, partition: int = 0) -> Any:
+def _forget(member: ProbeMember, topic: str, partition: int = 0) -> Any:
     request = {"topics": [{"name": topic, "partitions": [{"partition_index": partition}]}]}
     return member.at.call(FORGET, {"group_id": member.group_id, **request}, on=member.on)
 
 
-def _forgotten(member: Member, topic: str, partition: int = 0) -> int:
+def _forgotten(member: ProbeMember, topic: str, partition: int = 0) -> int:
     """The error code of the partition. The request itself must succeed."""
     response = _forget(member, topic, partition)
     member.at.expect("error code of the request", response.error_code, ErrorCode.none)
@@ -214,7 +214,7 @@ def _subscription(*topics: str) -> bytes:
     return struct.pack(">hi", 0, len(topics)) + names + struct.pack(">i", -1)
 
 
-def _subscribed(at: ProbeContext, topic: Topic) -> Member:
+def _subscribed(at: ProbeContext, topic: Topic) -> ProbeMember:
     """A consumer that subscribes to the topic, in a stable group."""
     return settled(at, protocol_type=CONSUMER, protocols={"range": _subscription(topic.name)})
 
@@ -222,7 +222,7 @@ def _subscribed(at: ProbeContext, topic: Topic) -> Member:
 @case("groups/offset-delete/one", "KIP-496", FORGETS, since="2.4")
 def forget_one(at: ProbeContext) -> None:
     """The offset of one partition is deleted, and the others stay."""
-    topic, client = at.topic(2), Member(at, at.group())
+    topic, client = at.topic(2), ProbeMember(at, at.group())
     for partition in (0, 1):
         commits(client, topic, partition=partition)
     at.expect("error code", _forgotten(client, topic.name, 0), ErrorCode.none)
@@ -233,7 +233,7 @@ def forget_one(at: ProbeContext) -> None:
 @case("groups/offset-delete/nothing-there", "KIP-496", FORGETS, since="2.4")
 def forget_nothing(at: ProbeContext) -> None:
     """To delete an offset that is not there is no error."""
-    topic, client = at.topic(2), Member(at, at.group())
+    topic, client = at.topic(2), ProbeMember(at, at.group())
     commits(client, topic)
     at.expect("error code", _forgotten(client, topic.name, 1), ErrorCode.none)
 
@@ -241,14 +241,14 @@ def forget_nothing(at: ProbeContext) -> None:
 @case("groups/offset-delete/unknown-group", "KIP-496", FORGETS, since="2.4")
 def forget_of_unknown(at: ProbeContext) -> None:
     """A group that does not exist gets GROUP_ID_NOT_FOUND."""
-    response = _forget(Member(at, at.group()), at.topic().name)
+    response = _forget(ProbeMember(at, at.group()), at.topic().name)
     at.expect_error(response, ErrorCode.group_id_not_found)
 
 
 @case("groups/offset-delete/unknown-partition", "KIP-496", FORGETS, since="2.4")
 def forget_unknown_partition(at: ProbeContext) -> None:
     """A partition that does not exist gets UNKNOWN_TOPIC_OR_PARTITION."""
-    topic, client = at.topic(), Member(at, at.group())
+    topic, client = at.topic(), ProbeMember(at, at.group())
     commits(client, topic)
     at.expect("error code", _forgotten(client, topic.name, 9), ErrorCode.unknown_topic_or_partition)
 

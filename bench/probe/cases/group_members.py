@@ -11,7 +11,7 @@ from bench.probe.cases.group_offsets import COMMIT, commit
 from bench.probe.cases.groups import NEEDS, PROTOCOL
 from bench.probe.context import ByKey, ProbeContext, single, sole
 from bench.probe.conversation import Silent
-from bench.probe.member import AGAIN_AFTER_S, DESCRIBE, HEARTBEAT, JOIN, LEAVE, SYNC, Member, pair, settled
+from bench.probe.member import AGAIN_AFTER_S, DESCRIBE, HEARTBEAT, JOIN, LEAVE, SYNC, ProbeMember, pair, settled
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 
@@ -86,7 +86,7 @@ def sync_unknown_member(at: ProbeContext) -> None:
 @case("groups/sync/unknown-group", PROTOCOL, NEEDS, since="0.9")
 def sync_unknown_group(at: ProbeContext) -> None:
     """A group that does not exist has no members: UNKNOWN_MEMBER_ID."""
-    stranger = Member(at, at.group(), member_id="a-stranger", generation=1, protocol="range")
+    stranger = ProbeMember(at, at.group(), member_id="a-stranger", generation=1, protocol="range")
     at.expect_error(stranger.sync(), ErrorCode.unknown_member_id)
 
 
@@ -94,7 +94,7 @@ def sync_unknown_group(at: ProbeContext) -> None:
 def sync_in_rebalance(at: ProbeContext) -> None:
     """While the group waits for its members to join again, a sync gets REBALANCE_IN_PROGRESS."""
     first = settled(at)
-    Member(at, first.group_id).send_entry()
+    ProbeMember(at, first.group_id).send_entry()
     first.until_rebalance()
     at.expect_error(first.sync(), ErrorCode.rebalance_in_progress)
 
@@ -149,14 +149,14 @@ def heartbeat_unknown_member(at: ProbeContext) -> None:
 @case("groups/heartbeat/unknown-group", PROTOCOL, NEEDS, since="0.9")
 def heartbeat_unknown_group(at: ProbeContext) -> None:
     """A group that does not exist has no members: UNKNOWN_MEMBER_ID."""
-    stranger = Member(at, at.group(), member_id="a-stranger", generation=1)
+    stranger = ProbeMember(at, at.group(), member_id="a-stranger", generation=1)
     at.expect("error code", stranger.heartbeat(), ErrorCode.unknown_member_id)
 
 
 @case("groups/heartbeat/empty-group-id", PROTOCOL, NEEDS, since="0.9", level=SHOULD)
 def heartbeat_empty_group_id(at: ProbeContext) -> None:
     """The empty group ID is refused with INVALID_GROUP_ID."""
-    code = Member(at, at.group(), member_id="a-stranger", generation=1).heartbeat(group_id="")
+    code = ProbeMember(at, at.group(), member_id="a-stranger", generation=1).heartbeat(group_id="")
     at.expect("error code", code, ErrorCode.invalid_group_id)
 
 
@@ -164,7 +164,7 @@ def heartbeat_empty_group_id(at: ProbeContext) -> None:
 def heartbeat_in_rebalance(at: ProbeContext) -> None:
     """When another member joins, heartbeats get REBALANCE_IN_PROGRESS until the member joins again."""
     first = settled(at)
-    Member(at, first.group_id).send_entry()
+    ProbeMember(at, first.group_id).send_entry()
     first.until_rebalance()
     first.joined(first.send_join())
     at.expect("error code in the new generation", first.heartbeat(), ErrorCode.none)
@@ -173,7 +173,7 @@ def heartbeat_in_rebalance(at: ProbeContext) -> None:
 # LeaveGroup
 
 
-def _leave(at: ProbeContext, member: Member, *leaving: str) -> list[Any]:
+def _leave(at: ProbeContext, member: ProbeMember, *leaving: str) -> list[Any]:
     """What is returned for each member."""
     request = {"group_id": member.group_id, "members": [{"member_id": each} for each in leaving]}
     response = at.call(LEAVE, request, on=member.on)
@@ -218,7 +218,7 @@ def leave_several(at: ProbeContext) -> None:
 @case("groups/leave/unknown-group", "KIP-345", LEAVES_TOGETHER, since="2.4", level=SHOULD)
 def leave_unknown_group(at: ProbeContext) -> None:
     """A group that does not exist has no members: UNKNOWN_MEMBER_ID for each."""
-    result = sole(_leave(at, Member(at, at.group()), "a-stranger"), "members")
+    result = sole(_leave(at, ProbeMember(at, at.group()), "a-stranger"), "members")
     at.expect("error code of the member", result.error_code, ErrorCode.unknown_member_id)
 
 
@@ -236,7 +236,7 @@ def leave_before_3(at: ProbeContext) -> None:
 def leave_without_joining(at: ProbeContext) -> None:
     """A client that got a member ID and has not joined can leave with it. The others then do not wait for it."""
     leader = settled(at)
-    waited_for = Member(at, leader.group_id)
+    waited_for = ProbeMember(at, leader.group_id)
     waited_for.member_id = str(waited_for.join().member_id)
     request = leader.send_join()
     waited_for.leave()
@@ -263,7 +263,7 @@ def shortest_session_ms(at: ProbeContext) -> int:
 def session_ends(at: ProbeContext) -> None:
     """A member that is silent for longer than its session timeout is removed, and not before."""
     session_ms = shortest_session_ms(at)
-    member = Member(at, at.group(), session_ms=session_ms)
+    member = ProbeMember(at, at.group(), session_ms=session_ms)
     member.enter()
     sent_s = time.monotonic()
     member.sync({member.member_id: b"mine"})
@@ -306,10 +306,10 @@ SOURCE = "KIP-345"
 INSTANCE = "an-instance"
 
 
-def _replaced(at: ProbeContext) -> tuple[Member, Member]:
+def _replaced(at: ProbeContext) -> tuple[ProbeMember, ProbeMember]:
     """A static member of a stable group, and the one that took its place."""
     old = settled(at, instance=INSTANCE)
-    new = Member(at, old.group_id, instance=INSTANCE)
+    new = ProbeMember(at, old.group_id, instance=INSTANCE)
     new.joined(new.send_join())
     return old, new
 
@@ -317,7 +317,7 @@ def _replaced(at: ProbeContext) -> tuple[Member, Member]:
 @case("groups/static/joins-at-once", SOURCE, STATIC, since="2.3")
 def joins_at_once(at: ProbeContext) -> None:
     """A static member joins without a member ID and gets one. MEMBER_ID_REQUIRED is for the others."""
-    member = Member(at, at.group(), instance=INSTANCE)
+    member = ProbeMember(at, at.group(), instance=INSTANCE)
     member.joined(member.send_join())
     at.expect("a member ID is returned", bool(member.member_id), True)
 
@@ -325,7 +325,7 @@ def joins_at_once(at: ProbeContext) -> None:
 @case("groups/static/leader-told", SOURCE, STATIC, since="2.3")
 def leader_gets_instances(at: ProbeContext) -> None:
     """The leader gets the instance IDs of the members."""
-    response = Member(at, at.group(), instance=INSTANCE).enter()
+    response = ProbeMember(at, at.group(), instance=INSTANCE).enter()
     at.expect("instance IDs", [each.group_instance_id for each in response.members], [INSTANCE])
 
 
@@ -351,7 +351,7 @@ def need_not_assign(at: ProbeContext) -> None:
     """A leader that restarts learns from the response that it leads, who the members are, and that it need not
     assign."""
     old = settled(at, instance=INSTANCE)
-    new = Member(at, old.group_id, instance=INSTANCE)
+    new = ProbeMember(at, old.group_id, instance=INSTANCE)
     response = new.joined(new.send_join())
     at.expect("it leads", new.leads, True)
     at.expect("skips the assignment", bool(response.skip_assignment), True)
@@ -403,10 +403,10 @@ def fenced_leave(at: ProbeContext) -> None:
 def fenced_while_joining(at: ProbeContext) -> None:
     """An instance that starts again while the JoinGroup of its older self waits fences that one."""
     leader = settled(at)
-    old = Member(at, leader.group_id, instance=INSTANCE)
+    old = ProbeMember(at, leader.group_id, instance=INSTANCE)
     request = old.send_join()
     leader.until_rebalance()
-    Member(at, leader.group_id, instance=INSTANCE).send_join()
+    ProbeMember(at, leader.group_id, instance=INSTANCE).send_join()
     at.expect("error code of the older", old.on.receive(request).error_code, ErrorCode.fenced_instance_id)
 
 
@@ -443,7 +443,7 @@ def new_timeouts(at: ProbeContext) -> None:
     heartbeat."""
     session_ms = shortest_session_ms(at)
     old = settled(at, instance=INSTANCE)
-    new = Member(at, old.group_id, instance=INSTANCE, session_ms=session_ms)
+    new = ProbeMember(at, old.group_id, instance=INSTANCE, session_ms=session_ms)
     new.joined(new.send_join())
     at.expect("error code of the heartbeat", new.heartbeat(), ErrorCode.none)
     responded_s = time.monotonic()

@@ -6,7 +6,7 @@ from typing import Any
 from bench.probe.case import ANY, SHOULD, NotAdvertised, Versions, case, since_version
 from bench.probe.cases.groups import FIND, NEEDS
 from bench.probe.context import ByKey, ProbeContext, Topic, single
-from bench.probe.member import DESCRIBE, Member, pair, settled
+from bench.probe.member import DESCRIBE, ProbeMember, pair, settled
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 
@@ -26,9 +26,11 @@ LONG = "m" * 30_000
 """Longer than a commit's metadata may be by default (offset.metadata.max.bytes)."""
 
 
-def commit(member: Member, topic: str, partition: int = 0, by: Mapping[str, object] | None = None, **more: Any) -> int:
-    """Commit as ``member`` is and return the error code of the partition. A Member that has not joined commits as a
-    consumer that assigns itself. ``by``: other values for the committer. ``more``: fields of the partition."""
+def commit(
+    member: ProbeMember, topic: str, partition: int = 0, by: Mapping[str, object] | None = None, **more: Any
+) -> int:
+    """Commit as ``member`` is and return the error code of the partition. A ProbeMember that has not joined commits as
+    a consumer that assigns itself. ``by``: other values for the committer. ``more``: fields of the partition."""
     identity = dict(member.identity)
     identity["generation_id_or_member_epoch"] = identity.pop("generation_id")
     fields = {"committed_offset": OFFSET, "committed_metadata": "", **more}
@@ -38,13 +40,13 @@ def commit(member: Member, topic: str, partition: int = 0, by: Mapping[str, obje
     return int(response.error_code)
 
 
-def commits(member: Member, topic: Topic, partition: int = 0, **more: Any) -> None:
+def commits(member: ProbeMember, topic: Topic, partition: int = 0, **more: Any) -> None:
     """Commit what must be taken."""
     member.at.expect("error code of a commit", commit(member, topic.name, partition, **more), ErrorCode.none)
 
 
 def fetched_group(
-    member: Member, topics: Sequence[tuple[str, Sequence[int]]] | None, version: int | None = None, **more: object
+    member: ProbeMember, topics: Sequence[tuple[str, Sequence[int]]] | None, version: int | None = None, **more: object
 ) -> Any:
     """What OffsetFetch returns for the member's group. None means all topics."""
     wanted = None if topics is None else [{"name": name, "partition_indexes": list(each)} for name, each in topics]
@@ -54,14 +56,14 @@ def fetched_group(
     return result
 
 
-def fetched(member: Member, topic: str, partition: int = 0, **more: Any) -> Any:
+def fetched(member: ProbeMember, topic: str, partition: int = 0, **more: Any) -> Any:
     """What OffsetFetch returns for one partition, which must be no error."""
     result = single(fetched_group(member, [(topic, [partition])], **more), "topics", "partitions")
     member.at.expect("error code of the partition", result.error_code, ErrorCode.none)
     return result
 
 
-def expect_offset(member: Member, topic: Topic, offset: int, partition: int = 0) -> None:
+def expect_offset(member: ProbeMember, topic: Topic, offset: int, partition: int = 0) -> None:
     member.at.expect("committed offset", fetched(member, topic.name, partition).committed_offset, offset)
 
 
@@ -71,7 +73,7 @@ def expect_offset(member: Member, topic: Topic, offset: int, partition: int = 0)
 @case("groups/commit/simple", PROTOCOL, SIMPLE, since="0.9")
 def simple(at: ProbeContext) -> None:
     """A consumer that assigns itself commits without being a member. The group need not exist before."""
-    topic, client = at.topic(), Member(at, at.group())
+    topic, client = at.topic(), ProbeMember(at, at.group())
     commits(client, topic)
     expect_offset(client, topic, OFFSET)
 
@@ -79,7 +81,7 @@ def simple(at: ProbeContext) -> None:
 @case("groups/commit/back", PROTOCOL, SIMPLE, since="0.9")
 def back(at: ProbeContext) -> None:
     """The last commit counts, also one that goes back."""
-    topic, client = at.topic(), Member(at, at.group())
+    topic, client = at.topic(), ProbeMember(at, at.group())
     commits(client, topic, committed_offset=OFFSET)
     commits(client, topic, committed_offset=3)
     expect_offset(client, topic, 3)
@@ -88,7 +90,7 @@ def back(at: ProbeContext) -> None:
 @case("groups/commit/metadata", PROTOCOL, SIMPLE, since="0.9")
 def metadata(at: ProbeContext) -> None:
     """The text of a commit is kept, also beyond ASCII."""
-    topic, client = at.topic(), Member(at, at.group())
+    topic, client = at.topic(), ProbeMember(at, at.group())
     commits(client, topic, committed_metadata="où j'en suis")
     at.expect("metadata", fetched(client, topic.name).metadata, "où j'en suis")
 
@@ -96,7 +98,7 @@ def metadata(at: ProbeContext) -> None:
 @case("groups/commit/null-metadata", PROTOCOL, SIMPLE, since="0.9", level=SHOULD)
 def null_metadata(at: ProbeContext) -> None:
     """A commit without a text is fetched with an empty one."""
-    topic, client = at.topic(), Member(at, at.group())
+    topic, client = at.topic(), ProbeMember(at, at.group())
     commits(client, topic, committed_metadata=None)
     at.expect("metadata", fetched(client, topic.name).metadata, "")
 
@@ -104,7 +106,7 @@ def null_metadata(at: ProbeContext) -> None:
 @case("groups/commit/metadata-too-large", PROTOCOL, SIMPLE, since="0.9", level=SHOULD)
 def metadata_too_large(at: ProbeContext) -> None:
     """A text that is too long is refused with OFFSET_METADATA_TOO_LARGE, and the offset is not committed."""
-    topic, client = at.topic(), Member(at, at.group())
+    topic, client = at.topic(), ProbeMember(at, at.group())
     code = commit(client, topic.name, committed_metadata=LONG)
     at.expect("error code", code, ErrorCode.offset_metadata_too_large)
     expect_offset(client, topic, -1)
@@ -113,7 +115,7 @@ def metadata_too_large(at: ProbeContext) -> None:
 @case("groups/commit/others-go-on", PROTOCOL, SIMPLE, since="0.9")
 def others_go_on(at: ProbeContext) -> None:
     """Each partition of a commit is judged by itself: the others are committed all the same."""
-    topic, client = at.topic(2), Member(at, at.group())
+    topic, client = at.topic(2), ProbeMember(at, at.group())
     bad = {"partition_index": 0, "committed_offset": OFFSET, "committed_metadata": LONG}
     good = {"partition_index": 1, "committed_offset": OFFSET, "committed_metadata": ""}
     request = {"group_id": client.group_id, "topics": [{"name": topic.name, "partitions": [bad, good]}]}
@@ -131,7 +133,7 @@ def others_go_on(at: ProbeContext) -> None:
 )
 def leader_epoch(at: ProbeContext) -> None:
     """The leader epoch of a commit is kept."""
-    topic, client = at.topic(), Member(at, at.group())
+    topic, client = at.topic(), ProbeMember(at, at.group())
     commits(client, topic, committed_leader_epoch=3)
     at.expect("leader epoch", fetched(client, topic.name).committed_leader_epoch, 3)
 
@@ -139,28 +141,28 @@ def leader_epoch(at: ProbeContext) -> None:
 @case("groups/commit/unknown-topic", PROTOCOL, SIMPLE, since="0.9")
 def commit_unknown_topic(at: ProbeContext) -> None:
     """A topic that does not exist is refused with UNKNOWN_TOPIC_OR_PARTITION."""
-    code = commit(Member(at, at.group()), at.topic_name())
+    code = commit(ProbeMember(at, at.group()), at.topic_name())
     at.expect("error code", code, ErrorCode.unknown_topic_or_partition)
 
 
 @case("groups/commit/unknown-partition", PROTOCOL, SIMPLE, since="0.9")
 def commit_unknown_partition(at: ProbeContext) -> None:
     """A partition that does not exist is refused with UNKNOWN_TOPIC_OR_PARTITION."""
-    code = commit(Member(at, at.group()), at.topic().name, 9)
+    code = commit(ProbeMember(at, at.group()), at.topic().name, 9)
     at.expect("error code", code, ErrorCode.unknown_topic_or_partition)
 
 
 @case("groups/commit/group-not-found", "KIP-848", {**SIMPLE, COMMIT: since_version(9)}, since="4.0")
 def group_not_found(at: ProbeContext) -> None:
     """From version 9 on, a commit with a generation for a group that does not exist is GROUP_ID_NOT_FOUND."""
-    topic, client = at.topic(), Member(at, at.group(), member_id="a-stranger", generation=1)
+    topic, client = at.topic(), ProbeMember(at, at.group(), member_id="a-stranger", generation=1)
     at.expect("error code", commit(client, topic.name), ErrorCode.group_id_not_found)
 
 
 @case("groups/commit/group-not-found-before-9", "KIP-848", {**SIMPLE, COMMIT: (2, 8)}, since="0.9")
 def group_not_found_before_9(at: ProbeContext) -> None:
     """Before version 9, a commit with a generation for a group that does not exist is ILLEGAL_GENERATION."""
-    topic, client = at.topic(), Member(at, at.group(), member_id="a-stranger", generation=1)
+    topic, client = at.topic(), ProbeMember(at, at.group(), member_id="a-stranger", generation=1)
     at.expect("error code", commit(client, topic.name), ErrorCode.illegal_generation)
 
 
@@ -197,7 +199,7 @@ def commit_unknown_member(at: ProbeContext) -> None:
 def commit_without_membership(at: ProbeContext) -> None:
     """While a group has members, no other client may commit: UNKNOWN_MEMBER_ID."""
     topic, member = at.topic(), settled(at)
-    code = commit(Member(at, member.group_id), topic.name)
+    code = commit(ProbeMember(at, member.group_id), topic.name)
     at.expect("error code", code, ErrorCode.unknown_member_id)
 
 
@@ -213,7 +215,7 @@ def commit_before_assignment(at: ProbeContext) -> None:
 def commit_while_rebalancing(at: ProbeContext) -> None:
     """When a rebalance begins, a member may still commit what it has done, before it joins again."""
     topic, member = at.topic(), settled(at)
-    Member(at, member.group_id).send_entry()
+    ProbeMember(at, member.group_id).send_entry()
     member.until_rebalance()
     commits(member, topic)
 
@@ -233,7 +235,7 @@ def kept_when_empty(at: ProbeContext) -> None:
 @case("groups/fetch/nothing", PROTOCOL, SIMPLE, since="0.9")
 def fetch_nothing(at: ProbeContext) -> None:
     """Where nothing is committed the offset is -1, without an error: also for a group that does not exist."""
-    topic, client = at.topic(2), Member(at, at.group())
+    topic, client = at.topic(2), ProbeMember(at, at.group())
     expect_offset(client, topic, -1)
     commits(client, topic)
     result = fetched(client, topic.name, 1)
@@ -244,14 +246,14 @@ def fetch_nothing(at: ProbeContext) -> None:
 @case("groups/fetch/unknown-topic", PROTOCOL, SIMPLE, since="0.9")
 def fetch_unknown_topic(at: ProbeContext) -> None:
     """For a topic that does not exist the offset is -1, without an error."""
-    result = fetched(Member(at, at.group()), at.topic_name())
+    result = fetched(ProbeMember(at, at.group()), at.topic_name())
     at.expect("committed offset", result.committed_offset, -1)
 
 
 @case("groups/fetch/all", "KIP-88", ALL_OFFSETS, since="0.10.2")
 def fetch_all(at: ProbeContext) -> None:
     """Null for the topics means all that the group has committed."""
-    one, other, client = at.topic(2), at.topic(), Member(at, at.group())
+    one, other, client = at.topic(2), at.topic(), ProbeMember(at, at.group())
     commits(client, one, partition=1, committed_offset=1)
     commits(client, other, committed_offset=2)
     result = fetched_group(client, None)
@@ -266,14 +268,14 @@ def fetch_all(at: ProbeContext) -> None:
 @case("groups/fetch/all-of-unknown", "KIP-88", ALL_OFFSETS, since="0.10.2")
 def fetch_all_of_unknown(at: ProbeContext) -> None:
     """A group that does not exist has no offsets, which is no error."""
-    at.expect("number of topics", len(fetched_group(Member(at, at.group()), None).topics), 0)
+    at.expect("number of topics", len(fetched_group(ProbeMember(at, at.group()), None).topics), 0)
 
 
 @case("groups/fetch/several-groups", "KIP-709", {**SIMPLE, FETCH: since_version(8)}, since="3.0")
 def fetch_several_groups(at: ProbeContext) -> None:
     """One request may fetch the offsets of several groups, each with its own."""
-    topic, first = at.topic(), Member(at, at.group())
-    clients = (first, Member(at, at.group_beside(first.group_id)))
+    topic, first = at.topic(), ProbeMember(at, at.group())
+    clients = (first, ProbeMember(at, at.group_beside(first.group_id)))
     for number, client in enumerate(clients):
         commits(client, topic, committed_offset=number + 1)
     topics = [{"name": topic.name, "partition_indexes": [0]}]
@@ -286,7 +288,7 @@ def fetch_several_groups(at: ProbeContext) -> None:
 @case("groups/fetch/stable", "KIP-447", {**SIMPLE, FETCH: since_version(7)}, since="2.5")
 def fetch_stable(at: ProbeContext) -> None:
     """Where no transaction is open, a client that requires stable offsets gets what is committed."""
-    topic, client = at.topic(), Member(at, at.group())
+    topic, client = at.topic(), ProbeMember(at, at.group())
     commits(client, topic)
     result = fetched(client, topic.name, require_stable=True)
     at.expect("committed offset", result.committed_offset, OFFSET)
@@ -295,7 +297,7 @@ def fetch_stable(at: ProbeContext) -> None:
 @case("groups/fetch/every-version", PROTOCOL, SIMPLE, since="0.9")
 def fetch_every_version(at: ProbeContext) -> None:
     """All versions return the same offset and text."""
-    topic, client = at.topic(), Member(at, at.group())
+    topic, client = at.topic(), ProbeMember(at, at.group())
     commits(client, topic, committed_metadata="text")
     results = {}
     for version in at.broker.spoken(FETCH):
@@ -310,14 +312,14 @@ def fetch_of_members(at: ProbeContext) -> None:
     """Anybody may look at the offsets of a group that has members."""
     topic, member = at.topic(), settled(at)
     commits(member, topic)
-    expect_offset(Member(at, member.group_id), topic, OFFSET)
+    expect_offset(ProbeMember(at, member.group_id), topic, OFFSET)
 
 
 @case("groups/fetch/error-in-version-1", "OffsetFetchResponse.json", {**SIMPLE, FETCH: (1, 1)}, since="0.9")
 def fetch_error_in_version_1(at: ProbeContext) -> None:
     """Version 1 has no error code for the group: another node than the coordinator refuses at each partition, with
     NOT_COORDINATOR."""
-    topic, client = at.topic(2), Member(at, at.group())
+    topic, client = at.topic(2), ProbeMember(at, at.group())
     other = next((each for each in at.broker.nodes.values() if each != client.on.address), None)
     if other is None or len(at.broker.nodes) == 1:
         raise NotAdvertised("the cluster has one node, which coordinates all groups")

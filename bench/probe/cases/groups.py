@@ -12,7 +12,7 @@ from bench.probe.member import (
     JOIN,
     LEAVE,
     SYNC,
-    Member,
+    ProbeMember,
     beside,
     pair,
     settled,
@@ -92,7 +92,7 @@ def find_share_too_early(at: ProbeContext) -> None:
 @case("groups/join/id-required", "KIP-394", WITH_IDS, since="2.2")
 def id_required(at: ProbeContext) -> None:
     """A client without a member ID gets one with MEMBER_ID_REQUIRED, and joins with it."""
-    member = Member(at, at.group())
+    member = ProbeMember(at, at.group())
     response = member.join()
     at.expect_error(response, ErrorCode.member_id_required)
     member.member_id = str(response.member_id)
@@ -105,7 +105,7 @@ def id_required(at: ProbeContext) -> None:
 def id_is_no_member(at: ProbeContext) -> None:
     """A client that got an ID and has not joined with it is no member yet."""
     member = settled(at)
-    code = Member(at, member.group_id).join().error_code
+    code = ProbeMember(at, member.group_id).join().error_code
     at.expect("error code of the first join", code, ErrorCode.member_id_required)
     at.expect("number of members", len(member.described().members), 1)
 
@@ -113,7 +113,7 @@ def id_is_no_member(at: ProbeContext) -> None:
 @case("groups/join/id-at-once", "KIP-394", {**NEEDS, JOIN: (0, 3)}, since="0.9")
 def id_at_once(at: ProbeContext) -> None:
     """Before version 4, a client without a member ID joins at once and gets its ID."""
-    member = Member(at, at.group())
+    member = ProbeMember(at, at.group())
     member.joined(member.send_join())
     at.expect("a member ID is returned", bool(member.member_id), True)
 
@@ -121,7 +121,7 @@ def id_at_once(at: ProbeContext) -> None:
 @case("groups/join/alone", PROTOCOL, NEEDS, since="0.9")
 def join_alone(at: ProbeContext) -> None:
     """The only member leads, and gets itself with its metadata, the protocol and a generation."""
-    member = Member(at, at.group(), {"range": b"of mine"})
+    member = ProbeMember(at, at.group(), {"range": b"of mine"})
     response = member.enter()
     at.expect("it leads", member.leads, True)
     at.expect("protocol", response.protocol_name, "range")
@@ -132,56 +132,56 @@ def join_alone(at: ProbeContext) -> None:
 @case("groups/join/protocol-type-told", "KIP-559", {**NEEDS, JOIN: since_version(7)}, since="2.5")
 def protocol_type_in_response(at: ProbeContext) -> None:
     """From version 7 on the response has the type of the group's protocol."""
-    response = Member(at, at.group(), protocol_type="connect").enter()
+    response = ProbeMember(at, at.group(), protocol_type="connect").enter()
     at.expect("protocol type", response.protocol_type, "connect")
 
 
 @case("groups/join/empty-group-id", PROTOCOL, NEEDS, since="0.9")
 def empty_group_id(at: ProbeContext) -> None:
     """A group needs an ID: the empty one is refused with INVALID_GROUP_ID."""
-    response = Member(at, at.group()).knock(group_id="")
+    response = ProbeMember(at, at.group()).knock(group_id="")
     at.expect_error(response, ErrorCode.invalid_group_id)
 
 
 @case("groups/join/session-too-short", PROTOCOL, NEEDS, since="0.9")
 def session_too_short(at: ProbeContext) -> None:
     """A session of 0 ms is shorter than any broker allows: INVALID_SESSION_TIMEOUT."""
-    response = Member(at, at.group()).knock(session_timeout=0)
+    response = ProbeMember(at, at.group()).knock(session_timeout=0)
     at.expect_error(response, ErrorCode.invalid_session_timeout)
 
 
 @case("groups/join/session-too-long", "group.max.session.timeout.ms", NEEDS, since="0.9", level=SHOULD)
 def session_too_long(at: ProbeContext) -> None:
     """A session of 24 days is longer than a broker allows by default: INVALID_SESSION_TIMEOUT."""
-    response = Member(at, at.group()).knock(session_timeout=0x7FFFFFFF)
+    response = ProbeMember(at, at.group()).knock(session_timeout=0x7FFFFFFF)
     at.expect_error(response, ErrorCode.invalid_session_timeout)
 
 
 @case("groups/join/unknown-member", PROTOCOL, NEEDS, since="0.9")
 def unknown_member(at: ProbeContext) -> None:
     """A member ID that the group does not know is refused with UNKNOWN_MEMBER_ID."""
-    stranger = Member(at, settled(at).group_id, member_id="a-stranger")
+    stranger = ProbeMember(at, settled(at).group_id, member_id="a-stranger")
     at.expect_error(stranger.join(), ErrorCode.unknown_member_id)
 
 
 @case("groups/join/unknown-member-and-group", PROTOCOL, NEEDS, since="0.9")
 def unknown_member_and_group(at: ProbeContext) -> None:
     """A client that comes with a member ID makes no group: UNKNOWN_MEMBER_ID."""
-    response = Member(at, at.group(), member_id="a-stranger").join()
+    response = ProbeMember(at, at.group(), member_id="a-stranger").join()
     at.expect_error(response, ErrorCode.unknown_member_id)
 
 
 @case("groups/join/no-protocols", PROTOCOL, NEEDS, since="0.9")
 def no_protocols(at: ProbeContext) -> None:
     """A member without any protocol is refused with INCONSISTENT_GROUP_PROTOCOL."""
-    response = Member(at, at.group(), {}).knock()
+    response = ProbeMember(at, at.group(), {}).knock()
     at.expect_error(response, ErrorCode.inconsistent_group_protocol)
 
 
 @case("groups/join/no-protocol-type", PROTOCOL, NEEDS, since="0.9")
 def no_protocol_type(at: ProbeContext) -> None:
     """A member without a protocol type is refused with INCONSISTENT_GROUP_PROTOCOL."""
-    response = Member(at, at.group(), protocol_type="").knock()
+    response = ProbeMember(at, at.group(), protocol_type="").knock()
     at.expect_error(response, ErrorCode.inconsistent_group_protocol)
 
 
@@ -192,7 +192,7 @@ def no_protocol_type(at: ProbeContext) -> None:
 def other_protocol_type(at: ProbeContext) -> None:
     """A member of another protocol type is refused with INCONSISTENT_GROUP_PROTOCOL."""
     first = settled(at)
-    response = Member(at, first.group_id, protocol_type="connect").knock()
+    response = ProbeMember(at, first.group_id, protocol_type="connect").knock()
     at.expect_error(response, ErrorCode.inconsistent_group_protocol)
 
 
@@ -200,7 +200,7 @@ def other_protocol_type(at: ProbeContext) -> None:
 def no_common_protocol(at: ProbeContext) -> None:
     """A member that has no protocol in common with the others is refused with INCONSISTENT_GROUP_PROTOCOL."""
     first = settled(at)
-    response = Member(at, first.group_id, {"sticky": b""}).knock()
+    response = ProbeMember(at, first.group_id, {"sticky": b""}).knock()
     at.expect_error(response, ErrorCode.inconsistent_group_protocol)
 
 
@@ -274,7 +274,7 @@ def new_metadata(at: ProbeContext) -> None:
 @case("groups/join/unreadable-subscription", "ClassicGroup", NEEDS, since="0.9", level=SHOULD, hostile=True)
 def unreadable_subscription(at: ProbeContext) -> None:
     """The broker does not interpret a consumer's metadata: one that cannot be decoded keeps no group waiting."""
-    member = Member(at, at.group(), {"range": HUNDRED_TOPICS}, protocol_type=CONSUMER)
+    member = ProbeMember(at, at.group(), {"range": HUNDRED_TOPICS}, protocol_type=CONSUMER)
     member.joined(member.send_entry(), ANSWERED_WITHIN_S)
     at.expect("it leads", member.leads, True)
 
@@ -286,7 +286,7 @@ def mixed_versions(at: ProbeContext) -> None:
     if lowest >= IDS_SINCE:
         raise NotAdvertised(f"JoinGroup is served from version {lowest} on only")
     newer = settled(at)
-    older = Member(at, newer.group_id)
+    older = ProbeMember(at, newer.group_id)
     request = older.send_join(lowest)
     newer.until_rebalance()
     newer.joined(newer.send_join())

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from bench.probe.case import ANY, SHOULD, Case, Unsupported, case, since_version
+from bench.probe.case import ANY, SHOULD, ProbeCase, Unsupported, case, since_version
 from bench.probe.context import ProbeContext, Topic
 from bench.probe.conversation import Broken
 from reference_broker.records.record import Record, build
@@ -394,7 +394,7 @@ BODIES: Sequence[tuple[int, Body]] = (
 """APIs with a sensible response to a topic that exists, and to a group and a transactional ID that do not."""
 
 
-def _every_version(api_key: int, body: Body) -> Case:
+def _every_version(api_key: int, body: Body) -> ProbeCase:
     def play(at: ProbeContext) -> None:
         topic, group = at.topic(), at.group()
         for version in at.broker.spoken(api_key):

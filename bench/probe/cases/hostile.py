@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from bench.probe.case import ANY, MUST, SHOULD, Case, Level, Versions, case, since_version
+from bench.probe.case import ANY, MUST, SHOULD, Level, ProbeCase, Versions, case, since_version
 from bench.probe.context import TIMEOUT_MS, ProbeContext, single
 from bench.probe.conversation import Closed, Conversation, Silent
 from bench.probe.data import FETCH, altered, batch, produce, produce_request, send_fetch
@@ -95,7 +95,7 @@ def refused(at: ProbeContext, data: bytes, words: str, api_key: int = API_VERSIO
 
 def _bad(
     name: str, words: str, data: bytes, api_key: int = API_VERSIONS, version: int = 0, level: Level = MUST
-) -> Case:
+) -> ProbeCase:
     """A case that sends these bytes on a connection of its own."""
 
     def play(at: ProbeContext) -> None:
@@ -106,7 +106,7 @@ def _bad(
     return case(f"hostile/{name}", GUIDE, needs, since="0.10.0", level=level, hostile=True)(play)
 
 
-def _of(api_key: int, version: int) -> Callable[..., Case]:
+def _of(api_key: int, version: int) -> Callable[..., ProbeCase]:
     """Make cases with a request of this version."""
     return lambda name, words, *body, level=MUST: _bad(
         f"bodies/{name}", words, request(api_key, version, *body), api_key, version, level

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from bench.probe.case import ANY, SHOULD, Case, case, since_version
+from bench.probe.case import ANY, SHOULD, ProbeCase, case, since_version
 from bench.probe.context import ProbeContext, Topic, single
 from bench.probe.data import (
     ALL_REPLICAS,
@@ -362,7 +362,7 @@ def no_timestamp(at: ProbeContext) -> None:
 # Compression
 
 
-def _compression(codec: Compression) -> Case:
+def _compression(codec: Compression) -> ProbeCase:
     def play(at: ProbeContext) -> None:
         topic, sent = at.topic(), [b"value %d" % each * 20 for each in range(10)]
         write(at, topic, batch(*sent, compression=codec))

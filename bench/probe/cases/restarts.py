@@ -21,7 +21,7 @@ from bench.probe.cases.offsets import (
 )
 from bench.probe.context import ProbeContext, Topic, single
 from bench.probe.data import FETCH, PRODUCE, batch, fetch_one, headers, log_end, values, wanted, write
-from bench.probe.member import Member, settled
+from bench.probe.member import ProbeMember, settled
 from bench.probe.transactional import COMMITTED, UNCOMMITTED, Transactional, latest, read
 from bench.probe.transactional import NEEDS as TRANSACTIONAL
 from reference_broker.wire.apis import ApiKey
@@ -182,9 +182,9 @@ def producers_known(at: ProbeContext) -> None:
 def group_offsets(at: ProbeContext) -> None:
     """Committed offsets are there once the coordinator has loaded them."""
     topic, group = at.topic(), at.group()
-    commits(Member(at, group), topic)
+    commits(ProbeMember(at, group), topic)
     _restarted(at, topic)
-    expect_offset(Member(at, group), topic, OFFSET)
+    expect_offset(ProbeMember(at, group), topic, OFFSET)
 
 
 @case(
@@ -200,7 +200,7 @@ def group_members(at: ProbeContext) -> None:
     """A member of a stable group goes on in its generation, with the assignment that it had."""
     before = settled(at)
     at.restart()
-    after = Member(at, before.group_id, member_id=before.member_id, generation=before.generation)
+    after = ProbeMember(at, before.group_id, member_id=before.member_id, generation=before.generation)
     after.protocol = before.protocol
     at.expect("error code of a heartbeat", after.heartbeat(), ErrorCode.none)
     at.expect("assignment", bytes(after.sync().assignment), b"mine")

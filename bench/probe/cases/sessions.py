@@ -12,7 +12,7 @@ from bench.probe.data import (
     FETCH,
     OPEN,
     PRODUCE,
-    Session,
+    ProbeSession,
     batch,
     fetch_request,
     headers,
@@ -53,7 +53,7 @@ def _alone(at: ProbeContext, session_id: int, epoch: int, topic: Topic | None = 
     return response
 
 
-def _is_gone(at: ProbeContext, session: Session) -> None:
+def _is_gone(at: ProbeContext, session: ProbeSession) -> None:
     response = session.next(epoch=session.epoch)
     at.expect("error code of the old session", response.error_code, ErrorCode.fetch_session_id_not_found)
     at.expect("session ID of that answer", response.session_id, 0)
@@ -88,7 +88,7 @@ def opened(at: ProbeContext) -> None:
 def ids_differ(at: ProbeContext) -> None:
     """No two sessions have the same ID, and IDs are not counted."""
     topic = at.topic()
-    ids = [Session(at, topic).id for _ in range(5)]
+    ids = [ProbeSession(at, topic).id for _ in range(5)]
     at.expect("number of different IDs", len(set(ids)), 5)
     at.expect("all IDs lie close together, as counted ones do", max(ids) - min(ids) < NEAR, False)
 
@@ -97,7 +97,7 @@ def ids_differ(at: ProbeContext) -> None:
 def incremental(at: ProbeContext) -> None:
     """The session's ID and next epoch: the response has only what changed, and repeats the ID."""
     topic = at.topic(3)
-    session = Session(at, topic, *(wanted(each) for each in range(3)))
+    session = ProbeSession(at, topic, *(wanted(each) for each in range(3)))
     _empty(at, session.next())
     write(at, topic, batch(b"new"), partition=1)
     response = session.next()
@@ -110,7 +110,7 @@ def incremental(at: ProbeContext) -> None:
 def close(at: ProbeContext) -> None:
     """The session's ID and epoch -1: a full fetch, and the session is closed."""
     topic = at.topic()
-    session = Session(at, topic)
+    session = ProbeSession(at, topic)
     response = session.next(wanted(), epoch=CLOSE)
     at.expect_no_error(response)
     at.expect("session ID", response.session_id, 0)
@@ -121,7 +121,7 @@ def close(at: ProbeContext) -> None:
 @case("fetch/session/replace", KIP_227, NEEDS, since="1.1")
 def replace(at: ProbeContext) -> None:
     """The session's ID and epoch 0: a full fetch, the session is closed, and a new one is made."""
-    session = Session(at, at.topic())
+    session = ProbeSession(at, at.topic())
     response = session.next(wanted(), epoch=OPEN)
     at.expect_no_error(response)
     at.expect("a session with another ID is made", response.session_id not in (0, session.id), True)
@@ -159,7 +159,7 @@ def no_id(at: ProbeContext) -> None:
 @case("fetch/session/wrong-epoch", KIP_227, NEEDS, since="1.1")
 def wrong_epoch(at: ProbeContext) -> None:
     """An epoch that is too high: INVALID_FETCH_SESSION_EPOCH. The session stays, and its right epoch still works."""
-    session = Session(at, at.topic())
+    session = ProbeSession(at, at.topic())
     response = session.next(epoch=5)
     at.expect_error(response, ErrorCode.invalid_fetch_session_epoch)
     at.expect("session ID", response.session_id, 0)
@@ -170,7 +170,7 @@ def wrong_epoch(at: ProbeContext) -> None:
 @case("fetch/session/repeated-epoch", KIP_227, NEEDS, since="1.1")
 def repeated_epoch(at: ProbeContext) -> None:
     """An epoch that was used already: INVALID_FETCH_SESSION_EPOCH. The session stays."""
-    session = Session(at, at.topic())
+    session = ProbeSession(at, at.topic())
     _empty(at, session.next())
     at.expect_error(session.next(epoch=1), ErrorCode.invalid_fetch_session_epoch)
     _empty(at, session.next())
@@ -179,7 +179,7 @@ def repeated_epoch(at: ProbeContext) -> None:
 @case("fetch/session/negative-epoch", KIP_227, NEEDS, since="1.1")
 def negative_epoch(at: ProbeContext) -> None:
     """An epoch below -1 is refused. The session stays."""
-    session = Session(at, at.topic())
+    session = ProbeSession(at, at.topic())
     codes = (ErrorCode.invalid_fetch_session_epoch, ErrorCode.fetch_session_id_not_found)
     at.expect("error code", session.next(epoch=-7).error_code, *codes)
     _empty(at, session.next())
@@ -191,7 +191,7 @@ def negative_epoch(at: ProbeContext) -> None:
 @case("fetch/session/told/nothing-new", "KIP-227; redpanda#1123", NEEDS, since="1.1")
 def nothing_new(at: ProbeContext) -> None:
     """An incremental fetch without a change waits for max_wait_ms, and then returns no partitions."""
-    session = Session(at, at.topic())
+    session = ProbeSession(at, at.topic())
     began = time.monotonic()
     response = session.next(max_wait_ms=WAIT_MS)
     at.expect("max_wait_ms was waited", time.monotonic() - began >= 0.9 * WAIT_MS / 1000, True)
@@ -202,7 +202,7 @@ def nothing_new(at: ProbeContext) -> None:
 def woken(at: ProbeContext) -> None:
     """A parked incremental fetch gets its response when records arrive."""
     topic = at.topic(2)
-    session = Session(at, topic, wanted(0), wanted(1))
+    session = ProbeSession(at, topic, wanted(0), wanted(1))
     fields: dict[str, Any] = {"session_id": session.id, "session_epoch": 1, "max_wait_ms": LONG_MS}
     request = at.send(FETCH, fetch_request(at, [], **fields))
     began = time.monotonic()
@@ -219,7 +219,7 @@ def same_offset(at: ProbeContext) -> None:
     """A fetcher that does not move its offset gets the same records again."""
     topic = at.topic()
     write(at, topic, batch(b"a"))
-    session = Session(at, topic)
+    session = ProbeSession(at, topic)
     for _ in range(2):
         at.expect("values", values(rows(session.next())[0]), [b"a"])
 
@@ -229,7 +229,7 @@ def moved_offset(at: ProbeContext) -> None:
     """A partition that is named again has the new offset from then on."""
     topic = at.topic()
     write(at, topic, batch(b"a"), batch(b"b"))
-    session = Session(at, topic)
+    session = ProbeSession(at, topic)
     at.expect("values", values(rows(session.next(wanted(offset=1)))[0]), [b"b"])
     at.expect("values without naming it", values(rows(session.next())[0]), [b"b"])
     _empty(at, session.next(wanted(offset=2)))
@@ -240,7 +240,7 @@ def moved_limit(at: ProbeContext) -> None:
     """A partition that is named again has the new limit from then on."""
     topic = at.topic()
     write(at, topic, batch(b"a"), batch(b"b"))
-    session = Session(at, topic, wanted(max_bytes=1))
+    session = ProbeSession(at, topic, wanted(max_bytes=1))
     at.expect("batches within the small limit", len(headers(rows(session.first)[0])), 1)
     at.expect("batches within the large limit", len(headers(rows(session.next(wanted()))[0])), 2)
     at.expect("batches without naming it", len(headers(rows(session.next())[0])), 2)
@@ -249,7 +249,7 @@ def moved_limit(at: ProbeContext) -> None:
 @case("fetch/session/told/added", KIP_227, NEEDS, since="1.1")
 def added(at: ProbeContext) -> None:
     """A partition that is new to the session is always returned, and then only when it changes."""
-    session = Session(at, at.topic(2), wanted(0))
+    session = ProbeSession(at, at.topic(2), wanted(0))
     response = session.next(wanted(1))
     at.expect("partitions in the answer", sorted(rows(response)), [1])
     _empty(at, session.next())
@@ -260,7 +260,7 @@ def log_start(at: ProbeContext) -> None:
     """A log start that moves is returned, though there are no records."""
     topic = at.topic()
     write(at, topic, batch(b"a", b"b"))
-    session = Session(at, topic, wanted(offset=2))
+    session = ProbeSession(at, topic, wanted(offset=2))
     partitions = [{"partition_index": 0, "offset": 1}]
     at.call(ApiKey.DELETE_RECORDS, {"topics": [{"name": topic.name, "partitions": partitions}], "timeout": 5_000})
     results = rows(session.next())
@@ -272,7 +272,7 @@ def log_start(at: ProbeContext) -> None:
 @case("fetch/session/told/error-stays", KIP_227, NEEDS, since="1.1")
 def error_stays(at: ProbeContext) -> None:
     """A partition with an error is in each response, and once more when the error is gone."""
-    session = Session(at, at.topic(), wanted(offset=9))
+    session = ProbeSession(at, at.topic(), wanted(offset=9))
     for response in (session.first, session.next(), session.next()):
         codes = {index: data.error_code for index, data in rows(response).items()}
         at.expect("error code of the partition", codes.get(0), ErrorCode.offset_out_of_range)
@@ -285,7 +285,7 @@ def error_stays(at: ProbeContext) -> None:
 def no_starving(at: ProbeContext) -> None:
     """Where each response has room for one partition, all get their turn."""
     topic = at.topic(3)
-    session = Session(at, topic, *(wanted(each) for each in range(3)))
+    session = ProbeSession(at, topic, *(wanted(each) for each in range(3)))
     for index in range(3):
         write(at, topic, batch(b"v"), partition=index)
     served = set()
@@ -303,7 +303,7 @@ def no_starving(at: ProbeContext) -> None:
 def forget_one(at: ProbeContext) -> None:
     """A partition that is forgotten is not returned any more."""
     topic = at.topic(2)
-    session = Session(at, topic, wanted(0), wanted(1))
+    session = ProbeSession(at, topic, wanted(0), wanted(1))
     _empty(at, session.next(forget=[0]))
     for index in range(2):
         write(at, topic, batch(), partition=index)
@@ -313,7 +313,7 @@ def forget_one(at: ProbeContext) -> None:
 @case("fetch/session/forgotten/all", KIP_227, NEEDS, since="1.1", level=SHOULD)
 def forget_all(at: ProbeContext) -> None:
     """A session whose last partition is forgotten is closed, and the response has session ID 0."""
-    session = Session(at, at.topic(2), wanted(0), wanted(1))
+    session = ProbeSession(at, at.topic(2), wanted(0), wanted(1))
     response = session.next(forget=[0, 1])
     at.expect_no_error(response)
     at.expect("session ID", response.session_id, 0)
@@ -323,14 +323,14 @@ def forget_all(at: ProbeContext) -> None:
 @case("fetch/session/forgotten/stranger", KIP_227, NEEDS, since="1.1")
 def forget_stranger(at: ProbeContext) -> None:
     """To forget a partition that the session does not have is no error."""
-    session = Session(at, at.topic(2), wanted(0))
+    session = ProbeSession(at, at.topic(2), wanted(0))
     _empty(at, session.next(forget=[1]))
 
 
 @case("fetch/session/forgotten/and-back", KIP_227, NEEDS, since="1.1")
 def and_back(at: ProbeContext) -> None:
     """A partition that was forgotten and is named again is new to the session."""
-    session = Session(at, at.topic(2), wanted(0), wanted(1))
+    session = ProbeSession(at, at.topic(2), wanted(0), wanted(1))
     _empty(at, session.next(forget=[0]))
     at.expect("partitions in the answer", sorted(rows(session.next(wanted(0)))), [0])
 
@@ -339,7 +339,7 @@ def and_back(at: ProbeContext) -> None:
 def and_named(at: ProbeContext) -> None:
     """Of a partition that one request both names and forgets, it is forgotten."""
     topic = at.topic(2)
-    session = Session(at, topic, wanted(0), wanted(1))
+    session = ProbeSession(at, topic, wanted(0), wanted(1))
     session.next(wanted(0), forget=[0])
     write(at, topic, batch())
     at.expect("partitions in the answer", sorted(rows(session.next())), [])
@@ -351,7 +351,7 @@ def and_named(at: ProbeContext) -> None:
 @case("fetch/session/other-connection", KIP_227, NEEDS, since="1.1")
 def other_connection(at: ProbeContext) -> None:
     """A session belongs to no connection."""
-    session = Session(at, at.topic())
+    session = ProbeSession(at, at.topic())
     _empty(at, session.next(on=at.connect()))
     _empty(at, session.next())
 
@@ -360,7 +360,7 @@ def other_connection(at: ProbeContext) -> None:
 def side_by_side(at: ProbeContext) -> None:
     """Each session returns a change once for itself."""
     topic = at.topic()
-    one, two = Session(at, topic), Session(at, topic)
+    one, two = ProbeSession(at, topic), ProbeSession(at, topic)
     write(at, topic, batch(b"v"))
     for session in (one, two):
         at.expect("values", values(rows(session.next())[0]), [b"v"])
@@ -402,7 +402,7 @@ def _pipelined(on: Conversation, version: int, requests: Sequence[FetchRequest])
 def rack(at: ProbeContext) -> None:
     """A consumer that names its rack reads from the leader, in a session too, while no replica is preferred."""
     topic = at.topic()
-    session = Session(at, topic, rack_id="a-rack")
+    session = ProbeSession(at, topic, rack_id="a-rack")
     at.expect("preferred replica", rows(session.first)[0].preferred_read_replica, -1)
     write(at, topic, batch(b"a"))
     found = rows(session.next(rack_id="a-rack"))[0]
@@ -421,7 +421,7 @@ def preferred_replica(at: ProbeContext) -> None:
     its fetches name no partition. Once it names no rack, it reads from the leader."""
     follower, rack_id = _elsewhere(at)
     topic = at.topic(followers=[follower])
-    session = Session(at, topic, rack_id=rack_id)
+    session = ProbeSession(at, topic, rack_id=rack_id)
     known = rows(session.first)[0].preferred_read_replica
 
     def is_known() -> bool:
@@ -484,7 +484,7 @@ def created_later(at: ProbeContext) -> None:
 def deleted(at: ProbeContext) -> None:
     """A topic that is deleted gets an error: UNKNOWN_TOPIC_ID or UNKNOWN_TOPIC_OR_PARTITION."""
     topic = at.topic()
-    session = Session(at, topic)
+    session = ProbeSession(at, topic)
     at.delete(topic)
     codes = {index: data.error_code for index, data in rows(session.next()).items()}
     at.expect(
@@ -496,7 +496,7 @@ def deleted(at: ProbeContext) -> None:
 def recreated(at: ProbeContext) -> None:
     """After a topic was made again the session has an error for its old ID, and serves the new ID once it is named."""
     old = at.topic()
-    session = Session(at, old)
+    session = ProbeSession(at, old)
     at.delete(old)
     new = at.create(old.name)
     write(at, new, batch(b"v"))
@@ -511,7 +511,7 @@ def recreated(at: ProbeContext) -> None:
 def recreated_by_name(at: ProbeContext) -> None:
     """A session by name serves the new topic of that name."""
     old = at.topic()
-    session = Session(at, old)
+    session = ProbeSession(at, old)
     at.delete(old)
     new = at.create(old.name)
     write(at, new, batch(b"v"))

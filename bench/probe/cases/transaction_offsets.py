@@ -6,7 +6,7 @@ from bench.probe.case import ANY, SHOULD, Versions, case, since_version
 from bench.probe.cases.group_offsets import FETCH, commits, expect_offset, fetched, fetched_group
 from bench.probe.cases.groups import NEEDS as OF_MEMBERS
 from bench.probe.context import ProbeContext, Topic, single
-from bench.probe.member import DESCRIBE, Member, settled
+from bench.probe.member import DESCRIBE, ProbeMember, settled
 from bench.probe.transactional import (
     ADD_OFFSETS,
     COMMIT_OFFSETS,
@@ -45,11 +45,11 @@ class _Worker:
 
     at: ProbeContext
     topic: Topic = field(init=False)
-    group: Member = field(init=False)
+    group: ProbeMember = field(init=False)
     producer: Transactional = field(init=False)
 
     def __post_init__(self) -> None:
-        self.topic, self.group = self.at.topic(), Member(self.at, self.at.group())
+        self.topic, self.group = self.at.topic(), ProbeMember(self.at, self.at.group())
         self.producer = Transactional(self.at).take()
 
     def add_group(self) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from bench.probe import kafka_answers
-from bench.probe.case import Level, Verdict
+from bench.probe.case import CaseVerdict, Level
 from bench.probe.cases import UnknownCase, all_cases, chosen
 from reference_broker.wire.apis import VERSIONS
 
@@ -63,6 +63,6 @@ def test_every_must_holds_of_apache_kafka(release: str) -> None:
     broken = [
         name
         for name, (verdict, _) in kafka_answers.recorded(release).items()
-        if levels.get(name) is Level.MUST and verdict in (Verdict.FAIL.value, Verdict.INCONSISTENT.value)
+        if levels.get(name) is Level.MUST and verdict in (CaseVerdict.FAIL.value, CaseVerdict.INCONSISTENT.value)
     ]
     assert not broken

@@ -14,9 +14,9 @@ from bench.children import ends_with_me
 from bench.peers.cluster import until
 from bench.ports import free_port
 from bench.probe.broker import Address, NotKafka, Target, meet
-from bench.probe.case import Case, Verdict, case
+from bench.probe.case import CaseVerdict, ProbeCase, case
 from bench.probe.cases import chosen
-from bench.probe.command import FAILED, Wanted, run, started
+from bench.probe.command import FAILED, ProbeOptions, run, started
 from bench.probe.context import ProbeContext
 from bench.probe.play import GONE, play
 from bench.targets.loader import find
@@ -83,7 +83,7 @@ def _serves(address: Address) -> bool:
 
 def test_a_case_that_ends_the_broker_fails_and_the_others_are_played(target_file: Path, tmp_path: Path) -> None:
     said: list[str] = []
-    wanted = Wanted(
+    wanted = ProbeOptions(
         str(target_file), cases=[BEFORE, KILLS, AFTER], json=tmp_path / "results.json", junit=tmp_path / "x"
     )
     assert run(wanted, said.append) == FAILED
@@ -102,17 +102,17 @@ def test_a_case_beside_others_that_ends_the_broker_is_found(target_file: Path) -
         outcomes = play(meet(target.address), cases, target=target)
     ended = [each.case.id for each in outcomes if each.ended]
     assert ended == [kills.id]
-    assert {each.verdict for each in outcomes if not each.ended} == {Verdict.PASS}
+    assert {each.verdict for each in outcomes if not each.ended} == {CaseVerdict.PASS}
 
 
-def harmless_named(name: str) -> Case:
+def harmless_named(name: str) -> ProbeCase:
     return replace(harmless, id=name)
 
 
 def test_the_probe_ends_with_a_broker_that_is_not_ours(external: Address) -> None:
     said: list[str] = []
     host, port = external
-    assert run(Wanted(f"{host}:{port}", cases=[BEFORE, KILLS, AFTER]), said.append) == FAILED
+    assert run(ProbeOptions(f"{host}:{port}", cases=[BEFORE, KILLS, AFTER]), said.append) == FAILED
     assert any(re.fullmatch(rf"FAIL {KILLS} \(fail, .*\)", each) for each in said)
     (gone,) = [each for each in said if each.startswith(GONE)]
     assert gone.startswith(f"{GONE}{host}:{port} serves nobody since {KILLS}: ")
@@ -122,7 +122,7 @@ def test_the_probe_ends_with_a_broker_that_is_not_ours(external: Address) -> Non
 
 def test_a_death_beside_other_cases_ends_the_probe_of_a_broker_that_is_not_ours(external: Address) -> None:
     outcomes = play(meet(external), [kills, *chosen([], [BEFORE])])
-    assert [each.verdict for each in outcomes] == [Verdict.FAIL, Verdict.NOT_PLAYED]
+    assert [each.verdict for each in outcomes] == [CaseVerdict.FAIL, CaseVerdict.NOT_PLAYED]
     assert all(each.is_red(False) for each in outcomes[:1])
 
 
@@ -134,9 +134,9 @@ def test_a_restart_is_played_only_where_the_probe_has_started_what_keeps_its_dat
         (forgetful,) = play(meet(target.address), [restarted], target=Target(target.address, target.processes))
     (theirs,) = play(meet(external), [restarted])
     assert [each.verdict for each in (ours, forgetful, theirs)] == [
-        Verdict.PASS,
-        Verdict.NOT_PLAYED,
-        Verdict.NOT_PLAYED,
+        CaseVerdict.PASS,
+        CaseVerdict.NOT_PLAYED,
+        CaseVerdict.NOT_PLAYED,
     ]
     assert "was not started by the probe" in theirs.reason
     assert "loses all that it had" in forgetful.reason

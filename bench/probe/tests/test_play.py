@@ -11,9 +11,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bench.probe.broker import Address, Broker, NotKafka, is_loopback, meet
-from bench.probe.case import Case, Level, Outcome, Unexpected, Verdict, case
-from bench.probe.command import FAILED, UsageError, Wanted, address_of, run, target
+from bench.probe.broker import Address, NotKafka, ProbedBroker, is_loopback, meet
+from bench.probe.case import CaseOutcome, CaseVerdict, Level, ProbeCase, Unexpected, case
+from bench.probe.command import FAILED, ProbeOptions, UsageError, address_of, run, target
 from bench.probe.comparison import NoBaseline, first_difference, read_baseline, worse
 from bench.probe.context import Belongings, ByKey, ProbeContext, remove, single
 from bench.probe.conversation import RECEIVED, Line
@@ -51,18 +51,18 @@ def harms(at: ProbeContext) -> None:
     at.connect()
 
 
-def _broker(address: Address) -> Broker:
-    return Broker(address, 0, address, address, {0: address}, {KEY: (0, 3)})
+def _broker(address: Address) -> ProbedBroker:
+    return ProbedBroker(address, 0, address, address, {0: address}, {KEY: (0, 3)})
 
 
-def _verdict(played: Case, address: Address) -> Outcome:
+def _verdict(played: ProbeCase, address: Address) -> CaseOutcome:
     return play_one(_broker(address), played, Belongings())
 
 
 def test_silence_is_inconsistent() -> None:
     with serving(lambda _: time.sleep(0.6)) as address:
         outcome = _verdict(lists_groups, address)
-    assert (outcome.verdict, outcome.reason) == (Verdict.INCONSISTENT, "the broker does not answer ListGroups 0")
+    assert (outcome.verdict, outcome.reason) == (CaseVerdict.INCONSISTENT, "the broker does not answer ListGroups 0")
 
 
 def test_a_closed_connection_is_inconsistent() -> None:
@@ -71,7 +71,7 @@ def test_a_closed_connection_is_inconsistent() -> None:
 
     with serving(serve) as address:
         outcome = _verdict(lists_groups, address)
-    assert outcome.verdict is Verdict.INCONSISTENT
+    assert outcome.verdict is CaseVerdict.INCONSISTENT
     assert "closed the connection instead of answering ListGroups 0" in outcome.reason
 
 
@@ -84,11 +84,11 @@ def test_garbage_is_inconsistent(frame: bytes) -> None:
 
     with serving(serve) as address:
         outcome = _verdict(lists_groups, address)
-    assert outcome.verdict is Verdict.INCONSISTENT, outcome.reason
+    assert outcome.verdict is CaseVerdict.INCONSISTENT, outcome.reason
     assert outcome.reason.startswith("the response to ListGroups 0")
 
 
-def _responding_with(code: ErrorCode) -> Outcome:
+def _responding_with(code: ErrorCode) -> CaseOutcome:
     def serve(connection: socket.socket) -> None:
         connection.recv(1024)
         body = int(code).to_bytes(2, "big", signed=True) + b"\0\0\0\0"
@@ -100,32 +100,32 @@ def _responding_with(code: ErrorCode) -> Outcome:
 
 
 def test_the_right_response_passes_and_a_wrong_one_fails() -> None:
-    assert _responding_with(ErrorCode.none).verdict is Verdict.PASS
+    assert _responding_with(ErrorCode.none).verdict is CaseVerdict.PASS
     failed = _responding_with(ErrorCode.coordinator_not_available)
-    assert (failed.verdict, failed.is_red(False)) == (Verdict.FAIL, True)
+    assert (failed.verdict, failed.is_red(False)) == (CaseVerdict.FAIL, True)
     assert failed.reason == "error code is COORDINATOR_NOT_AVAILABLE, not NONE"
     assert failed.decided_by == "error code: COORDINATOR_NOT_AVAILABLE"
 
 
 def test_an_advertised_version_that_is_refused_is_inconsistent() -> None:
-    assert _responding_with(ErrorCode.unsupported_version).verdict is Verdict.INCONSISTENT
+    assert _responding_with(ErrorCode.unsupported_version).verdict is CaseVerdict.INCONSISTENT
 
 
 def test_what_is_not_advertised_is_no_failure() -> None:
-    stranger = Broker(("127.0.0.1", 1), 0, ("127.0.0.1", 1), ("127.0.0.1", 1), {}, {})
+    stranger = ProbedBroker(("127.0.0.1", 1), 0, ("127.0.0.1", 1), ("127.0.0.1", 1), {}, {})
     outcome = play_one(stranger, lists_groups, Belongings())
-    assert (outcome.verdict, outcome.is_red(True)) == (Verdict.NOT_ADVERTISED, False)
+    assert (outcome.verdict, outcome.is_red(True)) == (CaseVerdict.NOT_ADVERTISED, False)
 
 
 def test_a_should_is_red_only_if_strict() -> None:
     outcome = _verdict(may_differ, ("127.0.0.1", 1))
-    assert outcome.verdict is Verdict.DIFFERS
+    assert outcome.verdict is CaseVerdict.DIFFERS
     assert (outcome.is_red(False), outcome.is_red(True)) == (False, True)
 
 
 def test_a_case_that_stumbles_is_our_error_and_none_of_the_broker() -> None:
     outcome = _verdict(stumbles, ("127.0.0.1", 1))
-    assert (outcome.verdict, outcome.is_red(True), outcome.is_ours) == (Verdict.OUR_ERROR, False, True)
+    assert (outcome.verdict, outcome.is_red(True), outcome.is_ours) == (CaseVerdict.OUR_ERROR, False, True)
     assert re.fullmatch(r"the case stumbles: IndexError: .*, test_play.py:\d+", outcome.reason)
 
 
@@ -134,7 +134,7 @@ def test_a_run_in_which_a_case_stumbles_fails(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("bench.probe.command.meet", _broker)
     monkeypatch.setattr("bench.probe.broker.meet", _broker)
     said: list[str] = []
-    assert run(Wanted("127.0.0.1:1"), said.append) == FAILED
+    assert run(ProbeOptions("127.0.0.1:1"), said.append) == FAILED
     assert "1 our error" in said[-1]
 
 
@@ -149,7 +149,7 @@ def test_a_response_without_what_a_case_looks_up_fails(count: int) -> None:
 
     outcome = _verdict(looks, ("127.0.0.1", 1))
     assert (outcome.verdict, outcome.reason) == (
-        Verdict.FAIL,
+        CaseVerdict.FAIL,
         f"partitions of the response has {count} entries, not one",
     )
 
@@ -162,7 +162,7 @@ def test_a_response_without_a_requested_key_fails() -> None:
 def test_hostile_cases_are_for_loopback_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.probe.play.is_loopback", lambda _: False)
     (outcome,) = play(_broker(("127.0.0.1", 1)), [harms])
-    assert outcome.verdict is Verdict.NOT_PLAYED
+    assert outcome.verdict is CaseVerdict.NOT_PLAYED
 
 
 def test_loopback_is_known() -> None:
@@ -191,7 +191,7 @@ def test_a_web_server_is_reported_at_once() -> None:
                 connection.sendall(b"HTTP/1.1 404 Not Found\r\n\r\n")
 
     with serving(serve) as (host, port), pytest.raises(NotKafka, match=f"at {host}:{port} speaks HTTP"):
-        run(Wanted(f"{host}:{port}"), print)
+        run(ProbeOptions(f"{host}:{port}"), print)
 
 
 @pytest.mark.parametrize(
@@ -218,9 +218,9 @@ def test_a_target_that_is_none_is_one_sentence() -> None:
 
 def test_a_file_that_cannot_be_written_is_reported_before_any_case_is_played(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"--json .*: No such file"):
-        run(Wanted("127.0.0.1:1", json=tmp_path / "missing" / "out.json"), print)
+        run(ProbeOptions("127.0.0.1:1", json=tmp_path / "missing" / "out.json"), print)
     with pytest.raises(UsageError, match=r"--page .*: Is a directory"):
-        run(Wanted("127.0.0.1:1", page=tmp_path), print)
+        run(ProbeOptions("127.0.0.1:1", page=tmp_path), print)
 
 
 def test_a_topic_that_the_broker_does_not_delete_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,18 +233,18 @@ def test_a_topic_that_the_broker_does_not_delete_is_reported(monkeypatch: pytest
     assert remove(broker, Belongings(topics=list(codes))) == ["kept: TOPIC_AUTHORIZATION_FAILED"]
 
 
-def _outcome(verdict: Verdict, *lines: Line) -> Outcome:
-    return Outcome(lists_groups, verdict, "why", 0.1, (), lines)
+def _outcome(verdict: CaseVerdict, *lines: Line) -> CaseOutcome:
+    return CaseOutcome(lists_groups, verdict, "why", 0.1, (), lines)
 
 
 def test_only_what_got_worse_is_red_beside_a_baseline(tmp_path: Path) -> None:
     file = tmp_path / "before.json"
-    file.write_text(json_document("host:1", [_outcome(Verdict.DIFFERS)], {}))
+    file.write_text(json_document("host:1", [_outcome(CaseVerdict.DIFFERS)], {}))
     before = read_baseline(file)
-    assert worse(before, [_outcome(Verdict.FAIL)])
-    assert not worse(before, [_outcome(Verdict.DIFFERS)])
-    assert not worse(before, [_outcome(Verdict.PASS)])
-    assert not worse({}, [_outcome(Verdict.FAIL)])
+    assert worse(before, [_outcome(CaseVerdict.FAIL)])
+    assert not worse(before, [_outcome(CaseVerdict.DIFFERS)])
+    assert not worse(before, [_outcome(CaseVerdict.PASS)])
+    assert not worse({}, [_outcome(CaseVerdict.FAIL)])
 
 
 def test_a_baseline_that_is_none_is_one_sentence(tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_a_baseline_that_is_none_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_junit_counts_what_fails_and_what_is_skipped() -> None:
-    found = (Verdict.PASS, Verdict.FAIL, Verdict.NOT_ADVERTISED, Verdict.OUR_ERROR)
+    found = (CaseVerdict.PASS, CaseVerdict.FAIL, CaseVerdict.NOT_ADVERTISED, CaseVerdict.OUR_ERROR)
     outcomes = [_outcome(each) for each in found]
     (suite,) = ElementTree.fromstring(junit_document("host:1", outcomes, False, {}))
     counts = {name: suite.get(name) for name in ("name", "tests", "failures", "errors", "skipped")}
@@ -265,19 +265,19 @@ def test_junit_counts_what_fails_and_what_is_skipped() -> None:
 
 def test_the_page_and_the_document_have_everything() -> None:
     line = Line(1, RECEIVED, "ListGroups 0 {<b>}", b"\x01\x02")
-    failed = [_outcome(Verdict.FAIL, line)]
+    failed = [_outcome(CaseVerdict.FAIL, line)]
     shown = page_document("host:1", failed, failed, "1 case", {"handshake/of-test": "4.1.1: pass"})
     assert "ListGroups 0 {&lt;b&gt;}" in shown
     assert "0102" in shown
     assert "4.1.1: pass" in shown
-    (result,) = json.loads(json_document("host:1", [_outcome(Verdict.FAIL, line)], {}))["cases"]
+    (result,) = json.loads(json_document("host:1", [_outcome(CaseVerdict.FAIL, line)], {}))["cases"]
     assert result["conversation"] == [
         {"connection": 1, "direction": "<", "words": "ListGroups 0 {<b>}", "bytes": "0102"}
     ]
 
 
 def test_the_page_begins_with_the_verdict_and_can_be_filtered() -> None:
-    outcomes = [_outcome(each) for each in (Verdict.PASS, Verdict.FAIL, Verdict.NOT_ADVERTISED)]
+    outcomes = [_outcome(each) for each in (CaseVerdict.PASS, CaseVerdict.FAIL, CaseVerdict.NOT_ADVERTISED)]
     failed = page_document("host:1", outcomes, outcomes[1:2], "3 cases", {})
     passed = page_document("host:1", outcomes[:1], (), "1 case", {})
     assert "<title>failed: Kafka protocol of host:1</title>" in failed
@@ -285,15 +285,15 @@ def test_the_page_begins_with_the_verdict_and_can_be_filtered() -> None:
     assert failed.index("count against the broker") < failed.index("What fails</h2>") < failed.index('class="case"')
     assert "None of 1 cases counts against the broker" in passed
     assert "What fails" not in passed
-    for verdict in (Verdict.PASS, Verdict.FAIL, Verdict.NOT_ADVERTISED):
+    for verdict in (CaseVerdict.PASS, CaseVerdict.FAIL, CaseVerdict.NOT_ADVERTISED):
         assert f'<input type="checkbox" value="{verdict.value}" checked>' in failed
         assert f'data-verdict="{verdict.value}"' in failed
     assert STYLE.read_text(encoding="utf-8") in failed
 
 
 def test_the_oracle_shows_the_first_field_that_differs() -> None:
-    def responding(code: ErrorCode) -> Outcome:
-        return _outcome(Verdict.PASS, Line(1, RECEIVED, "ListGroups 0 {}", b"", empty_response(KEY, 0, code)))
+    def responding(code: ErrorCode) -> CaseOutcome:
+        return _outcome(CaseVerdict.PASS, Line(1, RECEIVED, "ListGroups 0 {}", b"", empty_response(KEY, 0, code)))
 
     alike = first_difference(responding(ErrorCode.none), responding(ErrorCode.none))
     other = first_difference(responding(ErrorCode.none), responding(ErrorCode.coordinator_not_available))

@@ -9,10 +9,10 @@ import pytest
 
 from bench.peers.systems import REFERENCE, tiered
 from bench.probe import kafka_answers
-from bench.probe.broker import Broker, meet
-from bench.probe.case import Verdict
+from bench.probe.broker import ProbedBroker, meet
+from bench.probe.case import CaseVerdict
 from bench.probe.cases import all_cases, chosen
-from bench.probe.command import FAILED, PASSED, Wanted, of_cluster, run
+from bench.probe.command import FAILED, PASSED, ProbeOptions, of_cluster, run
 from bench.probe.conversation import Conversation
 from bench.probe.play import play
 from bench.probe.reporters import outcome_line
@@ -37,22 +37,22 @@ MAY_LACK = {
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProbedBroker]:
     with REFERENCE.launched(tmp_path_factory.mktemp("probed"), 1, NO_DELAY) as cluster:
         yield meet(("127.0.0.1", cluster.ports[0]))
 
 
-def test_no_must_is_broken(broker: Broker, tmp_path: Path) -> None:
+def test_no_must_is_broken(broker: ProbedBroker, tmp_path: Path) -> None:
     said: list[str] = []
     file = tmp_path / "results.json"
     host, port = broker.address
     began = time.monotonic()
-    code = run(Wanted(f"{host}:{port}", json=file), said.append)
+    code = run(ProbeOptions(f"{host}:{port}", json=file), said.append)
     took_s = time.monotonic() - began
     result = json.loads(file.read_text())["cases"]
     assert code == PASSED, "\n".join(line for line in said if not line.startswith("ok "))
     assert len(result) == len(all_cases())
-    lacking = {each["id"] for each in result if each["verdict"] == Verdict.NOT_ADVERTISED.value}
+    lacking = {each["id"] for each in result if each["verdict"] == CaseVerdict.NOT_ADVERTISED.value}
     assert lacking == MAY_LACK.keys()
     assert took_s < WITHIN_S
 
@@ -68,7 +68,7 @@ def test_no_must_is_broken_over_a_restart(tmp_path: Path, sections: Sequence[str
     with REFERENCE.launched(tmp_path, 1, NO_DELAY) as cluster:
         own = of_cluster(cluster)
         outcomes = play(meet(own.address), chosen(sections, cases), target=own)
-    assert [outcome_line(each) for each in outcomes if each.verdict is not Verdict.PASS] == []
+    assert [outcome_line(each) for each in outcomes if each.verdict is not CaseVerdict.PASS] == []
 
 
 def test_no_must_is_broken_with_a_tier_and_where_producers_expire(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_no_must_is_broken_with_a_tier_and_where_producers_expire(tmp_path: Path
     with tiered(REFERENCE).launched(tmp_path, 1, settings) as cluster:
         cases = chosen(["tier"], ["produce/idempotence/expired"])
         outcomes = play(meet(("127.0.0.1", cluster.ports[0])), cases)
-    assert [outcome_line(each) for each in outcomes if each.verdict is not Verdict.PASS] == []
+    assert [outcome_line(each) for each in outcomes if each.verdict is not CaseVerdict.PASS] == []
 
 
 def test_the_end_of_the_sequence_where_unknown_producers_are_refused(tmp_path: Path) -> None:
@@ -85,8 +85,8 @@ def test_the_end_of_the_sequence_where_unknown_producers_are_refused(tmp_path: P
     with REFERENCE.launched(tmp_path, 1, policy) as cluster:
         outcomes = play(meet(("127.0.0.1", cluster.ports[0])), chosen([], [*wraps, "produce/idempotence/unknown-id"]))
     verdicts = {each.case.id: each.verdict for each in outcomes}
-    assert verdicts.pop("produce/idempotence/unknown-id") is Verdict.FAIL
-    assert verdicts == dict.fromkeys(wraps, Verdict.NOT_ADVERTISED)
+    assert verdicts.pop("produce/idempotence/unknown-id") is CaseVerdict.FAIL
+    assert verdicts == dict.fromkeys(wraps, CaseVerdict.NOT_ADVERTISED)
     assert len(wraps) == 3
 
 
@@ -95,27 +95,27 @@ def test_no_must_is_broken_where_followers_are_read(tmp_path: Path) -> None:
     with REFERENCE.launched(tmp_path, 2, settings) as cluster:
         cases = chosen([], ["fetch/session/preferred-replica", "groups/fetch/error-in-version-1"])
         outcomes = play(meet(("127.0.0.1", cluster.ports[0])), cases)
-    assert [outcome_line(each) for each in outcomes if each.verdict is not Verdict.PASS] == []
+    assert [outcome_line(each) for each in outcomes if each.verdict is not CaseVerdict.PASS] == []
 
 
-def test_what_a_run_has_made_is_gone_afterwards(broker: Broker) -> None:
+def test_what_a_run_has_made_is_gone_afterwards(broker: ProbedBroker) -> None:
     play(broker, chosen(["metadata"], []))
     with Conversation(broker.address, [], lambda: 10.0) as conversation:
         response = conversation.call(ApiKey.METADATA, broker.version(ApiKey.METADATA, (1, 12)), {"topics": None})
     assert not [each.name for each in response.topics if str(each.name).startswith("crucible-probe-")]
 
 
-def test_groups_are_gone_afterwards_even_if_they_have_members(broker: Broker) -> None:
+def test_groups_are_gone_afterwards_even_if_they_have_members(broker: ProbedBroker) -> None:
     play(broker, chosen([], ["groups/sync/again", "groups/heartbeat/rebalance"]))
     with Conversation(broker.address, [], lambda: 10.0) as conversation:
         response = conversation.call(ApiKey.LIST_GROUPS, broker.version(ApiKey.LIST_GROUPS, (0, 5)), {})
     assert not [each.group_id for each in response.groups if str(each.group_id).startswith("crucible-probe-")]
 
 
-def test_a_target_that_breaks_a_must_exits_with_1(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_target_that_breaks_a_must_exits_with_1(broker: ProbedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.probe.cases.metadata.NO_OPERATIONS", 0)
     host, port = broker.address
     said: list[str] = []
-    code = run(Wanted(f"{host}:{port}", cases=["metadata/topics/operations-not-asked"]), said.append)
+    code = run(ProbeOptions(f"{host}:{port}", cases=["metadata/topics/operations-not-asked"]), said.append)
     assert code == FAILED
     assert f"  again: ./crucible probe {host}:{port} --case metadata/topics/operations-not-asked" in said

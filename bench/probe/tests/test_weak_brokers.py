@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from bench.probe.broker import Address, Broker, NotKafka, meet
-from bench.probe.case import PREPARING, Case, Verdict, case
+from bench.probe.broker import Address, NotKafka, ProbedBroker, meet
+from bench.probe.case import PREPARING, CaseVerdict, ProbeCase, case
 from bench.probe.context import Belongings, ProbeContext
 from bench.probe.conversation import entity_of as made
 from bench.probe.play import play_one
@@ -26,8 +26,8 @@ def needs_a_topic(at: ProbeContext) -> None:
     at.topic()
 
 
-def _seconds(played: Case, address: Address, belongings: Belongings) -> tuple[Verdict, str, float]:
-    broker = Broker(address, 0, address, address, {0: address}, VERSIONS_IN_FULL)
+def _seconds(played: ProbeCase, address: Address, belongings: Belongings) -> tuple[CaseVerdict, str, float]:
+    broker = ProbedBroker(address, 0, address, address, {0: address}, VERSIONS_IN_FULL)
     began = time.monotonic()
     outcome = play_one(broker, played, belongings)
     return outcome.verdict, outcome.reason, time.monotonic() - began
@@ -40,7 +40,9 @@ def test_a_request_without_a_response_is_waited_for_only_once(monkeypatch: pytes
     with serving(_until_end) as address:
         first = _seconds(needs_a_topic, address, belongings)
         second = _seconds(needs_a_topic, address, belongings)
-    assert first[:2] == second[:2] == (Verdict.INCONSISTENT, f"{PREPARING}the broker does not answer CreateTopics 7")
+    assert (
+        first[:2] == second[:2] == (CaseVerdict.INCONSISTENT, f"{PREPARING}the broker does not answer CreateTopics 7")
+    )
     assert first[2] >= 0.5
     assert second[2] < 0.4
 

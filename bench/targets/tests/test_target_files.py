@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bench.targets import loader
-from bench.targets.layout import Plan
+from bench.targets.layout import ClusterLayout
 from bench.targets.model import Chosen, TargetError
 
 SMALL = """
@@ -131,7 +131,7 @@ def test_commands_name_as_many_nodes_as_there_are_addresses(tmp_path: Path) -> N
 
 
 def test_a_node_gets_its_own_ports_folder_files_and_peers(tmp_path: Path) -> None:
-    plan = Plan(small(tmp_path), tmp_path, settings=lambda node: {"a.b": f"{node}"})
+    plan = ClusterLayout(small(tmp_path), tmp_path, settings=lambda node: {"a.b": f"{node}"})
     first, second = plan.lay_out({(0, 1): "127.0.0.1:7"})
     address = f"127.0.0.1:{first.port}"
     words = ["broker", "--at", address, "--set", "a.b:0", "-a", "-b", "--peers", f"0={address},1=127.0.0.1:7"]
@@ -144,7 +144,7 @@ def test_a_node_gets_its_own_ports_folder_files_and_peers(tmp_path: Path) -> Non
 
 
 def test_an_observer_and_the_caller_have_arguments_their_own(tmp_path: Path) -> None:
-    plan = Plan(small(tmp_path), tmp_path, voters=1, total=2, words={"flags": "-c"})
+    plan = ClusterLayout(small(tmp_path), tmp_path, voters=1, total=2, words={"flags": "-c"})
     voter, observer = plan.lay_out()
     (text,), (also,) = voter.files.values(), observer.files.values()
     assert '"role": "voter 0"' in text
@@ -155,7 +155,7 @@ def test_an_observer_and_the_caller_have_arguments_their_own(tmp_path: Path) -> 
 @pytest.mark.live
 def test_a_node_is_prepared_with_its_files_or_says_why_not(tmp_path: Path) -> None:
     prepared = SMALL.replace('["true"]', '["cp", "{folder}/broker.json", "{data}"]')
-    node = Plan(loader.find(str(file(tmp_path, prepared))), tmp_path).lay_out()[1]
+    node = ClusterLayout(loader.find(str(file(tmp_path, prepared))), tmp_path).lay_out()[1]
     node.make()
     assert '"role": "voter 1"' in node.data.read_text()
     for words, complaint in (
@@ -164,12 +164,14 @@ def test_a_node_is_prepared_with_its_files_or_says_why_not(tmp_path: Path) -> No
     ):
         chosen = loader.find(str(file(tmp_path, SMALL.replace('["true"]', words))))
         with pytest.raises(TargetError, match=complaint):
-            Plan(chosen, tmp_path).lay_out()[0].make()
+            ClusterLayout(chosen, tmp_path).lay_out()[0].make()
 
 
 def test_kafka_reads_names_from_a_hosts_file_of_each_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.targets.providers.kafka._fetched", lambda folder, *_: f"jars of {folder.name}")
-    plan = Plan(loader.find("kafka@4.3.1"), tmp_path, voters=3, total=4, settings=lambda _: {"num.partitions": "7"})
+    plan = ClusterLayout(
+        loader.find("kafka@4.3.1"), tmp_path, voters=3, total=4, settings=lambda _: {"num.partitions": "7"}
+    )
     nodes = plan.lay_out({(3, 0): "127.0.9.1"})
     hosts, properties = (nodes[3].files[tmp_path / "node-3" / name] for name in ("hosts", "server.properties"))
     assert "127.0.9.1 node-0\n127.0.0.1 node-1\n" in hosts
@@ -193,7 +195,7 @@ def test_features_begin_at_the_levels_of_a_scenario(
 ) -> None:
     monkeypatch.setattr("bench.targets.providers.kafka._fetched", lambda *_: "jars")
     for levels in ({"transaction.version": "1"}, {}):
-        for node in Plan(loader.find(name), tmp_path, features=levels).lay_out():
+        for node in ClusterLayout(loader.find(name), tmp_path, features=levels).lay_out():
             arguments = [*(node.prepare if is_prepared else node.command)]
             found = [at for at in range(len(arguments)) if arguments[at : at + 2] == words]
             assert bool(found) == bool(levels)
@@ -209,5 +211,5 @@ def test_a_version_that_maven_does_not_find_is_one_sentence(tmp_path: Path, monk
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     monkeypatch.setattr("bench.targets.providers.kafka.CACHE", tmp_path / "cache")
     with pytest.raises(TargetError, match=r"could not fetch Apache Kafka 9.9.9: .*Could not find artifact"):
-        Plan(loader.find("kafka@9.9.9"), tmp_path).lay_out()
+        ClusterLayout(loader.find("kafka@9.9.9"), tmp_path).lay_out()
     assert not list((tmp_path / "cache").iterdir())

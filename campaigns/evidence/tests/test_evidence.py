@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.probe.case import PREPARING, Outcome, Verdict
+from bench.probe.case import PREPARING, CaseOutcome, CaseVerdict
 from bench.probe.cases import all_cases, chosen
 from bench.targets.loader import find
 from campaigns.evidence import kept, pages, scenario_plays
@@ -16,26 +16,26 @@ from campaigns.evidence.probing import NOT_JUDGED, Cell, cell
 (SHOULD,) = chosen([], ["fetch/session/open"])
 
 
-def _outcome(verdict: Verdict, reason: str = "why") -> Outcome:
-    return Outcome(CASE, verdict, reason, 0.1)
+def _outcome(verdict: CaseVerdict, reason: str = "why") -> CaseOutcome:
+    return CaseOutcome(CASE, verdict, reason, 0.1)
 
 
-FAIL, PASS = _outcome(Verdict.FAIL), _outcome(Verdict.PASS, "")
+FAIL, PASS = _outcome(CaseVerdict.FAIL), _outcome(CaseVerdict.PASS, "")
 
 
 @pytest.mark.parametrize(
     ("outcomes", "verdict"),
     [
         ([FAIL, FAIL, FAIL], "fail"),
-        ([FAIL, FAIL, _outcome(Verdict.INCONSISTENT)], "inconsistent"),
+        ([FAIL, FAIL, _outcome(CaseVerdict.INCONSISTENT)], "inconsistent"),
         ([PASS, PASS, PASS], "pass"),
         ([FAIL, PASS, FAIL], NOT_JUDGED),
         ([FAIL, FAIL, None], NOT_JUDGED),
-        ([FAIL, FAIL, _outcome(Verdict.OUR_ERROR)], NOT_JUDGED),
-        ([_outcome(Verdict.INCONSISTENT, f"{PREPARING}no topic can be made")] * 3, NOT_JUDGED),
+        ([FAIL, FAIL, _outcome(CaseVerdict.OUR_ERROR)], NOT_JUDGED),
+        ([_outcome(CaseVerdict.INCONSISTENT, f"{PREPARING}no topic can be made")] * 3, NOT_JUDGED),
     ],
 )
-def test_a_cell_is_red_only_if_each_play_was(outcomes: Sequence[Outcome | None], verdict: str) -> None:
+def test_a_cell_is_red_only_if_each_play_was(outcomes: Sequence[CaseOutcome | None], verdict: str) -> None:
     assert cell(outcomes).verdict == verdict
 
 

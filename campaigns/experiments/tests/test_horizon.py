@@ -4,13 +4,13 @@ import sys
 
 import pytest
 
-from campaigns.experiments.horizon import VARIANTS, Caught, Cut, Part, Size, main, played, table
+from campaigns.experiments.horizon import VARIANTS, Caught, Cut, HorizonRun, HorizonSize, main, played, table
 
 pytestmark = pytest.mark.simulated
 
 SNAPSHOTS, HORIZON, _, NEITHER = VARIANTS
 CUT = Cut("6 s", 6.0)
-SMALL = Size(keys=200, before_s=7.0, after_s=4.0)
+SMALL = HorizonSize(keys=200, before_s=7.0, after_s=4.0)
 
 
 @pytest.mark.parametrize("words", [("--seeds", "0"), ("--processes", "0")])
@@ -24,7 +24,7 @@ def test_nothing_to_play_is_refused(
 
 
 def caught(variant: object) -> dict[str, Caught]:
-    seen = played(Part(variant, CUT, 1, SMALL))  # type: ignore[arg-type]
+    seen = played(HorizonRun(variant, CUT, 1, SMALL))  # type: ignore[arg-type]
     assert not seen.broken
     assert all(each.after_us >= 0 and each.sent_bytes > 0 for each in seen.caught.values())
     return seen.caught

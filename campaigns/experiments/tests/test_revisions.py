@@ -11,11 +11,11 @@ from campaigns.experiments.revisions import (
     TROUBLES,
     VARIANTS,
     Counted,
-    Part,
-    Seen,
-    Size,
+    RevisionResult,
+    RevisionRun,
+    RevisionSize,
+    RevisionVariant,
     Trouble,
-    Variant,
     bytes_of_a_partition,
     grouped,
     main,
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.simulated
 
 FINAL, BY_NAME, FIRST, NONE, FIRST_RESENDS, FINAL_RESENDS = VARIANTS
 NO_LOSS, _, MUCH_LOSS, DOUBLED, FEW_SLOTS = TROUBLES
-SMALL = Size(seconds=25.0, partitions=20)
+SMALL = RevisionSize(seconds=25.0, partitions=20)
 
 
 @pytest.mark.parametrize("words", [("--seeds", "0"), ("--processes", "0")])
@@ -44,8 +44,8 @@ def test_nothing_to_play_is_refused(
     assert "must be at least 1" in capsys.readouterr().err
 
 
-def counted(variant: Variant, trouble: Trouble) -> Counted:
-    seen = played(Part(variant, trouble, 1, SMALL))
+def counted(variant: RevisionVariant, trouble: Trouble) -> Counted:
+    seen = played(RevisionRun(variant, trouble, 1, SMALL))
     assert seen.outcome is Outcome.PASSED
     assert (seen.lost > 0) is bool(trouble.lost_every)
     return seen.counted
@@ -106,7 +106,12 @@ def test_the_table_tells_median_least_and_greatest(tmp_path: Path) -> None:
 
     sums = Counted(fetches=10, request_bytes=1000, response_bytes=2000, layout_bytes=2500, named=15, returned=20)
     seen = [
-        Seen(Part(FINAL, NO_LOSS, number), Outcome.PASSED, 0, replace(sums, request_bytes=1000 * number, full_again=2))
+        RevisionResult(
+            RevisionRun(FINAL, NO_LOSS, number),
+            Outcome.PASSED,
+            0,
+            replace(sums, request_bytes=1000 * number, full_again=2),
+        )
         for number in (1, 2, 4)
     ]
     found = grouped(seen)

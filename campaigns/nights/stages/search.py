@@ -52,13 +52,13 @@ class Turn:
 
 def play(work: Work, until: float) -> tuple[Outcome, str]:
     """Play until the time is over. A part of it belongs to the failures that were found."""
-    search = Search(work)
+    search = NightSearch(work)
     search.run(until)
     follow_up.of_all(work, search.scenarios, until, search.known)
     return search.outcome, ""
 
 
-class Search:
+class NightSearch:
     """One search. ``outcome`` is the worst of its controls."""
 
     def __init__(self, work: Work) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from campaigns.nights.command import run
-from campaigns.nights.night import Journal, Kept, Wish, Work
+from campaigns.nights.night import Kept, NightJournal, Wish, Work
 from reports.night import FailureRow, Night, PlayRow, read_night
 
 
@@ -17,7 +17,7 @@ def work_of(folder: Path, earlier: Sequence[Kept] = (), **night: object) -> Work
     """A night that was begun and has played nothing yet."""
     values_of_night = {"night": folder.name, "started_us": 1, "budget_s": 60.0, "seed": 1_000, **night}
     folder.mkdir(parents=True, exist_ok=True)
-    work = Work(folder, Night(**values_of_night), Journal(folder), earlier, lambda _: None)  # type: ignore[arg-type]
+    work = Work(folder, Night(**values_of_night), NightJournal(folder), earlier, lambda _: None)  # type: ignore[arg-type]
     work.scratch.mkdir(exist_ok=True)
     return work
 

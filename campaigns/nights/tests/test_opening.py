@@ -54,9 +54,9 @@ def test_resume_takes_the_newest_night_however_old_if_the_code_is_the_same(tmp_p
 
 
 def test_two_cannot_play_one_night(tmp_path: Path) -> None:
-    first = nights.Journal(tmp_path)
+    first = nights.NightJournal(tmp_path)
     with pytest.raises(nights.BusyError, match="another process plays the night"):
-        nights.Journal(tmp_path)
+        nights.NightJournal(tmp_path)
     settle(tmp_path)
     assert nights.is_left(tmp_path)
     first.close(done=False)
@@ -64,13 +64,13 @@ def test_two_cannot_play_one_night(tmp_path: Path) -> None:
 
 def test_what_a_killed_night_kept_is_there_again_without_a_torn_line(tmp_path: Path) -> None:
     rows = [a_play(seed=each) for each in range(3)]
-    first = nights.Journal(tmp_path)
+    first = nights.NightJournal(tmp_path)
     for each in rows:
         first.add(each)
     first.close(done=False)
     with (tmp_path / nights.NAME).open("ab") as file:
         file.write(b'["plays",["01-x"')
-    again = nights.Journal(tmp_path)
+    again = nights.NightJournal(tmp_path)
     assert again.of(PlayRow) == rows
     again.add(a_play(seed=3))
     again.close(done=False)

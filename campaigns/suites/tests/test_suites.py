@@ -8,11 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from bench.peers.cluster import Cluster, System
+from bench.peers.cluster import PeerCluster, System
 from campaigns.suites import play as playing
 from campaigns.suites.card import Card, keep, kept, page
 from campaigns.suites.play import Result, run_on
-from campaigns.suites.suite import FOLDER, Allowance, Outcome, Replacement, Suite, SuiteError, bundled, load, outcomes
+from campaigns.suites.suite import (
+    FOLDER,
+    Allowance,
+    Replacement,
+    Suite,
+    SuiteError,
+    SuiteOutcome,
+    bundled,
+    load,
+    outcomes,
+)
 
 SUITE = Suite("mine", "Mine", "go", "example.org/mine", "v1", ("true",), "go", ("-run={test}",))
 
@@ -53,12 +63,12 @@ def test_go_counts_leaves_and_a_test_without_an_end_has_failed() -> None:
         go(("run", "TestA"), ("run", "TestA/one"), ("pass", "TestA/one"), ("pass", "TestA"), ("run", "TestB"))
         + "\nnot JSON\n"
     )
-    assert outcomes("go", output) == {"mine.TestA/one": Outcome.PASSED, "mine.TestB": Outcome.FAILED}
+    assert outcomes("go", output) == {"mine.TestA/one": SuiteOutcome.PASSED, "mine.TestB": SuiteOutcome.FAILED}
 
 
 def test_go_package_that_is_not_built_has_failed() -> None:
     output = json.dumps({"Package": "a/mine", "Action": "fail"})
-    assert outcomes("go", output) == {"mine (not built)": Outcome.FAILED}
+    assert outcomes("go", output) == {"mine (not built)": SuiteOutcome.FAILED}
 
 
 def test_libtest_names_begin_with_the_binary() -> None:
@@ -69,9 +79,9 @@ def test_libtest_names_begin_with_the_binary() -> None:
         "test plain ... FAILED\ntest tls ... ignored, no TLS\n"
     )
     assert outcomes("libtest", output) == {
-        "lib::codec": Outcome.PASSED,
-        "client::plain": Outcome.FAILED,
-        "client::tls": Outcome.SKIPPED,
+        "lib::codec": SuiteOutcome.PASSED,
+        "client::plain": SuiteOutcome.FAILED,
+        "client::tls": SuiteOutcome.SKIPPED,
     }
 
 
@@ -86,19 +96,24 @@ def test_librdkafka_counts_the_rows_of_its_table() -> None:
         "|\x1b[33m 8000_idle                                |        DNS |   0.000s \x1b[0m|\n"
     )
     assert outcomes("librdkafka", output) == {
-        "0001_multiobj": Outcome.PASSED,
-        "0081_admin": Outcome.FAILED,
-        "0093_holb": Outcome.FAILED,
-        "0034_offset_reset": Outcome.SKIPPED,
+        "0001_multiobj": SuiteOutcome.PASSED,
+        "0081_admin": SuiteOutcome.FAILED,
+        "0093_holb": SuiteOutcome.FAILED,
+        "0034_offset_reset": SuiteOutcome.SKIPPED,
     }
 
 
 def test_a_failure_is_red_unless_it_is_allowed_or_kafka_fails_too() -> None:
-    ours = {"here": Outcome.FAILED, "there": Outcome.FAILED, "acl": Outcome.FAILED, "fine": Outcome.PASSED}
+    ours = {
+        "here": SuiteOutcome.FAILED,
+        "there": SuiteOutcome.FAILED,
+        "acl": SuiteOutcome.FAILED,
+        "fine": SuiteOutcome.PASSED,
+    }
     suite = replace(SUITE, allow=(Allowance("ac.", "no ACLs are served", "2026-11-29"),))
     alone = Result(suite, ours)
     assert alone.red == ["here", "there"]
-    beside = Result(suite, ours, {"there": Outcome.FAILED, "here": Outcome.PASSED})
+    beside = Result(suite, ours, {"there": SuiteOutcome.FAILED, "here": SuiteOutcome.PASSED})
     assert beside.red == ["here"]
     card = page([Card.of(beside, "today")], [suite, replace(suite, title="Another")])
     assert "| Mine | v1 | 1 | 0 | 3 | 1 | 1 | 1 | today |" in card
@@ -130,8 +145,8 @@ def test_an_allowance_covers_whole_names_only() -> None:
 
 
 @contextmanager
-def no_nodes(folder: Path, nodes: int, config: object, advertised: object = ()) -> Iterator[Cluster]:  # noqa: ARG001
-    yield Cluster("nothing", [])
+def no_nodes(folder: Path, nodes: int, config: object, advertised: object = ()) -> Iterator[PeerCluster]:  # noqa: ARG001
+    yield PeerCluster("nothing", [])
 
 
 @pytest.mark.live
@@ -147,7 +162,7 @@ def test_a_run_replaces_addresses_in_a_copy_and_leaves_the_fetched_suite_as_it_w
         replace=(Replacement("addr*", "localhost:9092", "[{bootstrap}]"),),
     )
     found = run_on(suite, source, System("nothing", no_nodes), tmp_path / "logs")
-    assert found == {"mine.TestA": Outcome.PASSED}
+    assert found == {"mine.TestA": SuiteOutcome.PASSED}
     assert (tmp_path / "logs" / "mine-nothing.log").read_text(encoding="utf-8").endswith("at []")
     assert (source / "address").read_text(encoding="utf-8") == "at localhost:9092"
 

@@ -5,21 +5,21 @@ from pathlib import Path
 
 import pytest
 
-from campaigns.upgrade.ablation import WAYS, Case, measured
+from campaigns.upgrade.ablation import WAYS, AblationCase, measured
 from campaigns.upgrade.command import ABLATION_HEADINGS, ablation_rows
 from campaigns.upgrade.drawing import COLOURS, LABELS, drawn
-from campaigns.upgrade.old_directory import Wanted
+from campaigns.upgrade.old_directory import WantedLog
 
 NOW_MS = 1_700_000_000_000
-SMALL = Wanted(size_bytes=400_000, segment_bytes=20_000, batch_bytes=1_000, producers_per_hour=2.0, snapshots=0)
+SMALL = WantedLog(size_bytes=400_000, segment_bytes=20_000, batch_bytes=1_000, producers_per_hour=2.0, snapshots=0)
 
 
 @pytest.fixture(scope="module")
-def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
+def case(tmp_path_factory: pytest.TempPathFactory) -> AblationCase:
     return measured(SMALL, tmp_path_factory.mktemp("ablation") / "old", NOW_MS)
 
 
-def test_the_last_segment_alone_is_cheap_and_wrong(case: Case) -> None:
+def test_the_last_segment_alone_is_cheap_and_wrong(case: AblationCase) -> None:
     last = case.figures["last segment"]
     assert last.read_bytes < case.log_bytes / 15
     assert 0 < last.missing < case.known
@@ -28,7 +28,7 @@ def test_the_last_segment_alone_is_cheap_and_wrong(case: Case) -> None:
 
 
 @pytest.mark.clause("P-9", "P-10")
-def test_p9_is_right_and_reads_what_is_unexpired(case: Case) -> None:
+def test_p9_is_right_and_reads_what_is_unexpired(case: AblationCase) -> None:
     p9, everything = case.figures["P-9"], case.figures["everything"]
     for each in (p9, everything):
         assert (each.missing, each.wrong, each.all_missing, each.all_wrong, each.all_unequal) == (0, 0, 0, 0, 0)
@@ -44,7 +44,7 @@ def test_with_an_expiration_as_long_as_the_log_p9_reads_all_of_it(tmp_path: Path
 
 
 @pytest.mark.thorough
-def test_it_is_told_and_drawn(case: Case) -> None:
+def test_it_is_told_and_drawn(case: AblationCase) -> None:
     found = {"length": [case], "expiration": [case], "rate": [case]}
     rows = ablation_rows(found)
     assert [row[3] for row in rows] == ["everything", "last segment", "P-9"]

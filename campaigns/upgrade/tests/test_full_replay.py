@@ -13,7 +13,7 @@ HOUR = 3_600_000
 START_MS = 1_700_000_000_000
 
 
-class Log:
+class HandmadeLog:
     """A log on disk that is written batch by batch, at times in hours after a start."""
 
     def __init__(self, folder: Path) -> None:
@@ -42,7 +42,7 @@ class Log:
 @pytest.fixture
 def replay(tmp_path: Path) -> list[ReplayedSegment]:
     """Three segments. Producer 7 has a transaction from the first into the third, and 9 one that is not ended."""
-    log = Log(tmp_path)
+    log = HandmadeLog(tmp_path)
     log.send(1, 0, 0, count=3)
     log.send(7, 0, 0, in_txn=True)
     log.roll()
@@ -78,7 +78,7 @@ def test_each_segment_has_the_state_up_to_its_end(replay: list[ReplayedSegment])
 
 
 def test_a_marker_that_raises_the_epoch_clears_the_sequence(tmp_path: Path) -> None:
-    log = Log(tmp_path)
+    log = HandmadeLog(tmp_path)
     log.send(5, 0, 0, count=4, in_txn=True)
     log.end(5, 0, epoch=1)
     assert replayed(tmp_path)[0].known[5].row == ProducerRow(5, 1, -1, -1, 0, ms(0), 3, -1)
@@ -123,7 +123,7 @@ def test_where_a_replay_may_begin(replay: list[ReplayedSegment]) -> None:
 
 
 def test_later_segments_say_nothing_of_where_a_replay_begins(tmp_path: Path) -> None:
-    log = Log(tmp_path)
+    log = HandmadeLog(tmp_path)
     for hours in (0, 1, 10):
         log.send(1, hours, int(hours))
         log.roll()
@@ -141,7 +141,7 @@ def test_a_snapshot_that_is_not_whole_is_refused() -> None:
 
 
 def test_batches_of_other_formats_are_refused(tmp_path: Path) -> None:
-    log = Log(tmp_path)
+    log = HandmadeLog(tmp_path)
     log.send(1, 0, 0)
     path = tmp_path / file_name(0, ".log")
     data = bytearray(path.read_bytes())

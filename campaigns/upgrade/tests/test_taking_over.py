@@ -16,7 +16,7 @@ from campaigns.upgrade.kafka_files import (
     file_name,
     offsets_of,
 )
-from campaigns.upgrade.old_directory import TOPIC, Wanted, make
+from campaigns.upgrade.old_directory import TOPIC, WantedLog, make
 from reference_broker.log.checkpoints import read_partition_metadata
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
@@ -24,7 +24,7 @@ from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import run_to_end
 from reference_broker.serve.disk import FileDisk
 
-SMALL = Wanted(size_bytes=400_000, segment_bytes=40_000, batch_bytes=2_000)
+SMALL = WantedLog(size_bytes=400_000, segment_bytes=40_000, batch_bytes=2_000)
 NOW_MS = 1_700_000_000_000
 DAY_MS = 86_400_000
 

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from campaigns.upgrade import old_directory, taking_over
-from campaigns.upgrade.command import Request, run
+from campaigns.upgrade.command import UpgradeRequest, run
 from campaigns.upgrade.kafka_files import EPOCH_AT, batches, file_name, offsets_of
 from crucible_kafka import cli
 
@@ -20,7 +20,7 @@ LIMIT_S = 60.0
 @pytest.mark.clause("P-8", "P-9", "P-10", "P-13", "P-14")
 def test_every_eligible_segment_is_uploaded_with_the_snapshot_of_a_full_replay(tmp_path: Path) -> None:
     lines: list[str] = []
-    outcome = run(Request(None, tmp_path / "out", (), {}, LIMIT_S), lines.append)
+    outcome = run(UpgradeRequest(None, tmp_path / "out", (), {}, LIMIT_S), lines.append)
     (verdict,) = outcome.verdicts
     assert verdict.is_good, verdict
     assert verdict.uploaded >= 20
@@ -37,13 +37,13 @@ def test_no_snapshot_is_needed_nor_believed_and_old_leader_epochs_are_no_obstacl
     tmp_path: Path, snapshots: str
 ) -> None:
     old = tmp_path / "old"
-    made = old_directory.Wanted(size_bytes=4 << 20, segment_bytes=1 << 19, hours=12)
+    made = old_directory.WantedLog(size_bytes=4 << 20, segment_bytes=1 << 19, hours=12)
     old_directory.make(old, made, time.time_ns() // 1_000_000)
     folder = old / f"{old_directory.TOPIC}-0"
     for path in folder.glob("*.snapshot"):
         path.write_bytes(b"") if snapshots == "empty" else path.unlink()
     _raise_epochs(folder)
-    outcome = run(Request(old, tmp_path / "out", (), {}, LIMIT_S), lambda _: None)
+    outcome = run(UpgradeRequest(old, tmp_path / "out", (), {}, LIMIT_S), lambda _: None)
     (verdict,) = outcome.verdicts
     assert verdict.is_good, verdict
     assert verdict.missing_before == verdict.segments - 1

@@ -9,7 +9,7 @@ from campaigns.upgrade import taking_over
 from campaigns.upgrade.full_replay import replayed
 from campaigns.upgrade.journey import Journey, Recreated, Upgrade, eligible_segments
 from campaigns.upgrade.kafka_files import UpgradeError, file_name, snapshot_file
-from campaigns.upgrade.old_directory import Wanted, make
+from campaigns.upgrade.old_directory import WantedLog, make
 from campaigns.upgrade.verdict import compute_verdict
 
 NOW_MS = 1_700_000_000_000
@@ -20,7 +20,7 @@ DAY_MS = 24 * HOUR_MS
 @pytest.fixture
 def journey(tmp_path: Path) -> Journey:
     """All that is eligible was uploaded as it must be: the store is filled from the full replay."""
-    make(tmp_path / "old", Wanted(size_bytes=200_000, segment_bytes=20_000, batch_bytes=2_000), NOW_MS)
+    make(tmp_path / "old", WantedLog(size_bytes=200_000, segment_bytes=20_000, batch_bytes=2_000), NOW_MS)
     (old,) = taking_over.read(tmp_path / "old", ()).partitions
     replay, uploads = replayed(old.folder), tmp_path / "tier"
     uploads.mkdir()
@@ -95,7 +95,7 @@ def test_a_partition_without_a_closed_segment_has_nothing_to_compare(journey: Jo
 
 
 def test_a_directory_without_a_closed_segment_is_refused(tmp_path: Path) -> None:
-    make(tmp_path / "old", Wanted(size_bytes=20_000, segment_bytes=1 << 20, batch_bytes=2_000), NOW_MS)
+    make(tmp_path / "old", WantedLog(size_bytes=20_000, segment_bytes=1 << 20, batch_bytes=2_000), NOW_MS)
     old = taking_over.read(tmp_path / "old", ())
     upgrade = Upgrade(old, tmp_path / "data", tmp_path / "tier", {}, 1.0, lambda _: None)
     with pytest.raises(UpgradeError, match=r"old has no closed segment that ends before .* be uploaded\.$"):

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from bench.targets.layout import FIRST_LEVELS, HOST, OURS, Plan
+from bench.targets.layout import FIRST_LEVELS, HOST, OURS, ClusterLayout
 from bench.targets.model import Chosen, TargetError
 from chaos.live.cluster import Cluster
 from chaos.live.errors import SetupError
@@ -72,7 +72,7 @@ class Target:
         config, total = self._scenario_cluster.config_of(0), self.cluster.total
         features = {name: config[key] for key, name in FIRST_LEVELS.items() if key in config}
         settings = [self.settings(number) for number in range(total)]
-        plan = Plan(
+        plan = ClusterLayout(
             self._wanted,
             self._folder,
             self.cluster.voters,

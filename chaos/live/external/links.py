@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from random import SystemRandom
 from typing import NamedTuple, TypeAlias
 
-from bench.targets.layout import HOST, Plan
+from bench.targets.layout import HOST, ClusterLayout
 from chaos.frame_proxy.proxy import Pair
 from chaos.live.errors import SetupError
 from chaos.live.links import ANY_PORT, Links
@@ -14,7 +14,7 @@ Lead: TypeAlias = Callable[[Sequence[Pair]], Sequence[str]]
 """Puts something more on links, and returns HOST:PORT before each of them."""
 
 
-def via_proxies(plan: Plan, links: Links, lead: Lead | None = None) -> dict[tuple[int, int], str]:
+def via_proxies(plan: ClusterLayout, links: Links, lead: Lead | None = None) -> dict[tuple[int, int], str]:
     """Make a proxy for each directed link, and for each port of it if nodes have several. Return where a node finds
     another one then (``bench.targets.layout.Via``). It is empty if the target does not let us in between. ``lead`` may
     put something more before the proxies.

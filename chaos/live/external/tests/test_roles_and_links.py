@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from bench.targets.layout import Plan
+from bench.targets.layout import ClusterLayout
 from bench.targets.loader import find
 from chaos.frame_proxy.proxy import Pair
 from chaos.live.external.links import via_proxies
@@ -31,7 +31,7 @@ class Proxies:
 
 def test_nodes_that_get_their_peers_addresses_get_those_of_the_proxies(tmp_path: Path) -> None:
     proxies = Proxies()
-    via = via_proxies(Plan(find("reference.toml"), tmp_path), Links(cast(Any, proxies)))
+    via = via_proxies(ClusterLayout(find("reference.toml"), tmp_path), Links(cast(Any, proxies)))
     assert via[0, 2] == "proxy-of-node-0-node-2"
     assert len(proxies.made) == len(via) == 6
 
@@ -40,7 +40,7 @@ def test_nodes_that_look_names_up_find_proxies_at_their_own_ports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bench.targets.providers.kafka.provide", lambda _: {"classpath": "jars"})
-    proxies, plan = Proxies(), Plan(find("kafka"), tmp_path)
+    proxies, plan = Proxies(), ClusterLayout(find("kafka"), tmp_path)
     via = via_proxies(plan, Links(cast(Any, proxies)))
     controller = plan.ports[2]["controller"]
     assert ("node-0-node-2-controller", f"{via[0, 2]}:{controller}", f"127.0.0.1:{controller}") in proxies.made
@@ -60,12 +60,12 @@ def test_more_may_stand_before_the_proxies(tmp_path: Path, monkeypatch: pytest.M
         return [f"front-of-{pair.source}-{pair.target}" for pair in pairs]
 
     proxies = Proxies()
-    fronts = via_proxies(Plan(find("reference.toml"), tmp_path), Links(cast(Any, proxies)), lead)
+    fronts = via_proxies(ClusterLayout(find("reference.toml"), tmp_path), Links(cast(Any, proxies)), lead)
     assert fronts[1, 2] == "front-of-1-2"
     assert Pair(1, 2, "proxy-of-node-1-node-2", "127.0.0.1:0") in led
 
     led.clear()
-    plan = Plan(find("kafka"), tmp_path)
+    plan = ClusterLayout(find("kafka"), tmp_path)
     named = via_proxies(plan, Links(cast(Any, proxies)), lead)
     port = plan.ports[2]["controller"]
     assert Pair(0, 2, "proxy-of-node-0-node-2-controller", f"{named[0, 2]}:{port}") in led
