@@ -1,4 +1,4 @@
-"""Draws docs/architecture.svg from the import contract, the tables of rooms in the READMEs, and what the code imports.
+"""Draws docs/architecture.svg from the import contract, the tables of rooms, and what the code imports.
 
 ``python -m tools.architecture`` writes the picture again. A test fails while the picture is not up to date.
 """
@@ -32,7 +32,7 @@ def layers() -> list[list[str]]:
 
 
 def descriptions(readme: Path) -> dict[str, str]:
-    """Return what the table of rooms in a README says of each room: ``| [name](...) | text |``."""
+    """Return what the table of rooms on a page says of each room: ``| [name](...) | text |``."""
     rows = re.findall(r"^\| \[(\w+)\]\([^)]*\) \| (.*?) \|$", readme.read_text(), re.MULTILINE)
     return {name: text.replace("`", "") for name, text in rows}
 
@@ -64,7 +64,7 @@ def drawing() -> str:
 
 
 def _suite() -> list[str]:
-    said = descriptions(ROOT / "README.md")
+    said = descriptions(ROOT / "docs" / "architecture.md")
     imports = imports_at_run_time(ROOT, (*SUITE, BROKER))
     parts = [_text(MARGIN, MARGIN + 18, "the suite", bold=True)]
     top = MARGIN + TITLE_HEIGHT
