@@ -18,7 +18,7 @@ import click
 
 from crucible_kafka.commands.scenario_options import in_revisions
 from crucible_kafka.terminal import need_disk, need_java, one_sentence, progress
-from crucible_kafka.verdicts import report_runs
+from crucible_kafka.verdicts import report_and_print
 
 if TYPE_CHECKING:
     from reports.verdict import Verdict
@@ -107,7 +107,7 @@ def play_live(
                     show=show,
                 )
             folders.append(folder)
-        return report_runs(folders, standby=standby)
+        return report_and_print(folders, standby=standby)
 
 
 @contextmanager

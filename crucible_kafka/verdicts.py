@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def report_runs(
+def report_and_print(
     folders: Sequence[Path],
     out: Path | None = None,
     baseline: Path | None = None,
@@ -27,14 +27,14 @@ def report_runs(
     The reports below ``away`` are about to be moved.
     """
     from reports.errors import SetupError
-    from reports.judge import report_runs as compute
+    from reports.judge import report_runs
     from reports.manifest import ManifestError
 
     with one_sentence(SetupError, ManifestError):
         if standby is None:
-            verdicts = compute(folders, out=out, baseline=baseline, progress=progress)
+            verdicts = report_runs(folders, out=out, baseline=baseline, progress=progress)
         else:
-            verdicts = standby.report_runs(folders, progress=progress)
+            verdicts = standby.request_reports(folders, progress=progress)
     print_verdicts(verdicts, away)
     hint_at_old_runs()
     return verdicts

@@ -28,7 +28,7 @@ def report(run_dirs: Sequence[str], out: Path | None, baseline: str | None, open
     variables supply the credentials, and AWS_ENDPOINT_URL names another server.
     """
     from crucible_kafka.terminal import need_java, one_sentence
-    from crucible_kafka.verdicts import ROOT, open_worst, report_runs, worst
+    from crucible_kafka.verdicts import ROOT, open_worst, report_and_print, worst
     from reports import s3
     from reports.errors import SetupError
 
@@ -40,7 +40,7 @@ def report(run_dirs: Sequence[str], out: Path | None, baseline: str | None, open
 
     with one_sentence(SetupError), s3.local_folders(places, kept_in=ROOT / "runs", on_rejected=kept) as folders:
         away = [folder for place, folder in zip(places, folders, strict=True) if s3.is_remote(place) and out is None]
-        verdicts = report_runs(folders[: len(run_dirs)], out, folders[-1] if baseline else None, away=away)
+        verdicts = report_and_print(folders[: len(run_dirs)], out, folders[-1] if baseline else None, away=away)
         if opened:
             open_worst(verdicts)
     for each in run_dirs if out is None else ():

@@ -18,7 +18,7 @@ from crucible_kafka.commands.scenario_options import (
     find_scenarios,
 )
 from crucible_kafka.terminal import need_java, one_sentence, progress
-from crucible_kafka.verdicts import open_worst, report_runs, worst
+from crucible_kafka.verdicts import open_worst, report_and_print, worst
 
 _WATCH = click.option("--watch", is_flag=True, help="Judge it while it goes on, too, as `judge --watch` does.")
 
@@ -165,4 +165,4 @@ def fleet(
     )
     with one_sentence(SetupError, NodeDied), watched(plan.out, watch):
         folder = drive(spoken, plan, command_line(), progress)
-    sys.exit(worst(report_runs([folder.path])))
+    sys.exit(worst(report_and_print([folder.path])))

@@ -16,7 +16,9 @@ _ONLY = ("lint", "format", "contracts", "types", "tests", "pure", "live", "spark
     "\n  ./crucible test"
     "\n  ./crucible test --only tests -- reference_broker -k session"
 )
-@click.option("--fast", is_flag=True, help="Run lint, format, contracts and quick tests: no Java, about 90 s on two idle cores.")
+@click.option(
+    "--fast", is_flag=True, help="Run lint, format, contracts and quick tests: no Java, about 90 s on two idle cores."
+)
 @click.option(
     "--only", multiple=True, type=click.Choice(_ONLY), help="Run only these parts; tests are pure, live and spark."
 )

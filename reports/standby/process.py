@@ -63,8 +63,8 @@ class StandbySpark:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def report_runs(self, run_dirs: Sequence[Path], progress: Progress = silent) -> list[Verdict]:
-        """Compute the verdicts and write the reports, as ``reports.judge.report_runs`` does.
+    def request_reports(self, run_dirs: Sequence[Path], progress: Progress = silent) -> list[Verdict]:
+        """Let the process compute the verdicts and write the reports, as ``reports.judge.report_runs`` does.
 
         A large history is read in this process, because it needs a Java with more memory. So is any history if the
         other process has died.
@@ -76,9 +76,8 @@ class StandbySpark:
         if history_bytes(folders) < SMALL_HISTORY_BYTES:
             try:
                 assert self._process.pid is not None, "it was started"
-                self._link.send(
-                    folders
-                )  # Before the priority: if the other lowers its own after this, it sees the request.
+                # Before the priority: if the other lowers its own after this, it sees the request.
+                self._link.send(folders)
                 step_forward(self._process.pid, like=os.getpid())
                 return self._verdicts(progress)
             except (EOFError, OSError):
@@ -156,9 +155,8 @@ def _report_on_request(
                 folders = link.recv()
             except EOFError:
                 return
-            step_forward(
-                os.getpid(), like=os.getppid()
-            )  # Again, for processes that were starting when the owner did it.
+            # Again, for processes that were starting when the owner did it.
+            step_forward(os.getpid(), like=os.getppid())
             try:
                 send(_VERDICTS, report_runs(folders, spark=spark, progress=send_progress, rehearsal=rehearsal))
             except (SetupError, ManifestError) as error:

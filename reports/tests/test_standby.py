@@ -80,8 +80,8 @@ def test_standby_reports_refuses_and_ends(waiting: StandbySpark, tmp_path: Path)
     plant_lost_write(history)
     lines: list[str] = []
     with pytest.raises(ManifestError):
-        waiting.report_runs([tmp_path / "nothing"])
-    (verdict,) = waiting.report_runs([history.write(tmp_path / "run")], lines.append)
+        waiting.request_reports([tmp_path / "nothing"])
+    (verdict,) = waiting.request_reports([history.write(tmp_path / "run")], lines.append)
     assert verdict.outcome is Outcome.FAILED
     assert [one.name for one in verdict.guarantees if one.status == "broken"] == ["lost-write", "unseen"]
     assert "the queries are planned already" in lines
@@ -251,7 +251,7 @@ def test_standby_gets_the_folders_before_anybody_steps_forward_for_it(
     monkeypatch.setattr(StandbySpark, "_verdicts", lambda *_: done.append("answered"))
     with StandbySpark() as standby:
         monkeypatch.setattr(standby, "_link", SimpleNamespace(send=lambda _: done.append("sent")))
-        standby.report_runs([tmp_path])
+        standby.request_reports([tmp_path])
         monkeypatch.undo()
     assert done == ["sent", "forward", "answered"]
 
