@@ -68,11 +68,13 @@ def batches_behind_snapshot_ignored(
         yield from original(segments, offset, end_offset, states)
 
 
-@mutant("reference_broker.log.partition_log:PartitionLog.close_cleanly")
-def no_snapshot_at_clean_stop(original: Function, self: Any) -> None:
+@mutant("reference_broker.log.log_files:LogFiles.close_cleanly")
+def no_snapshot_at_clean_stop(
+    original: Function, self: Any, log_end_offset: int, log_start_offset: int, producers: Any
+) -> None:
     """A log that is closed cleanly gets no producer snapshot (P-3)."""
     for segment in self.segments:
         self.segments.write_indexes(segment)
-    end = self.log_end_offset
-    if self.segments and not self.durability.dirty and self.synced_offset == end > self._checkpoints.recovery_point:
-        self.durability.changed(self._checkpoints.raise_recovery_point(end))
+    is_synced = not self.durability.dirty and self.durability.synced_offset == log_end_offset
+    if self.segments and is_synced and log_end_offset > self.checkpoints.recovery_point:
+        self.durability.changed(self.checkpoints.raise_recovery_point(log_end_offset))

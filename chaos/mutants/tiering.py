@@ -139,7 +139,7 @@ def remote_state_not_restored(
     original(self, now, offset, log_start_offset, epochs, _nobody(self), producers.emptied())
 
 
-@mutant("reference_broker.log.partition_log:PartitionLog.awaits_sync")
+@mutant("reference_broker.log.log_files:LogFiles.awaits_sync")
 def aged_segments_unsynced(original: Function, self: Any) -> bool:
     """A segment that was closed because of its age is never synced, so it is never deleted locally (P-11)."""
     return bool(self.segments.retired)

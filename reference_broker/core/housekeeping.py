@@ -44,7 +44,7 @@ class Housekeeping:
         for number, log in enumerate(list(self.other_logs()), 1):
             if log.config.is_copied:
                 self._shorten(log)
-            if log.awaits_sync():
+            if log.files.awaits_sync():
                 sync_then(broker.outside, [log], nobody_waits)
             if number % HOUSEKEPT_PARTITIONS_PER_SLICE == 0:
                 yield
@@ -59,7 +59,7 @@ class Housekeeping:
             except DiskError as failure:
                 where = ("partition", f"{partition.topic}-{partition.index}")
                 self.broker.outside.note("retention_failed", where, ("reason", str(failure)))
-        if log.awaits_sync():  # Files go when the new log start is durable, or what is in the tier instead.
+        if log.files.awaits_sync():  # Files go when the new log start is durable, or what is in the tier instead.
             sync_led_then(self.broker.outside, [partition], nobody_waits)
         if log.local_log_start_offset != start:
             partition.changed()
@@ -84,14 +84,14 @@ class Housekeeping:
         another topic. If logs were deleted meanwhile, others are skipped until the next round. The metadata log notes
         each sync by itself, so here its note only becomes durable."""
         broker = self.broker
-        paths = [broker.replica.log.log.synced_note]
+        paths = [broker.replica.log.log.files.synced_note]
         done = 0
         while due := self._logs()[done : done + HOUSEKEPT_PARTITIONS_PER_SLICE]:
             for log in due:
-                known = log.durable_end
-                log.note_synced()
-                if log.durable_end != known:
-                    paths.append(log.synced_note)
+                known = log.files.durable_end
+                log.files.note_synced()
+                if log.files.durable_end != known:
+                    paths.append(log.files.synced_note)
             done += len(due)
             yield
         broker.outside.sync(tuple(paths), nobody_waits)

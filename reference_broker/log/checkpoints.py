@@ -1,4 +1,4 @@
-"""The small text files of a partition: Kafka's checkpoint files, and ``partition.metadata``.
+"""Kafka's checkpoint files of a partition, and ``partition.metadata``.
 
 The checkpoint format is version, number of rows, rows. Each line ends with a newline. There are three ways to write new
 content. They differ in what a power loss may cost:

@@ -1,4 +1,4 @@
-"""Settings of one partition's log: Kafka's topic configurations, dots replaced by underscores."""
+"""Settings of one log: Kafka's topic configurations, with underscores for dots."""
 
 from dataclasses import dataclass
 from zlib import crc32

@@ -1,4 +1,4 @@
-"""The indexes of a segment, in memory and as files in Kafka's format: by offset, by time, and of aborted transactions.
+"""The indexes of a segment in memory and in Kafka's files: offsets, times, aborted transactions.
 
 An entry of the offset index has 8 bytes: the relative offset of a batch's last record (int32), and the byte position of
 the batch (int32). An entry of the time index has 12 bytes: the largest timestamp so far in ms (int64), and a relative

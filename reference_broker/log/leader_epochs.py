@@ -1,4 +1,4 @@
-"""The leader epochs of a log and the offsets at which they began (KIP-101).
+"""The leader epochs of a log and their start offsets (KIP-101).
 
 They are kept in Kafka's ``leader-epoch-checkpoint`` file, which becomes durable with the next sync of the log. After a
 power loss the file may lag behind the log. The batches carry their epochs, so recovery adds what is missing.

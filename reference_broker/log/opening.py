@@ -1,4 +1,4 @@
-"""Opens a partition's log at a start: recovery, quarantine of damage, and notes in the trace."""
+"""Opening of a log at a start: recovery, quarantine of damage, notes in the trace."""
 
 from typing import Protocol
 

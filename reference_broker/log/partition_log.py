@@ -1,4 +1,4 @@
-"""One partition's log: records are appended, read, truncated and deleted by their offsets.
+"""One partition's log (Kafka's UnifiedLog): append, read, truncate and delete by offset.
 
 The log owns its state, and no other module changes it. Work on parts of it is in other files of this folder, which get
 values and return values (see README.md). A change that fails (DiskError) leaves the log as it was, unless a method says
@@ -6,7 +6,6 @@ otherwise.
 """
 
 from collections.abc import Sequence
-from contextlib import suppress
 from operator import attrgetter
 
 from reference_broker.log import invariants, reading
@@ -25,16 +24,17 @@ from reference_broker.log.appending import (
     validated,
     with_codec_at_once,
 )
-from reference_broker.log.checkpoints import EpochStart, write_partition_metadata
+from reference_broker.log.checkpoints import EpochStart
 from reference_broker.log.config import LogConfig
 from reference_broker.log.durability import SyncPoint
-from reference_broker.log.producer_replay import MAX_OFFSET, Recreated, recreated, replayed
-from reference_broker.log.producer_state import SNAPSHOT_SUFFIX, ProducerStates, encoded
+from reference_broker.log.log_files import LogFiles
+from reference_broker.log.producer_replay import Recreated, recreated, replayed
+from reference_broker.log.producer_state import ProducerStates, encoded
 from reference_broker.log.quarantine import FILE_NAME as QUARANTINE_FILE
 from reference_broker.log.reading import MovedToRemote, OffsetOutOfRange
 from reference_broker.log.recovery import Recovered
-from reference_broker.log.segment import MAX_RELATIVE_OFFSET, Segment
-from reference_broker.log.segments import TierableSegment, count_before, count_expired, tierable
+from reference_broker.log.retention import TierableSegment, count_before, count_expired, tierable
+from reference_broker.log.segment import Segment
 from reference_broker.log.timestamp_lookup import FoundOffset, LookUp
 from reference_broker.log.transaction_verification import Guard, Verification
 from reference_broker.ports.disk import DiskError, UndoFailed
@@ -69,9 +69,7 @@ class PartitionLog:
     """
 
     __slots__ = (
-        "_checkpoints",
         "_config",
-        "_max_segment_ms",
         "_rules",
         "_stamps_append_time",
         "cleaned_offset",
@@ -80,6 +78,7 @@ class PartitionLog:
         "disk",
         "durability",
         "epochs",
+        "files",
         "high_watermark",
         "horizon",
         "local_log_start_offset",
@@ -97,18 +96,18 @@ class PartitionLog:
     _config: LogConfig
 
     def __init__(self, config: LogConfig, recovered: Recovered) -> None:
-        self.segments = segments = recovered.segments
-        self.disk = segments.disk
-        self.directory = segments.directory
-        self.durability = segments.durability
-        self.epochs = recovered.epochs
+        self.files = files = LogFiles(recovered)
+        self.segments = segments = files.segments
+        self.disk = files.disk
+        self.directory = files.directory
+        self.durability = files.durability
+        self.epochs = files.epochs
         self.producers = recovered.producers
         self.recovered = recovered.report
         self.quarantine = recovered.quarantine
         """Why the log must not be led, or None."""
         self.topic_id = b""
         """Written beside the first records. It is empty if the directory's name is enough."""
-        self._checkpoints = recovered.checkpoints
         self.log_end_offset = segments[-1].next_offset if segments else recovered.local_start_offset
         self.log_start_offset = min(recovered.log_start_offset, self.log_end_offset)
         self.local_log_start_offset = self.high_watermark = min(recovered.local_start_offset, self.log_end_offset)
@@ -132,7 +131,7 @@ class PartitionLog:
             log.start_from_remote(now, begin, recovered.log_start_offset, known, encoded(none), none)
         elif begin > log.log_end_offset:
             log.truncate_fully_and_start_at(begin, now)
-        log._snapshot_if_due(log.log_end_offset)
+        log.files.snapshot_if_due(log.log_end_offset, log.log_start_offset, log.producers)
         log.epochs.drop(log.log_end_offset)
         log.epochs.truncate_from_start(log.log_start_offset)
         log.epochs.save()
@@ -147,7 +146,7 @@ class PartitionLog:
     @config.setter
     def config(self, config: LogConfig) -> None:
         self._config = config
-        self._max_segment_ms = config.max_segment_ms
+        self.files.configure(config)
         self._stamps_append_time = config.is_log_append_time
         codec = CODECS.get(config.compression_type)
         self.looks_into_records = config.is_compacted or codec is not None
@@ -210,17 +209,6 @@ class PartitionLog:
         return self.segments.is_offline
 
     @property
-    def recovery_point(self) -> int:
-        """The recovery point: segments that end at or before it need no full scan after a crash."""
-        return self._checkpoints.recovery_point
-
-    @property
-    def durable_end(self) -> int:
-        """The offset below which a start takes nothing for a torn end. It is read from files, which may lag behind the
-        syncs."""
-        return self._checkpoints.durable_end
-
-    @property
     def synced_offset(self) -> int:
         """The offset below which every record is durable."""
         return self.durability.synced_offset
@@ -239,7 +227,30 @@ class PartitionLog:
         """Return the leader epoch of the record at ``offset``, or -1 if it is unknown."""
         return self.epochs.epoch_at(offset)
 
-    # --- records ----------------------------------------------------------------------------------------------------
+    def advance_high_watermark(self, offset: int) -> bool:
+        """Move the high watermark to ``offset``, but never back and never beyond the log end offset. Return whether
+        it moved."""
+        offset = min(offset, self.log_end_offset)
+        if offset <= self.high_watermark:
+            return False
+        self.high_watermark = offset
+        return True
+
+    def assign_leader_epoch(self, epoch: int) -> None:
+        """Note a new leader's epoch at the log end offset. The leader calls it before it appends, so that an epoch
+        without records counts too.
+
+        Only memory changes. The file is written with the first record of the epoch. A restart forgets an epoch without
+        records anyway, and after a failover thousands of logs note an epoch at once.
+        """
+        self.epochs.assume(epoch, self.log_end_offset)
+
+    def forget_empty_epochs(self) -> None:
+        """Remove an epoch that this node noted as the leader without writing a record. A follower calls it, because
+        its new leader's log does not have that epoch."""
+        self.epochs.drop(self.log_end_offset)
+
+    # --- reading ----------------------------------------------------------------------------------------------------
 
     def read(
         self,
@@ -267,13 +278,8 @@ class PartitionLog:
             return b""
         if segments.is_offline:
             segments.check_online()
-        if not skips_empty:
-            return reading.read(segments, offset, max_bytes, end_offset, at_least_one)
-        first = reading.first_with_records(segments, offset, end_offset)
-        records = reading.read(segments, first, max_bytes, end_offset, at_least_one)
-        if not records and at_least_one and first != offset:  # The next records are beyond the end.
-            return reading.read(segments, offset, max_bytes, end_offset, at_least_one)
-        return reading.without_empty(segments, first, records)
+        read = reading.read_skipping_empty if skips_empty else reading.read
+        return read(segments, offset, max_bytes, end_offset, at_least_one)
 
     def bytes_between(self, offset: int, end_offset: int) -> int:
         """Return the size of the batches from the one that contains ``offset`` up to ``end_offset``. It is 0 outside
@@ -282,16 +288,6 @@ class PartitionLog:
         if offset >= end_offset or not self.segments.items:
             return 0
         return reading.bytes_between(self.segments, offset, end_offset)
-
-    def tierable(self, last_stable_offset: int, high_watermark: int, from_offset: int) -> tuple[TierableSegment, ...]:
-        """Return the closed segments with offsets from ``from_offset`` on that may be copied to the remote tier: those
-        that lie wholly below the last stable offset and the high watermark, the oldest first."""
-        return tierable(self.segments, min(last_stable_offset, high_watermark), from_offset)
-
-    def recreated(self, now: Now, offset: int) -> Sliced[Recreated]:
-        """Make the snapshot of producers at ``offset``, where a segment begins, as P-9 says. In slices. Raise
-        Overtaken and DiskError. ``recreate_snapshot`` also writes it."""
-        return recreated(self.segments, offset, now.wall_ms, self.producers.expiration_ms, self.producers.by_id)
 
     def search_timestamp(self, timestamp_ms: int, budget: Budget) -> Sliced[FoundOffset | None]:
         """Find the first local record whose timestamp is >= ``timestamp_ms``. Raises Overtaken."""
@@ -302,7 +298,7 @@ class PartitionLog:
         Overtaken."""
         return LookUp(self.segments, self.local_log_start_offset, budget).largest()
 
-    # --- append -----------------------------------------------------------------------------------------------------
+    # --- appending --------------------------------------------------------------------------------------------------
 
     def look_into(self, now: Now, records: Buffer) -> Sliced[bytes | memoryview]:
         """Validate a client's batches with all their records, in slices. Return them as they are to be appended, with
@@ -367,56 +363,14 @@ class PartitionLog:
         return self.log_end_offset
 
     def _write(self, now: Now, run: Run) -> bool:
-        """Make one disk append. If a new segment is due, it is started first. Return whether it was.
-
-        The state changes only after the disk append, and nothing can fail after it. A truncation is made durable first.
-        Otherwise a power loss could bring back the end of one segment and keep new batches in the next one. Those
-        batches would hide that the end diverges from the leader's log. Followers sync a truncation before they fetch
-        on, so this rarely waits. A sync that fails ends the node: a second one would succeed without the bytes.
-        """
-        if self.durability.unsettled_cut:
-            self._make_durable(self.durability.unsettled_cut)
-            self.durability.unsettled_cut = ""
-        if run.leader_epoch > self.epochs.latest or not self.epochs.saved:
-            self.epochs.assign(run.leader_epoch, run.offsets[0])
-        segments, rolled = self.segments, False
-        if not segments.items and self.topic_id:
-            self.durability.changed(write_partition_metadata(self.disk, self.directory, self.topic_id))
-        if run.last_offset - self.log_end_offset > MAX_RELATIVE_OFFSET:
-            self._prepare_gap(now)
-            self.roll(now, run.offsets[0], run.buffers)
-            rolled = True
-        elif segments.items:
-            rolled = self._must_roll_for(run, now)
-            if rolled:
-                self.roll(now)
-            segments.append(run.buffers)
-        else:
-            segments.create(self.log_end_offset, now.wall_ms, run.buffers)
+        """Make one disk append. Return whether it begins a new segment. The state changes only after the disk append,
+        and nothing can fail after it."""
+        segments = self.segments
+        rolled = self.files.write(now, run, self.log_end_offset, self.log_start_offset, self.topic_id, self.producers)
         self._note_written(segments.items[-1], run)
         if segments.snapshots.unfinished is not None:
             segments.snapshots.go_on()
         return rolled
-
-    def _prepare_gap(self, now: Now) -> None:
-        """Prepare a gap between two segments, since no segment can contain it. The records before it are made durable
-        first. Otherwise a start would take the gap for records that a power loss took away."""
-        if not self.segments.items:
-            self.segments.create(self.log_end_offset, now.wall_ms)
-        self._make_durable(self.segments.items[-1].path)
-
-    def _make_durable(self, path: str) -> None:
-        try:
-            self.disk.make_durable(path)
-        except DiskError as failure:
-            raise UndoFailed(*failure.args) from failure
-
-    def _must_roll_for(self, run: Run, now: Now) -> bool:
-        config, active = self._config, self.segments.items[-1]
-        timestamp_ms = now.wall_ms if self._stamps_append_time else run.batches[0][1].max_timestamp_ms
-        return active.must_roll_for(
-            run.size_bytes, run.last_offset, config.segment_bytes, config.segment_index_bytes
-        ) or active.is_due(self._due_ms(active), now.wall_ms, timestamp_ms)
 
     def _note_written(self, segment: Segment, run: Run) -> None:
         """Update the index, the producers and the log end offset after the bytes are written."""
@@ -443,89 +397,18 @@ class PartitionLog:
         self.verification.expire(now.wall_ms, self.producers.expiration_ms)
         return self.producers.expire(now.wall_ms)
 
-    def assign_leader_epoch(self, epoch: int) -> None:
-        """Note a new leader's epoch at the log end offset. The leader calls it before it appends, so that an epoch
-        without records counts too.
-
-        Only memory changes. The file is written with the first record of the epoch. A restart forgets an epoch without
-        records anyway, and after a failover thousands of logs note an epoch at once.
-        """
-        self.epochs.assume(epoch, self.log_end_offset)
-
-    def release(self, committed: int) -> bool:
-        """End a quarantine if the log is complete again, up to a leader's high watermark and to its former end.
-        Return whether it did. Raise DiskError."""
-        quarantine = self.quarantine
-        if quarantine is None or self.log_end_offset < max(committed, quarantine.until):
-            return False
-        self.end_quarantine()
-        return True
-
-    def end_quarantine(self) -> None:
-        """End a quarantine, because the cluster no longer relies on the records that the log had before its damage.
-        This waits for the disk: the replica may be elected from now on, and its log must not be in quarantine again
-        after a power loss. Raise DiskError."""
-        path = f"{self.directory}/{QUARANTINE_FILE}"
-        self.disk.delete(path)
-        self.disk.make_durable(path)
-        self.quarantine = None
-
-    def forget_empty_epochs(self) -> None:
-        """Remove an epoch that this node noted as the leader without writing a record. A follower calls it, because
-        its new leader's log does not have that epoch."""
-        self.epochs.drop(self.log_end_offset)
-
-    # --- rolling ----------------------------------------------------------------------------------------------------
-
-    def roll(self, now: Now, base_offset: int | None = None, buffers: Sequence[Buffer] = ()) -> None:
-        """Write the indexes of the active segment and start an empty one. The name of its file is the log end offset.
-        Behind a wide gap it is ``base_offset``, and its file begins with ``buffers``: a segment that begins beyond the
-        log's end is never empty.
-
-        A snapshot of the producers is written, too. That of many producers is written slice by slice by the next
-        appends. If the disk fails, a start reads more batches.
-        """
-        segments = self.segments
-        point = segments.durable_before()
-        if point > max(self._checkpoints.recovery_point, segments.bases[0]) and self._checkpoints.is_start_durable:
-            self.durability.changed(self._checkpoints.raise_recovery_point(point))
-        segments.write_indexes(segments[-1])
-        base = self.log_end_offset if base_offset is None else base_offset
-        segments.create(base, now.wall_ms, buffers, min(self.producers.open_transactions.values(), default=-1))
-        segments[-2].aborted.release()
-        if segments.snapshots.is_due(segments.bases[-1], self.log_start_offset):
-            with suppress(DiskError):
-                segments.snapshots.begin(segments.bases[-1], self.producers)
-
-    def _snapshot_if_due(self, offset: int) -> None:
-        segments = self.segments
-        if segments and segments.snapshots.is_due(offset, self.log_start_offset):
-            segments.snapshots.write(offset, self.producers)
+    def roll(self, now: Now) -> None:
+        """Start a new segment at the log end offset."""
+        self.files.roll(now, self.log_end_offset, self.log_start_offset, self.producers)
 
     def roll_if_due(self, now: Now) -> bool:
         """Start a new segment if the active one is older than ``segment.ms`` or ``max.compaction.lag.ms``."""
-        active = self.segments.items[-1] if self.segments.items else None
-        if active is None or not active.is_due(self._due_ms(active), now.wall_ms):
-            return False
-        self.roll(now)
-        return True
+        is_due = self.files.is_roll_due(now)
+        if is_due:
+            self.roll(now)
+        return is_due
 
-    def _due_ms(self, segment: Segment) -> int:
-        jitter_ms = self._config.roll_jitter_ms(segment.path) if self._config.segment_jitter_ms else 0
-        return self._max_segment_ms - jitter_ms
-
-    # --- offsets that move ------------------------------------------------------------------------------------------
-
-    def advance_high_watermark(self, offset: int) -> bool:
-        """Move the high watermark to ``offset``, but never back and never beyond the log end offset. Return whether
-        it moved."""
-        offset = min(offset, self.log_end_offset)
-        if offset <= self.high_watermark:
-            return False
-        self.high_watermark = offset
-        return True
-
-    # --- the end, and the start -------------------------------------------------------------------------------------
+    # --- truncation and restart -------------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> int:
         """Remove every batch that reaches ``offset`` or beyond. After an unclean election these may be below the high
@@ -541,14 +424,16 @@ class PartitionLog:
         if not segments or offset < segments.bases[0]:
             if self.local_log_start_offset > self.log_start_offset:  # Its leader knows where it begins in the tier.
                 offset = min(offset, self.log_start_offset)
-            self._start_anew(offset, segments[0].created_ms if segments else 0)
+            self._restart_at(offset, segments[0].created_ms if segments else 0)
             return offset
         end = segments.end_before(offset)
         self.producers = run_to_end(replayed(segments, known, offset)) if known.by_id else known.emptied()
         self.producers.keep_completed(known, end)
         try:
             segments.snapshots.delete_beyond(end)
-            self._forget_durability_from(offset)
+            first_touched = self.files.lower_checkpoints(offset)
+            if first_touched < self.cleaned_offset:
+                self.note_cleaned(first_touched)
             segments.cut_from(offset)
         except DiskError:
             if segments[-1].next_offset > offset:
@@ -565,37 +450,23 @@ class PartitionLog:
         self.epochs.save()
         return self.log_end_offset
 
-    def _forget_durability_from(self, offset: int) -> None:
-        """Write to the checkpoint files, before a truncation, that the records from ``offset`` on are neither durable
-        nor clean.
-
-        A batch that contains the offset is removed as a whole, so its whole segment counts as touched. Only the synced
-        offset is exact: it is often in the active segment, and most truncations leave it as it is.
-        """
-        first_touched = self.bases[self.segments.index_of(offset)]
-        self._checkpoints.lower_recovery_point(first_touched)
-        if self._checkpoints.synced > first_touched:
-            self._checkpoints.lower_synced(self.segments.end_before(offset))
-        if first_touched < self.cleaned_offset:
-            self.note_cleaned(first_touched)
-
     def truncate_fully_and_start_at(self, offset: int, now: Now) -> None:
         """Empty the log. The next record gets ``offset``. A replica that starts from a snapshot needs that."""
-        self._start_anew(offset, now.wall_ms)
+        self._restart_at(offset, now.wall_ms)
 
-    def _start_anew(self, offset: int, created_ms: int) -> None:
-        local = self._checkpoints.local
+    def _restart_at(self, offset: int, created_ms: int) -> None:
+        local = self.files.checkpoints.local
         if not local.is_there:
-            self._start_again(offset, created_ms)
+            self._empty_and_restart_at(offset, created_ms)
             return
         try:
             local.begin()
-            self._start_again(offset, created_ms)
+            self._empty_and_restart_at(offset, created_ms)
             local.forget()
         except DiskError as failure:
             raise UndoFailed(*failure.args) from failure
 
-    def _start_again(self, offset: int, created_ms: int) -> None:
+    def _empty_and_restart_at(self, offset: int, created_ms: int) -> None:
         self._empty()
         self.epochs.clear()
         self.producers.clear()
@@ -620,21 +491,11 @@ class PartitionLog:
         restart can mend the log (UndoFailed).
         """
         assert log_start_offset <= offset, f"a log that starts at {log_start_offset} cannot go on at {offset}"
-        local = self._checkpoints.local
-        known = [(epoch, start) for epoch, start in epochs if start < offset]
         try:
-            local.begin()
+            self.files.checkpoints.local.begin()
             self._empty()
-            self.segments.snapshots.put(offset, snapshot)
-            segment = self.segments.create(offset, now.wall_ms)
-            self.durability.emptied(segment.path)
-            self.epochs.put_before(MAX_OFFSET, known)
-            self.epochs.truncate_from_start(log_start_offset)
-            self.epochs.save()
-            self._checkpoints.put_log_start(log_start_offset)
-            for path in (self.epochs.checkpoint.path, self.segments.snapshots.path(offset), segment.path):
-                self.disk.make_durable(path)
-            local.finish(offset, known)
+            known = [(epoch, start) for epoch, start in epochs if start < offset]
+            self.files.begin_behind_remote(now, offset, log_start_offset, known, snapshot)
         except DiskError as failure:
             raise UndoFailed(*failure.args) from failure
         self.producers = self.producers.emptied()
@@ -648,8 +509,9 @@ class PartitionLog:
         self.copied_end_offset = 0
 
     def _empty(self) -> None:
-        self._checkpoints.lower_recovery_point(0)
-        self._checkpoints.lower_synced(0)
+        checkpoints = self.files.checkpoints
+        checkpoints.lower_recovery_point(0)
+        checkpoints.lower_synced(0)
         if self.cleaned_offset > 0:
             self.note_cleaned(0)
         self.segments.snapshots.delete_beyond(-1)
@@ -658,8 +520,10 @@ class PartitionLog:
         finally:
             if self.segments:
                 self.local_log_start_offset = max(self.local_log_start_offset, self.bases[0])
-                if not self._checkpoints.local.is_there:
+                if not checkpoints.local.is_there:
                     self.log_start_offset = self.local_log_start_offset
+
+    # --- deletion of the oldest records -------------------------------------------------------------------------------
 
     def delete_records_before(self, offset: int) -> int:
         """Move the log start offset to ``offset``, write it to its checkpoint file, and delete the segments that are
@@ -668,7 +532,7 @@ class PartitionLog:
             raise OffsetOutOfRange(offset, self.log_start_offset, self.high_watermark)
         if offset > self.log_start_offset:
             self._move_log_start(offset)
-            self._forget_before(offset)
+            self.epochs.truncate_from_start(offset)
             self._drop_oldest(count_before(self.segments, offset))
         return self.log_start_offset
 
@@ -692,64 +556,40 @@ class PartitionLog:
         A segment stays if its copy is not listed, if it is not durable here, or if no whole and durable snapshot has
         the producer state behind it: a start could not read that from the segment any more.
         """
-        segments = self.segments
         safe = min(end_offset, self.copied_end_offset, self.high_watermark, self.synced_offset)
-        count = count_before(segments, safe)
-        while count and not segments.snapshots.is_whole_and_durable(segments.bases[count]):
-            count -= 1
-        if count == 0:
-            return 0
-        first = segments.bases[count]
-        self.durability.changed(self._checkpoints.local.prepare(first, self.epochs.before(first)))
-        self.local_log_start_offset = first
-        self._retire(count)
+        count = self.files.count_deletable(safe)
+        if count:
+            first = self.bases[count]
+            self.files.write_local_start(first)
+            self.local_log_start_offset = first
+            self.files.retire(count)
         return count
 
     def _drop_oldest(self, count: int) -> None:
-        """Delete the files once the new log start is durable. If they were deleted before, a power loss could bring
-        some of them back, with holes between them."""
         if count == 0:
             return
         first = max(self.log_start_offset, self.bases[count])
         if first > self.log_start_offset:
             self._move_log_start(first)
-            self._forget_before(first)
-        self._retire(count)
-
-    def _retire(self, count: int) -> None:
-        for _ in range(count):
-            self.segments.retire_first()
-        self._delete_retired()
-
-    @property
-    def has_retired(self) -> bool:
-        """Whether files wait for the next sync, to be deleted after it."""
-        return bool(self.segments.retired)
-
-    def awaits_sync(self) -> bool:
-        """Whether something waits for the next sync: files to be deleted after it, or a segment that a roll has closed,
-        which is neither deleted locally nor behind the recovery point before it is durable (Kafka syncs after each
-        roll)."""
-        durability, items = self.durability, self.segments.items
-        if not durability.dirty or not items:
-            return self.has_retired
-        is_closed_dirty = durability.synced_offset < items[-1].base_offset
-        return self.has_retired or is_closed_dirty or any(path.endswith(SNAPSHOT_SUFFIX) for path in durability.dirty)
-
-    def _delete_retired(self) -> None:
-        """If the disk fails, the files are deleted after the next sync, or at the next start."""
-        with suppress(DiskError):
-            self.segments.delete_retired(self._checkpoints.durable_start)
+            self.epochs.truncate_from_start(first)
+        self.files.retire(count)
 
     def _move_log_start(self, offset: int) -> None:
-        self.durability.changed(self._checkpoints.prepare_log_start(offset))
+        self.files.write_log_start(offset)
         self.log_start_offset = offset
         self.local_log_start_offset = max(self.local_log_start_offset, offset)
 
-    def _forget_before(self, offset: int) -> None:
-        self.epochs.truncate_from_start(offset)
+    # --- the remote tier ---------------------------------------------------------------------------------------------
 
-    # --- copies -----------------------------------------------------------------------------------------------------
+    def tierable(self, last_stable_offset: int, high_watermark: int, from_offset: int) -> tuple[TierableSegment, ...]:
+        """Return the closed segments with offsets from ``from_offset`` on that may be copied to the remote tier: those
+        that lie wholly below the last stable offset and the high watermark, the oldest first."""
+        return tierable(self.segments, min(last_stable_offset, high_watermark), from_offset)
+
+    def recreated(self, now: Now, offset: int) -> Sliced[Recreated]:
+        """Make the snapshot of producers at ``offset``, where a segment begins, as P-9 says. In slices. Raise
+        Overtaken and DiskError. ``recreate_snapshot`` also writes it."""
+        return recreated(self.segments, offset, now.wall_ms, self.producers.expiration_ms, self.producers.by_id)
 
     def recreate_snapshot(self, now: Now, offset: int) -> Sliced[Recreated]:
         """Make the snapshot of producers at ``offset``, and write it (P-8, P-13). In slices. Raise Overtaken and
@@ -758,34 +598,12 @@ class PartitionLog:
         self.segments.snapshots.put(offset, made.snapshot)
         return made
 
-    def write_index_files(self, segment: TierableSegment) -> None:
-        """Write the missing index files of a closed segment, even if they have no entries: its copy needs them. Raise
-        DiskError."""
-        segments = self.segments
-        segments.write_indexes(segments[segments.index_of(segment.base_offset)])
-        for path in (segment.offset_index_path, segment.time_index_path):
-            if not self.disk.exists(path):
-                self.disk.write(path, b"")
-                self.durability.changed(path)
-
     # --- cleaning ---------------------------------------------------------------------------------------------------
-
-    @property
-    def cuts(self) -> int:
-        """A number that changes whenever the log loses records at its end."""
-        return self.durability.last_cut
-
-    def swap(self, sources: Sequence[Segment], cleaned: Segment) -> None:
-        """Replace ``sources``, which are neighbours in this log, by ``cleaned``, whose file is synced.
-
-        After a DiskError only a restart can repair the log, so the node must end.
-        """
-        self.segments.swap(sources, cleaned)
 
     def note_cleaned(self, offset: int) -> None:
         """Notes that the log is clean up to ``offset``: a pass of the cleaner got that far, or records from ``offset``
         on are about to be removed."""
-        self._checkpoints.write_cleaned(offset)
+        self.files.checkpoints.write_cleaned(offset)
         self.cleaned_offset = offset
 
     # --- durability -------------------------------------------------------------------------------------------------
@@ -797,34 +615,11 @@ class PartitionLog:
 
     def mark_synced(self, point: SyncPoint) -> None:
         """Notes that all bytes appended before ``point`` was taken are durable."""
-        clean = self.durability.synced(point)
+        self.files.mark_synced(point)
         assert self.durability.synced_offset <= self.log_end_offset, (
             f"{self.directory}: a sync up to offset {point.end_offset} covers more than the log, which ends at "
             f"{self.log_end_offset}"
         )
-        self._checkpoints.settle(clean)
-        if self.segments.retired:
-            self._delete_retired()
-
-    def note_synced(self) -> None:
-        """Write the synced offset to its checkpoint file. A start takes a bad batch below it for damage, not for a
-        torn end. The file need not be synced itself: an older offset is as true.
-
-        A log that was restarted at a later offset waits until its new start is durable. With the old start, the file
-        would claim the records between them.
-        """
-        synced, checkpoints = self.synced_offset, self._checkpoints
-        if synced <= checkpoints.durable_end or self.durability.unsettled_cut:
-            return
-        oldest = (*self.segments.retired[:1], *self.segments.items[:1])
-        has_old_start = any(segment.base_offset <= checkpoints.durable_start for segment in oldest)
-        if has_old_start or checkpoints.is_start_durable:
-            checkpoints.note_synced(synced)
-
-    @property
-    def synced_note(self) -> str:
-        """The file that ``note_synced`` writes."""
-        return self._checkpoints.synced_path
 
     def close_cleanly(self) -> None:
         """Write the index files and a snapshot of the producers, so that a clean start need not scan. Sync the
@@ -833,13 +628,27 @@ class PartitionLog:
         Called again when all is synced, it moves the recovery point to the log's end, which needs one more sync. So
         even if the next start dies before it has read the log, no later start takes durable records for a torn end.
         """
-        for segment in self.segments:
-            self.segments.write_indexes(segment)
-        end = self.log_end_offset
-        self.segments.snapshots.finish()
-        self._snapshot_if_due(end)
-        if self.segments and not self.durability.dirty and self.synced_offset == end > self._checkpoints.recovery_point:
-            self.durability.changed(self._checkpoints.raise_recovery_point(end))
+        self.files.close_cleanly(self.log_end_offset, self.log_start_offset, self.producers)
+
+    # --- quarantine -------------------------------------------------------------------------------------------------
+
+    def release(self, committed: int) -> bool:
+        """End a quarantine if the log is complete again, up to a leader's high watermark and to its former end.
+        Return whether it did. Raise DiskError."""
+        quarantine = self.quarantine
+        if quarantine is None or self.log_end_offset < max(committed, quarantine.until):
+            return False
+        self.end_quarantine()
+        return True
+
+    def end_quarantine(self) -> None:
+        """End a quarantine, because the cluster no longer relies on the records that the log had before its damage.
+        This waits for the disk: the replica may be elected from now on, and its log must not be in quarantine again
+        after a power loss. Raise DiskError."""
+        path = f"{self.directory}/{QUARANTINE_FILE}"
+        self.disk.delete(path)
+        self.disk.make_durable(path)
+        self.quarantine = None
 
     # --- assertions -------------------------------------------------------------------------------------------------
 
@@ -850,6 +659,6 @@ class PartitionLog:
             self.log_start_offset, self.local_log_start_offset, self.high_watermark, self.log_end_offset
         )
         invariants.check_segments(self.segments, self.local_log_start_offset, self.log_end_offset)
-        invariants.check_durability(self.durability, self.durable_end, self.cleaned_offset, self.log_end_offset)
+        invariants.check_durability(self.durability, self.files.durable_end, self.cleaned_offset, self.log_end_offset)
         invariants.check_epochs(self.epochs, self.log_start_offset, self.log_end_offset)
         invariants.check_producers(self.producers, self.log_end_offset)

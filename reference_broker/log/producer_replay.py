@@ -1,4 +1,4 @@
-"""Producer state rebuilt from the newest snapshot and the batches after it (P-4, P-12).
+"""Producer state rebuilt from a snapshot and the batches after it (P-4, P-12).
 
 ``replayed`` is for a start and a truncation. They also find aborted transactions again, for segments whose index is
 missing or damaged (Kafka's LogLoader.recoverSegment and UnifiedLog.rebuildProducerState).

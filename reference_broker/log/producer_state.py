@@ -1,4 +1,4 @@
-"""The state of the idempotent producers of a partition (KIP-98; clauses P-1, P-5, P-6, P-7), and its snapshot files.
+"""The idempotent producers of a partition (KIP-98; P-1, P-5, P-6, P-7), and their snapshot files.
 
 The snapshots are Kafka's files (ProducerStateManager and ProducerSnapshot.json). ``<20-digit offset>.snapshot`` has the
 state before that offset. It is written when a segment begins there, at a clean stop, and at the end of a start. A file

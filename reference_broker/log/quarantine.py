@@ -1,4 +1,6 @@
-"""Quarantine of logs with damage that is no torn tail: bytes that were durable once, and have changed.
+"""Quarantine of logs with damage that is no torn tail.
+
+The damaged bytes were durable once, and have changed.
 
 The damaged segment and all later ones are set aside: they are renamed to ``<name>.damaged``. The file ``quarantine``
 has the reason. While it is there, the replica may follow a leader, which fills the log again, but it must not lead,

@@ -31,50 +31,6 @@ class MovedToRemote(Exception):  # noqa: N818 - says what was found
         self.local_log_start_offset = local_log_start_offset
 
 
-def first_with_records(segments: Segments, offset: int, end_offset: int) -> int:
-    """Return from where to read so that what comes first is a batch with records, if one begins before ``end_offset``.
-
-    The cleaner keeps some batches without records. librdkafka and kafka-go take a response that has no others for one
-    whose next record is too large. If no records follow, the reader gets the last segment with such batches, so that
-    its position reaches the end.
-    """
-    items = segments.items
-    if offset >= items[-1].base_offset and not items[-1].empty_ends:
-        return offset
-    last = offset
-    for at in range(segments.index_of(offset), len(items)):
-        segment = items[at]
-        if segment.base_offset >= end_offset:
-            break
-        first = max(offset, segment.base_offset)
-        found = segment.past_empty(first)
-        if found < segment.next_offset:
-            return found if found < end_offset else last
-        if first < segment.next_offset:
-            last = first
-    return last
-
-
-def without_empty(segments: Segments, offset: int, records: bytes) -> bytes:
-    """Return what a read from ``offset`` gave, without batches that have no records, unless it has no others.
-    kafka-go panics at one behind a batch with records."""
-    segment = segments.items[segments.index_of(offset)]
-    starts, base = segment.empty_starts, segment.base_offset
-    following = bisect_right(starts, offset)
-    if following == len(starts):
-        return records
-    # Most reads end before the next empty batch. The index shows that without a walk over headers.
-    begins_by = segment.offsets.ceiling(offset - base, segment.size_bytes)
-    if segment.offsets.floor(starts[following] - base) - begins_by >= len(records):
-        return records
-    view, pieces, start = memoryview(records), [], 0
-    for position, header in iterate(records):
-        if header.record_count == 0:
-            pieces.append(view[start:position])
-            start = position + header.size_bytes
-    return b"".join((*pieces, view[start:])) or records if pieces else records
-
-
 def read(segments: Segments, offset: int, max_bytes: int, end_offset: int, at_least_one: bool) -> bytes:
     """Return whole batches, from the one that contains ``offset`` up to ``end_offset``. Both offsets are inside the
     log. See ``PartitionLog.read`` for the limits."""
@@ -127,6 +83,59 @@ def _read_walked(disk: Disk, segment: Segment, start: int, stop: int, max_bytes:
         next_offset = header.last_offset + 1
     segment.remember(next_offset, start + size)
     return data[:size]
+
+
+def read_skipping_empty(segments: Segments, offset: int, max_bytes: int, end_offset: int, at_least_one: bool) -> bytes:
+    """Do the same, but skip batches without records, unless none with records follow."""
+    first = first_with_records(segments, offset, end_offset)
+    records = read(segments, first, max_bytes, end_offset, at_least_one)
+    if not records and at_least_one and first != offset:  # The next records are beyond the end.
+        return read(segments, offset, max_bytes, end_offset, at_least_one)
+    return without_empty(segments, first, records)
+
+
+def first_with_records(segments: Segments, offset: int, end_offset: int) -> int:
+    """Return from where to read so that what comes first is a batch with records, if one begins before ``end_offset``.
+
+    The cleaner keeps some batches without records. librdkafka and kafka-go take a response that has no others for one
+    whose next record is too large. If no records follow, the reader gets the last segment with such batches, so that
+    its position reaches the end.
+    """
+    items = segments.items
+    if offset >= items[-1].base_offset and not items[-1].empty_ends:
+        return offset
+    last = offset
+    for at in range(segments.index_of(offset), len(items)):
+        segment = items[at]
+        if segment.base_offset >= end_offset:
+            break
+        first = max(offset, segment.base_offset)
+        found = segment.past_empty(first)
+        if found < segment.next_offset:
+            return found if found < end_offset else last
+        if first < segment.next_offset:
+            last = first
+    return last
+
+
+def without_empty(segments: Segments, offset: int, records: bytes) -> bytes:
+    """Return what a read from ``offset`` gave, without batches that have no records, unless it has no others.
+    kafka-go panics at one behind a batch with records."""
+    segment = segments.items[segments.index_of(offset)]
+    starts, base = segment.empty_starts, segment.base_offset
+    following = bisect_right(starts, offset)
+    if following == len(starts):
+        return records
+    # Most reads end before the next empty batch. The index shows that without a walk over headers.
+    begins_by = segment.offsets.ceiling(offset - base, segment.size_bytes)
+    if segment.offsets.floor(starts[following] - base) - begins_by >= len(records):
+        return records
+    view, pieces, start = memoryview(records), [], 0
+    for position, header in iterate(records):
+        if header.record_count == 0:
+            pieces.append(view[start:position])
+            start = position + header.size_bytes
+    return b"".join((*pieces, view[start:])) or records if pieces else records
 
 
 def bytes_between(segments: Segments, offset: int, end_offset: int) -> int:

@@ -1,4 +1,4 @@
-"""Recovery of a log at a start: which files can be trusted, and where the log is truncated.
+"""Recovery of a log at a start: trusted files, rebuilt indexes, truncation of a torn tail.
 
 The README of this room describes the steps of a start.
 """

@@ -1,5 +1,6 @@
-"""The tombstone horizon marker of a log (H-1, H-2, H-4 to H-7), in ``tombstone-horizon-checkpoint`` (no file of
-Kafka's).
+"""The tombstone horizon marker of a log (H-1, H-2, H-4 to H-7).
+
+It is in ``tombstone-horizon-checkpoint``, which is no file of Kafka's.
 
 The cleaner removes a tombstone some time after the records that it deleted. A replica or a consumer that has read those
 records and fetches later never gets the deletion. The marker shows it that.

@@ -1,5 +1,4 @@
-"""Transactions that a partition is about to begin, until their coordinator has confirmed them (KIP-890, Kafka's
-VerificationStateEntry).
+"""Transactions that await their coordinator's confirmation (KIP-890, Kafka's VerificationStateEntry).
 
 The first batch of a transaction in a partition waits until the transaction's coordinator has confirmed that it knows
 the partition. Meanwhile the transaction may end: a marker comes, or the producer is fenced. Then the coordinator's word

@@ -59,7 +59,7 @@ class LogSync:
 
     def _landed(self, point: SyncPoint) -> None:
         self._log.mark_synced(point)
-        self._log.note_synced()
+        self._log.files.note_synced()
         landed, self.flying = self.flying or [], None
         if self.next:
             self._fly()

@@ -116,7 +116,7 @@ def test_damage_of_what_was_synced_quarantines_a_partition_after_a_kill() -> Non
     """The checkpoint of what is synced was written a minute after the first records. The last ones came later."""
     world = stopped(cleanly=False, log_flush_interval_messages="1")
     world.advance(60_000)
-    noted = world.log("t").durable_end
+    noted = world.log("t").files.durable_end
     assert noted == 9
     world.produce("t", 0, sent_batch(0, 9, b"later"))
     segment = "t-0/00000000000000000000.log"

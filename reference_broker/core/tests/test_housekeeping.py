@@ -55,11 +55,11 @@ def test_how_far_logs_are_synced_is_noted_in_slices_but_never_for_a_log_that_was
     )
     slices = Housekeeping(broker, other_logs=lambda: logs)._checkpoint_synced()
     next(slices)
-    assert [log.durable_end for log in logs] == [1] * HOUSEKEPT_PARTITIONS_PER_SLICE + [0, 0]
+    assert [log.files.durable_end for log in logs] == [1] * HOUSEKEPT_PARTITIONS_PER_SLICE + [0, 0]
     deleted = logs.pop()
     assert list(slices) == [None]
-    assert deleted.durable_end == 0
-    assert [log.durable_end for log in logs] == [1] * len(logs)
+    assert deleted.files.durable_end == 0
+    assert [log.files.durable_end for log in logs] == [1] * len(logs)
     assert synced == [f"t-0/{SYNCED_FILE}", *(f"t-{index}/{SYNCED_FILE}" for index in range(len(logs)))]
 
 
@@ -89,6 +89,6 @@ def test_what_was_closed_because_of_its_age_is_synced_at_the_next_round(is_led: 
     housekeeping = Housekeeping(broker, other_logs=lambda: () if is_led else [log])
     assert list(housekeeping._retention()) == []
     assert log.synced_offset == log.log_end_offset == 1
-    assert not log.awaits_sync()
+    assert not log.files.awaits_sync()
     assert list(housekeeping._retention()) == []
     assert len(synced) == 1, "once is enough"

@@ -170,7 +170,7 @@ class Cleaning:
     """The path of a new segment that is being written and does not count yet."""
 
     def __post_init__(self) -> None:
-        self._cuts = self.log.cuts
+        self._cuts = self.log.files.cuts
 
     def run(self) -> Steps:
         """Run the pass. Raise Overtaken, CleaningFailed, and InvalidRecords (the log is damaged).
@@ -306,7 +306,7 @@ class Cleaning:
         self._unfinished = None
         log.horizon.settle()
         self._swapping = True
-        log.swap(group, cleaned)
+        log.segments.swap(group, cleaned)
         self._swapping = False
         log.segments.write_indexes(cleaned)
         cleaned.aborted.release()
@@ -401,7 +401,7 @@ class Cleaning:
         log = self.log
         at = log.segments.index_of(relied_on[0].base_offset)
         there = log.segments[at : at + len(relied_on)]
-        if log.cuts != self._cuts or len(there) != len(relied_on):
+        if log.files.cuts != self._cuts or len(there) != len(relied_on):
             raise Overtaken(f"{log.directory} was truncated")
         if any(one is not other for one, other in zip(there, relied_on, strict=True)):
             raise Overtaken(f"{log.directory} lost segments")

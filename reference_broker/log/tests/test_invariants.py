@@ -115,7 +115,7 @@ def _cleaned_beyond_the_end(log: PartitionLog) -> None:
 
 @spoils("the durable end .* lies beyond")
 def _recovery_point_beyond_the_end(log: PartitionLog) -> None:
-    log._checkpoints.raise_recovery_point(log.log_end_offset + 1)
+    log.files.checkpoints.raise_recovery_point(log.log_end_offset + 1)
 
 
 @spoils("the leader epochs do not rise")
@@ -186,9 +186,9 @@ def test_only_segments_of_the_log_are_replaced_and_only_by_one_of_the_same_offse
     first, second = log.segments[:2]
     stranger = new_segment(DIRECTORY, 0, 0)
     with pytest.raises(AssertionError, match="are not in the log"):
-        log.swap([stranger], stranger)
+        log.segments.swap([stranger], stranger)
     with pytest.raises(AssertionError, match="cannot replace segments of offsets"):
-        log.swap([first, second], stranger)
+        log.segments.swap([first, second], stranger)
     log.check_invariants()
 
 
@@ -206,7 +206,7 @@ def test_a_sync_of_more_than_the_log_is_noticed(log: PartitionLog) -> None:
 
 def test_the_recovery_point_is_not_raised_backwards(log: PartitionLog) -> None:
     with pytest.raises(AssertionError, match="would go back"):
-        log._checkpoints.raise_recovery_point(0)
+        log.files.checkpoints.raise_recovery_point(0)
 
 
 def test_a_producers_batches_come_in_order(log: PartitionLog) -> None:

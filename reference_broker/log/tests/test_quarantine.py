@@ -46,7 +46,7 @@ def test_damage_after_a_clean_stop_is_kept_aside_with_all_behind_it() -> None:
 def test_damage_below_the_recovery_point_is_no_torn_tail() -> None:
     disk = MemoryDisk()
     log = filled(disk, each_synced=True)
-    assert log.bases[2] <= log.recovery_point
+    assert log.bases[2] <= log.files.recovery_point
     for damaged, position in ((0, 16), (1, 0), (1, 10)):
         torn = disk.copy()
         segment = log.segments[damaged]
@@ -115,13 +115,15 @@ def test_two_damages_that_show_one_after_the_other_are_both_kept_aside() -> None
     disk = MemoryDisk()
     log = filled(disk, each_synced=True)
     first, second = log.segments[:2]
-    assert second.next_offset <= log.recovery_point
+    assert second.next_offset <= log.files.recovery_point
     disk.files[first.path][-1] ^= 1
     disk.files[second.path][10] ^= 0x40
     again = opened(disk, SMALL, clean=False)
     assert again.log_end_offset == first.base_offset
     assert again.quarantine is not None
-    assert again.quarantine.until >= log.recovery_point, "the later finding may not forget what the earlier one knew"
+    assert again.quarantine.until >= log.files.recovery_point, (
+        "the later finding may not forget what the earlier one knew"
+    )
     assert {f"{each.path}.damaged" for each in (first, second)} <= set(disk.files)
 
 

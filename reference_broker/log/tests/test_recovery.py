@@ -180,7 +180,7 @@ def test_durable_segments_are_not_read_again_after_a_crash() -> None:
 def test_truncated_and_rewritten_records_are_scanned_again() -> None:
     disk = MemoryDisk()
     log = filled(disk, each_synced=True)
-    point = log.recovery_point
+    point = log.files.recovery_point
     assert point > 4
     log.truncate_to(4)
     for _ in range(10):
@@ -195,7 +195,7 @@ def test_a_record_rewritten_after_a_cut_inside_a_batch_is_scanned_again() -> Non
     """The cut takes the whole batch, so the log ends below the requested offset."""
     disk = MemoryDisk()
     log = filled(disk, each_synced=True)
-    assert log.recovery_point > 5
+    assert log.files.recovery_point > 5
     assert log.truncate_to(5) == 4
     appended(log, batch_of(1))
     log.roll(NOW)
@@ -246,7 +246,7 @@ def test_after_a_clean_stop_the_recovery_point_is_the_end_even_if_the_next_start
     stopped(log)
     log.close_cleanly()
     assert log.sync_point().paths == ()
-    assert opened(disk.copy(), SMALL).recovery_point == log.log_end_offset
+    assert opened(disk.copy(), SMALL).files.recovery_point == log.log_end_offset
     last = log.segments[-1]
     disk.files[last.path][16] ^= 1
     again = opened(disk, SMALL, clean=False)
@@ -265,15 +265,15 @@ def test_what_is_synced_is_not_noted_before_the_new_start_of_a_log_that_began_an
         synced(disk, log)
         log.truncate_fully_and_start_at(1000, NOW)
         appended(log, batch_of(2), epoch=3)
-        log.note_synced()
-        assert log.durable_end == 0
-        disk.make_durable(log.synced_note)
+        log.files.note_synced()
+        assert log.files.durable_end == 0
+        disk.make_durable(log.files.synced_note)
         disk.power_loss()
         disk.process_started()
         assert opened(disk, SMALL, clean=False).quarantine is None
     synced(disk, log)
-    log.note_synced()
-    assert log.durable_end == 1002
+    log.files.note_synced()
+    assert log.files.durable_end == 1002
 
 
 def test_what_is_synced_is_noted_while_a_deletion_waits_for_its_log_start() -> None:
@@ -282,9 +282,9 @@ def test_what_is_synced_is_noted_while_a_deletion_waits_for_its_log_start() -> N
     synced(disk, log)
     log.advance_high_watermark(log.log_end_offset)
     log.delete_records_before(6)
-    assert log.has_retired
-    log.note_synced()
-    assert log.durable_end == log.log_end_offset
+    assert log.files.has_retired
+    log.files.note_synced()
+    assert log.files.durable_end == log.log_end_offset
 
 
 @pytest.mark.parametrize("bit", range(64))

@@ -201,7 +201,7 @@ def test_a_copied_segment_has_its_index_files_whatever_is_in_them() -> None:
         appended(log, batch_of(2, timestamps=[0, 0]))
     (first, *_) = log.tierable(12, 12, 0)
     assert not disk.exists(first.offset_index_path)
-    log.write_index_files(first)
+    log.files.write_index_files(first)
     assert disk.exists(first.offset_index_path)
     assert disk.exists(first.time_index_path)
     synced(log)

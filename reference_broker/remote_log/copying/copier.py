@@ -10,7 +10,7 @@ from functools import partial
 
 from reference_broker.coordination.scheduling import Slots
 from reference_broker.log.producer_replay import Recreated
-from reference_broker.log.segments import TierableSegment
+from reference_broker.log.retention import TierableSegment
 from reference_broker.log.timestamp_lookup import Overtaken
 from reference_broker.metadata.identifiers import random_uuid, uuid_text
 from reference_broker.ports.disk import DiskError

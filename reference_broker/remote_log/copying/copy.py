@@ -15,7 +15,7 @@ from reference_broker.log.checkpoints import encoded_rows
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.producer_replay import Recreated
 from reference_broker.log.producer_state import SnapshotDamaged, decoded
-from reference_broker.log.segments import TierableSegment
+from reference_broker.log.retention import TierableSegment
 from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import Sliced
 from reference_broker.ports.store import Put, PutFile
@@ -130,7 +130,7 @@ def preparation(
     EpochsUnknown, InvalidRecords where a file is damaged, and DiskError.
     """
     log = partition.log
-    log.write_index_files(local)
+    log.files.write_index_files(local)
     snapshot, recreated = _whole_snapshot(log, local.next_offset), None
     if snapshot is None:
         recreated = yield from log.recreate_snapshot(now, local.next_offset)

@@ -102,7 +102,7 @@ def test_a_log_with_gaps_between_its_segments_is_clean_up_to_its_active_segment(
     for end in ends:
         for offset in range(log.log_end_offset, log.log_end_offset + 10):
             log.append_replicated(NOW, keyed((f"k{offset % 15}", str(offset)), offset))
-        log.roll(NOW, end)
+        log.files.roll(NOW, end, log.log_start_offset, log.producers)
         log.append_replicated(NOW, keyed(("end", "of all"), end))
     log.advance_high_watermark(log.log_end_offset)
     cleaned(log, disk)
