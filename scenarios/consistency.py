@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from scenarios.fault_kinds import FAULT_KINDS
 from scenarios.fields import ScenarioError
 from scenarios.load import (
     MIRROR_GROUP,
@@ -17,7 +18,7 @@ from scenarios.load import (
     TransactionalWriters,
 )
 from scenarios.model import Fault, NodeChoice, Scenario
-from scenarios.vocabulary import NEEDED_BY_KIND, SIM_AT_PERCENT, WITH_PROXY
+from scenarios.vocabulary import SIM_AT_PERCENT
 
 LEAST_SECONDS = 0.1
 TOMBSTONE_HORIZON = "crucible.tombstone.horizon.enable"
@@ -25,13 +26,11 @@ TOMBSTONE_HORIZON = "crucible.tombstone.horizon.enable"
 
 def needed_by(fault: Fault) -> tuple[str, ...]:
     """Return what the world must offer for this fault, of NEEDS."""
-    if fault.kind in NEEDED_BY_KIND:
-        return (NEEDED_BY_KIND[fault.kind],)
-    if not fault.timed:
-        needed = "interceptor" if fault.link is None else "proxy"
-    else:
-        needed = "proxy" if fault.kind.startswith("link_") else "signals"
-    return (needed, "proxy") if fault.kind in WITH_PROXY else (needed,)
+    kind = FAULT_KINDS[fault.kind]
+    if kind.needs:
+        return (kind.needs,)
+    needed = "signals" if fault.timed else "interceptor" if fault.link is None else "proxy"
+    return (needed, "proxy") if kind.with_proxy else (needed,)
 
 
 def check(scenario: Scenario, file: str) -> None:

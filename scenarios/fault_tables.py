@@ -1,24 +1,22 @@
 """Read ``[[fault]]`` and its ``match``, and check which keys are valid together."""
 
 from collections.abc import Callable
+from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any
 
 from scenarios.declared import read
+from scenarios.fault_kinds import FAULT_KINDS, KEYS_OF_FEW, KINDS_AT, KINDS_ON_LINKS, STATES, TIMED_KINDS, with_key
 from scenarios.fields import Reader
 from scenarios.model import Fault, Link, Match, NodeChoice
 from scenarios.vocabulary import (
     API_KEYS,
     CONNECTION_ROLES,
-    DAMAGES,
     DISK_OPERATIONS,
     LINK_ENDS,
-    LINK_STRIKES,
     NO_DESCRIPTOR,
     NODE_ROLES,
-    PLACES,
     STORE_OPERATIONS,
-    TIMED_KINDS,
 )
 
 FRAME_KEYS = ("api", "client_id", "session", "session_epoch", "error", "from_node", "position", "role")
@@ -32,8 +30,6 @@ MATCH_KEYS = {
     "store_answer": ("operation", "path", "role"),
 }
 """The keys that ``match`` may have at each place. At a note they are ``note``, ``role`` and the note's own fields."""
-MATCH_KEYS_AT_A_TIME = {"disk_bit_flipped": ("path",), "files_missing": ("path",)}
-"""The keys for faults at a time, by kind. Others have no match."""
 
 _MATCH_VALUES: dict[str, Callable[[Reader, str], Any]] = {
     "api": lambda reader, key: _api(reader, key),
@@ -51,10 +47,10 @@ _MATCH_VALUES: dict[str, Callable[[Reader, str], Any]] = {
 
 def read_fault(reader: Reader) -> Fault:
     """Read one fault. Raise ScenarioError."""
-    on = reader.text("on", "", allowed=("", *PLACES))
+    on = reader.text("on", "", allowed=("", *STATES))
     if bool(on) == reader.has("at_s"):
-        raise reader.refusal("on", f"or at_s: give exactly one; on is one of {', '.join(PLACES)}")
-    kind = reader.text("kind", allowed=PLACES[on] if on else TIMED_KINDS)
+        raise reader.refusal("on", f"or at_s: give exactly one; on is one of {', '.join(STATES)}")
+    kind = reader.text("kind", allowed=KINDS_AT[on] if on else TIMED_KINDS)
     node = reader.node("node", 0, NODE_ROLES)
     link = _link(reader, kind, node) if not on else _link_at_a_state(reader, kind)
     if on and link is not None:
@@ -83,7 +79,7 @@ def read_fault(reader: Reader) -> Fault:
 def _match(reader: Reader, on: str, kind: str) -> Match:
     if on == "note":
         return _note(reader)
-    keys = MATCH_KEYS[on] if on else MATCH_KEYS_AT_A_TIME.get(kind, ())
+    keys = MATCH_KEYS[on] if on else FAULT_KINDS[kind].match
     found = {key: _MATCH_VALUES[key](reader, key) for key in keys if reader.has(key)}
     for key in keys:
         reader.knows(key)
@@ -116,7 +112,7 @@ _APIS = {name.replace("_", ""): number for name, number in API_KEYS.items()}
 
 def _link(reader: Reader, kind: str, node: NodeChoice) -> Link | None:
     reader.knows("link")
-    if not kind.startswith("link_"):
+    if not FAULT_KINDS[kind].hits_link:
         if reader.has("link"):
             raise reader.refusal("link", f"means nothing for {kind}; only kinds that begin with link_ strike a link")
         return None
@@ -130,8 +126,8 @@ def _link_at_a_state(reader: Reader, kind: str) -> Link | None:
     reader.knows("link")
     if not reader.has("link"):
         return None
-    if kind not in LINK_STRIKES:
-        raise reader.refusal("link", f"means nothing for {kind} at a state; there it is of {', '.join(LINK_STRIKES)}")
+    if kind not in KINDS_ON_LINKS:
+        raise reader.refusal("link", f"means nothing for {kind} at a state; there it is of {', '.join(KINDS_ON_LINKS)}")
     match = reader.table("match", required=False)
     for table, key in ((reader, "node"), (match, "role"), (match, "from_node")):
         if table.has(key):
@@ -156,6 +152,9 @@ def _ends(reader: Reader) -> Link:
     return Link(ends[0], ends[1])
 
 
+_DEFAULTS = {each.name: each.default for each in fields(Fault)}
+
+
 def _fits(reader: Reader, fault: Fault) -> None:
     if fault.swept and (fault.timed or fault.nth.low == fault.nth.high):
         raise reader.refusal("swept", "needs on, and a range for nth to go through")
@@ -165,14 +164,11 @@ def _fits(reader: Reader, fault: Fault) -> None:
         raise reader.refusal("boot", "means nothing beside at_s, which counts from the load's start; give on")
     if (fault.kind == "feature_finalized") != (fault.feature != "" and fault.level >= 0):
         raise reader.refusal("feature", "and level are of feature_finalized, which needs both")
-    if fault.config and fault.kind != "rolling_bounce":
-        raise reader.refusal("config", f"means nothing for {fault.kind}; only for rolling_bounce")
-    if fault.part != "anywhere" and fault.kind not in DAMAGES:
-        raise reader.refusal("part", f"means nothing for {fault.kind}; only for {' and '.join(DAMAGES)}")
+    for key in KEYS_OF_FEW:
+        if getattr(fault, key) != _DEFAULTS[key] and key not in FAULT_KINDS[fault.kind].keys:
+            raise reader.refusal(key, f"means nothing for {fault.kind}; only for {' and '.join(with_key(key))}")
     if (fault.kind == "response_error") != (fault.code != 0):
         raise reader.refusal("code", "is of response_error, which needs it: Kafka's number of an error")
-    if fault.code_in != "either" and fault.kind != "response_error":
-        raise reader.refusal("code_in", f"means nothing for {fault.kind}; only for response_error")
     if fault.kind == "response_truncated" and fault.cut_bytes.low < 1:
         raise reader.refusal("cut_bytes", "is needed for response_truncated: the bytes that are still sent, at least 1")
     if fault.kind == "response_lost_by_proxy" and (fault.match.role == "peer" or fault.match.from_node is not None):
@@ -181,8 +177,6 @@ def _fits(reader: Reader, fault: Fault) -> None:
         raise reader.refusal("restart_after_s", "must be above 0 for host_lost: its links are silent until it is back")
     if fault.alone and not fault.timed:
         raise reader.refusal("alone", "means nothing at a state; give at_s")
-    if fault.clients and fault.kind != "node_isolated":
-        raise reader.refusal("clients", f"means nothing for {fault.kind}; only for node_isolated")
     if fault.error in NO_DESCRIPTOR and fault.match.operation != "open":
         raise reader.refusal("error", f"{fault.error!r} is of operations that open a file: match operation = 'open'")
     if fault.undo_fails and (fault.on, fault.kind) != ("disk_write", "disk_error"):
@@ -192,7 +186,3 @@ def _fits(reader: Reader, fault: Fault) -> None:
     operations = STORE_OPERATIONS if fault.on.startswith("store") else DISK_OPERATIONS
     if fault.match.operation not in (None, *operations):
         raise reader.refusal("match", f"has operation {fault.match.operation!r}; give one of: {', '.join(operations)}")
-    if fault.failure != "unavailable" and fault.kind != "store_refused":
-        raise reader.refusal("failure", f"means nothing for {fault.kind}; only for store_refused")
-    if fault.names_only and fault.kind != "disk_slowed":
-        raise reader.refusal("names_only", f"means nothing for {fault.kind}; only for disk_slowed")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, NamedTuple
 
 from scenarios.declared import between, number, settings, text, texts, whole
+from scenarios.fault_kinds import SWARM_KINDS
 from scenarios.fields import Range
 from scenarios.load import Load
 from scenarios.vocabulary import (
@@ -19,7 +20,6 @@ from scenarios.vocabulary import (
     NEEDS,
     REVISIONS,
     STORE_FAILURES,
-    SWARM_KINDS,
 )
 
 __all__ = ["Range"]

@@ -1,4 +1,4 @@
-"""Vocabulary of scenario files: roles, fault kinds and what each of them may match."""
+"""Vocabulary of scenario files: roles, operations, errors and names of APIs. Kinds of faults: ``fault_kinds.py``."""
 
 NEEDS = ("interceptor", "signals", "proxy", "drafts", "disk", "clock")
 """What a scenario may need of the world that plays it. ``interceptor``, ``disk`` and ``clock`` exist only inside our
@@ -20,47 +20,6 @@ CONNECTION_ROLES = ("client", "peer")
 LINK_ENDS = ("client", *NODE_ROLES, "all")
 """Ends of a link other than node numbers. In ``A>B`` A dials B. ``all`` is every node but the other end."""
 
-_NODE_STRIKES = ("node_killed", "node_paused", "node_powered_off", "host_lost")
-
-_REQUESTS = ("request_dropped", "request_duplicated", "request_delayed", "request_damaged")
-_RESPONSES = (
-    "response_dropped",
-    "response_lost_by_proxy",
-    "response_delayed",
-    "response_duplicated",
-    "response_damaged",
-    "response_truncated",
-    "response_error",
-)
-
-PLACES: dict[str, tuple[str, ...]] = {
-    "request": (*_REQUESTS, *_NODE_STRIKES, "clock_stepped"),
-    "reply": (*_RESPONSES, *_NODE_STRIKES, "clock_stepped"),
-    "peer_reply": ("response_duplicated", "response_delayed", *_NODE_STRIKES),
-    "disk": ("disk_error", *_NODE_STRIKES),
-    "disk_write": (*_NODE_STRIKES, "clock_stepped", "disk_error", "disk_write_failed", "disk_bit_flipped"),
-    "store": ("store_refused", *_NODE_STRIKES),
-    "store_answer": ("store_slowed", "store_answer_lost", "store_listed_late", *_NODE_STRIKES),
-    "note": _NODE_STRIKES,
-}
-"""Where a fault at a state fires (``on``), and which kinds it can be there.
-
-``request`` and ``reply`` are at the node that responds, ``peer_reply`` at the node that sent the request. ``disk`` is
-before an operation of the node's disk, and ``disk_write`` at a byte of a write. ``note`` is when the node
-reports what happened inside it. ``store`` is before a call of the object store leaves the node, and ``store_answer``
-is when its response reaches the node:
-
-- ``store_refused``: the call does not reach the store, and the node gets ``failure``.
-- ``store_slowed``: the response comes ``delay_ms`` later.
-- ``store_answer_lost``: the store did it, but the node gets ``unavailable``, after ``delay_ms``.
-- ``store_listed_late``: a list lacks what this node has put less than ``delay_ms`` ago.
-"""
-
-LINK_STRIKES = tuple(
-    kind for kind in (*_REQUESTS, *_RESPONSES) if kind not in ("request_damaged", "response_lost_by_proxy")
-)
-"""What a fault at a request or a reply can be on a link between two nodes, where a proxy changes the frames."""
-
 DISK_OPERATIONS = ("open", "stat", "read", "write", "truncate", "rename", "delete", "list", "sync")
 """The operations of a node's disk. ``open`` is each one that may have to open a file, such as a read or a write."""
 
@@ -76,9 +35,6 @@ STORE_FAILURES = ("unavailable", "refused")
 NO_DESCRIPTOR = ("EMFILE", "ENFILE")
 """These errors mean that there is no free descriptor, so only an operation that opens a file has them."""
 
-DAMAGES = ("request_damaged", "response_damaged")
-"""Kinds that turn over one bit of a frame's bytes."""
-
 FRAME_PARTS = ("checksummed", "length", "anywhere")
 """Where a bit of a frame is turned over.
 
@@ -93,70 +49,8 @@ CODE_PLACES = ("either", "answer", "items")
 codes below it, of partitions and the like. ``either`` is the first of the two that the response has.
 """
 
-TIMED_KINDS = (
-    "node_killed",
-    "node_paused",
-    "node_powered_off",
-    "host_lost",
-    "node_terminated",
-    "node_isolated",
-    "node_cut_from_controller",
-    "directory_missing",
-    "disk_slowed",
-    "disk_full",
-    "disk_bit_flipped",
-    "files_missing",
-    "link_cut",
-    "link_delayed",
-    "link_reset",
-    "link_truncated",
-    "link_sliced",
-    "link_slowed",
-    "link_down",
-    "rolling_bounce",
-    "feature_finalized",
-    "requests_replayed",
-    "requests_forged",
-)
-"""Faults injected from outside at a time (``at_s = ...``), by signals, links (Toxiproxy or the simulator) or the disk.
-
-- ``host_lost`` kills the node while its links swallow everything, so that nobody sees its connections close before
-  the node is back.
-- ``disk_bit_flipped`` ends the node by SIGTERM, turns over one bit of its records, and starts it again.
-- ``files_missing`` ends the node by SIGTERM, deletes the files that ``match`` names, and starts it again.
-- ``node_isolated`` cuts all links between this node and the other nodes, both ways.
-- ``node_cut_from_controller`` cuts only those to the node that is the active controller when the fault begins. Other
-  nodes and clients still reach the node.
-- ``directory_missing`` kills the node. It comes back with an empty directory, as if the disk were not mounted. When the
-  fault ends, the node is killed again and comes back with its old directory.
-- ``rolling_bounce`` ends each node in turn by SIGTERM. Each comes back with ``config``.
-- ``requests_replayed`` sends the node one old request of each API that other nodes sent to it earlier in this run:
-  Vote, BeginQuorumEpoch, EndQuorumEpoch, Fetch of the metadata log, AlterPartition, BrokerRegistration,
-  BrokerHeartbeat, FetchSnapshot. ``requests_forged`` sends it one of each with a lie: the cluster's ID, a voter's ID,
-  an epoch, or what is wanted of a snapshot.
-- ``feature_finalized`` sends an UpdateFeatures request until it is granted, which must happen.
-"""
-
 SIM_AT_PERCENT = (80, 120)
 """In the simulator a timed fault begins between 80 % and 120 % of its ``sim_at_s``, as drawn from the seed."""
-
-NEEDED_BY_KIND = {
-    "clock_stepped": "clock",
-    "disk_error": "disk",
-    "disk_write_failed": "disk",
-    "disk_bit_flipped": "disk",
-    "files_missing": "disk",
-    "disk_slowed": "disk",
-    "disk_full": "disk",
-    "node_isolated": "proxy",
-    "node_cut_from_controller": "proxy",
-    "requests_replayed": "interceptor",
-    "requests_forged": "interceptor",
-}
-"""What these kinds need. Others need ``interceptor`` at a state, and at a time ``signals`` or (for links) ``proxy``."""
-
-WITH_PROXY = ("host_lost", "response_lost_by_proxy")
-"""Kinds that need the links through Toxiproxy as well."""
 
 BEHAVIOURS = ("full", "incremental", "forgetting", "emptying", "rotating", "refetching", "resending", "presuming")
 """What a fetcher does.
@@ -304,31 +198,4 @@ API_KEYS = {
 }
 """All APIs of Kafka's protocol. Names as in Kafka's schemas, such as ``OffsetCommit``, may be used for these."""
 
-NODE_REQUESTS = ("requests_replayed", "requests_forged")
-"""Kinds that send a node requests in the name of other nodes."""
-
 DIRECTIONS = ("upstream", "downstream", "both")
-
-SWARM_KINDS = (
-    "node_killed",
-    "node_paused",
-    "node_powered_off",
-    "node_isolated",
-    "node_cut_from_controller",
-    "disk_slowed",
-    "disk_full",
-    "link_cut",
-    "link_delayed",
-    "link_reset",
-    "link_slowed",
-    "link_down",
-    "disk_error",
-    "clock_stepped",
-    "requests_replayed",
-    "requests_forged",
-    "node_terminated",
-    "request_damaged",
-    "response_damaged",
-    "disk_bit_flipped",
-)
-"""Kinds that ``[swarm]`` can draw."""

@@ -6,10 +6,10 @@ those of mutants and presets.
 
 from reports.guarantees import GUARANTEES, SeenFrom, names_on_the_wire, names_seen_from, unknown_among
 from reports.standby.expected import SELDOM
+from scenarios.fault_kinds import FAULT_KINDS
 from scenarios.fields import ScenarioError
 from scenarios.load import Load
 from scenarios.model import Scenario
-from scenarios.vocabulary import DAMAGES
 
 LIES = "response_error"
 
@@ -57,7 +57,10 @@ def is_judged(scenario: Scenario, guarantee: str) -> bool:
     """
     if guarantee in scenario.guarantees or GUARANTEES[guarantee].always:
         return True
-    lies = any(fault.kind == LIES or (fault.kind in DAMAGES and fault.part == "anywhere") for fault in scenario.faults)
+    lies = any(
+        fault.kind == LIES or (FAULT_KINDS[fault.kind].flips_frame_bit and fault.part == "anywhere")
+        for fault in scenario.faults
+    )
     switched_off = any(fault.kind == "feature_finalized" and fault.level == 0 for fault in scenario.faults)
     return not lies and not (switched_off and guarantee in OF_STORED_EPOCHS)
 

@@ -10,9 +10,9 @@ from typing import Final
 
 from chaos.frame_proxy.conversation import Conversation, bytes_of
 from chaos.frame_proxy.node_front import NodeFront
-from chaos.frame_proxy.rules_file import NEED_A_PROCESS
 from reference_broker.core.events import Event, Reply, Request
 from reports.rows import FaultRow
+from scenarios.fault_kinds import KINDS_OF_PROCESSES
 
 NO_PROCESS: Final = 0
 COMMAND_LIMIT_S: Final = 30.0
@@ -41,7 +41,7 @@ class ProxyFaultActions:
 
     def report(self, row: FaultRow) -> None:
         self._last_row = row
-        if row.kind in NEED_A_PROCESS and self._process() == NO_PROCESS:
+        if row.kind in KINDS_OF_PROCESSES and self._process() == NO_PROCESS:
             self._missed(row)
         else:
             self._report(row)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from chaos.interceptor.rules import AT_THE_REQUESTER, between_nodes
 from reference_broker.wire.apis import ApiKey
+from scenarios.fault_kinds import FAULT_KINDS, KINDS_OF_PROCESSES
 from scenarios.fault_tables import read_fault
 from scenarios.fields import Reader, ScenarioError
 from scenarios.model import Fault
@@ -14,14 +15,6 @@ from scenarios.vocabulary import CONNECTION_ROLES, PARTITION_ROLES
 PLACES = ("request", "reply")
 BETWEEN_NODES = (*PLACES, AT_THE_REQUESTER)
 """Where a proxy on links between nodes can play faults."""
-NEED_A_PROCESS = ("node_killed", "node_paused")
-INSIDE_ONLY = {
-    "request_damaged": "what a node makes of damaged bytes is known only inside the node",
-    "node_powered_off": "there is no machine to switch off",
-    "host_lost": "a proxy of frames cannot silence a node's links; give it at a time (at_s)",
-    "clock_stepped": "there is no clock to step",
-}
-"""Kinds that a proxy cannot do, with the reason."""
 ONLY_NODES_SEND = frozenset(
     {
         ApiKey.LEADER_AND_ISR,
@@ -73,8 +66,9 @@ def why_not(
     if fault.on not in (BETWEEN_NODES if has_links else PLACES):
         place = f"on = {fault.on!r}" if fault.on else "a time (at_s)"
         return f"{place} needs what a proxy does not see; it knows on = 'request' and on = 'reply'"
-    if fault.kind in INSIDE_ONLY:
-        return f"{fault.kind} cannot be done by a proxy: {INSIDE_ONLY[fault.kind]}"
+    kind = FAULT_KINDS[fault.kind]
+    if kind.inside_only:
+        return f"{fault.kind} cannot be done by a proxy: {kind.inside_only}"
     if fault.kind == "response_lost_by_proxy" and not behind_toxiproxy:
         return (
             "response_lost_by_proxy needs Toxiproxy in front of the proxy, as only a run has it; give response_dropped"
@@ -97,7 +91,7 @@ def why_not(
     if isinstance(fault.node, int) and fault.node not in nodes:
         return f"node {fault.node} is not among the target's: {known}; give one of them or 'any'"
     processes = nodes.values() if isinstance(fault.node, str) else (nodes[fault.node],)
-    if fault.kind in NEED_A_PROCESS and not all(processes):
+    if fault.kind in KINDS_OF_PROCESSES and not all(processes):
         return f"{fault.kind} needs the node's process: give --process NODE=PID"
     if fault.kind == "node_paused" and any(isinstance(each, str) for each in processes):
         return "node_paused at a state needs a process that we started, and no shell command"

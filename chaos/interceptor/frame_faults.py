@@ -28,7 +28,7 @@ from reference_broker.wire.messages import empty_response, has_error_code
 from reference_broker.wire.produce import ProduceRequest
 from reference_broker.wire.tags import Tag
 from reports.rows import ANSWERED
-from scenarios.vocabulary import DAMAGES
+from scenarios.fault_kinds import FAULT_KINDS
 
 FIRST_PHANTOM = -2
 """The number of the first phantom connection. The next ones have smaller numbers. Drivers number their connections
@@ -194,7 +194,7 @@ _OTHER_BYTES: dict[str, Callable[[FrameFaults, Rule, int, Reply], Reply | None]]
 
 def _offers(tag: Tag, body: object, rule: Rule) -> bool:
     """Return whether a frame with this body has what the rule changes. A response without a body is not sent."""
-    if rule.kind in DAMAGES:
+    if FAULT_KINDS[rule.kind].flips_frame_bit:
         return body is not None and has_part(rule.part, value_of(body))
     if rule.kind == "response_error":
         return stamped(tag.api_key, tag.api_version, value_of(body), rule.code, rule.code_in) is not None

@@ -16,8 +16,9 @@ from chaos.interceptor.roles import is_role, plays
 from reference_broker.core.events import Note
 from reference_broker.wire.tags import Tag
 from reports.rows import FaultRow
+from scenarios.fault_kinds import STATES
 from scenarios.model import Fault, Match, Range, Scenario
-from scenarios.vocabulary import CONNECTION_ROLES, PLACES
+from scenarios.vocabulary import CONNECTION_ROLES
 
 
 class HitCounter(Protocol):
@@ -263,7 +264,7 @@ class RuleBook:
         self._role = role
         self._load_from_us = 0
         self._armed = True
-        self._by_place: dict[str, list[Counter]] = {place: [] for place in PLACES}
+        self._by_place: dict[str, list[Counter]] = {place: [] for place in STATES}
         for rule in rules:
             self.add(rule)
 

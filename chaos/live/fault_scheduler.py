@@ -11,7 +11,6 @@ from typing import Any, Final
 from bench.fleet.spec import IDLE_TOPIC
 from chaos.faults import disk_faults, host_lost, link_faults, node_faults, request_faults
 from chaos.faults.disk_damage import DamageCheck
-from chaos.faults.kinds import KINDS
 from chaos.faults.proxied_losses import KIND as LOST_BY_PROXY_KIND
 from chaos.faults.proxied_losses import ProxiedLosses
 from chaos.faults.timed import Begin, End, Hit
@@ -25,6 +24,7 @@ from chaos.live.node_side.node_process import NodeSpec
 from chaos.live.processes import Child, NodeProcess, ShellProcess
 from chaos.live.targets import Target
 from reports.rows import FaultRow
+from scenarios.fault_kinds import FAULT_KINDS, KINDS_OF_PROCESSES
 from scenarios.model import Fault, Scenario
 
 BEGIN: Final[dict[str, Begin]] = {
@@ -38,8 +38,6 @@ BEGIN: Final[dict[str, Begin]] = {
 RETRY_S = 0.05
 NOBODY_LIMIT_S = 10.0
 """How long a fault waits until a node has the role that it is for."""
-HELPED = ("node_killed", "node_paused")
-"""After a fault of these kinds at a state, the runner must bring the node back."""
 ERROR_LIMIT_S = 5.0
 """A node that ends itself within this time after an error of its disk has ended because of it."""
 
@@ -193,7 +191,7 @@ class FaultScheduler:
         self._progress(f"fault {fault.name} begins at {target.label}")
         at_us = self.now_us()
         self.under_way.append(fault.name)
-        end, kind = BEGIN[fault.kind](self, target), KINDS[fault.kind]
+        end, kind = BEGIN[fault.kind](self, target), FAULT_KINDS[fault.kind]
         lasts_s = fault.restart_after_s if kind.ends_node else fault.duration_s
         until_us = at_us if kind.in_steps else at_us + int(max(lasts_s, 0.0) * 1e6)
         self._due_actions.add(until_us, partial(self._end, target, hit, at_us, end))
@@ -237,7 +235,7 @@ class FaultScheduler:
         self.rows.append(row)
         if fault is not None and row.kind == "disk_error":
             self._may_end(node, fault)
-        if fault is None or fault.kind != row.kind or row.kind not in HELPED:
+        if fault is None or fault.kind != row.kind or row.kind not in KINDS_OF_PROCESSES:
             return
         self._progress(f"fault {row.name} hit {row.target}")
         lasts_s = fault.duration_s

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from random import Random
 
-from chaos.faults.kinds import KINDS
 from chaos.interceptor.roles import is_role
 from chaos.live.links import Dialler, Link, Links
+from scenarios.fault_kinds import FAULT_KINDS
 from scenarios.model import Fault, NodeChoice
 from scenarios.vocabulary import NODE_ROLES
 
@@ -86,7 +86,7 @@ class Roles:
         ends = (link.dialler, link.node)
         if node not in ends:
             return False
-        cuts = KINDS[fault.kind].cuts
+        cuts = FAULT_KINDS[fault.kind].cuts
         if cuts == "all":
             return True
         if cuts == "others":

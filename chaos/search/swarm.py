@@ -11,6 +11,7 @@ from random import Random
 from chaos.seeds import random_for
 from scenarios.consistency import needed_by
 from scenarios.declared import simulated
+from scenarios.fault_kinds import FAULT_KINDS
 from scenarios.model import Fault, Link, Match, Range, Scenario, Swarm
 from scenarios.vocabulary import API_KEYS, CONNECTION_ROLES, DISK_OPERATIONS, NO_DESCRIPTOR, PARTITION_ROLES
 
@@ -124,12 +125,12 @@ class _Drawing:
 
     def _fault(self, name: str, kind: str, at_s: float) -> Fault:
         timed = Fault(name, kind, at_s=at_s, sim_at_s=at_s, optional=True)
-        if kind.startswith("link_"):
+        if FAULT_KINDS[kind].hits_link:
             return self._link(timed)
         fault = replace(timed, node=self._random.choice(self._roles))
         if kind in ("node_killed", "node_powered_off", "node_paused") and self._random.random() < AT_STATE_SHARE:
             return self._at_state(fault)
-        return _MORE[kind](self, fault)
+        return DRAW[kind](self, fault)
 
     def _at_state(self, fault: Fault) -> Fault:
         random = self._random
@@ -236,7 +237,7 @@ def _once(nth: int) -> Range:
     return Range(nth, nth)
 
 
-_MORE: dict[str, Callable[[_Drawing, Fault], Fault]] = {
+DRAW: dict[str, Callable[[_Drawing, Fault], Fault]] = {
     "node_killed": _Drawing._killed,
     "node_powered_off": _Drawing._killed,
     "node_terminated": _Drawing._killed,

@@ -11,7 +11,6 @@ from typing import Any, TypeAlias
 
 from bench.fleet.behaviours.protocol import Behaviour
 from chaos.checks.fault_times import FOR_EVER_US, FaultTimes
-from chaos.faults.kinds import KINDS
 from chaos.faults.node_requests import Forger, NodeRequest, Recorded
 from chaos.interceptor.roles import plays, role_of, topic_of_roles
 from chaos.seeds import random_for
@@ -25,8 +24,9 @@ from chaos.sim.stepwise_faults import FeatureSwitch, Intruder, rolling_bounce
 from reference_broker.metadata.identifiers import claimed_node
 from reference_broker.ports.node_ports import Now
 from reports.rows import ANSWERED, FaultRow
+from scenarios.fault_kinds import FAULT_KINDS
 from scenarios.model import Fault, Link, NodeChoice, Scenario
-from scenarios.vocabulary import DAMAGES, NODE_REQUESTS, SIM_AT_PERCENT
+from scenarios.vocabulary import SIM_AT_PERCENT
 
 Point: TypeAlias = tuple[str, str, str]
 """The kind of a fault, with the role and the state of the node that it hit."""
@@ -73,7 +73,7 @@ class FaultScheduler:
         self._network = network
         self._cluster_id = cluster_id
         self._voters = tuple(range(scenario.cluster.nodes))
-        if any(fault.kind in NODE_REQUESTS for fault in self._timed):
+        if any(FAULT_KINDS[fault.kind].from_recorded for fault in self._timed):
             network.recorded = Recorded()
         self._fault_times = fault_times
         self._sink = sink
@@ -122,7 +122,7 @@ class FaultScheduler:
             if row.kind == fault.kind:
                 self._fault_times.node(node_id, row.at_us + lasts_us)
                 sender = row.client_id.removeprefix("node-")
-                if row.kind in DAMAGES and sender.isdigit():
+                if FAULT_KINDS[row.kind].flips_frame_bit and sender.isdigit():
                     self._fault_times.link(int(sender), node_id, row.at_us + DAMAGE_LASTS_US)
                 self._cover(fault.kind, node_id)
             if row.kind in FAILS_DISK:
@@ -140,15 +140,15 @@ class FaultScheduler:
         if fault.alone and not self._all_serve():
             self._agenda.after(NOBODY_YET_US, self._begin, fault, hit)
             return
-        if fault.kind in _IN_STEPS:
-            _IN_STEPS[fault.kind](self, fault, hit)
+        if fault.kind in IN_STEPS:
+            IN_STEPS[fault.kind](self, fault, hit)
             return
         found = self._aim(fault)
         if found is None:
             self._agenda.after(NOBODY_YET_US, self._begin, fault, hit)
             return
         context, target = found
-        kind = KINDS[fault.kind]
+        kind = FAULT_KINDS[fault.kind]
         lasts_us = int(max(fault.restart_after_s if kind.ends_node else fault.sim_duration_s, 0.0) * 1_000_000)
         until_us = min(now_us + lasts_us, self._until_us)
         role = self.targets.role(context.machine.node_id)
@@ -191,7 +191,7 @@ class FaultScheduler:
     def _around(self, fault: Fault, node_id: int) -> list[tuple[int, int]] | None:
         """Return the links that a fault of a node cuts. Return None if there is no active controller now, or if the
         node is the controller itself."""
-        cuts = KINDS[fault.kind].cuts
+        cuts = FAULT_KINDS[fault.kind].cuts
         if cuts == "controller":
             controller = self.targets.node("leader", self._randoms[fault.name])
             return None if controller in (None, node_id) else [(node_id, controller), (controller, node_id)]
@@ -264,7 +264,7 @@ class FaultScheduler:
         for link in context.links:
             self._fault_times.link(link.source, link.target, until_us)
         if not context.links:
-            for_ever = KINDS[fault.kind].ends_node and fault.restart_after_s < 0
+            for_ever = FAULT_KINDS[fault.kind].ends_node and fault.restart_after_s < 0
             self._fault_times.node(context.machine.node_id, FOR_EVER_US if for_ever else until_us)
 
     def _fired(self, row: FaultRow, point: Point) -> None:
@@ -284,7 +284,7 @@ class FaultScheduler:
             heal()
 
 
-_IN_STEPS: dict[str, Callable[[FaultScheduler, Fault, int], None]] = {
+IN_STEPS: dict[str, Callable[[FaultScheduler, Fault, int], None]] = {
     "requests_replayed": FaultScheduler._intrude,
     "requests_forged": FaultScheduler._intrude,
     "rolling_bounce": FaultScheduler._bounce,

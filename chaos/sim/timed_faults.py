@@ -5,10 +5,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 from chaos.checks.fault_times import FaultTimes
-from chaos.faults.kinds import KINDS
 from chaos.sim.links import Direction, Link
 from chaos.sim.machine import Machine
 from chaos.sim.network import Network
+from scenarios.fault_kinds import FAULT_KINDS
 from scenarios.model import Fault
 
 SLICE_US = (200, 3000)
@@ -32,7 +32,7 @@ def begin(fault: Fault, context: FaultContext, lasts_us: int) -> Callable[[], No
     """Begin the fault, and return what undoes it. It is undone after ``lasts_us`` at the latest."""
     context = replace(context, lasts_us=lasts_us)
     stack = ExitStack()
-    stack.enter_context(contextmanager(_BEGIN[fault.kind])(fault, context))
+    stack.enter_context(contextmanager(BEGIN[fault.kind])(fault, context))
     return stack.close
 
 
@@ -87,7 +87,7 @@ def _paused(fault: Fault, context: FaultContext) -> Iterator[None]:  # noqa: ARG
 
 def _cut(fault: Fault, context: FaultContext) -> Iterator[None]:
     # Several cuts may overlap, so each direction counts them.
-    directions = _directions(context, "both" if KINDS[fault.kind].cuts else fault.direction)
+    directions = _directions(context, "both" if FAULT_KINDS[fault.kind].cuts else fault.direction)
     for _, direction in directions:
         direction.cuts += 1
     yield
@@ -155,7 +155,7 @@ def _directions(context: FaultContext, which: str) -> list[tuple[Link, Direction
     return [(link, direction) for link in context.links for direction in link.directions(which)]
 
 
-_BEGIN: dict[str, Callable[[Fault, FaultContext], Iterator[None]]] = {
+BEGIN: dict[str, Callable[[Fault, FaultContext], Iterator[None]]] = {
     "node_killed": _ended,
     "node_powered_off": _ended,
     "host_lost": _ended,

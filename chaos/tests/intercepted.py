@@ -6,13 +6,13 @@ from random import Random
 
 from chaos.interceptor.interceptor import Interceptor
 from chaos.interceptor.rules import HitCounter, Rule, SharedHitCounter
-from reference_broker.core.events import Event, Reply, Request
-from reference_broker.ports.node_ports import Now
+from reference_broker.core.events import Event, PeerReply, Reply, Request, Send
+from reference_broker.ports.node_ports import Channel, Now
 from reference_broker.wire.tags import Tag
 from reports.rows import FaultRow
 from scenarios.model import Match, Range
 
-FETCH, PRODUCE = 1, 0
+FETCH, PRODUCE, SNAPSHOT = 1, 0, 59
 NOW = Now(1_000_000, 0)
 
 
@@ -81,6 +81,15 @@ def request(
 
 def reply(to: Request, error: int = 0) -> Reply:
     return Reply(to.connection, to.correlation_id, to.api_key, to.api_version, None, to.tag._replace(error=error))
+
+
+def send(token: int, position: int = 0, api: int = SNAPSHOT, peer: int = 2) -> Send:
+    tag = Tag(api, 1, "node-0", role="peer", position=position)
+    return Send(peer, Channel.RAFT, token, api, 1, None, tag, 100, "node-0:here")
+
+
+def peer_reply(token: int, body: object = b"bytes") -> PeerReply:
+    return PeerReply(2, Channel.RAFT, token, body)
 
 
 def rule(kind: str, on: str = "request", match: Match | None = None, **more: object) -> Rule:

@@ -7,10 +7,21 @@ import pytest
 
 from chaos.interceptor.interceptor import Interceptor
 from chaos.interceptor.rules import SharedHitCounter, rules_for
-from chaos.tests.intercepted import FETCH, NOW, Ended, Log, interceptor, reply, request, rule
+from chaos.tests.intercepted import (
+    FETCH,
+    NOW,
+    SNAPSHOT,
+    Ended,
+    Log,
+    interceptor,
+    peer_reply,
+    reply,
+    request,
+    rule,
+    send,
+)
 from reference_broker.core.events import Effect, Note, PeerDown, PeerReply, Send
 from reference_broker.ports.node_ports import Channel
-from reference_broker.wire.tags import Tag
 from scenarios.loader import find
 from scenarios.model import Fault, Match, Range
 
@@ -84,18 +95,6 @@ def test_a_kill_at_a_note_lets_nothing_of_that_event_out() -> None:
     killed = rule("node_killed", on="note", match=Match(note="metadata_committed"))
     with pytest.raises(Ended):
         interceptor(log, killed).after(NOW, request(), [reply(request()), COMMITTED])
-
-
-SNAPSHOT = 59
-
-
-def send(token: int, position: int = 0, api: int = SNAPSHOT, peer: int = 2) -> Send:
-    tag = Tag(api, 1, "node-0", role="peer", position=position)
-    return Send(peer, Channel.RAFT, token, api, 1, None, tag, 100, "node-0:here")
-
-
-def peer_reply(token: int, body: object = b"bytes") -> PeerReply:
-    return PeerReply(2, Channel.RAFT, token, body)
 
 
 def send_requests(subject: Interceptor, *sends: Send) -> None:

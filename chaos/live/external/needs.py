@@ -6,7 +6,6 @@ from dataclasses import replace
 from bench.targets.layout import OURS, name_of
 from bench.targets.loader import find
 from bench.targets.model import Chosen, TargetError
-from chaos.faults.kinds import KINDS
 from chaos.frame_proxy.rules_file import why_not
 from chaos.interceptor.rules import AT_THE_REQUESTER
 from chaos.live.errors import SetupError
@@ -14,6 +13,7 @@ from chaos.live.external.roles import names_a_role
 from chaos.live.external.target import REFERENCE, look
 from chaos.live.fault_selection import select_live_faults
 from chaos.live.launchers import abilities_of
+from scenarios.fault_kinds import FAULT_KINDS
 from scenarios.model import Fault, Scenario
 from scenarios.outside import from_outside
 from scenarios.revisions import revision_of
@@ -107,7 +107,7 @@ def _of_fault(fault: Fault, wanted: Chosen, nodes: int) -> str:
             fault, dict.fromkeys(range(nodes), process), _has_links(wanted), NODE_ROLES, behind_toxiproxy=True
         )
         return _beyond(fault, wanted, nodes) or refusal
-    if not KINDS[fault.kind].is_external:
+    if not FAULT_KINDS[fault.kind].is_external:
         return f"{fault.kind} needs what only our own broker's process has"
     return _beyond(fault, wanted, nodes)
 
@@ -115,14 +115,14 @@ def _of_fault(fault: Fault, wanted: Chosen, nodes: int) -> str:
 def _beyond(fault: Fault, wanted: Chosen, nodes: int) -> str:
     """Return what a fault needs beyond the way to nodes, and the target lacks: processes, or links between nodes."""
     lack = _lacks_process(fault.kind, wanted) or _lacks_files(fault, wanted) or _lacks_proof(fault, wanted)
-    is_alone = nodes == 1 and fault.kind in KINDS and KINDS[fault.kind].cuts == "all"
+    is_alone = nodes == 1 and FAULT_KINDS[fault.kind].cuts == "all"
     return lack or (DIRECTED if _between_nodes(fault) and not is_alone and not _has_links(wanted) else "")
 
 
 def _lacks_files(fault: Fault, wanted: Chosen) -> str:
     """Return why what a node keeps cannot be changed. It is empty for faults that leave it alone."""
     abilities = abilities_of(wanted)
-    if fault.kind in KINDS and KINDS[fault.kind].changes_files and "files" not in abilities:
+    if FAULT_KINDS[fault.kind].changes_files and "files" not in abilities:
         if wanted.file.node is not None:
             return "a data directory for each node (all nodes are one process)"
         return "the data directory of a node, which is known only if we start it"
@@ -143,14 +143,14 @@ def _has_links(wanted: Chosen) -> bool:
 
 
 def _between_nodes(fault: Fault) -> bool:
-    is_cut = fault.timed and bool(KINDS[fault.kind].cuts)
+    is_cut = fault.timed and bool(FAULT_KINDS[fault.kind].cuts)
     return is_cut or fault.on == AT_THE_REQUESTER or (fault.link is not None and fault.link.source != "client")
 
 
 def _lacks_process(kind: str, wanted: Chosen) -> str:
     """Return why the target's processes cannot be hit so, empty for kinds that hit no process."""
     abilities = abilities_of(wanted)
-    missing = [word for word in (KINDS[kind].commands if kind in KINDS else ()) if word not in abilities]
+    missing = [word for word in FAULT_KINDS[kind].commands if word not in abilities]
     if not missing:
         return ""
     if wanted.file.node is not None:

@@ -31,8 +31,8 @@ from reference_broker.ports.node_ports import Now
 from reference_broker.serve.driver import DriverFaultActions
 from reference_broker.serve.server import Attached
 from reports.rows import FaultRow, TraceRow
+from scenarios.fault_kinds import FAULT_KINDS
 from scenarios.model import Scenario
-from scenarios.vocabulary import NODE_REQUESTS
 
 if TYPE_CHECKING:
     from chaos.live.node_side.node_process import NodeSpec
@@ -167,7 +167,7 @@ class Inside:
         watching: tuple[Hooks, ...] = (self._recorder, self._checks, self._interceptor, self._disk_faults)
         if any(fault.kind == "response_lost_by_proxy" for fault in self._scenario.faults):
             watching = (*watching, losses)
-        if any(fault.kind in NODE_REQUESTS for fault in self._scenario.faults):
+        if any(FAULT_KINDS[fault.kind].from_recorded for fault in self._scenario.faults):
             self._hooks.append(RequestsKept(kept_at(Path(spec.hit_counts), spec.node_id), spec.origin_us))
         roles = (RoleReporter(self.role, self._evidence),) if cluster.total > 1 else ()
         self._hooks += (self._costs.outer, *watching, *roles, *self._presets, self._costs.inner)

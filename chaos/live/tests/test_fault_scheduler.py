@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from chaos.faults.kinds import KINDS, FaultKind
 from chaos.faults.timed import End, Ended, FaultContext
 from chaos.live.fault_scheduler import BEGIN, ERROR_LIMIT_S, NOBODY_LIMIT_S, FaultScheduler
 from chaos.live.links import Links
 from chaos.live.processes import Child
 from chaos.live.targets import Roles, Target
 from reports.rows import FaultRow
+from scenarios.fault_kinds import FAULT_KINDS, FaultKind
 from scenarios.model import Fault
 
 SECOND_US = 1_000_000
@@ -72,7 +72,7 @@ def tickle(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return lambda: Ended("it laughed")
 
     monkeypatch.setitem(BEGIN, "tickle", begin)
-    monkeypatch.setitem(KINDS, "tickle", FaultKind("tickle"))
+    monkeypatch.setitem(FAULT_KINDS, "tickle", FaultKind("tickle", "laughs"))
     return hit
 
 
