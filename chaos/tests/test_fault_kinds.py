@@ -52,7 +52,7 @@ def at_peer_reply(subject: Interceptor) -> Iterator[object]:
 
 
 def at_disk(subject: Interceptor) -> Iterator[object]:
-    yield subject.watch(MemoryDisk({"a": b"old"})).read("a", 0, 3)
+    yield subject.watch(MemoryDisk({"a": bytearray(b"old")})).read("a", 0, 3)
 
 
 def at_disk_write(subject: Interceptor) -> Iterator[object]:
@@ -89,7 +89,7 @@ AT: dict[str, Callable[[Interceptor], Iterator[object]]] = {
 
 def what_happens(on: str, *rules: Any) -> tuple[list[object], list[tuple[object, ...]]]:
     """Return what the node, its client or its disk got, and the calls of the driver apart from the evidence."""
-    log, got = Log(), []
+    log, got = Log(), list[object]()
     try:
         got.extend(AT[on](interceptor(log, *rules)))
     except (Ended, OSError) as ended:
