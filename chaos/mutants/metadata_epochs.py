@@ -96,14 +96,14 @@ def no_wait_before_seek(original: Function, self: Any, min_metadata_epoch: int) 
     return True
 
 
-@mutant("reference_broker.controller.metadata_broadcast:MetadataBroadcast._plan", remembers=True)
-def epoch_in_memory_only(original: Function, counted: dict[int, int], self: Any) -> Any:
+@mutant("reference_broker.controller.metadata_broadcast:NextMetadataEpoch.plan", remembers=True)
+def epoch_in_memory_only(original: Function, counted: dict[int, int], self: Any, situation: Any) -> Any:
     """Each controller counts metadata epochs from 1 on (M-1, M-2). ``counted`` holds its last one by its own epoch."""
-    if not self._sends(self._controller.latest):
+    if not self.sends(situation.latest):
         return ()
-    reign = self._controller.epoch
-    counted[reign] = counted.get(reign, 0) + 1
-    return (NoOpRecord(metadata_epoch=MetadataEpoch(metadata_epoch=counted[reign])),)
+    term = self.controller_epoch
+    counted[term] = counted.get(term, 0) + 1
+    return (NoOpRecord(metadata_epoch=MetadataEpoch(metadata_epoch=counted[term])),)
 
 
 @mutant("reference_broker.metadata.snapshots:records_of")

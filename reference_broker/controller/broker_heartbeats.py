@@ -13,9 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.changes import NOT_CONTROLLER, ActiveController, Planning, Refusal
+from reference_broker.controller.changes import NOT_CONTROLLER, ActiveController, Refusal
 from reference_broker.controller.planning.brokers import (
-    BrokerChange,
+    BrokerPlan,
+    BrokerStateChange,
     fencing,
     is_shut_down,
     leaving,
@@ -161,34 +162,23 @@ class BrokerHeartbeats:
     def _others(self, broker_id: int) -> Mapping[int, object]:
         return active_brokers(self.controller.latest, without=broker_id)
 
-    def _submit(self, broker: BrokerImage, name: str, change: BrokerChange, only_if_silent: bool = False) -> None:
+    def _submit(self, broker: BrokerImage, name: str, plan: BrokerPlan, only_if_silent: bool = False) -> None:
         broker_id = broker.broker_id
         if broker_id in self.pending:
             return
         self.pending[broker_id] = None
+        change = BrokerStateChange(name, broker_id, broker.broker_epoch, plan, self if only_if_silent else None)
 
-        done: list[str] = []
-
-        def plan() -> Planning:
-            situation = self.controller.situation()
-            now = situation.latest.brokers.get(broker_id)
-            if now is None or now.broker_epoch != broker.broker_epoch:
-                return ()
-            if only_if_silent and self.has_session(broker_id):
-                return ()
-            records = yield from change(situation, now)
-            if records:
-                done.append(_NOTES.get(change, "broker_fenced"))
-            return records
-
-        def answered(refusal: Refusal | None) -> None:
+        def completed(refusal: Refusal | None) -> None:
             self.pending.pop(broker_id, None)
-            if change is leaving and refusal is None:
+            if refusal is not None:
+                return
+            if plan is leaving:
                 self.left_at[broker_id] = self.controller.image.provenance.offset
-            for what in done if refusal is None else ():
-                self.surroundings.ports.note(what, ("broker", broker_id))
+            if change.has_records:
+                self.surroundings.ports.note(_NOTES.get(plan, "broker_fenced"), ("broker", broker_id))
 
-        self.controller.submit(plan, answered, name=name, atomic=False)
+        self.controller.submit(change, completed)
 
     def _plan_check(self) -> None:
         interval_us = max(1, self.config.broker_session_timeout_ms * 1000 // CHECKS_PER_SESSION)
@@ -210,4 +200,4 @@ class BrokerHeartbeats:
         self._plan_check()
 
 
-_NOTES: Mapping[BrokerChange, str] = {unfencing: "broker_unfenced", leaving: "broker_leaves"}
+_NOTES: Mapping[BrokerPlan, str] = {unfencing: "broker_unfenced", leaving: "broker_leaves"}

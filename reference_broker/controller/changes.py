@@ -1,13 +1,16 @@
-"""A change of the metadata: its request, its plan and its outcome.
+"""A change of the metadata: what a caller wants, and its place in the queue of the active controller.
 
-A ``Change`` holds the request as values of the controller's own. When its turn comes, the controller calls ``plan``
-with the situation of that moment. ``plan`` judges the request, keeps its result, and returns the records. It may yield
-between slices. When the records are published, or the change is refused, the controller calls ``outcome`` once.
+There are two notions:
+
+* ``Change``: what a caller wants, as values of the controller's own. ``plan`` returns the records for it, and
+  ``outcome`` returns what the caller gets.
+* ``QueuedChange``: a change in the queue. When its turn comes, the controller calls ``plan`` with the ``Situation`` of
+  that moment, and writes the records. When they are published, or the change is refused, it calls ``outcome`` once.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.metadata.image import MetadataImage
@@ -35,36 +38,8 @@ NO_AUTHORIZER = Refusal(ErrorCode.security_disabled, "No Authorizer is configure
 NOT_CONTROLLER = Refusal(ErrorCode.not_controller, "This is not the active controller: ask for it and try there.")
 
 
-Answered: TypeAlias = Callable[[Refusal | None], None]
 Records: TypeAlias = Iterable[MetadataRecord]
-Planning: TypeAlias = Sliced[Records]
-Plan: TypeAlias = Callable[[], Records | Planning]
-"""Called when it is a change's turn. It judges by the controller's ``latest`` of that moment and returns the records. A
-plan that is a generator may yield between slices. The records may be lazy; they are taken in slices too."""
-
-OnBug: TypeAlias = Callable[[str, Exception], None]
-"""Called with the name of a change whose plan failed because of a bug, before anything was written. The change is
-refused, unless this raises the bug again."""
-
-
-def raised(_change: str, bug: Exception) -> None:
-    """The ``OnBug`` of changes that no client requested."""
-    raise bug
-
-
-@dataclass(slots=True)
-class Operation:
-    """A change in the queue of the active controller. ``name`` and ``atomic`` are those of a ``Change``; the Begin
-    record has the name."""
-
-    name: str
-    plan: Plan
-    answered: Answered
-    atomic: bool = True
-    on_bug: OnBug = raised
-    as_transaction: bool = False
-    """Whether markers are written even around a single batch, as for the bootstrap of an empty log."""
-
+"""They may be made lazily, because the controller takes them in slices too."""
 
 UNITS_PER_ENTRY = 3
 """The cost of one entry of a request, in units of about 10 us."""
@@ -73,6 +48,7 @@ Spend: TypeAlias = Callable[[int], bool]
 """Spends a number of units (of about 10 us) of the event's time. Returns True if the plan should yield now."""
 
 FoundT = TypeVar("FoundT")
+OutcomeT = TypeVar("OutcomeT")
 OutcomeT_co = TypeVar("OutcomeT_co", covariant=True)
 
 
@@ -92,8 +68,58 @@ class Situation:
     for_placement: RandomSource
 
 
+class Change(Protocol[OutcomeT_co]):
+    """One request of one caller, or a change that the active controller makes on its own."""
+
+    name: str
+    """Tells people what a transaction was for. The Begin record has it."""
+    atomic: bool = True
+    """A change that is not atomic may be written in several plain batches where the metadata.version has no
+    transactions."""
+
+    def plan(self, situation: Situation) -> Records | Sliced[Records]:
+        """Judge the request by the situation, keep the result for ``outcome``, and return the records.
+
+        A plan that takes long is a generator. It yields where ``situation.spend`` says so.
+        """
+        ...
+
+    def outcome(self, refused: Refusal | None) -> OutcomeT_co:
+        """Return the outcome for the caller. ``refused`` is the reason why nothing was written, NOT_CONTROLLER if
+        nobody knows whether it was, or None."""
+        ...
+
+
+OnBug: TypeAlias = Callable[[str, Exception], None]
+"""Called with the name of a change whose plan failed because of a bug, before anything was written. The change is
+refused, unless this raises the bug again."""
+
+
+def raised(_change: str, bug: Exception) -> None:
+    """The ``OnBug`` of changes that no client requested."""
+    raise bug
+
+
+Completed: TypeAlias = Callable[[Refusal | None], None]
+"""Called once for a change: with None when it is published here, or with the reason why it was refused."""
+
+
+@dataclass(slots=True)
+class QueuedChange:
+    """A change in the queue of the active controller."""
+
+    name: str
+    plan: Callable[[], Records | Sliced[Records]]
+    """The change's plan. It gets the situation of the moment of the call."""
+    completed: Completed
+    atomic: bool = True
+    on_bug: OnBug = raised
+    as_transaction: bool = False
+    """Whether markers are written even around a single batch, as for the bootstrap of an empty log."""
+
+
 ServeLocally: TypeAlias = Callable[[int, object, Callable[[object], None]], None]
-"""(API key, request, answer): the node's own APIs."""
+"""(API key, request, callback for the response): the node's own APIs."""
 
 
 class ActiveController(Protocol):
@@ -111,28 +137,7 @@ class ActiveController(Protocol):
     def is_writing_transaction(self) -> bool: ...
     @property
     def serve_locally(self) -> ServeLocally: ...
-    def submit(self, plan: Plan, answered: Answered, *, name: str = ..., atomic: bool = ...) -> None: ...
-    def situation(self) -> Situation: ...
-
-
-class Change(Protocol[OutcomeT_co]):
-    """One request of one caller. ``name`` tells people what a transaction was for.
-
-    A change that is not ``atomic`` may be written in several plain batches where the metadata.version has no
-    transactions.
-    """
-
-    name: ClassVar[str]
-    atomic: ClassVar[bool] = True
-
-    def plan(self, situation: Situation) -> Records | Planning:
-        """Return the records, judged by the situation."""
-        ...
-
-    def outcome(self, refused: Refusal | None) -> OutcomeT_co:
-        """Return the outcome for the caller. ``refused`` is the reason why nothing was written, NOT_CONTROLLER if
-        nobody knows whether it was, or None."""
-        ...
+    def submit(self, change: Change[OutcomeT], completed: Callable[[OutcomeT], None]) -> None: ...
 
 
 def outcomes_by_name(

@@ -14,11 +14,9 @@ from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.broker_heartbeats import BrokerHeartbeats
 from reference_broker.controller.changes import (
     NOT_CONTROLLER,
-    Answered,
     Change,
     OnBug,
-    Operation,
-    Plan,
+    QueuedChange,
     Refusal,
     ServeLocally,
     Situation,
@@ -40,7 +38,7 @@ NO_CONTROLLER = -1
 OutcomeT = TypeVar("OutcomeT")
 
 
-def _not_there(_api_key: int, _body: object, _answer: Callable[[object], None]) -> None:
+def _not_there(_api_key: int, _body: object, _respond: Callable[[object], None]) -> None:
     raise AssertionError("a node sends itself a request before its APIs exist")
 
 
@@ -138,45 +136,34 @@ class Controller:
 
     # Changes
 
-    def propose(self, change: Change[OutcomeT], answer: Callable[[OutcomeT], None]) -> None:
-        """Queue a change. ``answer`` gets its outcome when it is published here or refused."""
-        self.submit(
-            lambda: change.plan(self.situation()),
-            lambda refused: answer(change.outcome(refused)),
-            name=change.name,
-            atomic=change.atomic,
-            on_bug=self.on_bug,
-        )
+    def propose(self, change: Change[OutcomeT], completed: Callable[[OutcomeT], None]) -> None:
+        """Queue a change that a request wants. ``completed`` gets its outcome when it is published here or refused."""
+        self.submit(change, completed, self.on_bug)
 
-    def register_broker(self, wanted: Registration, answer: Callable[[int | Refusal], None]) -> None:
-        """Queue two changes, one right after the other. ``answer`` gets the broker epoch."""
+    def register_broker(self, wanted: Registration, completed: Callable[[int | Refusal], None]) -> None:
+        """Queue two changes, one right after the other. ``completed`` gets the broker epoch."""
         restart = Restart(wanted, self.cluster_id, self.heartbeats, self.own_broker)
         self.propose(restart, lambda _: None)  # The broker waits for the second change.
-        self.propose(BrokerRegistration(restart), answer)
+        self.propose(BrokerRegistration(restart), completed)
 
-    def submit(
-        self,
-        plan: Plan,
-        answered: Answered,
-        *,
-        name: str = "change",
-        atomic: bool = True,
-        on_bug: OnBug = raised,
-    ) -> None:
+    def submit(self, change: Change[OutcomeT], completed: Callable[[OutcomeT], None], on_bug: OnBug = raised) -> None:
         """Queue a change, whose plan makes the records when its turn comes.
 
-        ``answered`` gets None when the records are committed and published here. A plan without records completes when
-        everything that was written before it is published. Otherwise ``answered`` gets the reason why nothing was
-        written, or NOT_CONTROLLER if this node cannot know whether it was. ``name`` and ``atomic`` are those of a
-        ``Change``. ``on_bug`` is that of an ``Operation``.
+        ``completed`` gets the outcome when the records are committed and published here. A plan without records
+        completes when everything that was written before it is published. If the change is refused, its outcome is made
+        from the reason why nothing was written, or from NOT_CONTROLLER if this node cannot know whether it was.
         """
+
+        def respond(refused: Refusal | None) -> None:
+            completed(change.outcome(refused))
+
         term = self._term
         if term is None:
-            answered(NOT_CONTROLLER)
+            respond(NOT_CONTROLLER)
             return
-        term.submit(Operation(name, plan, answered, atomic, on_bug))
+        term.submit(QueuedChange(change.name, lambda: change.plan(self._situation()), respond, change.atomic, on_bug))
 
-    def situation(self) -> Situation:
+    def _situation(self) -> Situation:
         """Return the situation for a plan whose turn has come."""
         assert self._term is not None, "plans run on the active controller only"
         return Situation(
@@ -192,7 +179,7 @@ class Controller:
     def _progressed(self) -> None:
         self.succession.progressed()
         if self._term is not None:
-            self._term.answer_published()
+            self._term.complete_published()
             self.broadcast.progressed()
 
 

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.activation import Activation
-from reference_broker.controller.changes import Answered, Operation, Refusal
+from reference_broker.controller.changes import Completed, QueuedChange, Refusal
 from reference_broker.controller.record_batches import Batch, Cut, TooMuch, cut, planned, replayed
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.features import allows_transactions, metadata_version
@@ -76,10 +76,10 @@ class ControllerTerm:
     in_transaction: bool = False
     """A Begin is written, but not its End or Abort."""
     _is_over: bool = False
-    _queue: deque[Operation] = field(default_factory=deque)
-    _current: Operation | None = None
+    _queue: deque[QueuedChange] = field(default_factory=deque)
+    _current: QueuedChange | None = None
     """The change that is planned or written now."""
-    _in_flight: deque[tuple[int, Answered]] = field(default_factory=deque)
+    _in_flight: deque[tuple[int, Completed]] = field(default_factory=deque)
     """(last offset, callback for when that is published)."""
     _pump: Sliced[None] | None = None
     """The work that continues in the next event."""
@@ -91,27 +91,27 @@ class ControllerTerm:
         self._pump = self._open(first)
         self._step()
 
-    def submit(self, operation: Operation) -> None:
+    def submit(self, change: QueuedChange) -> None:
         """Queue a change. It begins at once if nothing else is being worked on."""
-        self._queue.append(operation)
+        self._queue.append(change)
         if not self._stepping and self._timer is None:
             self._step()
 
-    def answer_published(self) -> None:
+    def complete_published(self) -> None:
         """Complete the changes that are published here."""
         stable = self._loader.image.provenance.offset
         while self._in_flight and self._in_flight[0][0] <= stable:
             self._in_flight.popleft()[1](None)
 
-    def end(self) -> list[Answered]:
+    def end(self) -> list[Completed]:
         """Stop writing. Returns the callbacks of all pending changes, in their order."""
         self._is_over = True
         if self._timer is not None:
             self._surroundings.ports.cancel_timer(self._timer)
-        waiting = [answered for _, answered in self._in_flight]
+        waiting = [completed for _, completed in self._in_flight]
         if self._current is not None:
-            waiting.append(self._current.answered)
-        waiting += (operation.answered for operation in self._queue)
+            waiting.append(self._current.completed)
+        waiting += (change.completed for change in self._queue)
         self._in_flight.clear()
         self._queue.clear()
         self._current = None
@@ -146,7 +146,7 @@ class ControllerTerm:
                 self._resign_in_transaction(failure)
                 return
         if first.bootstrap:
-            bootstrap = Operation(
+            bootstrap = QueuedChange(
                 "bootstrap", lambda: first.bootstrap, self._bootstrapped, as_transaction=first.as_transaction
             )
             yield from self._run(bootstrap)
@@ -163,37 +163,37 @@ class ControllerTerm:
             self._current = self._queue.popleft()
             yield from self._run(self._current)
 
-    def _run(self, operation: Operation) -> Sliced[None]:
+    def _run(self, change: QueuedChange) -> Sliced[None]:
         try:
-            records = yield from planned(operation.plan)
+            records = yield from planned(change.plan)
             batches = yield from cut(
                 records, MetadataDelta(self.latest), self._config.crucible_metadata_batch_max_bytes, self.budget
             )
         except TooMuch as refused:
-            self._refuse(operation, ErrorCode.policy_violation, f"{_TOO_LARGE}: {refused}.")
+            self._refuse(change, ErrorCode.policy_violation, f"{_TOO_LARGE}: {refused}.")
             return
         except Exception as bug:  # Nothing is written, and the plan changed nothing that others rely on.
-            operation.on_bug(operation.name, bug)
-            self._refuse(operation, ErrorCode.unknown_server_error, "The change could not be planned.")
+            change.on_bug(change.name, bug)
+            self._refuse(change, ErrorCode.unknown_server_error, "The change could not be planned.")
             return
         if not batches.batches:
-            self._written(operation, self._in_flight[-1][0] if self._in_flight else -1)
-        elif len(batches.batches) == 1 and not operation.as_transaction:
-            self._write_batch(operation, batches)
-        elif allows_transactions(metadata_version(self.latest)) or operation.as_transaction:
-            yield from self._write_transaction(operation, batches)
-        elif operation.atomic:
-            self._refuse(operation, ErrorCode.policy_violation, _no_transactions(batches, self.latest))
+            self._written(change, self._in_flight[-1][0] if self._in_flight else -1)
+        elif len(batches.batches) == 1 and not change.as_transaction:
+            self._write_batch(change, batches)
+        elif allows_transactions(metadata_version(self.latest)) or change.as_transaction:
+            yield from self._write_transaction(change, batches)
+        elif change.atomic:
+            self._refuse(change, ErrorCode.policy_violation, _no_transactions(batches, self.latest))
         else:
-            yield from self._write_separately(operation, batches)
+            yield from self._write_separately(change, batches)
 
-    def _write_batch(self, operation: Operation, batches: Cut) -> None:
+    def _write_batch(self, change: QueuedChange, batches: Cut) -> None:
         try:
             last_offset = self._write_one(batches.batches[0], batches.delta)
         except DiskError as failure:
-            self._refuse(operation, ErrorCode.kafka_storage_error, str(failure))
+            self._refuse(change, ErrorCode.kafka_storage_error, str(failure))
         else:
-            self._written(operation, last_offset)
+            self._written(change, last_offset)
 
     def _write_one(self, batch: Batch, delta: MetadataDelta) -> int:
         """Write a change of one batch, which ``delta`` has replayed, and return its last offset. After a DiskError
@@ -203,7 +203,7 @@ class ControllerTerm:
         self.latest = image.at(last)
         return last.offset
 
-    def _write_transaction(self, operation: Operation, batches: Cut) -> Sliced[None]:
+    def _write_transaction(self, change: QueuedChange, batches: Cut) -> Sliced[None]:
         """Append one batch in each event. If the disk refuses one, an Abort follows. If it refuses that too, this node
         resigns: the next leader writes the Abort."""
         of = len(batches.batches)
@@ -212,7 +212,7 @@ class ControllerTerm:
         yield
         self._loader.expect(self._loader.end_offset, of)
         try:
-            self._append([encode(BeginTransactionRecord(name=operation.name))], "begin", 0, of)
+            self._append([encode(BeginTransactionRecord(name=change.name))], "begin", 0, of)
             for number, batch in enumerate(batches.batches, 1):
                 yield
                 self._append(batch.values, "batch", number, of)
@@ -220,12 +220,12 @@ class ControllerTerm:
             last = self._append([encode(EndTransactionRecord())], "end", of, of)
         except DiskError as failure:
             refused = self._aborted(of) if self.in_transaction else None
-            self._refuse(operation, ErrorCode.kafka_storage_error, str(failure))
+            self._refuse(change, ErrorCode.kafka_storage_error, str(failure))
             if refused is not None:
                 self._resign_in_transaction(refused)
             return
         self.latest = image.at(last)
-        self._written(operation, last.offset)
+        self._written(change, last.offset)
 
     def _aborted(self, of: int) -> DiskError | None:
         """Write an Abort. Returns the failure if the disk refuses it."""
@@ -241,7 +241,7 @@ class ControllerTerm:
         if not self._is_over:
             self._quorum.resign(f"the abort of a transaction could not be written: {failure}")
 
-    def _write_separately(self, operation: Operation, batches: Cut) -> Sliced[None]:
+    def _write_separately(self, change: QueuedChange, batches: Cut) -> Sliced[None]:
         """Write each batch as a change of its own, where the metadata.version has no transactions (T-2).
 
         Only changes that need not be atomic come here: those caused by brokers and timers, where each record is right
@@ -255,10 +255,10 @@ class ControllerTerm:
             try:
                 last_offset = self._write_one(batch, delta)
             except DiskError as failure:
-                self._refuse(operation, ErrorCode.kafka_storage_error, str(failure))
+                self._refuse(change, ErrorCode.kafka_storage_error, str(failure))
                 return
             yield
-        self._written(operation, last_offset)
+        self._written(change, last_offset)
 
     def _append(self, values: Sequence[bytes], kind: str, number: int, of: int) -> Provenance:
         """Raise DiskError if nothing was written, and _TermOver if leadership is lost."""
@@ -284,18 +284,18 @@ class ControllerTerm:
         )
         return last
 
-    def _written(self, operation: Operation, last_offset: int) -> None:
+    def _written(self, change: QueuedChange, last_offset: int) -> None:
         self._current = None
         assert not self._in_flight or self._in_flight[-1][0] <= last_offset, (
-            f"a change ({operation.name}) ends at offset {last_offset}, before the change ahead of it, which ends at "
+            f"a change ({change.name}) ends at offset {last_offset}, before the change ahead of it, which ends at "
             f"{self._in_flight[-1][0]}: they would be answered out of order"
         )
-        self._in_flight.append((last_offset, operation.answered))
-        self.answer_published()
+        self._in_flight.append((last_offset, change.completed))
+        self.complete_published()
 
-    def _refuse(self, operation: Operation, error: ErrorCode, why: str) -> None:
+    def _refuse(self, change: QueuedChange, error: ErrorCode, why: str) -> None:
         self._current = None
-        operation.answered(Refusal(error, why))
+        change.completed(Refusal(error, why))
 
 
 _TOO_LARGE = "Unable to perform excessively large batch operation"

@@ -7,15 +7,16 @@ before it elected that broker.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.changes import ActiveController, Planning, Refusal, Situation
+from reference_broker.controller.changes import ActiveController, Change, Records, Refusal, Situation
 from reference_broker.controller.planning.brokers import cost_of, looks
 from reference_broker.controller.planning.partition_changes import Election, PartitionChanges, election_of
 from reference_broker.metadata.image import NO_LEADER, MetadataImage, TopicImage
 from reference_broker.metadata.records import MetadataRecord, PartitionChangeRecord
 from reference_broker.ports.node_ports import Surroundings
+from reference_broker.ports.slicing import Sliced
 
 MOST_ELECTIONS_AT_ONCE = 1000
 """The limit for one change. Other changes have their turn between two of them."""
@@ -23,18 +24,19 @@ MOST_ELECTIONS_AT_ONCE = 1000
 
 @dataclass(slots=True)
 class LeaderBalance:
-    """Runs on the active controller. ``_asked`` says that a change is queued."""
+    """Runs on the active controller."""
 
     surroundings: Surroundings
     config: BrokerConfig
     controller: ActiveController
     _seen: MetadataImage | None = None
     """The metadata at the last check that did not reach the limit."""
-    _asked: bool = False
+    _is_queued: bool = False
+    """A change is queued, and not completed yet."""
     _timer: int | None = None
 
     def activated(self) -> None:
-        self._seen, self._asked = None, False
+        self._seen, self._is_queued = None, False
         self._timer = self.surroundings.after(0, self._begin)
 
     def deactivated(self) -> None:
@@ -43,7 +45,7 @@ class LeaderBalance:
             self._timer = None
 
     def _begin(self) -> None:
-        """Elects leaders for partitions without one, after the first records of a new active controller."""
+        """Elect leaders for partitions without one, after the first records of a new active controller."""
         self._elect(leaderless_only=True)
         self._plan_check()
 
@@ -52,38 +54,58 @@ class LeaderBalance:
         self._timer = self.surroundings.after(interval_us, self._check)
 
     def _check(self) -> None:
-        if not self._asked and not _is_same(self._seen, self.controller.latest):
+        if not self._is_queued and not _is_same(self._seen, self.controller.latest):
             self._elect(leaderless_only=False)
         self._plan_check()
 
     def _elect(self, *, leaderless_only: bool) -> None:
-        self._asked = True
-        found: list[MetadataRecord] = []
+        self._is_queued = True
+        elections = LeaderElections(leaderless_only, self.config.auto_leader_rebalance_enable)
 
-        def plan() -> Planning:
-            situation = self.controller.situation()
-            latest = situation.latest
-            changes = PartitionChanges.of(latest)
-            for topic in latest.topics.values():
-                for indexes in looks(topic):
-                    changed = list(self._elections(changes, situation, topic, indexes, leaderless_only))
-                    found.extend(changed)
-                    if situation.spend(cost_of(indexes, changed)):
-                        yield
-                    if len(found) >= MOST_ELECTIONS_AT_ONCE:
-                        return found
-            self._seen = self._seen if leaderless_only else latest
-            return found
-
-        def answered(refusal: Refusal | None) -> None:
-            self._asked = False
-            if refusal is None and len(found) >= MOST_ELECTIONS_AT_ONCE:
+        def completed(refusal: Refusal | None) -> None:
+            self._is_queued = False
+            if elections.checked is not None and not leaderless_only:
+                self._seen = elections.checked
+            if refusal is None and len(elections.found) >= MOST_ELECTIONS_AT_ONCE:
                 self._elect(leaderless_only=leaderless_only)
 
-        self.controller.submit(plan, answered, name="balance leaders", atomic=False)
+        self.controller.submit(elections, completed)
+
+
+@dataclass(slots=True)
+class LeaderElections(Change[Refusal | None]):
+    """Elections in all partitions that need one, up to the limit."""
+
+    name = "balance leaders"
+    atomic = False
+
+    leaderless_only: bool
+    """Whether only partitions without a leader get one."""
+    prefers_first: bool
+    """Whether the first replica becomes leader where another one leads (``auto.leader.rebalance.enable``)."""
+    found: list[MetadataRecord] = field(default_factory=list)
+    checked: MetadataImage | None = None
+    """The metadata that was checked, or None if the limit was reached."""
+
+    def plan(self, situation: Situation) -> Sliced[Records]:
+        latest = situation.latest
+        changes = PartitionChanges.of(latest)
+        for topic in latest.topics.values():
+            for indexes in looks(topic):
+                changed = list(self._elections(changes, situation, topic, indexes))
+                self.found.extend(changed)
+                if situation.spend(cost_of(indexes, changed)):
+                    yield
+                if len(self.found) >= MOST_ELECTIONS_AT_ONCE:
+                    return self.found
+        self.checked = latest
+        return self.found
+
+    def outcome(self, refused: Refusal | None) -> Refusal | None:
+        return refused
 
     def _elections(
-        self, changes: PartitionChanges, situation: Situation, topic: TopicImage, indexes: range, leaderless_only: bool
+        self, changes: PartitionChanges, situation: Situation, topic: TopicImage, indexes: range
     ) -> Iterator[PartitionChangeRecord]:
         allowed = election_of(situation.latest, situation.config, topic.name)
         for index in indexes:
@@ -91,7 +113,7 @@ class LeaderBalance:
             record = None
             if partition.leader == NO_LEADER or changes.lacks_directories(partition):
                 record = changes.change(topic, index, election=allowed)
-            elif leaderless_only or not self.config.auto_leader_rebalance_enable:
+            elif self.leaderless_only or not self.prefers_first:
                 continue
             elif partition.leader != partition.replicas[0]:
                 record = changes.change(topic, index, election=Election.PREFERRED)

@@ -20,7 +20,7 @@ from typing import TypeAlias
 from uuid import UUID
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.changes import ActiveController, Records, Refusal
+from reference_broker.controller.changes import ActiveController, Change, Records, Refusal, Situation
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.features import METADATA_EPOCH_FEATURE, sends_metadata_epoch
 from reference_broker.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
@@ -194,6 +194,25 @@ def _state(
     )
 
 
+@dataclass(slots=True)
+class NextMetadataEpoch(Change[Refusal | None]):
+    """The record of the next metadata epoch. There is none if the feature was switched off in the meantime."""
+
+    name = "metadata epoch"
+
+    sends: Callable[[MetadataImage], bool]
+    controller_epoch: int
+
+    def plan(self, situation: Situation) -> Records:
+        latest = situation.latest
+        if not self.sends(latest):
+            return ()
+        return (NoOpRecord(metadata_epoch=MetadataEpoch(metadata_epoch=latest.metadata_epoch + 1)),)
+
+    def outcome(self, refused: Refusal | None) -> Refusal | None:
+        return refused
+
+
 VERSION = 1001
 FIRST_RETRY_MS = 50
 LONGEST_RETRY_MS = 800
@@ -285,7 +304,7 @@ class MetadataBroadcast:
     def _write_epoch(self) -> None:
         term, self._epoch_pending = self._epoch, True
 
-        def answered(refusal: Refusal | None) -> None:
+        def completed(refusal: Refusal | None) -> None:
             """A refusal means that the disk failed or the term is over. The next term writes an epoch."""
             if term != self._epoch:
                 return
@@ -293,13 +312,7 @@ class MetadataBroadcast:
             if refusal is not None:
                 self._surroundings.after(LONGEST_RETRY_MS * 1000, self.progressed)
 
-        self._controller.submit(self._plan, answered, name="metadata epoch")
-
-    def _plan(self) -> Records:
-        latest = self._controller.latest
-        if not self._sends(latest):
-            return ()
-        return (NoOpRecord(metadata_epoch=MetadataEpoch(metadata_epoch=latest.metadata_epoch + 1)),)
+        self._controller.submit(NextMetadataEpoch(self._sends, self._epoch), completed)
 
     def _take_content(self, image: MetadataImage) -> None:
         content = Content(image.metadata_epoch, self._epoch, image, tuple(self._changed))

@@ -5,11 +5,11 @@ It ends in an assertion before anything of the change is written, because the lo
 One check costs less than 1 us.
 """
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from reference_broker.controller.changes import Plan, Planning, Records
+from reference_broker.controller.changes import Records
 from reference_broker.metadata.delta import MetadataDelta, replay
 from reference_broker.metadata.image import NO_LEADER, PartitionImage
 from reference_broker.metadata.records import MetadataRecord, PartitionChangeRecord, PartitionRecord, encode
@@ -47,7 +47,7 @@ class Cut:
     records: int = 0
 
 
-def planned(plan: Plan) -> Planning:
+def planned(plan: Callable[[], Records | Sliced[Records]]) -> Sliced[Records]:
     """Run a plan whose turn has come, and return its records."""
     found = plan()
     if isinstance(found, Generator):

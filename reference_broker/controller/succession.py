@@ -61,8 +61,8 @@ class Succession:
         for each in self._upkeep:
             each.deactivated()
         self._loader.split_at_epochs(False)
-        for answered in term.end():
-            answered(NOT_CONTROLLER)
+        for completed in term.end():
+            completed(NOT_CONTROLLER)
 
     def progressed(self) -> None:
         """Become active if the first record of the claimed epoch has been loaded."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol, TypeAlias
 
-from reference_broker.controller.changes import Change, Planning, Records, Refusal, Situation
+from reference_broker.controller.changes import Change, Records, Refusal, Situation
 from reference_broker.controller.planning.partition_changes import Election, PartitionChanges, election_of
 from reference_broker.metadata.features import keeps_eligible_leaders
 from reference_broker.metadata.image import BrokerImage, MetadataImage, TopicImage, includes
@@ -44,7 +44,8 @@ PARTITIONS_PER_LOOK = 250
 """After so many partitions of one topic the plan checks the event's time. Changing all of them takes 1.3 ms."""
 
 
-BrokerChange: TypeAlias = Callable[[Situation, BrokerImage], Sliced[list[MetadataRecord]]]
+BrokerPlan: TypeAlias = Callable[[Situation, BrokerImage], Sliced[list[MetadataRecord]]]
+"""Plans the change of one broker's state, such as ``fencing``."""
 
 
 def restarting(situation: Situation, broker_id: int, uncleanly: bool) -> Sliced[list[MetadataRecord]]:
@@ -166,6 +167,36 @@ class Sessions(Protocol):
     def forget(self, broker_id: int) -> None: ...
 
 
+@dataclass(slots=True)
+class BrokerStateChange(Change[Refusal | None]):
+    """A change of one broker's state, which the active controller makes on its own. Nothing is changed if the broker
+    has registered anew in the meantime."""
+
+    atomic = False
+
+    name: str
+    broker_id: int
+    broker_epoch: int
+    plan_for: BrokerPlan
+    unless_in_session: Sessions | None = None
+    """Given for a broker that is silent. Nothing is changed if it has a session again."""
+    has_records: bool = False
+    """Whether the plan has changed anything."""
+
+    def plan(self, situation: Situation) -> Sliced[Records]:
+        broker = situation.latest.brokers.get(self.broker_id)
+        if broker is None or broker.broker_epoch != self.broker_epoch:
+            return ()
+        if self.unless_in_session is not None and self.unless_in_session.has_session(self.broker_id):
+            return ()
+        records = yield from self.plan_for(situation, broker)
+        self.has_records = bool(records)
+        return records
+
+    def outcome(self, refused: Refusal | None) -> Refusal | None:
+        return refused
+
+
 NO_BROKER_EPOCH = -1
 
 
@@ -258,7 +289,7 @@ class Restart(Change[None]):
     """The broker in this process, if there is one."""
     problem: Refusal | None = None
 
-    def plan(self, situation: Situation) -> Planning:
+    def plan(self, situation: Situation) -> Sliced[Records]:
         self.judge(situation.latest)
         known = situation.latest.brokers.get(self.wanted.broker_id)
         if self.problem is not None or (known is not None and known.incarnation_id == self.wanted.incarnation_id):
@@ -338,7 +369,7 @@ class Unregistration(Change[Refusal | None]):
     sessions: Sessions
     problem: Refusal | None = None
 
-    def plan(self, situation: Situation) -> Planning:
+    def plan(self, situation: Situation) -> Sliced[Records]:
         known = situation.latest.brokers.get(self.broker_id)
         if known is None:
             message = f"Broker ID {self.broker_id} is not currently registered"

@@ -14,7 +14,7 @@ from reference_broker.configuration.broker_config import BROKER_KEYS, BROKER_SYN
 from reference_broker.configuration.consistency import check_topic
 from reference_broker.configuration.setting import ConfigError, Kind
 from reference_broker.configuration.topic_config import TOPIC_KEYS, normalised
-from reference_broker.controller.changes import UNITS_PER_ENTRY, Change, Planning, Refusal, Situation
+from reference_broker.controller.changes import UNITS_PER_ENTRY, Change, Records, Refusal, Situation
 from reference_broker.metadata.broker_settings import (
     CLUSTER,
     MIN_ISR_KEY,
@@ -26,6 +26,7 @@ from reference_broker.metadata.features import keeps_eligible_leaders
 from reference_broker.metadata.identifiers import name_problem
 from reference_broker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage
 from reference_broker.metadata.records import ClearElrRecord, ConfigRecord
+from reference_broker.ports.slicing import Sliced
 from reference_broker.wire.errors import ErrorCode
 
 Resource: TypeAlias = tuple[int, str]
@@ -89,7 +90,7 @@ class ConfigChange(Change[ConfigOutcomes]):
     validate_only: bool
     found: list[list[ConfigRecord | ClearElrRecord] | Refusal] = field(default_factory=list)
 
-    def plan(self, situation: Situation) -> Planning:
+    def plan(self, situation: Situation) -> Sliced[Records]:
         times = Counter(one.resource for one in self.wanted)
         for one in self.wanted:
             found = DUPLICATE if times[one.resource] > 1 else _records(situation, one)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from reference_broker.controller.changes import UNITS_PER_ENTRY, Change, Planning, Refusal, Situation
+from reference_broker.controller.changes import UNITS_PER_ENTRY, Change, Records, Refusal, Situation
 from reference_broker.controller.planning.brokers import stale_epoch
 from reference_broker.controller.planning.partition_changes import (
     NO_LEADER_CHANGE,
@@ -28,6 +28,7 @@ from reference_broker.metadata.delta import changed_partition
 from reference_broker.metadata.features import knows_directories
 from reference_broker.metadata.image import NO_LEADER, MetadataImage, PartitionImage, TopicImage
 from reference_broker.metadata.records import MetadataRecord, PartitionChangeRecord
+from reference_broker.ports.slicing import Sliced
 from reference_broker.wire.errors import ErrorCode
 
 NO_CHECK = -1
@@ -65,7 +66,7 @@ class IsrChange(Change[IsrOutcomes | Refusal]):
     stale: Refusal | None = None
     found: list[list[PartitionImage | ErrorCode]] = field(default_factory=list)
 
-    def plan(self, situation: Situation) -> Planning:
+    def plan(self, situation: Situation) -> Sliced[Records]:
         records: list[MetadataRecord] = []
         self.stale = stale_epoch(situation.latest, self.leader_id, self.broker_epoch)
         if self.stale is not None:
@@ -161,7 +162,7 @@ class RequestedElections(Change[ElectionOutcomes | Refusal]):
     wanted: WantedPartitions | None
     found: list[tuple[str, list[PartitionOutcome]]] = field(default_factory=list)
 
-    def plan(self, situation: Situation) -> Planning:
+    def plan(self, situation: Situation) -> Sliced[Records]:
         latest = situation.latest
         changes, records = PartitionChanges.of(latest), list[MetadataRecord]()
         for name, indexes in self._asked(latest):
@@ -225,7 +226,7 @@ class DirectoryChange(Change[Sequence[Sequence[ErrorCode]] | Refusal]):
     problem: Refusal | None = None
     found: list[list[ErrorCode]] = field(default_factory=list)
 
-    def plan(self, situation: Situation) -> Planning:
+    def plan(self, situation: Situation) -> Sliced[Records]:
         records: list[MetadataRecord] = []
         latest = situation.latest
         self.problem = stale_epoch(latest, self.broker_id, self.broker_epoch)

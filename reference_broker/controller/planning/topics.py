@@ -17,7 +17,7 @@ from reference_broker.controller.changes import (
     UNITS_PER_ENTRY,
     UNKNOWN_TOPIC,
     Change,
-    Planning,
+    Records,
     Refusal,
     Situation,
     outcomes_by_name,
@@ -41,6 +41,7 @@ from reference_broker.metadata.records import (
     RemoveTopicRecord,
     TopicRecord,
 )
+from reference_broker.ports.slicing import Sliced
 from reference_broker.wire.errors import ErrorCode
 
 MAX_PARTITIONS_PER_REQUEST = 10_000
@@ -158,7 +159,7 @@ class TopicCreation(Change[TopicOutcomes]):
     validate_only: bool
     found: dict[str, PlannedTopic | Refusal] = field(default_factory=dict)
 
-    def plan(self, situation: Situation) -> Planning:
+    def plan(self, situation: Situation) -> Sliced[Records]:
         too_many = too_many_partitions(sum(_asked_partitions(situation.config, topic) for topic in self.wanted))
         if too_many is not None:
             self.found = dict.fromkeys((topic.name for topic in self.wanted), too_many)
@@ -368,7 +369,7 @@ class PartitionGrowth(Change[GrowthOutcomes]):
     validate_only: bool
     found: dict[str, PlannedGrowth | Refusal] = field(default_factory=dict)
 
-    def plan(self, situation: Situation) -> Planning:
+    def plan(self, situation: Situation) -> Sliced[Records]:
         too_many = too_many_partitions(sum(_new_partitions(situation, growth) for growth in self.wanted))
         if too_many is not None:
             self.found = dict.fromkeys((growth.name for growth in self.wanted), too_many)
@@ -458,7 +459,7 @@ class TopicDeletion(Change[DeletionOutcomes]):
     named: Sequence[NamedTopic]
     found: list[TopicImage | Refusal] = field(default_factory=list)
 
-    def plan(self, situation: Situation) -> Planning:
+    def plan(self, situation: Situation) -> Sliced[Records]:
         if not situation.config.delete_topic_enable:
             self.found += [DISABLED] * len(self.named)
             return ()

@@ -78,7 +78,7 @@ class Brokers:
             )
             for index, replicas in enumerate(assignments)
         )
-        self.world.controller.submit(lambda: records, lambda _: None)
+        self.world.submit(lambda: records, lambda _: None)
         self.world.settle()
 
     def states(self, name: str = "t") -> list[tuple[int, tuple[int, ...], int, int]]:

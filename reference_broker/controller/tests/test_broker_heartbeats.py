@@ -129,8 +129,8 @@ def _error(answer: HeartbeatAnswer | Refusal) -> Error:
 )
 def test_a_silent_broker_is_fenced_and_leads_nothing_until_it_is_back() -> None:
     world, epochs = unfenced(1, 2)
-    world.controller.submit(lambda: topic_records("t", topic_id(1), 2, 1), lambda _: None)
-    world.controller.submit(lambda: topic_records("u", topic_id(2), 1, 2), lambda _: None)
+    world.submit(lambda: topic_records("t", topic_id(1), 2, 1), lambda _: None)
+    world.submit(lambda: topic_records("u", topic_id(2), 1, 2), lambda _: None)
     world.settle()
     for _ in range(8):
         pass_time(world, 2000)
@@ -147,7 +147,7 @@ def test_a_silent_broker_is_fenced_and_leads_nothing_until_it_is_back() -> None:
 
 def test_a_new_incarnation_gives_its_partitions_a_new_epoch_when_it_is_unfenced() -> None:
     world, _ = unfenced(1)
-    world.controller.submit(lambda: topic_records("t", topic_id(1)), lambda _: None)
+    world.submit(lambda: topic_records("t", topic_id(1)), lambda _: None)
     world.settle()
     epoch = register(world, 1, b"j" * 16)
     assert fenced(world) == [1]
@@ -163,7 +163,7 @@ def test_a_new_incarnation_gives_its_partitions_a_new_epoch_when_it_is_unfenced(
 )
 def test_a_controlled_shutdown_ends_the_broker_and_only_a_new_registration_brings_it_back() -> None:
     world, epochs = unfenced(1)
-    world.controller.submit(lambda: topic_records("t", topic_id(1)), lambda _: None)
+    world.submit(lambda: topic_records("t", topic_id(1)), lambda _: None)
     world.settle()
     assert beat(world, 1, epochs[1], shut_down=True) == HeartbeatAnswer(True, False, False)
     world.settle()
@@ -181,7 +181,7 @@ def test_a_controlled_shutdown_ends_the_broker_and_only_a_new_registration_bring
 def test_heartbeats_are_completed_while_a_long_change_is_on_its_way_and_nobody_is_fenced_for_it() -> None:
     world, epochs = unfenced(1, crucible_metadata_batch_max_bytes="512")
     answers: list[Refusal | None] = []
-    world.controller.submit(lambda: topic_records("big", topic_id(1), 500), answers.append)
+    world.submit(lambda: topic_records("big", topic_id(1), 500), answers.append)
     for _ in range(40):
         world.ports.step()
         world.ports.now_us += 1_000_000
@@ -193,7 +193,7 @@ def test_heartbeats_are_completed_while_a_long_change_is_on_its_way_and_nobody_i
 
 def test_a_fencing_that_waited_behind_a_long_change_looks_again() -> None:
     world, epochs = unfenced(1, crucible_metadata_batch_max_bytes="512")
-    world.controller.submit(lambda: topic_records("big", topic_id(1), 500), lambda _: None)
+    world.submit(lambda: topic_records("big", topic_id(1), 500), lambda _: None)
     for _ in range(6):
         world.ports.now_us += 1_500_000
         world.controller.heartbeats._check()
@@ -237,7 +237,7 @@ def test_a_new_controller_gives_everyone_a_whole_session() -> None:
 def test_fencing_of_many_partitions_below_the_gate_of_transactions_goes_out_in_plain_batches() -> None:
     world, _ = unfenced(1, crucible_bootstrap_metadata_version="12")
     for number in range(10):
-        world.controller.submit(partial(topic_records, f"t{number}", topic_id(number), 50), lambda _: None)
+        world.submit(partial(topic_records, f"t{number}", topic_id(number), 50), lambda _: None)
     world.settle()
     pass_time(world, SESSION_MS + 3000)
     leaders = {one.leader for topic in world.controller.image.topics.values() for one in topic.partitions}
@@ -268,7 +268,7 @@ def test_each_bad_registration_gets_its_error(wanted: Registration, error: Error
 @pytest.mark.clause("ReplicationControlManagerTest.testRemoveLeaderships")
 def test_an_unregistered_broker_leads_nothing() -> None:
     world, _ = unfenced(1)
-    world.controller.submit(lambda: topic_records("t", topic_id(1)), lambda _: None)
+    world.submit(lambda: topic_records("t", topic_id(1)), lambda _: None)
     world.settle()
     outcomes: list[Refusal | None] = []
     world.controller.propose(Unregistration(1, world.controller.heartbeats), outcomes.append)
@@ -347,7 +347,7 @@ class Sessions(RuleBasedStateMachine):
     @rule()
     def create_a_topic_of_many_batches(self) -> None:
         self.made += 1
-        self.world.controller.submit(
+        self.world.submit(
             lambda: topic_records(f"t{self.made}", topic_id(self.made), 30, 1 + self.made % 3), lambda _: None
         )
         self.world.settle()

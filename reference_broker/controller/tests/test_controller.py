@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from reference_broker.controller import controller_term, record_batches
-from reference_broker.controller.changes import NOT_CONTROLLER, Planning, Refusal
+from reference_broker.controller.changes import NOT_CONTROLLER, Records, Refusal
 from reference_broker.metadata.records import (
     AbortTransactionRecord,
     BeginTransactionRecord,
@@ -24,6 +24,7 @@ from reference_broker.metadata.tests.metadata_world import (
     topic_id,
     topic_records,
 )
+from reference_broker.ports.slicing import Sliced
 from reference_broker.wire.errors import ErrorCode
 
 A, B = topic_records("a", topic_id(1)), topic_records("b", topic_id(2))
@@ -37,9 +38,7 @@ def submit(
 ) -> Answers:
     """Answers are kept with the number of published topics at that time."""
     kept: Answers = [] if answers is None else answers
-    world.controller.submit(
-        lambda: records, lambda refusal: kept.append((refusal, len(world.controller.image.topics))), **options
-    )
+    world.submit(lambda: records, lambda refusal: kept.append((refusal, len(world.controller.image.topics))), **options)
     return kept
 
 
@@ -212,7 +211,7 @@ def test_a_plan_runs_when_its_turn_comes_and_sees_what_came_before() -> None:
         seen.append(list(world.controller.latest.topics))
         return ()
 
-    world.controller.submit(looked, lambda _: None)
+    world.submit(looked, lambda _: None)
     assert seen == []
     world.ports.run()
     assert seen == [["big"]]
@@ -304,14 +303,16 @@ def test_long_plans_and_long_changes_leave_room_for_others_between_slices(monkey
     world = started()
     events = world.ports.events
     done: list[Refusal | None] = []
+    term = world.controller.succession.term
+    assert term is not None
 
-    def planning() -> Planning:
+    def planning() -> Sliced[Records]:
         for _ in range(10):
-            if world.controller.situation().spend(20):
+            if term.budget.spend(20):
                 yield
         return BIG
 
-    world.controller.submit(planning, done.append)
+    world.submit(planning, done.append)
     world.ports.run()
     assert world.ports.events - events >= 10 + 2 * len(BIG) // 20
     world.settle()
@@ -334,7 +335,7 @@ def test_a_response_may_submit_the_next_change() -> None:
     def answered(_refusal: Refusal | None) -> None:
         submit(world, B, answers)
 
-    world.controller.submit(lambda: A, answered)
+    world.submit(lambda: A, answered)
     world.settle()
     assert answers == [(None, 2)]
 

@@ -36,7 +36,7 @@ def with_topic() -> MetadataWorld:
 
 
 def submit(world: MetadataWorld, records: Sequence[MetadataRecord], name: str = "change") -> None:
-    world.controller.submit(lambda: records, lambda _: None, name=name)
+    world.submit(lambda: records, lambda _: None, name=name)
 
 
 def term_of(world: MetadataWorld) -> ControllerTerm:
@@ -114,7 +114,7 @@ def test_a_step_does_not_begin_inside_another() -> None:
         return ()
 
     with pytest.raises(AssertionError, match="inside another step"):
-        world.controller.submit(inside, lambda _: None)
+        world.submit(inside, lambda _: None)
 
 
 def test_changes_end_at_rising_offsets(monkeypatch: pytest.MonkeyPatch) -> None:

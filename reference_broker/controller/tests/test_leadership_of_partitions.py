@@ -1,5 +1,6 @@
 """Who leads what, as brokers fall silent, come back, restart and leave."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,13 +10,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from reference_broker.controller.broker_heartbeats import Heartbeat, HeartbeatAnswer
-from reference_broker.controller.changes import Answered, Plan, Planning, Refusal
+from reference_broker.controller.changes import Change, Records, Refusal
 from reference_broker.controller.controller import Controller
 from reference_broker.controller.leader_balance import MOST_ELECTIONS_AT_ONCE
 from reference_broker.controller.planning.partition_changes import RECOVERED, RECOVERING
 from reference_broker.controller.tests.replicated_topics import Brokers
 from reference_broker.metadata.image import NO_LEADER, MetadataImage
 from reference_broker.metadata.records import ConfigRecord, PartitionChangeRecord
+from reference_broker.ports.slicing import Sliced
 from reference_broker.wire.errors import ErrorCode
 
 SILENT_MS = 12_000
@@ -200,11 +202,11 @@ def test_what_an_old_incarnation_requested_is_not_done_to_the_new_one() -> None:
     brokers = Brokers(1, 2)
     brokers.beat(1, fence=True)
 
-    def busy() -> Planning:
+    def busy() -> Sliced[Records]:
         yield
         return ()
 
-    brokers.world.controller.submit(busy, lambda _: None)
+    brokers.world.submit(busy, lambda _: None)
     old = brokers.epochs[1]
     brokers.ask_to_register(1)
     answer = brokers.world.controller.heartbeats.heartbeat(Heartbeat(1, old, 10**6, False, False))
@@ -232,7 +234,7 @@ def _joined(brokers: Brokers, isr: tuple[int, ...]) -> None:
         replace_isr(brokers.image.topics["t"].topic_id, index, isr)
         for index in range(len(brokers.image.topics["t"].partitions))
     ]
-    brokers.world.controller.submit(lambda: changes, lambda _: None)
+    brokers.world.submit(lambda: changes, lambda _: None)
     brokers.world.settle()
 
 
@@ -285,9 +287,9 @@ class _Spy:
     def __init__(self, controller: Controller, submitted: list[str]) -> None:
         self._controller, self._submitted = controller, submitted
 
-    def submit(self, plan: Plan, answered: Answered, *, name: str = "change", atomic: bool = True) -> None:
-        self._submitted.append(name)
-        self._controller.submit(plan, answered, name=name, atomic=atomic)
+    def submit(self, change: Change[Any], completed: Callable[[Any], None]) -> None:
+        self._submitted.append(change.name)
+        self._controller.submit(change, completed)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._controller, name)
@@ -301,7 +303,7 @@ def test_an_unclean_election_follows_when_a_topic_allows_it_later() -> None:
     brokers.pass_time(SILENT_MS)
     brokers.beat(1)
     allowed = ConfigRecord(resource_type=2, resource_name="t", name="unclean.leader.election.enable", value="true")
-    brokers.world.controller.submit(lambda: [allowed], lambda _: None)
+    brokers.world.submit(lambda: [allowed], lambda _: None)
     brokers.pass_time(302_000, 1)
     assert brokers.states()[0][:2] == (1, (1,))
 
@@ -322,7 +324,7 @@ def test_a_new_controller_elects_at_once_what_the_one_before_left_without_a_lead
     ids = brokers.image.topics["t"].topic_id
     left = [replace(replace_isr(ids, index, None), leader=NO_LEADER) for index in range(2 + MOST_ELECTIONS_AT_ONCE)]
     moved = replace(replace_isr(ids, 1, (1,)), leader=1)
-    brokers.world.controller.submit(lambda: [left[0], moved, *left[2:]], lambda _: None)
+    brokers.world.submit(lambda: [left[0], moved, *left[2:]], lambda _: None)
     brokers.world.settle()
     assert brokers.states()[0][0] == NO_LEADER
     _joined(brokers, (1, 2))
@@ -363,7 +365,7 @@ class Leaders(RuleBasedStateMachine):
         live = [one for one in partition.replicas if _is_active(self.brokers.image, one)]
         if partition.leader in live:
             record = replace_isr(topic.topic_id, index, tuple(live))
-            self.brokers.world.controller.submit(lambda: [record], lambda _: None)
+            self.brokers.world.submit(lambda: [record], lambda _: None)
             self.brokers.world.settle()
 
     @invariant()

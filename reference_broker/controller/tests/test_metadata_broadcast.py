@@ -68,7 +68,7 @@ class World(MetadataWorld):
     def change(self, *records: MetadataRecord) -> None:
         for broker_id in (SELF, *OTHERS):
             self.controller.heartbeats.renew(broker_id)
-        self.controller.submit(lambda: records, lambda _: None)
+        self.submit(lambda: records, lambda _: None)
         self.settle()
 
     def sent(self, broker_id: int) -> list[UpdateMetadataRequest1001]:
@@ -130,7 +130,7 @@ def test_an_epoch_is_sent_to_all_at_once_when_it_is_committed(world: World) -> N
 def test_nothing_leaves_before_its_epoch_is_committed(world: World) -> None:
     for broker_id in OTHERS:
         world.answer(broker_id)
-    world.controller.submit(lambda: topic_records("t", topic_id(1)), lambda _: None)
+    world.submit(lambda: topic_records("t", topic_id(1)), lambda _: None)
     world.commit()
     assert len(world.epochs) == world.epochs[-1]
     assert not world.ports.sent  # The record is written and not committed.
@@ -154,7 +154,7 @@ def test_only_what_clients_are_reported_leads_to_an_epoch(world: World) -> None:
 def test_changes_that_come_while_an_epoch_is_on_its_way_share_the_next(world: World) -> None:
     count = len(world.epochs)
     for number in range(5):
-        world.controller.submit(lambda number=number: topic_records(f"t{number}", topic_id(number)), lambda _: None)  # type: ignore[misc]
+        world.submit(lambda number=number: topic_records(f"t{number}", topic_id(number)), lambda _: None)  # type: ignore[misc]
     world.settle()
     assert len(world.epochs) <= count + 2
 
@@ -265,7 +265,7 @@ def test_a_new_controller_goes_on_from_the_committed_epoch_and_reports_everythin
 def test_an_epoch_that_was_not_committed_was_sent_to_nobody_and_may_be_written_by_the_next(world: World) -> None:
     for broker_id in OTHERS:
         world.answer(broker_id)
-    world.controller.submit(lambda: topic_records("t", topic_id(1)), lambda _: None)
+    world.submit(lambda: topic_records("t", topic_id(1)), lambda _: None)
     world.commit()
     lost = world.epochs[-1]
     world.lose()
@@ -318,7 +318,7 @@ def test_what_a_transaction_held_up_is_sent_when_it_was_aborted() -> None:
 def test_the_controller_is_reported_in_the_event_that_found_no_transaction_open() -> None:
     """In a later event a transaction may be open."""
     world = World()
-    world.controller.submit(lambda: [registration(each, each) for each in (SELF, *OTHERS)], lambda _: None)
+    world.submit(lambda: [registration(each, each) for each in (SELF, *OTHERS)], lambda _: None)
     for _ in range(50):
         world.ports.step()
         world.loader.catch_up(world.log.end.offset)
@@ -328,7 +328,7 @@ def test_the_controller_is_reported_in_the_event_that_found_no_transaction_open(
 
 
 def begin_transaction(world: World) -> None:
-    world.controller.submit(lambda: topic_records("large", topic_id(1), 40), lambda _: None)
+    world.submit(lambda: topic_records("large", topic_id(1), 40), lambda _: None)
     while not world.controller.is_writing_transaction:
         world.ports.step()
 
@@ -354,9 +354,9 @@ def test_switched_off_nobody_is_notified_and_switched_on_everyone_is_reported_ev
 def test_an_epochs_content_is_the_image_of_its_record_also_where_more_is_committed_with_it(world: World) -> None:
     for broker_id in OTHERS:
         world.answer(broker_id)
-    world.controller.submit(lambda: topic_records("t", topic_id(1)), lambda _: None)
+    world.submit(lambda: topic_records("t", topic_id(1)), lambda _: None)
     world.commit()
-    world.controller.submit(lambda: topic_records("u", topic_id(2)), lambda _: None)
+    world.submit(lambda: topic_records("u", topic_id(2)), lambda _: None)
     world.loader.catch_up(world.log.end.offset)  # The epoch's record and the next change, in one slice.
     (body,) = world.sent(2)
     assert [one.topic for one in body.partition_states] == ["t"]

@@ -7,6 +7,7 @@ import pytest
 from reference_broker.core.tests.hostile_client import HostileClient
 from reference_broker.core.tests.node_world import NodeWorld
 from reference_broker.metadata.records import ConfigRecord
+from reference_broker.metadata.tests.metadata_world import AnyChange
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 
@@ -66,7 +67,7 @@ def test_a_value_that_no_answer_could_tell_is_refused(client: HostileClient, nam
 def test_a_value_that_an_older_release_kept_as_it_came_is_told_in_its_plain_form(client: HostileClient) -> None:
     record = ConfigRecord(resource_type=TOPIC, resource_name="t", name="retention.ms", value=" " * 40_000 + "1000000")
     answers: list[Any] = []
-    client.world.node.broker.controller.submit(lambda: [record], answers.append)
+    client.world.node.broker.controller.submit(AnyChange("change", lambda: [record]), answers.append)
     client.world.settle_until(lambda: bool(answers))
     assert answers == [None]
     assert described(client, "retention.ms") == "1000000"

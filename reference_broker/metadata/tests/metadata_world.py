@@ -6,6 +6,7 @@ from random import Random
 from typing import Any
 
 from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.controller.changes import Change, Records, Refusal, Situation
 from reference_broker.controller.controller import Controller
 from reference_broker.metadata.loader import MetadataBatch, MetadataLoader, decoded
 from reference_broker.metadata.records import (
@@ -18,6 +19,7 @@ from reference_broker.metadata.records import (
 )
 from reference_broker.ports.disk import DiskError, MemoryDisk
 from reference_broker.ports.node_ports import Now, Surroundings
+from reference_broker.ports.slicing import Sliced
 from reference_broker.quorum.metadata_log import LogBatch
 from reference_broker.quorum.values import NotLeader, OffsetAndEpoch, Provenance
 
@@ -165,6 +167,21 @@ class StoreInMemory:
     latest: OffsetAndEpoch | None = None
 
 
+@dataclass
+class AnyChange(Change[Refusal | None]):
+    """A change whose plan is the test's."""
+
+    name: str
+    planned: Callable[[], Records | Sliced[Records]]
+    atomic: bool = True
+
+    def plan(self, situation: Situation) -> Records | Sliced[Records]:  # noqa: ARG002 - the plan knows its records
+        return self.planned()
+
+    def outcome(self, refused: Refusal | None) -> Refusal | None:
+        return refused
+
+
 class MetadataWorld:
     """Node 1. ``log`` may come from an earlier life."""
 
@@ -187,6 +204,17 @@ class MetadataWorld:
         self.published: list[tuple[Any, Any]] = []
         self.loader.subscribe(lambda delta, image: self.published.append((delta, image)))
         self.high_watermark = 0
+
+    def submit(
+        self,
+        plan: Callable[[], Records | Sliced[Records]],
+        completed: Callable[[Refusal | None], None] = lambda _: None,
+        *,
+        name: str = "change",
+        atomic: bool = True,
+    ) -> None:
+        """Submit a change whose plan is the test's."""
+        self.controller.submit(AnyChange(name, plan, atomic), completed)
 
     def around(self, seed: int) -> Surroundings:
         return Surroundings(1, self.disk, self.ports, Random(seed))
