@@ -149,9 +149,9 @@ def torn_batch_kept(original: Function, disk: Any, path: str, end: int) -> Itera
 
 
 @mutant(f"{CONTROLLER_TERM}:ControllerTerm._write_transaction")
-def markers_left_out(original: Function, self: Any, operation: Any, batches: Any) -> Generator[None, None, None]:
+def markers_left_out(original: Function, self: Any, change: Any, batches: Any) -> Generator[None, None, None]:
     """A change that is larger than a batch is written without markers, as several changes (T-1, T-6)."""
-    yield from self._write_separately(operation, batches)
+    yield from self._write_separately(change, batches)
 
 
 @mutant(f"{CONTROLLER_TERM}:ControllerTerm._append")
@@ -160,8 +160,8 @@ def answered_at_begin(original: Function, self: Any, values: Any, kind: str, num
     (T-10)."""
     last = original(self, values, kind, number, of)
     if kind == "begin" and self._current is not None:
-        self._current.answered(None)
-        self._current.answered = lambda _refusal: None
+        self._current.completed(None)
+        self._current.completed = lambda _refusal: None
     return last
 
 
