@@ -163,8 +163,8 @@ def session_outlives_its_farewell(original: Function, broker: Any, call: Any, re
     return original(broker, call, replace(request, session_id=0) if request.session_epoch == -1 else request)
 
 
-@mutant("reference_broker.apis.records.k01_fetch:_leave_session", revisions=ONLY_FINAL)
-def session_outlives_its_last_partition(original: Function, fetch: Any) -> Any:
+@mutant(f"{FETCH}:Fetch._leave_session", revisions=ONLY_FINAL)
+def session_outlives_its_last_partition(original: Function, self: Any) -> Any:
     """A session whose last partition is forgotten keeps its slot (F-7)."""
     return iter(())
 

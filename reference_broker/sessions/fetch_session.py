@@ -20,7 +20,15 @@ from reference_broker.replication.leader.purgatory import ParkedFetch
 from reference_broker.replication.partitions import Partitions
 from reference_broker.sessions.cached_partition import Arrivals, CachedPartition, PartitionKey, is_lasting
 from reference_broker.wire.errors import Error
-from reference_broker.wire.fetch import FetchPartition, FetchRequest, FetchResponse, PartitionData
+from reference_broker.wire.fetch import (
+    NO_TOPIC_ID,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    PartitionData,
+)
 
 Removed: TypeAlias = dict[PartitionKey, CachedPartition]
 """Partitions that a session no longer caches. They must be passed to ``leave``."""
@@ -29,8 +37,10 @@ Removed: TypeAlias = dict[PartitionKey, CachedPartition]
 class SessionFetch(ParkedFetch, Protocol):
     """A fetch that is parked on one session, or whose work for it goes on in later events."""
 
-    at_work: bool
-    """Whether its work goes on in later events. Meanwhile the session accepts no other request."""
+    @property
+    def at_work(self) -> bool:
+        """Whether its work goes on in later events. Meanwhile the session accepts no other request."""
+        ...
 
     def add_next(self, request: Callable[[], None]) -> None:
         """Add the next request of the session, to be handled in a later event once the work is done."""
@@ -137,6 +147,10 @@ class FetchSession:
         self.contact_us = now.mono_us
         self.last_used_ms = now.wall_ms
 
+    def set_contact_of(self, other: "FetchSession") -> None:
+        """Count as last contacted when ``other`` was, in whose place a request goes on here."""
+        self.contact_us = other.contact_us
+
     def upcoming_number(self) -> int:
         """Return the number of the response that will have the current changes."""
         return self.number if self.answered_number < self.number else self.number + 1
@@ -163,6 +177,26 @@ class FetchSession:
 
     def key(self, topic: str, topic_id: bytes, index: int) -> PartitionKey:
         return (topic_id if self.uses_topic_ids else topic, index)
+
+    def name_all(self, topics: Iterable[FetchTopic], *, with_ids: bool) -> Iterable[None]:
+        """Apply the partitions that a request names. Its topic IDs count only in a version that has them."""
+
+        def name(some: Iterable[tuple[FetchTopic, FetchPartition]]) -> None:
+            for topic, wanted in some:
+                self.name(topic.topic, topic.topic_id if with_ids else NO_TOPIC_ID, wanted)
+
+        named = [(topic, wanted) for topic in topics for wanted in topic.partitions]
+        return in_slices(named, SESSION_PARTITIONS_PER_SLICE, name)
+
+    def forget_all(self, topics: Iterable[ForgottenTopic]) -> Iterable[None]:
+        """Drop the partitions that a request forgets."""
+
+        def forget(some: Iterable[tuple[ForgottenTopic, int]]) -> None:
+            for topic, index in some:
+                self.forget(topic.topic, topic.topic_id, (index,))
+
+        forgotten = [(topic, index) for topic in topics for index in topic.partitions]
+        return in_slices(forgotten, SESSION_PARTITIONS_PER_SLICE, forget)
 
     def name(self, topic: str, topic_id: bytes, wanted: FetchPartition) -> CachedPartition:
         """Apply an entry of a request: adds the partition at the end of the list, or overwrite the cached values."""

@@ -2,7 +2,8 @@
 
 A fetch is completed at once, or when enough can be read, something fails, or it times out. It is parked only on its
 session; a full fetch is parked on the newcomer that may become one. A partition that changes marks itself there, and
-only that partition is looked up again. A response costs what is marked plus what is sent.
+only that partition is looked up again. A response costs what is marked plus what is sent. ``Stage`` and ``NEXT_STAGES``
+are the life of a fetch as a table.
 
 A fetch of very many partitions takes several events, and is ``at_work`` until it is parked or the session is ready for
 the next request. This may happen in between:
@@ -24,10 +25,10 @@ the next request. This may happen in between:
 * A bug closes the session, since its marks are unknown then. The client opens a new one.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from reference_broker.apis.broker import (
     HasConfig,
@@ -68,7 +69,6 @@ from reference_broker.wire.apis import FETCH_TOMBSTONE_HORIZON, FIRST_DRAFT_VERS
 from reference_broker.wire.errors import ErrorCode, known_error
 from reference_broker.wire.fetch import (
     NO_TOPIC_ID,
-    FetchPartition,
     FetchRequest,
     FetchResponse,
     FetchTopicResponse,
@@ -83,47 +83,44 @@ TOPIC_IDS_FROM = 13
 LEADERS_FROM = 16
 """The version from which a response names the leader if the fetcher has a wrong one (KIP-951)."""
 
-_OVER = object()
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stage:
+    """What a fetch does next, and what a change of one of its partitions leads to meanwhile. The partition is marked in
+    each stage."""
+
+    name: str
+    is_parked: bool = False
+    looks_up_changes: bool = False
+    """Whether a partition that changes is looked up again. Otherwise it only keeps its mark."""
+
+
+NAMING: Final = Stage("naming")
+"""The session applies what the request names and forgets."""
+LOOKING_UP: Final = Stage("looking up", looks_up_changes=True)
+"""The marked partitions are looked up. After the wait, those in error are looked up again."""
+PARKED: Final = Stage("parked", is_parked=True, looks_up_changes=True)
+"""Too little can be sent. The fetch waits for changes and for its timer."""
+DUE: Final = Stage("due", is_parked=True, looks_up_changes=True)
+"""Enough arrived in this event, at the end of which the fetch responds."""
+RESPONDING: Final = Stage("responding")
+"""It reads records, sends the response, and prepares the session for the next request."""
+ABANDONED: Final = Stage("abandoned")
+"""Its session was closed or evicted, its connection was closed while it was parked, or a bug ended it."""
+
+NEXT_STAGES: Final[Mapping[Stage, tuple[Stage, ...]]] = {
+    NAMING: (LOOKING_UP, ABANDONED),
+    LOOKING_UP: (PARKED, RESPONDING, ABANDONED),
+    PARKED: (DUE, LOOKING_UP, ABANDONED),
+    DUE: (LOOKING_UP, ABANDONED),
+    RESPONDING: (ABANDONED,),
+    ABANDONED: (ABANDONED,),
+}
 
 PartitionResult: TypeAlias = tuple[CachedPartition, PartitionData]
 """A partition's part of the response."""
 
-
-@dataclass(slots=True)
-class ResponseBuilder:
-    """The topics of a response, added piece by piece. A topic in two places of the list is named twice."""
-
-    api_version: int
-    session: FetchSession
-    topics: list[FetchTopicResponse] = field(default_factory=list)
-    leaders: dict[int, None] | None = None
-    """The leaders named in a version that also has their addresses."""
-    _topic: tuple[str, bytes] | None = None
-    _partitions: list[PartitionData] = field(init=False)
-    """The partitions of the last topic."""
-
-    def add(self, results: Collection[PartitionResult]) -> None:
-        """Add partitions in the order of the response."""
-        names_leaders = LEADERS_FROM <= self.api_version < FIRST_DRAFT_VERSION
-        uses_topic_ids, topic = self.session.uses_topic_ids, self._topic
-        if self.api_version == FETCH_TOMBSTONE_HORIZON:
-            results = [(cached, _with_horizon(cached, data)) for cached, data in results]
-        partitions = [] if topic is None else self._partitions
-        for cached, data in results:
-            name = ("", cached.topic_id) if uses_topic_ids else (cached.topic, NO_TOPIC_ID)
-            if name != topic:
-                partitions = []
-                self.topics.append(FetchTopicResponse(*name, partitions))
-                topic = name
-            if data.current_leader is None:
-                partitions.append(data)
-            elif names_leaders:
-                partitions.append(data)
-                self.leaders = self.leaders or {}
-                self.leaders[data.current_leader.leader_id] = None
-            else:
-                partitions.append(replace(data, current_leader=None))
-        self._topic, self._partitions = topic, partitions
+_OVER = object()
 
 
 class FetchNeeds(
@@ -143,18 +140,12 @@ class Fetch:
     request: FetchRequest
     wants_session: bool = False
     """Whether it is a full fetch that opens a session."""
+    stage: Stage = field(default=NAMING, init=False)
+    timer: int | None = None
+    """The timeout of a parked fetch."""
     urgent: bool = False
     """Whether an error, a divergence or a preferred read replica is new, has changed, or was named by this request. One
     that lasts is in each response but ends no wait."""
-    is_due: bool = False
-    """Whether it is completed at the end of this event."""
-    timer: int | None = None
-    """The timeout of a parked fetch."""
-    tracks_changes: bool = False
-    """Whether a partition that changes is looked up again: from when the request was applied to the session until the
-    response is begun."""
-    is_watching: bool = False
-    """Whether all partitions that were looked up are watched for changes."""
     remote: RemoteReads | None = None
     """Its reads in the remote tier, None if there are none yet."""
     reader: Reader = field(init=False)
@@ -164,11 +155,8 @@ class Fetch:
     min_bytes: int = field(init=False)
     lookups: dict[CachedPartition, Lookup] = field(default_factory=dict)
     """The latest lookup of each partition that was marked."""
-    at_work: bool = field(default=False, init=False)
     next_requests: list[Callable[[], None]] | None = field(default=None, init=False)
     """The session's requests that arrived during the work."""
-    is_closed: bool = field(default=False, init=False)
-    """Whether the session was closed or evicted."""
 
     def __post_init__(self) -> None:
         config, request = self.broker.config, self.request
@@ -180,105 +168,67 @@ class Fetch:
         self.max_bytes = min(max(request.max_bytes, 0), limit)
         self.min_bytes = min(request.min_bytes, self.max_bytes)
 
+    def _enter(self, stage: Stage) -> None:
+        assert stage in NEXT_STAGES[self.stage], f"a fetch went from {self.stage.name} to {stage.name}"
+        self.stage = stage
+
     @property
-    def is_waiting(self) -> bool:
-        return self.timer is not None
+    def at_work(self) -> bool:
+        """Whether its work goes on in later events. Its session accepts no other request meanwhile."""
+        return self.session.fetch is self and not self.stage.is_parked
 
-    def add_next(self, request: Callable[[], None]) -> None:
-        """Handle the session's next request after this work."""
-        self.next_requests = [*(self.next_requests or ()), request]
-
-    def run(self, work: Sliced[None]) -> None:
-        """Do the work, or its beginning if it takes several events."""
-        try:
-            if next(work, _OVER) is _OVER:
-                return
-            self.at_work = True
-            self.session.park(self)
-            self.listen()
-        except Exception:
-            self._failed()
-            raise
-        later(self.broker.outside, 0, lambda: run_slices(self.broker.outside, self._continue(work)))
-
-    def _continue(self, work: Sliced[None]) -> Sliced[None]:
-        is_complete = False
-
-        def to_its_end() -> Sliced[None]:
-            nonlocal is_complete
-            yield from work
-            is_complete = True
-
-        steps = contained_slices(self.call.contain, to_its_end())
-        while not self._is_void() and next(steps, _OVER) is not _OVER:
-            yield
-        self.at_work = False
-        if not is_complete or self._is_void():
-            self._failed()
-        elif not self.is_waiting:
-            self.session.unpark()
-        following, self.next_requests = self.next_requests, None
-        for request in following or ():
-            later(self.broker.outside, 0, request)
-
-    def _is_void(self) -> bool:
-        """Whether its session is closed, or its connection while there is no session."""
-        return self.is_closed or (self.call.closed and not self.session.session_id)
-
-    def _failed(self) -> None:
-        """Clean up after work that is void, or that a bug ended in the middle."""
-        if not self.is_closed:
-            self.session.unpark()
-            self.broker.fetch_sessions.close(self.session.session_id, "a fetch of it failed")
-            self.broker.fetch_sessions.release(self.session)
-
-    def go_on_in(self, newcomer: FetchSession) -> None:
-        """Go on in a newcomer, because the session will be closed and that must not end this fetch."""
-        self.session.unpark()
-        newcomer.contact_us = self.session.contact_us
-        self.session = newcomer
-        if self.at_work:
-            newcomer.park(self)
+    # the partitions that the request names and forgets
 
     def serve_full(self) -> Sliced[None]:
-        """Apply the partitions that the request names, and serve the fetch."""
-        yield from self.name_partitions()
+        """Serve the partitions that the request names, beside those of its session."""
+        yield from self._name_partitions()
         if self.session.session_id:
             self.broker.fetch_sessions.resized(self.session)
         yield from self.serve()
 
-    def name_partitions(self) -> Sliced[None]:
-        """Apply the partitions that the request names."""
-        session, topics, with_ids = self.session, self.request.topics, self.call.api_version >= TOPIC_IDS_FROM
-        if len(topics) == 1 and len(topics[0].partitions) == 1:
-            (topic,) = topics
-            session.name(topic.topic, topic.topic_id if with_ids else NO_TOPIC_ID, topic.partitions[0])
+    def serve_incremental(self) -> Sliced[None]:
+        """Serve what changed in the session, after the changes of its partitions that the request names and forgets."""
+        sessions, session, request = self.broker.fetch_sessions, self.session, self.request
+        if request.topics:
+            yield from self._name_partitions()
+        if request.forgotten:
+            yield from session.forget_all(request.forgotten)
+        sessions.resized(session)
+        if sessions.is_too_large(session):
+            self._enter(ABANDONED)
+            session.unpark()
+            sessions.close(session.session_id, "too many partitions")
+            sessions.count_not_found()
+            self.call.respond(FetchResponse(ErrorCode.fetch_session_id_not_found))
             return
-        named = [
-            (topic.topic, topic.topic_id if with_ids else NO_TOPIC_ID, wanted)
-            for topic in topics
-            for wanted in topic.partitions
-        ]
+        if not session.partitions:
+            yield from self._leave_session()
+        yield from self.serve()
 
-        def name(some: Collection[tuple[str, bytes, FetchPartition]]) -> None:
-            for topic_name, topic_id, wanted in some:
-                session.name(topic_name, topic_id, wanted)
+    def _name_partitions(self) -> Iterable[None]:
+        return self.session.name_all(self.request.topics, with_ids=self.call.api_version >= TOPIC_IDS_FROM)
 
-        if len(named) <= SESSION_PARTITIONS_PER_SLICE:
-            name(named)
-        else:
-            yield from in_slices(named, SESSION_PARTITIONS_PER_SLICE, name)
+    def _leave_session(self) -> Sliced[None]:
+        """Close the session, whose last partition was forgotten. The fetch goes on in a newcomer, with no partitions
+        but those that it names."""
+        session, is_at_work = self.session, self.at_work
+        session.unpark()  # So that closing the session does not end this fetch.
+        self.session = newcomer_of(self.broker, self.call, self.request)
+        self.session.set_contact_of(session)
+        if is_at_work:
+            self.session.park(self)
+        self.broker.fetch_sessions.close(session.session_id, "no partition left")
+        yield from self._name_partitions()
+
+    # lookups, and the wait
 
     def serve(self) -> Sliced[None]:
         """Look up the marked partitions, and then complete or park the fetch."""
         session = self.session
         if session.reader is not self.reader or session.rack != self.rack:
             yield from session.read_as(self.reader, self.rack)
-        self.tracks_changes = True
-        if len(session.changed) <= SESSION_PARTITIONS_PER_SLICE:
-            if session.changed:
-                self._look_up_all(session.changed)
-        else:
+        self._enter(LOOKING_UP)
+        if session.changed:
             yield from in_slices(session.changed, SESSION_PARTITIONS_PER_SLICE, self._look_up_all)
         if self.call.closed:
             return
@@ -291,7 +241,7 @@ class Fetch:
     def _look_up_all(self, marked: Collection[CachedPartition]) -> None:
         for cached in marked:
             self._look_up(cached)
-        if self.is_watching:
+        if self.at_work:
             for cached in marked:
                 cached.watch(self.broker.partitions)
         if self.reader is Reader.FOLLOWER and not self._count_progress(marked):
@@ -326,12 +276,12 @@ class Fetch:
         self.call.contain(partial(self._marked, cached))
 
     def _marked(self, cached: CachedPartition) -> None:
-        if not self.tracks_changes or (self.at_work and self._is_refused(cached)):
+        if not self.stage.looks_up_changes or (self.at_work and self._is_refused(cached)):
             return
         self._look_up(cached)
         cached.watch(self.broker.partitions)
-        if not self.is_due and not self.at_work and self._is_completable():
-            self.is_due = True
+        if self.stage is PARKED and self._is_completable():
+            self._enter(DUE)
             self.broker.outside.at_end(self._complete_due)
 
     def _is_refused(self, cached: CachedPartition) -> bool:
@@ -343,11 +293,12 @@ class Fetch:
     def _complete_due(self) -> None:
         """Completes the fetch at the end of the event in which enough arrived, as Kafka's action queue does. So no
         response has the state after the event for some partitions, and the state before it for others."""
-        if self.is_waiting:
+        if self.stage is DUE:
             self.respond()
 
     def abandon(self, error_code: int) -> bool:
-        self.is_closed = True
+        self._enter(ABANDONED)
+        self._end_remote()
         self._unpark()
         if self.call.closed:
             return False
@@ -393,8 +344,10 @@ class Fetch:
         return self.urgent or self.session.available_bytes >= self.min_bytes
 
     def _park(self) -> None:
+        if not self.at_work:  # Otherwise each partition is watched since its lookup.
+            self._watch_all()
+        self._enter(PARKED)
         self.session.park(self)
-        self.listen()
         wait_ms = self.request.max_wait_ms
         if self.remote is not None and self.remote.is_pending:
             wait_ms = self.broker.config.remote_fetch_max_wait_ms
@@ -403,15 +356,12 @@ class Fetch:
         self.timer = self.broker.outside.set_timer(self.session.contact_us + wait_ms * 1000, self.respond)
         self.call.on_closed(self._connection_closed)
 
-    def listen(self) -> None:
-        if not self.is_watching:
-            self.is_watching = True
-            for cached in self.lookups:
-                cached.watch(self.broker.partitions)
+    def _watch_all(self) -> None:
+        """Watch the partitions that were looked up."""
+        for cached in self.lookups:
+            cached.watch(self.broker.partitions)
 
     def _unpark(self) -> None:
-        if self.is_closed:
-            self._end_remote()
         if self.timer is not None:
             self.broker.outside.cancel_timer(self.timer)
             self.timer = None
@@ -424,6 +374,7 @@ class Fetch:
         self._end_remote()
         if self.at_work:
             return
+        self._enter(ABANDONED)
         self._unpark()
         if not self.session.session_id:
             self.broker.fetch_sessions.release(self.session)
@@ -432,33 +383,29 @@ class Fetch:
         """Completes the fetch now with the data that there is: it timed out, or a follower must send its next one."""
         self.call.contain(lambda: self.run(self._complete()))
 
+    # the response
+
     def _complete(self) -> Sliced[None]:
         """Responds, and prepares the session for the next request."""
         session = self.session
-        if self.timer is not None:
+        if self.stage.is_parked:
             self._unpark()
+            self._enter(LOOKING_UP)
             yield from in_slices(self.lookups.items(), SESSION_PARTITIONS_PER_SLICE, self._refresh_problems)
-        self.tracks_changes = False  # Partitions that change from now on are marked for the next response.
+        self._enter(RESPONDING)
         marked = session.take_marks()
         if self.remote is not None:
             self._release_remote()
         data: dict[CachedPartition, PartitionData] = {}
         if session.available_bytes:
             yield from self._read_into(data)
-        if len(marked) <= SESSION_PARTITIONS_PER_SLICE:
-            if marked:
-                self._add_news_of(marked, data)
-        else:
+        if marked:
             yield from in_slices(marked, SESSION_PARTITIONS_PER_SLICE, lambda some: self._add_news_of(some, data))
-        results = list(data.items())
         builder = ResponseBuilder(self.call.api_version, session)
-        if len(results) > SESSION_PARTITIONS_PER_SLICE:
-            results = yield from sort_in_slices(results, SESSION_PARTITIONS_PER_SLICE, self._place)
+        results: list[PartitionResult] = []
+        if data:
+            results = yield from sort_in_slices(data.items(), SESSION_PARTITIONS_PER_SLICE, self._place)
             yield from in_slices(results, SESSION_PARTITIONS_PER_SLICE, builder.add)
-        elif results:
-            if len(results) > 1:
-                results.sort(key=self._place)
-            builder.add(results)
         if self.call.closed:
             yield from session.put_back(marked, data)
             return
@@ -470,14 +417,9 @@ class Fetch:
                 sessions.release(session)
             return
         session.answered()
-        if len(results) <= SESSION_PARTITIONS_PER_SLICE:
-            if results:
-                self._after_sent(results)
-        else:
+        if results:
             yield from in_slices(results, SESSION_PARTITIONS_PER_SLICE, self._after_sent)
-        if len(marked) <= SESSION_PARTITIONS_PER_SLICE:
-            self._after_omitted(marked, data)
-        else:
+        if marked:
             yield from in_slices(marked, SESSION_PARTITIONS_PER_SLICE, lambda some: self._after_omitted(some, data))
         if session.answers_full:
             yield from session.revision.full_answered(session)
@@ -572,6 +514,94 @@ class Fetch:
             if cached not in sent:
                 after_response(cached, None, partitions)
 
+    # work that takes several events
+
+    def add_next(self, request: Callable[[], None]) -> None:
+        """Handle the session's next request after this work."""
+        self.next_requests = [*(self.next_requests or ()), request]
+
+    def run(self, work: Sliced[None]) -> None:
+        """Do the work, or its beginning if it takes several events."""
+        was_parked = self.stage.is_parked
+        try:
+            if next(work, _OVER) is _OVER:
+                return
+            self.session.park(self)
+            if not was_parked:  # Otherwise the partitions are watched already.
+                self._watch_all()
+        except Exception:
+            self._failed()
+            raise
+        later(self.broker.outside, 0, lambda: run_slices(self.broker.outside, self._continue(work)))
+
+    def _continue(self, work: Sliced[None]) -> Sliced[None]:
+        is_complete = False
+
+        def to_its_end() -> Sliced[None]:
+            nonlocal is_complete
+            yield from work
+            is_complete = True
+
+        steps = contained_slices(self.call.contain, to_its_end())
+        while not self._is_void() and next(steps, _OVER) is not _OVER:
+            yield
+        if not is_complete or self._is_void():
+            self._failed()
+        elif not self.stage.is_parked:
+            self.session.unpark()
+        following, self.next_requests = self.next_requests, None
+        for request in following or ():
+            later(self.broker.outside, 0, request)
+
+    def _is_void(self) -> bool:
+        """Whether its session is closed, or its connection while there is no session."""
+        return self.stage is ABANDONED or (self.call.closed and not self.session.session_id)
+
+    def _failed(self) -> None:
+        """Clean up after work that is void, or that a bug ended in the middle."""
+        if self.stage is not ABANDONED:
+            self._enter(ABANDONED)
+            self.session.unpark()
+            self.broker.fetch_sessions.close(self.session.session_id, "a fetch of it failed")
+            self.broker.fetch_sessions.release(self.session)
+
+
+@dataclass(slots=True)
+class ResponseBuilder:
+    """The topics of a response, added piece by piece. A topic in two places of the list is named twice."""
+
+    api_version: int
+    session: FetchSession
+    topics: list[FetchTopicResponse] = field(default_factory=list)
+    leaders: dict[int, None] | None = None
+    """The leaders named in a version that also has their addresses."""
+    _topic: tuple[str, bytes] | None = None
+    _partitions: list[PartitionData] = field(init=False)
+    """The partitions of the last topic."""
+
+    def add(self, results: Collection[PartitionResult]) -> None:
+        """Add partitions in the order of the response."""
+        names_leaders = LEADERS_FROM <= self.api_version < FIRST_DRAFT_VERSION
+        uses_topic_ids, topic = self.session.uses_topic_ids, self._topic
+        if self.api_version == FETCH_TOMBSTONE_HORIZON:
+            results = [(cached, _with_horizon(cached, data)) for cached, data in results]
+        partitions = [] if topic is None else self._partitions
+        for cached, data in results:
+            name = ("", cached.topic_id) if uses_topic_ids else (cached.topic, NO_TOPIC_ID)
+            if name != topic:
+                partitions = []
+                self.topics.append(FetchTopicResponse(*name, partitions))
+                topic = name
+            if data.current_leader is None:
+                partitions.append(data)
+            elif names_leaders:
+                partitions.append(data)
+                self.leaders = self.leaders or {}
+                self.leaders[data.current_leader.leader_id] = None
+            else:
+                partitions.append(replace(data, current_leader=None))
+        self._topic, self._partitions = topic, partitions
+
 
 def _with_horizon(cached: CachedPartition, data: PartitionData) -> PartitionData:
     """Add the tombstone horizon. The records were read before it, so a marker that has moved since is too high, never
@@ -593,3 +623,11 @@ def response(broker: HasController, call: Call, builder: ResponseBuilder) -> Fet
         node_endpoints=endpoints_of(broker, leaders, call.listener) if leaders else [],
         response_flags=session.revision.response_flags(session),
     )
+
+
+def newcomer_of(broker: FetchNeeds, call: Call, request: FetchRequest) -> FetchSession:
+    """Make the session that a full fetch works on."""
+    with_ids = call.api_version >= TOPIC_IDS_FROM
+    newcomer = broker.fetch_sessions.newcomer(call.client_id, request.replica_id, with_ids)
+    newcomer.touch(broker.now)
+    return newcomer

@@ -1,6 +1,14 @@
 """Fetch in the first revision of its sessions (``sessions.first_revision``): the private drafts 1000 and 1002.
 
-The card is in ``k01_fetch``. A top-level error has the ID of the session while that exists.
+* Its sessions are in the same slots as those of the final revision.
+* A request that is repeated with its sequence number gets a response again, with at least the partitions of its first
+  one.
+* The response to a full request is in the request's order.
+* A top-level error has the ID of the session while that exists.
+* Records that a reader may not read yet count as beyond the log end.
+* v1002 is for followers, which name topic IDs and epochs and get the offsets where their logs diverge.
+
+``k01_fetch`` has what holds in all versions.
 """
 
 from collections.abc import Callable

@@ -1,40 +1,42 @@
 """Fetch: reads from many partitions at once, in a fetch session or without one.
 
-* A response has slices of the log, which are never decoded.
-* An incremental fetch costs what has changed and what is sent.
 * A newer request of a session ends a parked one: INVALID_FETCH_SESSION_EPOCH. So does closing or evicting the session:
   FETCH_SESSION_ID_NOT_FOUND.
-* A partition whose next batch does not fit into the remaining bytes gets nothing, and they go to the next partition.
-* Unlike Kafka: records end with a whole batch. Kafka fills the remaining bytes with the beginning of the next one.
-* Unlike Kafka: an isolation level above 1 is read_uncommitted. Kafka fails on it: UNKNOWN_SERVER_ERROR.
 * A request that forgets the last partitions closes the session. The partitions that it names are fetched all the same.
-* Unlike Kafka: a partition that sent data moves to the end of the session's list also in the full response that opens
-  the session, and partitions in error keep their place there. Kafka begins with the readable ones, in request order.
-* Unlike Kafka: a session of more than 250,000 partitions, or one that grows when all sessions together have reached
-  ``crucible.fetch.session.cache.partitions``, is closed with FETCH_SESSION_ID_NOT_FOUND. Kafka has no such limit.
-* Unlike Kafka: the number of sessions is that of the slots. Kafka distributes the slots to eight shards, and declines a
-  session whose shard is full.
-* Unlike Kafka: where a session with last fetched epochs goes on in a version below 12, a divergence is omitted from the
-  response. Kafka fails to write it and returns UNSUPPORTED_VERSION.
-* Unlike Kafka: a topic that was deleted and created again has INCONSISTENT_TOPIC_ID also where this node has no replica
-  of the new one. Kafka checks for the replica first.
-* The ID of a deleted topic is unknown in a session, too.
-* Unlike Kafka: a partition in error is in each incremental response, but ends a wait only when its error is new, has
-  changed, or the request named it. Kafka responds to each such fetch at once, in a loop.
-* Unlike Kafka: a response to a follower has up to ``replica.fetch.response.max.bytes`` of this node, where that is more
-  than ``fetch.max.bytes``. In Kafka the latter holds for all, but its default is larger than what followers request.
+* A partition whose next batch does not fit into the remaining bytes gets nothing, and they go to the next partition.
+* The aborted transactions of a response are those that have records in it.
 * With ``replica.selector.class``, a leader sends a consumer that names its rack to a follower there. The response has
   the preferred read replica and no records, for as long as that replica is preferred.
 * A follower serves consumers up to the high watermark that it knows. It returns nothing for an offset beyond that, and
   OFFSET_OUT_OF_RANGE for one that is not in its log. As in Kafka, no fetch gets OFFSET_NOT_AVAILABLE.
-* Unlike Kafka: a follower returns NOT_LEADER_OR_FOLLOWER for an offset beyond its log if the fetcher names no leader
-  epoch. Such a fetcher may take the follower for the leader, and would rewind.
-* Unlike Kafka: a preferred read replica ends a wait only where it is new, has changed, or the request named the
-  partition, as errors do. A session whose offset is not committed yet may get one only when the high watermark moves.
 * A node that has no replica may not fetch as a follower: NOT_LEADER_OR_FOLLOWER, and UNKNOWN_LEADER_EPOCH if it names
   the leader epoch.
+
+Records and limits:
+* Unlike Kafka: records end with a whole batch. Kafka fills the remaining bytes with the beginning of the next one.
+* Unlike Kafka: a response to a follower has up to ``replica.fetch.response.max.bytes`` of this node, where that is more
+  than ``fetch.max.bytes``. In Kafka the latter holds for all, but its default is larger than what followers request.
+* Unlike Kafka: an isolation level above 1 is read_uncommitted. Kafka fails on it: UNKNOWN_SERVER_ERROR.
 * Unlike Kafka: there are no quotas.
-* The aborted transactions of a response are those that have records in it. They come from the segments' indexes.
+
+Sessions:
+* Unlike Kafka: a partition that sent data moves to the end of the list also in the full response that opens the
+  session, and partitions in error keep their place there. Kafka begins with the readable ones, in request order.
+* Unlike Kafka: a session of more than 250,000 partitions, or one that grows when all sessions together have reached
+  ``crucible.fetch.session.cache.partitions``, is closed with FETCH_SESSION_ID_NOT_FOUND.
+* Unlike Kafka: each slot may have a session. Kafka has eight shards of slots, and declines one whose shard is full.
+* Unlike Kafka: a partition in error or with a preferred read replica is in each incremental response, but ends a wait
+  only when that is new, has changed, or the request named the partition. Kafka responds to each such fetch at once.
+* Unlike Kafka: where a session with last fetched epochs goes on in a version below 12, a divergence is omitted from the
+  response. Kafka fails to write it and returns UNSUPPORTED_VERSION.
+
+Replicas:
+* Unlike Kafka: a topic that was deleted and created again has INCONSISTENT_TOPIC_ID also where this node has no replica
+  of the new one. Kafka checks for the replica first. (The ID of a deleted topic is unknown, in a session, too.)
+* Unlike Kafka: a follower returns NOT_LEADER_OR_FOLLOWER for an offset beyond its log if the fetcher names no leader
+  epoch. Such a fetcher may take the follower for the leader, and would rewind.
+* Unlike Kafka: a session whose offset is not committed yet may get a preferred read replica only when the high
+  watermark moves.
 
 Version notes:
 * v9: the leader epoch that the fetcher knows is compared with the leader's.
@@ -42,33 +44,28 @@ Version notes:
 * v12: a fetcher that names its last fetched epoch gets the offset where its log diverges.
 * v13: topics are named by ID.
 * v16: the response has the addresses of leaders that are elsewhere.
-* v1000: the first revision of KIP-227, beside the final one and in the same slots. A request that is repeated with its
-  sequence number gets a response again, with at least the partitions of its first one. A full request is answered in
-  its own order. Records that a reader may not read yet count as beyond the log end.
+* v1000, v1002: the first revision of KIP-227's sessions, for consumers and for followers (``first_revision_fetch``).
 * v1001: a response has the offset below which tombstones may be gone (KIP-630's rejected alternative). A fetcher at the
-  end of a partition gets a new marker with the next records. Its sessions are those of the final revision.
-* v1002: as v1000 for followers, which name topic IDs and epochs and get the offsets where their logs diverge.
+  end of a partition gets a new marker with the next records.
 
 KIPs: 74, 98, 227, 320, 392, 516, 951.
 """
 
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from reference_broker.apis.broker import HasFetchSessions, HasQuorum
 from reference_broker.apis.call import Call
-from reference_broker.apis.records.fetch import TOPIC_IDS_FROM, Fetch, FetchNeeds
+from reference_broker.apis.records.fetch import TOPIC_IDS_FROM, Fetch, FetchNeeds, newcomer_of
 from reference_broker.apis.records.first_revision_fetch import fetch_first
 from reference_broker.apis.registry import Api
-from reference_broker.ports.slicing import SESSION_PARTITIONS_PER_SLICE, Sliced, in_slices
 from reference_broker.quorum.requests import handle_fetch
 from reference_broker.quorum.values import METADATA_TOPIC_ID
 from reference_broker.sessions.fetch_session import FetchSession, SessionFetch
 from reference_broker.sessions.final_revision import CLOSE_SESSION_EPOCH, FULL_EPOCH
 from reference_broker.wire.apis import FIRST_REVISIONS
 from reference_broker.wire.errors import ErrorCode
-from reference_broker.wire.fetch import FetchRequest, FetchResponse, ForgottenTopic
+from reference_broker.wire.fetch import FetchRequest, FetchResponse
 
 MAX_NAMED_PARTITIONS = 50_000
 """A request that names more is refused, since all that it names is in memory until the response, and the next request
@@ -97,7 +94,7 @@ def handle(broker: FetchApiNeeds, call: Call, body: FetchRequest) -> FetchRespon
         revision = sessions.first if call.api_version in FIRST_REVISIONS else sessions.final
         return revision.refusal(ErrorCode.invalid_request, body, sessions.find(body.session_id, revision))
     session = sessions.sessions.get(body.session_id)
-    if session is not None and session.fetch is not None and session.fetch.at_work:
+    if session is not None and session.fetch is not None and session.is_at_work:
         _queue_behind(session.fetch, broker, call, body)
         return None
     if call.api_version in FIRST_REVISIONS:
@@ -148,7 +145,7 @@ class _Queued:
 def _fetch_all(broker: FetchApiNeeds, call: Call, request: FetchRequest) -> None:
     """Begin a full fetch of every partition that it names. Closes the session that it names, if there is one."""
     _end_session(broker, request)
-    newcomer = _newcomer(broker, call, request)
+    newcomer = newcomer_of(broker, call, request)
     fetch = Fetch(broker, call, newcomer, request, wants_session=request.session_epoch == FULL_EPOCH)
     fetch.run(fetch.serve_full())
 
@@ -161,13 +158,6 @@ def _end_session(broker: HasFetchSessions, request: FetchRequest) -> None:
         sessions.close(request.session_id, "replaced by its fetcher" if is_replaced else "closed by its fetcher")
 
 
-def _newcomer(broker: FetchNeeds, call: Call, request: FetchRequest) -> FetchSession:
-    with_ids = call.api_version >= TOPIC_IDS_FROM
-    newcomer = broker.fetch_sessions.newcomer(call.client_id, request.replica_id, with_ids)
-    newcomer.touch(broker.now)
-    return newcomer
-
-
 def _fetch_incremental(broker: FetchApiNeeds, call: Call, request: FetchRequest) -> FetchResponse | None:
     """Begin an incremental fetch of what changed."""
     sessions, with_ids = broker.fetch_sessions, call.api_version >= TOPIC_IDS_FROM
@@ -176,44 +166,5 @@ def _fetch_incremental(broker: FetchApiNeeds, call: Call, request: FetchRequest)
         return FetchResponse(int(session))
     sessions.accept(session, request.session_epoch, broker.now)
     fetch = Fetch(broker, call, session, request)
-    is_quiet = not (request.topics or request.forgotten) and session.partitions and not sessions.is_too_large(session)
-    fetch.run(fetch.serve() if is_quiet else _serve_incremental(fetch))
+    fetch.run(fetch.serve_incremental())
     return None
-
-
-def _serve_incremental(fetch: Fetch) -> Sliced[None]:
-    """Apply what the request names and forgets, and serve the fetch."""
-    sessions, session, request = fetch.broker.fetch_sessions, fetch.session, fetch.request
-    if request.topics:
-        yield from fetch.name_partitions()
-    if request.forgotten:
-        yield from _forget(fetch)
-    sessions.resized(session)
-    if sessions.is_too_large(session):
-        session.unpark()
-        sessions.close(session.session_id, "too many partitions")
-        sessions.count_not_found()
-        fetch.call.respond(FetchResponse(ErrorCode.fetch_session_id_not_found))
-        return
-    if not session.partitions:
-        yield from _leave_session(fetch)
-    yield from fetch.serve()
-
-
-def _leave_session(fetch: Fetch) -> Sliced[None]:
-    """Close the session, whose last partition was forgotten. The fetch has only the partitions that it names."""
-    session_id = fetch.session.session_id
-    fetch.go_on_in(_newcomer(fetch.broker, fetch.call, fetch.request))
-    fetch.broker.fetch_sessions.close(session_id, "no partition left")
-    yield from fetch.name_partitions()
-
-
-def _forget(fetch: Fetch) -> Sliced[None]:
-    """Drop the partitions that the request forgets."""
-
-    def forget(forgotten: Collection[tuple[ForgottenTopic, int]]) -> None:
-        for topic, index in forgotten:
-            fetch.session.forget(topic.topic, topic.topic_id, (index,))
-
-    forgotten = [(topic, index) for topic in fetch.request.forgotten for index in topic.partitions]
-    yield from in_slices(forgotten, SESSION_PARTITIONS_PER_SLICE, forget)

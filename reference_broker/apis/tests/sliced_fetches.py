@@ -5,7 +5,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from reference_broker.apis.records import fetch, k01_fetch
+from reference_broker.apis.records import fetch
 from reference_broker.apis.tests.fetch_machine import Fetching
 from reference_broker.apis.tests.fetch_world import FakeCall, World
 from reference_broker.replication.partitions import Partition
@@ -16,7 +16,7 @@ from reference_broker.wire.fetch import FetchRequest
 @contextmanager
 def slices_of_one() -> Iterator[None]:
     with ExitStack() as stack:
-        for module in (fetch, k01_fetch, fetch_session, first_revision):
+        for module in (fetch, fetch_session, first_revision):
             stack.enter_context(patch.object(module, "SESSION_PARTITIONS_PER_SLICE", 1))
         stack.enter_context(patch.object(fetch, "READ_PARTITIONS_PER_SLICE", 1))
         yield
