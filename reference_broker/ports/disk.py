@@ -1,9 +1,9 @@
 """The disk port: the operations of a disk that the deterministic part uses, and what all disks have in common.
 
 Reads and appends are synchronous (the page cache). Bytes and names are made durable by the effect ``Sync``, which the
-event ``Synced`` answers, so that a slow disk delays only those that wait for it. A sync of a path covers the content of
-the file, as it is when the sync begins, and every change of a name in the file's folder and in the folders above it. So
-a sync of a path that is gone makes its deletion durable.
+event ``Synced`` completes, so that a slow disk delays only those that wait for it. A sync of a path covers the content
+of the file, as it is when the sync begins, and every change of a name in the file's folder and in the folders above it.
+So a sync of a path that is gone makes its deletion durable.
 
 There are three implementations. ``reference_broker.serve.disk.FileDisk`` uses real files. ``chaos.sim.disk.SimDisk`` is
 virtual, and loses unsynced bytes and names on power loss. ``MemoryDisk`` serves tests. One conformance suite runs

@@ -59,9 +59,9 @@ class Channel(IntEnum):
     """A follower's requests to the leaders of its partitions: Fetch, ListOffsets."""
     FORWARD = 3
     """A broker's other requests to the active controller, for itself (producer IDs, changes of in-sync replicas) or for
-    its clients. Their answers may wait for long changes of the metadata, and must not delay heartbeats."""
+    its clients. Their responses may wait for long changes of the metadata, and must not delay heartbeats."""
     METADATA = 4
-    """UpdateMetadata, from the active controller to each live broker. A broker that does not answer delays no other."""
+    """UpdateMetadata, from the active controller to each live broker. A slow broker delays no other."""
     MARKERS = 5
     """WriteTxnMarkers, from a transaction coordinator to the leaders of partitions. They wait for replication."""
     VERIFICATION = 6
@@ -145,8 +145,8 @@ class StorePorts(Ports, Protocol):
         failed: Callable[[StoreFailure], None],
         /,
     ) -> None:
-        """Call the object store. Exactly one of the two callbacks follows, in a later event. A node that ends in good
-        order hears of no more answers."""
+        """Call the object store. Exactly one of the two callbacks follows, in a later event, unless the node
+        shuts down before that."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ LARGEST_KEY_BYTES: Final = 1024
 
 
 class Put(NamedTuple):
-    """Stores ``data`` under the key, and replaces what is there. Answered with None, when the object is durable.
+    """Stores ``data`` under the key, and replaces what is there. The result is None, when the object is durable.
 
     With ``if_absent`` it fails as ``exists`` if there is an object. Of several such puts at a time one succeeds.
     """
@@ -38,7 +38,7 @@ class Put(NamedTuple):
 class PutFile(NamedTuple):
     """Stores the first ``size_bytes`` of a file on this node's disk, and replaces what is there.
 
-    Answered with None, when the object is durable. The file is read in parts and is never whole in memory. It fails as
+    The result is None, when the object is durable. The file is read in parts and is never whole in memory. It fails as
     ``missing`` if the file is gone, or shorter than that. There is no ``if_absent``: no store takes one for an object
     that is sent in parts.
     """
@@ -49,7 +49,7 @@ class PutFile(NamedTuple):
 
 
 class Get(NamedTuple):
-    """Reads ``length`` bytes from ``position``. Answered with the bytes: fewer only at the end of the object, and none
+    """Reads ``length`` bytes from ``position``. The result is the bytes: fewer only at the end of the object, and none
     behind it. Fails as ``missing`` if there is no such object."""
 
     key: str
@@ -60,7 +60,7 @@ class Get(NamedTuple):
 class ListObjects(NamedTuple):
     """Lists the objects below the folder ``prefix``, at any depth; with an empty prefix all objects.
 
-    Answered with a tuple of StoredObject, sorted by key. A store may list late: what was put or deleted a moment ago
+    The result is a tuple of StoredObject, sorted by key. A store may list late: what was put or deleted a moment ago
     may not be seen yet.
     """
 
@@ -68,7 +68,7 @@ class ListObjects(NamedTuple):
 
 
 class Delete(NamedTuple):
-    """Deletes the objects. Answered with None, when they are durably gone. A missing one is no error. If it fails,
+    """Deletes the objects. The result is None, when they are durably gone. A missing one is no error. If it fails,
     each of them may be there or gone."""
 
     keys: tuple[str, ...]
@@ -85,7 +85,7 @@ class FailureKind(StrEnum):
     EXISTS = "exists"
     """A put with ``if_absent`` found an object."""
     UNAVAILABLE = "unavailable"
-    """The store did not answer, or has trouble. It is worth trying again, and the operation may have happened."""
+    """The store did not respond, or has trouble. It is worth trying again, and the operation may have happened."""
     REFUSED = "refused"
     """The store does not take this: the key, the credentials or the configuration are wrong. Trying again is no use
     until somebody has changed something."""

@@ -180,7 +180,7 @@ class Connection(asyncio.Protocol):
         return not self._reader.has_frame() or self._reader.api_key() != ApiKey.FETCH
 
     def _queue_of_next(self, has_waited: bool) -> Queue:
-        """A connection that begins with a fetch may begin with the largest answer of all. Clients begin with
+        """A connection that begins with a fetch may begin with the largest response of all. Clients begin with
         ApiVersions."""
         if self.of_node:
             return Queue.NODE

@@ -45,7 +45,7 @@ from reference_broker.serve.node_log import NoteLog
 from reference_broker.serve.peers import FindAddress, Peers
 from reference_broker.serve.requests import Decoder
 from reference_broker.serve.responses import Responses
-from reference_broker.serve.turns import Intake, Slices, Turns
+from reference_broker.serve.turns import Intake, LargeMessages, Turns
 from reference_broker.wire.apis import api_name
 from reference_broker.wire.errors import ProtocolError
 
@@ -125,7 +125,7 @@ class Driver:
         self.meter: Meter | None = None
         self.watched = True
         self.turns = Turns(loop)
-        self.slices = Slices(loop.call_soon)
+        self.large_messages = LargeMessages(loop.call_soon)
         self.intake = Intake(loop.call_soon)
         self.memory = MemoryBudget(-1, Metrics())
         """Unbounded until the process sets a bound."""
@@ -235,8 +235,8 @@ class Driver:
             min(clients, key=attrgetter("last_active_us")).evict("max.connections is reached, and a node connects")
 
     def decoded(self, connection: Connection, frame: memoryview) -> Request | None:
-        """Decode a frame. Return None if it is large: it is decoded in slices then, and handed to the node at the end.
-        Raises ProtocolError."""
+        """Decode a frame. Return None if it is large: it is decoded and handed to the node in later turns. Raises
+        ProtocolError."""
         if self.meter is not None:
             self.meter.decoding()
         try:
@@ -287,21 +287,21 @@ class Driver:
         else:
             facts = {"peer": connection.peer, "connection": connection.number, "reason": reason}
             self._log.limited("warn", "connection_closed", **facts)
-        self.slices.drop(connection)
+        self.large_messages.drop(connection)
         connection.close()
 
     def evicted(self, connection: Connection, reason: str) -> None:
         """The memory budget closes the connection. Unsent responses are lost."""
         facts = {"peer": connection.peer, "connection": connection.number, "reason": reason}
         self._log.limited("warn", "connection_closed", **facts)
-        self.slices.drop(connection)
+        self.large_messages.drop(connection)
 
     def closed(self, connection: Connection) -> None:
         del self.connections[connection.number]
         self._hang_ups.watch(connection, False)
         was_full = self.memory.is_full(connection)
         self.memory.forget(connection)
-        self.slices.drop(connection)
+        self.large_messages.drop(connection)
         self.give(Closed(connection.number))
         if was_full and not self.memory.is_full(connection):
             self.turns.memory_is_free()

@@ -1,4 +1,4 @@
-"""One bound for the memory of all connections: requests that are being received or served, and answers not yet read."""
+"""One bound for the memory of all connections: requests being received or served, and responses not yet read."""
 
 from collections.abc import Hashable, Iterator
 from typing import Final, Protocol
@@ -69,7 +69,7 @@ class MemoryBudget:
 
     def is_full(self, holder: Holder, is_small: bool = False) -> bool:
         """Whether a new request must wait, because connections that were closed still hold what they held.
-        ``is_small`` says that the request and its answer are small, so that it may come out of the reserve.
+        ``is_small`` says that the request and its response are small, so that it may come out of the reserve.
 
         Otherwise, all requests that arrive in one turn of the event loop could be served before any memory is free
         again.

@@ -1,4 +1,4 @@
-"""Decodes frames into the requests that the node handles, large frames in slices."""
+"""Decodes frames into the requests that the node handles, large frames in several steps."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 LARGE_REQUEST_ITEMS = 1000
-"""The handler of a request with more items gets a slice of its own."""
+"""The handler of a request with more items gets a step of its own."""
 _FETCH = int(ApiKey.FETCH)
 _PRODUCE = int(ApiKey.PRODUCE)
 _API_VERSIONS = int(ApiKey.API_VERSIONS)
@@ -43,20 +43,19 @@ def decode(connection: int, frame: memoryview, versions: Mapping[int, tuple[int,
 
 
 def decode_in_slices(connection: int, frame: memoryview, versions: Mapping[int, tuple[int, int]]) -> Sliced[Request]:
-    """Decode a frame of more than LARGE_FRAME_BYTES. Yields after each slice, and at the end if the handler has much
+    """Decode a frame of more than LARGE_FRAME_BYTES. Yields after each step, and at the end if the handler has much
     to do."""
     header, offset = read_request_header(frame)
     body: object = None
     if _is_served(header, versions):
-        slices = decode_request_in_slices(header.api_key, header.api_version, frame, offset)
-        body, items = yield from slices
+        body, items = yield from decode_request_in_slices(header.api_key, header.api_version, frame, offset)
         if items > LARGE_REQUEST_ITEMS:
             yield
     return _request(connection, header, body, frame)
 
 
 def begins_at_once(frame: memoryview) -> bool:
-    """Whether the first slice of a large request need not wait for other large ones. It is the whole of nearly all
+    """Whether the first step of a large request need not wait for other large ones. It is the whole of nearly all
     fetches and produces, whose codecs are fast."""
     return int.from_bytes(frame[:2], "big") in (_FETCH, _PRODUCE)
 
@@ -100,27 +99,29 @@ class Decoder:
         self._versions = versions
 
     def decoded(self, connection: "Connection", frame: memoryview) -> Request | None:
-        """Return the request, or None if its frame is decoded in slices and handed to the driver later."""
+        """Return the request, or None if its frame is large: it is decoded and handed to the driver later."""
         if len(frame) <= LARGE_FRAME_BYTES:
             return decode(connection.number, frame, self._versions)
-        slices = decode_in_slices(connection.number, frame, self._versions)
-        begins = not self._driver.slices or begins_at_once(frame)
+        decoding = decode_in_slices(connection.number, frame, self._versions)
+        begins = not self._driver.large_messages or begins_at_once(frame)
         if begins:
             try:
-                next(slices)
+                next(decoding)
             except StopIteration as end:
                 request: Request = end.value
                 return request
-        self._driver.slices.add(connection, self._decode_later(connection, slices), len(frame), has_begun=begins)
+        self._driver.large_messages.add(
+            connection, self._decode_later(connection, decoding), len(frame), has_begun=begins
+        )
         return None
 
-    def _decode_later(self, connection: "Connection", slices: Sliced[Request]) -> Sliced[None]:
+    def _decode_later(self, connection: "Connection", decoding: Sliced[Request]) -> Sliced[None]:
         """Continue to decode a large request, and hand it to the node at the end."""
         while not (connection.closed or connection.closing or self._driver.has_ended):
             connection.making_bytes += SLICE_BYTES
             self._driver.memory.changed(connection)
             try:
-                next(slices)
+                next(decoding)
             except StopIteration as end:
                 self._take_late(connection, end.value)
                 return

@@ -1,4 +1,4 @@
-"""Encodes responses, large ones in slices, and hands them to their connections."""
+"""Encodes responses, large ones in several steps, and hands them to their connections."""
 
 from typing import TYPE_CHECKING
 
@@ -44,16 +44,16 @@ class Responses:
         if items > LARGE_ANSWER_ITEMS:
             connection.making_bytes = items * ITEM_BYTES
             self._driver.memory.changed(connection)
-            work = self._in_slices(connection, reply)
-            self._driver.slices.add(connection, work, items * LEAST_ITEM_BYTES, has_begun=True)
+            work = self._encode_later(connection, reply)
+            self._driver.large_messages.add(connection, work, items * LEAST_ITEM_BYTES, has_begun=True)
         else:
             self._send(connection, reply, self._encoded(reply))
 
-    def _in_slices(self, connection: "Connection", reply: Reply) -> Sliced[None]:
-        slices = encode_response_in_slices(reply.api_key, reply.api_version, reply.correlation_id, reply.body)
+    def _encode_later(self, connection: "Connection", reply: Reply) -> Sliced[None]:
+        encoding = encode_response_in_slices(reply.api_key, reply.api_version, reply.correlation_id, reply.body)
         while not (connection.closed or connection.closing or self._driver.has_ended):
             try:
-                next(slices)
+                next(encoding)
             except StopIteration as end:
                 self._send(connection, reply, end.value)
                 return

@@ -1,7 +1,7 @@
 """What comes next in one turn of the event loop, so that no peer keeps the others waiting.
 
-``Turns`` orders the requests of connections, ``Intake`` bounds the bytes that are received, and ``Slices`` decodes
-large requests and encodes large responses a few milliseconds at a time.
+``Turns`` orders the requests of connections, and ``Intake`` bounds the bytes that are received. ``LargeMessages``
+decodes large requests, and encodes large responses, a few milliseconds at a time.
 """
 
 from collections import deque
@@ -224,7 +224,7 @@ class Intake:
 
 
 OLDEST_EACH: Final = 8
-"""Every eighth slice goes to the oldest work, so that small pieces without end do not keep a large one out."""
+"""Every eighth step goes to the oldest work, so that small pieces without end do not keep a large one out."""
 
 
 class Owner(Hashable, Protocol):
@@ -234,14 +234,14 @@ class Owner(Hashable, Protocol):
     """Whether another node is at the other end."""
 
 
-class Slices:
-    """Pending work on large messages. One slice of one piece is done before the event loop polls its sockets again,
-    whatever the number of pieces.
+class LargeMessages:
+    """Large messages that are being decoded or encoded, a piece of work for each. One step of one piece is done before
+    the event loop polls its sockets again, whatever the number of pieces.
 
     The pieces do not take turns, since then all of them would be nearly complete at once, with all their memory. The
     work of nodes comes first, then the smaller piece. Sizes are compared by their power of two. Of one power, the
     piece that has begun comes first. So there is one unfinished piece of each power at most, and together they are less
-    than twice as large as the largest. The piece that came first gets some slices, too (OLDEST_EACH).
+    than twice as large as the largest. The piece that came first gets some steps, too (OLDEST_EACH).
     """
 
     def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
@@ -256,7 +256,7 @@ class Slices:
         return len(self._pieces)
 
     def add(self, owner: Owner, work: Iterator[None], size_bytes: int, has_begun: bool = False) -> None:
-        """``work`` yields after each slice. It must not raise. ``has_begun`` says that it holds memory already. A
+        """``work`` yields after each step. It must not raise. ``has_begun`` says that it holds memory already. A
         connection has one request at a time, and so one piece of work."""
         self._added += 1
         self._pieces[owner] = Piece(work, not owner.of_node, size_bytes, self._added, has_begun)

@@ -23,7 +23,7 @@ from reference_broker.ports.node_ports import Now
 from reference_broker.serve.disk import FileDisk
 from reference_broker.serve.driver import Clock, Driver
 from reference_broker.serve.log_lines import LogLines
-from reference_broker.serve.turns import Slices
+from reference_broker.serve.turns import LargeMessages
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode, ProtocolError
 from reference_broker.wire.frames import RequestHeader, write_request_header
@@ -98,7 +98,7 @@ class World:
         )
         self.driver.watched = False
         self.soon: list[Any] = []
-        self.driver.slices = Slices(self.soon.append)
+        self.driver.large_messages = LargeMessages(self.soon.append)
 
     def connected(self) -> Any:
         connection = FakeConnection()
