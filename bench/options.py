@@ -147,14 +147,12 @@ QUICK = Sizes(
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What to measure. ``peer`` is None or ``kafka``, and ``nodes`` are some of NODES.
+    """What to measure."""
 
-    ``rows`` are some of ROWS. If there are none, ALONE is measured without a peer, and all but OURS beside one.
-    """
-
-    peer: str | None = None
+    peer: str | None = None  # None or ``kafka``
     rows: tuple[str, ...] = ()
-    nodes: tuple[int, ...] = NODES
+    """Some of ROWS. If there are none, ALONE is measured without a peer, and all but OURS beside one."""
+    nodes: tuple[int, ...] = NODES  # some of NODES
     sizes: Sizes = field(default_factory=Sizes)
 
     def __post_init__(self) -> None:

@@ -22,9 +22,9 @@ SCHEMA_VERSION = 3
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Several measurements of one thing. ``values`` are in ``unit``, in the order in which they were taken."""
+    """Several measurements of one thing."""
 
-    values: tuple[float, ...]
+    values: tuple[float, ...]  # in ``unit``, in the order in which they were taken
     unit: str
 
     @property
@@ -39,23 +39,17 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class ResultRow:
-    """One line of the table.
-
-    ``ratio`` is how many times better the reference is, pair by pair; without a peer it is None. ``goal`` says in words
-    which ratio or bound was to be reached, and ``reached`` whether it was, or None without a goal. If the goal is a
-    ratio, ``at_least`` is that ratio. ``less_is_better`` is None if there is no peer to be better than. ``nodes`` is
-    the size of each broker's cluster.
-    """
+    """One line of the table."""
 
     work: str
     reference: Figure
     peer: Figure | None = None
-    ratio: Figure | None = None
-    goal: str = ""
-    reached: bool | None = None
-    at_least: float | None = None
-    less_is_better: bool | None = None
-    nodes: int = 1
+    ratio: Figure | None = None  # how many times better the reference is, pair by pair; None without a peer
+    goal: str = ""  # which ratio or bound was to be reached, in words
+    reached: bool | None = None  # whether the goal was reached; None without a goal
+    at_least: float | None = None  # the goal, if it is a ratio
+    less_is_better: bool | None = None  # None without a peer to be better than
+    nodes: int = 1  # size of each broker's cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +62,11 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """How a cost grows. ``grows_with`` names the x axis with its unit, ``cost`` the y axis without its unit."""
+    """How a cost grows."""
 
     title: str
-    grows_with: str
-    cost: str
+    grows_with: str  # the x axis, with its unit
+    cost: str  # the y axis, without its unit
     series: tuple[Series, ...]
 
 

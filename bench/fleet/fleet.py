@@ -46,8 +46,8 @@ class Fleet:
 
     1. ``preparer``, and ``target_preparer`` for the cluster that a mirror copies to.
     2. ``seeder``.
-    3. ``load``, which is the clients of all ``stages`` together. The clients of a stage get Stopping when those of the
-       stage before it have finished.
+    3. ``load``: the clients of all ``stages`` together. Those of a stage get Stopping when the stage before has
+      finished.
     4. ``final_reader``, ``committed_reader``, ``offsets_reader``, ``target_reader`` and ``final_describer``.
     """
 

@@ -16,17 +16,13 @@ TICK_S: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What one worker needed in the time since the last sample.
+    """What one worker needed in the time since the last sample."""
 
-    - ``cpu_permille`` is the processor time of all threads; 1000 is one core.
-    - ``wanted_permille`` is the time in which the first thread ran or waited for a processor; 1000 means that it never
-      slept. Where the kernel does not tell, it is the same as ``cpu_permille``.
-    - ``lag_us`` is how late the timer was at worst.
-    """
-
-    cpu_permille: int
+    cpu_permille: int  # processor time of all threads; 1000 is one core
     wanted_permille: int
-    lag_us: int
+    """Time in which the first thread ran or waited for a processor; 1000: it never slept. Where the kernel does not
+    report it, it is the same as ``cpu_permille``."""
+    lag_us: int  # how late the timer was at worst
 
 
 class GeneratorMeter:

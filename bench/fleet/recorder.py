@@ -118,14 +118,14 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """Figures of the last seconds, for whoever watches the load.
+    """Figures of the last seconds, for those who watch the load.
 
-    ``offered`` and ``completed`` are operations in all of these seconds. A 99th percentile is that of response times,
-    which count from the time when an operation was due. It is 0 if there was none.
+    A 99th percentile is that of response times, which count from the time when an operation was due. It is 0 if there
+    was none.
     """
 
-    offered: int
-    completed: int
+    offered: int  # operations that were due in these seconds
+    completed: int  # operations that ended in these seconds
     produce_p99_us: int
     fetch_p99_us: int
 

@@ -68,38 +68,29 @@ class SpecError(Exception):
 
 
 class FleetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a fleet does, to whom, and how.
+    """What a fleet does, to whom, and how."""
 
-    - ``bootstrap`` names all nodes as ["host:port", ...], and ``target`` those of the cluster that a mirror copies to.
-    - ``load`` is that of a scenario file. If its ``seconds`` are 0, it lasts until the fleet is stopped.
-    - ``topic_prefix`` begins the names of all topics, and ``process_prefix`` all process names and client IDs.
-    - ``start_mono_us`` is the run's start on CLOCK_MONOTONIC; 0 means the moment when the fleet starts.
-    - ``workers`` is the number of Locust's worker processes.
-    - ``shape`` says which share of the clients lives when. It needs ``load.seconds``. With None all live
-      from the start.
-    - ``reach_ms`` is how long to wait for a broker's first response.
-    - ``dial`` maps a "host:port" that a node advertises to the one to connect to. It serves a proxy that the broker
-      does not know of.
-    - ``prelude`` is a "module:function" that each process calls with ``prelude_words`` before it makes clients. It may
-      change something about the clients, for example plant a mutant.
-    """
-
-    bootstrap: list[str]
+    bootstrap: list[str]  # all nodes, as ["host:port", ...]
     load: Load
-    target: list[str] = []
-    topic_prefix: str = ""
+    """The load of a scenario file. If its ``seconds`` are 0, it lasts until the fleet is stopped."""
+    target: list[str] = []  # the nodes of the cluster that a mirror copies to
+    topic_prefix: str = ""  # begins the names of all topics
     out_dir: str = ""
     seed: int = 1
-    process_prefix: str = ""
-    start_mono_us: int = 0
-    workers: int = 2
+    process_prefix: str = ""  # begins all process names and client IDs
+    start_mono_us: int = 0  # the run's start on CLOCK_MONOTONIC; 0: when the fleet starts
+    workers: int = 2  # number of Locust's worker processes
     drain_ms: int = 15_000
     final_read_ms: int = 60_000
-    reach_ms: int = 10_000
+    reach_ms: int = 10_000  # how long to wait for a broker's first response
     versions: dict[str, int] = {}
     shape: LoadShape | None = None
+    """Which share of the clients lives when; needs ``load.seconds``. With None all live from the start."""
     dial: dict[str, str] = {}
+    """The "host:port" to connect to, by the one that a node advertises. It serves a proxy unknown to the broker."""
     prelude: str = ""
+    """A "module:function" that each process calls with ``prelude_words`` before it makes clients. It may change
+    something about the clients, for example plant a mutant."""
     prelude_words: list[str] = []
 
     @property

@@ -33,11 +33,11 @@ PROOF: Final = "proof"
 
 
 class Value(NamedTuple):
-    """``valid`` is False for foreign or damaged values. Then ``writer`` is empty and ``sequence`` is -1."""
+    """What a record value proves."""
 
-    writer: str
-    sequence: int
-    valid: bool
+    writer: str  # empty for foreign or damaged values
+    sequence: int  # -1 for foreign or damaged values
+    valid: bool  # False for foreign or damaged values
 
 
 FOREIGN: Final = Value("", -1, False)
@@ -93,13 +93,13 @@ CACHED_BATCHES: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """``first_sequence`` is -1 if ``writer`` is empty, which stands for foreign or damaged values."""
+    """Successive records of one writer."""
 
     first_offset: int
     count: int
     producer_id: int
-    writer: str
-    first_sequence: int
+    writer: str  # empty for foreign or damaged values
+    first_sequence: int  # -1 for foreign or damaged values
     valid: bool
 
     def tail(self, from_offset: int) -> "Run | None":

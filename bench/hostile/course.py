@@ -34,16 +34,15 @@ LOAD_BYTES = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class CoursePlan:
-    """``peers`` of each kind attack for ``seconds``, spread over all nodes. With ``kills`` each node is killed once in
-    the meantime, one after the other. ``config`` holds further settings of the nodes."""
+    """What attacks which cluster, and for how long."""
 
     nodes: int
-    peers: int
-    seconds: float
-    kills: bool = True
+    peers: int  # number of peers of each kind, spread over all nodes
+    seconds: float  # duration of the attack
+    kills: bool = True  # each node is killed once during the attack, one after the other
     kinds: Sequence[str] = tuple(KINDS)
     seed: int = 1
-    config: Mapping[str, str] = field(default_factory=dict)
+    config: Mapping[str, str] = field(default_factory=dict)  # further settings of the nodes
     longest_wait_s: float | None = None
     """The longest that the honest client may wait while the nodes have processors. None: it is measured only."""
 
@@ -69,19 +68,18 @@ class Longest:
 
 @dataclass(slots=True)
 class CourseResult:
-    """``waits`` are the honest client's while no node was down, and ``newcomers`` those of new clients. ``broken`` says
-    what did not hold."""
+    """What the honest clients saw, and what did not hold."""
 
     written: int = 0
-    waits: Sequence[Wait] = ()
-    newcomers: Sequence[Wait] = ()
+    waits: Sequence[Wait] = ()  # the honest client's while no node was down
+    newcomers: Sequence[Wait] = ()  # those of new clients
     longest_wait_across_kills_s: float = 0.0
     quiet_wait_s: float = 0.0
     """The longest wait before the swarm came."""
     largest_rss_bytes: int = 0
     kills: int = 0
     swarm: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    broken: list[str] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)  # what did not hold
 
     def __str__(self) -> str:
         waits = f"longest wait {_longest(self.waits)} (before the swarm {self.quiet_wait_s * 1000:.0f} ms"

@@ -27,10 +27,10 @@ NS_PER_S = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """``worked_s``: it ran. ``starved_s``: it could have run, and others had the processors."""
+    """What an event loop used of a processor."""
 
-    worked_s: float = 0.0
-    starved_s: float = 0.0
+    worked_s: float = 0.0  # it ran
+    starved_s: float = 0.0  # it could have run, and others had the processors
 
     def __sub__(self, other: "Used") -> "Used":
         return Used(self.worked_s - other.worked_s, self.starved_s - other.starved_s)
@@ -83,17 +83,14 @@ FETCH_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """One write, from its request to its acknowledgement. Times are in seconds, ``began_s`` on ``time.monotonic``.
+    """One write, from its request to its acknowledgement."""
 
-    ``starved_s`` is for how long the nodes' event loops and this client were ready to run, and other processes had the
-    processors (``processor.Since``). ``worked_s`` is the processor time that all loops spent meanwhile, on this write
-    and on whatever they did before it.
-    """
-
-    began_s: float
+    began_s: float  # on ``time.monotonic``
     took_s: float
     starved_s: float = 0.0
-    worked_s: float = 0.0
+    """How long the nodes' event loops and this client were ready to run while other processes had the processors
+    (``processor.Since``)."""
+    worked_s: float = 0.0  # processor time that all loops spent meanwhile, on this write and on what they did before it
 
     @property
     def on_nodes_s(self) -> float:
@@ -112,13 +109,11 @@ def _unmeasured() -> Mapping[int, Used]:
 
 @dataclass(slots=True)
 class Honest:
-    """A thread that writes to partition 0 of the topic with acks=all until ``stop``. ``ports`` are those of all nodes.
+    """A thread that writes to partition 0 of the topic with acks=all until ``stop``."""
 
-    ``used`` returns what the event loops of all nodes have used of the processors.
-    """
-
-    ports: Sequence[int]
+    ports: Sequence[int]  # of all nodes
     used: Callable[[], Mapping[int, Used]] = _unmeasured
+    """Returns what the event loops of all nodes have used of the processors."""
     acknowledged: list[int] = field(default_factory=list)
     waits: list[Wait] = field(default_factory=list)
     failure: str = ""
@@ -192,12 +187,12 @@ NEWCOMER_BETWEEN_S = 0.05
 
 @dataclass(slots=True)
 class Newcomers:
-    """``waits`` holds the time of each, from its connect to its response. A client that came while the node was down is
-    not counted. ``used`` returns what the event loops of all nodes have used of the processors."""
+    """Clients that connect one after the other."""
 
     ports: Sequence[int]
-    used: Callable[[], Mapping[int, Used]]
+    used: Callable[[], Mapping[int, Used]]  # returns what the event loops of all nodes have used of the processors
     waits: list[Wait] = field(default_factory=list)
+    """The time of each, from its connect to its response, except while the node was down."""
     _stops: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
 

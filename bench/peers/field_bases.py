@@ -164,15 +164,12 @@ class PreparedBroker:
 
 @dataclass(frozen=True, slots=True)
 class Valid:
-    """A request that both brokers take, by plain values. A field that is not named has its default.
-
-    ``what`` distinguishes several requests of one API. ``make`` makes its objects, where it needs some of its own.
-    """
+    """A request that both brokers take, by plain values. A field that is not named has its default."""
 
     api_key: ApiKey
     values: Mapping[str, Any]
-    what: str = ""
-    make: Callable[[PreparedBroker], None] | None = None
+    what: str = ""  # distinguishes several requests of one API
+    make: Callable[[PreparedBroker], None] | None = None  # makes the request's own objects, if it needs any
     oldest: int = 0
     newest: int = 999
 

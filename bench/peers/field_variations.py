@@ -82,10 +82,10 @@ NOT_COMPARED: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Variation:
-    """A request in which ``value`` is at ``path``; the valid one itself has no path."""
+    """A request with one changed field."""
 
     base: Valid
-    path: Path
+    path: Path  # the field with ``value``; the valid request itself has no path
     value: str
     values: Mapping[str, Any]
 

@@ -24,15 +24,15 @@ class NotKafka(Exception):  # noqa: N818
 
 @dataclass(frozen=True, slots=True)
 class ProbedBroker:
-    """``address`` is the one that was given. ``node_id`` leads all topics of the probe, at ``leader``. ``nodes`` are
-    the addresses that clients get. ``versions`` are those of the ApiVersions response, by API key."""
+    """The broker that the probe was pointed at."""
 
-    address: Address
-    node_id: int
-    leader: Address
+    address: Address  # the address that was given
+    node_id: int  # the node that leads all topics of the probe
+    leader: Address  # address of that node
     controller: Address
-    nodes: Mapping[int, Address]
+    nodes: Mapping[int, Address]  # the addresses that clients get, by node ID
     versions: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    """Version ranges of the ApiVersions response, by API key."""
 
     def version(self, api_key: int, wanted: tuple[int, int]) -> int:
         """The highest version among the wanted ones that the broker advertises and the codecs here know. Raises
@@ -114,12 +114,11 @@ class Processes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The broker at ``address``. ``processes`` are there if the probe has started it. ``keeps_data``: a restart loses
-    nothing."""
+    """The broker at ``address``."""
 
     address: Address
-    processes: Processes | None = None
-    keeps_data: bool = False
+    processes: Processes | None = None  # its processes, if the probe has started them
+    keeps_data: bool = False  # a restart loses nothing
 
     @property
     def can_restart(self) -> bool:

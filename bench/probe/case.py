@@ -33,24 +33,18 @@ Versions: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class ProbeCase:
-    """``id`` has a section and a name (``fetch/session/wrong-epoch``) and never changes. ``words`` are what must hold.
+    """One statement about a broker, with the conversation that shows whether it holds."""
 
-    ``source``: the KIP, schema or issue that says so. ``since``: the release of Apache Kafka that brought it.
-    ``needs``: the APIs that the case is about, with the versions that it can speak. ``hostile``: it may harm a weak
-    broker, so it is played against loopback only. ``alone``: no other case may run meanwhile. ``restarts``: the broker
-    must be restarted, which only a target that the probe has started can be. ``limit_s``: the time for all of it.
-    """
-
-    id: str
-    words: str
-    source: str
+    id: str  # section and name (``fetch/session/wrong-epoch``), never changed
+    words: str  # what must hold
+    source: str  # the KIP, schema or issue that says so
     level: Level
-    needs: Mapping[int, Versions]
-    since: str
-    hostile: bool
-    alone: bool
-    restarts: bool
-    limit_s: float
+    needs: Mapping[int, Versions]  # the APIs that the case is about, with the versions that it can speak
+    since: str  # the release of Apache Kafka that introduced it
+    hostile: bool  # may harm a weak broker, so it is played against loopback only
+    alone: bool  # no other case may run meanwhile
+    restarts: bool  # the broker must be restarted, so the probe must have started it
+    limit_s: float  # time limit of the whole case
     play: Play
 
     @property

@@ -39,21 +39,20 @@ class UsageError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ProbeOptions:
-    """The options of the command line. ``target`` with its ``config`` and the second broker ``oracle``: see the
-    function ``target``."""
+    """The options of the command line."""
 
-    target: str
+    target: str  # see the function ``target``
     sections: Sequence[str] = ()
     cases: Sequence[str] = ()
     strict: bool = False
     dry_run: bool = False
     hostile: bool = False
-    oracle: str | None = None
+    oracle: str | None = None  # the second broker, see the function ``target``
     baseline: Path | None = None
     json: Path | None = None
     junit: Path | None = None
     page: Path | None = None
-    config: Mapping[str, str] = field(default_factory=dict)
+    config: Mapping[str, str] = field(default_factory=dict)  # settings of a target that the probe starts
 
     @property
     def words(self) -> str:

@@ -29,14 +29,13 @@ SENT, RECEIVED, HAPPENED = ">", "<", "!"
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One message, or something else that happened on a connection. ``frame`` begins with the length. ``body`` is what
-    a response was decoded to, and ``connection`` counts the connections of a case from 1."""
+    """One message, or something else that happened on a connection."""
 
-    connection: int
+    connection: int  # number of the connection in the case, from 1
     direction: str
     words: str
-    frame: bytes = b""
-    body: Any = None
+    frame: bytes = b""  # begins with the length
+    body: Any = None  # the decoded response
 
     @property
     def hex(self) -> str:

@@ -48,15 +48,14 @@ def play(
 
 @dataclass(slots=True)
 class _Run:
-    """The cases that are played on one broker. ``may_harm``: hostile cases are played. ``gone``: where and since which
-    case a broker that we cannot start again serves nobody; empty while it serves."""
+    """The cases that are played on one broker."""
 
     broker: ProbedBroker
     target: Target
-    may_harm: bool
+    may_harm: bool  # hostile cases are played
     belongings: Belongings = field(default_factory=Belongings)
     outcomes: dict[str, CaseOutcome] = field(default_factory=dict)
-    gone: str = ""
+    gone: str = ""  # where and since which case a broker that we cannot restart serves nobody; empty while it serves
     _is_tidy: bool = False
 
     def side_by_side(self, cases: Sequence[ProbeCase]) -> None:

@@ -79,16 +79,14 @@ def _error_code(result: Any) -> int:
 
 @dataclass(slots=True)
 class Transactional:
-    """``name`` is its transactional ID. ``producer_id`` and ``epoch`` are those of the last response. ``on`` is a
-    connection to its coordinator, which is that of ``on_node_of`` if it is given. Sequences begin at 0 in each
-    partition and epoch."""
+    """A transactional producer. Sequences begin at 0 in each partition and epoch."""
 
     at: ProbeContext
-    name: str = ""
-    producer_id: int = -1
-    epoch: int = -1
-    on_node_of: "Transactional | None" = None
-    on: Conversation = field(init=False)
+    name: str = ""  # the transactional ID
+    producer_id: int = -1  # from the last response
+    epoch: int = -1  # from the last response
+    on_node_of: "Transactional | None" = None  # a producer whose coordinator is connected to instead of its own
+    on: Conversation = field(init=False)  # the connection to its coordinator
     _sequences: dict[tuple[str, int, int], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -75,23 +75,19 @@ class NodeLayout:
 
 @dataclass(slots=True)
 class ClusterLayout:
-    """The nodes of one cluster below ``folder``: the first ``voters`` vote, and the others do not.
-
-    ``ports`` holds for each node its ports by name, of which ``client`` is that of clients. ``words`` replace the
-    file's own placeholders. ``settings`` gives each node's settings by Kafka's names, without those that only the
-    reference broker knows (``OURS``). ``features`` are the levels at which a new cluster begins, by Kafka's names.
-    """
+    """The nodes of one cluster below ``folder``."""
 
     chosen: Chosen
     folder: Path
-    voters: int = 0
+    voters: int = 0  # number of voters, which are the first nodes
     total: int = 0
-    words: Mapping[str, str] = field(default_factory=dict)
+    words: Mapping[str, str] = field(default_factory=dict)  # replace the file's own placeholders
     settings: Callable[[int], Mapping[str, str]] = lambda _: {}
+    """Each node's settings by Kafka's names, without those that only the reference broker knows (``OURS``)."""
     features: Mapping[str, str] = field(default_factory=dict)
-    advertised: Sequence[str] = ()
-    """the HOST:PORT at which clients reach each node, if that is not the node's own"""
-    ports: list[dict[str, int]] = field(init=False)
+    """The levels at which a new cluster begins, by Kafka's names."""
+    advertised: Sequence[str] = ()  # the HOST:PORT at which clients reach each node, if that is not the node's own
+    ports: list[dict[str, int]] = field(init=False)  # each node's ports by name; ``client`` is that of clients
     _shared: Mapping[str, str] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -72,18 +72,13 @@ Seconds = Annotated[float, number(0.1)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFile:
-    """How one node's process is made. Texts may hold placeholders (``placeholders.py``).
+    """How one node's process is made. Texts may hold placeholders (``placeholders.py``)."""
 
-    ``command`` starts it, and ``prepare`` is run to its end once, before the first start. ``files`` are written into
-    the node's folder before that. ``ports`` name the ports that it needs beside the one for clients. ``ready`` is a
-    shell command that succeeds once the node serves; if it is empty, a response to ApiVersions is awaited.
-    """
-
-    command: Annotated[tuple[str, ...], texts()]
-    prepare: Words = ()
-    files: Pairs = ()
+    command: Annotated[tuple[str, ...], texts()]  # starts the process
+    prepare: Words = ()  # a command that is run to its end once, before the first start
+    files: Pairs = ()  # written into the node's folder before ``prepare``
     environment: Pairs = ()
-    ports: Words = ()
+    ports: Words = ()  # names of the ports that it needs beside the one for clients
     peer: str = ""
     """The text for each node in ``{voters}`` and ``{peers}``."""
     setting: Words = ()
@@ -98,6 +93,7 @@ class NodeFile:
     one_process: bool = False
     """One process is all nodes of the cluster."""
     ready: str = ""
+    """A shell command that succeeds once the node serves; if empty, a response to ApiVersions is awaited."""
     ready_limit_s: Seconds = 60.0
     stop_limit_s: Seconds = 40.0
     """After SIGTERM and this time the node gets SIGKILL."""
@@ -105,36 +101,29 @@ class NodeFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commands:
-    """Shell commands that do something to a node that is not our process. An empty one cannot be done.
-
-    ``ready`` succeeds once the node serves, and ``alive`` while it runs. ``log`` prints the last lines of its log.
-    """
+    """Shell commands that do something to a node that is not our process. An empty one cannot be done."""
 
     start: str = ""
-    ready: str = ""
-    alive: str = ""
+    ready: str = ""  # succeeds once the node serves
+    alive: str = ""  # succeeds while the node runs
     stop: str = ""
     kill: str = ""
     pause: str = ""
     resume: str = ""
-    log: str = ""
+    log: str = ""  # prints the last lines of its log
     ready_limit_s: Seconds = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetFile:
     """One target: processes that we start (``node``), nodes that shell commands reach (``commands`` and ``addresses``),
-    or ``addresses`` alone.
-
-    ``nodes`` is the number of nodes that are started by default. ``provider`` is a module of
-    ``bench.targets.providers``, which has or makes what the command needs.
-    """
+    or ``addresses`` alone."""
 
     name: str
     title: str
     version: str = ""
-    provider: str = ""
-    nodes: Annotated[int, whole(1, 9)] = 1
+    provider: str = ""  # a module of ``bench.targets.providers``, which has or makes what the command needs
+    nodes: Annotated[int, whole(1, 9)] = 1  # number of nodes started by default
     lacks: Annotated[tuple[str, ...], texts(OFFERS, may_be_empty=True)] = ()
     addresses: Words = ()
     node: NodeFile | None = None

@@ -105,11 +105,11 @@ def _committer(at: ProbeContext, topic: Topic, version: int) -> Callable[[], tup
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPart:
-    """A part of a snapshot. ``end_offset`` and ``epoch`` are the snapshot's ID."""
+    """A part of a snapshot."""
 
     leader_epoch: int
-    end_offset: int
-    epoch: int
+    end_offset: int  # of the snapshot's ID
+    epoch: int  # of the snapshot's ID
     position: int = 0
     topic: str = METADATA_TOPIC
     partition: int = 0

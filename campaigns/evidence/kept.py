@@ -26,16 +26,16 @@ class Play:
 
 @dataclass(slots=True)
 class EvidenceTarget:
-    """A target. ``left_out``: so many cases are left out. ``scenarios``: by name."""
+    """A target."""
 
     target: str
     title: str
     version: str
     date: str = ""
     machine: str = ""
-    left_out: int = 0
+    left_out: int = 0  # number of cases that are left out
     cases: Mapping[str, Cell] = field(default_factory=dict)
-    scenarios: dict[str, Play] = field(default_factory=dict)
+    scenarios: dict[str, Play] = field(default_factory=dict)  # by name
 
 
 def seen(chosen: Chosen, folder: Path = DATA) -> EvidenceTarget:

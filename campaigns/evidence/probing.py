@@ -18,10 +18,10 @@ RED = (CaseVerdict.FAIL, CaseVerdict.INCONSISTENT, CaseVerdict.DIFFERS)
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What came of a case on a target. ``verdict`` is one of the probe's, or NOT_JUDGED. ``reason``: of a red one."""
+    """The verdict on a case on one target."""
 
-    verdict: str
-    reason: str = ""
+    verdict: str  # one of the probe's, or NOT_JUDGED
+    reason: str = ""  # of a red one
 
 
 def probed(chosen: Chosen, wanted: Sequence[ProbeCase], say: Callable[[str], None]) -> tuple[dict[str, Cell], int]:

@@ -23,13 +23,11 @@ OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
 
 @dataclass(frozen=True, slots=True)
 class EpochCounts:
-    """What clients saw. ``rewinds`` counts the positions that were out of range. ``read_again`` counts
-    the records between those positions and the earlier ones at which the clients went on. ``copied_twice`` is the
-    number of records that a mirror copied minus those that were acknowledged, or -1 without a mirror."""
+    """What clients saw."""
 
-    rewinds: int
-    read_again: int
-    copied_twice: int
+    rewinds: int  # number of positions that were out of range
+    read_again: int  # records between those positions and the earlier ones at which the clients continued
+    copied_twice: int  # records that a mirror copied minus those that were acknowledged; -1 without a mirror
 
 
 def seen(scenario: Scenario, seeds: Iterable[int], *, metadata_epoch: bool, leader_epochs: bool) -> EpochCounts:

@@ -61,15 +61,13 @@ State = dict[bytes | None, int]
 
 @dataclass(slots=True)
 class Caught:
-    """``after_us`` is the time from the heal, or -1 if it never caught up. ``again_bytes`` are those of the bytes that
-    it had been sent before the heal. ``anew`` is how often it began from the start. ``wrong`` counts the keys of which
-    it held something else than what was written, -1 if that was not looked at."""
+    """How one follower or client caught up after the heal."""
 
-    after_us: int = -1
-    sent_bytes: int = 0
-    again_bytes: int = 0
-    anew: int = 0
-    wrong: int = -1
+    after_us: int = -1  # time from the heal; -1: it never caught up
+    sent_bytes: int = 0  # all bytes that it was sent
+    again_bytes: int = 0  # those that it had been sent before the heal
+    anew: int = 0  # how often it restarted from the beginning
+    wrong: int = -1  # number of keys with another value than the one written; -1 if not compared
 
 
 class CatchUp(Check):
@@ -396,13 +394,13 @@ PIECE_BYTES: Final = 4_096
 
 @dataclass(frozen=True, slots=True)
 class HorizonVariant:
-    """``kinds`` measure those that are cut off. The cleaner waits until ``dirty_ratio`` of the log is dirty."""
+    """One setting of the broker, and who catches up."""
 
     name: str
-    kinds: tuple[type[CatchUp], ...]
+    kinds: tuple[type[CatchUp], ...]  # measure those that are cut off
     horizon: bool = False
     snapshots: bool = False
-    dirty_ratio: float = 0.01
+    dirty_ratio: float = 0.01  # the cleaner waits until this share of the log is dirty
 
 
 BOTH: Final = (FollowerCaughtUp, ReaderCaughtUp)
@@ -426,11 +424,11 @@ CUTS: Final = (Cut("2 s", 2.0), Cut("12 s", 12.0))
 
 @dataclass(frozen=True, slots=True)
 class HorizonSize:
-    """The cut begins some ``before_s`` after the load, which goes on for ``after_s`` after the heal."""
+    """How large a run is."""
 
     keys: int = 600
-    before_s: float = 20.0
-    after_s: float = 9.0
+    before_s: float = 20.0  # from the load's start to the cut
+    after_s: float = 9.0  # how long the load continues after the heal
 
 
 WHOLE: Final = HorizonSize()
@@ -448,11 +446,11 @@ class HorizonRun:
 
 @dataclass(frozen=True, slots=True)
 class HorizonResult:
-    """``caught`` tells of each that was cut off, by ``CatchUp.who``. ``broken`` are the guarantees that do not hold."""
+    """What one run showed."""
 
     part: HorizonRun
-    caught: dict[str, Caught]
-    broken: tuple[str, ...]
+    caught: dict[str, Caught]  # how each catch-up went, by ``CatchUp.who``
+    broken: tuple[str, ...]  # the guarantees that do not hold
 
 
 def scenario_of(part: HorizonRun) -> Scenario:

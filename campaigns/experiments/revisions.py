@@ -70,23 +70,19 @@ _INT32: Final = 0x7FFFFFFF
 
 @dataclass(slots=True)
 class Counted:
-    """Sums over a run, but ``cached``, which is the greatest number of partitions that all sessions cached at once.
-
-    Bytes are without those of records. ``full_again`` counts full requests beyond each fetcher's first one. ``twice``
-    counts records that a fetcher had been sent before. ``evicted`` sessions made room for others.
-    """
+    """Sums over a run. Bytes exclude those of records."""
 
     fetches: int = 0
     request_bytes: int = 0
     response_bytes: int = 0
     layout_bytes: int = 0
-    named: int = 0
-    returned: int = 0
-    full_again: int = 0
-    twice: int = 0
+    named: int = 0  # partitions in requests
+    returned: int = 0  # partitions in responses
+    full_again: int = 0  # full requests beyond each fetcher's first one
+    twice: int = 0  # records that a fetcher had been sent before
     sessions: int = 0
-    evicted: int = 0
-    cached: int = 0
+    evicted: int = 0  # sessions that made room for others
+    cached: int = 0  # the greatest number of partitions that all sessions cached at once
 
 
 class FetchMeter(Check):
@@ -252,13 +248,12 @@ SLOTS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class RevisionVariant:
-    """``revision`` is one of FETCHER_REVISIONS, ``behaviour`` one of BEHAVIOURS. No stock client resends, so those that
-    do are ``apart``."""
+    """One kind of fetcher. No stock client resends, so those that do are ``apart``."""
 
     name: str
-    revision: str
+    revision: str  # one of FETCHER_REVISIONS
     version: int
-    behaviour: str = "refetching"
+    behaviour: str = "refetching"  # one of BEHAVIOURS
     apart: bool = False
 
 
@@ -276,14 +271,14 @@ VARIANTS: Final = (
 class Trouble:
     """What happens to fetches.
 
-    Of each fetcher's answers every n-th is lost, for each n in ``lost_every``. Of its requests every n-th arrives
-    twice, for each n in ``doubled_every``. The seed draws the first. Two numbers instead of one let faults follow each
-    other, so that sometimes the answer to the fetch that repairs a loss is lost, too.
+    With two numbers instead of one, faults can follow each other, so that sometimes the response to the fetch that
+    repairs a loss is lost, too.
     """
 
     name: str
     lost_every: tuple[int, ...] = ()
-    doubled_every: tuple[int, ...] = ()
+    """For each n, every n-th response of each fetcher is lost; the seed draws the first."""
+    doubled_every: tuple[int, ...] = ()  # for each n, every n-th request of each fetcher arrives twice
     few_slots: bool = False
 
 

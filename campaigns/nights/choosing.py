@@ -34,12 +34,12 @@ class Played:
 
 @dataclass(slots=True)
 class Standing:
-    """What is known of a scenario. ``turns`` and ``reds`` are discounted; ``seeds`` and ``seed_s`` are not."""
+    """What is known of a scenario."""
 
     seeds: int = 0
     played_s: float = 0.0
-    turns: float = 0.0
-    reds: float = 0.0
+    turns: float = 0.0  # discounted
+    reds: float = 0.0  # discounted
     reds_tonight: int = 0
 
     @property

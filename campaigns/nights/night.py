@@ -321,12 +321,12 @@ class NightRefusal(Exception):  # noqa: N818  (one sentence for the person at th
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the command line asks for. ``seed`` is None for that of the day. ``only`` are stages; none means all."""
+    """What the command line requests."""
 
     hours: float
     nights: Path = NIGHTS
-    seed: int | None = None
-    only: tuple[str, ...] = ()
+    seed: int | None = None  # None: that of the day
+    only: tuple[str, ...] = ()  # stages; none means all
     resume: bool = False
     command: str = ""
 

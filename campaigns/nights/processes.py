@@ -30,10 +30,10 @@ OVER = -1000
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """``code`` is the exit code, or OVER. ``said`` is the end of what it wrote."""
+    """How a process ended."""
 
-    code: int
-    said: str
+    code: int  # the exit code, or OVER
+    said: str  # the end of its output
 
     @property
     def last_line(self) -> str:

@@ -25,12 +25,11 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class UpgradeRequest:
-    """``directory`` None: one is made by hand. ``out`` None: all is deleted at the end. No ``topics`` stand for all but
-    internal ones."""
+    """The options of the command."""
 
-    directory: Path | None
-    out: Path | None
-    topics: Sequence[str]
+    directory: Path | None  # None: one is made by hand
+    out: Path | None  # None: all is deleted at the end
+    topics: Sequence[str]  # none: all but internal ones
     settings: Mapping[str, str]
     limit_s: float
     with_kafka: bool = False
@@ -39,12 +38,11 @@ class UpgradeRequest:
 
 @dataclass(frozen=True, slots=True)
 class UpgradeResult:
-    """The outcome of an upgrade. ``old`` has what was there before. ``lives`` are those of Apache Kafka with the same
-    directory, if the request wants it."""
+    """The outcome of an upgrade."""
 
-    old: OldDirectory
+    old: OldDirectory  # what was there before
     verdicts: Sequence[PartitionVerdict]
-    lives: Sequence[Watched]
+    lives: Sequence[Watched]  # runs of Apache Kafka with the same directory, if requested
 
     @property
     def is_good(self) -> bool:

@@ -24,14 +24,13 @@ class Known(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReplayedSegment:
-    """One segment after a replay up to its end. ``next_offset`` is where the next one begins. ``known`` are the
-    producers there, by ID, and ``open_from`` is where the earliest transaction began that is open there, or -1."""
+    """One segment after a replay up to its end."""
 
     base_offset: int
-    next_offset: int
+    next_offset: int  # base offset of the next segment
     size_bytes: int
     max_timestamp_ms: int
-    known: Mapping[int, Known]
+    known: Mapping[int, Known]  # the producers at its end, by ID
 
     @property
     def open_from(self) -> int:

@@ -40,21 +40,18 @@ class Recreated:
 
 @dataclass(frozen=True, slots=True)
 class Journey:
-    """One partition after its upload. ``replay`` is the full replay of the old files. ``eligible`` are closed segments
-    below the earliest open transaction. ``there`` are the offsets of the whole snapshots with which the broker began.
-    ``uploads`` is the folder of the partition's objects. ``recreated`` has what was made, by offset. The broker ran
-    from ``began_ms`` on, and the last upload was listed at ``ended_ms``."""
+    """One partition after its upload."""
 
     old: OldPartition
-    replay: Sequence[ReplayedSegment]
-    eligible: Sequence[ReplayedSegment]
-    there: frozenset[int]
-    uploads: Path
-    recreated: Mapping[int, Recreated]
+    replay: Sequence[ReplayedSegment]  # the full replay of the old files
+    eligible: Sequence[ReplayedSegment]  # closed segments below the earliest open transaction
+    there: frozenset[int]  # offsets of the complete snapshots with which the broker began
+    uploads: Path  # the folder of the partition's objects
+    recreated: Mapping[int, Recreated]  # the snapshots that the broker recreated, by offset
     epochs_changed: bool
     expiration_ms: int
-    began_ms: int
-    ended_ms: int
+    began_ms: int  # start of the broker
+    ended_ms: int  # when the last upload was listed
 
 
 def eligible_segments(replay: Sequence[ReplayedSegment]) -> list[ReplayedSegment]:
@@ -64,13 +61,12 @@ def eligible_segments(replay: Sequence[ReplayedSegment]) -> list[ReplayedSegment
 
 @dataclass(frozen=True, slots=True)
 class Upgrade:
-    """Where it happens: ``data`` becomes the broker's folder and ``tier`` its store. ``settings`` go to the broker, by
-    Kafka's names."""
+    """Where the upgrade happens, and how long it may take."""
 
     old: OldDirectory
-    data: Path
-    tier: Path
-    settings: Mapping[str, str]
+    data: Path  # becomes the broker's folder
+    tier: Path  # the broker's store
+    settings: Mapping[str, str]  # of the broker, by Kafka's names
     limit_s: float
     say: Callable[[str], None]
 

@@ -182,19 +182,17 @@ _PLACE = re.compile(r"at (\S*RLMCopyTask\.copyLogSegment\([^)]*\))")
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """One life of Kafka with tiered topics. ``listed`` is how many eligible segments it reported in the tier at the
-    end, of ``eligible``. ``stored`` is the number of objects in the tier's folder. ``failures`` of the copy were
-    logged, ``last_failures`` of them in the second half of the time. ``message`` and ``place`` are of the last one."""
+    """One run of Kafka with tiered topics."""
 
     how: str
     watched_s: float
     eligible: int
-    listed: int
-    stored: int
-    failures: int
-    last_failures: int
-    message: str
-    place: str
+    listed: int  # how many of the ``eligible`` segments it reported in the tier at the end
+    stored: int  # number of objects in the tier's folder
+    failures: int  # number of copy failures in its log
+    last_failures: int  # those in the second half of the time
+    message: str  # the last failure's message
+    place: str  # where the last failure was raised
 
     @property
     def is_stuck(self) -> bool:

@@ -44,10 +44,10 @@ class UnknownFormat(Exception):  # noqa: N818 - says what was found
 
 
 class FileBatch(NamedTuple):
-    """``is_end``: its record is a transaction marker. ``size_bytes`` is that of the whole batch at ``position``."""
+    """One batch of a segment file."""
 
     position: int
-    size_bytes: int
+    size_bytes: int  # of the whole batch at ``position``
     base_offset: int
     last_offset: int
     leader_epoch: int
@@ -56,7 +56,7 @@ class FileBatch(NamedTuple):
     producer_epoch: int
     base_sequence: int
     is_transactional: bool
-    is_end: bool
+    is_end: bool  # its record is a transaction marker
     coordinator_epoch: int
     """of the marker, or -1"""
 

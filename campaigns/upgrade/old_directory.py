@@ -35,16 +35,15 @@ EVERY_TRANSACTIONAL, COMMITTED = 5, 0.8
 
 @dataclass(frozen=True, slots=True)
 class WantedLog:
-    """What the log is to be. ``producers_per_hour`` new ones come in each hour. The newest ``snapshots`` segments have
-    one where they begin, and so has the log's end."""
+    """The log that is to be made."""
 
     size_bytes: int = 24 << 20
     segment_bytes: int = 1 << 20
     batch_bytes: int = 8 << 10
     hours: float = 96.0
     expiration_hours: float = 24.0
-    producers_per_hour: float = 4.0
-    snapshots: int = 2
+    producers_per_hour: float = 4.0  # new ones that come in each hour
+    snapshots: int = 2  # number of the newest segments that have one at their base offset, as the log's end has
     seed: int = 1
 
 

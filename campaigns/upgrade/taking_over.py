@@ -33,15 +33,14 @@ _PARTITION = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<index>\d+)")
 
 @dataclass(frozen=True, slots=True)
 class OldPartition:
-    """``bases`` are those of its segments, and ``snapshots`` the offsets of its whole snapshots. ``log_start`` is the
-    first offset that clients may read."""
+    """One partition of the old directory."""
 
     topic: str
     index: int
     folder: Path
-    bases: Sequence[int]
-    snapshots: frozenset[int]
-    log_start: int
+    bases: Sequence[int]  # base offsets of its segments
+    snapshots: frozenset[int]  # offsets of its complete snapshots
+    log_start: int  # the first offset that clients may read
 
     @property
     def name(self) -> str:

@@ -37,11 +37,11 @@ _TAIL: Final = re.compile(r"\.(\d+)\.(\d+)of(\d+)\.p(\d+)$")
 
 @dataclass(frozen=True, slots=True)
 class TopicSet:
-    """``name`` is ``<base>.<process>.<number>``. Each topic has ``partitions`` partitions."""
+    """The topics of one request."""
 
-    name: str
+    name: str  # ``<base>.<process>.<number>``
     topics: int
-    partitions: int
+    partitions: int  # of each topic
 
     @property
     def topic_names(self) -> tuple[str, ...]:
@@ -50,11 +50,10 @@ class TopicSet:
 
 @dataclass(frozen=True, slots=True)
 class LoadedTopic(TopicSet):
-    """One topic of the load, which clients write and read. ``min_insync`` is its min.insync.replicas in the load, and
-    ``replicas`` its replication factor."""
+    """One topic of the load, which clients write and read."""
 
-    min_insync: int
-    replicas: int
+    min_insync: int  # its min.insync.replicas in the load
+    replicas: int  # its replication factor
 
     @property
     def topic_names(self) -> tuple[str, ...]:
@@ -144,19 +143,18 @@ Errors: TypeAlias = dict[str, int]
 
 @dataclass(frozen=True, slots=True)
 class AdminPlan:
-    """``base`` begins the names of the topics. A set has ``topics`` topics of ``partitions`` partitions. ``weights``
-    says how often each of OPERATIONS is drawn. A request is tried again for ``deadline_us``."""
+    """What one admin does."""
 
     process: str
-    base: str
-    weights: Mapping[str, int]
+    base: str  # begins the names of the topics
+    weights: Mapping[str, int]  # how often each of OPERATIONS is drawn
     interval_us: int = 1_000_000
-    partitions: int = 1
-    topics: int = 1
+    partitions: int = 1  # of each topic
+    topics: int = 1  # number of topics in a set
     replication_factor: int = 1
     loaded: tuple[LoadedTopic, ...] = ()
     """The topics of the load that it may alter."""
-    deadline_us: int = 30_000_000
+    deadline_us: int = 30_000_000  # how long a request is retried
     answer_wait_ms: int = 3_000
     """The ``timeout_ms`` of a request, which is how long the controller may take."""
     metadata_epoch: bool = False
@@ -166,20 +164,18 @@ class AdminPlan:
 
 @dataclass(slots=True)
 class Task:
-    """The request of one slot. ``value`` is the config value or the feature level that it asks for. ``settings`` are
-    those of topics that it changes. ``broker`` is whose setting ``broker_min_isr`` changes. ``uncertain`` says that an
-    attempt may have been carried out. ``errors`` are those of the last answer."""
+    """The request of one slot."""
 
     operation: Operation
     change: str
     target: TopicSet
     deadline_us: int
-    value: int = -1
-    settings: Mapping[str, str | None] = field(default_factory=dict)
-    broker: str = ALL_BROKERS
+    value: int = -1  # the config value or the feature level that it requests
+    settings: Mapping[str, str | None] = field(default_factory=dict)  # new settings of topics
+    broker: str = ALL_BROKERS  # the broker whose setting ``broker_min_isr`` changes
     attempts: int = 0
-    uncertain: bool = False
-    errors: Errors = field(default_factory=dict)
+    uncertain: bool = False  # an attempt may have been carried out
+    errors: Errors = field(default_factory=dict)  # those of the last response
 
     @property
     def names(self) -> tuple[str, ...]:

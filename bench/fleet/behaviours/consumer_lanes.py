@@ -41,17 +41,15 @@ SPEAKS_DRAFTS: Final = (METADATA_LANE, COMMIT_LANE, COMMITTED_LANE)
 
 @dataclass(slots=True)
 class Lane:
-    """``node`` is the node connected to, or None. ``request`` waits for the connection or for its answer. ``opening``
-    is the operation that connects. ``asking`` says that ApiVersions is in flight. ``announced`` has the features that
-    its answer named, and is None before."""
+    """One of a client's connections."""
 
     name: str
     number: int
-    node: NodeAddress | None = None
-    announced: frozenset[str] | None = None
-    request: GroupRequest | None = None
-    opening: Operation | None = None
-    asking: bool = False
+    node: NodeAddress | None = None  # the node connected to
+    announced: frozenset[str] | None = None  # features in the node's ApiVersions response; None before it
+    request: GroupRequest | None = None  # waits for the connection or for its response
+    opening: Operation | None = None  # the operation that connects
+    asking: bool = False  # ApiVersions is in flight
 
 
 class LaneClient(Protocol):

@@ -237,17 +237,7 @@ def consumer_config(plan: MemberPlan, settings: ClientSettings, random: Chance) 
 
 @dataclass(slots=True)
 class MemberLife:
-    """A client from its start to its end. The next life knows nothing of it.
-
-    - ``revoked`` holds what is being given up. First, what has been read of it is dealt with, until ``revoked_by_us``
-      at the latest, and committed.
-    - ``ending_by_us`` is the time by which its end must be over, or -1 before the end has begun. ``leaves`` says that
-      it leaves the group then, and ``returns`` that another life follows.
-    - ``closing_by_us`` is the time until which its fetch sessions may be closed and requests in flight may end, or -1
-      before the life is over.
-    - ``committed_last`` says that the last commit before giving up, or before the end, has begun.
-    - ``begun_us`` says when it began to read a partition again, because it may have missed tombstones.
-    """
+    """A client from its start to its end. The next life knows nothing of it."""
 
     consumer: GroupConsumer
     lanes: ConsumerLanes
@@ -256,13 +246,16 @@ class MemberLife:
     commit_at_us: int
     poll_at_us: int = 0
     revoked: deque[Revoked] = field(default_factory=deque)
-    revoked_by_us: int = 0
-    ending_by_us: int = -1
+    """Partitions that are being given up. What has been read of them is processed and committed first."""
+    revoked_by_us: int = 0  # the deadline for processing what was read of ``revoked``
+    ending_by_us: int = -1  # the time by which its end must be over; -1 before the end has begun
     closing_by_us: int = -1
-    leaves: bool = False
-    returns: bool = False
-    committed_last: bool = False
+    """Until then its fetch sessions may be closed and requests in flight may end; -1 before the life is over."""
+    leaves: bool = False  # at its end it leaves the group
+    returns: bool = False  # another life follows
+    committed_last: bool = False  # the last commit before giving up, or before the end, has begun
     begun_us: dict[TopicPartition, int] = field(default_factory=dict)
+    """When it began to reread a partition of which it may have missed tombstones."""
 
     @property
     def is_over(self) -> bool:

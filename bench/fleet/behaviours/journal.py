@@ -22,12 +22,12 @@ class Operation:
 
 @dataclass(slots=True)
 class Journal:
-    """``now`` is set before each event. ``actions`` holds what the driver shall do, in order, with the rows to record.
-    ``begun`` counts the operations so far."""
+    """The operations of one client, and the actions of its current step."""
 
     process: str
-    now: Now = field(default_factory=lambda: Now(0, 0))
+    now: Now = field(default_factory=lambda: Now(0, 0))  # set before each event
     actions: list[FleetAction] = field(default_factory=list)
+    """What the driver shall do, in order, with the rows to record."""
     begun: int = 0
     _open: dict[int, Operation] = field(default_factory=dict)
 

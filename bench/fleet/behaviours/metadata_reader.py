@@ -41,13 +41,12 @@ View: TypeAlias = dict[str, ObservedTopic]
 
 @dataclass(frozen=True, slots=True)
 class MetadataReaderPlan:
-    """``base`` begins the names of the admins' topics. Readers with different ``number`` begin at different nodes.
-    ``poll_interval_us`` is the time between the intended times of two polls."""
+    """What one reader of metadata does."""
 
     process: str
-    base: str
-    number: int = 0
-    poll_interval_us: int = 1_000_000
+    base: str  # begins the names of the admins' topics
+    number: int = 0  # readers with different numbers begin at different nodes
+    poll_interval_us: int = 1_000_000  # between the intended times of two polls
 
 
 @dataclass(slots=True)

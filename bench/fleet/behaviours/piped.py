@@ -30,13 +30,13 @@ Item = TypeVar("Item")
 
 @dataclass(slots=True)
 class Pipe(Generic[Item]):
-    """A sink. ``waiting`` holds what was read and not yet dealt with, by partition. A partition of which ``MOST`` are
-    waiting is read no further. ``ended`` says that the reader brings no more."""
+    """A sink that passes records on to a writer."""
 
-    MOST: ClassVar[int]
+    MOST: ClassVar[int]  # a partition with as many waiting records is read no further
 
     waiting: dict[TopicPartition, deque[Item]] = field(default_factory=dict)
-    ended: bool = False
+    """What was read and not processed yet, by partition."""
+    ended: bool = False  # the reader brings no more
 
     def piece(self, record: ConsumerRecord) -> Item:
         """Return what is kept of a record."""

@@ -133,17 +133,15 @@ class Slot:
 
 @dataclass(slots=True)
 class BatchDelivery:
-    """Delivers one batch at a time for one script. ``records`` makes the records of a slot. ``rows`` makes what the
-    history says of a slot whose batch was made. ``pending`` is the slot whose end is not known yet. The script may give
-    up after its deadline."""
+    """Delivers one batch at a time for one script. The script may give up after its deadline."""
 
     script: ClusterScript
     state: ProducerState
-    records: Callable[[Slot], list[Record]]
-    rows: Callable[[Slot, Batch], tuple[HistoryRow, ...]]
+    records: Callable[[Slot], list[Record]]  # makes the records of a slot
+    rows: Callable[[Slot, Batch], tuple[HistoryRow, ...]]  # makes the history rows of a slot whose batch was made
     acks: int = -1
     request_wait_ms: int = 1_000
-    pending: Slot | None = None
+    pending: Slot | None = None  # the slot whose end is not known yet
 
     @property
     def is_overdue(self) -> bool:
@@ -273,24 +271,19 @@ def _partition_of(body: ProduceResponse) -> ProducePartitionResponse | None:
 
 @dataclass(frozen=True, slots=True)
 class ProducerPlan:
-    """What one producer does.
-
-    Each slot sends to the next of ``partitions``. With ``interval_us`` 0 every slot is due at once. With ``max_slots``
-    0 only Stopping ends the producer. A value has ``record_bytes``. Each partition has so many ``keys``. Of the records
-    ``delete_percent`` are tombstones, which the topic keeps for ``delete_retention_us`` if it is compacted.
-    """
+    """What one producer does."""
 
     process: str
-    partitions: tuple[TopicPartition, ...]
-    interval_us: int = 100_000
+    partitions: tuple[TopicPartition, ...]  # each slot sends to the next of them
+    interval_us: int = 100_000  # 0: every slot is due at once
     records_per_request: int = 10
-    record_bytes: int = 100
+    record_bytes: int = 100  # size of a value
     acks: int = -1
     idempotent: bool = True
-    keys: int = 16
-    delete_percent: int = 0
-    delete_retention_us: int = NOT_COMPACTED
-    max_slots: int = 0
+    keys: int = 16  # number of keys in each partition
+    delete_percent: int = 0  # share of records that are tombstones
+    delete_retention_us: int = NOT_COMPACTED  # how long a compacted topic keeps tombstones
+    max_slots: int = 0  # 0: only Stopping ends the producer
     delivery_timeout_us: int = 30_000_000
     request_wait_ms: int = 1_000
     """The ``timeout_ms`` of a request, which is how long the broker may wait for replicas."""

@@ -126,15 +126,12 @@ class Disconnect:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Send one request. ``body`` belongs to the receiver from now on, and the behaviour never changes it.
-
-    ``client_id`` goes into the request header. Interceptors count by it.
-    """
+    """Send one request."""
 
     api_key: int
     api_version: int
-    client_id: str
-    body: object
+    client_id: str  # goes into the request header; interceptors count by it
+    body: object  # belongs to the receiver from now on, and the behaviour never changes it
     timeout_us: int
     lane: int = 0
 

@@ -256,14 +256,13 @@ MAX_UNSENT_RECORDED: Final = 100_000
 
 @dataclass(slots=True)
 class OpenLoop:
-    """``interval_us`` 0 means that every slot is due at once. ``max_slots`` 0 means that only Stopping ends the loop.
-    ``slots`` counts the slots that were begun. ``f`` is what the history calls a slot that was never sent."""
+    """Slots that are due at intervals, whether or not earlier ones have ended."""
 
     script: Script
-    interval_us: int
-    f: str
-    max_slots: int = 0
-    slots: int = 0
+    interval_us: int  # 0: every slot is due at once
+    f: str  # the operation's name in the history for a slot that was never sent
+    max_slots: int = 0  # 0: only Stopping ends the loop
+    slots: int = 0  # number of slots so far
 
     def run(self, play: Callable[[int], Steps[None]]) -> Steps[None]:
         """Play each slot when it is due, one after the other. ``play`` gets the time at which its slot was due."""

@@ -161,16 +161,12 @@ SPARE: Final = Address("", 0)
 
 @dataclass(slots=True)
 class NodeSession:
-    """The session with one node.
-
-    ``resend`` is the plan whose answer was lost, if it shall be sent again unchanged. ``quiet_polls`` counts polls in a
-    row without news since the load's end. ``refusals`` counts answers in a row that could not be used.
-    """
+    """The session with one node."""
 
     handler: SessionHandler
-    resend: FetchPlan | None = None
-    quiet_polls: int = 0
-    refusals: int = 0
+    resend: FetchPlan | None = None  # the plan whose response was lost, if it is to be sent again unchanged
+    quiet_polls: int = 0  # polls in a row without news since the load's end
+    refusals: int = 0  # responses in a row that could not be used
 
 
 @dataclass(slots=True)

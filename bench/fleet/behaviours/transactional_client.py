@@ -55,15 +55,14 @@ IDLE_US: Final = 100_000
 
 @dataclass(frozen=True, slots=True)
 class ProducerHabits:
-    """What a transactional client does with its transactions. ``away_us`` is the longest time until a client that died
-    comes back, if it ``comes_back`` at all."""
+    """What a transactional client does with its transactions."""
 
     process: str
     topics: tuple[str, ...]
     timeout_us: int
     abort_percent: int = 0
     die_percent: int = 0
-    away_us: int = 2_000_000
+    away_us: int = 2_000_000  # longest time until a client that died comes back
     comes_back: bool = True
     delivery_timeout_us: int = 30_000_000
     request_wait_ms: int = 1_000
@@ -79,19 +78,18 @@ class Sent:
 
 @dataclass(slots=True)
 class Open:
-    """A transaction whose end is not recorded yet. ``wants`` is how the client means to end it, ``asked`` what it has
-    requested, and ``outcome`` what it knows of that. ``rows`` holds further rows of its own."""
+    """A transaction whose end is not recorded yet."""
 
     operation: Operation
     identity: ProducerIdentity
-    wants: str
+    wants: str  # how the client means to end it
     from_us: int
     sent: list[Sent] = field(default_factory=list)
-    rows: list[HistoryRow] = field(default_factory=list)
-    asked: str = NOTHING
+    rows: list[HistoryRow] = field(default_factory=list)  # further history rows of the transaction
+    asked: str = NOTHING  # the end that it has requested
     asked_us: int = -1
     is_end_sent: bool = False
-    outcome: Outcome | None = None
+    outcome: Outcome | None = None  # what it knows of the requested end
     error: str | None = None
 
     @property
@@ -417,14 +415,12 @@ class TransactionalClient(ABC):
 
 @dataclass(frozen=True, slots=True)
 class WriterPlan:
-    """A transaction begins every ``interval_us``, or as soon as the one before has ended. It sends
-    ``records_per_partition`` records to each of the next ``partitions_at_once`` of ``partitions``. ``keys`` and what
-    follows are as in ``KeyedRecords``."""
+    """What one transactional writer does. ``keys`` and what follows are as in ``KeyedRecords``."""
 
     habits: ProducerHabits
     partitions: tuple[TopicPartition, ...]
-    interval_us: int
-    partitions_at_once: int = 2
+    interval_us: int  # time between the beginnings of transactions, unless the one before takes longer
+    partitions_at_once: int = 2  # number of partitions in a transaction, in turn
     records_per_partition: int = 5
     record_bytes: int = 100
     keys: int = 16

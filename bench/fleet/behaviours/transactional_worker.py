@@ -27,14 +27,13 @@ RECORDS_PER_TRANSACTION: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlan:
-    """``target`` names the topic to which the worker writes, with ``target_partitions`` partitions. A transaction
-    begins every ``interval_us`` if there is anything to do."""
+    """What one worker does."""
 
     member: MemberPlan
     habits: ProducerHabits
-    target: str
-    target_partitions: int
-    interval_us: int
+    target: str  # the topic to which it writes
+    target_partitions: int  # number of partitions of the target
+    interval_us: int  # time between transactions, if there is anything to do
     record_bytes: int = 100
 
 

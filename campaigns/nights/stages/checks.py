@@ -22,11 +22,11 @@ SUITE_MISSING = 2
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A command. ``environment`` is set beside the night's own. It failed if its exit code is not one of ``good``."""
+    """A command that must succeed."""
 
     words: Sequence[str]
-    environment: tuple[tuple[str, str], ...] = ()
-    good: tuple[int, ...] = (0,)
+    environment: tuple[tuple[str, str], ...] = ()  # set beside the night's own
+    good: tuple[int, ...] = (0,)  # exit codes that are no failure
 
 
 def checks(seed: int, minutes: float) -> dict[str, Check]:
