@@ -15,7 +15,7 @@ FIRST, LAST = 20_000, 32_000
 ATTEMPTS = 1_000
 CONNECT_LIMIT_S = 2.0
 FIRST_BYTES_S = 0.5
-"""A broker that is ready answers ApiVersions much faster, and an HTTP or TLS server its own protocol."""
+"""A broker that is ready responds to ApiVersions much faster, and so does an HTTP or TLS server in its own protocol."""
 API_VERSIONS_0 = bytes.fromhex("0000000e 0012 0000 00000001 0004 70726f62")
 """Length, key 18, version 0, correlation 1, client ID ``prob``."""
 _HTTP_REQUEST = b"GET / HTTP/1.0\r\n\r\n"
@@ -76,7 +76,7 @@ def stranger_at(host: str, port: int) -> str:
 
 
 def _first_bytes(host: str, port: int, request: bytes) -> bytes | None:
-    """Return the first bytes of the answer, none if there is no answer soon. None: nobody accepts a connection."""
+    """Return the first bytes of the response, none if none comes soon. None: nothing accepts a connection."""
     try:
         connection = socket.create_connection((host, port), CONNECT_LIMIT_S)
     except (OSError, UnicodeError):  # UnicodeError: the host can be no name.

@@ -106,7 +106,7 @@ class FleetRun:
 
     def _load(self, locust: LocustProcesses) -> None:
         locust.wait_until_ready()
-        locust.tell("go")
+        locust.send_command("go")
         fleet, workers = self.fleet, self.spec.workers
         clients = {"fetchers": len(fleet.fetchers), "producers": len(fleet.producers), "admins": len(fleet.admins)}
         clients |= {"metadata_readers": len(fleet.metadata_readers)}
@@ -127,12 +127,12 @@ class FleetRun:
         for stage in ("workers", "readers"):
             if self.fleet.stages[stage]:
                 self._stop(locust, stage)
-        locust.tell("close")
+        locust.send_command("close")
         if not self._wait(locust, "closed", self.spec.workers):
             raise WorkerDiedError(f"Not all Locust workers closed their history; see {self.out_dir / 'logs'}.")
 
     def _stop(self, locust: LocustProcesses, stage: str) -> None:
-        locust.tell(f"stop_{stage}")
+        locust.send_command(f"stop_{stage}")
         self._wait(locust, f"{stage}_left")
 
     def _next_command(self, locust: LocustProcesses) -> str | None:

@@ -1,7 +1,8 @@
 """Runs one behaviour over blocking connections. A Locust user does just this, but nothing here needs Locust.
 
-If only one lane waits, the driver waits in a plain blocking call. If several wait, ``poll`` says which has an answer.
-The driver works in a thread or a greenlet. Its clock is CLOCK_MONOTONIC, which all processes of a machine share.
+If only one lane waits, the driver waits in a plain blocking call. If several wait, ``poll`` reports which has a
+response. The driver works in a thread or a greenlet. Its clock is CLOCK_MONOTONIC, which all processes of a machine
+share.
 """
 
 import select
@@ -43,7 +44,7 @@ def clock() -> Now:
 
 @dataclass(slots=True)
 class InFlight:
-    """A request without an answer. ``deadline_s`` is on the monotonic clock."""
+    """A request without a response. ``deadline_s`` is on the monotonic clock."""
 
     connection: Connection
     sent: EncodedRequest
@@ -78,7 +79,7 @@ class BlockingDriver:
         self.finished = self.finished or not self._started
 
     @property
-    def told_to_stop(self) -> bool:
+    def stop_requested(self) -> bool:
         return self._end is not None
 
     def abandon(self) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 SCHEDSTAT: Final = Path("/proc/self/schedstat")
-"""Linux tells here of the process's first thread: nanoseconds on a processor, nanoseconds of waiting for one, and time
-slices."""
+"""Linux reports here on the process's first thread: nanoseconds on a processor, nanoseconds of waiting for one, and
+time slices."""
 TICK_S: Final = 0.05
 
 
@@ -26,7 +26,7 @@ class Sample:
 
 
 class GeneratorMeter:
-    """Call ``ticked`` after each sleep of TICK_S. ``sample`` tells of the time since the last sample."""
+    """Call ``ticked`` after each sleep of TICK_S. ``sample`` covers the time since the last sample."""
 
     def __init__(self, mono_s: float, process_s: float) -> None:
         self._mono_s = mono_s
@@ -50,7 +50,8 @@ class GeneratorMeter:
 
 
 def wanted_ns() -> int | None:
-    """Return the time in which the first thread ran or waited for a processor. None if the kernel does not tell."""
+    """Return the time in which the first thread ran or waited for a processor. None if the kernel does not report
+    it."""
     try:
         on_processor, waiting, _ = SCHEDSTAT.read_text().split()
     except (OSError, ValueError):

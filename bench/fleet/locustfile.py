@@ -39,7 +39,7 @@ def read_spec() -> FleetSpec:
 if read_spec().shape is not None and not BY_HAND:
 
     class FleetShape(LoadTestShape):
-        """Tells Locust once a second how many clients shall live. The time runs from the command ``go``."""
+        """Reports to Locust once a second how many clients shall live. The time runs from the command ``go``."""
 
         spec = read_spec()
         went_s: float | None = None

@@ -1,4 +1,4 @@
-"""Asks a broker once for a whole fleet which API versions it speaks and which nodes its cluster has."""
+"""Negotiation of a whole fleet with a broker: API versions, and the nodes of the cluster."""
 
 import time
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
     from reference_broker.wire.retired_fields import MetadataResponse
 
-ASKED_VERSION: Final = 3
+API_VERSIONS_VERSION: Final = 3
 """Every broker since Kafka 2.4 knows it."""
 NEEDLESS: Final = ("describe_configs",)
-"""A fleet also works with a broker that does not have these APIs. Any other is tried, and its error then speaks."""
+"""A fleet also works with a broker that does not have these APIs. Any other is tried, and fails with its error."""
 CLIENT_ID: Final = "crucible-fleet"
 CONNECT_LIMIT_US: Final = 2_000_000
 CALL_LIMIT_US: Final = 5_000_000
@@ -26,15 +26,15 @@ LEAST_CALL_US: Final = 500_000
 
 
 class UnreachableError(Exception):
-    """No bootstrap address answered. The message is one sentence."""
+    """No bootstrap address responded. The message is one sentence."""
 
 
 def negotiate(bootstrap: Sequence[Address], patience_s: float) -> dict[str, int]:
     """Return the newest version of each API that both sides know, or -1 for a NEEDLESS one that the broker lacks.
 
-    :raises UnreachableError: nobody answered within ``patience_s``, or what answered does not speak Kafka.
+    :raises UnreachableError: no response within ``patience_s``, or one that is not Kafka's protocol.
     """
-    response = _ask(bootstrap, patience_s)
+    response = _api_versions(bootstrap, patience_s)
     offered = {int(each.api_key): int(each.max_version) for each in response.api_keys}
     return {
         name: min(newest, offered.get(ApiKey[name.upper()], -1 if name in NEEDLESS else newest))
@@ -43,14 +43,14 @@ def negotiate(bootstrap: Sequence[Address], patience_s: float) -> dict[str, int]
 
 
 def announces(bootstrap: Sequence[Address], feature: str, patience_s: float) -> bool:
-    """Whether the first node that answers supports this feature. Drafts of this project are announced as features.
+    """Whether the first node that responds supports this feature. Drafts of this project are announced as features.
 
-    :raises UnreachableError: nobody answered within ``patience_s``.
+    :raises UnreachableError: no response within ``patience_s``.
     """
-    return any(each.name == feature for each in _ask(bootstrap, patience_s).supported_features)
+    return any(each.name == feature for each in _api_versions(bootstrap, patience_s).supported_features)
 
 
-def _ask(bootstrap: Sequence[Address], patience_s: float) -> "ApiVersionsResponse":
+def _api_versions(bootstrap: Sequence[Address], patience_s: float) -> "ApiVersionsResponse":
     deadline, last = time.monotonic() + patience_s, "nothing tried"
     tried = ", ".join(f"{each.host}:{each.port}" for each in bootstrap)
     limit_us = min(CALL_LIMIT_US, max(LEAST_CALL_US, int(patience_s * 1e6)))
@@ -70,12 +70,12 @@ def _ask(bootstrap: Sequence[Address], patience_s: float) -> "ApiVersionsRespons
 
 
 def _versions_of(address: Address, limit_us: int) -> "ApiVersionsResponse":
-    response = _call(address, ApiKey.API_VERSIONS, ASKED_VERSION, bodies.API_VERSIONS_REQUEST, limit_us)
+    response = _call(address, ApiKey.API_VERSIONS, API_VERSIONS_VERSION, bodies.API_VERSIONS_REQUEST, limit_us)
     return cast("ApiVersionsResponse", response)
 
 
 def _call(address: Address, api_key: int, version: int, body: object, limit_us: int = CALL_LIMIT_US) -> object:
-    """Send one request on a connection of its own and return the answer's body. Raise TransportError."""
+    """Send one request on a connection of its own and return the response's body. Raise TransportError."""
     with Connection.open(address.host, address.port, CONNECT_LIMIT_US, CLIENT_ID) as connection:
         return connection.call(api_key, version, body, limit_us)
 
@@ -83,7 +83,7 @@ def _call(address: Address, api_key: int, version: int, body: object, limit_us: 
 def nodes_of(bootstrap: Address, metadata_version: int) -> list[Address]:
     """Return the addresses that the cluster's nodes advertise, in the order of their IDs.
 
-    :raises UnreachableError: no answer came, or the answer names no node.
+    :raises UnreachableError: no response came, or it names no node.
     """
     try:
         response = _call(bootstrap, ApiKey.METADATA, metadata_version, bodies.metadata_request(()))

@@ -19,7 +19,7 @@ from reports.schema import TABLES, arrow_schema
 StartThread: TypeAlias = Callable[[Callable[[], None]], None]
 _Item: TypeAlias = tuple[str, Sequence[AnyRow], int]
 _END_OF_PART: Final = ""
-"""Stands in the queue where the name of a table would."""
+"""Takes the place of a table's name in the queue."""
 
 _TABLES: Final[Mapping[str, Table]] = {each.name: each for each in TABLES}
 

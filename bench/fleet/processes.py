@@ -85,7 +85,7 @@ class LocustProcesses:
                 raise WorkerDiedError(f"The Locust workers did not come up within {READY_S} s; see {self._log_dir}.")
             time.sleep(0.02)
 
-    def tell(self, command: str) -> None:
+    def send_command(self, command: str) -> None:
         assert self._master is not None, "a command before the master was started"
         assert self._master.stdin is not None, "the master has a pipe for its stdin"
         try:
@@ -141,7 +141,7 @@ class LocustProcesses:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self._master is not None and self._master.poll() is None and kind is None and self._page is None:
-            self.tell("quit")
+            self.send_command("quit")
         else:
             for process in self._processes:
                 process.terminate()

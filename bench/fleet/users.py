@@ -129,7 +129,7 @@ class WorkerFleet:
 
     def ended_early(self) -> int:
         """Return how many clients have ended although the fleet goes on."""
-        return sum(each.finished and not each.told_to_stop for each in self.drivers)
+        return sum(each.finished and not each.stop_requested for each in self.drivers)
 
     def close(self) -> None:
         """End the history, whatever is still open."""

@@ -147,7 +147,7 @@ def joins(run: Run, count: int, after: Run) -> bool:
 
 
 def compress(parts: Iterable[Run]) -> list[Run]:
-    """Return the fewest runs that say the same, in the same order."""
+    """Return the fewest runs with the same content, in the same order."""
     out: list[Run] = []
     run: Run | None = None
     count = 0

@@ -24,12 +24,12 @@ MIB = 1 << 20
 BUDGET_BYTES = 256 * MIB
 """``queued.max.request.bytes``, as it is by default."""
 BESIDE_BUDGET_BYTES = 100 * MIB
-"""What a node may take beside the budget: everything that is no request and no answer."""
+"""What a node may take beside the budget: everything that is no request and no response."""
 READY_AGAIN_S = 60.0
 LOOK_EVERY_S = 0.1
 LOAD = 20
 LOAD_BYTES = 1_000_000
-"""LOAD values of this size are written before the swarm comes, so that there is something to ask for."""
+"""LOAD values of this size are written before the swarm comes, so that there is something to fetch."""
 
 
 @dataclass(frozen=True, slots=True)

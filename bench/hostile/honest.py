@@ -37,7 +37,7 @@ class Used:
 
 
 def used_by(pid: int, thread_id: int) -> Used:
-    """Since the thread's start. Nothing if it is gone, or if the system does not tell."""
+    """Since the thread's start. Nothing if it is gone, or if the system does not report it."""
     with suppress(OSError, ValueError):
         worked_ns, starved_ns, _ = Path(f"/proc/{pid}/task/{thread_id}/schedstat").read_text().split()
         return Used(int(worked_ns) / NS_PER_S, int(starved_ns) / NS_PER_S)

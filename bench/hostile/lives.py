@@ -212,7 +212,7 @@ async def pipelining(peer: Peer) -> None:
 
 
 async def unread_answers(peer: Peer) -> None:
-    """Ask for all records of a topic, and read nothing."""
+    """Fetch all records of a topic, and read nothing."""
     await peer.connect(TINY_BUFFER)
     await peer.send(_fetch_all() * 2)
     await peer.pause(HOLD_S)
@@ -228,7 +228,7 @@ async def slow_loris(peer: Peer) -> None:
 
 
 async def reset_in_the_middle(peer: Peer) -> None:
-    """A reset while a request is on its way, or while its answer is awaited."""
+    """A reset while a request is on its way, or while its response is awaited."""
     await peer.connect()
     request = peer.random.choice([_METADATA, _fetch_all(500), _API_VERSIONS])
     await peer.send(request[: peer.random.randrange(1, len(request) + 1)])
@@ -263,7 +263,7 @@ def valid_frames(random: Random) -> bytes:
 
 
 def requests(frames: Frames) -> Life:
-    """Valid but hostile requests, each of which is answered or closes the connection."""
+    """Valid but hostile requests, each of which gets a response or closes the connection."""
 
     async def life(peer: Peer) -> None:
         await peer.connect()

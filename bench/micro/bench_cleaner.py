@@ -27,7 +27,7 @@ CASES = {
 @pytest.mark.benchmark(group="log cleaner, 4 MB")
 @pytest.mark.parametrize(("value_bytes", "codec"), CASES.values(), ids=CASES)
 def bench_pass(benchmark: BenchmarkFixture, value_bytes: int, codec: Compression) -> None:
-    """``extra_info`` tells the bytes read. The cleaner reads each record twice."""
+    """``extra_info`` has the bytes read. The cleaner reads each record twice."""
     read_bytes = 0
 
     def set_up() -> tuple[tuple[PartitionLog], dict[str, object]]:

@@ -50,16 +50,16 @@ def _member(node: MemoryNode) -> MemberIdentity:
         member_id = joined.member_id
     identity = MemberIdentity(GROUP, joined.generation_id, member_id)
     body_of_sync = requests.sync(identity, "range", {member_id: b""})
-    answer = node.call(ApiKey.SYNC_GROUP, VERSIONS.sync_group, body_of_sync)
-    assert requests.error_of(answer.error_code) == ErrorCode.none  # type: ignore[attr-defined]
+    response = node.call(ApiKey.SYNC_GROUP, VERSIONS.sync_group, body_of_sync)
+    assert requests.error_of(response.error_code) == ErrorCode.none  # type: ignore[attr-defined]
     return identity
 
 
 @pytest.mark.benchmark(group="groups")
 def bench_heartbeat(benchmark: BenchmarkFixture, node: MemoryNode) -> None:
     body = requests.heartbeat(_member(node))
-    answer = benchmark(node.call, ApiKey.HEARTBEAT, VERSIONS.heartbeat, body)
-    assert requests.error_of(answer.error_code) == ErrorCode.none
+    response = benchmark(node.call, ApiKey.HEARTBEAT, VERSIONS.heartbeat, body)
+    assert requests.error_of(response.error_code) == ErrorCode.none
 
 
 @pytest.mark.benchmark(group="groups")
@@ -69,5 +69,5 @@ def bench_commit(benchmark: BenchmarkFixture, version: int, feature: str) -> Non
     node = _ready({"crucible.bootstrap.metadata.epoch": feature})
     offsets = {TopicPartition(TOPIC, 0): OffsetToCommit(42, metadata_epoch=7)}
     body = commit_request(offsets, _member(node), version)
-    answer = benchmark(node.call, ApiKey.OFFSET_COMMIT, version, body)
-    assert list(commit_errors(answer).values()) == [ErrorCode.none]
+    response = benchmark(node.call, ApiKey.OFFSET_COMMIT, version, body)
+    assert list(commit_errors(response).values()) == [ErrorCode.none]

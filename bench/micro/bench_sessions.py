@@ -66,9 +66,9 @@ class Fetcher:
         return self._send(self.request)
 
     def _send(self, request: FetchRequest) -> FetchResponse:
-        answer = self.node.call(ApiKey.FETCH, self.version, request)
-        assert isinstance(answer, FetchResponse)
-        return answer
+        response = self.node.call(ApiKey.FETCH, self.version, request)
+        assert isinstance(response, FetchResponse)
+        return response
 
     def _request(self, session_id: int, epoch: int, numbers: Iterable[int]) -> FetchRequest:
         topics = [
@@ -98,11 +98,11 @@ def bench_incremental_fetch(benchmark: BenchmarkFixture, revision: str, cached: 
     if not benchmark.enabled:  # Beside other tests, a small session shows as well that the bench works.
         cached = min(cached, SMALL_SESSION)
     fetcher = Fetcher(cached, cached * changed_percent // 100, revision)
-    answer = benchmark.pedantic(  # type: ignore[no-untyped-call]
+    response = benchmark.pedantic(  # type: ignore[no-untyped-call]
         fetcher.fetch, setup=fetcher.append, rounds=50, warmup_rounds=5
     )
-    assert answer.error_code == 0
-    assert sum(len(topic.partitions) for topic in answer.responses) == fetcher.changed
+    assert response.error_code == 0
+    assert sum(len(topic.partitions) for topic in response.responses) == fetcher.changed
     benchmark.extra_info["changed"] = fetcher.changed
 
 
@@ -110,7 +110,7 @@ def bench_incremental_fetch(benchmark: BenchmarkFixture, revision: str, cached: 
 @pytest.mark.benchmark(group="incremental fetch under a small limit")
 @pytest.mark.parametrize("revision", ["final", "first"])
 def bench_fetch_of_a_backlog(benchmark: BenchmarkFixture, revision: str) -> None:
-    """5,000 partitions have data, and ten batches fit into an answer. What is left out must cost nothing."""
+    """5,000 partitions have data, and ten batches fit into a response. Omitted ones must cost nothing."""
     fetcher = Fetcher(5_000, 5_000, revision)
     fetcher.append()
     fetcher.changed, fetcher.moved = 0, []  # From here on nothing changes and nothing is named.
@@ -119,8 +119,8 @@ def bench_fetch_of_a_backlog(benchmark: BenchmarkFixture, revision: str) -> None
         fetcher.request = replace(fetcher.request, max_bytes=10 * len(BATCH))
         return fetcher.fetch()
 
-    fetch()  # The final revision tells all moved high watermarks in this one, with or without records.
-    answer = benchmark.pedantic(  # type: ignore[no-untyped-call]
+    fetch()  # The final revision sends all moved high watermarks in this one, with or without records.
+    response = benchmark.pedantic(  # type: ignore[no-untyped-call]
         fetch, setup=fetcher.append, rounds=50, warmup_rounds=5
     )
-    assert sum(len(topic.partitions) for topic in answer.responses) == 10
+    assert sum(len(topic.partitions) for topic in response.responses) == 10

@@ -32,10 +32,10 @@ class MemoryNode:
         self.call(ApiKey.CREATE_TOPICS, 7, create_topics_request([new_topic(name, partitions, 1, {})], 60_000))
 
     def call(self, api_key: int, version: int, body: object) -> object:
-        """Send one request and return the body of its answer."""
+        """Send one request and return the body of its response."""
         tag = Tag(api_key, version, "micro")
         replies = self._settle(self.node.handle(NOW, Request(CONNECTION, 0, api_key, version, "micro", body, tag)))
-        assert len(replies) == 1, f"one answer to one request, not {len(replies)}"
+        assert len(replies) == 1, f"one response to one request, not {len(replies)}"
         return replies[0].body
 
     def _settle(self, effects: Sequence[Effect]) -> list[Reply]:

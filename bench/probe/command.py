@@ -11,7 +11,7 @@ from pathlib import Path
 from bench.peers.cluster import PeerCluster, launched
 from bench.peers.node import PeerError
 from bench.ports import stranger_at
-from bench.probe import kafka_answers
+from bench.probe import kafka_responses
 from bench.probe.broker import Address, NotKafka, ProbedBroker, Target, meet
 from bench.probe.case import CaseOutcome, CaseVerdict, ProbeCase
 from bench.probe.cases import chosen
@@ -125,7 +125,7 @@ def _report(
     wanted: ProbeOptions, outcomes: Sequence[CaseOutcome], red: Sequence[CaseOutcome], say: Callable[[str], None]
 ) -> None:
     """One line for each case; all about those that are red, and about those that were selected by ID."""
-    kafka = kafka_answers.in_words()
+    kafka = kafka_responses.in_words()
     for outcome in outcomes:
         name = outcome.case.id
         if outcome.reason.startswith(GONE):
@@ -141,7 +141,7 @@ def _report(
 
 
 def _write(wanted: ProbeOptions, outcomes: Sequence[CaseOutcome], red: Sequence[CaseOutcome], summary: str) -> None:
-    kafka = kafka_answers.in_words()
+    kafka = kafka_responses.in_words()
     if wanted.json is not None:
         wanted.json.write_text(json_document(wanted.target, outcomes, kafka), encoding="utf-8")
     if wanted.junit is not None:

@@ -79,7 +79,7 @@ class Belongings:
     prefix: str = field(default_factory=lambda: f"{PREFIX}-{uuid4().hex[:8]}")
     topics: list[str] = field(default_factory=list)
     groups: list[str] = field(default_factory=list)
-    unanswered: set[int] = field(default_factory=set)  # APIs without a response while a case prepared
+    unresponsive: set[int] = field(default_factory=set)  # APIs without a response while a case prepared
     _count: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -324,13 +324,13 @@ class ProbeContext:
     def _of_setup(self, address: Address, api_key: int, values: object, versions: tuple[int, int] = ANY) -> Any:
         """Send a request for what the case needs, on a connection that its transcript does not show."""
         version = self.broker.version(api_key, versions)
-        limit_s = SETUP_AGAIN_S if api_key in self.belongings.unanswered else SETUP_LIMIT_S
+        limit_s = SETUP_AGAIN_S if api_key in self.belongings.unresponsive else SETUP_LIMIT_S
         try:
             with Conversation(address, [], self.left_s) as conversation:
                 return conversation.call(api_key, version, values, limit_s)
         except Broken as error:
             if isinstance(error, Silent):
-                self.belongings.unanswered.add(api_key)
+                self.belongings.unresponsive.add(api_key)
             raise Unsupported(f"{PREPARING}{error}") from None
 
     def _until(self, holds: Callable[[], bool]) -> None:

@@ -238,13 +238,13 @@ class Conversation:
             return self._connection.receive_frame(time.monotonic() + self._limit_us(limit_s) / 1e6)
         except DeadlineError:
             self._note(f"no response to {what} in time")
-            raise Silent(f"the broker does not answer {what}") from None
+            raise Silent(f"the broker does not respond to {what}") from None
         except LostError as error:
             if error.reason == "garbled":
                 self._note(error.detail)
                 raise Garbled(f"the response to {what} is {error.detail}") from None
             self._note("the broker closed the connection")
-            raise Closed(f"the broker closed the connection instead of answering {what}") from None
+            raise Closed(f"the broker closed the connection instead of responding to {what}") from None
 
     def is_closed(self, within_s: float = 5.0) -> bool:
         """Whether the broker closes the connection within that time, without another response."""

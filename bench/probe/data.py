@@ -131,9 +131,9 @@ def send_fetch(at: ProbeContext, topic: Topic, *partitions: FetchPartition, **fi
 def fetch_one(at: ProbeContext, topic: Topic, partition: FetchPartition | None = None, **fields: Any) -> PartitionData:
     """Fetch one partition and return its data."""
     response = fetch(at, topic, partition or wanted(), **fields)
-    at.expect("error code of the answer", response.error_code, ErrorCode.none)
+    at.expect("error code of the response", response.error_code, ErrorCode.none)
     rows = [data for each in response.responses for data in each.partitions]
-    at.expect("number of partitions in the answer", len(rows), 1)
+    at.expect("number of partitions in the response", len(rows), 1)
     return rows[0]
 
 
@@ -187,7 +187,7 @@ class ProbeSession:
     def __init__(self, at: ProbeContext, topic: Topic, *partitions: FetchPartition, **fields: Any) -> None:
         self._at, self._topic = at, topic
         self.first = self._fetch(0, OPEN, partitions or (wanted(),), (), **fields)
-        at.expect("error code of the answer that opens the session", self.first.error_code, ErrorCode.none)
+        at.expect("error code of the response that opens the session", self.first.error_code, ErrorCode.none)
         if self.first.session_id == 0:
             raise NotAdvertised("the broker made no session, as it may")
         self.id = self.first.session_id

@@ -6,7 +6,7 @@ It starts each release (``bench/targets/kafka.toml``) with one node, and ends it
 import sys
 from pathlib import Path
 
-from bench.probe import kafka_answers
+from bench.probe import kafka_responses
 from bench.probe.broker import Target, meet
 from bench.probe.cases import all_cases
 from bench.probe.command import target
@@ -14,17 +14,17 @@ from bench.probe.play import play
 from bench.probe.reporters import outcome_summary
 
 
-def record(own: Target, release: str, folder: Path = kafka_answers.FOLDER) -> str:
+def record(own: Target, release: str, folder: Path = kafka_responses.FOLDER) -> str:
     """Play all cases and write the release's file. Return the summary."""
     outcomes = play(meet(own.address), all_cases(), target=own)
-    text = "\n".join(kafka_answers.lines(release, outcomes)) + "\n"
+    text = "\n".join(kafka_responses.lines(release, outcomes)) + "\n"
     (folder / f"{release}.txt").write_text(text, encoding="utf-8")
     return outcome_summary(outcomes, sum(each.seconds for each in outcomes))
 
 
 def main(releases: list[str]) -> None:
     for release in releases:
-        with target(f"kafka@{release}/1", kafka_answers.SETTINGS) as own:
+        with target(f"kafka@{release}/1", kafka_responses.SETTINGS) as own:
             print(record(own, release))  # noqa: T201
 
 

@@ -2,7 +2,7 @@
 
 Three nodes have default settings. Again and again the active controller is killed by SIGKILL, which closes its links,
 or paused by SIGSTOP, which others notice only by its silence. A client that retries then creates its next topic. The
-time runs from the signal to the answer that the topic exists. Only the reference broker is measured, because only it
+time runs from the signal to the response that the topic exists. Only the reference broker is measured, because only it
 names its controller in its metadata.
 """
 
@@ -21,9 +21,9 @@ from bench.rows.context import Progress, row
 NODES = 3
 GOAL_S = 2.0
 TRY_S = 0.3
-"""How long the client waits for one answer before it asks elsewhere."""
+"""How long the client waits for one response before it tries another node."""
 SUSPECT_S = 0.5
-"""How long the client does not ask a node that was silent, even if others still name it as the controller."""
+"""How long the client skips a node that was silent, even if others still name it as the controller."""
 ROUND_LIMIT_S = 30.0
 SETTLE_S = 0.5
 """Quiet time between two rounds."""
@@ -105,7 +105,7 @@ class Course:
         client.create_topic(f"failover-{self._topics}", 1, 1, ROUND_LIMIT_S)
 
     def _await_agreement(self) -> None:
-        """Wait until all nodes answer and name the same controller."""
+        """Wait until all nodes respond and name the same controller."""
         witnesses = [RetryingClient([port], TRY_S) for port in self._cluster.ports]
         try:
             until(lambda: _agree(witnesses), ROUND_LIMIT_S, "agreement on a controller", every_s=0.02)

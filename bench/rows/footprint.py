@@ -149,17 +149,17 @@ class _Session:
         self._epoch = 0
         self._session_id = 0
         wanted = [FetchPartition(number, 0, PARTITION_MAX_BYTES) for number in range(partitions)]
-        self._session_id = self._ask([FetchTopic(SESSIONS_TOPIC, NO_TOPIC_ID, wanted)])
+        self._session_id = self._fetch([FetchTopic(SESSIONS_TOPIC, NO_TOPIC_ID, wanted)])
         if not self._session_id:
             raise PeerError(f"{name} opened no fetch session")
 
     def fetch_ms(self) -> float:
         """Return the milliseconds of an incremental fetch that finds nothing new."""
         began = time.perf_counter()
-        self._ask([])
+        self._fetch([])
         return (time.perf_counter() - began) * 1000
 
-    def _ask(self, topics: list[FetchTopic]) -> int:
+    def _fetch(self, topics: list[FetchTopic]) -> int:
         request = FetchRequest(
             max_wait_ms=0,
             min_bytes=0,

@@ -39,7 +39,7 @@ def measure_hostile(
             if waits is outcome.waits:
                 reached = on_nodes.median <= GOAL_MS
                 results.rows.append(ResultRow(work, on_nodes, goal=f"within {GOAL_MS:g} ms", reached=reached))
-            else:  # Nobody can tell a newcomer from a flood of them.
+            else:  # A newcomer cannot be distinguished from a flood of them.
                 results.rows.append(ResultRow(work, on_nodes))
         bound_mib = (BUDGET_BYTES + BESIDE_BUDGET_BYTES) // MIB
         memory = Figure((outcome.largest_rss_bytes / MIB,), "MiB")

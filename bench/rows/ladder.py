@@ -76,15 +76,15 @@ class LadderSession:
         started = time.perf_counter()
         frame = self.fetching.exchange(request.frame)
         took_us = (time.perf_counter() - started) * 1e6
-        answered = self._answered(request.decode(frame))
-        if answered != sorted(expected):
-            raise PeerError(f"{self.name} answered partitions {answered[:5]} where {expected[:5]} had changed")
+        returned = self._partitions_of(request.decode(frame))
+        if returned != sorted(expected):
+            raise PeerError(f"{self.name} returned partitions {returned[:5]} where {expected[:5]} had changed")
         for partition in expected:
             self.positions[partition] += 1
         self.moved = expected
         return took_us
 
-    def _answered(self, response: FetchResponse) -> list[int]:
+    def _partitions_of(self, response: FetchResponse) -> list[int]:
         if response.error_code != ErrorCode.none or response.session_id != self.session_id:
             raise PeerError(f"{self.name} refused an incremental fetch with error {response.error_code}")
         self.epoch += 1

@@ -205,7 +205,7 @@ class _Probe:
         response, taken_ms = self._timed(ApiKey.FETCH, FETCH_VERSION, request)
         records = response.responses[0].partitions[0].records  # type: ignore[attr-defined]
         if records is None or len(records) < record_bytes:
-            raise PeerError(f"{self.name} answered a fetch without the record that it has acknowledged")
+            raise PeerError(f"{self.name} responded to a fetch without the record that it has acknowledged")
         return taken_ms
 
     def _timed(self, api_key: int, version: int, body: object) -> tuple[object, float]:

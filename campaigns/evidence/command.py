@@ -14,7 +14,7 @@ from campaigns.evidence.scenario_plays import played
 ALSO = ("kafka@4.1.1", "kafka@4.3.1")
 """Releases that are played instead of the one that ``kafka.toml`` names."""
 ONLY_IF_ASKED = ("tansu",)
-"""Its build takes too long for anybody who did not ask for it."""
+"""Its build takes too long for a run that did not request it."""
 
 
 def targets(names: Sequence[str]) -> list[Chosen]:
@@ -33,7 +33,7 @@ def run(
     folder: Path = kept.FOLDER,
 ) -> None:
     """Play the probe, if not ``only_scenarios``, and the scenarios; keep what came of it, and write the pages.
-    ``ids``: the cases, of which all others keep their cells; none stands for all cases. ``refusal``: see
+    ``ids``: the cases, of which all others keep their cells; none means all cases. ``refusal``: see
     ``scenario_plays.played``.
 
     Raise UnknownCase, TargetError and PeerError.

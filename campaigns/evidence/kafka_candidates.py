@@ -2,7 +2,7 @@
 
 ``python -m campaigns.evidence.kafka_candidates NAME [VERSION]``
 
-NAME is session-ids, bad-offset, snapshot-errors or mixed-errors. It starts one node, prints what the node answers, and
+NAME is session-ids, bad-offset, snapshot-errors or mixed-errors. It starts one node, prints its responses, and
 ends it.
 """
 
@@ -39,8 +39,8 @@ METADATA_TOPIC = "__cluster_metadata"
 def session_ids(at: ProbeContext, _: Path) -> Iterator[str]:
     """Incremental fetches with session IDs that nobody has."""
     for session_id in (1, 2**31 - 9, 2**31 - 8, 2**31 - 1, -1, -268_435_454, -268_435_455, -(2**31)):
-        answer = at.call(FETCH, fetch_request(at, [], session_id=session_id, session_epoch=5))
-        yield f"session ID {session_id}: {error_name(answer.error_code)}"
+        response = at.call(FETCH, fetch_request(at, [], session_id=session_id, session_epoch=5))
+        yield f"session ID {session_id}: {error_name(response.error_code)}"
         with at.connect() as other:
             assert other.call(ApiKey.API_VERSIONS, 0, {}).error_code == 0
 
@@ -52,11 +52,11 @@ def bad_offset(at: ProbeContext, _: Path) -> Iterator[str]:
         session = ProbeSession(at, topic, wanted(0), wanted(1, offset=offset))
         began, count = time.monotonic(), 0
         while time.monotonic() < began + LOOKED_AT_S:
-            answer = session.next(max_wait_ms=LONG_MS, min_bytes=1)
+            response = session.next(max_wait_ms=LONG_MS, min_bytes=1)
             count += 1
-        codes = {index: error_name(data.error_code) for index, data in rows(answer).items()}
+        codes = {index: error_name(data.error_code) for index, data in rows(response).items()}
         took_s = time.monotonic() - began
-        yield f"{words}: {count} answers in {took_s:.1f} s, max_wait_ms {LONG_MS}; partitions: {codes or 'none'}"
+        yield f"{words}: {count} responses in {took_s:.1f} s, max_wait_ms {LONG_MS}; partitions: {codes or 'none'}"
 
 
 def snapshot_errors(at: ProbeContext, folder: Path) -> Iterator[str]:
@@ -116,7 +116,7 @@ class SnapshotPart:
 
 
 def _fetch_snapshot(controller: Conversation, part: SnapshotPart) -> Any:
-    """The answer's one partition, or the answer if it has an error of its own."""
+    """The response's one partition, or the response if it has an error of its own."""
     row = {
         "partition": part.partition,
         "current_leader_epoch": part.leader_epoch,
@@ -124,10 +124,10 @@ def _fetch_snapshot(controller: Conversation, part: SnapshotPart) -> Any:
         "position": part.position,
     }
     request = {"replica_id": -1, "max_bytes": 1024, "topics": [{"name": part.topic, "partitions": [row]}]}
-    answer = controller.call(ApiKey.FETCH_SNAPSHOT, 1, body(ApiKey.FETCH_SNAPSHOT, request))
-    if answer.error_code:
-        return answer
-    return single(answer, "topics", "partitions")
+    response = controller.call(ApiKey.FETCH_SNAPSHOT, 1, body(ApiKey.FETCH_SNAPSHOT, request))
+    if response.error_code:
+        return response
+    return single(response, "topics", "partitions")
 
 
 def _words(response: Any) -> str:
@@ -138,8 +138,8 @@ def _words(response: Any) -> str:
 
 def _epoch(controller: Conversation) -> int:
     request = {"topics": [{"topic_name": METADATA_TOPIC, "partitions": [{"partition_index": 0}]}]}
-    answer = controller.call(ApiKey.DESCRIBE_QUORUM, 2, request)
-    return int(answer.topics[0].partitions[0].leader_epoch)
+    response = controller.call(ApiKey.DESCRIBE_QUORUM, 2, request)
+    return int(response.topics[0].partitions[0].leader_epoch)
 
 
 def _controller_port(folder: Path) -> int:

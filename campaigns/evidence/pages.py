@@ -58,7 +58,7 @@ def probe_matrix(found: Sequence[EvidenceTarget]) -> str:
         "# Broker x case",
         "",
         f"`./crucible probe TARGET` on one node, played {PLAYS} times. A blank cell passes. What the marks mean, and "
-        "what this page does not say, stands in [README.md](README.md). A broker's name leads to what it did, and to "
+        "all else, is in [README.md](README.md). A broker's name leads to what it did, and to "
         "the command that shows it again.",
         "",
     ]
@@ -108,8 +108,7 @@ def scenario_matrix(found: Sequence[EvidenceTarget]) -> str:
     lines = [
         "# Broker x scenario",
         "",
-        "`./crucible run SCENARIO --target TARGET`. What the words mean, and what this page does not say, stands in "
-        "[README.md](README.md).",
+        "`./crucible run SCENARIO --target TARGET`. What the words mean, and all else, is in [README.md](README.md).",
         "",
         f"| scenario | {' | '.join(_name(each) for each in played)} |",
         "| --- |" + " --- |" * len(played),

@@ -40,7 +40,7 @@ def probed(chosen: Chosen, wanted: Sequence[ProbeCase], say: Callable[[str], Non
 
 
 def cell(outcomes: Sequence[CaseOutcome | None]) -> Cell:
-    """What several plays of one case say together. None stands for a play without an outcome."""
+    """The verdict of several plays of one case. None is a play without an outcome."""
     seen = [each for each in outcomes if each is not None]
     verdicts = {each.verdict for each in seen}
     unprepared = any(each.reason.startswith(PREPARING) for each in seen)

@@ -1,4 +1,4 @@
-"""Plays scenarios in front of targets, in processes of their own, and tells what came of them."""
+"""Plays scenarios in front of targets, in processes of their own, and reports their outcomes."""
 
 import re
 import subprocess

@@ -86,7 +86,7 @@ class CatchUp(Check):
 
     @abstractmethod
     def _begin(self) -> int:
-        """Note where it stands at the heal, and return the offset that it must reach."""
+        """Note its position at the heal, and return the offset that it must reach."""
 
     @abstractmethod
     def _position(self) -> int:
@@ -104,7 +104,7 @@ class CatchUp(Check):
             self._target = self._begin()
         caught = self.caught
         if self._position() < self._target:
-            caught.after_us = caught.wrong = -1  # It has begun anew, behind the target.
+            caught.after_us = caught.wrong = -1  # It has restarted, behind the target.
             return
         if caught.after_us < 0:
             caught.after_us = at_us - heal_us
@@ -341,16 +341,17 @@ SETTINGS: Final = (
 """Settings that may have any large number, and do nothing to a topic without records."""
 FIRST_VALUE: Final = 1_000_000_000_000
 """A value says which record it is, so each is another one."""
-ANSWER_US: Final = 3_000_000
+RESPONSE_LIMIT_US: Final = 3_000_000
 
 
 def topics_for(keys: int) -> list[str]:
-    """Return the names of the topics whose settings stand for so many keys."""
+    """Return the names of the topics whose settings make that many keys."""
     return [f"settings-{number}" for number in range(-(-keys // len(SETTINGS)))]
 
 
 class SettingsWriter(KeyedProducer):
-    """Asks the active controller, and again until it has answered. To set the same value twice changes nothing."""
+    """Sends to the active controller, and retries until it has responded. Setting the same value twice changes
+    nothing."""
 
     def run(self) -> Steps[None]:
         while not self.stopping and not (yield from self.refresh()):
@@ -379,17 +380,17 @@ class SettingsWriter(KeyedProducer):
             return False
         version = self.settings.versions.incremental_alter_configs
         body = set_topic_configs_request([topic], {setting: value})
-        answer = yield from self.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, version, body, ANSWER_US)
-        if isinstance(answer, str):
+        response = yield from self.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, version, body, RESPONSE_LIMIT_US)
+        if isinstance(response, str):
             return False
-        altered = cast("IncrementalAlterConfigsResponse", answer.body).responses
+        altered = cast("IncrementalAlterConfigsResponse", response.body).responses
         return all(int(each.error_code.value) == 0 for each in altered)
 
 
 GONE_AFTER_MS: Final = 3_000
 """Tombstones may go after this time, and so may the metadata log before a snapshot."""
 PIECE_BYTES: Final = 4_096
-"""An answer to a fetch has so many bytes, as if the log were much larger than one answer."""
+"""Size of a Fetch response in bytes, as if the log were much larger than one response."""
 
 
 @dataclass(frozen=True, slots=True)

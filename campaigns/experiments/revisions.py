@@ -109,7 +109,7 @@ class FetchMeter(Check):
             self._asked(event, names)
         for effect in effects:
             if type(effect) is Reply and effect.body is not None and _counts(effect.tag):
-                self._answered(effect, names)
+                self._note_response(effect, names)
         self.counted.cached = max(self.counted.cached, node.broker.fetch_sessions.partitions_cached)
 
     def _asked(self, event: Request, names: dict[bytes, str]) -> None:
@@ -124,7 +124,7 @@ class FetchMeter(Check):
             counted.full_again += client in self._began
             self._began.add(client)
 
-    def _answered(self, reply: Reply, names: dict[bytes, str]) -> None:
+    def _note_response(self, reply: Reply, names: dict[bytes, str]) -> None:
         response = reply.body
         assert isinstance(response, FetchResponse)
         topics = [replace(each, topic=_name(each, names), topic_id=NO_TOPIC_ID) for each in response.responses]
@@ -186,7 +186,7 @@ def bytes_of_a_partition(version: int, partitions: int = PARTITIONS) -> float:
     node = Node(0, BrokerConfig.parse({}), MemoryDisk(), 1)
     _settle(node, node.start(_NOW))
     _settle(node, node.handle(_NOW, Opened(_CONNECTION, "meter")))
-    _ask(node, ApiKey.CREATE_TOPICS, 7, create_topics_request([new_topic(_TOPIC, partitions, 1, {})], 60_000))
+    _call(node, ApiKey.CREATE_TOPICS, 7, create_topics_request([new_topic(_TOPIC, partitions, 1, {})], 60_000))
     topic_id = next(iter(node.broker.partitions.topic_names))
     by_name = version <= LAST_BY_NAME or version == FETCH_FIRST_REVISION
     wanted = [FetchPartition(each, 0, 1 << 20) for each in range(partitions)]
@@ -212,13 +212,13 @@ def _held() -> int:
 
 
 def _fetch(node: Node, version: int, request: FetchRequest) -> int:
-    answer = _ask(node, ApiKey.FETCH, version, request)
-    assert isinstance(answer, FetchResponse), "a fetch is answered"
-    assert answer.error_code == 0, f"the fetch failed with error {answer.error_code}"
-    return answer.session_id
+    response = _call(node, ApiKey.FETCH, version, request)
+    assert isinstance(response, FetchResponse), "a fetch gets a response"
+    assert response.error_code == 0, f"the fetch failed with error {response.error_code}"
+    return response.session_id
 
 
-def _ask(node: Node, api_key: ApiKey, version: int, body: object) -> object:
+def _call(node: Node, api_key: ApiKey, version: int, body: object) -> object:
     tag = Tag(api_key, version, "meter")
     (reply,) = _settle(node, node.handle(_NOW, Request(_CONNECTION, 0, api_key, version, "meter", body, tag)))
     return reply.body
@@ -284,10 +284,10 @@ class Trouble:
 
 TROUBLES: Final = (
     Trouble("no loss"),
-    Trouble("1 % of answers lost", lost_every=(100,)),
-    Trouble("10 % of answers lost", lost_every=(19, 21)),
+    Trouble("1 % of responses lost", lost_every=(100,)),
+    Trouble("10 % of responses lost", lost_every=(19, 21)),
     Trouble("10 % of requests doubled", doubled_every=(19, 21)),
-    Trouble(f"{SLOTS} slots, 10 % of answers lost", lost_every=(19, 21), few_slots=True),
+    Trouble(f"{SLOTS} slots, 10 % of responses lost", lost_every=(19, 21), few_slots=True),
 )
 
 
@@ -314,7 +314,7 @@ class RevisionRun:
 
 @dataclass(frozen=True, slots=True)
 class RevisionResult:
-    """``lost`` is the number of answers that were lost."""
+    """``lost`` is the number of responses that were lost."""
 
     part: RevisionRun
     outcome: Outcome
@@ -386,7 +386,7 @@ def played(part: RevisionRun) -> RevisionResult:
 
 
 def parts_for(seeds: Sequence[int]) -> list[RevisionRun]:
-    """Return the runs by trouble and variant. Those who resend are played only where answers are lost."""
+    """Return the runs by trouble and variant. Those that resend are played only where responses are lost."""
     return [
         RevisionRun(variant, trouble, seed)
         for trouble in TROUBLES
@@ -403,7 +403,7 @@ COSTS: Final[dict[str, Value]] = {
     "both in one layout, B": lambda seen: seen.counted.layout_bytes / seen.counted.fetches,
     "partitions named": lambda seen: seen.counted.named / seen.counted.fetches,
     "partitions returned": lambda seen: seen.counted.returned / seen.counted.fetches,
-    "answers lost": lambda seen: seen.lost,
+    "responses lost": lambda seen: seen.lost,
     "full fetches again": lambda seen: seen.counted.full_again,
     "records sent twice": lambda seen: seen.counted.twice,
 }
@@ -418,7 +418,7 @@ Found: TypeAlias = dict[tuple[Trouble, RevisionVariant], list[RevisionResult]]
 
 
 def on_the_wire(seen: RevisionResult) -> float:
-    """Return the bytes of a fetch and its answer, each in the variant's own layout."""
+    """Return the bytes of a fetch and its response, each in the variant's own layout."""
     return (seen.counted.request_bytes + seen.counted.response_bytes) / seen.counted.fetches
 
 
@@ -440,7 +440,7 @@ def _number(value: float) -> str:
 
 
 def table(found: Found, columns: dict[str, Value]) -> list[str]:
-    """Return the lines of a Markdown table. The trouble stands only in the first of its rows. A row of zeros is left
+    """Return the lines of a Markdown table. The trouble is named only in the first of its rows. A row of zeros is left
     out."""
     lines = [f"| trouble | variant | {' | '.join(columns)} |", "|" + " --- |" * (2 + len(columns))]
     before = None

@@ -30,7 +30,7 @@ from reports.verdict import Outcome
 
 SKIPPED = "SKIPPED"
 WORTH_S, WORTH_SHARE = 10.0, 0.01
-"""When less than this, or less than this share of the budget, is left, no stage is begun."""
+"""When less than this, or less than this share of the budget, remains, no stage starts."""
 Play = Callable[[Work, float], tuple[Outcome, str]]
 STAGES: Mapping[str, Play] = {
     "search": search.play,
@@ -40,7 +40,7 @@ STAGES: Mapping[str, Play] = {
     "checks": checks.play,
     "suites": checks.play_suites,
 }
-"""Each stage's function. It plays until the time that it is given, and returns its outcome and, if no play tells it,
+"""Each stage's function. It plays until the time that it is given, and returns its outcome and, if no play shows it,
 why."""
 
 

@@ -119,7 +119,7 @@ def open_reds(work: Work, known: Collection[OpenFailure] = ()) -> list[PlayRow]:
 
 def of_all(work: Work, scenarios: Mapping[str, Scenario], until: float, known: Collection[OpenFailure] = ()) -> None:
     """Look into all that is open. Each gets half of what is left, and the last one all of it: several often have one
-    cause, which the first then tells."""
+    cause, which the first then names."""
     reds = open_reds(work, known)
     for number, play in enumerate(reds):
         now = time.monotonic()
@@ -191,7 +191,7 @@ def _shrunk(work: Work, failure: FailureRow, scenario: Scenario, until: float) -
 
 
 def _shrink(scenario: Scenario, failure: FailureRow, folder: Path, tell: Tell) -> None:
-    """Play the seed again and report the failure anew with each smaller scenario, which it keeps as a file."""
+    """Replay the seed and report the failure again with each smaller scenario, which it keeps as a file."""
     failing = run(scenario, failure.seed)
     if failing.outcome is Outcome.PASSED:
         return  # A child that died was to blame, and not the seed.

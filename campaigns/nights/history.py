@@ -1,7 +1,7 @@
 """Keeps nights on a branch of their own: ``python -m campaigns.nights.history fetch|keep``.
 
 ``fetch`` brings the branch's nights into the folder of nights; those that are there stay as they are. ``keep`` makes
-the branch anew of that folder, as one commit without parents, so that it does not grow for ever: the tables of the
+the branch again from that folder, as one commit without parents, so that it does not grow for ever: the tables of the
 newest nights, and the pages of their runs for fewer of them. Nobody's work tree or index changes.
 """
 

@@ -423,7 +423,7 @@ def _commit_time_us() -> int:
 
 
 WRITTEN_EACH_S = 5.0
-TOLD_EACH_S = 30.0
+REPORT_EACH_S = 30.0
 
 
 class Skipped(Exception):  # noqa: N818  (nothing failed)
@@ -443,7 +443,7 @@ class Work:
     _stage: str = ""
     _since_s: float = 0.0
     _written_s: float = 0.0
-    _told_s: float = 0.0
+    _reported_s: float = 0.0
 
     @property
     def scratch(self) -> Path:
@@ -510,12 +510,12 @@ class Work:
         self.write()
 
     def beat(self, line: str = "") -> None:
-        """To be called again and again: it keeps what was spent, and from time to time it tells ``line``."""
+        """To be called repeatedly: it records the time spent, and from time to time it reports ``line``."""
         now = time.monotonic()
         if now - self._written_s > WRITTEN_EACH_S:
             self.write()
-        if line and now - self._told_s > TOLD_EACH_S:
-            self._told_s = now
+        if line and now - self._reported_s > REPORT_EACH_S:
+            self._reported_s = now
             self.tell(line)
 
     def write(self) -> None:

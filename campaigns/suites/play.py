@@ -183,7 +183,7 @@ def _await_all(cluster: PeerCluster) -> None:
 
 
 def _words(cluster: PeerCluster, proxies: Sequence[str]) -> dict[str, str]:
-    """Return what the placeholders of addresses in a suite's file stand for."""
+    """Return the values of the address placeholders in a suite's file."""
     return {
         "bootstrap": cluster.bootstrap,
         "quoted": _quoted(f"127.0.0.1:{port}" for port in cluster.ports),

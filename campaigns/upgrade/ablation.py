@@ -62,7 +62,7 @@ WAYS: dict[str, tuple[Way, bool]] = {
 
 class Figures(NamedTuple):
     """Of one way on one log. First for the newest closed segment, without any snapshot before it: the bytes that were
-    read, the seconds (the best of three), and the producers that the snapshot lacks or tells wrongly. Then for all
+    read, the seconds (the best of three), and the producers that the snapshot lacks or has wrongly. Then for all
     closed segments in turn, and how many of their snapshots are not those of the full replay."""
 
     read_bytes: int

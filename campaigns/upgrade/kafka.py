@@ -102,7 +102,7 @@ def _running(folder: Path) -> Iterator[int]:
 
 
 def stop_cleanly(node: BrokerNode) -> None:
-    """Raise PeerError if it had to be killed: after a crash Kafka makes all snapshots anew."""
+    """Raise PeerError if it had to be killed: after a crash Kafka recreates all snapshots."""
     end([node], signal.SIGTERM)
     if node.process is None or node.process.returncode not in (0, ENDED_BY_SIGTERM):
         raise PeerError(f"{node.name} did not stop cleanly.")

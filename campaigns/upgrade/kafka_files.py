@@ -62,7 +62,7 @@ class FileBatch(NamedTuple):
 
 
 class ProducerRow(NamedTuple):
-    """A producer as a snapshot tells of it. -1 stands for none, in all but the ID."""
+    """A producer as a snapshot has it. -1 means none, in all but the ID."""
 
     producer_id: int
     epoch: int

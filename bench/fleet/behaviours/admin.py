@@ -71,13 +71,14 @@ def set_of(base: str, topic: str) -> TopicSet | None:
 
 
 METADATA_VERSION: Final = "metadata.version"
-API_VERSIONS_ASKED: Final = 3
+API_VERSIONS_VERSION: Final = 3
 UNKNOWN_TOPIC: Final = 3
 REQUEST_TIMED_OUT: Final = 7
 TOPIC_ALREADY_EXISTS: Final = 36
 NOT_CONTROLLER: Final = 41
 UNKNOWN_OUTCOME: Final = frozenset({REQUEST_TIMED_OUT, NOT_CONTROLLER})
-"""A controller that loses its office answers NOT_CONTROLLER, and its successor may still commit what it appended."""
+"""A controller that lost its office responds with NOT_CONTROLLER, and its successor may still commit what it
+appended."""
 
 CONFIG_KEY: Final = "retention.ms"
 FIRST_VALUE: Final = 1_000_000_000_000
@@ -155,7 +156,7 @@ class AdminPlan:
     loaded: tuple[LoadedTopic, ...] = ()
     """The topics of the load that it may alter."""
     deadline_us: int = 30_000_000  # how long a request is retried
-    answer_wait_ms: int = 3_000
+    response_wait_ms: int = 3_000
     """The ``timeout_ms`` of a request, which is how long the controller may take."""
     metadata_epoch: bool = False
     metadata_interval_us: int = 0
@@ -264,7 +265,7 @@ class Admin(ClusterScript):
         return "create", TopicSet(name, self.plan.topics, self.plan.partitions)
 
     def _carry_out(self, task: Task) -> Steps[ResponseReceived | None]:
-        """Try until the answer says how the request ended for each topic. Return None when time is over."""
+        """Retry until the response has the result of each topic. Return None when time is over."""
         while not self.gives_up:
             if (yield from self._to_controller(task)):
                 response = yield from self._attempt(task)
@@ -300,7 +301,7 @@ class Admin(ClusterScript):
                 return None
         task.attempts += 1
         task.operation.partitions_sent = task.target.topics * task.target.partitions
-        response = yield from self.call(*self._request(task), self.plan.answer_wait_ms * 1000)
+        response = yield from self.call(*self._request(task), self.plan.response_wait_ms * 1000)
         if isinstance(response, str):
             task.errors = dict.fromkeys(task.names, REQUEST_TIMED_OUT)
             return None
@@ -317,9 +318,9 @@ class Admin(ClusterScript):
             wrong = next((each for each in task.errors.values() if not self._is_done(task, each)), 0)
             error = "" if all(done) else error_name(wrong) if wrong else "INVALID_ANSWER"
         self._remember(task, kind)
-        answered = task.operation.partitions_sent if kind == "ok" else -1
+        changed = task.operation.partitions_sent if kind == "ok" else -1
         rows = tuple(self._change_rows(task, "" if response is not None else kind))
-        self.journal.end(task.operation, kind, error or None, response, -1, answered, rows)
+        self.journal.end(task.operation, kind, error or None, response, -1, changed, rows)
 
     @staticmethod
     def _is_done(task: Task, code: int) -> bool:
@@ -337,7 +338,7 @@ class Admin(ClusterScript):
             del self._deletable[task.target]
 
     def _change_rows(self, task: Task, kind: str) -> list[ChangeRow]:
-        """Return a row for each topic. If ``kind`` is empty, the last answer says each topic's end."""
+        """Return a row for each topic. If ``kind`` is empty, the last response has each topic's result."""
         if task.change in WITHOUT_ROWS:
             return []
         rows = []
@@ -363,9 +364,9 @@ class Admin(ClusterScript):
         return rows
 
     def _next_level(self) -> Steps[int]:
-        """Return the level after the finalized metadata.version, at most the highest supported, or -1 without an
-        answer."""
-        response = yield from self.call(ApiKey.API_VERSIONS, API_VERSIONS_ASKED, bodies.API_VERSIONS_REQUEST)
+        """Return the level after the finalized metadata.version, at most the highest supported, or -1 without a
+        response."""
+        response = yield from self.call(ApiKey.API_VERSIONS, API_VERSIONS_VERSION, bodies.API_VERSIONS_REQUEST)
         if isinstance(response, str):
             return -1
         body = cast("ApiVersionsResponse", response.body)
@@ -373,10 +374,10 @@ class Admin(ClusterScript):
         highest = [int(each.max_version) for each in body.supported_features if each.name == METADATA_VERSION]
         return min(levels[0] + 1, highest[0]) if levels and highest else -1
 
-    # -- requests and answers -----------------------------------------------------------------------------------
+    # -- requests and responses ---------------------------------------------------------------------------------
 
     def _request(self, task: Task) -> tuple[int, int, object]:
-        versions, topics, wait_ms = self.settings.versions, task.target.topic_names, self.plan.answer_wait_ms
+        versions, topics, wait_ms = self.settings.versions, task.target.topic_names, self.plan.response_wait_ms
         if task.change == "create":
             replicas = self.plan.replication_factor
             wanted = [bodies.new_topic(each, task.target.partitions, replicas, {}) for each in topics]

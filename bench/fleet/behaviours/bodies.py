@@ -49,7 +49,7 @@ API_VERSIONS_REQUEST: Final = ApiVersionsRequest(client_software_name="crucible-
 ALL_TOPICS: Final = MetadataRequest(
     topics=None, allow_auto_topic_creation=False, include_topic_authorized_operations=False
 )
-"""A Metadata request that names none asks for all."""
+"""A Metadata request that names no topic requests all."""
 
 
 def list_offsets_request(partitions: Sequence[TopicPartition], timestamp_ms: int) -> ListOffsetsRequest:

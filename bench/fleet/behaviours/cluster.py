@@ -48,25 +48,25 @@ class MetadataBoard:
 
     topics: tuple[str, ...]
     update: MetadataUpdate | None = None  # the last response
-    answered_us: int = -1  # when it came; -1: never
+    received_us: int = -1  # when it came; -1: never
     requested_us: int = -1  # when the last request was sent; -1: never, or it failed
 
     def news(self, seen_us: int, now_us: int) -> MetadataUpdate | None:
         """Return the last response if it is fresh and came after ``seen_us``. For a client that has seen none (-1) any
         response is fresh."""
-        fresh = seen_us < 0 or now_us - self.answered_us <= FRESH_US
-        return self.update if seen_us < self.answered_us and fresh else None
+        fresh = seen_us < 0 or now_us - self.received_us <= FRESH_US
+        return self.update if seen_us < self.received_us and fresh else None
 
     def begin_request(self, now_us: int) -> bool:
         """Return whether the caller may send a request now, and record it. It may not while another client waits for
         a response."""
-        pending = self.requested_us > self.answered_us and now_us - self.requested_us < REQUEST_LIMIT_US
+        pending = self.requested_us > self.received_us and now_us - self.requested_us < REQUEST_LIMIT_US
         if not pending:
             self.requested_us = now_us
         return not pending
 
     def post(self, update: MetadataUpdate, now_us: int) -> None:
-        self.update, self.answered_us = update, now_us
+        self.update, self.received_us = update, now_us
 
     def failed(self) -> None:
         """The last request got no response, so the next client may send one."""
@@ -156,7 +156,7 @@ class ClusterScript(Script):
             return (yield from self._request_metadata())
         news = self.board.news(self._seen_us, self.now.mono_us)
         if news is not None:
-            self._seen_us = self.board.answered_us
+            self._seen_us = self.board.received_us
             self.metadata = self.metadata.apply(news)
             return True
         if not self.board.begin_request(self.now.mono_us):
@@ -164,7 +164,7 @@ class ClusterScript(Script):
         if not (yield from self._request_metadata()):
             self.board.failed()
             return False
-        self._seen_us = self.board.answered_us
+        self._seen_us = self.board.received_us
         return True
 
     def _request_metadata(self) -> Steps[bool]:

@@ -1,8 +1,8 @@
 """Records what a consumer does, as an observer of the consumer and of the lanes that carry its requests.
 
-After ``sent`` a request ends with ``lost``, or with ``answering`` and ``answered``. Between these two the consumer says
-what it makes of the answer. A read is recorded when the application gets the records, and belongs to the fetch that
-brought them.
+After ``sent`` a request ends with ``lost``, or with ``answering`` and ``answered``. Between these two the consumer
+reports what it makes of the response. A read is recorded when the application gets the records, and belongs to the
+fetch that brought them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -43,9 +43,9 @@ _REASONS: Final[Mapping[str, str]] = {"out_of_range": OUT_OF_RANGE}
 
 @dataclass(slots=True)
 class ResponseEffect:
-    """The effect of one answer, collected while the consumer works on it."""
+    """The effect of one response, collected while the consumer works on it."""
 
-    answer: ResponseReceived
+    response: ResponseReceived
     operation: Operation | None
     error: str | None = None
     session_id: int = -1
@@ -118,8 +118,8 @@ class ConsumerHistory(ConsumerObserver, LaneHistory):
     # -- requests -----------------------------------------------------------------------------------------------
 
     def sent(self, lane: str, request: GroupRequest) -> None:
-        """A request goes out. A commit or a fetch of offsets is one operation, however many requests it needs. What
-        closes a session is none, since it asks for nothing."""
+        """A request goes out. A commit or a fetch of offsets is one operation, however many requests it needs. A
+        request that closes a session is none, since it fetches nothing."""
         node = -1 if request.to is None else request.to.node_id
         if lane in (COMMIT_LANE, COMMITTED_LANE):
             if lane in self._sent and request.api_key in (OFFSET_COMMIT, OFFSET_FETCH):
@@ -143,23 +143,23 @@ class ConsumerHistory(ConsumerObserver, LaneHistory):
             self._book.begin(where, wanted.fetch_offset)
 
     def answering(self, lane: str, response: ResponseReceived) -> None:
-        """The consumer is about to get this answer."""
+        """The consumer is about to get this response."""
         operation = None if lane in (COMMIT_LANE, COMMITTED_LANE) else self._sent.pop(lane, None)
         self._outcome = ResponseEffect(response, operation)
         if operation is not None:
             self._outcome.error = _error_in(operation.f, response.body)
 
     def answered(self, lane: str) -> None:  # noqa: ARG002
-        """The consumer has handled the answer."""
+        """The consumer has handled the response."""
         outcome, self._outcome = self._outcome, None
         if outcome is not None and outcome.operation is not None:
             kind, rows = "fail" if outcome.error else "ok", tuple(outcome.rows)
             self.journal.end(
-                outcome.operation, kind, outcome.error, outcome.answer, outcome.session_id, outcome.partitions, rows
+                outcome.operation, kind, outcome.error, outcome.response, outcome.session_id, outcome.partitions, rows
             )
 
     def lost(self, lane: str, reason: str) -> None:
-        """The request gets no answer."""
+        """The request gets no response."""
         if lane in (COMMIT_LANE, COMMITTED_LANE) or lane not in self._sent:
             return
         operation = self._sent.pop(lane)
@@ -167,17 +167,17 @@ class ConsumerHistory(ConsumerObserver, LaneHistory):
             self._unquiet(self._planned[operation.node][1])
         self.journal.end(operation, "fail" if operation.f in ("metadata", "list_offsets") else "info", reason)
 
-    def _answer_to_request(self) -> tuple[ResponseEffect, Operation]:
+    def _response_in_hand(self) -> tuple[ResponseEffect, Operation]:
         outcome = self._outcome
-        assert outcome is not None, "the consumer hears no answer"
-        assert outcome.operation is not None, "the answer is a commit's"
+        assert outcome is not None, "the consumer gets no response"
+        assert outcome.operation is not None, "the response is a commit's"
         return outcome, outcome.operation
 
     # -- metadata -----------------------------------------------------------------------------------------------
 
     def metadata_answered(self, update: MetadataUpdate, accepted: bool) -> None:
         """Record the metadata epoch, which only the drafts carry."""
-        outcome, operation = self._answer_to_request()
+        outcome, operation = self._response_in_hand()
         if self._drafted:
             index, node = operation.index, operation.node
             row = MetadataEpochRow(self.journal.process, index, node, update.metadata_epoch, accepted, self._now_us)
@@ -189,7 +189,7 @@ class ConsumerHistory(ConsumerObserver, LaneHistory):
         self._planned[node_id] = plan, wanted
 
     def fetched(self, reply: FetchAnswer) -> None:
-        outcome, operation = self._answer_to_request()
+        outcome, operation = self._response_in_hand()
         response = reply.response
         outcome.session_id, outcome.partitions = response.session_id, reply.answered
         if reply.problem is not None:
@@ -339,7 +339,7 @@ class ConsumerHistory(ConsumerObserver, LaneHistory):
         self._take_away([each for each in event.partitions if each in self._revoked], "revoked", event.generation)
 
     def cut_off(self) -> None:
-        """The client ends without an answer to its leaving."""
+        """The client ends without a response to its leaving."""
         self._record_member("left", -1)
 
     def _take_away(self, partitions: Iterable[TopicPartition], what: str, generation: int) -> None:
@@ -361,7 +361,7 @@ def _is_farewell(body: FetchRequest) -> bool:
 
 
 def _error_in(f: str, body: object) -> str | None:
-    """Return the name of the answer's error. Errors of metadata and fetches are left to the consumer."""
+    """Return the name of the response's error. The consumer handles errors of metadata and fetches."""
     code: Error | int = ErrorCode.none
     if f == _snake(api_name(LIST_OFFSETS)):
         code = next((error for error, _, _ in listed_offsets(body).values() if error), ErrorCode.none)

@@ -1,7 +1,7 @@
 """Carries the requests of a reference client over the lanes of a fleet client, with one connection for each lane.
 
 It does what ``reference_broker.blocking.connections`` does, but with a driver's events and actions instead of
-sockets. It tells the history of each request.
+sockets. It reports each request to the history.
 """
 
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ class Lane:
     announced: frozenset[str] | None = None  # features in the node's ApiVersions response; None before it
     request: GroupRequest | None = None  # waits for the connection or for its response
     opening: Operation | None = None  # the operation that connects
-    asking: bool = False  # ApiVersions is in flight
+    negotiating: bool = False  # ApiVersions is in flight
 
 
 class LaneClient(Protocol):
@@ -66,13 +66,13 @@ class LaneHistory:
         """A request goes out."""
 
     def answering(self, lane: str, response: ResponseReceived) -> None:
-        """The client is about to get this answer."""
+        """The client is about to get this response."""
 
     def answered(self, lane: str) -> None:
-        """The client has handled the answer."""
+        """The client has handled the response."""
 
     def lost(self, lane: str, reason: str) -> None:
-        """The request gets no answer."""
+        """The request gets no response."""
 
 
 C = TypeVar("C", bound=LaneClient)
@@ -123,7 +123,7 @@ class ClientLanes(Generic[C]):
                 self._end_opening(lane, event.reason)
                 self._fail(lane)
             case ResponseReceived():
-                self._answered(lane, event)
+                self._take_response(lane, event)
             case TimedOut():
                 self._disconnect(lane)
                 self._lost(lane, "timeout")
@@ -132,11 +132,11 @@ class ClientLanes(Generic[C]):
                 self._lost(lane, "disconnected")
 
     def close(self) -> None:
-        """Close every connection. What is in flight gets no answer."""
+        """Close every connection. What is in flight gets no response."""
         for lane in self._by_number.values():
             if lane.opening is not None:
                 self._end_opening(lane, "closed")
-            elif lane.request is not None and not lane.asking:
+            elif lane.request is not None and not lane.negotiating:
                 self.history.lost(lane.name, "closed")
             self._disconnect(lane)
         self._by_name, self._by_number = {}, {}
@@ -163,9 +163,9 @@ class ClientLanes(Generic[C]):
         self.journal.end(opening, "fail" if error else "ok", error)
 
     def _go_on(self, lane: Lane, request: GroupRequest) -> None:
-        """Send the request over the open connection. Some lanes first ask what the node announces."""
-        if self._asks_first(lane, request) and lane.announced is None:
-            lane.asking = True
+        """Send the request over the open connection. Some lanes first request ApiVersions."""
+        if self._negotiates_first(lane, request) and lane.announced is None:
+            lane.negotiating = True
             timeout_us = self.settings.request_timeout_us
             self._request(lane, API_VERSIONS, API_VERSIONS_VERSION, API_VERSIONS_REQUEST, timeout_us)
         elif not may_be_sent(request.api_key, request.api_version, lane.announced or frozenset()):
@@ -174,23 +174,23 @@ class ClientLanes(Generic[C]):
             self.history.sent(lane.name, request)
             self._request(lane, request.api_key, request.api_version, request.body, request.timeout_us)
 
-    def _asks_first(self, lane: Lane, request: GroupRequest) -> bool:  # noqa: ARG002
-        """Whether this lane asks for ApiVersions on a new connection, before it sends the request."""
+    def _negotiates_first(self, lane: Lane, request: GroupRequest) -> bool:  # noqa: ARG002
+        """Whether this lane sends ApiVersions on a new connection, before it sends the request."""
         return True
 
     def _learn(self, lane: Lane, node: NodeAddress, versions: object) -> None:
-        """Tell the client the node's answer to ApiVersions."""
+        """Pass the node's ApiVersions response to the client."""
 
     def _request(self, lane: Lane, api_key: int, api_version: int, body: object, timeout_us: int) -> None:
         process = self.journal.process
         self.journal.actions.append(Request(api_key, api_version, process, body, timeout_us, lane.number))
 
-    def _answered(self, lane: Lane, event: ResponseReceived) -> None:
+    def _take_response(self, lane: Lane, event: ResponseReceived) -> None:
         request = lane.request
-        assert request is not None, "an answer to no request"
-        assert lane.node is not None, "an answer from nobody"
-        if lane.asking:
-            lane.asking, lane.announced = False, announced_in(event.body)
+        assert request is not None, "a response to no request"
+        assert lane.node is not None, "a response from nobody"
+        if lane.negotiating:
+            lane.negotiating, lane.announced = False, announced_in(event.body)
             self._learn(lane, lane.node, event.body)
             self._go_on(lane, request)
             return
@@ -200,15 +200,15 @@ class ClientLanes(Generic[C]):
         self.history.answered(lane.name)
 
     def _lost(self, lane: Lane, reason: str) -> None:
-        """The connection is closed, so a request in flight gets no answer."""
+        """The connection is closed, so a request in flight gets no response."""
         if lane.request is None:
             return
-        if not lane.asking:
+        if not lane.negotiating:
             self.history.lost(lane.name, reason)
         self._fail(lane)
 
     def _fail(self, lane: Lane) -> None:
-        lane.request, lane.asking = None, False
+        lane.request, lane.negotiating = None, False
         self.consumer.failed(lane.name, self.journal.now.mono_us)
 
     def _disconnect(self, lane: Lane) -> None:
@@ -218,11 +218,11 @@ class ClientLanes(Generic[C]):
 
 
 class ConsumerLanes(ClientLanes[GroupConsumer]):
-    """The lanes of a consumer. Those that speak drafts ask whether the node serves them."""
+    """The lanes of a consumer. Those that speak drafts check whether the node serves them."""
 
     __slots__ = ()
 
-    def _asks_first(self, lane: Lane, request: GroupRequest) -> bool:
+    def _negotiates_first(self, lane: Lane, request: GroupRequest) -> bool:
         knows_epochs = self.consumer.config.metadata_epoch and lane.name in SPEAKS_DRAFTS
         return knows_epochs or request.api_version >= FIRST_DRAFT_VERSION
 

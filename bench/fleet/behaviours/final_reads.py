@@ -199,8 +199,8 @@ class FinalReader(ClusterScript):
         return where in self._held_back and where.topic in self._undescribed
 
     def _describe(self) -> Steps[bool]:
-        """Ask for the limits of topics whose logs do not begin at 0. A compacted one has none that say how much may be
-        missing. Return False if the connection is gone. Other partitions are read on while it waits to ask again."""
+        """Query the limits of topics whose logs do not begin at 0. A compacted topic has none that bound what may be
+        missing. Return False if the connection is gone. Other partitions are read while it waits for a retry."""
         wanted = {each.topic for each in self.unread}
         self._undescribed = {each: None for each in self._undescribed if each in wanted}
         if not self._undescribed or self.now.mono_us < self._describe_at_us:
@@ -265,7 +265,7 @@ class FinalReader(ClusterScript):
         return Wanted(self.metadata.topic_id(where.topic), self.consumer.positions[where].offset, PARTITION_MAX_BYTES)
 
     def _take(self, index: int, where: TopicPartition, data: PartitionData, rows: list[HistoryRow]) -> str | None:
-        """Take one partition of the answer, and return the name of its error, if any."""
+        """Handle one partition of the response, and return the name of its error, if any."""
         position = self.consumer.positions[where]
         before = position.offset
         error = error_name(data.error_code) if data.error_code else None
@@ -379,7 +379,7 @@ class OffsetsReader(ClusterScript):
             if not due:
                 yield from self.sleep_until(min(each.wake_at_us or 0 for each in reads.values()))
                 continue
-            # A node that did not answer comes after the others, because it may take a request's whole timeout again.
+            # A node that did not respond comes after the others, because it may take a request's whole timeout again.
             group = min(due, key=lambda each: self._failures[reads[each].coordinator.node])
             offsets = reads.pop(group)
             yield from self._turn(group, offsets)
@@ -408,7 +408,7 @@ class OffsetsReader(ClusterScript):
             self.journal.record(CommitRow(*who, *where, at.offset, at.leader_epoch, -1, False, None, self.now.mono_us))
 
     def _send(self, offsets: CommittedOffsets, request: GroupRequest) -> Steps[str | None]:
-        """Send the request, and return why it brought nothing: a fetch's error, or that nobody answered."""
+        """Send the request, and return why it brought nothing: a fetch's error, or no response."""
         to = self._next_address() if request.to is None else Address(request.to.host, request.to.port)
         response: ResponseReceived | str = "disconnected"
         if (yield from self._reach(to)):

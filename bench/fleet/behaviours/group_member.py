@@ -308,8 +308,8 @@ class GroupMember:
         known = consumer is not None and consumer.membership is not None and consumer.membership.generation >= 0
         return consumer.identity if consumer is not None and known else None
 
-    def begin_anew(self) -> None:
-        """End this life at once. The next one goes on where the group's committed offsets say."""
+    def restart(self) -> None:
+        """End this life at once. The next one resumes at the group's committed offsets."""
         if self._life is not None:
             self._life.ending_by_us, self._life.returns = 0, True
 

@@ -190,7 +190,7 @@ class StrayProducer(ClusterScript):
         return ""
 
     def _rows(self, current: Stray) -> list[HistoryRow]:
-        """Nobody asks for an end, so the transaction was never committed."""
+        """No end is requested, so the transaction was never committed."""
         if not current.owner.is_known:
             return []
         now_us, index, owner = self.now.mono_us, current.operation.index, current.owner
@@ -250,7 +250,7 @@ def describe_producers(partitions: Sequence[TopicPartition]) -> DescribeProducer
 
 
 def open_transactions(body: object) -> list[OpenTransaction] | Error | int:
-    """Return what is open in the partitions of the answer, or the first error in it."""
+    """Return what is open in the partitions of the response, or its first error."""
     found = []
     for topic in cast("DescribeProducersResponse", body).topics:
         for partition in topic.partitions:
@@ -293,7 +293,7 @@ def describe_transaction(transactional_id: str) -> DescribeTransactionsRequest:
 
 
 def expected_partitions(body: object) -> frozenset[TopicPartition] | Error | int:
-    """Return the partitions in which the coordinator expects to end the only transaction of the answer. Return the
+    """Return the partitions in which the coordinator expects to end the only transaction of the response. Return the
     error if there is one."""
     (state,) = cast("DescribeTransactionsResponse", body).transaction_states
     return error_of(state.error_code) or frozenset(
@@ -316,7 +316,7 @@ def abort_request(each: OpenTransaction) -> WriteTxnMarkersRequest:
 
 
 def abort_error(body: object) -> Error | int:
-    """The error of the only partition in the answer."""
+    """The error of the only partition in the response."""
     (error,) = [
         error_of(each.error_code)
         for marker in cast("WriteTxnMarkersResponse", body).markers
@@ -353,15 +353,15 @@ class HangingSearch:
     """What one search has found so far."""
 
     operation: Operation
-    told_us: int = -1  # when the last response had come
-    asked_us: dict[TopicPartition, int] = field(default_factory=dict)  # when the leader of each partition was queried
+    received_us: int = -1  # when the last response had come
+    queried_us: dict[TopicPartition, int] = field(default_factory=dict)  # when the leader of each partition was queried
     open: list[OpenTransaction] = field(default_factory=list)
     ids: dict[int, str] = field(default_factory=dict)  # transactional IDs by producer ID
     expected: dict[str, frozenset[TopicPartition]] = field(default_factory=dict)
     """The partitions in which the coordinator of each transactional ID still expects an end."""
 
 
-class SearchFailed(Exception):  # noqa: N818 - says what happened
+class SearchFailed(Exception):  # noqa: N818 - names what happened
     """A step got no response, or an error. The message is its name."""
 
 
@@ -401,7 +401,7 @@ class Janitor(ClusterScript):
             old = [each for each in search.open if self._is_old(each)]
             yield from self._find_ids(search, old)
             yield from self._describe_ids(search)
-            search.told_us = self.now.mono_us
+            search.received_us = self.now.mono_us
         except SearchFailed as failed:
             self.journal.end(search.operation, "fail", str(failed))
             self._suspects = frozenset()
@@ -439,9 +439,9 @@ class Janitor(ClusterScript):
                 raise SearchFailed("no_leader")
             by_leader.setdefault(leader, []).append(where)
         for leader, wanted in by_leader.items():
-            asked_us = self.now.mono_us
+            queried_us = self.now.mono_us
             body = yield from self._query(leader, ApiKey.DESCRIBE_PRODUCERS, describe_producers(wanted))
-            search.asked_us |= dict.fromkeys(wanted, asked_us)
+            search.queried_us |= dict.fromkeys(wanted, queried_us)
             search.open += _without_error(open_transactions(body))
 
     def _find_ids(self, search: HangingSearch, old: Sequence[OpenTransaction]) -> Steps[None]:
@@ -498,21 +498,33 @@ class Janitor(ClusterScript):
             each.start_offset,
             search.ids.get(each.producer_id, ""),
             self._found(search, each),
-            search.asked_us[each.where],
-            search.told_us,
+            search.queried_us[each.where],
+            search.received_us,
             "",
-            search.told_us,
-            search.told_us,
+            search.received_us,
+            search.received_us,
         )
 
     def _rows_of_quiet(self, search: HangingSearch) -> list[ToldTransactionRow]:
         """Rows of the partitions in which nothing is open."""
-        busy, told_us, index = {each.where for each in search.open}, search.told_us, search.operation.index
+        busy, received_us, index = {each.where for each in search.open}, search.received_us, search.operation.index
         return [
             ToldTransactionRow(
-                self.process, index, *where, -1, -1, -1, "", NOTHING, asked_us, told_us, "", told_us, told_us
+                self.process,
+                index,
+                *where,
+                -1,
+                -1,
+                -1,
+                "",
+                NOTHING,
+                queried_us,
+                received_us,
+                "",
+                received_us,
+                received_us,
             )
-            for where, asked_us in search.asked_us.items()
+            for where, queried_us in search.queried_us.items()
             if where not in busy
         ]
 

@@ -226,7 +226,7 @@ class TransactionalOffsets:
 
 @dataclass(slots=True)
 class NoOffsets:
-    """Stores nothing, so each life begins where the reset policy says."""
+    """Stores nothing, so each life begins at the reset policy's offset."""
 
     consumer: GroupConsumer
 

@@ -1,6 +1,6 @@
-"""Readers of metadata record what each node says of the admins' topics, during the load and once more at its end.
+"""Readers of metadata record what each node reports of the admins' topics, during the load and at its end.
 
-A reader records a topic only if its partitions, ID or presence differ from the last answer of the same node.
+A reader records a topic only if its partitions, ID or presence differ from the last response of the same node.
 """
 
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ NO_VALUE: Final = -1
 
 
 class ObservedTopic(NamedTuple):
-    """One topic in one answer. ``value`` is that of CONFIG_KEY, or NO_VALUE if no admin has set it."""
+    """One topic in one response. ``value`` is that of CONFIG_KEY, or NO_VALUE if no admin has set it."""
 
     partitions: int
     topic_id: str
@@ -68,11 +68,11 @@ class Topics:
         for each in found:
             self.nodes[each.node_id] = each
 
-    def ask(
+    def read_all(
         self, f: str, intended_us: int, node: NodeAddress
     ) -> Steps[tuple[Operation, ResponseReceived, View] | None]:
-        """Ask a node for all topics. Without an answer it ends the operation and returns None. Otherwise the caller
-        ends it."""
+        """Request all topics from a node. Without a response it ends the operation and returns None. Otherwise the
+        caller ends it."""
         operation = self.script.journal.begin(f, intended_us)
         operation.node = node.node_id
         response = yield from self.script.call(
@@ -142,7 +142,7 @@ class MetadataReader(ClusterScript):
         if not (yield from self.connect_to_node(node)):
             self.polls += POLLS_PER_VISIT - 1 - (self.polls - 1) % POLLS_PER_VISIT  # The next node, then.
             return
-        found = yield from self.known.ask("metadata_read", due_us, node)
+        found = yield from self.known.read_all("metadata_read", due_us, node)
         if found is not None:
             operation, response, view = found
             self.journal.end(operation, "ok", None, response, rows=tuple(self._news(operation, view)))
@@ -158,10 +158,10 @@ class MetadataReader(ClusterScript):
 
 
 class FinalDescriber(ClusterScript):
-    """Ask every node for all topics and their configs until all say the same. Then it records what each said.
+    """A client that requests all topics and configs from every node until all agree, and then records each response.
 
-    After ``limit_us`` it records what they said last. ``undescribed`` counts those of ``expected`` nodes that said
-    nothing.
+    After ``limit_us`` it records their last responses. ``undescribed`` counts those of ``expected`` nodes that did not
+    respond.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class FinalDescriber(ClusterScript):
     def _describe(self, node: NodeAddress) -> Steps[tuple[Operation, View] | None]:
         if not (yield from self.connect_to_node(node)):
             return None
-        found = yield from self.known.ask("final_describe", self.now.mono_us, node)
+        found = yield from self.known.read_all("final_describe", self.now.mono_us, node)
         if found is None:
             return None
         operation, response, view = found

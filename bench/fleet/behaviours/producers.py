@@ -57,7 +57,7 @@ def partition_keys(partitions: Sequence[TopicPartition], keys: int) -> dict[Topi
 
 
 class KeyedRecords:
-    """A record of a writer has the number ``sequence``, and the number says all of it: its key, and whether it is a
+    """A record of a writer has the number ``sequence``, which determines all of it: its key, and whether it is a
     tombstone. So a batch that is encoded again holds the same records.
 
     Of all records ``delete_percent`` are tombstones. ``delete_retention_us`` is the topic's ``delete.retention.ms``, or
@@ -177,12 +177,12 @@ class BatchDelivery:
                 if result in (Next.DONE, Next.FAILED, Next.UNKNOWN):
                     return result, error, response
                 if result is Next.RETRY_ELSEWHERE:
-                    if self._leads(slot.operation.node, slot.where):  # The answer did not name the new leader.
+                    if self._leads(slot.operation.node, slot.where):  # The response did not name the new leader.
                         yield from self.script.back_off()
                         yield from self.script.refresh()
                     continue
                 if self.script.strand.failures > PATIENT_FAILURES:
-                    # A leader that was replaced and does not know it answers with timeouts for ever.
+                    # A leader that was replaced and does not know it responds with timeouts for ever.
                     yield from self.script.refresh()
             yield from self.script.back_off()
         if slot.batch is None:
@@ -264,7 +264,7 @@ class BatchDelivery:
 
 
 def _partition_of(body: ProduceResponse) -> ProducePartitionResponse | None:
-    """Return the answer's only partition. None means that it does not fit the request, which named one."""
+    """Return the response's only partition. None means that it does not fit the request, which named one."""
     partitions = [each for topic in body.responses for each in topic.partitions]
     return partitions[0] if len(partitions) == 1 else None
 
@@ -298,7 +298,7 @@ class KeyedProducer(ClusterScript):
     KEEPS_CONNECTIONS = True
 
     def __init__(self, plan: ProducerPlan, settings: ClientSettings, random: Chance) -> None:
-        assert plan.acks in (1, -1), "with acks=0 nothing is answered, so nothing can be recorded"
+        assert plan.acks in (1, -1), "with acks=0 there is no response, so nothing can be recorded"
         habits = EpochHabits(plan.metadata_epoch, plan.metadata_interval_us)
         super().__init__(plan.process, settings, random, [each.topic for each in plan.partitions], habits)
         self.plan = plan

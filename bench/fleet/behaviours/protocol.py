@@ -60,7 +60,8 @@ class ConnectFailed:
 
 @dataclass(frozen=True, slots=True)
 class ResponseReceived:
-    """The answer to the request in flight. ``body`` is a value of wire.fetch or wire.produce, or of kio's latest class.
+    """The response to the request in flight. ``body`` is a value of wire.fetch or wire.produce, or of kio's latest
+    class.
 
     Sizes are those of the frames with their length prefix. In the simulator they are 0, because it encodes nothing.
     """
@@ -73,7 +74,7 @@ class ResponseReceived:
 
 @dataclass(frozen=True, slots=True)
 class TimedOut:
-    """No answer within the request's timeout."""
+    """No response within the request's timeout."""
 
     lane: int = 0
 

@@ -50,7 +50,7 @@ class OnLost(Enum):
     FALL_BACK = "full fetch in a new session; in the first revision the same request with the same number again"
     NAME_ALL = "full fetch in both revisions, as stock clients do; in the first it stays in its session"
     RESEND = "the same request with the same epoch again"
-    PRESUME = "the next epoch, as if the answer had been empty; it names all in the first revision, and nothing else"
+    PRESUME = "the next epoch, as if the response had been empty; it names all in the first revision, and nothing else"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ __all__ = ["QUIET_POLLS", "REVISIONS", "VARIANTS", "FetcherPlan", "SessionFetche
 
 OFFSET_OUT_OF_RANGE: Final = 1
 CORRUPT_MESSAGE: Final = "CORRUPT_MESSAGE"
-ASK_AGAIN: Final = 3
+MAX_REFETCHES: Final = 3
 """Number of retries of damaged records. Then the fetcher records them, so that the checks see them."""
 QUIET_POLLS: Final = 3
 """After this many polls in a row without data or error, a stopping fetcher has caught up at a node."""
@@ -171,7 +171,7 @@ class NodeSession:
 
 @dataclass(slots=True)
 class FetchEffect:
-    """The effect of one answer, collected while its partitions are handled."""
+    """The effect of one response, collected while its partitions are handled."""
 
     node_id: int
     index: int
@@ -194,7 +194,7 @@ class SessionFetcher(ClusterScript):
         self.reading = Reading(plan, random, self.book)
         self.sessions: dict[int, NodeSession] = {}
         self._out_of_range: dict[TopicPartition, int] = {}
-        """The partitions that need another position, each with the index of the operation that said so."""
+        """The partitions that need another position, each with the index of the operation that reported it."""
         self._damaged: dict[TopicPartition, tuple[int, int]] = {}
         """The offset at which damaged records came last, and how often in a row."""
         self._stale_metadata = False
@@ -259,7 +259,7 @@ class SessionFetcher(ClusterScript):
                 self.beside(self._attend(node_id), lane)
 
     def _look_up(self) -> Steps[None]:
-        """Ask for new metadata over the strand's own connection. If that has not helped, asks another node."""
+        """Refresh metadata over the strand's own connection, or from another node if that has failed."""
         self._looking_up = True
         if self.connected_to is not None and self.strand.failures <= PATIENT_FAILURES:
             found = yield from self.refresh()
@@ -298,7 +298,7 @@ class SessionFetcher(ClusterScript):
                 yield from self._turn(node_id, session, min(due_us, self.now.mono_us))
                 due_us = max(due_us + interval, self.now.mono_us)
                 if self.stopping or session.refusals == 1:
-                    due_us = self.now.mono_us  # A top-level error is answered by a full fetch at once.
+                    due_us = self.now.mono_us  # After a top-level error a full fetch follows at once.
         yield from self._close(session)
 
     def _close(self, session: NodeSession) -> Steps[None]:
@@ -311,7 +311,7 @@ class SessionFetcher(ClusterScript):
             yield from self.call(ApiKey.FETCH, version, plan.request(version, 0, 0, 0), 0)
 
     def _done(self) -> bool:
-        """Whether the fetcher has ended. All strands see the same answer."""
+        """Whether the fetcher has ended. All strands get the same result."""
         if self.stopping and not self._caught_up:
             polled = [self.sessions[each].quiet_polls for each in self._leaders() if each in self.sessions]
             quiet = len(polled) == len(self._by_leader) and min(polled, default=0) >= QUIET_POLLS
@@ -386,9 +386,9 @@ class SessionFetcher(ClusterScript):
             if on_lost is OnLost.NAME_ALL:
                 session.handler.name_all()
 
-    # -- one answer ---------------------------------------------------------------------------------------------
+    # -- one response -------------------------------------------------------------------------------------------
 
-    def _take_answer(self, session: NodeSession, handled: Handled, found: FetchEffect) -> None:
+    def _take_response(self, session: NodeSession, handled: Handled, found: FetchEffect) -> None:
         if handled.problem is not None:
             self._take_refused(handled, found)
             return
@@ -399,19 +399,17 @@ class SessionFetcher(ClusterScript):
                 self._take_partition(where, data, found)
         self._unassign_gone()
 
-    def _take(
-        self, session: NodeSession, operation: Operation, answered: ResponseReceived, body: FetchResponse
-    ) -> bool:
-        """Take an answer, and return whether the next poll may follow without a wait."""
+    def _take(self, session: NodeSession, operation: Operation, event: ResponseReceived, body: FetchResponse) -> bool:
+        """Handle a response, and return whether the next poll may follow without a wait."""
         handled = session.handler.handle_response(body)
         found = FetchEffect(operation.node, operation.index)
-        self._take_answer(session, handled, found)
+        self._take_response(session, handled, found)
         error = None
         if handled.problem is not None:
             error = error_name(body.error_code) if body.error_code else "INVALID_ANSWER"
         kind, count = "ok" if error is None else "fail", len(handled.partitions)
-        self.journal.end(operation, kind, error, answered, body.session_id, count, tuple(found.rows))
-        # Only polls after the load's end tell that a fetcher has caught up.
+        self.journal.end(operation, kind, error, event, body.session_id, count, tuple(found.rows))
+        # Only polls after the load's end show that a fetcher has caught up.
         quiet = self.stopping and error is None and not found.failed and found.runs == 0
         session.quiet_polls = session.quiet_polls + 1 if quiet else 0
         if error is None and not found.failed:
@@ -430,7 +428,7 @@ class SessionFetcher(ClusterScript):
             error = error_name(data.error_code)
             self._note_error(where, data, found)
         elif data.records:
-            if is_damaged(data.records) and self._asks_again(where, before):
+            if is_damaged(data.records) and self._refetches(where, before):
                 error, found.failed = CORRUPT_MESSAGE, True
             else:
                 for run in self.reader.read(where, self.reading.consumer.take(where, data)):
@@ -439,16 +437,16 @@ class SessionFetcher(ClusterScript):
         bounds = (data.high_watermark, data.log_start_offset)
         found.rows.append(PositionRow(self.process, found.index, *where, before, position.offset, *bounds, error))
 
-    def _asks_again(self, where: TopicPartition, offset: int) -> bool:
-        """Return whether the damaged records at ``offset`` have not come more than ASK_AGAIN times. A bit that was
+    def _refetches(self, where: TopicPartition, offset: int) -> bool:
+        """Return whether the damaged records at ``offset`` have not come more than MAX_REFETCHES times. A bit that was
         turned over on the way is right the next time; damage that the node itself holds is not."""
         at, times = self._damaged.get(where, (offset, 0))
         times = times + 1 if at == offset else 1
         self._damaged[where] = (offset, times)
-        return times <= ASK_AGAIN
+        return times <= MAX_REFETCHES
 
     def _take_refused(self, handled: Handled, found: FetchEffect) -> None:
-        """Record what an unusable answer held, for the judge. It moves no position."""
+        """Record the content of an unusable response, for the judge. It moves no position."""
         for where, data in handled.partitions:
             position = self.reading.consumer.positions.get(where)
             at = position.offset if position is not None else -1
@@ -469,7 +467,7 @@ class SessionFetcher(ClusterScript):
         if leader is not None and leader.leader_id >= 0:
             self.metadata = self.metadata.learn_leader(where, leader.leader_id, leader.leader_epoch)
             if self.metadata.leader_of(where) is not None and where not in self._leaders().get(found.node_id, ()):
-                found.failed = False  # The answer said where to go on.
+                found.failed = False  # The response named the new leader.
                 self._attend_leaders()
                 return
         self._stale_metadata = True

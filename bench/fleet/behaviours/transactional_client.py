@@ -86,8 +86,8 @@ class Open:
     from_us: int
     sent: list[Sent] = field(default_factory=list)
     rows: list[HistoryRow] = field(default_factory=list)  # further history rows of the transaction
-    asked: str = NOTHING  # the end that it has requested
-    asked_us: int = -1
+    requested: str = NOTHING  # the end that it has requested
+    requested_us: int = -1
     is_end_sent: bool = False
     outcome: Outcome | None = None  # what it knows of the requested end
     error: str | None = None
@@ -95,7 +95,7 @@ class Open:
     @property
     def kind(self) -> str:
         """The type of its operation."""
-        if self.asked != COMMIT or self.outcome is Outcome.FAILED:
+        if self.requested != COMMIT or self.outcome is Outcome.FAILED:
             return "fail"
         return "ok" if self.outcome is Outcome.OK else "info"
 
@@ -112,7 +112,7 @@ class ProducerLife:
 
 class TransactionalClient(ABC):
     """Ends after Stopping once nothing is left to do. Before that it takes its transactional ID once more: a producer
-    gets it only when the last transaction has its markers, so the logs stand still when all clients have ended."""
+    gets it only when the last transaction has its markers, so the logs no longer change when all clients have ended."""
 
     def __init__(self, habits: ProducerHabits, settings: ClientSettings, random: Chance) -> None:
         self.habits = habits
@@ -145,7 +145,7 @@ class TransactionalClient(ABC):
 
     @abstractmethod
     def ended(self, current: Open) -> None:
-        """Hears that the transaction has ended, with this ``kind``."""
+        """Called when the transaction has ended, with this ``kind``."""
 
     # -- what a driver calls ------------------------------------------------------------------------------------
 
@@ -260,7 +260,7 @@ class TransactionalClient(ABC):
             for lane, request in life.producer.next_requests(self.now_us):
                 if request.api_key == ApiKey.END_TXN and life.current is not None and not life.current.is_end_sent:
                     # A commit waits for the responses to the records. Until then it is not sent to the coordinator.
-                    life.current.asked_us, life.current.is_end_sent = self.now_us, True
+                    life.current.requested_us, life.current.is_end_sent = self.now_us, True
                 life.lanes.send(lane, request)
 
     def _advance(self, life: ProducerLife) -> bool:
@@ -279,7 +279,7 @@ class TransactionalClient(ABC):
                 current.outcome = producer.outcome or Outcome.FAILED
             producer.abort()
         elif state is State.IN_TRANSACTION:
-            assert current is not None, "a transaction that nobody has begun"
+            assert current is not None, "a transaction that was not begun"
             return self._end_as_wanted(life, current)
         elif state in (State.READY, State.INITIALIZING) and current is not None:
             self._record_end(life, producer.outcome or Outcome.FAILED)
@@ -323,7 +323,7 @@ class TransactionalClient(ABC):
             self._record_end(life, Outcome.FAILED)
             self._die()
             return False
-        current.asked, current.asked_us = current.wants, self.now_us
+        current.requested, current.requested_us = current.wants, self.now_us
         if current.wants == COMMIT:
             life.producer.commit()
         else:
@@ -363,12 +363,12 @@ class TransactionalClient(ABC):
             self.habits.process,
             identity.producer_id,
             identity.epoch,
-            current.asked,
+            current.requested,
             current.outcome.value,
             current.error,
             self.habits.timeout_us,
             current.from_us,
-            current.asked_us if current.asked_us >= 0 else self.now_us,
+            current.requested_us if current.requested_us >= 0 else self.now_us,
             self.now_us,
         )
         runs = [

@@ -3,7 +3,7 @@
 One client holds two behaviours, as a mirror does. A member of the group reads committed records. A transactional
 producer makes one value of its own of each record, and writes it to the partition of the same number in the target.
 The pipe between them is the member's sink. What a transaction has taken stays in the pipe until it is committed, so
-what was aborted is done again with new values. The table ``transforms`` says which value stands for which offset.
+what was aborted is done again with new values. The table ``transforms`` maps offsets to values.
 """
 
 from collections.abc import Sequence
@@ -141,14 +141,14 @@ class WorkerWriter(TransactionalClient):
             )
 
     def ended(self, current: Open) -> None:
-        """What was committed is done. Of an unknown end nobody can tell, and who died has forgotten all: the group's
-        offsets say where to go on."""
+        """What was committed is done. After an unknown end, or a death, the group's committed offsets decide where the
+        worker resumes."""
         taken, self._taken = self._taken, {}
         if current.kind == "ok":
             for where, offsets in taken.items():
                 self.pipe.settle(where, offsets)
         elif current.kind == "info" or current.wants == NOTHING:
-            self.reader.begin_anew()
+            self.reader.restart()
 
 
 def _consecutive(offsets: Sequence[int]) -> list[tuple[int, int]]:

@@ -173,7 +173,7 @@ def test_an_end_from_outside_reaches_a_sleeper_within_a_nap(end: str, event: typ
     driver.run()
     assert time.monotonic() - before < 2
     assert isinstance(subject.events[-1][1], event)
-    assert driver.told_to_stop
+    assert driver.stop_requested
 
 
 def test_a_client_that_is_told_to_end_before_it_began_never_begins() -> None:

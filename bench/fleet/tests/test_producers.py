@@ -396,11 +396,11 @@ def test_a_topic_that_nobody_describes_is_named(
     assert 4 <= descriptions(broker) <= 10
 
 
-def test_a_broker_without_the_api_is_not_asked_to_describe(
+def test_no_configs_are_described_if_the_broker_lacks_the_api(
     world: FleetWorld, broker: FakeBroker, settings: ClientSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fetch = SimpleNamespace(api_key=int(ApiKey.FETCH), max_version=12)
-    monkeypatch.setattr(negotiation, "_ask", lambda *_: SimpleNamespace(api_keys=(fetch,)))
+    monkeypatch.setattr(negotiation, "_api_versions", lambda *_: SimpleNamespace(api_keys=(fetch,)))
     versions = Versions(**negotiation.negotiate((), 0.0))
     assert versions == replace(Versions(), fetch=12, describe_configs=-1)
     written(world, broker, settings)

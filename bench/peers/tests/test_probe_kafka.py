@@ -12,7 +12,7 @@ import pytest
 
 from bench.peers.kafka import KAFKA_VERSION
 from bench.peers.systems import KAFKA
-from bench.probe import kafka_answers
+from bench.probe import kafka_responses
 from bench.probe.broker import meet
 from bench.probe.case import ProbeCase
 from bench.probe.cases import all_cases
@@ -26,12 +26,12 @@ SHOWN = 10
 
 def _differences(folder: Path, cases: Sequence[ProbeCase]) -> dict[str, tuple[str, str]]:
     """Play the cases on a new node. Return what it answered and what was recorded, where they differ."""
-    with KAFKA.launched(folder, 1, kafka_answers.SETTINGS) as cluster:
+    with KAFKA.launched(folder, 1, kafka_responses.SETTINGS) as cluster:
         target = of_cluster(cluster)
         outcomes = play(meet(target.address), cases, target=target)
     slowest = sorted(outcomes, key=lambda each: each.seconds, reverse=True)[:SHOWN]
     logging.getLogger(__name__).info("%s", [f"{each.case.id}: {each.seconds:.1f} s" for each in slowest])
-    recorded = kafka_answers.recorded(KAFKA_VERSION)
+    recorded = kafka_responses.recorded(KAFKA_VERSION)
     return {
         each.case.id: (each.verdict.value, recorded[each.case.id][0])
         for each in outcomes
@@ -40,12 +40,12 @@ def _differences(folder: Path, cases: Sequence[ProbeCase]) -> dict[str, tuple[st
 
 
 @pytest.mark.timeout(1200)
-def test_kafka_answers_as_recorded(tmp_path: Path) -> None:
+def test_kafka_responds_as_recorded(tmp_path: Path) -> None:
     cases = all_cases()
-    assert {each.id for each in cases} == set(kafka_answers.recorded(KAFKA_VERSION))
+    assert {each.id for each in cases} == set(kafka_responses.recorded(KAFKA_VERSION))
     assert _differences(tmp_path, [each for each in cases if not each.restarts]) == {}
 
 
 @pytest.mark.timeout(1200)
-def test_kafka_answers_after_restarts_as_recorded(tmp_path: Path) -> None:
+def test_kafka_responds_after_restarts_as_recorded(tmp_path: Path) -> None:
     assert _differences(tmp_path, [each for each in all_cases() if each.restarts]) == {}

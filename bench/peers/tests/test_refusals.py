@@ -12,7 +12,7 @@ import pytest
 import reference_broker
 from bench.peers.kafka import KAFKA_VERSION
 from bench.peers.tests.test_batches_like_kafka import DIFFERENT
-from bench.probe import kafka_answers
+from bench.probe import kafka_responses
 from bench.probe.case import ProbeCase
 from bench.probe.cases import all_cases
 from reference_broker.wire.errors import ErrorCode
@@ -123,7 +123,7 @@ def test_each_row_says_what_kafka_does(module: str, row: dict[str, Any]) -> None
     assert not (row.get("state") and row.get("case")), "a request meets it, so it takes no state"
 
 
-RECORDED = kafka_answers.recorded(KAFKA_VERSION)
+RECORDED = kafka_responses.recorded(KAFKA_VERSION)
 
 
 @pytest.mark.parametrize(

@@ -332,7 +332,7 @@ def until_max_wait(at: ProbeContext) -> None:
     topic = at.topic()
     took_s = _took_s(at, topic, max_wait_ms=WAIT_MS)
     at.expect("max_wait_ms was waited", took_s >= 0.9 * WAIT_MS / 1000, True)
-    at.expect("the answer came soon after", took_s < WAIT_MS / 1000 + SOON_S, True)
+    at.expect("the response came soon after", took_s < WAIT_MS / 1000 + SOON_S, True)
 
 
 @case("fetch/waiting/no-wait", SCHEMA, NEEDS, since="0.8")
@@ -437,7 +437,7 @@ def all_returned(at: ProbeContext) -> None:
     discards a response that does not."""
     topic, _ = _log(at, partitions=2)
     results = rows(fetch(at, topic, wanted(0), wanted(1), max_bytes=1))
-    at.expect("partitions in the answer", sorted(results), [0, 1])
+    at.expect("partitions in the response", sorted(results), [0, 1])
 
 
 @case("fetch/limits/partition", SCHEMA, NEEDS, since="0.8")

@@ -27,7 +27,7 @@ WITH_IDS = {**NEEDS, JOIN: since_version(4)}
 PROTOCOL = "Kafka protocol guide: group membership"
 HUNDRED_TOPICS = bytes((0, 0, 0, 0, 0, 100))
 """The beginning of a consumer's subscription to so many topics, without the topics."""
-ANSWERED_WITHIN_S = 6.0
+RESPONSE_LIMIT_S = 6.0
 """A group may wait for more members for three seconds."""
 
 
@@ -66,7 +66,9 @@ def find_several(at: ProbeContext) -> None:
     group_ids = [at.group() for _ in range(3)]
     at.coordinator(group_ids[0])
     nodes = _found(at, *group_ids)
-    at.expect("groups in the answer are those that were named", {str(each.key) for each in nodes} == {*group_ids}, True)
+    at.expect(
+        "groups in the response are those that were named", {str(each.key) for each in nodes} == {*group_ids}, True
+    )
     at.expect("error codes", sorted({int(each.error_code) for each in nodes}), [0])
 
 
@@ -275,7 +277,7 @@ def new_metadata(at: ProbeContext) -> None:
 def unreadable_subscription(at: ProbeContext) -> None:
     """The broker does not interpret a consumer's metadata: one that cannot be decoded keeps no group waiting."""
     member = ProbeMember(at, at.group(), {"range": HUNDRED_TOPICS}, protocol_type=CONSUMER)
-    member.joined(member.send_entry(), ANSWERED_WITHIN_S)
+    member.joined(member.send_entry(), RESPONSE_LIMIT_S)
     at.expect("it leads", member.leads, True)
 
 

@@ -120,7 +120,7 @@ def beyond_range(at: ProbeContext) -> None:
         ErrorCode.unsupported_version,
     )
     (count,) = struct.unpack_from(">i", response, 6)
-    at.expect("bytes of the answer in version 0", len(response), 10 + 6 * count)
+    at.expect("bytes of the response in version 0", len(response), 10 + 6 * count)
 
 
 @case("handshake/api-versions/far-beyond-range", KIP_511, {API_VERSIONS: ANY}, since="2.4")
@@ -305,7 +305,7 @@ def tags_of_body(at: ProbeContext) -> None:
 def unknown_api(at: ProbeContext) -> None:
     """A request of an API that does not exist closes the connection without a response."""
     at.main.send_bytes(_frame(9_999, 0, 3), "a request of API 9999")
-    at.expect("closed without an answer", at.main.is_closed(), True)
+    at.expect("closed without a response", at.main.is_closed(), True)
 
 
 @case("handshake/unknown/version", "Apache Kafka's SocketServer", {METADATA: ANY}, since="0.10.0", level=SHOULD)
@@ -313,7 +313,7 @@ def unknown_version(at: ProbeContext) -> None:
     """A request of another API than ApiVersions in a version beyond its range closes the connection."""
     version = at.broker.versions[METADATA][1] + 1
     at.main.send_bytes(_frame(METADATA, version, 3, b"\x00\x01\x00\x00\x00"), f"Metadata {version}")
-    at.expect("closed without an answer", at.main.is_closed(), True)
+    at.expect("closed without a response", at.main.is_closed(), True)
 
 
 @case("handshake/unknown/leaves-others", GUIDE, {METADATA: ANY, API_VERSIONS: ANY}, since="0.8")
@@ -406,7 +406,7 @@ def _every_version(api_key: int, body: Body) -> ProbeCase:
             code = getattr(response, "error_code", ErrorCode.none)
             if code == ErrorCode.unsupported_version:
                 raise Unsupported(f"version {version} is advertised, but the response has UNSUPPORTED_VERSION")
-            at.expect_that(f"version {version} is answered", True, True, "True")
+            at.expect_that(f"version {version} gets a response", True, True, "True")
 
     play.__doc__ = f"Every version of {api_name(api_key)} that is advertised gets a response in its own layout."
     name = api_name(api_key)

@@ -26,7 +26,7 @@ NEEDS = {API_VERSIONS: ANY}
 GUIDE = "Kafka protocol guide"
 SERVED_WITHIN_S = 5.0
 ENDED_WITHIN_S = 5.0
-CLOSED, SILENT, ANSWERED = "closed", "silent", "answered without an error"
+CLOSED, SILENT, RESPONDED = "closed", "silent", "response without an error"
 _LENGTH, _HEADER = struct.Struct(">i"), struct.Struct(">hhih")
 
 
@@ -64,9 +64,9 @@ def end_of(connection: Conversation, api_key: int = API_VERSIONS, version: int =
     except Silent:
         return SILENT
     try:
-        return "an error" if any(_errors(decode_response(api_key, version, frame)[1])) else ANSWERED
+        return "an error" if any(_errors(decode_response(api_key, version, frame)[1])) else RESPONDED
     except ProtocolError:
-        return "bytes that are no answer"
+        return "bytes that are no response"
 
 
 def _errors(body: Any) -> Iterator[int]:
@@ -169,7 +169,7 @@ MIB = 1 << 20
 BOMB_MIB = 32
 CLIENTS = 200
 GZIP = int(Compression.GZIP)
-NOT_SILENT = (CLOSED, "an error", ANSWERED)
+NOT_SILENT = (CLOSED, "an error", RESPONDED)
 
 
 # Frames that do not end
@@ -322,7 +322,7 @@ def unread(at: ProbeContext) -> None:
         came = "all"
     except Closed:
         came = CLOSED
-    at.expect("answers", came, "all", CLOSED)
+    at.expect("responses", came, "all", CLOSED)
 
 
 @case("hostile/connections/many", GUIDE, NEEDS, since="0.8", hostile=True)

@@ -60,7 +60,7 @@ def cluster_id(at: ProbeContext) -> None:
     """The cluster has an ID, which is the same in each response."""
     found = [at.call(METADATA, {"topics": ()}).cluster_id for _ in range(2)]
     at.expect("a cluster ID is returned", bool(found[0]), True)
-    at.expect("both answers have the same", found[0] == found[1], True)
+    at.expect("both responses have the same", found[0] == found[1], True)
 
 
 @case("metadata/topics/none", SCHEMA, {METADATA: since_version(1)}, since="0.10.0")
@@ -228,7 +228,7 @@ def ids_in_response(at: ProbeContext) -> None:
     name = at.topic().name
     ids = [single(_named(at, name), "topics").topic_id for _ in range(2)]
     at.expect("an ID is returned", ids[0] is not None, True)
-    at.expect("both answers have the same", ids[0] == ids[1], True)
+    at.expect("both responses have the same", ids[0] == ids[1], True)
 
 
 @case("metadata/ids/of-unknown-name", "KIP-516", {METADATA: since_version(10)}, since="2.8")
@@ -431,7 +431,7 @@ def snapshots_of_each_partition(at: ProbeContext) -> None:
     response = at.call(SNAPSHOT, {"cluster_id": cluster, "replica_id": -1, "max_bytes": 1, "topics": topics})
     at.expect("error code of the request", response.error_code, ErrorCode.none)
     found = [(str(topic.name), int(each.index), each) for topic in response.topics for each in topic.partitions]
-    at.expect("the answer names the same partitions", [found_at[:2] for found_at in found] == places, True)
+    at.expect("the response names the same partitions", [found_at[:2] for found_at in found] == places, True)
     for name, index, each in found[:-1]:
         where = "of a topic without snapshots" if name != METADATA_LOG else f"of partition {index} of the metadata log"
         at.expect(f"error code {where}", each.error_code, ErrorCode.unknown_topic_or_partition)

@@ -307,7 +307,7 @@ def time_of_client(at: ProbeContext) -> None:
     """A topic with CreateTime keeps the client's timestamps, and the response has no append time."""
     topic, sent = at.topic(configs={"message.timestamp.type": "CreateTime"}), now_ms() - 5_000
     result = produce(at, topic, batch(timestamp_ms=sent))
-    at.expect("append time of the answer", result.log_append_time_ms, -1)
+    at.expect("append time of the response", result.log_append_time_ms, -1)
     kept = [each.timestamp_ms == sent for each in records(fetch_one(at, topic))]
     at.expect("the timestamp is the client's", kept, [True])
 
@@ -321,7 +321,7 @@ def append_time(at: ProbeContext) -> None:
     data = fetch_one(at, topic)
     at.expect("the batch says that it has append time", [each.is_log_append_time for each in headers(data)], [True])
     same = [each.timestamp_ms == result.log_append_time_ms for each in records(data)]
-    at.expect("the record has the time of the answer", same, [True])
+    at.expect("the record has the time of the response", same, [True])
 
 
 @case("produce/timestamps/flag-of-client", "KIP-32", BOTH, since="0.10.0")

@@ -56,12 +56,12 @@ def _alone(at: ProbeContext, session_id: int, epoch: int, topic: Topic | None = 
 def _is_gone(at: ProbeContext, session: ProbeSession) -> None:
     response = session.next(epoch=session.epoch)
     at.expect("error code of the old session", response.error_code, ErrorCode.fetch_session_id_not_found)
-    at.expect("session ID of that answer", response.session_id, 0)
+    at.expect("session ID of that response", response.session_id, 0)
 
 
 def _empty(at: ProbeContext, response: FetchResponse) -> None:
     at.expect_no_error(response)
-    at.expect("partitions in the answer", sorted(rows(response)), [])
+    at.expect("partitions in the response", sorted(rows(response)), [])
 
 
 # The table
@@ -73,14 +73,14 @@ def none(at: ProbeContext) -> None:
     response = _alone(at, 0, CLOSE, at.topic())
     at.expect_no_error(response)
     at.expect("session ID", response.session_id, 0)
-    at.expect("partitions in the answer", sorted(rows(response)), [0])
+    at.expect("partitions in the response", sorted(rows(response)), [0])
 
 
 @case("fetch/session/open", KIP_227, NEEDS, since="1.1", level=SHOULD)
 def opened(at: ProbeContext) -> None:
     """Session ID 0 and epoch 0: a full fetch, and a session with a positive ID is made. A broker may have none."""
     response = at.call(FETCH, fetch_request(at, [(at.topic(2), [wanted(0), wanted(1)])], session_epoch=OPEN))
-    at.expect("partitions in the answer", sorted(rows(response)), [0, 1])
+    at.expect("partitions in the response", sorted(rows(response)), [0, 1])
     at.expect("the ID is positive", response.session_id > 0, True)
 
 
@@ -102,7 +102,7 @@ def incremental(at: ProbeContext) -> None:
     write(at, topic, batch(b"new"), partition=1)
     response = session.next()
     at.expect("the session ID is repeated", response.session_id == session.id, True)
-    at.expect("partitions in the answer", sorted(rows(response)), [1])
+    at.expect("partitions in the response", sorted(rows(response)), [1])
     at.expect("values", values(rows(response)[1]), [b"new"])
 
 
@@ -114,7 +114,7 @@ def close(at: ProbeContext) -> None:
     response = session.next(wanted(), epoch=CLOSE)
     at.expect_no_error(response)
     at.expect("session ID", response.session_id, 0)
-    at.expect("partitions in the answer", sorted(rows(response)), [0])
+    at.expect("partitions in the response", sorted(rows(response)), [0])
     _is_gone(at, session)
 
 
@@ -137,7 +137,7 @@ def close_unknown(at: ProbeContext) -> None:
     at.expect("session ID with epoch -1", closed.session_id, 0)
     replaced = _alone(at, 123_456, OPEN, topic)
     at.expect("error code with epoch 0", replaced.error_code, ErrorCode.none)
-    at.expect("partitions in the answer", sorted(rows(replaced)), [0])
+    at.expect("partitions in the response", sorted(rows(replaced)), [0])
 
 
 @case("fetch/session/unknown-id", KIP_227, NEEDS, since="1.1")
@@ -209,7 +209,7 @@ def woken(at: ProbeContext) -> None:
     time.sleep(0.1)
     produce(at, topic, batch(b"wake"), 1, on=at.connect())
     response = at.main.receive(request)
-    at.expect("partitions in the answer", sorted(rows(response)), [1])
+    at.expect("partitions in the response", sorted(rows(response)), [1])
     at.expect("values", values(rows(response)[1]), [b"wake"])
     at.expect("before max_wait_ms", time.monotonic() - began < LONG_MS / 1000 - 1, True)
 
@@ -251,7 +251,7 @@ def added(at: ProbeContext) -> None:
     """A partition that is new to the session is always returned, and then only when it changes."""
     session = ProbeSession(at, at.topic(2), wanted(0))
     response = session.next(wanted(1))
-    at.expect("partitions in the answer", sorted(rows(response)), [1])
+    at.expect("partitions in the response", sorted(rows(response)), [1])
     _empty(at, session.next())
 
 
@@ -264,7 +264,7 @@ def log_start(at: ProbeContext) -> None:
     partitions = [{"partition_index": 0, "offset": 1}]
     at.call(ApiKey.DELETE_RECORDS, {"topics": [{"name": topic.name, "partitions": partitions}], "timeout": 5_000})
     results = rows(session.next())
-    at.expect("partitions in the answer", sorted(results), [0])
+    at.expect("partitions in the response", sorted(results), [0])
     at.expect("log start offset", results[0].log_start_offset, 1)
     _empty(at, session.next())
 
@@ -307,7 +307,7 @@ def forget_one(at: ProbeContext) -> None:
     _empty(at, session.next(forget=[0]))
     for index in range(2):
         write(at, topic, batch(), partition=index)
-    at.expect("partitions in the answer", sorted(rows(session.next())), [1])
+    at.expect("partitions in the response", sorted(rows(session.next())), [1])
 
 
 @case("fetch/session/forgotten/all", KIP_227, NEEDS, since="1.1", level=SHOULD)
@@ -332,7 +332,7 @@ def and_back(at: ProbeContext) -> None:
     """A partition that was forgotten and is named again is new to the session."""
     session = ProbeSession(at, at.topic(2), wanted(0), wanted(1))
     _empty(at, session.next(forget=[0]))
-    at.expect("partitions in the answer", sorted(rows(session.next(wanted(0)))), [0])
+    at.expect("partitions in the response", sorted(rows(session.next(wanted(0)))), [0])
 
 
 @case("fetch/session/forgotten/and-named", "FetchSession.scala", NEEDS, since="1.1", level=SHOULD)
@@ -342,7 +342,7 @@ def and_named(at: ProbeContext) -> None:
     session = ProbeSession(at, topic, wanted(0), wanted(1))
     session.next(wanted(0), forget=[0])
     write(at, topic, batch())
-    at.expect("partitions in the answer", sorted(rows(session.next())), [])
+    at.expect("partitions in the response", sorted(rows(session.next())), [])
 
 
 # Sessions side by side
@@ -386,7 +386,7 @@ def slots(at: ProbeContext) -> None:
     del at.lines[found:]
     at.expect("error codes", sorted({each.error_code for each in responses}), [0])
     have_it = all(values(single(each, "responses", "partitions")) == [b"v"] for each in responses)
-    at.expect("each answer has the record", have_it, True)
+    at.expect("each response has the record", have_it, True)
 
 
 def _pipelined(on: Conversation, version: int, requests: Sequence[FetchRequest]) -> list[FetchResponse]:
@@ -436,13 +436,13 @@ def preferred_replica(at: ProbeContext) -> None:
     write(at, topic, batch(b"a"))
     for _ in range(2):
         found = rows(session.next(rack_id=rack_id))
-        at.expect("partitions in the answer", sorted(found), [0])
+        at.expect("partitions in the response", sorted(found), [0])
         at.expect("preferred replica", found[0].preferred_read_replica, follower)
         at.expect("values", values(found[0]), [])
     found = rows(session.next(rack_id=""))
-    at.expect("partitions in the answer without a rack", sorted(found), [0])
-    at.expect("preferred replica of that answer", found[0].preferred_read_replica, -1)
-    at.expect("values of that answer", values(found[0]), [b"a"])
+    at.expect("partitions in the response without a rack", sorted(found), [0])
+    at.expect("preferred replica of that response", found[0].preferred_read_replica, -1)
+    at.expect("values of that response", values(found[0]), [b"a"])
 
 
 def _elsewhere(at: ProbeContext) -> tuple[int, str]:

@@ -133,7 +133,7 @@ def expected_again(at: ProbeContext) -> None:
     producer = Transactional(at).take()
     request = {"producer_id": producer.producer_id, "producer_epoch": producer.epoch}
     at.expect("epoch", producer.take(**request).epoch, 1)
-    at.expect("epoch of the second answer", producer.take(**request).epoch, 1)
+    at.expect("epoch of the second response", producer.take(**request).epoch, 1)
 
 
 @case("transactions/init/expected-fenced", KIP_360, WITH_EXPECTED, since="2.5")

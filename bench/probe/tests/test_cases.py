@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.probe import kafka_answers
+from bench.probe import kafka_responses
 from bench.probe.case import CaseVerdict, Level
 from bench.probe.cases import UnknownCase, all_cases, chosen
 from reference_broker.wire.apis import VERSIONS
@@ -56,13 +56,13 @@ def test_unknown_names_are_reported() -> None:
         chosen(["fetch/sesion"], [])
 
 
-@pytest.mark.parametrize("release", kafka_answers.releases())
+@pytest.mark.parametrize("release", kafka_responses.releases())
 def test_every_must_holds_of_apache_kafka(release: str) -> None:
     """A MUST that Kafka's current release breaks would be our own invention."""
     levels = {each.id: each.level for each in CASES}
     broken = [
         name
-        for name, (verdict, _) in kafka_answers.recorded(release).items()
+        for name, (verdict, _) in kafka_responses.recorded(release).items()
         if levels.get(name) is Level.MUST and verdict in (CaseVerdict.FAIL.value, CaseVerdict.INCONSISTENT.value)
     ]
     assert not broken

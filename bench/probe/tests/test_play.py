@@ -62,7 +62,10 @@ def _verdict(played: ProbeCase, address: Address) -> CaseOutcome:
 def test_silence_is_inconsistent() -> None:
     with serving(lambda _: time.sleep(0.6)) as address:
         outcome = _verdict(lists_groups, address)
-    assert (outcome.verdict, outcome.reason) == (CaseVerdict.INCONSISTENT, "the broker does not answer ListGroups 0")
+    assert (outcome.verdict, outcome.reason) == (
+        CaseVerdict.INCONSISTENT,
+        "the broker does not respond to ListGroups 0",
+    )
 
 
 def test_a_closed_connection_is_inconsistent() -> None:
@@ -72,7 +75,7 @@ def test_a_closed_connection_is_inconsistent() -> None:
     with serving(serve) as address:
         outcome = _verdict(lists_groups, address)
     assert outcome.verdict is CaseVerdict.INCONSISTENT
-    assert "closed the connection instead of answering ListGroups 0" in outcome.reason
+    assert "closed the connection instead of responding to ListGroups 0" in outcome.reason
 
 
 @pytest.mark.parametrize("frame", [b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"\0\0\0\x05\0\0\0\x01\x09"])

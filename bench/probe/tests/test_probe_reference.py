@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.peers.systems import REFERENCE, tiered
-from bench.probe import kafka_answers
+from bench.probe import kafka_responses
 from bench.probe.broker import ProbedBroker, meet
 from bench.probe.case import CaseVerdict
 from bench.probe.cases import all_cases, chosen
@@ -72,7 +72,7 @@ def test_no_must_is_broken_over_a_restart(tmp_path: Path, sections: Sequence[str
 
 
 def test_no_must_is_broken_with_a_tier_and_where_producers_expire(tmp_path: Path) -> None:
-    settings = {**NO_DELAY, **kafka_answers.SETTINGS, "producer.id.expiration.ms": "1000"}
+    settings = {**NO_DELAY, **kafka_responses.SETTINGS, "producer.id.expiration.ms": "1000"}
     with tiered(REFERENCE).launched(tmp_path, 1, settings) as cluster:
         cases = chosen(["tier"], ["produce/idempotence/expired"])
         outcomes = play(meet(("127.0.0.1", cluster.ports[0])), cases)

@@ -41,7 +41,9 @@ def test_a_request_without_a_response_is_waited_for_only_once(monkeypatch: pytes
         first = _seconds(needs_a_topic, address, belongings)
         second = _seconds(needs_a_topic, address, belongings)
     assert (
-        first[:2] == second[:2] == (CaseVerdict.INCONSISTENT, f"{PREPARING}the broker does not answer CreateTopics 7")
+        first[:2]
+        == second[:2]
+        == (CaseVerdict.INCONSISTENT, f"{PREPARING}the broker does not respond to CreateTopics 7")
     )
     assert first[2] >= 0.5
     assert second[2] < 0.4

@@ -4,7 +4,7 @@ those seeds with which a guarantee broke last. Once such a seed passes, the fail
 plays decide neither what is chosen nor what is looked into.
 
 Child processes play, one for each core. Each has a scenario and its next seeds for about a turn
-(``campaigns.nights.choosing``), and tells every seed's verdict at once.
+(``campaigns.nights.choosing``), and reports every seed's verdict at once.
 """
 
 import time
@@ -37,7 +37,7 @@ FOLLOWED_SHARE = 0.3
 CANARY_SEEDS = 600
 """After so many seeds a canary lives. The rarest mutant shows in one of some twenty."""
 LEAST_LIMIT_S, LIMIT_FACTOR = 300.0, 20.0
-"""A child that tells nothing for so long, or for so many times what a seed takes, has hung."""
+"""A child that reports nothing for so long, or for so many times what a seed takes, has hung."""
 
 
 @dataclass(frozen=True, slots=True)

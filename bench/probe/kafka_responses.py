@@ -1,4 +1,4 @@
-"""Apache Kafka's response to each case, as it was recorded: one file for each release in ``kafka_answers``."""
+"""Apache Kafka's response to each case, as it was recorded: one file for each release in ``kafka_responses``."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,7 +7,7 @@ from pathlib import Path
 from bench.probe.case import CaseOutcome
 from bench.probe.context import PREFIX
 
-FOLDER = Path(__file__).resolve().parent / "kafka_answers"
+FOLDER = Path(__file__).resolve().parent / "kafka_responses"
 SETTINGS = {
     "remote.log.storage.system.enable": "true",
     "remote.log.manager.task.interval.ms": "500",
