@@ -24,7 +24,7 @@ from reports.jobs.fetch_costs import (
 )
 from reports.jobs.groups import coordinator_moves, group_rebalances, group_totals, ownerless_partitions
 from reports.jobs.guarantee_job import GuaranteeJob, guarantee_jobs, with_active_fault
-from reports.jobs.last_stable_offset import longest_stands, stand_durations
+from reports.jobs.last_stable_offset import longest_stalls, stall_durations
 from reports.jobs.latency import latency_distribution, latency_heatmap, latency_over_time, latency_percentiles
 from reports.jobs.leadership import controller_failovers, leader_changes_by_second, most_changed_partitions
 from reports.jobs.load import completed_operations, offered_load, worker_effort
@@ -109,8 +109,8 @@ class Findings:
     transactions: Sequence[Row] = _rows_of(transaction_totals, "transactions")
     decided: Sequence[Row] = _rows_of(times_to_decide, "transactions")
     transactions_around_faults: Sequence[Row] = _rows_of(transactions_by_fault, "transactions", "faults")
-    stable_offsets: Sequence[Row] = _rows_of(stand_durations, "transactions", "positions")
-    stands: Sequence[Row] = _rows_of(longest_stands, "transactions", "positions")
+    stable_offsets: Sequence[Row] = _rows_of(stall_durations, "transactions", "positions")
+    stalls: Sequence[Row] = _rows_of(longest_stalls, "transactions", "positions")
     mirrors: Sequence[Row] = _rows_of(mirror_totals, "copies")
     mirrored: Sequence[Row] = _rows_of(mirror_positions, "copies")
     mirror_rewinds: Sequence[Row] = _rows_of(first_copies_after_rewinds, "copies")

@@ -136,7 +136,7 @@ def _served(rows: "Rows") -> Served:
 MEANINGS = {
     "final": "sessions as Apache Kafka has them: 32-bit epochs, a full fetch after a lost response",
     "first": "sessions as KIP-227 first had them: 64-bit sequence numbers, the request resent after a lost response",
-    "none": "no sessions: each fetch names and is answered all its partitions",
+    "none": "no sessions: each fetch and each response names all its partitions",
 }
 _CAPTIONS = {
     "overview": "Each bar begins at zero, so lengths are ratios. Figures are means that include full fetches, unless "
@@ -175,12 +175,12 @@ Lines: TypeAlias = Sequence[tuple[str, Callable[[Any], float | None], Callable[[
 
 _LINES: Mapping[str, Lines] = {
     "Fetchers": (
-        ("fetches answered", attrgetter("fetches"), words.count),
+        ("fetches served", attrgetter("fetches"), words.count),
         ("request bytes a fetch", attrgetter("clients.request_bytes"), words.size),
         ("response bytes a fetch", attrgetter("clients.response_bytes"), words.size),
         ("of these without records", attrgetter("clients.overhead_bytes"), words.size),
         ("partitions named a fetch", lambda one: _share(one.named, one.fetches), _two),
-        ("partitions answered a fetch", lambda one: _share(one.answered, one.fetches), _two),
+        ("partitions in a response", lambda one: _share(one.answered, one.fetches), _two),
     ),
     "The node's time": (
         ("a fetch, mean", attrgetter("clients.mean_us"), words.micros),
@@ -198,7 +198,7 @@ _LINES: Mapping[str, Lines] = {
         ("partitions sent again", attrgetter("sent_again"), words.count),
     ),
     "Followers": (
-        ("fetches answered", lambda one: one.followers.fetches or None, words.count),
+        ("fetches served", lambda one: one.followers.fetches or None, words.count),
         ("of these in full", lambda one: one.followers.full if one.followers.fetches else None, words.count),
         ("request bytes a fetch", attrgetter("followers.request_bytes"), words.size),
         ("response bytes a fetch without records", attrgetter("followers.overhead_bytes"), words.size),
@@ -262,7 +262,7 @@ def table(groups: Mapping[str, Lines], runs: Sequence[Any]) -> list[tuple[str, l
 def comparison_notes(reports: Sequence[RunReport], runs: Sequence[Measured]) -> list[str]:
     found = [
         "The runs were played one after the other with the same load, faults and seed. Fetchers are a closed loop: one "
-        "that is answered faster asks more often. So compare what one fetch costs, and not sums of bytes."
+        "that gets its responses faster fetches more often. So compare what one fetch costs, and not sums of bytes."
     ]
     if reports[0].manifest.world == "sim":
         found.append("The runs were simulated. Partitions are exact, times are virtual, and bytes are not counted.")

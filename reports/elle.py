@@ -8,8 +8,8 @@ Each record of a transaction is an operation of its own. Kafka isolates readers 
 transactions interleave in each partition as they come, so Elle finds G0 and G1c in ``whole`` transactions where all is
 well. A worker's transaction also reads the lists of its inputs up to the last of them.
 
-Elle's processes do one thing at a time, and nothing after an operation of unknown end. So a client that asks several
-nodes at once is several processes, and goes on as another one.
+Elle's processes do one thing at a time, and nothing after an operation of unknown end. So a client with requests
+to several nodes at once is several processes, and goes on as another one.
 """
 
 from bisect import bisect_right

@@ -205,7 +205,9 @@ _INSIDE = (
     _inside("replicas-converge", "After the heal a partition had no leader, or its replicas differed."),
     _inside("misplaced-markers-refused", "A node published metadata from behind a marker that was out of place."),
     _inside("one-content-per-epoch", "Two nodes sent clients different contents of one metadata epoch."),
-    _inside("updates-sent-at-once", "A controller let a broker wait for an update until another had answered its own."),
+    _inside(
+        "updates-sent-at-once", "A controller sent a broker an update only after another had responded to its own."
+    ),
     _inside("no-committed-lost", "A coordinator lost an offset whose commit it had acknowledged."),
     _inside("one-group-leader", "A generation of a group had two leaders or two assignments.", in_part=True),
     _inside("all-assigned", "After the heal a partition of a subscribed topic had no owner, or two."),

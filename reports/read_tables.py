@@ -175,7 +175,7 @@ class Tables:
 
     def runs_with(self, name: str) -> list[int]:
         """Return the runs that have this table, which is one of DECIDING."""
-        assert name in DECIDING, f"a job asks for runs with {name}, which DECIDING does not name"
+        assert name in DECIDING, f"a job needs runs with {name}, which DECIDING does not name"
         return sorted(run for run, table in self.present if table == name)
 
     def forget(self) -> None:

@@ -113,10 +113,10 @@ class PositionRow(Row):
     partition: int
     fetch_offset: Annotated[int, "the fetcher's position when the response came"]
     next_offset: Annotated[int, "its position after the response"]
-    high_watermark: Annotated[int, "as answered, -1 none"]
-    log_start_offset: Annotated[int, "as answered, -1 none"]
+    high_watermark: Annotated[int, "in the response, -1 none"]
+    log_start_offset: Annotated[int, "in the response, -1 none"]
     error: Annotated[str | None, "partition's error name, null if none"]
-    last_stable_offset: Annotated[int, Later("as answered, -1 none")] = -1
+    last_stable_offset: Annotated[int, Later("in the response, -1 none")] = -1
     leader_epoch: Annotated[int, Later("that the request named and the response did not refuse, -1 none")] = -1
     tombstone_horizon: Annotated[int, Later("below which tombstones may be gone; -1: the response had none")] = -1
 
@@ -145,7 +145,7 @@ class EndRow(Row):
     log_start_offset: int
     high_watermark: int
     end_us: Annotated[int, Moment("when it was read")]
-    last_stable_offset: Annotated[int, Later("as answered together with the high watermark, -1 none")] = -1
+    last_stable_offset: Annotated[int, Later("in the response with the high watermark, -1 none")] = -1
     error: Annotated[str | None, Later("Kafka's error name if the partition does not exist any more, else null")] = None
     size_bytes: Annotated[int, Later("bytes of the batches that the read returned from the log's start on")] = 0
     retention_ms: Annotated[
@@ -214,8 +214,8 @@ class CommitRow(Row):
     topic: str
     partition: int
     offset: Annotated[int, "the next offset to read; fetched: -1 if nothing is committed"]
-    leader_epoch: Annotated[int, "as sent or answered, -1 none"]
-    metadata_epoch: Annotated[int, "as sent or answered, -1 none (always in versions without the field)"]
+    leader_epoch: Annotated[int, "in the request or response, -1 none"]
+    metadata_epoch: Annotated[int, "in the request or response, -1 none (always in versions without the field)"]
     draft: Annotated[bool, "a draft version, which has the field metadata_epoch"]
     error: Annotated[str | None, "the partition's error name, or timeout / disconnected; null if none"]
     at_us: Annotated[int, Moment("when the response came; without one, when the client stopped waiting")]
@@ -318,7 +318,7 @@ class MetadataEpochRow(Row):
     process: Process
     index: OperationIndex
     node: Annotated[int, "the node that responded"]
-    metadata_epoch: Annotated[int, "as answered; -1: the node has had no update yet"]
+    metadata_epoch: Annotated[int, "in the response; -1: the node has had no update yet"]
     accepted: Annotated[bool, "false: dropped whole, since an earlier response had a greater one"]
     at_us: Annotated[int, Moment("when the response came")]
 
@@ -418,7 +418,7 @@ class TraceRow(Row):
     api_version: Annotated[int, "-1 if none"] = -1
     session_id: Annotated[int, "0 if none; of the request, for a reply too"] = 0
     session_epoch: Annotated[int, "-1 if none; of the request, for a reply too"] = -1
-    answered_session_id: Annotated[int, "reply to a fetch: the session ID answered, else 0"] = 0
+    answered_session_id: Annotated[int, "reply to a fetch: its session ID, else 0"] = 0
     error: Annotated[int, "reply: top-level error code, else 0"] = 0
     detail: Annotated[str, "notes: their fields as JSON with sorted keys, else empty"] = ""
 

@@ -383,13 +383,13 @@ def _facts(one: RunCompared) -> Iterator[tuple[str, str]]:
 def _notes(found: SetsCompared) -> Iterator[str]:
     units = f"{found.units[0]} and {found.units[1]}"
     if found.drawn == "runs":
-        yield f"The units are runs ({units}), so the intervals tell how far runs of the same thing differ."
+        yield f"The units are runs ({units}), so the intervals show how far runs of the same thing differ."
         if min(found.units) < LEAST_UNITS + 2:
             yield "With so few runs only great differences can be shown; five or more on each side show much more."
     else:
         yield (
             f"A side has fewer than {LEAST_UNITS} runs, so the units are blocks of neighbouring seconds ({units}). The "
-            "intervals tell how unsteady these runs were in themselves. Two runs of the same thing may differ by more."
+            "intervals show how unsteady these runs were in themselves. Two runs of the same thing may differ by more."
         )
     if any(one.manifest.world == "sim" for one in (*found.old, *found.new)):
         yield "Simulated runs have virtual time. Their latencies say nothing about a machine."

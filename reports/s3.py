@@ -44,7 +44,7 @@ _ADVICE: Final = {
         "refuses these credentials: look at AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and at what they may do"
     ),
     "NETWORK_CONNECTION|ConnectException|UnknownHost|Timeout": (
-        f"does not answer: look at {ENDPOINT}, and whether the server runs"
+        f"does not respond: look at {ENDPOINT}, and whether the server runs"
     ),
     "HeaderMalformed|configured region|PermanentRedirect": "does not serve this region: look at AWS_REGION",
     "NO_SUCH_BUCKET|NoSuchBucket|InvalidBucketName": f"has no such bucket: name the run as {SCHEME}BUCKET/RUN",

@@ -109,8 +109,8 @@ def opinions_of_jobs(verdict: "Verdict") -> dict[str, Opinion]:
     opinions: dict[str, Opinion] = {}
     for one in verdict.guarantees:
         if one.judged_by != "history":
-            # The verdict hands on the simulator's word if that tells of a breach that the job did not see, or tells of
-            # none and the job had nothing to judge.
+            # The verdict has the simulator's result if that is a violation that the job did not see, or if it is none
+            # and the job had nothing to judge.
             opinions[one.name] = Opinion("nothing to judge" if one.status == "holds" else "no breach")
         elif one.status.startswith("broken"):
             opinions[one.name] = Opinion("broken", one.examples[0].at_us, one.examples[0].detail)

@@ -193,7 +193,7 @@ def test_a_server_that_is_away_is_reported(
 ) -> None:
     away = f"http://127.0.0.1:{request.getfixturevalue(port)}"
     monkeypatch.setenv(s3.ENDPOINT, away)
-    assert f"{away} does not answer: look at AWS_ENDPOINT_URL" in refusal(f"s3://{BUCKET}/run")
+    assert f"{away} does not respond: look at AWS_ENDPOINT_URL" in refusal(f"s3://{BUCKET}/run")
 
 
 def test_a_server_that_goes_away_before_spark_reads_is_reported(
@@ -206,7 +206,7 @@ def test_a_server_that_goes_away_before_spark_reads_is_reported(
     done = in_place(place, reached_at=away)
     assert time.monotonic() - began < SPARK_ERROR_LIMIT_S
     assert done.returncode == 2
-    assert done.stderr.startswith(f"crucible: {away} does not answer: look at AWS_ENDPOINT_URL")
+    assert done.stderr.startswith(f"crucible: {away} does not respond: look at AWS_ENDPOINT_URL")
     assert (done.stderr[-2:], done.stderr.count("\n")) == (".\n", 1)
 
 

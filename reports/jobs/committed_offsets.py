@@ -45,7 +45,7 @@ def requests(tables: Tables) -> DataFrame:
     """Return COMMITS of the coordinator with ``invoke_us``, ``node`` and ``end`` (ok, refused or unknown).
 
     ``until_us`` is when the request had taken effect, ``stored_epoch`` the metadata epoch that a commit stores. A node
-    that hung may have read a commit of unknown end late, but hardly after it had answered a request that was sent
+    that hung may have read a commit of unknown end late, but hardly after it had responded to a request that was sent
     later. SETTLED_US after that response the commit is over.
     """
     error = F.col("error")

@@ -110,8 +110,8 @@ def occupied(tables: Tables) -> DataFrame:
 
 def log_starts(tables: Tables) -> DataFrame:
     """The highest log start that was seen of each partition (``start_offset``). What is below it may be gone."""
-    answered = tables.positions.where("log_start_offset >= 0").select(*PARTITION, "log_start_offset")
-    seen = answered.unionByName(tables.ends.select(*PARTITION, "log_start_offset"))
+    fetched = tables.positions.where("log_start_offset >= 0").select(*PARTITION, "log_start_offset")
+    seen = fetched.unionByName(tables.ends.select(*PARTITION, "log_start_offset"))
     return seen.groupBy(*PARTITION).agg(F.max("log_start_offset").alias("start_offset"))
 
 

@@ -170,7 +170,7 @@ def fetch_gap(tables: Tables) -> DataFrame:
         .fillna(-1, ["index"])
     )
     detail = sentence(
-        "%s stands at offset %s, and the high watermark at %s.",
+        "%s is at offset %s, and the high watermark at %s.",
         "process",
         "stands_at",
         "high_watermark",
@@ -203,7 +203,7 @@ def unrequested_partition(tables: Tables) -> DataFrame:
 def _unrequested_on_the_wire(tables: Tables) -> DataFrame:
     foreign = tables.once(wire_lines).where("judged and line is not null and not named and (not held or forgotten)")
     detail = sentence(
-        "%s was answered %s-%s in session %s, in which it did not ask for it.",
+        "%s got %s-%s in session %s, in which it had not requested it.",
         "client_id",
         "topic",
         "partition",
@@ -213,8 +213,8 @@ def _unrequested_on_the_wire(tables: Tables) -> DataFrame:
 
 
 def _unrequested_in_the_history(tables: Tables) -> DataFrame:
-    answered = with_operation(tables.positions, tables, "f", "invoke_us", "complete_us").where("f = 'fetch'")
-    named = answered.withColumn("offset", F.col("fetch_offset"))
+    fetched = with_operation(tables.positions, tables, "f", "invoke_us", "complete_us").where("f = 'fetch'")
+    named = fetched.withColumn("offset", F.col("fetch_offset"))
     read = tables.reads.where("f = 'fetch'").withColumn("offset", F.col("first_offset"))
     columns = [*_SAID, "invoke_us", "complete_us", "offset"]
     in_force = "other.from_us <= this.complete_us and other.until_us > this.invoke_us"
@@ -223,5 +223,5 @@ def _unrequested_in_the_history(tables: Tables) -> DataFrame:
         (without_match(each.select(*columns), tables.assignments, READER, in_force) for each in (named, read)),
     )
     foreign = foreign.groupBy(*_SAID, "invoke_us", "complete_us").agg(F.min("offset").alias("offset"))
-    detail = sentence("%s was answered %s-%s, which it was not asking for.", "process", "topic", "partition")
+    detail = sentence("%s got %s-%s, which it had not requested.", "process", "topic", "partition")
     return anomalies(foreign, detail)

@@ -22,15 +22,15 @@ from reports.jobs.session_requests import (
     SESSION_ID_NOT_FOUND,
     WIRE_LINE,
     WIRE_SESSION,
-    answered_requests,
-    full_answers,
+    full_responses,
+    requests_with_replies,
     session_notes,
     session_rows,
-    wire_answers,
     wire_creations,
     wire_fetches,
     wire_lines,
     wire_requests,
+    wire_responses,
 )
 from reports.read_tables import Tables
 
@@ -46,7 +46,7 @@ _WRONG_RESPONSE = (
     f"if(of_first, error in ({INVALID_FETCH_SESSION}, {_DENIED}), error = if(there, {INVALID_SESSION_EPOCH}, "
     f"{SESSION_ID_NOT_FOUND}))"
 )
-"""What a request may be answered that names no session of the node, or not its expected epoch."""
+"""The error of a request that names no session of the node, or not its expected epoch."""
 _RIGHT_RESPONSE = (
     f"error = 0 or if(of_first, error in ({_NOT_IN_THE_SESSION}, {_DENIED}), error = {_TOPIC_IDS_MIXED}) "
     f"or overtaken and error = if(of_first, {INVALID_FETCH_SESSION}, {INVALID_SESSION_EPOCH}) "
@@ -141,7 +141,7 @@ def _with_state(tables: Tables) -> DataFrame:
     preset = tables.faults.where("startswith(kind, 'preset') and session_epoch > 0")
     presets = preset.groupBy("run").agg(F.max("session_epoch").alias("preset"))
     steps = (
-        tables.once(answered_requests)
+        tables.once(requests_with_replies)
         .withColumn("last_accepted", F.last(accepted, ignorenulls=True).over(in_order))
         .withColumn("last_moved", F.last(moved, ignorenulls=True).over(in_order))
         .join(F.broadcast(presets), "run", "left")
@@ -167,7 +167,7 @@ def _with_overtaking(refused: DataFrame, tables: Tables) -> DataFrame:
     An older epoch that was accepted overtakes nothing: only a later one shows that its client no longer waits for this
     reply.
     """
-    taken = tables.once(answered_requests).where("error = 0 or error is null or not at_once")
+    taken = tables.once(requests_with_replies).where("error = 0 or error is null or not at_once")
     full = tables.once(session_rows).where("what = 'request' and session_epoch = 0")
     later = taken.select(*SESSION, "seq", "session_epoch").unionByName(full.select(*SESSION, "seq", "session_epoch"))
     later = later.withColumnsRenamed({"seq": "later_seq", "session_epoch": "later_epoch"})
@@ -182,7 +182,7 @@ def _next_epoch(name: str) -> Column:
     return F.expr(f"if({name} = {LARGEST_EPOCH} and not of_first, 1, {name} + 1)")
 
 
-_WRONG_ANSWERS = (
+_WRONG_REPLIES = (
     (
         f"final and error = {SESSION_ID_NOT_FOUND} and alive = 1 and session_epoch between 1 and {LARGEST_EPOCH}",
         "it did not know the session, which it had neither closed nor evicted",
@@ -231,18 +231,23 @@ def session_lost(tables: Tables) -> DataFrame:
     allows no eviction: in the first 120 s of the session, in a cluster of one node, which has no followers. The
     connection must still be the one on which the session was given, since a restarted node knows no session.
     """
-    found = [_wrongly_answered(tables), _closed_for_an_epoch(tables), _created_twice(tables), _wrongly_given(tables)]
+    found = [_wrong_replies(tables), _closed_for_an_epoch(tables), _created_twice(tables), _wrongly_given(tables)]
     if tables.runs_with("frames"):
-        found += [_wrongly_answered_on_the_wire(tables), _wrongly_given_on_the_wire(tables)]
+        found += [_wrong_replies_on_the_wire(tables), _wrongly_given_on_the_wire(tables)]
     return reduce(DataFrame.unionByName, found)
 
 
-def _wrongly_answered(tables: Tables) -> DataFrame:
+def _wrong_replies(tables: Tables) -> DataFrame:
     replies = tables.once(session_rows).where("what = 'reply'").where(INCREMENTAL)
     replies = replies.withColumn("final", ~F.col("api_version").isin(*FIRST_REVISIONS))
-    wrong = F.coalesce(*(F.when(F.expr(each), text) for each, text in _WRONG_ANSWERS))
+    wrong = F.coalesce(*(F.when(F.expr(each), text) for each, text in _WRONG_REPLIES))
     detail = sentence(
-        "Node %s answered %s in session %s (epoch %s): %s.", "node", "client_id", "session", "session_epoch", "wrong"
+        "Node %s responded to %s in session %s (epoch %s): %s.",
+        "node",
+        "client_id",
+        "session",
+        "session_epoch",
+        "wrong",
     )
     return anomalies(replies.withColumn("wrong", wrong).where("wrong is not null"), detail, process="client_id")
 
@@ -253,7 +258,7 @@ def _closed_for_an_epoch(tables: Tables) -> DataFrame:
     previous = F.lag(F.struct("what", "seq")).over(order)
     closed = tables.once(session_rows).withColumn("cause", previous)
     closed = closed.where("what = 'session_closed' and cause.what = 'request'")
-    refused = tables.once(answered_requests).where(
+    refused = tables.once(requests_with_replies).where(
         f"error = if(of_first, {INVALID_FETCH_SESSION}, {INVALID_SESSION_EPOCH})"
     )
     found = refused.join(closed.select(*SESSION, F.col("cause.seq").alias("seq")), [*SESSION, "seq"], "left_semi")
@@ -279,9 +284,9 @@ def _created_twice(tables: Tables) -> DataFrame:
 
 
 def _wrongly_given(tables: Tables) -> DataFrame:
-    wrong = full_answers(tables).where("session_epoch = -1 or requested = session or alive = 0")
+    wrong = full_responses(tables).where("session_epoch = -1 or requested = session or alive = 0")
     detail = sentence(
-        "Node %s answered a full fetch of %s (epoch %s) with session %s, which %s.",
+        "Node %s responded to a full fetch of %s (epoch %s) with session %s, which %s.",
         "node",
         "client_id",
         "session_epoch",
@@ -291,7 +296,7 @@ def _wrongly_given(tables: Tables) -> DataFrame:
     return anomalies(wrong, detail, process="client_id")
 
 
-def _wrongly_answered_on_the_wire(tables: Tables) -> DataFrame:
+def _wrong_replies_on_the_wire(tables: Tables) -> DataFrame:
     requests = tables.once(wire_requests).where("session_epoch > 0 and answered_seq >= 0")
     is_lost = (
         f"clear and not gone and error = {SESSION_ID_NOT_FOUND} and nodes = 1 and connection = made_on "
@@ -302,7 +307,12 @@ def _wrongly_answered_on_the_wire(tables: Tables) -> DataFrame:
         F.expr("error = 0 and answered_session_id not in (0, session)"), "the response carries another session's ID"
     )
     detail = sentence(
-        "Node %s answered %s in session %s (epoch %s): %s.", "node", "client_id", "session", "session_epoch", "wrong"
+        "Node %s responded to %s in session %s (epoch %s): %s.",
+        "node",
+        "client_id",
+        "session",
+        "session_epoch",
+        "wrong",
     )
     found = requests.withColumn("wrong", wrong).where("wrong is not null")
     return anomalies(found, detail, process="client_id", at_us="until_us")
@@ -323,7 +333,7 @@ def _wrongly_given_on_the_wire(tables: Tables) -> DataFrame:
     is_old = "session_id = session or not last.ends and last.made_on = made_on"
     wrong = made.withColumn("last", last).where(f"not ends and (session_epoch = -1 or {is_old})")
     detail = sentence(
-        "Node %s answered a full fetch of %s (epoch %s) with session %s, which %s.",
+        "Node %s responded to a full fetch of %s (epoch %s) with session %s, which %s.",
         "node",
         "client_id",
         "session_epoch",
@@ -394,7 +404,7 @@ def _change_not_sent(tables: Tables) -> DataFrame:
     due = due.groupBy(*(f"held.{key}" for key in WIRE_LINE), "held.over", "held.since").agg(
         F.min("seen.answered_seq").alias("due_seq")
     )
-    later = tables.once(wire_answers).where("judged and incremental").alias("later")
+    later = tables.once(wire_responses).where("judged and incremental").alias("later")
     lacks = [F.col(f"due.{key}") == F.col(f"later.{key}") for key in WIRE_SESSION]
     lacks.append(F.expr("later.seq > due.due_seq and later.seq < due.over"))
     found = due.alias("due").join(later, lacks).groupBy(*(f"due.{key}" for key in WIRE_LINE), "due.since")
@@ -406,6 +416,6 @@ def _change_not_sent(tables: Tables) -> DataFrame:
 
 def _wrong_lines(found: DataFrame, what: str) -> DataFrame:
     detail = sentence(
-        f"Node %s answered %s in session %s: %s-%s {what}.", "node", "client_id", "session", "topic", "partition"
+        f"Node %s responded to %s in session %s: %s-%s {what}.", "node", "client_id", "session", "topic", "partition"
     )
     return anomalies(found, detail, process="client_id", at_us="until_us")

@@ -1,9 +1,9 @@
 """The last stable offset: hanging-transaction, hanging-found, lso-regression, and how long it stayed behind.
 
-The measurements show how long it stayed behind the high watermark, by the responses to readers. A *stand* is one value
+The measurements show how long it stayed behind the high watermark, by the responses to readers. A *stall* is one value
 of it in one partition. It begins with the first response that shows this value below the high watermark, and ends with
 the first response that shows a greater one. Responses of all nodes count together, so a value that is shown only after
-a greater one is no stand. Runs without transactions have none.
+a greater one is no stall. Runs without transactions have none.
 """
 
 from typing import Final
@@ -51,7 +51,7 @@ def hanging_transaction(tables: Tables) -> DataFrame:
     may_be_open = f"other.at_us + other.timeout_us + {CLEANUP_US} >= this.end_us"
     hanging = without_match(held, untold, ["run"], may_be_open)
     detail = sentence(
-        "The last stable offset stands at %s, and the high watermark at %s. No transaction may still be open.",
+        "The last stable offset is at %s, and the high watermark at %s. No transaction may still be open.",
         "last_stable_offset",
         "high_watermark",
     )
@@ -184,30 +184,30 @@ def lso_regression(tables: Tables) -> DataFrame:
     return anomalies(back, detail, offset=F.col("last_stable_offset"))
 
 
-MOST_STANDS = 2_000
-"""Limits the stands of one run on the page, to the longest ones."""
+MAX_STALLS = 2_000
+"""Limits the stalls of one run on the page, to the longest ones."""
 
 
-def stand_durations(tables: Tables) -> DataFrame:
-    """Columns: run, topic, count (stands), min_us, p50_us, p99_us, max_us (how long they lasted)."""
+def stall_durations(tables: Tables) -> DataFrame:
+    """Columns: run, topic, count (stalls), min_us, p50_us, p99_us, max_us (how long they lasted)."""
     lasted = (F.col("until_us") - F.col("from_us")).alias("low_us")
-    each = tables.once(all_stands).select("run", "topic", lasted)
+    each = tables.once(all_stalls).select("run", "topic", lasted)
     each = each.withColumns({"high_us": F.col("low_us") + 1, "count": F.lit(1)})
     return quantiles(each, ("run", "topic"), ("p50_us", "p99_us"))
 
 
-def longest_stands(tables: Tables) -> DataFrame:
-    """The rows of ``all_stands`` that lasted longest."""
+def longest_stalls(tables: Tables) -> DataFrame:
+    """The rows of ``all_stalls`` that lasted longest."""
     lasted = Window.partitionBy("run").orderBy(F.desc(F.col("until_us") - F.col("from_us")), *PARTITION, "offset")
-    return first_rows(tables.once(all_stands), MOST_STANDS, lasted).drop("n")
+    return first_rows(tables.once(all_stalls), MAX_STALLS, lasted).drop("n")
 
 
-def all_stands(tables: Tables) -> DataFrame:
+def all_stalls(tables: Tables) -> DataFrame:
     """Columns: run, topic, partition, offset (the last stable offset), from_us, until_us, behind (the most offsets that
     it was behind), moved (false: it was there when it was last seen, at until_us)."""
     columns = [*PARTITION, "last_stable_offset", "high_watermark"]
-    answered = with_operation(tables.positions.where("error is null"), tables, "complete_us")
-    seen = answered.select(*columns, F.col("complete_us").alias("at_us"))
+    fetched = with_operation(tables.positions.where("error is null"), tables, "complete_us")
+    seen = fetched.select(*columns, F.col("complete_us").alias("at_us"))
     seen = seen.unionByName(tables.ends.select(*columns, F.col("end_us").alias("at_us")))
     transactional = tables.transactions.select("run").distinct()
     known = seen.where("last_stable_offset >= 0 and high_watermark >= 0")

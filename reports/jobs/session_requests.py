@@ -6,7 +6,7 @@ A later error ends a fetch that had been accepted and was parked. It does not sh
 
 In the frames: the proxy sees when a request goes to the node and when its response comes, and not what the node does in
 between. Requests that are under way on two connections at once may be handled in either order. So only a *clear*
-request is judged: all that was sent before it in its session is answered by then, and nothing else is sent in the
+request is judged: all that was sent before it in its session has its response by then, and nothing else is sent in the
 session until its own response. After a request without a response, or with an error that does not show whether the
 epoch advanced, nothing is clear any more. A node may evict a session at any time to make room for another one (F-18),
 which the proxy does not see. A refusal as unknown therefore ends a session here.
@@ -61,7 +61,7 @@ def session_rows(tables: Tables) -> DataFrame:
     return _with_life(session_notes(tables).select(*_ROW), _fetches(tables).where(f"session != 0 or {INCREMENTAL}"))
 
 
-def full_answers(tables: Tables) -> DataFrame:
+def full_responses(tables: Tables) -> DataFrame:
     """Return the replies of the final revision to full fetches that have a session's ID, as rows of that session.
 
     ``requested`` is the session that the request had named. Other columns are those of ``session_rows``.
@@ -86,7 +86,7 @@ def _fetches(tables: Tables) -> DataFrame:
     return fetches.withColumn("session", F.col("session_id")).select(*_ROW)
 
 
-def answered_requests(tables: Tables) -> DataFrame:
+def requests_with_replies(tables: Tables) -> DataFrame:
     """Return one row for each incremental fetch request: SESSION, seq, at_us, connection, client_id, session_epoch,
     ``alive``, ``life``, ``of_first`` (of the first revision).
 
@@ -121,7 +121,7 @@ WIRE_SESSION = ("run", "node", "session")
 WIRE_LINE = (*WIRE_SESSION, "topic", "partition")
 _SESSIONS_SINCE = 7
 _NEVER = 2**63 - 1
-_IS_TOLD = f"answered_seq >= 0 and error in (0, {SESSION_ID_NOT_FOUND}, {INVALID_SESSION_EPOCH})"
+_SHOWS_EPOCH = f"answered_seq >= 0 and error in (0, {SESSION_ID_NOT_FOUND}, {INVALID_SESSION_EPOCH})"
 ENDS_WIRE_SESSION = (
     f"error = 0 and (session_epoch <= 0 or answered_session_id != session) or error = {SESSION_ID_NOT_FOUND} "
     "and answered_seq >= 0"
@@ -174,7 +174,7 @@ def wire_requests(tables: Tables) -> DataFrame:
     requests = wire_fetches(tables).where("session_id != 0").withColumn("session", F.col("session_id"))
     in_order = Window.partitionBy(*WIRE_SESSION).orderBy("seq")
     earlier = before(in_order)
-    settled = F.coalesce(F.max(F.expr(f"if({_IS_TOLD}, answered_seq, {_NEVER})")).over(earlier), F.lit(0))
+    settled = F.coalesce(F.max(F.expr(f"if({_SHOWS_EPOCH}, answered_seq, {_NEVER})")).over(earlier), F.lit(0))
     next_seq = F.coalesce(F.lead("seq").over(in_order), F.lit(_NEVER))
     accepted = F.expr("if(answered_seq >= 0 and error = 0 and session_epoch > 0, session_epoch, null)")
     last = F.last(accepted, ignorenulls=True).over(earlier)
@@ -191,7 +191,7 @@ def wire_requests(tables: Tables) -> DataFrame:
     )
 
 
-def wire_answers(tables: Tables) -> DataFrame:
+def wire_responses(tables: Tables) -> DataFrame:
     """Return the responses by which a session's partitions are known: SESSION, ``seq``, ``answered_seq``, ``until_us``,
     ``client_id``, ``incremental`` and ``judged``. The first of a session is the response that gave it.
 
@@ -226,17 +226,17 @@ def wire_answers(tables: Tables) -> DataFrame:
 
 
 def wire_lines(tables: Tables) -> DataFrame:
-    """Return one row for each partition in a request or a response of ``wire_answers``: its columns, ``topic``,
+    """Return one row for each partition in a request or a response of ``wire_responses``: its columns, ``topic``,
     ``partition``, ``named``, ``forgotten``, and ``line`` (null, or the partition's line in the response).
 
     ``held``: the partition was in the session before. ``line_before`` is what the session's responses last had of it
     since it came into the session; null if nothing.
     """
     said = tables.frame_lines.drop("node", "offset")
-    of_answers = said.join(tables.once(wire_answers), ["run", "seq"])
+    of_responses = said.join(tables.once(wire_responses), ["run", "seq"])
     line = F.struct("seq", "answered_seq", "high_watermark", "log_start_offset", "error", "record_bytes", "points_on")
     of_request = ("seq", "answered_seq", "until_us", "client_id", "incremental", "judged")
-    by_request = of_answers.groupBy(*WIRE_LINE, *of_request).agg(
+    by_request = of_responses.groupBy(*WIRE_LINE, *of_request).agg(
         F.bool_or(F.expr("kind = 'named'")).alias("named"),
         F.bool_or(F.expr("kind = 'forgotten'")).alias("forgotten"),
         F.first(F.when(F.expr("kind = 'told'"), line), ignorenulls=True).alias("line"),

@@ -169,7 +169,7 @@ def _before_what_was_there(tables: Tables) -> DataFrame:
     swept = bounds.withColumn("behind", F.min(there).over(so_far(from_the_end)))
     late = swept.where(f"kind = {_BEGUN} and us > behind.us")
     detail = sentence(
-        "%s%s: operation %s of %s began at %s us, but its value %s of %s stands at offset %s. Value %s of %s, at "
+        "%s%s: operation %s of %s began at %s us, but its value %s of %s is at offset %s. Value %s of %s, at "
         "offset %s, %s %s at %s us (operation %s).",
         F.expr("if(behind.how = 'acknowledged', 'G0', 'G1c')"),
         F.expr("if(behind.process = process, '-process', '-realtime')"),

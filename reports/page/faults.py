@@ -479,7 +479,7 @@ def _slowed_figure(_: Findings, __: Row, costs: Sequence[Impact]) -> Figure | No
 
 
 def _outage_figure(_: Findings, __: Row, costs: Sequence[Impact]) -> Figure | None:
-    named = {"produce": ("record", "acknowledged"), "fetch": ("fetch", "answered")}
+    named = {"produce": ("record", "acknowledged"), "fetch": ("fetch", "served")}
     for operation, (what, done) in named.items():
         for one in costs:
             if one.operation == operation and one.never_ok:

@@ -133,8 +133,8 @@ def _context(
         "transactions": transactions.ends(findings),
         "decided": transactions.decided(findings),
         "transaction_costs": transactions.costs(findings),
-        "stable_offsets": transactions.stood(findings),
-        "stands": transactions.stands(findings),
+        "stable_offsets": transactions.stall_times(findings),
+        "stalls": transactions.stalls(findings),
         "mirrors": mirrored(findings),
         "mirror_rewinds": rewinds(findings)[:MOST_REWINDS],
     }

@@ -9,7 +9,7 @@ from reports.page.groups import cause
 from reports.page.latency import quantile
 from reports.page.words import count, micros
 
-MOST_STANDS = 20
+MAX_STALLS = 20
 COUNTS = ("begun", "committed", "aborted", "asked", "undecided", "fenced")
 
 
@@ -49,7 +49,7 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True)
-class Stand:
+class Stall:
     """A time in which the last stable offset did not move behind the high watermark. ``moved`` is false if it still
     was there when it was last seen."""
 
@@ -83,7 +83,7 @@ def decided(findings: Findings) -> list[Times]:
     return [_times(row, row["asked"]) for row in sorted(whole, key=lambda row: row["asked"] != "commit")]
 
 
-def stood(findings: Findings) -> list[Times]:
+def stall_times(findings: Findings) -> list[Times]:
     return [_times(row, row["topic"]) for row in sorted(findings.stable_offsets, key=lambda row: str(row["topic"]))]
 
 
@@ -95,11 +95,11 @@ def costs(findings: Findings) -> list[Cost]:
     return [Cost(**rows[name]) for name in (*names, NO_FAULT) if name in rows] if names else []
 
 
-def stands(findings: Findings) -> list[Stand]:
+def stalls(findings: Findings) -> list[Stall]:
     """The longest ones come first."""
-    rows = sorted(findings.stands, key=lambda row: (row["from_us"] - row["until_us"], row["topic"], row["partition"]))
+    rows = sorted(findings.stalls, key=lambda row: (row["from_us"] - row["until_us"], row["topic"], row["partition"]))
     return [
-        Stand(
+        Stall(
             row["topic"],
             row["partition"],
             row["offset"],
@@ -109,7 +109,7 @@ def stands(findings: Findings) -> list[Stand]:
             row["moved"],
             cause(findings, row["from_us"], row["until_us"]),
         )
-        for row in rows[:MOST_STANDS]
+        for row in rows[:MAX_STALLS]
     ]
 
 
@@ -122,7 +122,7 @@ def tiles(findings: Findings) -> list[tuple[str, str, str]]:
     )
     more = f"of {count(begun)} begun, {count(undecided)} undecided"
     made = [(count(committed), "transactions committed", more)]
-    longest = stands(findings)
+    longest = stalls(findings)
     if longest:
         made.append((micros(longest[0].lasted_us), "stable offset behind", "one partition, at worst"))
     return made

@@ -74,7 +74,7 @@ def draw_all(findings: Findings, baseline: Findings | None, seconds: int, folder
         "groups": partial(draw_groups, findings.rebalances, findings.ownerless, findings.latency, hits, seconds),
         "mirror": partial(draw_mirror, tracks(findings), rewinds(findings), hits, seconds),
         "transactions": partial(
-            draw_transactions, findings.throughput, findings.decided, findings.stands, hits, seconds
+            draw_transactions, findings.throughput, findings.decided, findings.stalls, hits, seconds
         ),
         "broker": partial(draw_broker, findings.broker, hits, seconds),
     }

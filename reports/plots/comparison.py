@@ -85,7 +85,7 @@ def draw_partitions(runs: Sequence[Measured]) -> Figure | None:
         runs,
         {
             "named a fetch": [one.named / one.fetches if one.fetches else None for one in runs],
-            "answered a fetch": [one.answered / one.fetches if one.fetches else None for one in runs],
+            "in a response": [one.answered / one.fetches if one.fetches else None for one in runs],
             "named again, in all": [one.named_again for one in runs],
             "sent again, in all": [one.sent_again for one in runs],
         },

@@ -23,7 +23,7 @@ _LINES = (
 )
 
 
-def draw_transactions(throughput: Rows, decided: Rows, stands: Rows, hits: Rows, seconds: int) -> Figure | None:
+def draw_transactions(throughput: Rows, decided: Rows, stalls: Rows, hits: Rows, seconds: int) -> Figure | None:
     """Transactions over time: how they ended, how long their ends took, and how far back the last stable offset was.
 
     None without transactions.
@@ -32,14 +32,14 @@ def draw_transactions(throughput: Rows, decided: Rows, stands: Rows, hits: Rows,
     if not ended or seconds < timeline.LEAST_SECONDS:
         return None
     by_second = [row for row in decided if row["second"] != WHOLE_RUN]
-    heights = [1.3, *([1.4] if by_second else []), *([1.2] if stands else [])]
+    heights = [1.3, *([1.4] if by_second else []), *([1.2] if stalls else [])]
     figure, panels = timeline.frame(heights, hits, seconds)
     left = iter(panels)
     _ends(next(left), ended, seconds)
     if by_second:
         _decided(next(left), by_second, seconds)
-    if stands:
-        _age(next(left), stands, seconds)
+    if stalls:
+        _age(next(left), stalls, seconds)
     return figure
 
 
@@ -65,11 +65,11 @@ def _decided(axes: Axes, rows: Rows, seconds: int) -> None:
     style.legend(axes, 4)
 
 
-def _age(axes: Axes, stands: Rows, seconds: int) -> None:
-    """The age of the oldest stand at the end of each slot."""
+def _age(axes: Axes, stalls: Rows, seconds: int) -> None:
+    """The age of the oldest stall at the end of each slot."""
     slots = seconds * 1_000_000 // SLOT_US
     ages = [0] * (slots + 1)
-    for row in stands:
+    for row in stalls:
         for slot in range(-(-row["from_us"] // SLOT_US), min(row["until_us"] // SLOT_US, slots) + 1):
             ages[slot] = max(ages[slot], slot * SLOT_US - row["from_us"])
     shown = timeline.extremes(ages, ceil(slots / timeline.MOST_BUCKETS))

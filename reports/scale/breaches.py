@@ -87,7 +87,7 @@ def planted(appends: int, seed: int) -> Planted:
 
 
 def _left_out(read: Fetches, _: Numbers, place: int) -> Fetches:
-    """The append is not in the answer. If a fetch began with it, the fetch begins with what follows."""
+    """Return the fetches without the append. If a fetch began with it, the fetch begins with what follows."""
     (where,) = np.flatnonzero(read.events == place)
     begins = read.begins.copy()
     if where + 1 < len(begins):

@@ -397,8 +397,8 @@ def _read_all(writer: Writer, appends: int, seed: int, breaches: Planted, ends: 
         fetch = np.arange(len(events)) // _RUNS_OF_A_FINAL_READ
         index = client.index + np.arange(fetch[-1] + 1)
         received_us = at_us + (np.arange(fetch[-1] + 1) + 1) * 20_000
-        answers = np.full(len(index), _FINAL)
-        _add_operations(writer, answers, index, "final_read", received_us - 15_000, received_us)
+        clients = np.full(len(index), _FINAL)
+        _add_operations(writer, clients, index, "final_read", received_us - 15_000, received_us)
         columns = {
             each: getattr(piece, each)[events] for each in ("partition", "offset", "count", "writer", "sequence")
         }
@@ -413,7 +413,7 @@ def _read_all(writer: Writer, appends: int, seed: int, breaches: Planted, ends: 
 
 
 def _add_final_positions(writer: Writer, index: Numbers, columns: Mapping[str, Numbers], ends: Numbers) -> None:
-    """One row for each partition of each answer: from its first record to its last."""
+    """Add one row for each partition of each response, from its first record to its last."""
     change = (np.diff(index, prepend=-1) != 0) | (np.diff(columns["partition"], prepend=-1) != 0)
     starts = np.flatnonzero(change)
     lasts = np.append(starts[1:], len(index)) - 1

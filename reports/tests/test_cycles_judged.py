@@ -52,7 +52,7 @@ def test_exactly_the_planted_circle_is_found(found: dict[str, list[Breach]], nam
 
 def test_a_breach_tells_what_contradicts_what(found: dict[str, list[Breach]]) -> None:
     assert [row["detail"] for row in found["sends"]] == [
-        "G0-realtime: operation 0 of b began at 20 us, but its value 10 of b stands at offset 2. Value 2 of a, at "
+        "G0-realtime: operation 0 of b began at 20 us, but its value 10 of b is at offset 2. Value 2 of a, at "
         "offset 7, had been acknowledged to a at 10 us (operation 0)."
     ]
 

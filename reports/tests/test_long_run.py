@@ -177,7 +177,7 @@ def rows_of(seconds: int) -> dict[str, list[Row]]:
                 "records_committed": 0,
             }
         ],
-        "stands": [
+        "stalls": [
             {
                 "topic": "hot",
                 "partition": 0,

@@ -8,7 +8,7 @@ from reports.collect import Findings
 from reports.judge import _findings, _report, silent
 from reports.manifest import read_manifest
 from reports.page import transactions
-from reports.page.transactions import Cost, Ends, Stand
+from reports.page.transactions import Cost, Ends, Stall
 from reports.rows import FaultRow, PositionRow
 from reports.tests.history import History, int_of
 from reports.tests.ledger import EXPECTATIONS, GROUP, LEDGER, SOURCE, WORKER, WRITER, Ledger
@@ -101,11 +101,11 @@ def test_a_fault_cost_what_was_open_around_it(run: Run) -> None:
 def test_the_last_stable_offset_stays_until_a_greater_one_is_shown(run: Run) -> None:
     history, (found, _), _ = run
     end_us = int_of(history.rows("ends", topic=SOURCE)[0], "end_us")
-    assert transactions.stands(found) == [
-        Stand(SOURCE, 0, 10, HANGS_US, end_us - HANGS_US, 3, False, "late"),
-        Stand(LEDGER, 1, 9, SHOWN[1][0], 900_000, 6, True, ""),
+    assert transactions.stalls(found) == [
+        Stall(SOURCE, 0, 10, HANGS_US, end_us - HANGS_US, 3, False, "late"),
+        Stall(LEDGER, 1, 9, SHOWN[1][0], 900_000, 6, True, ""),
     ]
-    assert [(one.name, one.count, one.max_us) for one in transactions.stood(found)] == [
+    assert [(one.name, one.count, one.max_us) for one in transactions.stall_times(found)] == [
         (SOURCE, 1, end_us - HANGS_US),
         (LEDGER, 1, 900_000),
     ]
@@ -113,9 +113,9 @@ def test_the_last_stable_offset_stays_until_a_greater_one_is_shown(run: Run) -> 
 
 def test_a_run_without_transactions_has_no_such_section(run: Run) -> None:
     _, (_, without), (page, bare) = run
-    for rows in (without.transactions, without.decided, without.stands, without.stable_offsets):
+    for rows in (without.transactions, without.decided, without.stalls, without.stable_offsets):
         assert not rows
-    for shown in ('id="transactions"', 'href="#transactions"', 'id="stands"', "of 8 begun, 1 undecided"):
+    for shown in ('id="transactions"', 'href="#transactions"', 'id="stalls"', "of 8 begun, 1 undecided"):
         assert shown in page, shown
     assert "time to decide, by the second of the answer" in page
     for hidden in ('id="transactions"', 'href="#transactions"', "transactions committed"):
