@@ -31,17 +31,16 @@ COMMAND_LIMIT_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was found of one thing.
-
-    ``serves`` says what needs it. Without a thing that ``is_needed`` the main commands do not work. ``cure`` says how
-    to get it, and is empty if all is well.
-    """
+    """What was found of one thing that commands need."""
 
     thing: str
     found: str
     serves: str
+    """What needs it."""
     is_needed: bool = True
+    """Without it the main commands do not work."""
     cure: str = ""
+    """How to get it; empty if all is well."""
 
 
 def examine() -> list[Finding]:

@@ -120,9 +120,10 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One Spark action, which finds the violations of the guarantee ``name``, or computes the measurement ``name``."""
+    """One Spark action: it finds violations of a guarantee, or computes a measurement."""
 
     name: str
+    """The name of the guarantee or the measurement."""
     judges: bool
     job: Job
 

@@ -57,10 +57,11 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """``path`` is a glob below the run folder. Several writers add files of their own to it."""
+    """A table of the history: its files and columns."""
 
     name: str
     path: str
+    """A glob below the run folder. Several writers add files of their own to it."""
     doc: str
     columns: tuple[Column, ...]
 

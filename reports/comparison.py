@@ -47,10 +47,10 @@ NUMBERS_NAME = "comparison.json"
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """``page`` is comparison.html; the same numbers for programs are beside it. Runs are in the order of
-    revisions."""
+    """A comparison that was written. Runs are in the order of revisions."""
 
     page: Path
+    """comparison.html; the same numbers for programs are beside it."""
     verdicts: tuple[Verdict, ...]
     measured: tuple[Measured, ...]
 
@@ -164,10 +164,11 @@ def _two(value: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One figure of the table. ``cells`` are in the order of the runs."""
+    """One figure of the table."""
 
     title: str
     cells: tuple[str, ...]
+    """In the order of the runs."""
 
 
 Lines: TypeAlias = Sequence[tuple[str, Callable[[Any], float | None], Callable[[Any], str]]]
@@ -301,11 +302,7 @@ _MIRROR_CAPTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class MirrorNumbers:
-    """The mirror of one run, over all topics.
-
-    ``added_us`` is the most that one rewind added to the lag. ``out_of_range`` counts positions that were called out of
-    range although nothing was truncated or deleted there.
-    """
+    """The mirror of one run, over all topics."""
 
     name: str
     records: int
@@ -315,7 +312,9 @@ class MirrorNumbers:
     median_lag_us: float
     worst_lag_us: int
     added_us: int
+    """The most that one rewind added to the lag."""
     out_of_range: int
+    """Positions that were called out of range although nothing was truncated or deleted there."""
     taken: int
     dropped: int
     held: int | None

@@ -39,22 +39,26 @@ Value: TypeAlias = tuple[Key, str, int]
 
 @dataclass(slots=True)
 class Operation:
-    """One operation for Elle. ``appends`` has (list, element), and ``reads`` how long each list was that it read."""
+    """One operation for Elle."""
 
     process: str
     begun_us: int
     ended_us: int
     end: str
     appends: list[tuple[int, int]] = field(default_factory=list)
+    """(list, element)"""
     reads: dict[int, int] = field(default_factory=dict)
+    """How long each list was that it read."""
 
 
 @dataclass(slots=True)
 class Export:
-    """``keys`` names the partition of each list, ``lists`` has the elements of each in the order of the log."""
+    """A history for Elle: lists, and the operations on them."""
 
     keys: list[Key]
+    """The partition of each list."""
     lists: list[list[int]]
+    """The elements of each list in the order of the log."""
     operations: list[Operation]
 
     def write(self, to: TextIO) -> int:

@@ -22,11 +22,7 @@ class ManifestError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectations:
-    """What must have happened for the run to count at all, and what must hold.
-
-    ``guarantees`` names what the scenario promises (``lost-write``; underscores are accepted). If it is empty, every
-    guarantee must hold for which the run left evidence. A promised one that cannot be judged makes the run INVALID.
-    """
+    """What must have happened for the run to count at all, and what must hold."""
 
     faults: tuple[str, ...] = ()  # fault names; each must have at least as many rows in FAULTS as it is listed here
     min_fetches: int = 0  # fetch operations that ended ok
@@ -34,6 +30,8 @@ class Expectations:
     min_rewinds: int = 0  # positions out of range, or below the tombstone horizon, left for an earlier offset
     max_schedule_slip_ms: int = 0  # worst invoke - intended allowed; 0 = not limited
     guarantees: tuple[str, ...] = ()
+    """The promised guarantees, such as ``lost-write`` (underscores are accepted). One that cannot be judged makes the
+    run INVALID. If there are none, every guarantee must hold for which the run left evidence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +47,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """Times are microseconds; ``start_wall_us`` is the zero of every ``*_us`` column of the history."""
+    """The description of one run. Times are microseconds."""
 
     scenario: str  # stem of the scenario file, e.g. "01-lost-response"
     seed: int
@@ -66,7 +64,7 @@ class Manifest:
     command: str = ""  # the command that was typed
     commit: str = ""
     dirty: bool = False
-    start_wall_us: int = 0
+    start_wall_us: int = 0  # the zero of every ``*_us`` column of the history
     duration_us: int = 0  # 0 = unknown
     warm_up_us: int = 0  # the tables leave out the latency of so many microseconds at the start
     trace_hash: str = ""  # simulator, single seeds

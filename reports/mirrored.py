@@ -34,10 +34,7 @@ class Track:
 
 @dataclass(frozen=True, slots=True)
 class Rewind:
-    """``added_us`` is by how much the lag grew until the mirror was back.
-
-    ``took_us`` is the time until then; it is None if the mirror never came back.
-    """
+    """A step of a mirror back to an earlier offset."""
 
     topic: str
     partition: int
@@ -47,9 +44,11 @@ class Rewind:
     before_us: int
     worst_us: int
     took_us: int | None
+    """The time until the mirror was back; None if it never was."""
 
     @property
     def added_us(self) -> int:
+        """Return by how much the lag grew until the mirror was back."""
         return max(0, self.worst_us - self.before_us)
 
 

@@ -133,20 +133,22 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A part of a night. ``outcome`` is that of a run, or SKIPPED, or empty if the stage has not ended. ``detail`` says
-    why it is not PASSED, if no play says it. ``tried`` are the things of which a night plays only some: brokers, rows
-    of the benchmark, scenarios with real processes. Those that were not tried for longest are the next night's."""
+    """A part of a night."""
 
     name: str
     planned_s: float
     spent_s: float = 0.0
     outcome: str = ""
+    """That of a run, or SKIPPED; empty if the stage has not ended."""
     detail: str = ""
+    """Why it is not PASSED, if no play says it."""
     tried: tuple[str, ...] = ()
+    """The things of which a night plays only some: brokers, rows of the benchmark, scenarios with real processes. The
+    next night begins with those that were not tried for longest."""
 
 
 class Canary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The planted mutant that the night must find. ``guarantee`` is the first one that it broke."""
+    """The planted mutant that the night must find."""
 
     mutant: str
     scenario: str
@@ -154,27 +156,28 @@ class Canary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     seeds_tried: int = 0
     found: bool = False
     guarantee: str = ""
+    """The first one that it violated."""
 
 
 class Night(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Times are microseconds since the epoch, of the wall clock. ``ended_us`` is 0 until the night ends.
-
-    ``seed`` is the first one; all others derive from it. ``finished`` says that the budget was spent or all was done.
-    ``canary`` is None only if this night plays nothing in the simulator.
-    """
+    """One night. Times are microseconds since the epoch, of the wall clock."""
 
     night: str
     started_us: int
     budget_s: float
     seed: int
+    """The first seed. All others derive from it."""
     ended_us: int = 0
+    """0 until the night ends."""
     commit: str = ""
     commit_time_us: int = 0
     dirty: bool = False
     machine: Machine = Machine()
     finished: bool = False
+    """The budget was spent, or all was done."""
     stages: tuple[Stage, ...] = ()
     canary: Canary | None = None
+    """None only if this night plays nothing in the simulator."""
     command: str = ""
 
 
@@ -207,9 +210,10 @@ def write_night(folder: Path, night: Night) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a night is red. ``outcome`` is never PASSED."""
+    """Why a night is red."""
 
     outcome: Outcome
+    """Never PASSED."""
     text: str
 
 

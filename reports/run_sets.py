@@ -48,18 +48,20 @@ Name: TypeAlias = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class RunCompared:
-    """``curves`` has points of each operation's distribution in quiet seconds: (latency in us, how many)."""
+    """One run of a set."""
 
     folder: Path
     manifest: Manifest
     curves: Mapping[str, Sequence[tuple[int, int]]]
+    """Points of each operation's distribution in quiet seconds: (latency in us, how many)."""
 
 
 @dataclass(frozen=True, slots=True)
 class FigureCompared:
-    """``phase`` is quiet, or struck: in seconds with a fault. Values are microseconds, or operations per second."""
+    """One figure of both sets. Values are microseconds, or operations per second."""
 
     phase: str
+    """quiet, or struck: in seconds with a fault."""
     operation: str
     figure: str
     is_time: bool
@@ -69,14 +71,16 @@ class FigureCompared:
 
 @dataclass(frozen=True, slots=True)
 class SetsCompared:
-    """``left_out`` says what could not be compared, and why. ``units`` counts those of each side."""
+    """The comparison of two sets of runs."""
 
     old: tuple[RunCompared, ...]
     new: tuple[RunCompared, ...]
     drawn: Units
     units: tuple[int, int]
+    """The number of units of each side."""
     figures: tuple[FigureCompared, ...]
     left_out: tuple[str, ...]
+    """What could not be compared, and why."""
 
     @property
     def words(self) -> Mapping[Word, int]:
@@ -189,10 +193,11 @@ def compared_units(
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """``suffices`` says that enough operations are behind the value."""
+    """A figure of one unit."""
 
     value: float
     suffices: bool
+    """Enough operations are behind the value."""
 
 
 def _values(latencies: Rows, rates: Rows, drawn: Units) -> Iterator[tuple[Name, dict[tuple[int, int], _Value]]]:

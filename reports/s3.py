@@ -61,11 +61,11 @@ def is_remote(place: str | Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RejectedReport:
-    """A report that S3 refused. ``folder`` is the copy of its run here that is kept, with the report in it, or None if
-    no folder takes it either."""
+    """A report that S3 refused."""
 
     place: str
     folder: Path | None
+    """The copy of its run here that is kept, with the report in it; None if no folder takes it either."""
     why: str
 
     @property
@@ -76,10 +76,12 @@ class RejectedReport:
 
 @dataclass(frozen=True, slots=True)
 class RemoteRun:
-    """``prefix`` is BUCKET/RUN. ``stand_in`` is the local folder that is read instead."""
+    """A run in S3, and its copy here."""
 
     prefix: str
+    """BUCKET/RUN"""
     stand_in: Path
+    """The local folder that is read instead."""
 
     def bring(self, store: Any, most_copied_bytes: int) -> None:
         """Copy the run's manifest and history, or only note where the history is. Raise SetupError."""

@@ -25,14 +25,16 @@ LOOKS_EVERY_S = 0.5
 
 @dataclass(slots=True)
 class Watch:
-    """``take_trace`` is that of ``early.py``. ``say`` gets a line for each look, and one for each guarantee that is
-    broken (``broken``)."""
+    """A watch over a run that goes on."""
 
     run_dir: Path
     take_trace: "TakeTrace"
+    """As in ``early.py``."""
     say: Callable[[str], None]
+    """Gets a line for each look, and one for each guarantee that is violated."""
     every_s: float = EVERY_S
     broken: dict[str, str] = field(default_factory=dict)
+    """The violated guarantees, each with the detail of its first violation."""
 
     def until_red_or_ended(self, fail_fast: bool) -> list[Verdict]:
         """Watch until the run has ended, and return its whole verdict. With ``fail_fast`` it ends with the first

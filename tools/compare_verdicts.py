@@ -50,18 +50,21 @@ BATCH = 60
 
 
 class Opinion(NamedTuple):
-    """The status of one guarantee in a verdict. ``at_us`` is the time of the first violation, -1 if there is none."""
+    """The status of one guarantee in a verdict."""
 
     status: Status
     at_us: int = -1
+    """The time of the first violation, -1 if there is none."""
     story: str = ""
 
 
 class Run(NamedTuple):
-    """``scenario`` may end in a revision's mark. Without a mutant ``mutant`` is empty."""
+    """One simulated run."""
 
     scenario: str
+    """May end in a revision's mark."""
     mutant: str
+    """Empty if there is none."""
     seed: int
 
     def __str__(self) -> str:
@@ -71,15 +74,13 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """A run that was written to ``folder``, and what the simulator says of it.
-
-    ``opinions`` is empty for a run that did not come to its end: most checks judge only then.
-    """
+    """A run that was written to a folder, and what the simulator says of it."""
 
     run: Run
     folder: Path
     outcome: Outcome
     opinions: dict[str, Opinion]
+    """Empty for a run that did not come to its end: most checks judge only then."""
 
 
 def played(run: Run, folder: Path) -> Played:
@@ -151,11 +152,12 @@ def runs_of(names: Sequence[str], seeds: Iterable[int]) -> Iterator[Run]:
 
 @dataclass(slots=True)
 class Compared:
-    """Counts over all runs. ``statuses`` counts what the simulator said of the guarantees that were compared."""
+    """Counts over all runs."""
 
     runs: int = 0
     cut_short: int = 0
     statuses: Counter[str] = field(default_factory=Counter)
+    """What the simulator said of the guarantees that were compared."""
     differing: list[str] = field(default_factory=list)
 
     def take(self, one: Played, verdict: "Verdict") -> list[str]:

@@ -42,13 +42,15 @@ AT_ONCE = 12
 
 @dataclass(slots=True)
 class Search:
-    """A mutant's plays in one scenario, with seeds from ``first_seed`` on. ``tries`` leaves out what showed nothing."""
+    """A mutant's plays in one scenario."""
 
     mutant: str
     scenario: Scenario
     first_seed: int = 1
+    """The seeds count up from it."""
     plays: int = 0
     tries: int = 0
+    """Plays that showed something."""
     guarantees: tuple[str, ...] = ()
     commit: str = ""
 

@@ -15,11 +15,13 @@ from reports.statistics.change_points import change_points
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """``night`` is the first one at the new level, and ``before`` the last one at the old level."""
+    """A change of a benchmark's level between two nights."""
 
     series: Series
     before: str
+    """The last night at the old level."""
     night: str
+    """The first night at the new level."""
     old: float
     new: float
 
@@ -63,11 +65,12 @@ def _changes(every: Sequence[Series]) -> Iterator[Change]:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """``notes`` are those that the picture's numbers mean, in the order of the numbers."""
+    """The drawing of one benchmark row."""
 
     row: str
     svg: str
     notes: tuple[Note, ...]
+    """Those that the picture's numbers mean, in the order of the numbers."""
 
 
 def pictures(every: Sequence[Series], notes: Sequence[Note]) -> list[Picture]:

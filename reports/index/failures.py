@@ -12,19 +12,19 @@ from reports.statistics.confidence import wilson
 
 @dataclass(frozen=True, slots=True)
 class OpenFailure:
-    """``row`` is one of the job ``still_open_failures``. ``regression`` is the address of the candidate file.
-
-    ``is_gone`` says that later nights played the scenario so often without the breach that the old rate is excluded.
-    The failure is open, since its seed has not passed again, but probably mended.
-    """
+    """A failure whose seed has not passed again."""
 
     row: Row
+    """A row of the job ``still_open_failures``."""
     age: str
     seen: str
     live: str
     faults: tuple[str, ...]
     regression: str
+    """The address of the candidate file."""
     is_gone: bool
+    """Later nights played the scenario so often without the violation that the old rate is excluded. It is probably
+    mended."""
 
 
 def open_failures(rows: Rows, nights: Sequence[NightSummary], file: Callable[[str, str], str]) -> list[OpenFailure]:

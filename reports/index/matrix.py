@@ -30,11 +30,12 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What came of one scenario in one world on one target in one night. ``href`` leads to the only run's page."""
+    """What came of one scenario in one world on one target in one night."""
 
     tone: Tone
     counts: str
     href: str
+    """The only run's page."""
     seeds: str
     worst: str
     command: str
@@ -51,12 +52,13 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """``cells`` are in the order of the nights. None: not played."""
+    """One scenario in one world on one target, over all nights."""
 
     scenario: str
     world: str
     target: str
     cells: tuple[Cell | None, ...]
+    """In the order of the nights. None: not played."""
     plays: int
     reds: int
     invalid: int

@@ -63,11 +63,12 @@ def _rows(frame: "DataFrame", *order: str) -> list[Row]:
 
 
 class Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``row`` is the row of the benchmark that the note is about. Empty: all of them."""
+    """A note on a benchmark, shown in its picture."""
 
     at: date
     text: str
     row: str = ""
+    """The row of the benchmark that the note is about. Empty: all of them."""
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -91,16 +92,18 @@ def read_notes(nights: Path) -> Sequence[Note]:
 
 @dataclass(frozen=True, slots=True)
 class NightSummary:
-    """``reasons`` say why the night is red. ``controls`` counts the plays that must pass. ``gap_hours`` is how long no
-    night had begun before it, if too long."""
+    """One night as the index shows it."""
 
     night: Night
     started: datetime
     plays: int
     controls: int
+    """The number of plays that must pass."""
     reasons: tuple[str, ...]
+    """Why the night is red."""
     outcome: Outcome
     gap_hours: int
+    """How long no night had begun before it, if too long."""
 
     @property
     def is_red(self) -> bool:

@@ -35,19 +35,21 @@ class FailedCase:
 
 @dataclass(frozen=True, slots=True)
 class ProbeCell:
-    """``judged`` of the section's cases say something about the target. ``tone`` is that of the matrix. ``mark`` names
-    the place of the page that lists what failed; it is empty if nothing did."""
+    """One section of the probe on one target in one night."""
 
     tone: str
+    """As in the matrix."""
     sign: str
     passed: int
     judged: int
+    """The section's cases that say something about the target."""
     title: str
     changed: tuple[Changed, ...]
     target: str
     night: str
     failed: tuple[FailedCase, ...]
     mark: str
+    """The place of the page that lists what failed; empty if nothing did."""
 
 
 @dataclass(frozen=True, slots=True)

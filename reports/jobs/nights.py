@@ -20,11 +20,11 @@ NIGHT = StructField("night", StringType(), False)
 
 @dataclass(frozen=True, slots=True)
 class NightTables:
-    """The tables of ``night.py`` over several nights. ``replays`` are the plays of seeds that broke a guarantee
-    before, of all nights."""
+    """The tables of ``night.py`` over several nights."""
 
     plays: DataFrame
     replays: DataFrame
+    """The plays of seeds that violated a guarantee before, of all nights."""
     failures: DataFrame
     figures: DataFrame
     cells: DataFrame

@@ -17,11 +17,12 @@ from reports.statistics.confidence import BLOCKS, BUCKET, LEAST_BLOCK_S, LEAST_U
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """``ratio`` is that of this run to the baseline."""
+    """One figure of this run beside the baseline's."""
 
     figure: str
     is_time: bool
     ratio: Ratio
+    """This run to the baseline."""
 
     @property
     def word(self) -> Word:

@@ -10,10 +10,7 @@ from reports.page import words
 
 @dataclass(frozen=True, slots=True)
 class Failover:
-    """``without_us`` is the time from the loss of one active controller to the next.
-
-    ``accepted_us`` is the time until a client's request was accepted again; it is None if no admin sent one.
-    """
+    """The loss of an active controller, and the next one."""
 
     node: int
     epoch: int
@@ -22,19 +19,23 @@ class Failover:
     at_us: int
     cause: str
     without_us: int
+    """The time from the loss of one active controller to the next."""
     accepted_us: int | None
+    """The time until a client's request was accepted again; None if no admin sent one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """``beyond_bytes`` were received more than once. ``allowed_bytes`` is the largest chunk for each start."""
+    """The download of a snapshot by one node."""
 
     node: int
     snapshot: str
     size_bytes: int
     received_bytes: int
     beyond_bytes: int
+    """Received more than once."""
     allowed_bytes: int
+    """The largest chunk for each start."""
     starts: int
     resumes: int
     resumed_at: int

@@ -95,10 +95,12 @@ _LINKS = {
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """``role`` is a noun phrase, or empty. ``state`` is the name of the note at which the fault fired, or empty."""
+    """What a fault hit, as its evidence says."""
 
     role: str
+    """A noun phrase, or empty."""
     state: str
+    """The name of the note at which the fault fired, or empty."""
     fields: Mapping[str, str]
 
     @property
@@ -227,11 +229,12 @@ _WINDOWS = JobConfig()
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """``samples`` is beside every figure. A figure is None if there are not enough of them."""
+    """Latencies and rate in one part of the run. A figure is None if it has too few samples."""
 
     p50_us: int | None
     p99_us: int | None
     samples: int
+    """Shown beside every figure."""
     per_s: float | None
 
 
@@ -358,15 +361,16 @@ _STILL_WAITING_US = 5_000_000
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """``means`` follows the value as the rest of a phrase."""
+    """The one figure that the page shows for a fault."""
 
     value: str
     means: str
+    """Follows the value as the rest of a phrase."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """One fault. ``anomalies`` counts the examples of broken guarantees that name it."""
+    """One fault."""
 
     fault: str
     at_us: int
@@ -374,6 +378,7 @@ class Attack:
     figure: Figure | None
     nothing_lost: bool
     anomalies: int
+    """The number of examples of violated guarantees that name it."""
 
 
 def attacks(findings: Findings, verdict: Verdict, costs: Sequence[Impact]) -> list[Attack]:

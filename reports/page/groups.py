@@ -15,7 +15,7 @@ _SLACK_US = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Rebalance:
-    """``free_us`` is the longest time that a partition had no owner meanwhile; None if each had one."""
+    """One rebalance of a group."""
 
     group: str
     generation: int
@@ -24,22 +24,22 @@ class Rebalance:
     took_us: int
     slowest_us: int
     free_us: int | None
+    """The longest time that a partition had no owner meanwhile; None if each had one."""
     cause: str
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """``without_us`` is the time from the last commit at a node to the first at the next node.
-
-    ``loaded_us`` is the time until the next node had loaded.
-    """
+    """A group's move to another coordinator."""
 
     group: str
     node: int
     next_node: int
     at_us: int
     without_us: int
+    """The time from the last commit at a node to the first at the next node."""
     loaded_us: int | None
+    """The time until the next node had loaded."""
     records: int | None
     failed: int
     cause: str

@@ -23,10 +23,11 @@ LEAST_SAMPLES = 2 * TAIL_SAMPLES
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """The column is sorted by ``order``."""
+    """A cell of a table that can be sorted."""
 
     text: str
     order: float | str = ""
+    """What the column is sorted by."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Transactions that were open during a fault. ``longest_us`` is None if no end was requested."""
+    """Transactions that were open during a fault."""
 
     fault: str
     begun: int
@@ -46,12 +46,12 @@ class Cost:
     undecided: int
     fenced: int
     longest_us: int | None
+    """None if no end was requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """A time in which the last stable offset did not move behind the high watermark. ``moved`` is false if it still
-    was there when it was last seen."""
+    """A time in which the last stable offset did not move behind the high watermark."""
 
     topic: str
     partition: int
@@ -60,6 +60,7 @@ class Stall:
     lasted_us: int
     behind: int
     moved: bool
+    """False if it still was there when it was last seen."""
     cause: str
 
 

@@ -13,10 +13,12 @@ from reports.plots import style
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """From ``start`` to before ``end`` (places in the series) the ratio stayed around ``ratio``."""
+    """A part of a series in which the ratio stayed around one value."""
 
     start: int
+    """The first place in the series."""
     end: int
+    """One past the last place."""
     ratio: float
 
 

@@ -28,8 +28,7 @@ PER_APPEND = 1 + FETCHERS / _EACH_FETCH
 
 @dataclass(slots=True)
 class Piece:
-    """Some appends in the order of the log, one array element for each. ``acked`` is false for what a broker appended
-    although nobody sent it (again)."""
+    """Some appends in the order of the log, one array element for each."""
 
     number: int
     writer: Numbers
@@ -42,16 +41,18 @@ class Piece:
     sent_us: Numbers
     received_us: Numbers
     acked: "np.ndarray[Any, np.dtype[np.bool_]]"
+    """False for what a broker appended although nobody sent it (again)."""
     next_offset: Numbers
     """Of each partition, after the piece."""
 
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """An append that the broker makes twice: number ``append`` of the piece repeats the writer's last one there."""
+    """An append that the broker makes twice."""
 
     piece: int
     append: int
+    """Its number in the piece. It repeats the writer's last one there."""
 
 
 def pieces(appends: int, seed: int, again: Sequence[Again] = ()) -> Iterator[Piece]:
@@ -117,12 +118,14 @@ def _running(steps: Numbers, keys: Numbers, state: Numbers) -> Numbers:
 
 @dataclass(slots=True)
 class Fetches:
-    """What one fetcher read of a piece: ``events`` are places in the piece, in the order in which it read them.
-    ``begins`` is true where a fetch begins, and ``at_us`` is when the fetcher had it."""
+    """What one fetcher read of a piece."""
 
     events: Numbers
+    """Places in the piece, in the order in which the fetcher read them."""
     begins: "np.ndarray[Any, np.dtype[np.bool_]]"
+    """True where a fetch begins."""
     at_us: Numbers
+    """When the fetcher had it."""
 
 
 def fetches(piece: Piece, fetcher: int, seed: int) -> Fetches:

@@ -20,7 +20,7 @@ LIMIT_S = 300
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """``cpu_s`` is the processor time of Python and its Java, ``rss_bytes`` the peak memory of both."""
+    """The cost of one verdict."""
 
     operations: int
     records_read: int
@@ -28,7 +28,9 @@ class Measured:
     bytes: int
     wall_s: float
     cpu_s: float
+    """Processor time of Python and its Java."""
     rss_bytes: int
+    """Peak memory of both."""
     outcome: str
 
 

@@ -26,10 +26,12 @@ _AT_ONCE = 111
 
 @dataclass(frozen=True, slots=True)
 class ChangePoint:
-    """``at`` is the first value after the change. ``p_value`` is how often chance alone makes so great a difference."""
+    """A place where a series changes its level."""
 
     at: int
+    """The first value after the change."""
     p_value: float
+    """How often chance alone makes so great a difference."""
 
 
 def change_points(values: Sequence[float], significance: float = SIGNIFICANCE, seed: int = 1) -> list[ChangePoint]:

@@ -36,17 +36,16 @@ BUCKET = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """``ratio`` is new / old. A difference is shown if ``low`` to ``high`` has not 1 in it.
-
-    ``least`` is the least ratio above 1 that would have been shown. It is infinite if nothing could be shown.
-    """
+    """The ratio of two values with its confidence interval. A difference is shown if 1 is outside it."""
 
     old: float
     new: float
     ratio: float
+    """new / old"""
     low: float
     high: float
     least: float
+    """The least ratio above 1 that would have been shown; infinite if nothing could be shown."""
 
     def word(self, less_is_better: bool) -> Word:
         if self.low <= 1 <= self.high:
