@@ -6,12 +6,12 @@ from random import Random
 from typing import Final
 
 from chaos.faults.disk_damage import Flip, flips, is_aimed_at
-from chaos.faults.timed import Begin, End, Ended, FaultContext, node_of
+from chaos.faults.timed import Begin, End, Ended, LiveFaultContext, node_of
 from chaos.live.targets import Target
 from chaos.seeds import random_for
 
 
-def disk_slowed(context: FaultContext, target: Target) -> End:
+def disk_slowed(context: LiveFaultContext, target: Target) -> End:
     """Every sync of the node's disk takes ``delay_ms`` longer, or with ``names_only`` every sync of a folder."""
     node = node_of(target)
     context.order_disk(node, {"slow_ms": target.fault.delay_ms.high, "names_only": target.fault.names_only})
@@ -24,7 +24,7 @@ def disk_slowed(context: FaultContext, target: Target) -> End:
     return end
 
 
-def disk_full(context: FaultContext, target: Target) -> End:
+def disk_full(context: LiveFaultContext, target: Target) -> End:
     """No space is left on the node's disk. A node that cannot go on without it ends itself, and is started again when
     the fault is over."""
     node = node_of(target)
@@ -44,11 +44,11 @@ def disk_full(context: FaultContext, target: Target) -> End:
     return end
 
 
-def directory_missing(context: FaultContext, target: Target) -> End:
+def directory_missing(context: LiveFaultContext, target: Target) -> End:
     """The node gets SIGKILL, and comes back with an empty directory after ``restart_after_s``, as if its disk were not
     mounted. When the fault ends, it gets SIGKILL again and comes back with its old directory."""
     node, fault, began_us = node_of(target), target.fault, context.now_us()
-    folder = context.directory(node)
+    folder = context.data_folder(node)
     if not folder.is_dir():
         return lambda: Ended("")  # A target may keep its data elsewhere, or in memory.
     how = context.child(node).kill()
@@ -79,14 +79,14 @@ def _put_back(folder: Path, away: Path) -> None:
     away.rename(folder)
 
 
-def files_missing(context: FaultContext, target: Target) -> End:
+def files_missing(context: LiveFaultContext, target: Target) -> End:
     """The node gets SIGTERM and shuts down cleanly. The files that ``match`` names are deleted. The node is started
     again after ``restart_after_s``."""
     node, fault = node_of(target), target.fault
     how = context.child(node).terminate()
 
     def end() -> Ended:
-        gone = deleted(context.folder(node), fault.match.path or "")
+        gone = deleted(context.data_folder(node), fault.match.path or "")
         context.restart(node)
         return Ended(f"{how}; deleted {len(gone)} files, the first {gone[0]}" if how and gone else "")
 
@@ -102,7 +102,7 @@ def deleted(folder: Path, matching: str) -> list[str]:
     return gone
 
 
-def disk_bit_flipped(context: FaultContext, target: Target) -> End:
+def disk_bit_flipped(context: LiveFaultContext, target: Target) -> End:
     """The node gets SIGTERM and shuts down cleanly. One bit of its records, or of the topic ID beside them, is turned
     over; or one of each file that ``match`` names. The node is started again after ``restart_after_s``. Each hit of a
     run draws other bits, and so does each seed."""
@@ -112,7 +112,7 @@ def disk_bit_flipped(context: FaultContext, target: Target) -> End:
     how = context.child(node).terminate()
 
     def end() -> Ended:
-        folder = context.folder(node)
+        folder = context.data_folder(node)
         found = damaged(folder, random, fault.match.path)
         context.damage.note(folder, [flip.path for flip in found])
         context.restart(node)

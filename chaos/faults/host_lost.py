@@ -14,9 +14,10 @@ import select
 import socket
 import time
 from collections.abc import Sequence
+from typing import Final
 
 from bench.fleet.spec import address_of
-from chaos.faults.timed import End, Ended, FaultContext, node_of
+from chaos.faults.timed import Begin, End, Ended, LiveFaultContext, node_of
 from chaos.live.links import Link, restore, silence
 from chaos.live.probe import REQUEST
 from chaos.live.targets import Target
@@ -30,7 +31,7 @@ PORT_LIMIT_S = 1.0
 BACKLOG = 4096
 
 
-def host_lost(context: FaultContext, target: Target) -> End:
+def host_lost(context: LiveFaultContext, target: Target) -> End:
     """The node is killed behind silent links, and is back with its links after ``restart_after_s``. Appended bytes
     stay."""
     fault, node = target.fault, node_of(target)
@@ -69,6 +70,9 @@ def host_lost(context: FaultContext, target: Target) -> End:
         )
 
     return end
+
+
+BEGIN: Final[dict[str, Begin]] = {"host_lost": host_lost}
 
 
 class Witness:

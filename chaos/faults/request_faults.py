@@ -10,7 +10,7 @@ from bench.fleet.behaviours.protocol import Address, Now
 from bench.fleet.driver import BlockingDriver
 from bench.fleet.spec import address_of
 from chaos.faults.node_requests import Forger, NodeRequest
-from chaos.faults.timed import Begin, End, Ended, FaultContext, node_of
+from chaos.faults.timed import Begin, End, Ended, LiveFaultContext, node_of
 from chaos.live.node_side.inside import recorded
 from chaos.live.quorum import CLUSTER_ID_KEY, VOTERS_KEY
 from chaos.live.targets import Target
@@ -29,7 +29,7 @@ FEATURE_LAST_WAIT_S = 5.0
 _NOT_SENT = "not sent"
 
 
-def requests_replayed(context: FaultContext, target: Target) -> End:
+def requests_replayed(context: LiveFaultContext, target: Target) -> End:
     """Send the node one old request of each API that other nodes sent to it earlier in this run."""
     node, spec = node_of(target), context.spec(node_of(target))
     random = random_for(spec.seed, f"{target.fault.name}-{context.now_us()}")
@@ -40,7 +40,7 @@ def requests_replayed(context: FaultContext, target: Target) -> End:
     return send_all(context, address_of(spec.listen), requests)
 
 
-def requests_forged(context: FaultContext, target: Target) -> End:
+def requests_forged(context: LiveFaultContext, target: Target) -> End:
     """Send the node one forged request of each API in the name of other nodes."""
     node, spec = node_of(target), context.spec(node_of(target))
     random = random_for(spec.seed, f"{target.fault.name}-{context.now_us()}")
@@ -54,7 +54,7 @@ def requests_forged(context: FaultContext, target: Target) -> End:
     return send_all(context, address_of(spec.listen), requests)
 
 
-def feature_finalized(context: FaultContext, target: Target) -> End:
+def feature_finalized(context: LiveFaultContext, target: Target) -> End:
     """Send an UpdateFeatures request to node after node until one grants it."""
     fault = target.fault
     granted: list[int] = []
@@ -79,7 +79,7 @@ def feature_finalized(context: FaultContext, target: Target) -> End:
     return end
 
 
-def send_all(context: FaultContext, address: Address, requests: Callable[[], Sequence[NodeRequest]]) -> End:
+def send_all(context: LiveFaultContext, address: Address, requests: Callable[[], Sequence[NodeRequest]]) -> End:
     """Send the requests, each on a connection of its own, in a thread. The evidence is the outcome of each."""
     outcomes: list[str] = []
 

@@ -2,15 +2,92 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from pathlib import Path
+from typing import Any, TypeAlias
 
+from chaos.faults.disk_damage import DamageCheck
+from chaos.live.cluster import LiveCluster
+from chaos.live.launchers import NodeUnderTest
+from chaos.live.node_side.node_process import NodeSpec
+from chaos.live.processes import Child, NodeProcess
 from chaos.live.targets import Target
+from reports.rows import FaultRow
 
-if TYPE_CHECKING:
-    from chaos.live.fault_scheduler import FaultScheduler
 
-FaultContext: TypeAlias = "FaultScheduler"
-"""What a fault gets to act on nodes and links, and to read the time (chaos.live.fault_scheduler)."""
+class LiveFaultContext:
+    """What a fault acts on: the nodes of the run, their disks, and its time. ``now_us`` returns the time since the
+    run's start."""
+
+    def __init__(
+        self,
+        cluster: LiveCluster,
+        damage: DamageCheck,
+        now_us: Callable[[], int],
+        progress: Callable[[str], None],
+    ) -> None:
+        self.now_us = now_us
+        self.damage = damage  # notes the files that faults have damaged
+        self.rows: list[FaultRow] = []  # of the faults that fired so far
+        self.is_over = False  # whether the load is over; faults in several steps must end then
+        self._cluster = cluster
+        self._progress = progress
+        self._disk_evidence: dict[tuple[int, str], str] = {}
+
+    def child(self, node: int) -> NodeProcess:
+        process = self._cluster.nodes[node].process
+        assert process is not None
+        return process
+
+    def restart(self, node: int) -> None:
+        """Start the node's next incarnation, if the one before has ended."""
+        self._progress(f"node-{node} is started again")
+        self._cluster.restart(node)
+
+    def spec(self, node: int) -> NodeSpec:
+        """Return what the node was started with."""
+        launcher = self._cluster.nodes[node].launcher
+        assert isinstance(launcher, NodeUnderTest)
+        return launcher.spec
+
+    def data_folder(self, node: int) -> Path:
+        """Return the node's data folder. Only a stopped node's may be changed."""
+        return self._cluster.nodes[node].data
+
+    def addresses(self) -> tuple[str, ...]:
+        """Return HOST:PORT of each node in the order of the numbers, without a proxy before it."""
+        return tuple(node.listen for node in self._cluster.nodes)
+
+    def reconfigure(self, node: int, config: dict[str, str]) -> None:
+        """Give these settings to the node's next incarnations, beside or instead of what they had."""
+        self._cluster.nodes[node].launcher.reconfigure(config)
+
+    def is_ready(self, node: int) -> bool:
+        """Return whether the node serves."""
+        found = self._cluster.nodes[node]
+        return found.running and found.is_ready
+
+    def all_ready(self) -> bool:
+        return all(map(self.is_ready, range(len(self._cluster.nodes))))
+
+    def order(self, node: int, order: dict[str, Any]) -> None:
+        """Send the process of a node under test an order through its stdin."""
+        process = self.child(node)
+        assert isinstance(process, Child)
+        process.order(**order)
+
+    def order_disk(self, node: int, order: dict[str, object]) -> None:
+        """Give the node's disk an order (``chaos.live.node_side.inside.DiskFaults.order``)."""
+        self._disk_evidence = {key: what for key, what in self._disk_evidence.items() if key[0] != node}
+        self.order(node, {"disk": order})
+
+    def disk_evidence(self, node: int, kind: str) -> str:
+        """Return the evidence of a fault of the node's disk since the last order. It is empty if there is none."""
+        self._cluster.read(node)
+        return self._disk_evidence.get((node, kind), "")
+
+    def note_disk_evidence(self, node: int, kind: str, evidence: str) -> None:
+        """Keep what the node's disk reported."""
+        self._disk_evidence[node, kind] = evidence
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +112,7 @@ class Ended:
 End: TypeAlias = Callable[[], Ended | None]
 """Undoes the fault and returns how it ended. It returns None if the fault still goes on, and is then called again soon.
 Once the context's ``is_over`` is true it never returns None."""
-Begin: TypeAlias = Callable[[FaultContext, Target], End]
+Begin: TypeAlias = Callable[[LiveFaultContext, Target], End]
 
 
 def node_of(target: Target) -> int:
@@ -45,7 +122,7 @@ def node_of(target: Target) -> int:
     return node
 
 
-def back_again(context: FaultContext, target: Target, evidence: str) -> End:
+def back_again(context: LiveFaultContext, target: Target, evidence: str) -> End:
     """Return the end of a fault that has ended a node: it starts the node again, unless the node stays away."""
 
     def end() -> Ended:

@@ -10,7 +10,7 @@ from chaos.live.targets import Roles
 from chaos.seeds import random_for
 
 
-class Cluster:
+class LiveCluster:
     """The first ``voters`` of the ``total`` nodes vote. There are no ``nodes`` if only addresses are known.
 
     Nodes that are ``ours`` must shut down cleanly; how another broker ends is not judged. ``on_line`` gets each line of

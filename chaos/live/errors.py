@@ -1,4 +1,9 @@
-"""Errors around a run, not those inside a node."""
+"""Errors around a run, not those inside a node, and how a run ended by one of them."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
 
 
 class SetupError(Exception):
@@ -21,3 +26,40 @@ class NotBack(NodeDied):
 
 class EndedItself(NodeDied):
     """A node found that it cannot go on with its metadata. That breaks quorum-converges, and is no crash."""
+
+
+CONVERGES: Final = "quorum-converges"
+
+
+class Ending(Enum):
+    """How a run ended."""
+
+    FINISHED = auto()
+    NODE_ENDED_ITSELF = auto()  # over its metadata
+    NODE_NOT_BACK = auto()  # did not serve again after a fault
+    TARGET_DIED = auto()
+    CRASHED = auto()  # another unexpected end of a process, or a failure of the suite itself
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    ending: Ending = Ending.FINISHED
+    story: str = ""
+
+    @property
+    def crash(self) -> str:
+        return self.story if self.ending is Ending.CRASHED else ""
+
+
+def end_by(failure: Exception, guarantees: Collection[str]) -> RunEnd:
+    """Return how a run ended that is judged for these guarantees."""
+    match failure:
+        case EndedItself() if CONVERGES in guarantees:
+            return RunEnd(Ending.NODE_ENDED_ITSELF, str(failure))
+        case TargetDied():
+            return RunEnd(Ending.TARGET_DIED, str(failure))
+        case NotBack():
+            return RunEnd(Ending.NODE_NOT_BACK, str(failure))
+        case NodeDied():
+            return RunEnd(Ending.CRASHED, str(failure))
+    return RunEnd(Ending.CRASHED, f"the suite failed: {type(failure).__name__}: {failure}")

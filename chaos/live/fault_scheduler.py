@@ -1,11 +1,12 @@
-"""The scheduler of a run's faults. Faults at times begin and end here. After a fault at a state, a node that was killed
-or paused is started again or continued here."""
+"""The scheduler of a live run's faults: it begins and ends faults at a time.
+
+After a fault at a state it starts a node that was killed, or continues one that was paused.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from heapq import heappop, heappush
-from pathlib import Path
 from typing import Any, Final
 
 from bench.fleet.spec import IDLE_TOPIC
@@ -13,15 +14,13 @@ from chaos.faults import disk_faults, host_lost, link_faults, node_faults, reque
 from chaos.faults.disk_damage import DamageCheck
 from chaos.faults.proxied_losses import KIND as LOST_BY_PROXY_KIND
 from chaos.faults.proxied_losses import ProxiedLosses
-from chaos.faults.timed import Begin, End, Hit
+from chaos.faults.timed import Begin, End, Hit, LiveFaultContext
 from chaos.interceptor import roles
-from chaos.live.cluster import Cluster
-from chaos.live.launchers import NodeUnderTest
+from chaos.live.cluster import LiveCluster
 from chaos.live.links import Links
 from chaos.live.node_side.checks_inside import Findings
 from chaos.live.node_side.evidence import DISK, FAULT, LOST_BY_PROXY, MUTANT_REACHED
-from chaos.live.node_side.node_process import NodeSpec
-from chaos.live.processes import Child, NodeProcess, ShellProcess
+from chaos.live.processes import NodeProcess, ShellProcess
 from chaos.live.targets import Target
 from reports.rows import FaultRow
 from scenarios.fault_kinds import FAULT_KINDS, KINDS_OF_PROCESSES
@@ -29,7 +28,7 @@ from scenarios.model import Fault, Scenario
 
 BEGIN: Final[dict[str, Begin]] = {
     **node_faults.BEGIN,
-    "host_lost": host_lost.host_lost,
+    **host_lost.BEGIN,
     **link_faults.BEGIN,
     **disk_faults.BEGIN,
     **request_faults.BEGIN,
@@ -42,99 +41,36 @@ ERROR_LIMIT_S = 5.0
 """A node that ends itself within this time after an error of its disk has ended because of it."""
 
 
-class FaultScheduler:
-    """Plans the times of the faults, and is the context in which ``chaos.faults`` does them.
+class LiveFaultScheduler:
+    """Plans the times of the faults, begins and ends them, and records which fired.
 
-    ``now_us`` returns the time since the run's start.
+    ``context`` is what the functions of ``chaos.faults`` act on. ``now_us`` returns the time since the run's start.
     """
 
     def __init__(
         self,
         scenario: Scenario,
-        cluster: Cluster,
+        cluster: LiveCluster,
         links: Links,
         now_us: Callable[[], int],
         progress: Callable[[str], None],
     ) -> None:
-        self.rows: list[FaultRow] = []
-        """The faults that fired so far."""
+        self.damage = DamageCheck((IDLE_TOPIC, *(topic.name for topic in scenario.load.topics)))
+        self.context = LiveFaultContext(cluster, self.damage, now_us, progress)
+        self.rows = self.context.rows  # of the faults that fired so far
+        self.under_way: list[str] = []  # names of the faults at a time that have begun and not ended
+        self.findings = Findings()  # what the checks inside the nodes reported
         self.mutant_reached = False
-        self.findings = Findings()
-        """What the checks inside the nodes reported."""
-        self.is_over = False
-        """Whether the load is over. Faults in several steps must end then."""
-        self.now_us = now_us
+        self._now_us = now_us
         self._scenario = scenario
         self._cluster = cluster
         self._links = links
-        self._losses = ProxiedLosses(links, self._order, now_us)
+        self._losses = ProxiedLosses(links, self.context.order, now_us)
         self._progress = progress
         self._due_actions = DueActions()
-        self.damage = DamageCheck((IDLE_TOPIC, *(topic.name for topic in scenario.load.topics)))
         self._faults = {fault.name: fault for fault in scenario.faults}
-        self._disk_evidence: dict[tuple[int, str], str] = {}
         self._may_end_until_us: dict[NodeProcess, int] = {}
         self._planned: list[tuple[int, str]] = []
-        self.under_way: list[str] = []
-        """The names of the faults at a time that have begun and not ended."""
-
-    # What the faults need.
-
-    def child(self, node: int) -> NodeProcess:
-        process = self._cluster.nodes[node].process
-        assert process is not None
-        return process
-
-    def restart(self, node: int) -> None:
-        """Start the node's next incarnation, if the one before has ended."""
-        self._progress(f"node-{node} is started again")
-        self._cluster.restart(node)
-
-    def spec(self, node: int) -> NodeSpec:
-        """Return what the node was started with."""
-        launcher = self._cluster.nodes[node].launcher
-        assert isinstance(launcher, NodeUnderTest)
-        return launcher.spec
-
-    def folder(self, node: int) -> Path:
-        """Return the node's data folder. Only a stopped node's may be changed."""
-        return self._cluster.nodes[node].data
-
-    def addresses(self) -> tuple[str, ...]:
-        """Return HOST:PORT of each node in the order of the numbers, without a proxy before it."""
-        return tuple(node.listen for node in self._cluster.nodes)
-
-    def reconfigure(self, node: int, config: dict[str, str]) -> None:
-        """Give these settings to the node's next incarnations, beside or instead of what they had."""
-        self._cluster.nodes[node].launcher.reconfigure(config)
-
-    def directory(self, node: int) -> Path:
-        """Return the node's data directory."""
-        return self._cluster.nodes[node].data
-
-    def is_ready(self, node: int) -> bool:
-        """Return whether the node serves."""
-        found = self._cluster.nodes[node]
-        return found.running and found.is_ready
-
-    def _order(self, node: int, order: dict[str, Any]) -> None:
-        process = self.child(node)
-        assert isinstance(process, Child)
-        process.order(**order)
-
-    def order_disk(self, node: int, order: dict[str, object]) -> None:
-        """Give the node's disk an order (``chaos.live.node_side.inside.DiskFaults.order``)."""
-        self._disk_evidence = {key: what for key, what in self._disk_evidence.items() if key[0] != node}
-        process = self.child(node)
-        assert isinstance(process, Child)
-        process.order(disk=order)
-
-    def disk_evidence(self, node: int, kind: str) -> str:
-        """Return the evidence of a fault of the node's disk since the last order. It is empty if there is none."""
-        self._cluster.read(node)
-        return self._disk_evidence.get((node, kind), "")
-
-    # The run's course.
 
     def plan(self, load_start_us: int) -> None:
         for fault in self._scenario.faults:
@@ -145,17 +81,17 @@ class FaultScheduler:
 
     def do_due(self) -> None:
         self._losses.do_due()
-        self._due_actions.do_due(self.now_us())
+        self._due_actions.do_due(self._now_us())
 
     def next_fault(self) -> tuple[str, float] | None:
         """Return the name of the next fault at a time, and the seconds until then. None if all began."""
-        now_us = self.now_us()
+        now_us = self._now_us()
         at_us, name = min((each for each in self._planned if each[0] > now_us), default=(0, ""))
         return (name, (at_us - now_us) / 1e6) if name else None
 
     def end_all(self) -> None:
         """Notes that the load is over. No fault begins any more, and those that last end now."""
-        self.is_over = True
+        self.context.is_over = True
         self._due_actions.do_all()
         self._losses.end_all()
 
@@ -170,18 +106,18 @@ class FaultScheduler:
             self.rows += self._losses.lost(node, line[LOST_BY_PROXY])
         if DISK in line:
             kind, what = line[DISK]
-            self._disk_evidence[node, kind] = what
+            self.context.note_disk_evidence(node, kind, what)
 
     # Faults at times.
 
     def _due(self, fault: Fault, hit: int, since_us: int) -> None:
-        if self.is_over:
+        if self.context.is_over:
             return
-        waits = fault.alone and not all(map(self.is_ready, range(len(self._cluster.nodes))))
+        waits = fault.alone and not self.context.all_ready()
         target = None if waits else self._cluster.roles.aim(fault, self._links)
         if target is not None:
             self._begin(target, hit)
-        elif self.now_us() - since_us < NOBODY_LIMIT_S * 1e6:
+        elif self._now_us() - since_us < NOBODY_LIMIT_S * 1e6:
             self._retry_soon(partial(self._due, fault, hit, since_us))
         else:
             self._progress(f"fault {fault.name} found no node to hit")
@@ -189,9 +125,9 @@ class FaultScheduler:
     def _begin(self, target: Target, hit: int) -> None:
         fault = target.fault
         self._progress(f"fault {fault.name} begins at {target.label}")
-        at_us = self.now_us()
+        at_us = self._now_us()
         self.under_way.append(fault.name)
-        end, kind = BEGIN[fault.kind](self, target), FAULT_KINDS[fault.kind]
+        end, kind = BEGIN[fault.kind](self.context, target), FAULT_KINDS[fault.kind]
         lasts_s = fault.restart_after_s if kind.ends_node else fault.duration_s
         until_us = at_us if kind.in_steps else at_us + int(max(lasts_s, 0.0) * 1e6)
         self._due_actions.add(until_us, partial(self._end, target, hit, at_us, end))
@@ -207,9 +143,9 @@ class FaultScheduler:
         self._progress(f"fault {fault.name} ends: {ended.evidence or doubt}")
         if ended.evidence and of_rule is not None:
             detail = f"{of_rule.detail} {ended.evidence}".strip()
-            self.rows.append(replace(of_rule, until_us=self.now_us(), detail=detail))
+            self.rows.append(replace(of_rule, until_us=self._now_us(), detail=detail))
         elif ended.evidence:
-            hits = ended.hits or (Hit(target.label, at_us, self.now_us(), ended.evidence),)
+            hits = ended.hits or (Hit(target.label, at_us, self._now_us(), ended.evidence),)
             for number, each in enumerate(hits, hit):
                 when = (each.at_us, each.until_us)
                 role = roles.described(target.role, self._scenario.load.hot.name)
@@ -217,7 +153,7 @@ class FaultScheduler:
                 self.rows.append(FaultRow(fault.name, fault.kind, *when, each.target, number, detail=detail))
 
     def _retry_soon(self, action: Callable[[], None]) -> None:
-        self._due_actions.add(self.now_us() + int(RETRY_S * 1e6), action)
+        self._due_actions.add(self._now_us() + int(RETRY_S * 1e6), action)
 
     # Faults at states.
 
@@ -228,7 +164,7 @@ class FaultScheduler:
             self._lose_host(node, fault, row)
             return
         if row.kind == LOST_BY_PROXY_KIND:
-            if not self.is_over:
+            if not self.context.is_over:
                 self._losses.held(node, row)
             return
         place = len(self.rows)
@@ -239,7 +175,7 @@ class FaultScheduler:
             return
         self._progress(f"fault {row.name} hit {row.target}")
         lasts_s = fault.duration_s
-        child = self.child(node)
+        child = self.context.child(node)
         child.expected_end |= row.kind == "node_killed"
         if isinstance(child, ShellProcess):
             child.note_done_by_proxy(row.kind)
@@ -249,19 +185,19 @@ class FaultScheduler:
 
     def _lose_host(self, node: int, fault: Fault, row: FaultRow) -> None:
         """Let the host of a node vanish that has stopped itself at a state."""
-        if self.is_over:
-            self.child(node).resume()
+        if self.context.is_over:
+            self.context.child(node).resume()
             return
         target = self._cluster.roles.aim(replace(fault, node=node), self._links)
         assert target is not None, "a fault of a numbered node always has a target"
         self._progress(f"fault {fault.name} begins at {target.label}")
         self.under_way.append(fault.name)
-        end = BEGIN[fault.kind](self, target)
+        end = BEGIN[fault.kind](self.context, target)
         at_us = row.at_us + int(fault.restart_after_s * 1e6)
         self._due_actions.add(at_us, partial(self._end, target, row.hit, row.at_us, end, row))
 
     def _help(self, node: int, fault: Fault, place: int) -> None:
-        child = self.child(node)
+        child = self.context.child(node)
         if fault.kind == "node_paused":
             child.resume()
             what = "continued"
@@ -269,26 +205,26 @@ class FaultScheduler:
             child.wait(5)
             what = f"{child.label} {child.how_it_ended()}"
             if fault.restart_after_s >= 0:
-                self.restart(node)
+                self.context.restart(node)
         row = self.rows[place]
-        self.rows[place] = replace(row, until_us=self.now_us(), detail=f"{row.detail} {what}".strip())
+        self.rows[place] = replace(row, until_us=self._now_us(), detail=f"{row.detail} {what}".strip())
 
     def _may_end(self, node: int, fault: Fault) -> None:
         """A node may end itself after an error of its disk. It is started again then."""
-        child = self.child(node)
+        child = self.context.child(node)
         child.expected_end = True
-        is_looked_after = self.now_us() < self._may_end_until_us.get(child, 0)
-        self._may_end_until_us[child] = self.now_us() + int(ERROR_LIMIT_S * 1e6)
+        is_looked_after = self._now_us() < self._may_end_until_us.get(child, 0)
+        self._may_end_until_us[child] = self._now_us() + int(ERROR_LIMIT_S * 1e6)
         if is_looked_after:
             return
-        again_us = self.now_us() + int(max(fault.restart_after_s, 0.0) * 1e6)
+        again_us = self._now_us() + int(max(fault.restart_after_s, 0.0) * 1e6)
         self._due_actions.add(again_us, partial(self._look_after, node, child, fault))
 
     def _look_after(self, node: int, child: NodeProcess, fault: Fault) -> None:
         if child.exit_status is not None:
             if fault.restart_after_s >= 0:
-                self.restart(node)
-        elif self.now_us() < self._may_end_until_us[child] and not self.is_over:
+                self.context.restart(node)
+        elif self._now_us() < self._may_end_until_us[child] and not self.context.is_over:
             self._retry_soon(partial(self._look_after, node, child, fault))
         else:
             child.expected_end = False

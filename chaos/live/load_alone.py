@@ -14,13 +14,13 @@ import msgspec
 
 from bench.fleet.spec import FleetSpec, LoadShape
 from chaos.checks.guarantee_selection import promised_to_clients
-from chaos.live import identity
 from chaos.live.errors import NodeDied, SetupError
 from chaos.live.external.cluster import standing
 from chaos.live.external.target import REFERENCE, look
 from chaos.live.fleet import FleetProcess, Way, spec_of
 from chaos.live.local_cluster import ClusterPlan, started
 from chaos.live.run_folder import RunFolder
+from chaos.live.run_manifest import of_live_run
 from reports.manifest import Expectations, Manifest, write_manifest
 from scenarios.model import Scenario
 
@@ -153,7 +153,7 @@ def _manifest(
     scenario: Scenario, plan: LoadPlan, command: str, crash: str, start_wall_us: int, duration_us: int
 ) -> Manifest:
     return Manifest(
-        **identity.of_live_run(scenario, plan.out, plan.seed, start_wall_us),
+        **of_live_run(scenario, plan.out, plan.seed, start_wall_us),
         title=f"The load of: {scenario.title}",
         repeat_command=command,
         target=plan.target,

@@ -17,7 +17,7 @@ from math import inf
 from pathlib import Path
 
 from bench.ports import free_ports
-from chaos.live.cluster import Cluster
+from chaos.live.cluster import LiveCluster
 from chaos.live.errors import NodeDied, SetupError
 from chaos.live.launchers import BrokerLauncher
 from chaos.live.links import ANY_PORT, Links
@@ -213,7 +213,7 @@ def _run(plan: ClusterPlan, announce: Callable[[str], None]) -> int:
 
 
 @contextmanager
-def started(plan: ClusterPlan) -> Iterator[Cluster]:
+def started(plan: ClusterPlan) -> Iterator[LiveCluster]:
     """Run a cluster without proxies for as long as the block lasts. Raises SetupError, NodeDied."""
     with _running(planned_nodes(plan, _claimed(plan), None), threading.Event()) as cluster:
         yield cluster
@@ -226,9 +226,9 @@ def _claimed(plan: ClusterPlan) -> str:
 
 
 @contextmanager
-def _running(nodes: Sequence[Node], ending: threading.Event) -> Iterator[Cluster]:
+def _running(nodes: Sequence[Node], ending: threading.Event) -> Iterator[LiveCluster]:
     """Start the nodes, and wait until they are ready or the cluster is to end."""
-    cluster = Cluster(len(nodes), len(nodes), ours=True)
+    cluster = LiveCluster(len(nodes), len(nodes), ours=True)
     try:
         cluster.launch(nodes)
         deadline = time.monotonic() + READY_LIMIT_S
@@ -241,7 +241,7 @@ def _running(nodes: Sequence[Node], ending: threading.Event) -> Iterator[Cluster
         cluster.close()
 
 
-def pids_of(cluster: Cluster) -> dict[int, int]:
+def pids_of(cluster: LiveCluster) -> dict[int, int]:
     """Return the process IDs of the nodes that run, by the IDs of the nodes."""
     running = [(node.number, node.process) for node in cluster.nodes if node.running]
     return {number: process.pid for number, process in running if isinstance(process, Child)}
@@ -280,7 +280,7 @@ def planned_nodes(plan: ClusterPlan, cluster_id: str, links: Links | None) -> li
     return planned
 
 
-def _ready_line(cluster: Cluster, facts: Mapping[str, str]) -> str:
+def _ready_line(cluster: LiveCluster, facts: Mapping[str, str]) -> str:
     return json.dumps(
         {
             "ready": True,
@@ -295,7 +295,7 @@ def _ready_line(cluster: Cluster, facts: Mapping[str, str]) -> str:
 class Caretaker:
     """Reports each death once. With ``restart`` it starts a dead node again, and reports that, and when it serves."""
 
-    def __init__(self, cluster: Cluster, restart: bool) -> None:
+    def __init__(self, cluster: LiveCluster, restart: bool) -> None:
         self._cluster = cluster
         self._restart = restart
         self._dead: dict[int, float] = {}

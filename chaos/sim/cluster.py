@@ -15,7 +15,7 @@ from chaos.interceptor.interceptor import Interceptor
 from chaos.interceptor.rules import SharedHitCounter, rules_for
 from chaos.seeds import number_for, random_for
 from chaos.sim.agenda import Agenda
-from chaos.sim.fault_scheduler import FaultScheduler
+from chaos.sim.fault_scheduler import SimulatedFaultScheduler
 from chaos.sim.links import Links
 from chaos.sim.machine import Machine, NodeDied, Watcher, nothing
 from chaos.sim.network import CODED_SHARE, Network
@@ -77,7 +77,7 @@ class Cluster:
             machine.store = self.store
         self.network = Network(self.machines, Links(agenda, seed), random_for(seed, "codec"), coded_share)
         fault_times, sink = suite.quorum.fault_times, nothing if trace_hash is None else trace_hash.fault
-        self.fault_scheduler = FaultScheduler(
+        self.fault_scheduler = SimulatedFaultScheduler(
             scenario, seed, agenda, self.network, fault_times, sink, self._reconfigure, CLUSTER_ID
         )
         self._scenario = scenario
@@ -215,7 +215,7 @@ class MachineFaultActions:
     """Implements chaos.interceptor.actions.FaultActions. Evidence goes to the scheduler, which also knows how long a
     killed node stays away."""
 
-    def __init__(self, machine: Machine, fault_scheduler: FaultScheduler) -> None:
+    def __init__(self, machine: Machine, fault_scheduler: SimulatedFaultScheduler) -> None:
         self._machine = machine
         self._agenda = machine.agenda
         self._fault_scheduler = fault_scheduler

@@ -21,6 +21,7 @@ from chaos.sim.links import CLIENTS
 from chaos.sim.machine import Machine
 from chaos.sim.network import Network
 from chaos.sim.stepwise_faults import FeatureSwitch, Intruder, rolling_bounce
+from chaos.sim.timed_faults import SimulatedFaultContext
 from reference_broker.metadata.identifiers import claimed_node
 from reference_broker.ports.node_ports import Now
 from reports.rows import ANSWERED, FaultRow
@@ -40,7 +41,7 @@ FAILS_DISK = ("disk_write_failed", "disk_error")
 """Soon after a fault of these kinds a node may end itself."""
 
 
-class FaultScheduler:
+class SimulatedFaultScheduler:
     """Injects the timed faults, and collects the evidence of these and of the interceptors' faults.
 
     ``sink`` gets each row of evidence. ``reconfigure`` sets the settings with which a node is started from now on.
@@ -169,7 +170,7 @@ class FaultScheduler:
         machines, now_us = self._network.machines, self._agenda.now_us
         return all(each.ready and not self._fault_times.node_since(each.node_id, now_us) for each in machines)
 
-    def _aim(self, fault: Fault) -> tuple[timed_faults.FaultContext, str] | None:
+    def _aim(self, fault: Fault) -> tuple[SimulatedFaultContext, str] | None:
         """Return the target of the fault and what the evidence calls it, or None if there is no such target now."""
         random, machines, links = self._randoms[fault.name], self._network.machines, self._network.links
         if fault.link is not None:
@@ -177,7 +178,7 @@ class FaultScheduler:
             if pairs is None:
                 return None
             found = [links.between(*pair) for pair in pairs]
-            context = timed_faults.FaultContext(machines[_end_of(pairs)], found, self._network, self._fault_times)
+            context = SimulatedFaultContext(machines[_end_of(pairs)], found, self._network, self._fault_times)
             return context, f"link {', '.join(link.name for link in found)}"
         node_id = self.targets.node(fault.node, random)
         if node_id is None:
@@ -186,7 +187,7 @@ class FaultScheduler:
         if around is None:
             return None
         found = [links.between(*pair) for pair in around]
-        return timed_faults.FaultContext(machines[node_id], found, self._network, self._fault_times), f"node-{node_id}"
+        return SimulatedFaultContext(machines[node_id], found, self._network, self._fault_times), f"node-{node_id}"
 
     def _around(self, fault: Fault, node_id: int) -> list[tuple[int, int]] | None:
         """Return the links that a fault of a node cuts. Return None if there is no active controller now, or if the
@@ -260,7 +261,7 @@ class FaultScheduler:
             return self._network.recorded.replays(node_id, random)
         return Forger(self._network.recorded, self._cluster_id, self._voters, node_id, random).requests()
 
-    def _note_trouble(self, fault: Fault, context: timed_faults.FaultContext, until_us: int) -> None:
+    def _note_trouble(self, fault: Fault, context: SimulatedFaultContext, until_us: int) -> None:
         for link in context.links:
             self._fault_times.link(link.source, link.target, until_us)
         if not context.links:
@@ -284,11 +285,11 @@ class FaultScheduler:
             heal()
 
 
-IN_STEPS: dict[str, Callable[[FaultScheduler, Fault, int], None]] = {
-    "requests_replayed": FaultScheduler._intrude,
-    "requests_forged": FaultScheduler._intrude,
-    "rolling_bounce": FaultScheduler._bounce,
-    "feature_finalized": FaultScheduler._finalize,
+IN_STEPS: dict[str, Callable[[SimulatedFaultScheduler, Fault, int], None]] = {
+    "requests_replayed": SimulatedFaultScheduler._intrude,
+    "requests_forged": SimulatedFaultScheduler._intrude,
+    "rolling_bounce": SimulatedFaultScheduler._bounce,
+    "feature_finalized": SimulatedFaultScheduler._finalize,
 }
 """Faults that consist of several steps and end by themselves. Each step leaves its evidence when it happens."""
 

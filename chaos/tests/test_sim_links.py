@@ -13,7 +13,7 @@ from chaos.sim.agenda import Agenda
 from chaos.sim.codec_check import CodecMismatchError
 from chaos.sim.links import CLIENTS, LATENCY_US, Connection, Links
 from chaos.sim.network import Network
-from chaos.sim.timed_faults import FaultContext, begin
+from chaos.sim.timed_faults import SimulatedFaultContext, begin
 from reference_broker.core.events import Closed, Event, Opened, Reply, Request
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import FetchRequest, FetchResponse
@@ -95,9 +95,8 @@ class Wire:
             pass
 
     def fault(self, **fields: Any) -> Any:
-        return begin(
-            fault(**fields), FaultContext(cast(Any, self.machine), (self.link,), self.network, FaultTimes()), 1_000_000
-        )
+        context = SimulatedFaultContext(cast(Any, self.machine), (self.link,), self.network, FaultTimes())
+        return begin(fault(**fields), context, 1_000_000)
 
 
 def fault(**fields: Any) -> Fault:

@@ -11,11 +11,6 @@ PACKAGES = ("bench", "campaigns", "chaos", "crucible_kafka", "reference_broker",
 
 HINTED = (
     {"bench.probe.broker", "bench.probe.case", "bench.probe.context"},
-    {"chaos.live.fault_scheduler", "chaos.faults.timed"}
-    | {
-        f"chaos.faults.{kinds}"
-        for kinds in ("disk_faults", "host_lost", "link_faults", "node_faults", "request_faults")
-    },
     {"chaos.frame_proxy.conversation", "chaos.frame_proxy.node_front"},
     {"chaos.live.node_side.inside", "chaos.live.node_side.node_process"},
     {"chaos.sim.links", "chaos.sim.machine", "chaos.sim.network", "chaos.sim.store"},

@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.children import ends_with_me
-from chaos.live.cluster import Cluster
+from chaos.live.cluster import LiveCluster
 from chaos.live.local_cluster import ClusterPlan, started
 
 pytestmark = [pytest.mark.live]
@@ -68,7 +68,7 @@ class Running:
 
 
 @pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveCluster]:
     with started(ClusterPlan(tmp_path_factory.mktemp("cluster"), nodes=3)) as cluster:
         yield cluster
 
@@ -99,7 +99,7 @@ def _descriptors() -> list[str]:
     return [each.name for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
 
 
-def test_librdkafka_lives_behind_the_proxy_while_faults_fire(target: Cluster) -> None:
+def test_librdkafka_lives_behind_the_proxy_while_faults_fire(target: LiveCluster) -> None:
     nodes = {int(each.rpartition(":")[2]) for each in target.addresses}
     with proxy("--target", target.addresses[0]) as running:
         client: dict[str, Any] = {"bootstrap.servers": running.bootstrap, "log_level": 0}
@@ -140,7 +140,7 @@ def test_librdkafka_lives_behind_the_proxy_while_faults_fire(target: Cluster) ->
 
 
 @pytest.mark.nightly
-def test_kafka_python_lives_behind_the_proxy(target: Cluster) -> None:
+def test_kafka_python_lives_behind_the_proxy(target: LiveCluster) -> None:
     from kafka import KafkaConsumer, KafkaProducer
 
     nodes = {int(each.rpartition(":")[2]) for each in target.addresses}
@@ -172,7 +172,7 @@ def test_kafka_python_lives_behind_the_proxy(target: Cluster) -> None:
             time.sleep(LOOK_S)
 
 
-def test_rules_come_and_go_and_wrong_ones_are_refused_in_one_sentence(target: Cluster, tmp_path: Path) -> None:
+def test_rules_come_and_go_and_wrong_ones_are_refused_in_one_sentence(target: LiveCluster, tmp_path: Path) -> None:
     file, log = tmp_path / "rules.toml", tmp_path / "log.jsonl"
     file.write_text(
         "[[fault]]\nname = 'first'\nkind = 'request_dropped'\non = 'request'\nmatch = { client_id = 'x' }\n"
@@ -217,7 +217,7 @@ def open_sockets(pid: int) -> int:
     return found
 
 
-def test_half_frames_huge_lengths_and_resets_leave_nothing_behind(target: Cluster) -> None:
+def test_half_frames_huge_lengths_and_resets_leave_nothing_behind(target: LiveCluster) -> None:
     async def bother(host: str, port: int) -> None:
         for data in (b"\0\0", b"\x7f\xff\xff\xffGET", b"\0\0\x10\0\0\3", b"\xff\xff\xff\xff", b"\0\0\0\2\0\0"):
             reader, writer = await asyncio.open_connection(host, port)

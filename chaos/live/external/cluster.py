@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bench.targets.layout import FIRST_LEVELS, HOST, OURS, ClusterLayout
 from bench.targets.model import Chosen, TargetError
-from chaos.live.cluster import Cluster
+from chaos.live.cluster import LiveCluster
 from chaos.live.errors import SetupError
 from chaos.live.external.links import Lead, via_proxies
 from chaos.live.external.needs import chosen
@@ -25,7 +25,7 @@ ALL_KNOWN_LIMIT_S = 60.0
 """How long a cluster whose nodes all serve may take until its metadata has all of them."""
 
 
-class Target:
+class TargetNodes:
     """An external target in the size that a scenario's ``cluster`` needs. ``folder`` gets data and files, ``logs`` the
     nodes' logs. Raises SetupError, TargetDied."""
 
@@ -35,7 +35,7 @@ class Target:
         self._folder = folder
         self._logs = logs
         voters = max(wanted.nodes, cluster.nodes)
-        self.cluster = Cluster(voters, voters + cluster.observers, seed)
+        self.cluster = LiveCluster(voters, voters + cluster.observers, seed)
 
     @property
     def known_nodes(self) -> int:
@@ -101,13 +101,13 @@ class Target:
 
 
 @contextmanager
-def standing(target: str, folder: Path, cluster: model.Cluster | None = None) -> Iterator[Target]:
+def standing(target: str, folder: Path, cluster: model.Cluster | None = None) -> Iterator[TargetNodes]:
     """Start the nodes of a target if that is ours to do, without proxies, and end them with the block.
 
     ``folder`` gets data, files and logs. ``cluster`` is that of a scenario: at least its number of nodes, with its
     settings. Raises SetupError, TargetDied.
     """
-    found = Target(chosen(target), replace(cluster or model.Cluster(), observers=0), folder, folder)
+    found = TargetNodes(chosen(target), replace(cluster or model.Cluster(), observers=0), folder, folder)
     try:
         found.launch()
         while not found.cluster.is_ready:
@@ -120,7 +120,7 @@ def standing(target: str, folder: Path, cluster: model.Cluster | None = None) ->
         found.cluster.close()
 
 
-def _await_all(found: Target, target: str) -> None:
+def _await_all(found: TargetNodes, target: str) -> None:
     """Wait until the metadata has all nodes."""
     deadline = time.monotonic() + ALL_KNOWN_LIMIT_S
     while (known := len(nodes_of(found.bootstrap))) < found.known_nodes:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from chaos.faults.node_faults import rolling_bounce
-from chaos.faults.timed import End, Ended, FaultContext, Hit
+from chaos.faults.timed import End, Ended, Hit, LiveFaultContext
 from chaos.live.fault_scheduler import BEGIN, RETRY_S
 from chaos.live.launchers import BrokerLauncher
 from chaos.live.targets import Target
@@ -126,7 +126,7 @@ def test_each_node_that_a_bounce_restarted_has_a_row(monkeypatch: pytest.MonkeyP
 def test_what_is_not_through_is_looked_at_again_and_has_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[int] = []
 
-    def begin(place: FaultContext, target: Target) -> End:  # noqa: ARG001
+    def begin(place: LiveFaultContext, target: Target) -> End:  # noqa: ARG001
         def end() -> Ended | None:
             looks.append(place.now_us())
             return Ended("done") if len(looks) == 4 else None
@@ -143,7 +143,7 @@ def test_what_is_not_through_is_looked_at_again_and_has_one_row(monkeypatch: pyt
 
 
 def test_the_end_of_the_load_reaches_what_still_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    def begin(place: FaultContext, target: Target) -> End:  # noqa: ARG001
+    def begin(place: LiveFaultContext, target: Target) -> End:  # noqa: ARG001
         return lambda: Ended("") if place.is_over else None
 
     monkeypatch.setitem(BEGIN, "rolling_bounce", begin)
@@ -157,5 +157,5 @@ def test_settings_of_a_bounce_are_those_of_the_next_start() -> None:
     world = World()
     launcher = BrokerLauncher("node-1", (), {"a": "1", "b": "1"}, Path(), Path())
     world.nodes[1].launcher = launcher
-    world.scheduler.reconfigure(1, {"b": "2"})
+    world.scheduler.context.reconfigure(1, {"b": "2"})
     assert launcher.config == {"a": "1", "b": "2"}

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from chaos.faults.timed import End, Ended, FaultContext
-from chaos.live.fault_scheduler import BEGIN, ERROR_LIMIT_S, NOBODY_LIMIT_S, FaultScheduler
+from chaos.faults.timed import End, Ended, LiveFaultContext
+from chaos.live.fault_scheduler import BEGIN, ERROR_LIMIT_S, NOBODY_LIMIT_S, LiveFaultScheduler
 from chaos.live.links import Links
 from chaos.live.processes import Child
 from chaos.live.targets import Roles, Target
@@ -52,7 +52,7 @@ class World:
         )
         self.roles, self.nodes = crew.roles, nodes
         scenario: Any = SimpleNamespace(faults=faults, load=SimpleNamespace(topics=(), hot=SimpleNamespace(name="hot")))
-        self.scheduler = FaultScheduler(scenario, crew, Links(client), lambda: self.now_us, self.log.append)
+        self.scheduler = LiveFaultScheduler(scenario, crew, Links(client), lambda: self.now_us, self.log.append)
         self.scheduler.plan(0)
 
     def run_until(self, at_s: float) -> None:
@@ -66,7 +66,7 @@ def tickle(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A kind of fault that only records the node that it hit."""
     hit: list[int] = []
 
-    def begin(place: FaultContext, target: Target) -> End:  # noqa: ARG001
+    def begin(place: LiveFaultContext, target: Target) -> End:  # noqa: ARG001
         assert isinstance(target.fault.node, int)
         hit.append(target.fault.node)
         return lambda: Ended("it laughed")
@@ -122,7 +122,7 @@ def test_a_node_killed_at_a_state_is_started_again_where_it_was_killed() -> None
     world.now_us = SECOND_US
     row = FaultRow("f", "node_killed", SECOND_US, SECOND_US, "node-2", 1, detail="leader metadata_committed")
     world.scheduler.evidence_line(2, {"fault": list(row.values())})
-    assert world.scheduler.child(2).expected_end
+    assert world.scheduler.context.child(2).expected_end
     world.run_until(1.4)
     assert "restart 2" not in world.log
     world.run_until(1.6)
@@ -143,7 +143,7 @@ def test_a_node_paused_at_a_state_is_continued() -> None:
 
 def test_a_node_that_ends_itself_after_an_error_of_its_disk_is_started_again() -> None:
     world = World(Fault("f", "disk_error", on="disk", node="any", restart_after_s=0.5))
-    child: Any = world.scheduler.child(1)
+    child: Any = world.scheduler.context.child(1)
     for _ in range(2):
         world.scheduler.evidence_line(1, {"fault": list(FaultRow("f", "disk_error", 0, 0, "node-1", 1).values())})
     assert child.expected_end
@@ -159,9 +159,9 @@ def test_a_node_that_goes_on_after_an_error_of_its_disk_may_not_end_long_after_i
     world = World(Fault("f", "disk_error", on="disk", node="any", restart_after_s=0.5))
     world.scheduler.evidence_line(1, {"fault": list(FaultRow("f", "disk_error", 0, 0, "node-1", 1).values())})
     world.run_until(ERROR_LIMIT_S - 0.1)
-    assert world.scheduler.child(1).expected_end
+    assert world.scheduler.context.child(1).expected_end
     world.run_until(ERROR_LIMIT_S + 0.1)
-    assert not world.scheduler.child(1).expected_end
+    assert not world.scheduler.context.child(1).expected_end
     assert not world.log
 
 
@@ -173,10 +173,10 @@ def test_disk_evidence_of_an_order_before_is_forgotten() -> None:
     world.nodes[0].process = process
     world.scheduler.evidence_line(0, {"disk": ["disk_full", "old"]})
     world.scheduler.evidence_line(1, {"disk": ["disk_full", "another node's"]})
-    assert world.scheduler.disk_evidence(0, "disk_full") == "old"
-    world.scheduler.order_disk(0, {"full": True})
-    assert world.scheduler.disk_evidence(0, "disk_full") == ""
-    assert world.scheduler.disk_evidence(1, "disk_full") == "another node's"
+    assert world.scheduler.context.disk_evidence(0, "disk_full") == "old"
+    world.scheduler.context.order_disk(0, {"full": True})
+    assert world.scheduler.context.disk_evidence(0, "disk_full") == ""
+    assert world.scheduler.context.disk_evidence(1, "disk_full") == "another node's"
     assert orders == [{"disk": {"full": True}}]
 
 

@@ -26,7 +26,7 @@ from scenarios.model import Fault
 from scenarios.outside import from_outside
 
 if TYPE_CHECKING:
-    from chaos.live.fault_scheduler import FaultScheduler
+    from chaos.faults.timed import LiveFaultContext
 
 pytestmark = pytest.mark.live
 
@@ -133,7 +133,7 @@ class OneNode:
         fault = Fault("lost", "host_lost", at_s=1, restart_after_s=0.5)
         self.target = Target(fault, tuple(links.by_name.values()), "node-0")
         self.context = cast(
-            "FaultScheduler",
+            "LiveFaultContext",
             SimpleNamespace(
                 child=lambda _: self.node,
                 restart=self._restarted,

@@ -22,7 +22,7 @@ from chaos.live.toxiproxy_server import ENVIRONMENT_VARIABLE, ToxiproxyServer, f
 from scenarios.model import Fault, Range
 
 if TYPE_CHECKING:
-    from chaos.live.fault_scheduler import FaultScheduler
+    from chaos.faults.timed import LiveFaultContext
 
 pytestmark = pytest.mark.live
 
@@ -57,7 +57,7 @@ class OneLink:
 
 
 def begin(place: OneLink, fault: Fault) -> End:
-    return BEGIN[fault.kind](cast("FaultScheduler", place), place.aimed(fault))
+    return BEGIN[fault.kind](cast("LiveFaultContext", place), place.aimed(fault))
 
 
 def evidence(end: End) -> str:

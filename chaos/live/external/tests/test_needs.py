@@ -7,7 +7,7 @@ import pytest
 from bench.targets.model import Chosen
 from chaos.live.errors import SetupError
 from chaos.live.external import needs
-from chaos.live.external.cluster import Target
+from chaos.live.external.cluster import TargetNodes
 from chaos.live.external.needs import chosen, needs_links, playable
 from chaos.live.launchers import ProcessLauncher
 from chaos.live.tests.small_scenario import text_of, written
@@ -201,7 +201,7 @@ def test_a_target_that_is_none_is_refused() -> None:
 
 @pytest.mark.parametrize(("name", "is_set"), [("45", True), ("44", False)])
 def test_the_level_at_which_transactions_begin_reaches_each_node(tmp_path: Path, name: str, is_set: bool) -> None:
-    target = Target(chosen("reference.toml"), find(name).cluster, tmp_path, tmp_path)
+    target = TargetNodes(chosen("reference.toml"), find(name).cluster, tmp_path, tmp_path)
     for node in target.laid_out(None, None):
         assert isinstance(node.launcher, ProcessLauncher)
         assert ("crucible.bootstrap.transaction.version=1" in node.launcher.layout.command) == is_set

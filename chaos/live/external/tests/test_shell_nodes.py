@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bench.targets.model import Chosen, Commands, TargetFile
-from chaos.live.cluster import Cluster
+from chaos.live.cluster import LiveCluster
 from chaos.live.errors import SetupError, TargetDied
 from chaos.live.launchers import CommandLauncher
 from chaos.live.node import Node
@@ -92,7 +92,7 @@ def test_a_node_is_started_again_once(tmp_path: Path) -> None:
 
 
 def test_a_node_that_cannot_be_left_as_it_was_hinders_no_other(tmp_path: Path) -> None:
-    cluster, processes = Cluster(2, 2), [node(tmp_path, resume="false"), node(tmp_path)]
+    cluster, processes = LiveCluster(2, 2), [node(tmp_path, resume="false"), node(tmp_path)]
     launchers: list[Any] = [SimpleNamespace(process=each, evidence=tuple, close=lambda: None) for each in processes]
     cluster.nodes = [Node(number, "127.0.0.1:9", each) for number, each in enumerate(launchers)]
     for each in processes:

@@ -1,67 +1,54 @@
-"""An external broker in one run: its nodes, the way to them through our proxies, and the rules at frames."""
+"""The brokers of an external target in one run: their nodes, the way there through our proxies, and rules at frames."""
 
 import time
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Sequence
 
 from bench.targets.model import Chosen
-from chaos.checks.guarantee_selection import promised_on_the_wire
+from chaos.checks.guarantee_selection import promised_of_external, promised_on_the_wire
 from chaos.frame_proxy.proxy import Node, Pair
-from chaos.live.closed_segments import GUARANTEE, ClosedSegments, segments_of
-from chaos.live.errors import SetupError
-from chaos.live.external.cluster import ALL_KNOWN_LIMIT_S, Target
+from chaos.live.brokers import Brokers, OnEvidence, RunPlan, TickUntil
+from chaos.live.closed_segments import GUARANTEE as CLOSED_SEGMENTS
+from chaos.live.closed_segments import segments_of
+from chaos.live.errors import RunEnd, SetupError
+from chaos.live.external.cluster import ALL_KNOWN_LIMIT_S, TargetNodes
 from chaos.live.external.needs import chosen, needs_links, playable
 from chaos.live.external.roles import RolesSeen, watched
 from chaos.live.external.target import behind_proxies, nodes_of
+from chaos.live.fault_scheduler import LiveFaultScheduler
 from chaos.live.fleet import Way
 from chaos.live.frame_proxies import ExternalFrames, Frames, LinkFrames, has_frame_rules, has_link_rules
 from chaos.live.links import Links
-from chaos.live.run_folder import RunFolder
+from chaos.live.run_folder import gave_sessions
 from reports.manifest import Check
-from scenarios.model import Scenario
 
 STAYS_UP = "target-stays-up"
 POLL_EVERY_S = 0.3
-TickUntil: TypeAlias = Callable[[Callable[[], bool], float, str], None]
-"""``(done, limit_s, complaint)`` goes on with the run until ``done()``."""
 
 
-class ExternalRun:
-    """``scenario`` is what is played, ``cluster`` the target's nodes. Raises SetupError, TargetDied."""
+class ExternalBrokers(Brokers):
+    """The nodes of a target. Of the scenario they play what the target can. Raises SetupError, TargetDied."""
 
-    def __init__(
-        self,
-        scenario: Scenario,
-        target: str,
-        folder: RunFolder,
-        seed: int,
-        origin_us: int,
-        progress: Callable[[str], None],
-    ) -> None:
-        self._wanted = chosen(target)
-        self.scenario = playable(scenario, self._wanted)
-        self._target = Target(self._wanted, self.scenario.cluster, folder.data, folder.logs, seed)
+    def __init__(self, plan: RunPlan) -> None:
+        self._plan = plan
+        self._wanted = chosen(plan.target)
+        self.scenario = playable(plan.scenario, self._wanted)
+        self._target = TargetNodes(self._wanted, self.scenario.cluster, plan.folder.data, plan.folder.logs, plan.seed)
         self.cluster = self._target.cluster
         self._seen: RolesSeen | None = None
-        self._folder = folder
-        self._seed = seed
-        self._origin_us = origin_us
-        self._progress = progress
         self._before: ExternalFrames | None = None
         self._between: LinkFrames | None = None
-        self.segments: ClosedSegments | None = None
 
     @property
     def frames(self) -> Sequence[Frames]:
-        """The frame proxies that run."""
         return [each for each in (self._before, self._between) if each is not None]
 
-    def reach(self, links: Links, prefix: str, tick_until: TickUntil) -> Way:
-        """Start the target's nodes if that is ours to do, and put a proxy before each of them. The run's topics begin
-        with ``prefix``, so it touches nothing else on the broker."""
-        cluster, target = self.cluster, self._target
+    def start(self, links: Links, on_evidence: OnEvidence, tick_until: TickUntil) -> Way:  # noqa: ARG002
+        """Start the target's nodes if that is ours to do, and put a proxy before each of them. The run's topics have a
+        prefix of their own, so it touches nothing else on the broker."""
+        plan, cluster, target = self._plan, self.cluster, self._target
+        prefix = f"crucible-{plan.start_wall_us}-"
         if target.known_nodes:
-            self._progress(f"{shown(self._wanted)}: {target.known_nodes} nodes")
+            plan.progress(f"{shown(self._wanted)}: {target.known_nodes} nodes")
         lead = self._lead if has_link_rules(self.scenario, is_ours=False) else None
         target.launch(links if needs_links(self.scenario) else None, lead)
         tick_until(lambda: cluster.is_ready, float("inf"), "")
@@ -69,7 +56,7 @@ class ExternalRun:
         self._check_order(nodes)
         way = behind_proxies(target.bootstrap, links, prefix)
         for address, dialled in way.dial.items():
-            self._progress(f"{address} is reached through {dialled}")
+            plan.progress(f"{address} is reached through {dialled}")
         ids = [each.node_id for each in nodes]
         version = way.versions["metadata"]
         if cluster.nodes and all("files" in each.launcher.abilities for each in cluster.nodes):
@@ -82,14 +69,14 @@ class ExternalRun:
             nodes,
             way,
             target.processes(),
-            self._folder,
-            self._seed,
-            self._origin_us,
+            plan.folder,
+            plan.seed,
+            plan.origin_us,
             self._seen is not None,
             links,
         )
         for address, dialled in frames.way.dial.items():
-            self._progress(f"before that, frames to {address} pass {dialled}")
+            plan.progress(f"before that, frames to {address} pass {dialled}")
         return frames.way
 
     def _check_order(self, nodes: Sequence[Node]) -> None:
@@ -100,8 +87,9 @@ class ExternalRun:
 
     def _lead(self, pairs: Sequence[Pair]) -> Sequence[str]:
         """Put the frame proxy on all links between nodes."""
-        logs = self._folder.logs
-        frames = self._between = LinkFrames(self.scenario, pairs, logs, self._seed, self._origin_us, is_ours=False)
+        plan = self._plan
+        logs = plan.folder.logs
+        frames = self._between = LinkFrames(self.scenario, pairs, logs, plan.seed, plan.origin_us, is_ours=False)
         return frames.fronts
 
     def _wait_for_all(self, tick_until: TickUntil) -> Sequence[Node]:
@@ -132,8 +120,6 @@ class ExternalRun:
         tick_until(all_known, float("inf"), "")
         return found
 
-    # The course
-
     def tick(self) -> None:
         """Pass on the current roles and processes of the nodes."""
         for node, role in ({} if self._seen is None else self._seen.now()).items():
@@ -149,26 +135,27 @@ class ExternalRun:
 
     # The manifest
 
-    def checks(self, died: str, at_us: int) -> tuple[Check, ...]:
-        """``died`` is how a node ended by itself, or empty."""
-        if not self.cluster.nodes:
-            return ()
-        up = Check(guarantee=STAYS_UP, holds=not died, evidence=len(self.cluster.nodes), at_us=at_us, detail=died)
-        return (up,) if self.segments is None else (up, self.segments.judged(at_us))
-
-    def notes(self) -> tuple[str, ...]:
-        """Return what a reader must know, for the report."""
-        return (f"Played against {shown(self._wanted)}. {_EXTERNAL}",)
-
     @property
     def config(self) -> dict[str, str]:
-        """The settings that the target's nodes were given, by Kafka's names."""
         return self._target.settings(0) if self._wanted.file.node is not None else {}
 
     @property
     def guarantees(self) -> tuple[str, ...]:
-        of_tier = () if self.segments is None else (GUARANTEE,)
-        return (STAYS_UP, *of_tier) if self.cluster.nodes else ()
+        """Those of fetch sessions are due only if the target gives sessions, which no broker must."""
+        seen = promised_on_the_wire(self.scenario) if gave_sessions(self._plan.folder.path) else ()
+        of_nodes = (STAYS_UP,) if self.cluster.nodes else ()
+        of_tier = () if self.segments is None else (CLOSED_SEGMENTS,)
+        return (*promised_of_external(self.scenario), *seen, *of_nodes, *of_tier)
+
+    def notes(self) -> tuple[str, ...]:
+        return (f"Played against {shown(self._wanted)}. {_EXTERNAL}",)
+
+    def checks(self, end: RunEnd, at_us: int, scheduler: LiveFaultScheduler) -> tuple[Check, ...]:  # noqa: ARG002
+        if not self.cluster.nodes:
+            return ()
+        died = "" if end.crash else end.story  # how a node ended by itself, or empty
+        up = Check(guarantee=STAYS_UP, holds=not died, evidence=len(self.cluster.nodes), at_us=at_us, detail=died)
+        return (up,) if self.segments is None else (up, self.segments.judged(at_us))
 
 
 def shown(wanted: Chosen) -> str:

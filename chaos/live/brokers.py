@@ -1,0 +1,178 @@
+"""The brokers of one run: our own nodes under test here, or those of a target (``external/brokers.py``).
+
+The runner plays a scenario in front of either. What differs between them is in ``Brokers``: how they are started, which
+frame proxies are before them, and what the manifest says of them.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+from bench.fleet.behaviours.protocol import Versions
+from chaos.live.closed_segments import OWN_LIMIT_S, ClosedSegments, segments_of
+from chaos.live.cluster import LiveCluster
+from chaos.live.errors import CONVERGES, Ending, RunEnd
+from chaos.live.fault_scheduler import LiveFaultScheduler
+from chaos.live.fleet import ANSWERS, Way
+from chaos.live.frame_proxies import Frames, LinkFrames, has_link_rules
+from chaos.live.launchers import nodes_under_test, samples_of
+from chaos.live.links import Links
+from chaos.live.node_side.evidence import ROLE
+from chaos.live.quorum import Dial
+from chaos.live.run_folder import RunFolder
+from chaos.live.sampler import Sampler
+from chaos.mutants.registry import by_name
+from reports.manifest import Check
+from reports.rows import BrokerSample
+from scenarios.model import Scenario
+
+SETUP_LIMIT_S = 90.0
+BROKEN_BY: Final = {Ending.NODE_ENDED_ITSELF: CONVERGES, Ending.NODE_NOT_BACK: ANSWERS}
+"""The guarantee that an ending of our nodes breaks. A crash breaks none: nothing is known then."""
+
+Progress: TypeAlias = Callable[[str], None]
+TickUntil: TypeAlias = Callable[[Callable[[], bool], float, str], None]
+"""``(done, limit_s, complaint)`` goes on with the run until ``done()``."""
+OnEvidence: TypeAlias = Callable[[int, dict[str, Any]], None]
+"""Gets each line of a node's evidence, with the node's number."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """What is played. The faults of ``scenario`` are those of the seed already."""
+
+    scenario: Scenario
+    folder: RunFolder
+    seed: int
+    target: str
+    mutant: str  # empty for none
+    progress: Progress  # gets a line for what happens
+    origin_us: int = field(default_factory=lambda: time.monotonic_ns() // 1000)
+    start_wall_us: int = field(default_factory=lambda: time.time_ns() // 1000)
+
+    def now_us(self) -> int:
+        """Return the time since the run's start."""
+        return time.monotonic_ns() // 1000 - self.origin_us
+
+    @property
+    def client_mutant(self) -> str:
+        return self.mutant if self.mutant and by_name(self.mutant).side == "client" else ""
+
+    @property
+    def broker_mutant(self) -> str:
+        return "" if self.client_mutant else self.mutant
+
+
+class Brokers:
+    """The brokers of one run. Raises SetupError, NodeDied."""
+
+    scenario: Scenario  # what is played in front of them
+    cluster: LiveCluster
+    segments: ClosedSegments | None = None  # of tiered topics, if they are judged
+
+    @property
+    def samples(self) -> Sequence[BrokerSample]:
+        """The rows of the table ``broker``."""
+        return ()
+
+    @property
+    def frames(self) -> Sequence[Frames]:
+        """The frame proxies that run."""
+        raise NotImplementedError
+
+    def start(self, links: Links, on_evidence: OnEvidence, tick_until: TickUntil) -> Way:
+        """Start the nodes that are ours to start behind their links. Return how clients reach them."""
+        raise NotImplementedError
+
+    def tick(self) -> None:
+        """Do what is due in each turn of the run's loop."""
+
+    def close(self) -> None:
+        """End what runs beside the nodes."""
+
+    # The manifest
+
+    @property
+    def config(self) -> dict[str, str]:
+        """The settings that the nodes were given, by Kafka's names."""
+        raise NotImplementedError
+
+    @property
+    def guarantees(self) -> tuple[str, ...]:
+        """The guarantees for which the run is judged."""
+        raise NotImplementedError
+
+    def notes(self) -> tuple[str, ...]:
+        """Return what a reader must know, for the report."""
+        return ()
+
+    def checks(self, end: RunEnd, at_us: int, scheduler: LiveFaultScheduler) -> tuple[Check, ...]:
+        """Return what is known of the nodes' guarantees when the run has ended: the one that its ``end`` breaks, and
+        those that were checked beside the history of the clients."""
+        raise NotImplementedError
+
+
+class OwnBrokers(Brokers):
+    """The nodes under test, with the interceptor and checks inside them."""
+
+    def __init__(self, plan: RunPlan) -> None:
+        size = plan.scenario.cluster
+        self.scenario = plan.scenario
+        self.cluster = LiveCluster(size.nodes, size.total, plan.seed, ours=True, on_line=self._evidence_line)
+        self._plan = plan
+        self._on_evidence: OnEvidence = lambda node, line: None  # noqa: ARG005
+        self._link_frames: LinkFrames | None = None
+        self._sampler = Sampler(lambda: samples_of(self.cluster.nodes), plan.now_us)
+
+    @property
+    def frames(self) -> Sequence[Frames]:
+        return () if self._link_frames is None else (self._link_frames,)
+
+    def start(self, links: Links, on_evidence: OnEvidence, tick_until: TickUntil) -> Way:
+        plan, self._on_evidence = self._plan, on_evidence
+        nodes = nodes_under_test(
+            plan.scenario, plan.folder, links, self._lead, plan.seed, plan.broker_mutant, plan.origin_us
+        )
+        self.cluster.launch(nodes)
+        tick_until(lambda: self.cluster.is_ready, SETUP_LIMIT_S, "not all nodes were ready")
+        for node in nodes:
+            plan.progress(f"{node.name} serves at {node.listen}, clients reach it through {node.advertised}")
+        self.segments = segments_of(self.scenario, nodes, "", Versions().metadata, OWN_LIMIT_S)
+        self._sampler.start()
+        return Way(self.cluster.addresses)
+
+    def _lead(self, dial: Dial) -> Dial:
+        """Put the frame proxy on all links between nodes if a rule hits there."""
+        plan = self._plan
+        if not has_link_rules(plan.scenario):
+            return dial
+        self._link_frames, led = LinkFrames.before(dial, plan.scenario, plan.folder.logs, plan.seed, plan.origin_us)
+        return led
+
+    def _evidence_line(self, node: int, line: dict[str, Any]) -> None:
+        if ROLE in line and self._link_frames is not None:
+            self._link_frames.role(node, line[ROLE])
+        self._on_evidence(node, line)
+
+    def close(self) -> None:
+        self._sampler.end()
+
+    @property
+    def samples(self) -> Sequence[BrokerSample]:
+        return self._sampler.rows
+
+    @property
+    def config(self) -> dict[str, str]:
+        return dict(self.scenario.cluster.config)
+
+    @property
+    def guarantees(self) -> tuple[str, ...]:
+        return self.scenario.guarantees
+
+    def checks(self, end: RunEnd, at_us: int, scheduler: LiveFaultScheduler) -> tuple[Check, ...]:
+        broken = BROKEN_BY.get(end.ending)
+        of_node = (Check(guarantee=broken, holds=False, evidence=1, at_us=at_us, detail=end.story),) if broken else ()
+        of_tier = () if self.segments is None else (self.segments.judged(at_us),)
+        inside = scheduler.findings.judged(self.scenario.guarantees)
+        return (*of_node, *inside, *of_tier, *scheduler.damage.judged(at_us))
