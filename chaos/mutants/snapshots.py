@@ -79,7 +79,7 @@ def rename_before_sync(original: Function, self: Any, attempt: Any) -> None:
     """A snapshot gets its name before its bytes are durable (S-9)."""
     path, ports = made_path(attempt.id), self._surroundings.ports
     ports.note("snapshot_written", ("end_offset", attempt.id.offset), ("epoch", attempt.id.epoch))
-    self._durable(attempt)
+    self._synced(attempt)
     ports.sync((path,), lambda: None)
 
 

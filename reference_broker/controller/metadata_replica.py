@@ -94,8 +94,8 @@ class MetadataReplica:
 
     def start(self) -> None:
         """Call it after ``load``. The node takes part in the quorum when it knows that the vote that it found is
-        durable: a process that was killed may have left the file's name unsynced. It registers when its identity is
-        durable, because the registration names the directory's ID."""
+        synced: a process that was killed may have left the file's name unsynced. It registers when its identity is
+        synced, because the registration names the directory's ID."""
         self._home.ports.sync((META_PROPERTIES, QUORUM_STATE), self._begin)
 
     def _begin(self) -> None:
@@ -182,7 +182,7 @@ class MetadataReplica:
         return Identity(wanted or uuid_text(random_uuid(random)), self._home.node_id, uuid_text(random_uuid(random)))
 
     def _keep_identity(self) -> None:
-        """Write the identity when something is committed here and durable. From then on a missing log means that data
+        """Write the identity when something is committed here and synced. From then on a missing log means that data
         was lost, not that the node is new."""
         if self._identity_known or self._keeping_identity:
             return
@@ -193,11 +193,11 @@ class MetadataReplica:
         disk = self._home.disk
         path = write_identity(disk, self.identity)
 
-        def durable() -> None:
+        def synced() -> None:
             self._identity_known = True
             self.lifecycle.start()
 
-        put_in_place(disk, self._home.ports, path, durable)
+        put_in_place(disk, self._home.ports, path, synced)
 
     def _activated(self) -> None:
         self.lifecycle.controller_activated()

@@ -130,7 +130,7 @@ def snapshot_id(image: MetadataImage) -> OffsetAndEpoch:
 
 
 def write_snapshot(disk: Disk, image: MetadataImage) -> Iterator[None]:
-    """Write one batch at each step, and the footer at the end. Then ``made_path`` is complete, but not durable.
+    """Write one batch at each step, and the footer at the end. Then ``made_path`` is complete, but not synced.
 
     The image never changes, so records that are committed meanwhile do not get into it. Raises DiskError; the caller
     must then delete the file.
@@ -154,7 +154,7 @@ DOMAIN, KIND = "kafka.controller", "KafkaController"
 
 class SnapshotMetrics:
     """Measures latencies in milliseconds. Loading is measured from the first slice to the last, and making a snapshot
-    from the first slice until it is durable and renamed."""
+    from the first slice until it is synced and renamed."""
 
     def __init__(self, ports: Ports, store: SnapshotStore, metrics: Metrics) -> None:
         self._ports = ports
@@ -295,9 +295,9 @@ class SnapshotGenerator:
         path = made_path(attempt.id)
         size = self._surroundings.disk.size(path)
         self._note("snapshot_written", attempt.id, ("bytes", size))
-        self._surroundings.ports.sync((path,), lambda: self._durable(attempt))
+        self._surroundings.ports.sync((path,), lambda: self._synced(attempt))
 
-    def _durable(self, attempt: "_Attempt") -> None:
+    def _synced(self, attempt: "_Attempt") -> None:
         """Rename the snapshot, unless a newer one has come from the leader meanwhile."""
         snapshot = attempt.id
         try:
@@ -312,7 +312,7 @@ class SnapshotGenerator:
             self._failed(attempt, error)
 
     def _named(self, attempt: "_Attempt") -> None:
-        """Add the snapshot, whose name is durable, so that the log before it may be deleted."""
+        """Add the snapshot, whose name is synced, so that the log before it may be deleted."""
         try:
             if self._is_new(attempt.id):
                 self._store.add(attempt.id)

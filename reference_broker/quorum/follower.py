@@ -1,4 +1,4 @@
-"""The follower role. A follower fetches the leader's log, makes it durable, and names its new end in the next fetch.
+"""The follower role. A follower fetches the leader's log, syncs it to disk, and names its new end in the next fetch.
 
 It cuts records that diverge from the leader's log. It downloads a snapshot where the leader no longer has the log.
 When the leader is gone, a voter seeks an election.
@@ -78,7 +78,7 @@ class Follower(RoleState):
     # Fetching
 
     def _continue(self) -> None:
-        """Send the next fetch. A voter waits until its log is durable, because the leader counts the end that the fetch
+        """Send the next fetch. A voter waits until its log is synced, because the leader counts the end that the fetch
         names. An observer need not wait, because its end does not count."""
         if self._busy:
             return
@@ -86,7 +86,7 @@ class Follower(RoleState):
         if self.context.is_voter:
             self.when_synced(self._fetch)
         else:
-            self.context.log_sync.request(lambda: None)  # No one waits for an observer's log to be durable.
+            self.context.log_sync.request(lambda: None)  # No one waits for an observer's log to be synced.
             self._fetch()
 
     def _fetch(self) -> None:

@@ -3,7 +3,7 @@
 A leader opens its epoch with a leader change record, serves fetches and moves the high watermark. It resigns when a
 majority of the voters is silent, or when its disk refuses that first record.
 
-The high watermark is the largest offset that a majority of voters has made durable. The leader's own log counts only up
+The high watermark is the largest offset that a majority of voters has synced. The leader's own log counts only up
 to its synced end. The high watermark moves only beyond the epoch's first record, which commits the records of older
 epochs with it.
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from reference_broker.ports.disk import DiskError
-from reference_broker.quorum.messages import RaftResponse, begin_epoch, fetched, read_epoch_answer
+from reference_broker.quorum.messages import RaftResponse, begin_epoch, fetched, read_epoch_response
 from reference_broker.quorum.metadata_log import VALID, Valid
 from reference_broker.quorum.roles import Election, Role, RoleContext, RoleState
 from reference_broker.quorum.values import NO_NODE, QuorumDescription, QuorumListener, ReplicaDescription
@@ -109,7 +109,7 @@ class Leader(RoleState):
     # Appending
 
     def appended(self) -> None:
-        """Make appended records durable, and complete parked fetches after this event."""
+        """Sync appended records, and complete parked fetches after this event."""
         self.when_synced(self._advance)
         if self.parked and not self._waking:
             self._waking = True
@@ -249,7 +249,7 @@ class Leader(RoleState):
             peer,
             ApiKey.BEGIN_QUORUM_EPOCH,
             begin_epoch(context.cluster_id, peer, context.node_id, self.election.epoch),
-            read_epoch_answer,
+            read_epoch_response,
             over,
             over,
         )

@@ -170,7 +170,7 @@ def ended(result: RaftResponse | Error) -> "end_response.EndQuorumEpochResponse"
     return _response(end_response.EndQuorumEpochResponse, end_response, result)
 
 
-def read_epoch_answer(body: object) -> RaftResponse | None:
+def read_epoch_response(body: object) -> RaftResponse | None:
     """Read the response to a BeginQuorumEpoch or EndQuorumEpoch request. Returns None where ``read_voted`` does."""
     if not isinstance(body, begin_response.BeginQuorumEpochResponse | end_response.EndQuorumEpochResponse):
         return None

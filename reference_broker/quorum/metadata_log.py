@@ -30,7 +30,7 @@ from reference_broker.records.record import Record, build, read_records
 
 @dataclass(slots=True, eq=False)
 class LogSync:
-    """Makes the metadata log durable. One sync is in flight at a time, and all appends made meanwhile share the next.
+    """The syncs of the metadata log. One sync is in flight at a time, and all appends made meanwhile share the next.
 
     What is synced may be reported to others at once: a leader counts it, a follower names it. So each sync is noted
     beside the log. A start never cuts what was noted, because others may rely on it.
@@ -44,7 +44,7 @@ class LogSync:
     """The callbacks of the sync after it."""
 
     def request(self, done: Callable[[], None]) -> None:
-        """Call ``done`` when everything that is in the log now is durable, or at once if it already is."""
+        """Call ``done`` when everything that is in the log now is synced, or at once if it already is."""
         if self.flying is None and not self._log.durability.dirty:
             done()
             return
@@ -140,7 +140,7 @@ class MetadataLog:
 
     @property
     def synced_offset(self) -> int:
-        """Every record below it is durable."""
+        """Every record below it is synced."""
         return self.log.synced_offset
 
     @property

@@ -110,11 +110,11 @@ def write_quorum_state(disk: Disk, state: QuorumState) -> str:
 
 
 def put_in_place(disk: Disk, ports: Ports, temporary: str, done: Callable[[], None]) -> None:
-    """Sync the temporary file, renames it over the old one, and call ``done`` when the name is durable, too."""
+    """Sync the temporary file, rename it over the old one, and call ``done`` when the name is synced, too."""
     path = temporary.removesuffix(TEMPORARY_SUFFIX)
 
-    def durable() -> None:
+    def synced() -> None:
         disk.rename(temporary, path)
         ports.sync((path,), done)
 
-    ports.sync((temporary,), durable)
+    ports.sync((temporary,), synced)

@@ -136,7 +136,7 @@ class Prospective(Nominee):
 
 
 class Candidate(Nominee):
-    """Seeks binding votes in a new epoch. Its vote for itself is durable."""
+    """Seeks binding votes in a new epoch. Its vote for itself is synced to disk."""
 
     role = Role.CANDIDATE
     pre_vote = False

@@ -1,8 +1,9 @@
 """One node's part in the quorum of the metadata log: who leads, and what is committed (KIP-595, KIP-996).
 
-It is a pure state machine. Each change of epoch or vote is made durable before the node acts on it or responds; inputs
-that arrive meanwhile wait at a gate, in order. Each stay in a role is an object (``roles.RoleState``), whose steps
-return the role that must follow. What one role began has no effect in the next. ``roles.py`` has the table of changes.
+It is a pure state machine. Each change of epoch or vote is synced to disk before the node acts on it or responds;
+inputs that arrive meanwhile wait at a gate, in order. Each stay in a role is an object (``roles.RoleState``), whose
+steps return the role that must follow. What one role began has no effect in the next. ``roles.py`` has the table of
+changes.
 """
 
 from collections import deque
@@ -41,7 +42,8 @@ from reference_broker.wire.fetch import FetchResponse
 
 @dataclass(slots=True)
 class Gate:
-    """Runs inputs in the order in which they came. It is closed while a change that they depend on is made durable."""
+    """Runs inputs in the order in which they came. It is closed while a change that they depend on is synced to
+    disk."""
 
     closed: bool = False
     draining: bool = False
@@ -108,7 +110,7 @@ class Quorum:
         """Called once the node has shut down."""
         self._announced = (NO_NODE, -1)
         """The leader and epoch that the listener knows."""
-        self._durable = self._recovered()
+        self._synced = self._recovered()
         self._context = RoleContext(
             surroundings=surroundings,
             cluster_id=cluster_id,
@@ -121,7 +123,7 @@ class Quorum:
             run=self._run,
             learn_leader=self.learn_leader,
         )
-        kept = Election(self._durable.leader_epoch, NO_NODE, self._durable.voted_id)
+        kept = Election(self._synced.leader_epoch, NO_NODE, self._synced.voted_id)
         self.state: RoleState = Unattached(self._context, kept)
         """The object of the current role."""
 
@@ -137,7 +139,7 @@ class Quorum:
 
     @property
     def leader_id(self) -> int:
-        """The leader of ``epoch``, or -1. It is not reported before it is durable."""
+        """The leader of ``epoch``, or -1. It is not reported before it is synced to disk."""
         return NO_NODE if self.gate.closed else self.state.election.leader_id
 
     @property
@@ -157,7 +159,7 @@ class Quorum:
     def has_led(self) -> bool:
         """Whether this node has led the present epoch, perhaps before it resigned or was restarted. No other node does
         then."""
-        return (self._durable.leader_epoch, self._durable.leader_id) == (self.epoch, self.node_id)
+        return (self._synced.leader_epoch, self._synced.leader_id) == (self.epoch, self.node_id)
 
     @property
     def is_half_changed(self) -> bool:
@@ -200,7 +202,7 @@ class Quorum:
     # Entry points
 
     def start(self) -> None:
-        """Start the node, which begins to act when everything in its log is durable. Called once."""
+        """Start the node, which begins to act when everything in its log is synced. Called once."""
         self.log_sync.request(self._begin)
 
     def shut_down(self, done: Callable[[], None]) -> None:
@@ -304,7 +306,8 @@ class Quorum:
         self._become(Resigned(self._context, election, self.state.successors(), self.leaving, self._all_notified))
 
     def _become(self, state: RoleState, then: Callable[[], None] | None = None) -> None:
-        """Decide on a role now and start it when that is durable. ``then`` responds to the request that led to it."""
+        """Decide on a role now and start it when that is synced to disk. ``then`` responds to the request that led to
+        it."""
         before, led_epoch = self.state, self.epoch
         epoch = state.election.epoch
         assert may_follow(before.role, state.role, epoch - led_epoch, self.is_voter), (
@@ -342,12 +345,12 @@ class Quorum:
         for respond in state.take_parked():
             respond(self.fetch_refused(ErrorCode.not_leader_or_follower))
 
-    # The durable state
+    # The state on disk
 
     def _persist(self, done: Callable[[], None]) -> None:
-        """Make epoch, vote and leader durable, then call ``done``. If only the leader became unknown, the file stays as
+        """Sync epoch, vote and leader to disk, then call ``done``. If only the leader became unknown, the file stays as
         it is, because no other node relies on the leader in it."""
-        kept = self._durable
+        kept = self._synced
         epoch, leader_id, voted_id = self.state.election
         is_kept = (kept.leader_epoch, kept.voted_id) == (epoch, voted_id)
         if is_kept and leader_id in (NO_NODE, kept.leader_id):
@@ -356,14 +359,14 @@ class Quorum:
         wanted = QuorumState(leader_id, epoch, voted_id, self.voters)
         path = write_quorum_state(self._disk, wanted)
 
-        def durable() -> None:
-            self._durable = wanted
+        def synced() -> None:
+            self._synced = wanted
             is_new = (wanted.leader_epoch, wanted.voted_id) != (kept.leader_epoch, kept.voted_id)
             if is_new and wanted.voted_id != NO_NODE:
                 self.ports.note("voted", ("epoch", wanted.leader_epoch), ("candidate", wanted.voted_id))
             done()
 
-        put_in_place(self._disk, self.ports, path, durable)
+        put_in_place(self._disk, self.ports, path, synced)
 
     def _recovered(self) -> QuorumState:
         """Return the state from the file, or a state of the log's epoch if that is newer, which means that the file was
@@ -382,7 +385,7 @@ class Quorum:
     def _begin(self) -> None:
         """Return to the epoch from before the restart, and follow its leader if that was another node. This node never
         leads or seeks that epoch again, because it may have lost records that it wrote in it."""
-        kept = self._durable
+        kept = self._synced
         self.gate.closed = False
         if self.voters == (self.node_id,):
             self.become_prospective()

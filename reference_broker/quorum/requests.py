@@ -1,13 +1,12 @@
 """Handlers of Vote, BeginQuorumEpoch, EndQuorumEpoch and Fetch, with the checks in the order of KafkaRaftClient.
 
-If a request changes this node's role, the change is durable before the response is sent.
+If a request changes this node's role, the change is synced to disk before the response is sent.
 
 Two checks are stricter than Kafka's. A node's request must name the cluster, so that a request that was meant for
 another cluster, or made up, changes nothing here. An epoch above MAX_EPOCH is INVALID_REQUEST.
 """
 
 from collections.abc import Callable
-from typing import TypeAlias, TypeVar
 
 from reference_broker.quorum import messages
 from reference_broker.quorum.follower import Follower
@@ -28,80 +27,121 @@ from reference_broker.quorum.values import MAX_EPOCH, NO_NODE
 from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.fetch import FetchPartition, FetchRequest, FetchResponse
 
-RequestT = TypeVar("RequestT", Vote, EpochRequest)
-Reply: TypeAlias = Callable[[bool], None]
-"""Called with whether a vote is granted, which is False for the response to any other request."""
+
+class RaftReply:
+    """The response to one request between voters.
+
+    Every such response names the leader and the epoch that the node knows when it responds.
+    """
+
+    def __init__(
+        self,
+        quorum: Quorum,
+        build: Callable[[RaftResponse | Error], object],
+        respond: Callable[[object], None],
+    ) -> None:
+        self._quorum = quorum
+        self._build = build
+        """Builds the response of the request's API."""
+        self._respond = respond
+
+    def refuse_whole(self, error: Error) -> None:
+        """Respond with an error of the whole request. Such a response names no partition."""
+        self._respond(self._build(error))
+
+    def refuse(self, error: Error) -> None:
+        self._send(error, granted=False)
+
+    def accept(self, *, granted: bool = False) -> None:
+        """Respond without an error. ``granted`` is the result of a vote."""
+        self._send(ErrorCode.none, granted)
+
+    def _send(self, error: Error, granted: bool) -> None:
+        self._respond(self._build(RaftResponse(error, self._quorum.leader_id, self._quorum.epoch, granted)))
+
+
+# Vote
 
 
 def handle_vote(quorum: Quorum, body: object, respond: Callable[[object], None]) -> None:
-    def act(request: Vote, reply: Reply) -> None:
+    quorum.gate.run(lambda: _vote(quorum, read_vote(body), RaftReply(quorum, voted, respond)))
+
+
+def _vote(quorum: Quorum, request: Vote | None, reply: RaftReply) -> None:
+    refused = _error_of_whole(quorum, request)
+    if request is None or refused is not None:
+        reply.refuse_whole(refused or ErrorCode.invalid_request)
+        return
+    error = _vote_error(quorum, request)
+    if error is not None:
+        reply.refuse(error)
+    else:
         _decide_vote(quorum, request, request.end.age >= quorum.log.end.age, reply)
 
-    quorum.gate.run(lambda: _handle(quorum, read_vote(body), respond, voted, _vote_error, act))
 
-
-def _decide_vote(quorum: Quorum, request: Vote, up_to_date: bool, reply: Reply) -> None:
-    binding = not request.pre_vote
+def _decide_vote(quorum: Quorum, request: Vote, up_to_date: bool, reply: RaftReply) -> None:
+    """Grant or refuse the vote. A vote that is granted is synced to disk before the response is sent."""
+    candidate_id, binding = request.candidate_id, not request.pre_vote
     if request.epoch > quorum.epoch:
-        voted_id = request.candidate_id if up_to_date and binding else NO_NODE
-        quorum.become_unattached(request.epoch, voted_id=voted_id, then=lambda: reply(up_to_date))
+        voted_id = candidate_id if up_to_date and binding else NO_NODE
+        quorum.become_unattached(request.epoch, voted_id=voted_id, then=lambda: reply.accept(granted=up_to_date))
         return
-    granted = quorum.state.would_vote(request.candidate_id, up_to_date, request.pre_vote)
-    if granted and binding and quorum.voted_id != request.candidate_id:
-        quorum.become_unattached(request.epoch, voted_id=request.candidate_id, then=lambda: reply(True))
+    granted = quorum.state.would_vote(candidate_id, up_to_date, request.pre_vote)
+    if granted and binding and quorum.voted_id != candidate_id:
+        quorum.become_unattached(request.epoch, voted_id=candidate_id, then=lambda: reply.accept(granted=True))
     else:
-        reply(granted)
+        reply.accept(granted=granted)
+
+
+# BeginQuorumEpoch and EndQuorumEpoch
 
 
 def handle_begin_quorum_epoch(quorum: Quorum, body: object, respond: Callable[[object], None]) -> None:
-    def act(request: EpochRequest, reply: Reply) -> None:
-        state = quorum.state
-        if request.epoch == quorum.epoch and isinstance(state, Follower):
-            state.announced()
-            reply(False)
-        else:
-            quorum.become_follower(request.epoch, request.leader_id, then=lambda: reply(False))
+    quorum.gate.run(lambda: _begin_epoch(quorum, read_begin_epoch(body), RaftReply(quorum, begun, respond)))
 
-    quorum.gate.run(lambda: _handle(quorum, read_begin_epoch(body), respond, begun, _epoch_error, act))
+
+def _begin_epoch(quorum: Quorum, request: EpochRequest | None, reply: RaftReply) -> None:
+    refused = _error_of_whole(quorum, request)
+    if request is None or refused is not None:
+        reply.refuse_whole(refused or ErrorCode.invalid_request)
+        return
+    error = _epoch_error(quorum, request)
+    if error is not None:
+        reply.refuse(error)
+    elif request.epoch == quorum.epoch and isinstance(quorum.state, Follower):
+        quorum.state.announced()
+        reply.accept()
+    else:
+        quorum.become_follower(request.epoch, request.leader_id, then=reply.accept)
 
 
 def handle_end_quorum_epoch(quorum: Quorum, body: object, respond: Callable[[object], None]) -> None:
-    def act(request: EpochRequest, reply: Reply) -> None:
-        def take_note() -> None:
-            if isinstance(quorum.state, Follower):
-                quorum.state.leader_resigned(request.successors)
-            reply(False)
-
-        if (request.epoch, request.leader_id) == (quorum.epoch, quorum.leader_id):
-            take_note()
-        else:  # This node did not know that leader. It follows it, and then considers it gone.
-            quorum.become_follower(request.epoch, request.leader_id, then=take_note)
-
-    quorum.gate.run(lambda: _handle(quorum, read_end_epoch(body), respond, ended, _epoch_error, act))
+    quorum.gate.run(lambda: _end_epoch(quorum, read_end_epoch(body), RaftReply(quorum, ended, respond)))
 
 
-def _handle(
-    quorum: Quorum,
-    request: RequestT | None,
-    respond: Callable[[object], None],
-    response: Callable[[RaftResponse | Error], object],
-    error_of: Callable[[Quorum, RequestT], Error | None],
-    act: Callable[[RequestT, Reply], None],
-) -> None:
-    """Respond to a request between voters with its error, or call ``act``, which replies."""
-    error = _whole_error(quorum, request.cluster_id if request else quorum.cluster_id, request is not None)
-    if request is None or error is not None:
-        respond(response(error or ErrorCode.invalid_request))
+def _end_epoch(quorum: Quorum, request: EpochRequest | None, reply: RaftReply) -> None:
+    refused = _error_of_whole(quorum, request)
+    if request is None or refused is not None:
+        reply.refuse_whole(refused or ErrorCode.invalid_request)
         return
-
-    def reply(error: Error, granted: bool) -> None:
-        respond(response(RaftResponse(error, quorum.leader_id, quorum.epoch, granted)))
-
-    error = error_of(quorum, request)
+    error = _epoch_error(quorum, request)
     if error is not None:
-        reply(error, False)
-    else:
-        act(request, lambda granted: reply(ErrorCode.none, granted))
+        reply.refuse(error)
+        return
+    successors = request.successors
+
+    def leader_resigned() -> None:
+        if isinstance(quorum.state, Follower):
+            quorum.state.leader_resigned(successors)
+        reply.accept()
+
+    if (request.epoch, request.leader_id) == (quorum.epoch, quorum.leader_id):
+        leader_resigned()
+    else:  # This node did not know that leader. It follows it, and then considers it gone.
+        quorum.become_follower(request.epoch, request.leader_id, then=leader_resigned)
+
+
+# Fetch
 
 
 def handle_fetch(quorum: Quorum, request: FetchRequest, respond: Callable[[FetchResponse], None]) -> None:
@@ -123,6 +163,17 @@ def _fetch(quorum: Quorum, request: FetchRequest, respond: Callable[[FetchRespon
         state.fetch(partition, request, respond)
         return
     respond(quorum.fetch_refused(error or ErrorCode.not_leader_or_follower))
+
+
+# Errors
+
+
+def _error_of_whole(quorum: Quorum, request: Vote | EpochRequest | None) -> Error | None:
+    """Return the error of a request between voters as a whole, or None. The request is None if it does not name the
+    metadata partition."""
+    if request is None:
+        return _whole_error(quorum, quorum.cluster_id, is_metadata=False)
+    return _whole_error(quorum, request.cluster_id, is_metadata=True)
 
 
 def _whole_error(quorum: Quorum, cluster_id: str | None, is_metadata: bool) -> Error | None:

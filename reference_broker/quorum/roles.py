@@ -4,6 +4,13 @@ The roles and the table are those of Kafka's QuorumState (KIP-595, and KIP-996 f
 an object with timers and requests of its own, which lose their effect when the role ends. A role does not know the
 ``Quorum`` that it belongs to: it has a ``RoleContext``, and each of its steps returns the role that must follow, if
 any. ``Quorum`` makes that change.
+
+An election, with the functions that return the next role:
+
+* FOLLOWER to PROSPECTIVE: the leader is gone (``Follower._leave_if_leader_gone``).
+* PROSPECTIVE to CANDIDATE, in the next epoch: a majority has granted pre-votes (``Prospective.won``).
+* CANDIDATE to LEADER: a majority has granted votes (``Candidate.won``).
+* Other voters grant votes, and follow the new leader, when they serve its requests (``requests.py``).
 """
 
 from collections.abc import Callable, Mapping
@@ -32,20 +39,38 @@ class Role(Enum):
     RESIGNED = "resigned"
 
 
-IN_A_NEWER_EPOCH = (Role.UNATTACHED, Role.FOLLOWER)
+ROLES_IN_A_NEWER_EPOCH = (Role.UNATTACHED, Role.FOLLOWER)
 """Every role ends in one of these when the node learns of a newer epoch."""
 
-OF_A_VOTER: Mapping[Role, tuple[Role, ...]] = {
-    Role.UNATTACHED: (Role.UNATTACHED, Role.FOLLOWER, Role.PROSPECTIVE),
-    Role.FOLLOWER: (Role.PROSPECTIVE,),
-    Role.PROSPECTIVE: (Role.UNATTACHED, Role.FOLLOWER),
-    Role.CANDIDATE: (Role.FOLLOWER, Role.PROSPECTIVE, Role.LEADER),
-    Role.LEADER: (Role.RESIGNED,),
-    Role.RESIGNED: (Role.PROSPECTIVE,),
+VOTER_CHANGES: Mapping[Role, tuple[Role, ...]] = {
+    Role.UNATTACHED: (
+        Role.UNATTACHED,  # It has granted its vote.
+        Role.FOLLOWER,  # A leader has announced itself, or a voter has named one.
+        Role.PROSPECTIVE,  # No leader was found in time.
+    ),
+    Role.FOLLOWER: (
+        Role.PROSPECTIVE,  # The leader is gone: no response in time, refused connections, or it has resigned.
+    ),
+    Role.PROSPECTIVE: (
+        Role.UNATTACHED,  # It did not get a majority of the pre-votes, and knows no leader.
+        Role.FOLLOWER,  # It did not get a majority and returns to its leader, or it has found a leader.
+    ),
+    Role.CANDIDATE: (
+        Role.FOLLOWER,  # Another candidate has won.
+        Role.PROSPECTIVE,  # It has lost, or the election timeout has passed.
+        Role.LEADER,  # It has the votes of a majority.
+    ),
+    Role.LEADER: (
+        Role.RESIGNED,  # A majority is silent, the node shuts down, or the disk refuses a record.
+    ),
+    Role.RESIGNED: (
+        Role.PROSPECTIVE,  # No new epoch has begun in time.
+    ),
 }
-"""The changes within one epoch. An unattached voter stays unattached when it grants its vote."""
+"""The changes within one epoch, and what leads to them. PROSPECTIVE to CANDIDATE is missing, because it begins the next
+epoch (``may_follow``)."""
 
-OF_AN_OBSERVER: Mapping[Role, tuple[Role, ...]] = {
+OBSERVER_CHANGES: Mapping[Role, tuple[Role, ...]] = {
     Role.UNATTACHED: (Role.UNATTACHED, Role.FOLLOWER),
     Role.FOLLOWER: (Role.UNATTACHED,),
 }
@@ -60,8 +85,8 @@ def may_follow(before: Role, after: Role, epochs: int, is_voter: bool) -> bool:
     if after is Role.CANDIDATE:
         return is_voter and before is Role.PROSPECTIVE and epochs == 1
     if epochs > 0:
-        return after in IN_A_NEWER_EPOCH
-    return epochs == 0 and after in (OF_A_VOTER if is_voter else OF_AN_OBSERVER).get(before, ())
+        return after in ROLES_IN_A_NEWER_EPOCH
+    return epochs == 0 and after in (VOTER_CHANGES if is_voter else OBSERVER_CHANGES).get(before, ())
 
 
 GONE_DELAY_US = 50_000
@@ -173,8 +198,8 @@ class RoleContext:
 class RoleState:
     """One stay in one role of one epoch.
 
-    The quorum creates it when it decides on the role, and calls ``start`` once that decision is durable. It calls
-    ``stop`` when it decides on another role, and ``depart`` once that other role is durable.
+    The quorum creates it when it decides on the role, and calls ``start`` once that decision is synced to disk. It
+    calls ``stop`` when it decides on another role.
     """
 
     role: ClassVar[Role] = Role.UNATTACHED
@@ -191,7 +216,7 @@ class RoleState:
         return self.context.surroundings.now_us
 
     def start(self) -> Role | None:
-        """Begin to act: the role is durable now."""
+        """Begin to act: the role is synced to disk now."""
 
     def stop(self) -> None:
         """End everything that this role began: cancel its timers, and ignore late responses."""
@@ -226,7 +251,7 @@ class RoleState:
         self._timers[timer] = None
 
     def when_synced(self, done: Step) -> None:
-        """Run ``done`` when everything that is in the log now is durable, unless the role has ended by then."""
+        """Run ``done`` when everything that is in the log now is synced, unless the role has ended by then."""
         self.context.log_sync.request(self.while_live(done))
 
     def while_live(self, step: Step) -> Callable[[], None]:

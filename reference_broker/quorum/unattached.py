@@ -6,7 +6,7 @@ leader's ID and epoch (KIP-595). A voter that finds none in time seeks to become
 
 from collections.abc import Callable
 
-from reference_broker.quorum.messages import RaftResponse, end_epoch, read_epoch_answer
+from reference_broker.quorum.messages import RaftResponse, end_epoch, read_epoch_response
 from reference_broker.quorum.roles import Election, Role, RoleContext, RoleState
 from reference_broker.quorum.values import NO_NODE
 from reference_broker.wire.apis import ApiKey
@@ -36,7 +36,7 @@ class Discovery:
         """Send a Fetch to the next voter.
 
         That voter may be the leader, which counts the log end that this fetch names towards the high watermark. So
-        ``_fetch`` is called only when the log is durable.
+        ``_fetch`` is called only when the log is synced.
         """
         self._position = (self._position + 1) % len(self._others)
         end = self._state.context.log.end
@@ -122,7 +122,7 @@ class Resigned(RoleState):
             peer,
             ApiKey.END_QUORUM_EPOCH,
             end_epoch(context.cluster_id, context.node_id, self.election.epoch, self.successors),
-            read_epoch_answer,
+            read_epoch_response,
             lambda _: self._notified(peer),
             lambda: self._not_reached(peer),
         )

@@ -74,7 +74,7 @@ class QuorumListener(Protocol):
     """The quorum calls it after each change. The listener may append at once."""
 
     def leader_changed(self, leader_id: int, epoch: int) -> None:
-        """``leader_id`` is -1 if no leader of ``epoch`` is known. ``epoch`` is durable."""
+        """``leader_id`` is -1 if no leader of ``epoch`` is known. ``epoch`` is synced to disk."""
         ...
 
     def leadership_won(self, epoch: int, start_offset: int) -> None:
@@ -96,7 +96,7 @@ class QuorumListener(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """The snapshot is verified and durable, and the log now starts at its end."""
+    """The snapshot is verified and synced, and the log now starts at its end."""
 
     id: OffsetAndEpoch
 

@@ -284,10 +284,10 @@ class TransactionCoordinator:
     # --- EndTxn -------------------------------------------------------------------------------------------------------
 
     def end_transaction(self, request: EndRequest, respond: Owned) -> None:
-        """Commit or abort. Responds once that is durable: then it is decided, whatever dies (X-3). The response to a
-        client of version 2 has the producer ID and epoch for its next transaction. Errors: those of ``find`` and of
-        ``judge_end``, INVALID_PRODUCER_ID_MAPPING for an unknown ID, COORDINATOR_LOAD_IN_PROGRESS, and those of the
-        log."""
+        """Commit or abort. Responds once that is replicated: then it is decided, whichever nodes fail (X-3). The
+        response to a client of version 2 has the producer ID and epoch for its next transaction. Errors: those of
+        ``find`` and of ``judge_end``, INVALID_PRODUCER_ID_MAPPING for an unknown ID, COORDINATOR_LOAD_IN_PROGRESS, and
+        those of the log."""
         target = self.find(request.transactional_id)
         if isinstance(target, Error):
             respond(target, NO_OWNER)

@@ -24,9 +24,9 @@ COMPLETION_RETRY_US = 1_000_000
 class Endings:
     """How transactions end: they are decided, their partitions get the markers, and they are complete.
 
-    A decision counts once it is durable. From then on the rest follows by itself, also on a node that takes over (X-3):
-    markers are sent until each partition has one, and then the completion is written until it is durable. ``unwritten``
-    counts completions that wait for a retry.
+    A decision counts once it is replicated. From then on the rest follows by itself, also on a node that takes over
+    (X-3): markers are sent until each partition has one, and then the completion is written until it is replicated.
+    ``unwritten`` counts completions that wait for a retry.
     """
 
     _ports: Ports
@@ -44,7 +44,7 @@ class Endings:
         *,
         commits: bool,
     ) -> None:
-        """Commit or abort for the owner. ``done`` is called once the decision is durable, or with an error:
+        """Commit or abort for the owner. ``done`` is called once the decision is replicated, or with an error:
         COORDINATOR_LOAD_IN_PROGRESS while there is no producer ID for a producer whose epochs are used up, else those
         of the log."""
         next_id = self._next_id(held.current, client_version)
@@ -124,7 +124,7 @@ class Endings:
         )
 
     def _complete(self, target: TransactionsPartition, held: Held) -> None:
-        """Write the completion, since every partition has its marker. If it is in the log already, it becomes durable
+        """Write the completion, since every partition has its marker. If it is in the log already, it is replicated
         by itself."""
         if not target.is_led:
             return

@@ -238,9 +238,9 @@ class MarkerWriter:
     def _settle(
         self, errors: dict[TopicPartition, Error], appended: list[tuple[Partition, int]], written: Written
     ) -> None:
-        """Wait until the markers are durable, where that is required, and replicated."""
+        """Wait until the markers are synced, where that is required, and replicated."""
 
-        def durable() -> None:
+        def synced() -> None:
             waiting = []
             for partition, end in appended:
                 if partition.deleted:
@@ -259,9 +259,9 @@ class MarkerWriter:
 
         due = [partition for partition, _ in appended if not partition.deleted and must_be_durable(partition.log)]
         if due:
-            sync_led_then(self._ports, due, durable)
+            sync_led_then(self._ports, due, synced)
         else:
-            durable()
+            synced()
 
 
 PARTITIONS_A_REQUEST = 1000

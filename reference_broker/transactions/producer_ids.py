@@ -37,7 +37,7 @@ class ControllerRequests(Protocol):
 @dataclass(slots=True)
 class ProducerIds:
     """The free IDs are those from ``next_id`` up to ``end`` (excluded). A block is used only once its record is
-    durable. ``channel`` and ``broker_epoch`` are this node's channel to the controller and its current epoch."""
+    committed. ``channel`` and ``broker_epoch`` are this node's channel to the controller and its current epoch."""
 
     node_id: int
     channel: Callable[[], ControllerRequests]

@@ -1,11 +1,11 @@
 """One transactional ID as a value (Kafka's TransactionMetadata): states, steps, and verdicts on requests.
 
-A transaction is Ongoing from the first partition on. Its end is decided when PrepareCommit or PrepareAbort is durable:
-then each partition gets its marker, whatever dies. When all have it, the transaction is complete, and the next one may
-begin. ``NEXT`` is the whole table; a step that is not in it is a bug of ours (KIP-98, KIP-890).
+A transaction is Ongoing from the first partition on. Its end is decided when PrepareCommit or PrepareAbort is
+replicated: then each partition gets its marker, whatever dies. When all have it, the transaction is complete, and the
+next one may begin. ``NEXT`` is the whole table; a step that is not in it is a bug of ours (KIP-98, KIP-890).
 
 A value is never changed. Each step is a function that returns the next value, as it is to be written. It takes effect
-once it is durable (X-2).
+once it is replicated (X-2).
 """
 
 from collections.abc import Collection, Mapping

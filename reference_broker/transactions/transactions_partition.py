@@ -39,9 +39,9 @@ class Held:
     """One transactional ID of the partition."""
 
     current: Transaction
-    """The durable value."""
+    """The replicated value."""
     changing: Transaction | None = None
-    """The step that is being written. Until it is durable it is invisible, and no other step begins (X-2)."""
+    """The step that is being written. Until it is replicated it is invisible, and no other step begins (X-2)."""
     missing: dict[TopicPartition, None] = field(default_factory=dict)
     """The partitions of a decided transaction that have no marker yet."""
     is_sent: bool = False
@@ -118,8 +118,8 @@ class TransactionsPartition(LedPartition):
         return held
 
     def write(self, held: Held, step: Transaction, done: Written, then: Callable[[], None] = lambda: None) -> None:
-        """Write the next step. It takes effect once it is durable. Then ``done`` is called with NONE, and ``then`` is
-        called, both at the end of the event.
+        """Write the next step. It takes effect once it is replicated. Then ``done`` is called with NONE, and ``then``
+        is called, both at the end of the event.
 
         ``done`` is called exactly once, with NONE or an error of CoordinatorOperationExceptionHelper. With an error the
         step may be in the log. Unlike in Kafka it is not taken back then: its client gets an error, but as soon as it

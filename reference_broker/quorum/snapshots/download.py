@@ -1,9 +1,9 @@
 """A follower's download of a snapshot: piece by piece from the leader, after which it replaces the log (S-8 to S-11).
 
-Each piece is durable, with a checksum of all bytes up to its end, before the next one is requested. So a transfer can
-resume where it was after any interruption, even after this node was killed. It resumes only with the same leader and
-the same snapshot, because a snapshot with the same ID may have other bytes on another leader. At the end the whole file
-is verified and renamed. Once its name is durable, the log is cut.
+Each piece is synced to disk, with a checksum of all bytes up to its end, before the next one is requested. So a
+transfer can resume where it was after any interruption, even after this node was killed. It resumes only with the same
+leader and the same snapshot, because a snapshot with the same ID may have other bytes on another leader. At the end the
+whole file is verified and renamed. Once its name is synced, the log is cut.
 
 The progress file beside the bytes first names the leader and the snapshot. After each piece it gets an entry with the
 length reached and the CRC-32C of all bytes up to there. Each entry has a CRC of its own. A crash may lose or tear the
@@ -129,7 +129,7 @@ class Partial:
     """The number of bytes received, from the snapshot's start."""
     crc: int = 0
     """The CRC-32C of these bytes."""
-    durable: int = 0
+    synced: int = 0
     """The number of bytes that survive a power loss."""
 
     @property
@@ -301,7 +301,7 @@ class SnapshotDownload:
         partial = self._partial
         assert partial is not None
         self._note_start(job, partial.length, partial.size)
-        self._make_durable(job, partial)
+        self._sync(job, partial)
 
     def _note_start(self, job: "_Job", position: int, size: int) -> None:
         self._note(
@@ -379,7 +379,7 @@ class SnapshotDownload:
         job.has_last = piece.is_last
         job.progress()
         if self._job is job:
-            self._make_durable(job, partial)
+            self._sync(job, partial)
 
     def _begun(self, job: "_Job", size: int) -> Partial:
         partial = Partial(self._surroundings.disk, job.leader, job.id, size)
@@ -388,17 +388,17 @@ class SnapshotDownload:
         self._partial = partial
         return partial
 
-    def _make_durable(self, job: "_Job", partial: Partial) -> None:
+    def _sync(self, job: "_Job", partial: Partial) -> None:
         length = partial.length
-        if partial.durable == length and length:
+        if partial.synced == length and length:
             self._go_on(job, partial)
             return
 
-        def durable() -> None:
-            partial.durable = max(partial.durable, length)
+        def synced() -> None:
+            partial.synced = max(partial.synced, length)
             self._guarded(job, lambda: self._go_on(job, partial))
 
-        self._surroundings.ports.sync(partial.paths, durable)
+        self._surroundings.ports.sync(partial.paths, synced)
 
     def _go_on(self, job: "_Job", partial: Partial) -> None:
         if partial.is_whole or job.has_last:
@@ -426,7 +426,7 @@ class SnapshotDownload:
         self._surroundings.ports.sync((path,), lambda: self._guarded(job, lambda: self._named(job)))
 
     def _named(self, job: "_Job") -> None:
-        """Add the snapshot, whose name is durable. If the job is over by then, the snapshot is fetched again, or found
+        """Add the snapshot, whose name is synced. If the job is over by then, the snapshot is fetched again, or found
         at the next start."""
         self._store.add(job.id)
         self._install(job)

@@ -1,7 +1,7 @@
 """The snapshots that this node holds, the one that it has downloaded in part, and the deletion of old ones.
 
 A snapshot gets its name only when it is complete: it is written or fetched under another name, synced, and renamed. It
-is held, so that others may rely on it, when that name is durable.
+is held, so that others may rely on it, when that name is synced.
 
 Data beyond ``metadata.max.retention.bytes`` or ``.ms`` may be deleted (S-15; KafkaMetadataLog.maybeClean). The newest
 snapshot always stays. A superseded one stays for ``crucible.metadata.snapshot.keep.ms``, and for as long again after
@@ -132,14 +132,14 @@ class SnapshotStore:
         return self._disk.read(self.path(snapshot), position, max_bytes)
 
     def name(self, snapshot: OffsetAndEpoch, written: str) -> str:
-        """Rename the file ``written``, which is complete and durable, to this snapshot's name. Returns its path, which
+        """Rename the file ``written``, which is complete and synced, to this snapshot's name. Returns its path, which
         must be synced before ``add``. Raises DiskError."""
         path = self.path(snapshot)
         self._disk.rename(written, path)
         return path
 
     def add(self, snapshot: OffsetAndEpoch) -> None:
-        """Add a snapshot whose file and name are durable. Raises DiskError."""
+        """Add a snapshot whose file and name are synced. Raises DiskError."""
         size = self._disk.size(self.path(snapshot))
         if snapshot not in self._sizes:
             insort(self._ids, snapshot, key=lambda held: held.age)

@@ -16,7 +16,7 @@ from reference_broker.quorum.messages import (
     end_epoch,
     fetch,
     fetched,
-    read_epoch_answer,
+    read_epoch_response,
     read_voted,
 )
 from reference_broker.quorum.messages import vote as vote_request
@@ -225,7 +225,7 @@ class Alone(AroundQuorum):
         handle_begin_quorum_epoch(
             self.quorum,
             begin_epoch(CLUSTER, voter_id, leader, epoch),
-            lambda body: answers.append(read_epoch_answer(body) or _whole(body)),
+            lambda body: answers.append(read_epoch_response(body) or _whole(body)),
         )
         return answers[0]
 
@@ -234,7 +234,7 @@ class Alone(AroundQuorum):
         handle_end_quorum_epoch(
             self.quorum,
             end_epoch(CLUSTER, leader, epoch, successors),
-            lambda body: answers.append(read_epoch_answer(body) or _whole(body)),
+            lambda body: answers.append(read_epoch_response(body) or _whole(body)),
         )
         return answers[0]
 

@@ -7,7 +7,7 @@ from reference_broker.quorum.messages import (
     fetched_partition,
     read_begin_epoch,
     read_end_epoch,
-    read_epoch_answer,
+    read_epoch_response,
     read_fetched,
     read_vote,
     read_voted,
@@ -105,7 +105,7 @@ def _conversation(who: str, request: SentRequest, body: object) -> str:
     assert news is not None, "a quorum speaks of the metadata partition"
     verb = "I lead" if key is ApiKey.BEGIN_QUORUM_EPOCH else "I resign from"
     after = f", try {' then '.join(map(str, news.successors))}" if news.successors else ""
-    return f"{who}: {verb} epoch {news.epoch}{after}" + _epoch_suffix(read_epoch_answer(body), news.epoch)
+    return f"{who}: {verb} epoch {news.epoch}{after}" + _epoch_suffix(read_epoch_response(body), news.epoch)
 
 
 def _epoch_suffix(answer: object, requested_epoch: int) -> str:
