@@ -57,7 +57,7 @@ class FetchSessionEpoch:
         if session.revision.name == "first":
             more = self.first_epoch - 1
             session.number += more
-            session.answered_number += more
+            session.responded_number += more
             for cached in session.partitions.values():
                 cached.change_number += more
                 cached.named_number += more

@@ -182,7 +182,7 @@ def answers_everything(original: Function, self: Any) -> Any:
 @mutant(f"{FINAL}:FinalRevision.reports", revisions=ONLY_FINAL)
 def only_records_are_news(original: Function, self: Any, session: Any, cached: Any, data: Any) -> bool:
     """A partition whose high watermark has changed is omitted from a response without room for its records (F-14)."""
-    return bool(data.records or data.error_code) or session.answers_full
+    return bool(data.records or data.error_code) or session.serves_full
 
 
 @mutant(f"{FETCH}:Fetch._after_sent")
@@ -328,7 +328,7 @@ def incremental_served_without_session(original: Function, sessions: Any, reques
         return original(sessions, request)
     session = sessions.newcomer("", -1, False, sessions.first)
     session.session_id = request.session_id
-    session.answers_full = False
+    session.serves_full = False
     session.number = request.session_epoch - 1
     return session
 
@@ -354,13 +354,13 @@ def incremental_answers_not_marked(original: Function, self: Any, session: Any) 
     return int(original(self, session)) & ~INCREMENTAL_FETCH_RESPONSE
 
 
-@mutant(f"{FIRST}:FirstRevision.refusal", revisions=ONLY_FIRST)
+@mutant(f"{FIRST}:FirstRevision.error_response", revisions=ONLY_FIRST)
 def errors_without_text(original: Function, self: Any, error: Any, request: Any, session: Any = None) -> Any:
     """No error has a message beside it (G-9)."""
     return replace(original(self, error, request, session), error_string=None)
 
 
-@mutant(f"{FIRST}:FirstRevision.refusal", revisions=ONLY_FIRST)
+@mutant(f"{FIRST}:FirstRevision.error_response", revisions=ONLY_FIRST)
 def refused_sessions_told_as_closed(
     original: Function, self: Any, error: Any, request: Any, session: Any = None
 ) -> Any:

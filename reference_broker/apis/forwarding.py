@@ -33,11 +33,11 @@ def propose(
     api_key: int,
     body: object,
     change: Change[OutcomeT],
-    answer: Callable[[OutcomeT], object],
+    response_of: Callable[[OutcomeT], object],
     completed: Callable[[object], object] = lambda response: response,
 ) -> None:
     """Make the change that the client requests, if this node is the active controller or knows no other node that is.
-    ``answer`` turns the outcome into the response.
+    ``response_of`` turns the outcome into the response.
 
     Otherwise the request is forwarded to the active controller, in the client's version, and its response goes to the
     client, after ``completed`` has added what this node found. If none comes within
@@ -45,7 +45,7 @@ def propose(
     """
 
     def respond_with(outcome: OutcomeT) -> None:
-        call.respond(answer(outcome))
+        call.respond(response_of(outcome))
 
     respond = contained(call, respond_with)
 

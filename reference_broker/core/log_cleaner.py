@@ -1,6 +1,6 @@
 """Decides which log is cleaned when (Kafka's LogCleaner and LogCleanerManager with one thread).
 
-The dirtiest log that is due comes first. Logs are cleaned one at a time, in slices. ``log.cleaner`` does the cleaning.
+The dirtiest log that is due comes first. Logs are cleaned one at a time. ``log.cleaner`` does the cleaning.
 """
 
 from collections.abc import Callable, Iterator

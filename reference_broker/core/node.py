@@ -35,8 +35,8 @@ from reference_broker.core.requests import (
     UNKNOWN_ORIGIN,
     ActiveCall,
     Admission,
+    ConnectionOrigin,
     LocalCall,
-    Origin,
     failed_request,
     is_taken_before_ready,
 )
@@ -133,7 +133,7 @@ class Node:
         self._stores = StoreCalls(self._effects)
         self._peers = Peers(node_id, self._client_id, self._effects)
         self._calls: dict[int, ActiveCall] = {}
-        self._origins: dict[int, Origin] = {}
+        self._origins: dict[int, ConnectionOrigin] = {}
         """Where the requests of the open connections come from."""
         self._admission = Admission(config)
         self._inter_broker = config.listener_plan().inter_broker
@@ -190,8 +190,8 @@ class Node:
     def start(self, now: Now) -> Sequence[Effect]:
         """Start the node. Called once, before anything else.
 
-        The node recovers the metadata log in slices, takes part in the quorum (``listening``), registers as a broker,
-        recovers its partitions in slices, and is unfenced (``ready``).
+        The node recovers the metadata log, takes part in the quorum (``listening``), registers as a broker,
+        recovers its partitions, and is unfenced (``ready``).
         """
         self.broker.now = now
         self._guarded(self._start)
@@ -423,7 +423,7 @@ class Node:
         """Remember where the connection comes from. As in Kafka, the host has a leading slash, from Java's
         addresses."""
         host = f"/{event.peer.rpartition(':')[0] or event.peer}"
-        self._origins[event.connection] = Origin(host, event.listener)
+        self._origins[event.connection] = ConnectionOrigin(host, event.listener)
 
     def _closed(self, event: Closed) -> None:
         self._origins.pop(event.connection, None)

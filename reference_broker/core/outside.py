@@ -127,9 +127,9 @@ class Syncs:
             self.effects.append(Sync(self.last, tuple(paths)))
 
 
-def store_event(token: int, answer: StoreAnswer | StoreFailure) -> StoreDone | StoreFailed:
+def store_event(token: int, result: StoreAnswer | StoreFailure) -> StoreDone | StoreFailed:
     """Return the event that ends the StoreCall with this token."""
-    return StoreFailed(token, answer) if isinstance(answer, StoreFailure) else StoreDone(token, answer)
+    return StoreFailed(token, result) if isinstance(result, StoreFailure) else StoreDone(token, result)
 
 
 @dataclass(slots=True)

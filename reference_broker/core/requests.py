@@ -127,14 +127,14 @@ class LocalCall:
         return True
 
 
-class Origin(NamedTuple):
+class ConnectionOrigin(NamedTuple):
     """Where the requests of a connection come from: the peer's host, and the listener if the node has several."""
 
     host: str = ""
     listener: str = ""
 
 
-UNKNOWN_ORIGIN = Origin()
+UNKNOWN_ORIGIN = ConnectionOrigin()
 
 
 class ActiveCall:
@@ -159,7 +159,7 @@ class ActiveCall:
         effects: list[Effect],
         finished: Callable[[int], None],
         failed: Callable[["ActiveCall", Request, Exception], None],
-        origin: Origin = UNKNOWN_ORIGIN,
+        origin: ConnectionOrigin = UNKNOWN_ORIGIN,
     ) -> None:
         self.connection = request.connection
         self.client_id = request.client_id

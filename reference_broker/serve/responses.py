@@ -7,7 +7,7 @@ from reference_broker.ports.slicing import Sliced
 from reference_broker.serve.log_lines import LogLines, describe_bug
 from reference_broker.wire.apis import api_name
 from reference_broker.wire.errors import ErrorCode
-from reference_broker.wire.items import ITEM_BYTES, LARGE_ANSWER_ITEMS, LEAST_ITEM_BYTES
+from reference_broker.wire.items import ITEM_BYTES, LARGE_RESPONSE_ITEMS, LEAST_ITEM_BYTES
 from reference_broker.wire.messages import (
     empty_response,
     encode_response,
@@ -41,7 +41,7 @@ class Responses:
         except Exception as bug:
             self._send(connection, reply, self._encode_error_instead(reply, bug))
             return
-        if items > LARGE_ANSWER_ITEMS:
+        if items > LARGE_RESPONSE_ITEMS:
             connection.making_bytes = items * ITEM_BYTES
             self._driver.memory.changed(connection)
             work = self._encode_later(connection, reply)

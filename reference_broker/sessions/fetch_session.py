@@ -73,8 +73,8 @@ class FetchSession:
     """The epoch of the next request."""
     number: int = 0
     """The number of accepted incremental requests (64 bits), which is the first revision's sequence number."""
-    answered_number: int = -1
-    """The last of them that was answered, -1 before even the full fetch was."""
+    responded_number: int = -1
+    """The last of them that got its response, -1 before even the full fetch did."""
     created_ms: int = 0
     """Wall-clock time, as is ``last_used_ms``."""
     last_used_ms: int = 0
@@ -84,7 +84,7 @@ class FetchSession:
     """The kind of reader of the last request (``fetch_partition.Reader``)."""
     rack: str | None = None
     """The rack of a consumer that may read from followers, as of the last request."""
-    answers_full: bool = True
+    serves_full: bool = True
     """Whether the request in hand is a full one."""
     denied: bool = False
     """Whether the session refuses incremental fetches and caches nothing (first revision)."""
@@ -118,15 +118,15 @@ class FetchSession:
 
     def accept(self, request_epoch: int, now: Now) -> None:
         """Accept one more incremental request. The epoch advances here, even if the response is lost."""
-        self.answers_full = False
+        self.serves_full = False
         self.revision.advance(self, request_epoch)
         self.touch(now)
 
     def accept_full(self, now: Now) -> Removed:
         """Accept a full request, which replaces all partitions and keep ID and number (first revision)."""
         removed = self.empty()
-        self.answers_full, self.denied = True, False
-        self.answered_number = self.number - 1
+        self.serves_full, self.denied = True, False
+        self.responded_number = self.number - 1
         self.touch(now)
         return removed
 
@@ -153,7 +153,7 @@ class FetchSession:
 
     def upcoming_number(self) -> int:
         """Return the number of the response that will have the current changes."""
-        return self.number if self.answered_number < self.number else self.number + 1
+        return self.number if self.responded_number < self.number else self.number + 1
 
     # the fetch that is parked or at work
 
@@ -171,7 +171,7 @@ class FetchSession:
 
     def has_parked(self, number: int) -> bool:
         """Whether an incremental fetch with this number is parked, and may be repeated (first revision)."""
-        return self.fetch is not None and self.revision.repeats and not self.answers_full and number == self.number
+        return self.fetch is not None and self.revision.repeats and not self.serves_full and number == self.number
 
     # partitions
 
@@ -319,9 +319,9 @@ class FetchSession:
 
         yield from in_slices(read, SESSION_PARTITIONS_PER_SLICE, queue_again)
 
-    def answered(self) -> None:
+    def response_sent(self) -> None:
         """The response to the latest request is sent. ``after_response`` follows for its partitions and its marks."""
-        self.answered_number = self.number
+        self.responded_number = self.number
         self.last_sent = {}
         for cached in self.changed:  # They changed while the response was made, and belong to the next one.
             self.mark(cached)
@@ -426,7 +426,7 @@ class Revision(ABC):
         """Return the flags of a successful response."""
         return 0
 
-    def refusal(
+    def error_response(
         self,
         error: Error,
         request: FetchRequest,  # noqa: ARG002
@@ -472,7 +472,7 @@ class Revision(ABC):
     def stays_marked(self, session: FetchSession, cached: CachedPartition) -> bool:
         """Whether the next fetch must look it up although nothing changes and it has no more data to send."""
 
-    def full_answered(self, session: FetchSession) -> Sliced[None]:  # noqa: ARG002
+    def full_response_sent(self, session: FetchSession) -> Sliced[None]:  # noqa: ARG002
         """Called after ``after_response`` for all partitions of a full request."""
         return
         yield

@@ -93,7 +93,7 @@ def _used_before(session: FetchSession, other: FetchSession) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class NewcomerRefusal:
     """A remembered refusal: a newcomer found no victim, from ``from_ms`` until just before ``until_ms``.
 
     Until then a newcomer that is not larger and not more privileged finds none either, as long as no session leaves,
@@ -113,7 +113,7 @@ class Refusal:
         )
 
 
-def refusal(sessions: Iterable[FetchSession], newcomer: FetchSession, wall_ms: int) -> Refusal:
+def newcomer_refusal(sessions: Iterable[FetchSession], newcomer: FetchSession, wall_ms: int) -> NewcomerRefusal:
     """Return the refusal of a newcomer without a victim. Costs one walk over all sessions."""
     until_ms = 1 << 63
     for session in sessions:
@@ -121,7 +121,7 @@ def refusal(sessions: Iterable[FetchSession], newcomer: FetchSession, wall_ms: i
         until_ms = min(until_ms, session.last_used_ms + min_ms + 1)
         if age_ms(session, wall_ms) <= min_ms:
             until_ms = min(until_ms, session.created_ms + min_ms + 1)
-    return Refusal(newcomer.privileged, len(newcomer.partitions), wall_ms, until_ms)
+    return NewcomerRefusal(newcomer.privileged, len(newcomer.partitions), wall_ms, until_ms)
 
 
 MAX_SESSION_PARTITIONS = 250_000
@@ -159,7 +159,7 @@ class FetchSessionCache:
     partitions_cached: int = 0
     final: Revision = field(init=False)
     first: Revision = field(init=False)
-    _refusal: Refusal | None = None
+    _refusal: NewcomerRefusal | None = None
     _num_sessions: Gauge = field(init=False)
     _num_partitions: Gauge = field(init=False)
     _evictions: Counter = field(init=False)
@@ -242,9 +242,9 @@ class FetchSessionCache:
     def accept(self, session: FetchSession, request_epoch: int, now: Now) -> bool:
         """Accept a valid incremental request. An older one that is still parked is ended.
 
-        If both have the same number (first revision), the older one is answered now with the data that there is, since
-        either of the two responses may be the one that arrives (G-3). Return False if that goes on in later events, or
-        if a bug in it closed the session. Then this request is not accepted, and must be handled again.
+        If both have the same number (first revision), the older one gets its response now with the data that there is,
+        since either of the two responses may be the one that arrives (G-3). Return False if that goes on in later
+        events, or if a bug in it closed the session. Then this request is not accepted, and must be handled again.
         """
         if session.fetch is not None and not self._overtaken(session, session.has_parked(request_epoch)):
             return False
@@ -322,7 +322,7 @@ class FetchSessionCache:
             victim = self.victim(newcomer, wall_ms, remaining.values())
             if victim is None:
                 if not victims:
-                    self._refusal = refusal(self.sessions.values(), newcomer, wall_ms)
+                    self._refusal = newcomer_refusal(self.sessions.values(), newcomer, wall_ms)
                 return None
             victims.append(victim)
             del remaining[victim.session.session_id]

@@ -30,7 +30,7 @@ class FirstRevision(Revision):
     reported as in the final revision, since the page does not say.
 
     ``CachedPartition.change_number`` is the partition's last dirty sequence number. Response N holds the partitions
-    whose number is N or more. A partition that is queued with data counts as dirty for whichever number is answered
+    whose number is N or more. A partition that is queued with data counts as dirty for whichever response comes
     next. Its number is written only when the partition is looked at, so that a response whose limit excludes 10,000
     partitions does not touch them.
     """
@@ -52,7 +52,7 @@ class FirstRevision(Revision):
             for cached in session.last_sent:
                 session.recheck(cached)
             return
-        if session.answered_number < session.number:
+        if session.responded_number < session.number:
             # The previous request never got its response, so its changes are sent now.
             for cached in session.changed:
                 cached.change_number = number
@@ -67,7 +67,7 @@ class FirstRevision(Revision):
     def keep(self, sessions: AdmitsSessions, session: FetchSession, wants_session: bool, now: Now) -> bool:
         """If the partitions are too many, the session caches nothing and denies incremental fetches."""
         if session.session_id:
-            if session.answers_full and sessions.is_too_large(session):
+            if session.serves_full and sessions.is_too_large(session):
                 sessions.deny(session)
         elif not wants_session:
             return False
@@ -77,9 +77,9 @@ class FirstRevision(Revision):
         return bool(session.session_id) and not session.denied
 
     def response_flags(self, session: FetchSession) -> int:
-        return _may_follow(session) | (0 if session.answers_full else INCREMENTAL_FETCH_RESPONSE)
+        return _may_follow(session) | (0 if session.serves_full else INCREMENTAL_FETCH_RESPONSE)
 
-    def refusal(self, error: Error, request: FetchRequest, session: FetchSession | None = None) -> FetchResponse:
+    def error_response(self, error: Error, request: FetchRequest, session: FetchSession | None = None) -> FetchResponse:
         """While the session exists, an error has its ID."""
         flags, session_id = INCREMENTAL_FETCH_RESPONSE if request.fetch_type == INCREMENTAL_FETCH else 0, 0
         if session is not None:
@@ -90,11 +90,11 @@ class FirstRevision(Revision):
         return RingQueue()
 
     def start(self, session: FetchSession) -> int:
-        return 0 if session.answers_full or not session.partitions else session.number % len(session.partitions)
+        return 0 if session.serves_full or not session.partitions else session.number % len(session.partitions)
 
     def place(self, session: FetchSession, cached: CachedPartition) -> int:
         """A full response keeps the request's order. Any other begins at ``start`` and wraps around."""
-        if session.answers_full:
+        if session.serves_full:
             return cached.order
         return (cached.order - self.start(session)) % len(session.partitions)
 
@@ -117,7 +117,7 @@ class FirstRevision(Revision):
 
         The exception is a repeated response that had the partition before.
         """
-        if session.answers_full or is_lasting(data) or cached in session.last_sent:
+        if session.serves_full or is_lasting(data) or cached in session.last_sent:
             return True
         return cached.change_number >= session.number and not cached.available_bytes
 
@@ -127,7 +127,7 @@ class FirstRevision(Revision):
             cached.change_number = max(cached.change_number, session.number + 1)
             return
         # A full response is settled, also if its number is repeated.
-        dirty = 0 if session.answers_full else max(cached.change_number, session.number)
+        dirty = 0 if session.serves_full else max(cached.change_number, session.number)
         self._rest(session, cached, dirty)
 
     def _rest(self, session: FetchSession, cached: CachedPartition, dirty: int) -> None:
@@ -142,7 +142,7 @@ class FirstRevision(Revision):
     def stays_marked(self, session: FetchSession, cached: CachedPartition) -> bool:
         return cached.change_number > session.number and not cached.available_bytes
 
-    def full_answered(self, session: FetchSession) -> Sliced[None]:
+    def full_response_sent(self, session: FetchSession) -> Sliced[None]:
         """From now on partitions are ordered by name and index. A repeated response is built from their numbers."""
         session.last_sent = {}
         cached = session.partitions.values()

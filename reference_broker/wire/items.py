@@ -12,7 +12,7 @@ from reference_broker.wire.errors import ProtocolError
 
 LARGE_FRAME_BYTES: Final = 4096
 """A larger frame is decoded in slices. A smaller one has room for so few items that nobody waits for them."""
-LARGE_ANSWER_ITEMS: Final = 1000
+LARGE_RESPONSE_ITEMS: Final = 1000
 """A response whose outer arrays hold more items is encoded in slices."""
 BYTES_PER_UNIT: Final = 1024
 """A unit of work is one item, or as many bytes of text."""

@@ -41,7 +41,7 @@ from reference_broker.wire.frames import (
     write_request_header,
     write_response_header,
 )
-from reference_broker.wire.items import LARGE_ANSWER_ITEMS, MOST_REQUEST_BYTES, Decoding, Work, check_request_bytes
+from reference_broker.wire.items import LARGE_RESPONSE_ITEMS, MOST_REQUEST_BYTES, Decoding, Work, check_request_bytes
 from reference_broker.wire.primitives import BAD_BYTES, Buffers, Frame, Reader, error_of_bad_bytes
 from reference_broker.wire.produce import (
     decode_produce_request,
@@ -127,7 +127,7 @@ def _request_in_slices(api_key: int, version: int, frame: Frame, offset: int) ->
 
 def is_large_response(api_key: int, version: int, body: Any) -> bool:
     """Whether a response is to be encoded in slices."""
-    return items_of_response(api_key, version, body) > LARGE_ANSWER_ITEMS
+    return items_of_response(api_key, version, body) > LARGE_RESPONSE_ITEMS
 
 
 def items_of_response(api_key: int, version: int, body: Any) -> int:

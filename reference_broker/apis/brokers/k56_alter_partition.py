@@ -1,7 +1,7 @@
 """AlterPartition: a leader changes the in-sync replicas of its partitions.
 
 * The active controller judges each partition by all earlier changes, also by those that are not committed yet. It
-  answers once the good changes are committed and published there.
+  responds once the good changes are committed and published there.
 * A replica that is fenced, leaving or of another broker epoch is INELIGIBLE_REPLICA.
 * A repeated request finds a newer partition epoch: INVALID_UPDATE_VERSION.
 * Unlike Kafka: partitions are not reassigned, so a change of the ISR never changes the leader. The leader is in the new
@@ -16,7 +16,7 @@ from typing import cast
 from kio.schema.alter_partition.v3.request import AlterPartitionRequest, TopicData
 from kio.schema.alter_partition.v3.request import PartitionData as Wanted
 from kio.schema.alter_partition.v3.response import AlterPartitionResponse, PartitionData
-from kio.schema.alter_partition.v3.response import TopicData as TopicAnswer
+from kio.schema.alter_partition.v3.response import TopicData as TopicResult
 from kio.schema.types import BrokerId
 from kio.static.primitive import i8, i32
 
@@ -32,13 +32,13 @@ from reference_broker.wire.errors import ErrorCode
 def handle(broker: HasController, call: Call, body: AlterPartitionRequest) -> None:
     """Respond later, with one entry for each entry of the request, in its order."""
 
-    def answer(outcomes: IsrOutcomes | Refusal) -> None:
+    def respond(outcomes: IsrOutcomes | Refusal) -> None:
         topics = () if isinstance(outcomes, Refusal) else zip(body.topics, outcomes, strict=True)
         call.respond(
             AlterPartitionResponse(
                 throttle_time=NO_THROTTLE,
                 error_code=verdict(outcomes)["error_code"],
-                topics=tuple(_topic_answer(entry, found) for entry, found in topics),
+                topics=tuple(_topic_result(entry, found) for entry, found in topics),
             )
         )
 
@@ -46,7 +46,7 @@ def handle(broker: HasController, call: Call, body: AlterPartitionRequest) -> No
         (None if entry.topic_id is None else entry.topic_id.bytes, [_wanted(one) for one in entry.partitions])
         for entry in body.topics
     ]
-    broker.controller.propose(IsrChange(body.broker_id, body.broker_epoch, wanted), contained(call, answer))
+    broker.controller.propose(IsrChange(body.broker_id, body.broker_epoch, wanted), contained(call, respond))
 
 
 API = Api.of(AlterPartitionRequest, handle)
@@ -62,14 +62,14 @@ def _wanted(partition: Wanted) -> WantedIsr:
     )
 
 
-def _topic_answer(entry: TopicData, found: Sequence[PartitionImage | ErrorCode]) -> TopicAnswer:
-    told = zip(entry.partitions, found, strict=True)
-    return TopicAnswer(
-        topic_id=entry.topic_id, partitions=tuple(_partition_answer(wanted, outcome) for wanted, outcome in told)
+def _topic_result(entry: TopicData, found: Sequence[PartitionImage | ErrorCode]) -> TopicResult:
+    results = zip(entry.partitions, found, strict=True)
+    return TopicResult(
+        topic_id=entry.topic_id, partitions=tuple(_partition_result(wanted, outcome) for wanted, outcome in results)
     )
 
 
-def _partition_answer(wanted: Wanted, outcome: PartitionImage | ErrorCode) -> PartitionData:
+def _partition_result(wanted: Wanted, outcome: PartitionImage | ErrorCode) -> PartitionData:
     if isinstance(outcome, ErrorCode):
         return PartitionData(
             partition_index=wanted.partition_index,

@@ -32,7 +32,7 @@ from reference_broker.wire.errors import ErrorCode
 def handle(broker: HasController, call: Call, body: BrokerRegistrationRequest) -> None:
     """Respond once the registration is committed and published."""
 
-    def answer(outcome: int | Refusal) -> None:
+    def respond(outcome: int | Refusal) -> None:
         call.respond(
             BrokerRegistrationResponse(
                 throttle_time=NO_THROTTLE,
@@ -42,9 +42,9 @@ def handle(broker: HasController, call: Call, body: BrokerRegistrationRequest) -
         )
 
     if body.broker_id < 0:
-        answer(Refusal(ErrorCode.invalid_request, "A broker's ID is not negative."))
+        respond(Refusal(ErrorCode.invalid_request, "A broker's ID is not negative."))
     else:
-        broker.controller.register_broker(_registration(body), contained(call, answer))
+        broker.controller.register_broker(_registration(body), contained(call, respond))
 
 
 API = Api.of(BrokerRegistrationRequest, handle)

@@ -1,6 +1,6 @@
 """BrokerHeartbeat: a broker says that it is alive, and what it wants.
 
-* The active controller answers at once, with the published state. Fencing and unfencing follow as changes of their own.
+* The active controller responds at once, with the published state. Fencing and unfencing are later changes.
 * Heartbeats do not wait for a long change of the metadata.
 * Unlike Kafka: offline and cordoned log directories are not looked at. A node whose directory fails ends.
 
@@ -20,7 +20,7 @@ from reference_broker.wire.errors import ErrorCode
 
 def handle(broker: HasController, call: Call, body: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:  # noqa: ARG001
     """Respond at once, even while the controller works on a long change."""
-    answer = broker.controller.heartbeats.heartbeat(
+    state = broker.controller.heartbeats.heartbeat(
         Heartbeat(
             broker_id=body.broker_id,
             broker_epoch=body.broker_epoch,
@@ -29,16 +29,16 @@ def handle(broker: HasController, call: Call, body: BrokerHeartbeatRequest) -> B
             want_shut_down=body.want_shut_down,
         )
     )
-    if isinstance(answer, Refusal):
+    if isinstance(state, Refusal):
         return BrokerHeartbeatResponse(
-            throttle_time=NO_THROTTLE, error_code=answer.error, is_fenced=True, should_shut_down=False
+            throttle_time=NO_THROTTLE, error_code=state.error, is_fenced=True, should_shut_down=False
         )
     return BrokerHeartbeatResponse(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,
-        is_caught_up=answer.is_caught_up,
-        is_fenced=answer.is_fenced,
-        should_shut_down=answer.should_shut_down,
+        is_caught_up=state.is_caught_up,
+        is_fenced=state.is_fenced,
+        should_shut_down=state.should_shut_down,
     )
 
 

@@ -22,10 +22,10 @@ def handle(broker: ForwardsToController, call: Call, body: UnregisterBrokerReque
     """Respond once the removal is committed and published here."""
     change = Unregistration(body.broker_id, broker.controller.heartbeats)
 
-    def answer(refusal: Refusal | None) -> UnregisterBrokerResponse:
+    def response_of(refusal: Refusal | None) -> UnregisterBrokerResponse:
         return UnregisterBrokerResponse(throttle_time=NO_THROTTLE, **verdict(refusal))
 
-    propose(broker, call, ApiKey.UNREGISTER_BROKER, body, change, answer)
+    propose(broker, call, ApiKey.UNREGISTER_BROKER, body, change, response_of)
 
 
 API = Api.of(UnregisterBrokerRequest, handle)

@@ -23,7 +23,7 @@ NO_BLOCK = -1
 def handle(broker: HasController, call: Call, body: AllocateProducerIdsRequest) -> None:
     """Respond once the block is committed and published."""
 
-    def answer(outcome: int | Refusal) -> None:
+    def respond(outcome: int | Refusal) -> None:
         start, count = (NO_BLOCK, 0) if isinstance(outcome, Refusal) else (outcome, BLOCK_SIZE)
         call.respond(
             AllocateProducerIdsResponse(
@@ -34,7 +34,7 @@ def handle(broker: HasController, call: Call, body: AllocateProducerIdsRequest) 
             )
         )
 
-    broker.controller.propose(ProducerIdBlock(body.broker_id, body.broker_epoch), contained(call, answer))
+    broker.controller.propose(ProducerIdBlock(body.broker_id, body.broker_epoch), contained(call, respond))
 
 
 API = Api.of(AllocateProducerIdsRequest, handle)

@@ -37,13 +37,13 @@ def handle(broker: HasController, call: Call, body: AssignReplicasToDirsRequest)
         for topic in directory.topics
     ]
     change = DirectoryChange(body.broker_id, body.broker_epoch, wanted)
-    broker.controller.propose(change, lambda outcome: call.respond(_answer(body, outcome)))
+    broker.controller.propose(change, lambda outcome: call.respond(_build_response(body, outcome)))
 
 
 API = Api.of(AssignReplicasToDirsRequest, handle)
 
 
-def _answer(body: AssignReplicasToDirsRequest, outcome: object) -> AssignReplicasToDirsResponse:
+def _build_response(body: AssignReplicasToDirsRequest, outcome: object) -> AssignReplicasToDirsResponse:
     directories = () if isinstance(outcome, Refusal) else body.directories
     assert isinstance(outcome, list | Refusal), "a change of directories has an error code for each partition"
     found = iter(() if isinstance(outcome, Refusal) else outcome)

@@ -56,14 +56,14 @@ def alter(
             ]
         )
 
-    def answer(outcomes: ConfigOutcomes) -> Any:
+    def response_of(outcomes: ConfigOutcomes) -> Any:
         return merged(response([result(one, why) for one, why in zip(rest, outcomes, strict=True)]))
 
     if len(rest) == 0 < len(refusals):
         call.respond(merged(response([])))
         return
     change = ConfigChange([wanted(one) for one in rest], body.validate_only)
-    propose(broker, call, api_key, replace(body, resources=rest), change, answer, merged)
+    propose(broker, call, api_key, replace(body, resources=rest), change, response_of, merged)
 
 
 def _refusal(node_id: int, resource: Any) -> Refusal | None:

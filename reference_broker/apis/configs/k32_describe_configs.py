@@ -39,11 +39,11 @@ from reference_broker.ports.slicing import DESCRIBED_RESOURCES_PER_SLICE, Sliced
 from reference_broker.wire.errors import ErrorCode
 
 
-class Needs(HasConfig, HasController, HasNodeId, HasOutside, Protocol):
+class DescribeConfigsNeeds(HasConfig, HasController, HasNodeId, HasOutside, Protocol):
     """The parts of a broker that this API uses."""
 
 
-def handle(broker: Needs, call: Call, body: DescribeConfigsRequest) -> DescribeConfigsResponse | None:
+def handle(broker: DescribeConfigsNeeds, call: Call, body: DescribeConfigsRequest) -> DescribeConfigsResponse | None:
     """Return one result for each resource, in the order of the request. Many are described in several events
     and sent through ``call``."""
     building = _response(broker, body)
@@ -56,7 +56,7 @@ def handle(broker: Needs, call: Call, body: DescribeConfigsRequest) -> DescribeC
 API = Api.of(DescribeConfigsRequest, handle)
 
 
-def _response(broker: Needs, body: DescribeConfigsRequest) -> Sliced[DescribeConfigsResponse]:
+def _response(broker: DescribeConfigsNeeds, body: DescribeConfigsRequest) -> Sliced[DescribeConfigsResponse]:
     results: dict[tuple[int, str, tuple[str, ...]], DescribeConfigsResult] = {}
     made: dict[ConfigRow, DescribeConfigsResourceResult] = {}
     for number, resource in enumerate(body.resources, 1):
@@ -69,7 +69,7 @@ def _response(broker: Needs, body: DescribeConfigsRequest) -> Sliced[DescribeCon
 
 
 def _result(
-    broker: Needs,
+    broker: DescribeConfigsNeeds,
     body: DescribeConfigsRequest,
     resource: DescribeConfigsResource,
     made: dict[ConfigRow, DescribeConfigsResourceResult],
@@ -90,7 +90,7 @@ def _result(
     )
 
 
-def _rows(broker: Needs, resource: DescribeConfigsResource) -> list[ConfigRow] | Refusal:
+def _rows(broker: DescribeConfigsNeeds, resource: DescribeConfigsResource) -> list[ConfigRow] | Refusal:
     name, wanted_keys, image = resource.resource_name, resource.configuration_keys, broker.controller.image
     layers = layers_of(image, broker.node_id)
     if resource.resource_type == TOPIC_RESOURCE:

@@ -48,12 +48,12 @@ MILLISECOND = timedelta(milliseconds=1)
 Draft: TypeAlias = OffsetCommitRequest1000 | OffsetCommitRequest1001
 
 
-class Needs(HasGroups, HasOutside, Protocol):
+class OffsetCommitNeeds(HasGroups, HasOutside, Protocol):
     """The parts of a broker that this API uses."""
 
 
-def handle(broker: Needs, call: Call, body: OffsetCommitRequest | Draft) -> None:
-    """Answers later: an error for each partition, in the request's order."""
+def handle(broker: OffsetCommitNeeds, call: Call, body: OffsetCommitRequest | Draft) -> None:
+    """Respond later: an error for each partition, in the request's order."""
     if isinstance(body, OffsetCommitRequest1000 | OffsetCommitRequest1001):
         _commit_draft(broker, call, body)
         return
@@ -77,11 +77,11 @@ def handle(broker: Needs, call: Call, body: OffsetCommitRequest | Draft) -> None
         retention_ms=body.retention_time // MILLISECOND,
     )
 
-    def answering(errors: list[Error]) -> Sliced[object]:
+    def build_response(errors: list[Error]) -> Sliced[object]:
         topics = topics_with_errors(body.topics, errors, OffsetCommitResponseTopic, OffsetCommitResponsePartition)
         return OffsetCommitResponse(throttle_time=NO_THROTTLE, topics=(yield from topics))
 
-    broker.groups.commits.commit(request, _answer(broker, call, answering), call.contain)
+    broker.groups.commits.commit(request, _respond_later(broker, call, build_response), call.contain)
 
 
 API: Api[OffsetCommitRequest | Draft] = Api.of(
@@ -89,7 +89,7 @@ API: Api[OffsetCommitRequest | Draft] = Api.of(
 )
 
 
-def _commit_draft(broker: Needs, call: Call, body: Draft) -> None:
+def _commit_draft(broker: OffsetCommitNeeds, call: Call, body: Draft) -> None:
     request = CommitRequest(
         group_id=body.group_id,
         generation=body.generation_id_or_member_epoch,
@@ -110,14 +110,16 @@ def _commit_draft(broker: Needs, call: Call, body: Draft) -> None:
         retention_ms=body.retention_time_ms if isinstance(body, OffsetCommitRequest1000) else BROKERS_RETENTION,
     )
 
-    def answering(errors: list[Error]) -> Sliced[object]:
+    def build_response(errors: list[Error]) -> Sliced[object]:
         topics = topics_with_errors(
             body.topics, errors, OffsetCommitResponseTopic1000, OffsetCommitResponsePartition1000
         )
         return OffsetCommitResponse1000(topics=(yield from topics))
 
-    broker.groups.commits.commit(request, _answer(broker, call, answering), call.contain)
+    broker.groups.commits.commit(request, _respond_later(broker, call, build_response), call.contain)
 
 
-def _answer(broker: HasOutside, call: Call, answering: Callable[[list[Error]], Sliced[object]]) -> Committed:
-    return lambda errors: respond_later(broker, call, answering(errors))
+def _respond_later(
+    broker: HasOutside, call: Call, build_response: Callable[[list[Error]], Sliced[object]]
+) -> Committed:
+    return lambda errors: respond_later(broker, call, build_response(errors))

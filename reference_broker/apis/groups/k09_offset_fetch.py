@@ -68,15 +68,15 @@ GROUP_ERROR_FROM = 2
 """The version from which an error of the whole group has a place of its own."""
 
 
-class Needs(HasGroups, HasOutside, Protocol):
+class OffsetFetchNeeds(HasGroups, HasOutside, Protocol):
     """The parts of a broker that this API uses."""
 
 
 def handle(
-    broker: Needs, call: Call, body: OffsetFetchRequest | OffsetFetchRequest1000 | OffsetFetchRequest1001
+    broker: OffsetFetchNeeds, call: Call, body: OffsetFetchRequest | OffsetFetchRequest1000 | OffsetFetchRequest1001
 ) -> None:
     """Groups, topics and partitions in the request's order, each once, as it is named first. All topics come in the
-    order of their first commit. Answers through ``call`` when the last group is settled, mostly at once."""
+    order of their first commit. Respond when the last group is settled, mostly at once."""
     if isinstance(body, OffsetFetchRequest1000 | OffsetFetchRequest1001):
         _draft(broker, call, body)
         return

@@ -50,16 +50,18 @@ MESSAGE_OF_SUCCESS = "NONE"
 NOT_AVAILABLE = "The coordinator is not available."
 
 
-class Needs(CreatesCoordinatorTopics, HasMetadata, HasOutside, Protocol):
+class FindCoordinatorNeeds(CreatesCoordinatorTopics, HasMetadata, HasOutside, Protocol):
     """The parts of a broker that this API uses."""
 
 
-def handle(broker: Needs, call: Call, body: FindCoordinatorRequest) -> FindCoordinatorResponse | None:
+def handle(broker: FindCoordinatorNeeds, call: Call, body: FindCoordinatorRequest) -> FindCoordinatorResponse | None:
     """Return one result for each key, in the request's order (versions below 4 have exactly one)."""
-    return respond_now_or_later(broker, call, _answered(broker, call, body))
+    return respond_now_or_later(broker, call, _build_response(broker, call, body))
 
 
-def _answered(broker: Needs, call: Call, body: FindCoordinatorRequest) -> Sliced[FindCoordinatorResponse]:
+def _build_response(
+    broker: FindCoordinatorNeeds, call: Call, body: FindCoordinatorRequest
+) -> Sliced[FindCoordinatorResponse]:
     work = Budget(LOOKUP_UNITS_PER_SLICE)
     if body.key_type not in KEY_TYPES:
         problem = f"Unknown key type {body.key_type}."
@@ -88,7 +90,7 @@ def _of_share_group(key: str, api_version: int) -> Coordinator:
     return _nobody(key, ErrorCode.coordinator_not_available, NOT_AVAILABLE)
 
 
-def _coordinator(broker: Needs, key_type: int, key: str, listener: str, message: str) -> Coordinator:
+def _coordinator(broker: FindCoordinatorNeeds, key_type: int, key: str, listener: str, message: str) -> Coordinator:
     """Look up the coordinator in the metadata that this broker shows to clients."""
     if not fits(key):
         error = ErrorCode.invalid_group_id if key_type == GROUP else ErrorCode.invalid_request

@@ -37,11 +37,11 @@ _MS = timedelta(milliseconds=1)
 
 
 def handle(broker: HasGroups, call: Call, body: JoinGroupRequest) -> None:
-    """Answers through ``call``, at once or later."""
+    """Respond through ``call``, at once or later."""
     version = call.api_version
 
-    def respond(answer: JoinResponse) -> None:
-        call.respond(_response(answer, version))
+    def respond(result: JoinResponse) -> None:
+        call.respond(_response(result, version))
 
     broker.groups.membership.join(_request(call, body), contained(call, respond))
 
@@ -68,21 +68,21 @@ def _request(call: Call, body: JoinGroupRequest) -> JoinRequest:
     )
 
 
-def _response(answer: JoinResponse, version: int) -> JoinGroupResponse:
-    protocol = answer.protocol
+def _response(result: JoinResponse, version: int) -> JoinGroupResponse:
+    protocol = result.protocol
     return JoinGroupResponse(
         throttle_time=NO_THROTTLE,
-        error_code=ErrorCode(answer.error),
-        generation_id=i32(answer.generation),
-        protocol_type=answer.protocol_type,
+        error_code=ErrorCode(result.error),
+        generation_id=i32(result.generation),
+        protocol_type=result.protocol_type,
         protocol_name="" if protocol is None and version < NULL_PROTOCOL_FROM else protocol,
-        leader=answer.leader,
-        skip_assignment=answer.skip_assignment,
-        member_id=answer.member_id,
+        leader=result.leader,
+        skip_assignment=result.skip_assignment,
+        member_id=result.member_id,
         members=tuple(
             JoinGroupResponseMember(
                 member_id=each.member_id, group_instance_id=each.group_instance_id, metadata=each.metadata
             )
-            for each in answer.members
+            for each in result.members
         ),
     )

@@ -25,7 +25,7 @@ def handle(broker: HasGroups, call: Call, body: HeartbeatRequest) -> HeartbeatRe
     error = broker.groups.membership.heartbeat(
         body.group_id, body.member_id, body.group_instance_id, body.generation_id
     )
-    return _ANSWERS.get(error) or _response(error)
+    return _FREQUENT_RESPONSES.get(error) or _response(error)
 
 
 API = Api.of(HeartbeatRequest, handle)
@@ -35,7 +35,7 @@ def _response(error: Error) -> HeartbeatResponse:
     return HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=ErrorCode(error))
 
 
-_ANSWERS: Mapping[Error, HeartbeatResponse] = {
+_FREQUENT_RESPONSES: Mapping[Error, HeartbeatResponse] = {
     ErrorCode.none: _response(ErrorCode.none),
     ErrorCode.rebalance_in_progress: _response(ErrorCode.rebalance_in_progress),
     ErrorCode.coordinator_load_in_progress: _response(ErrorCode.none),

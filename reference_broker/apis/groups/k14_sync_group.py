@@ -24,7 +24,7 @@ NAMES_PROTOCOL_FROM = 5
 
 
 def handle(broker: HasGroups, call: Call, body: SyncGroupRequest) -> SyncGroupResponse | None:
-    """Answers through ``call``, at once or later."""
+    """Respond through ``call``, at once or later."""
     if call.api_version >= NAMES_PROTOCOL_FROM and (body.protocol_type is None or body.protocol_name is None):
         return _response(SyncResponse(ErrorCode.inconsistent_group_protocol))
     request = SyncRequest(
@@ -37,8 +37,8 @@ def handle(broker: HasGroups, call: Call, body: SyncGroupRequest) -> SyncGroupRe
         {each.member_id: each.assignment for each in body.assignments},
     )
 
-    def respond(answer: SyncResponse) -> None:
-        call.respond(_response(answer))
+    def respond(result: SyncResponse) -> None:
+        call.respond(_response(result))
 
     broker.groups.membership.sync(request, contained(call, respond))
     return None
@@ -47,11 +47,11 @@ def handle(broker: HasGroups, call: Call, body: SyncGroupRequest) -> SyncGroupRe
 API = Api.of(SyncGroupRequest, handle)
 
 
-def _response(answer: SyncResponse) -> SyncGroupResponse:
+def _response(result: SyncResponse) -> SyncGroupResponse:
     return SyncGroupResponse(
         throttle_time=NO_THROTTLE,
-        error_code=ErrorCode(answer.error),
-        protocol_type=answer.protocol_type,
-        protocol_name=answer.protocol,
-        assignment=answer.assignment,
+        error_code=ErrorCode(result.error),
+        protocol_type=result.protocol_type,
+        protocol_name=result.protocol,
+        assignment=result.assignment,
     )

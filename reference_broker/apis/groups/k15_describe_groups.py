@@ -35,16 +35,16 @@ MOST_MEMBER_BYTES = 16 * 2**20
 may send any bytes, and any client may request all groups in one small request."""
 
 
-class Needs(HasGroups, HasOutside, Protocol):
+class DescribeGroupsNeeds(HasGroups, HasOutside, Protocol):
     """The parts of a broker that this API uses."""
 
 
-def handle(broker: Needs, call: Call, body: DescribeGroupsRequest) -> DescribeGroupsResponse | None:
+def handle(broker: DescribeGroupsNeeds, call: Call, body: DescribeGroupsRequest) -> DescribeGroupsResponse | None:
     """In the request's order, each group once."""
-    return respond_now_or_later(broker, call, _answered(broker, call, body))
+    return respond_now_or_later(broker, call, _build_response(broker, call, body))
 
 
-def _answered(broker: HasGroups, call: Call, body: DescribeGroupsRequest) -> Sliced[DescribeGroupsResponse]:
+def _build_response(broker: HasGroups, call: Call, body: DescribeGroupsRequest) -> Sliced[DescribeGroupsResponse]:
     work = Budget(LOOKUP_UNITS_PER_SLICE)
     operations = GROUP_OPERATIONS if body.include_authorized_operations else OPERATIONS_NOT_ASKED
     described_groups: list[DescribedGroup] = []

@@ -25,11 +25,11 @@ from reference_broker.wire.errors import Error, ErrorCode
 TYPE = "classic"
 
 
-class Needs(HasGroups, HasOutside, Protocol):
+class ListGroupsNeeds(HasGroups, HasOutside, Protocol):
     """The parts of a broker that this API uses."""
 
 
-def handle(broker: Needs, call: Call, body: ListGroupsRequest) -> ListGroupsResponse | None:
+def handle(broker: ListGroupsNeeds, call: Call, body: ListGroupsRequest) -> ListGroupsResponse | None:
     """The groups are sent through ``call``."""
     if broker.groups.loading():
         return _response(ErrorCode.coordinator_load_in_progress, [])

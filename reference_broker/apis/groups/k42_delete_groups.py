@@ -21,12 +21,12 @@ from reference_broker.ports.slicing import DELETED_GROUPS_PER_SLICE, Sliced
 from reference_broker.wire.errors import Error, ErrorCode
 
 
-class Needs(HasGroups, HasOutside, Protocol):
+class DeleteGroupsNeeds(HasGroups, HasOutside, Protocol):
     """The parts of a broker that this API uses."""
 
 
-def handle(broker: Needs, call: Call, body: DeleteGroupsRequest) -> None:
-    """Answers through ``call``, in the request's order, when the last group is settled."""
+def handle(broker: DeleteGroupsNeeds, call: Call, body: DeleteGroupsRequest) -> None:
+    """Respond in the request's order, when the last group is settled."""
     group_ids = tuple(dict.fromkeys(body.groups_names))
     results: dict[GroupId, Error] = {}
 

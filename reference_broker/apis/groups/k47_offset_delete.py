@@ -24,25 +24,25 @@ from reference_broker.ports.slicing import Sliced
 from reference_broker.wire.errors import Error, ErrorCode
 
 
-class Needs(HasGroups, HasOutside, Protocol):
+class OffsetDeleteNeeds(HasGroups, HasOutside, Protocol):
     """The parts of a broker that this API uses."""
 
 
-def handle(broker: Needs, call: Call, body: OffsetDeleteRequest) -> None:
-    """Answers later: an error for all, or one for each partition in the request's order."""
+def handle(broker: OffsetDeleteNeeds, call: Call, body: OffsetDeleteRequest) -> None:
+    """Respond later: an error for all, or one for each partition in the request's order."""
     wanted = [(topic.name, one.partition_index) for topic in body.topics for one in topic.partitions]
 
-    def answering(error: Error, errors: list[Error]) -> Sliced[OffsetDeleteResponse]:
+    def build_response(error: Error, errors: list[Error]) -> Sliced[OffsetDeleteResponse]:
         requested = () if error else body.topics
         topics = yield from topics_with_errors(
             requested, errors, OffsetDeleteResponseTopic, OffsetDeleteResponsePartition
         )
         return OffsetDeleteResponse(error_code=ErrorCode(error), throttle_time=NO_THROTTLE, topics=topics)
 
-    def answer(error: Error, errors: list[Error]) -> None:
-        respond_later(broker, call, answering(error, errors))
+    def respond(error: Error, errors: list[Error]) -> None:
+        respond_later(broker, call, build_response(error, errors))
 
-    broker.groups.commits.delete(body.group_id, wanted, answer, call.contain)
+    broker.groups.commits.delete(body.group_id, wanted, respond, call.contain)
 
 
 API = Api.of(OffsetDeleteRequest, handle)

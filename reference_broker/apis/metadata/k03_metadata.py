@@ -66,11 +66,11 @@ others."""
 Response: TypeAlias = MetadataResponse | MetadataResponse1000 | MetadataResponse1001
 
 
-class Needs(CreatesCoordinatorTopics, HasMetadata, HasOutside, Protocol):
+class MetadataNeeds(CreatesCoordinatorTopics, HasMetadata, HasOutside, Protocol):
     """The parts of a broker that this API uses."""
 
 
-def handle(broker: Needs, described: DescribedTopics, call: Call, body: MetadataRequest) -> Response | None:
+def handle(broker: MetadataNeeds, described: DescribedTopics, call: Call, body: MetadataRequest) -> Response | None:
     """The topics come in the order of the request, each once, or all of them in the order of their creation. Many are
     looked up in several events and sent through ``call``. A request for more than MOST_TOPICS closes its connection."""
     wants_all = body.topics is None or (call.api_version == 0 and not body.topics)
@@ -78,11 +78,11 @@ def handle(broker: Needs, described: DescribedTopics, call: Call, body: Metadata
     if count > MOST_TOPICS:
         call.close(f"a Metadata request names {count} topics, at most {MOST_TOPICS} are allowed")
         return None
-    return respond_now_or_later(broker, call, _answered(broker, described, call, body, wants_all))
+    return respond_now_or_later(broker, call, _build_response(broker, described, call, body, wants_all))
 
 
-def _answered(
-    broker: Needs, described: DescribedTopics, call: Call, body: MetadataRequest, wants_all: bool
+def _build_response(
+    broker: MetadataNeeds, described: DescribedTopics, call: Call, body: MetadataRequest, wants_all: bool
 ) -> Sliced[Response]:
     """Build the response from one state of the metadata, also if that changes meanwhile."""
     api_version, listener = call.api_version, call.listener
@@ -168,7 +168,7 @@ def _draft(
 
 
 def _requested_topics(
-    broker: Needs,
+    broker: MetadataNeeds,
     cache: MetadataCache,
     described: DescribedTopics,
     api_version: int,
@@ -212,7 +212,7 @@ def _requested_topics(
     return topics_found
 
 
-def _created(broker: Needs, missing: Sequence[str]) -> Sliced[None]:
+def _created(broker: MetadataNeeds, missing: Sequence[str]) -> Sliced[None]:
     """Request the active controller to create the missing topics, except those that nobody may create."""
     created = 0
     for number, name in enumerate(missing, 1):
@@ -225,7 +225,7 @@ def _created(broker: Needs, missing: Sequence[str]) -> Sliced[None]:
             yield
 
 
-def _ask_to_create(broker: Needs, name: str) -> None:
+def _ask_to_create(broker: MetadataNeeds, name: str) -> None:
     if name in COORDINATOR_TOPICS:
         ask_to_create_topic(broker, name)
     elif broker.lifecycle.channel.has_leader:

@@ -33,7 +33,7 @@ MOST_WAITING = 64
 """The limit for one node. Each controller that believes to be active sends one update at a time."""
 
 
-class Needs(HasOutside, HasNow, HasLifecycle, Protocol):
+class UpdateMetadataNeeds(HasOutside, HasNow, HasLifecycle, Protocol):
     """The parts of a broker that this API uses."""
 
     metadata: MetadataCache
@@ -43,11 +43,11 @@ class Needs(HasOutside, HasNow, HasLifecycle, Protocol):
 class UpdateMetadata:
     """The handler of one node. ``waiting`` holds the pending requests. The first one is being applied."""
 
-    broker: Needs
+    broker: UpdateMetadataNeeds
     waiting: deque[tuple[Call, Request]] = field(default_factory=deque)
 
     def handle(self, call: Call, body: Request) -> UpdateMetadataResponse1000 | None:
-        """Answers when the update is applied or refused."""
+        """Respond when the update is applied or refused."""
         if len(self.waiting) == MOST_WAITING:
             return UpdateMetadataResponse1000(error_code=ErrorCode.broker_not_available)
         self.waiting.append((call, body))
@@ -57,7 +57,9 @@ class UpdateMetadata:
 
     def _begin(self) -> None:
         call, body = self.waiting[0]
-        run_slices(self.broker.outside, contained_slices(call.contain, _answered(self.broker, call, body)), self._end)
+        run_slices(
+            self.broker.outside, contained_slices(call.contain, _apply_and_respond(self.broker, call, body)), self._end
+        )
 
     def _end(self) -> None:
         self.waiting.popleft()
@@ -70,14 +72,14 @@ API: Api[Request] = Api(
 )
 
 
-def _answered(broker: Needs, call: Call, body: Request) -> Sliced[None]:
+def _apply_and_respond(broker: UpdateMetadataNeeds, call: Call, body: Request) -> Sliced[None]:
     error = yield from _applied(broker, body)
     if error is not ErrorCode.none:
         _note(broker, "update_metadata_refused", body, ("error", int(error)))
     call.respond(UpdateMetadataResponse1000(error_code=error))
 
 
-def _applied(broker: Needs, body: Request) -> Sliced[Error]:
+def _applied(broker: UpdateMetadataNeeds, body: Request) -> Sliced[Error]:
     """Apply an update and return the error. It is judged again at the end, because the metadata epoch may
     have been switched off meanwhile."""
     error, counts = _judged(broker, body)
@@ -94,7 +96,7 @@ def _applied(broker: Needs, body: Request) -> Sliced[Error]:
     return ErrorCode.none
 
 
-def _judged(broker: Needs, body: Request) -> tuple[Error, bool]:
+def _judged(broker: UpdateMetadataNeeds, body: Request) -> tuple[Error, bool]:
     """(the error, whether the update is applied)."""
     error = refusal(body, broker.metadata, broker.lifecycle.registered_epoch)
     return error, error is ErrorCode.none and not is_overtaken(body, broker.metadata)

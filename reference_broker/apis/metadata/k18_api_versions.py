@@ -49,11 +49,11 @@ Served: TypeAlias = tuple[tuple[int, tuple[int, int]], ...]
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
-class Needs(HasLoader, HasConfig, Protocol):
+class ApiVersionsNeeds(HasLoader, HasConfig, Protocol):
     """The parts of a broker that this API uses."""
 
 
-def handle(broker: Needs, call: Call, body: ApiVersionsRequest | None) -> ApiVersionsResponse | None:
+def handle(broker: ApiVersionsNeeds, call: Call, body: ApiVersionsRequest | None) -> ApiVersionsResponse | None:
     """``body`` is None if the requested version is not served. The core passes that on for this API only."""
     if body is None:
         own = SERVED[ApiKey.API_VERSIONS]

@@ -25,11 +25,11 @@ from reference_broker.wire.errors import ErrorCode
 BROKERS, CONTROLLERS = 1, 2
 
 
-class Needs(HasMetadata, HasLoader, Protocol):
+class DescribeClusterNeeds(HasMetadata, HasLoader, Protocol):
     """The parts of a broker that this API uses."""
 
 
-def handle(broker: Needs, call: Call, body: DescribeClusterRequest) -> DescribeClusterResponse:
+def handle(broker: DescribeClusterNeeds, call: Call, body: DescribeClusterRequest) -> DescribeClusterResponse:
     """The brokers come in the order of their IDs."""
     if body.endpoint_type == CONTROLLERS:
         return _refused(ErrorCode.mismatched_endpoint_type, "This is a broker's endpoint, not a controller's.")
@@ -60,7 +60,7 @@ def handle(broker: Needs, call: Call, body: DescribeClusterRequest) -> DescribeC
 API = Api.of(DescribeClusterRequest, handle)
 
 
-def _registered(broker: Needs) -> tuple[BrokerImage, ...]:
+def _registered(broker: DescribeClusterNeeds) -> tuple[BrokerImage, ...]:
     """All brokers of the image. The cache may not hold fenced ones, because the active controller sends live brokers
     only."""
     return tuple(one for _, one in sorted(broker.loader.image.brokers.items()))

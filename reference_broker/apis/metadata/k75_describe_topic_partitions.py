@@ -42,17 +42,21 @@ UNITS_PER_PARTITION = 5
 """What it costs to describe one, in microseconds."""
 
 
-class Needs(HasMetadata, HasConfig, HasLoader, HasOutside, Protocol):
+class DescribeTopicPartitionsNeeds(HasMetadata, HasConfig, HasLoader, HasOutside, Protocol):
     """The parts of a broker that this API uses."""
 
 
-def handle(broker: Needs, call: Call, body: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse | None:
+def handle(
+    broker: DescribeTopicPartitionsNeeds, call: Call, body: DescribeTopicPartitionsRequest
+) -> DescribeTopicPartitionsResponse | None:
     """The topics are sorted by name, as the cursor needs it. What takes more than one event is sent through ``call``.
     Kafka's Java admin client names all topics that it wants in each of its requests."""
-    return respond_now_or_later(broker, call, _answered(broker, body))
+    return respond_now_or_later(broker, call, _build_response(broker, body))
 
 
-def _answered(broker: Needs, body: DescribeTopicPartitionsRequest) -> Sliced[DescribeTopicPartitionsResponse]:
+def _build_response(
+    broker: DescribeTopicPartitionsNeeds, body: DescribeTopicPartitionsRequest
+) -> Sliced[DescribeTopicPartitionsResponse]:
     """Build the response from one state of the metadata, also if that changes meanwhile."""
     cache, image, work = broker.metadata, broker.loader.image, Budget(LOOKUP_UNITS_PER_SLICE)
     names = sorted({topic.name for topic in body.topics} if body.topics else cache.topics)

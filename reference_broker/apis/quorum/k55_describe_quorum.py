@@ -2,7 +2,7 @@
 
 * Only the leader knows. Any other node asks it, so a client may ask any node. Kafka's brokers forward this request to
   the controller in the same way.
-* The error is NOT_LEADER_OR_FOLLOWER while no leader is known or the leader does not answer.
+* The error is NOT_LEADER_OR_FOLLOWER while no leader is known or the leader does not respond.
 * A request for anything but the metadata partition gets UNKNOWN_TOPIC_OR_PARTITION.
 * Unlike Kafka: there are no directory IDs.
 
@@ -34,12 +34,12 @@ from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.errors import ErrorCode
 
 
-class Needs(HasQuorum, HasNodeId, HasConfig, HasOutside, HasLoader, Protocol):
+class DescribeQuorumNeeds(HasQuorum, HasNodeId, HasConfig, HasOutside, HasLoader, Protocol):
     """The parts of a broker that this API uses."""
 
 
-def handle(broker: Needs, call: Call, body: DescribeQuorumRequest) -> DescribeQuorumResponse | None:
-    """Return the answer, or None if the leader is asked."""
+def handle(broker: DescribeQuorumNeeds, call: Call, body: DescribeQuorumRequest) -> DescribeQuorumResponse | None:
+    """Return the response, or None if the request is sent on to the leader."""
     if not names_metadata(body.topics):
         return _unknown_partitions(body)
     if broker.quorum.is_leader:
@@ -94,7 +94,7 @@ def _failed(partition_index: i32, error: ErrorCode) -> PartitionData:
     )
 
 
-def _described(broker: Needs, quorum: QuorumDescription) -> DescribeQuorumResponse:
+def _described(broker: DescribeQuorumNeeds, quorum: QuorumDescription) -> DescribeQuorumResponse:
     partition = PartitionData(
         partition_index=i32(0),
         error_code=ErrorCode.none,
@@ -118,7 +118,7 @@ def _replica(replica: ReplicaDescription) -> ReplicaState:
     )
 
 
-def _nodes(broker: Needs, voters: list[int]) -> tuple[Node, ...]:
+def _nodes(broker: DescribeQuorumNeeds, voters: list[int]) -> tuple[Node, ...]:
     """The addresses at which clients reach the voters. A voter that has never registered has none."""
     return tuple(
         Node(

@@ -36,7 +36,7 @@ from reference_broker.quorum.snapshots.serving import refusal, serve
 from reference_broker.wire.errors import ErrorCode
 
 
-class Needs(HasQuorum, HasSnapshots, HasNow, HasLoader, Protocol):
+class FetchSnapshotNeeds(HasQuorum, HasSnapshots, HasNow, HasLoader, Protocol):
     """The parts of a broker that this API uses."""
 
 
@@ -44,8 +44,8 @@ MOST_PARTITIONS = 1000
 """A request for more partitions is INVALID_REQUEST. This bounds the work of one event; a follower names one."""
 
 
-def handle(broker: Needs, call: Call, body: FetchSnapshotRequest) -> object | None:
-    """Answers with a FetchSnapshotResponse, or a FetchSnapshotResponse1000 for the draft. Bytes are sent once the
+def handle(broker: FetchSnapshotNeeds, call: Call, body: FetchSnapshotRequest) -> object | None:
+    """Respond with a FetchSnapshotResponse, or a FetchSnapshotResponse1000 for the draft. Bytes are sent once the
     snapshot is checked."""
     is_draft = call.api_version == DRAFT_VERSION
     requests = read_requests(body)
@@ -56,13 +56,13 @@ def handle(broker: Needs, call: Call, body: FetchSnapshotRequest) -> object | No
         return draft_refused(whole) if is_draft else refused(whole)
     pieces = [refusal(each, broker.snapshots, broker.quorum, is_draft) for each in requests]
     if None not in pieces:
-        return _answer(broker, requests, pieces, is_draft)
+        return _build_response(broker, requests, pieces, is_draft)
     served = pieces.index(None)
     pieces = [piece or Piece(ErrorCode.invalid_request) for piece in pieces]
 
     def respond() -> None:
         pieces[served] = serve(requests[served], broker.snapshots, broker.quorum, broker.now.mono_us, is_draft)
-        call.respond(_answer(broker, requests, pieces, is_draft))
+        call.respond(_build_response(broker, requests, pieces, is_draft))
 
     request = requests[served]
     broker.snapshot_checks.before_serving(request.id, request.position, contained(call, respond))
@@ -72,18 +72,18 @@ def handle(broker: Needs, call: Call, body: FetchSnapshotRequest) -> object | No
 API = Api.of(FetchSnapshotRequest, handle)
 
 
-def _answer(
-    broker: Needs, requests: Sequence[SnapshotRequest], pieces: Sequence[Piece | None], is_draft: bool
+def _build_response(
+    broker: FetchSnapshotNeeds, requests: Sequence[SnapshotRequest], pieces: Sequence[Piece | None], is_draft: bool
 ) -> object:
-    answered = [(request, piece) for request, piece in zip(requests, pieces, strict=True) if piece is not None]
-    if any(piece.error is ErrorCode.inconsistent_cluster_id for _, piece in answered):
+    results = [(request, piece) for request, piece in zip(requests, pieces, strict=True) if piece is not None]
+    if any(piece.error is ErrorCode.inconsistent_cluster_id for _, piece in results):
         return (draft_refused if is_draft else refused)(ErrorCode.inconsistent_cluster_id)
     if is_draft:
-        return draft_response_of(answered)
-    return response_of(answered, _address(broker, answered[0][1].leader_id))
+        return draft_response_of(results)
+    return response_of(results, _address(broker, results[0][1].leader_id))
 
 
-def _address(broker: Needs, leader_id: int) -> tuple[str, int] | None:
+def _address(broker: FetchSnapshotNeeds, leader_id: int) -> tuple[str, int] | None:
     """Where clients reach the leader, or None if it has never registered."""
     known = broker.loader.image.brokers.get(leader_id)
     return None if known is None else known.address("")

@@ -303,9 +303,9 @@ class Fetch:
         if self.call.closed:
             return False
         sessions = self.broker.fetch_sessions
-        refusal = self.session.revision.refusal
+        error_response = self.session.revision.error_response
         session = sessions.sessions.get(self.session.session_id)
-        self.call.respond(refusal(known_error(error_code), self.request, session))
+        self.call.respond(error_response(known_error(error_code), self.request, session))
         return True
 
     def _look_up(self, cached: CachedPartition) -> None:
@@ -416,13 +416,13 @@ class Fetch:
             if not session.session_id:
                 sessions.release(session)
             return
-        session.answered()
+        session.response_sent()
         if results:
             yield from in_slices(results, SESSION_PARTITIONS_PER_SLICE, self._after_sent)
         if marked:
             yield from in_slices(marked, SESSION_PARTITIONS_PER_SLICE, lambda some: self._after_omitted(some, data))
-        if session.answers_full:
-            yield from session.revision.full_answered(session)
+        if session.serves_full:
+            yield from session.revision.full_response_sent(session)
 
     def _refresh_problems(self, lookups: Collection[tuple[CachedPartition, Lookup]]) -> None:
         """Look up again the partitions in error, or with a preferred read replica. A change of a leader elsewhere, or

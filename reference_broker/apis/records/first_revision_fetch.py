@@ -30,15 +30,15 @@ def fetch_first(
     if request.fetch_type == FULL_FETCH:
         if request.session_epoch != 0 or (request.session_id != 0 and named is None):
             sessions.count_not_found()
-            return revision.refusal(DraftError.INVALID_FETCH_SESSION, request, named)
+            return revision.error_response(DraftError.INVALID_FETCH_SESSION, request, named)
         return _fetch_all(broker, call, request, named, again)
     if request.fetch_type != INCREMENTAL_FETCH:
-        return revision.refusal(ErrorCode.invalid_request, request, named)
+        return revision.error_response(ErrorCode.invalid_request, request, named)
     session = _lookup(sessions, request)
     if not isinstance(session, FetchSession):
-        return revision.refusal(session, request, named)
+        return revision.error_response(session, request, named)
     if not _caches_all(session, request):
-        return revision.refusal(ErrorCode.invalid_request, request, session)
+        return revision.error_response(ErrorCode.invalid_request, request, session)
     if not sessions.accept(session, request.session_epoch, broker.now):
         return again()
     fetch = Fetch(broker, call, session, request)

@@ -40,7 +40,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from reference_broker.apis.broker import HasController, HasReplication, HasTraffic
 from reference_broker.apis.call import Call, contained, run_contained
@@ -101,10 +101,16 @@ SMALL_BYTES = 4096
 PACKED_UNIT_BYTES = 1 << 7
 """Number of bytes whose compression takes a unit. Decoding a record takes a unit, too."""
 
-Written: TypeAlias = tuple[Partition, bool, int]
-"""The partition, whether something new was written, and the offset after it."""
+ResultChange: TypeAlias = Callable[[ProduceTopicResponse, ProducePartitionResponse], ProducePartitionResponse]
 
-Change: TypeAlias = Callable[[ProduceTopicResponse, ProducePartitionResponse], ProducePartitionResponse]
+
+class WrittenBatch(NamedTuple):
+    """A batch that is in the log, and may not be replicated yet."""
+
+    partition: Partition
+    is_new: bool
+    """False for a retry of a batch that was written before."""
+    end_offset: int
 
 
 class ProduceNeeds(VerifiesTransactions, HasReplication, HasController, HasTraffic, Protocol):
@@ -174,22 +180,24 @@ class _Produce:
     request: ProduceRequest
     verdicts: Verdicts
     """Those on the batches that begin a transaction in their partitions."""
-    written: list[Written] = field(default_factory=list)
+    written: list[WrittenBatch] = field(default_factory=list)
     postponed: list[_Postponed] = field(default_factory=list)
     units: int = PRODUCED_UNITS_PER_SLICE
     """The remaining work of this event. Once it is negative, all further batches are postponed."""
 
 
 def _produce(broker: ProduceNeeds, call: Call, request: ProduceRequest, verdicts: Verdicts) -> ProduceResponse | None:
-    """Only the broker itself writes to its own topics: their records become its state at the next start."""
+    """Append what one event has time for. Return the response, or None if it comes later.
+
+    Only the broker itself writes to its own topics: their records become its state at the next start."""
     produce = _Produce(broker, call, request, verdicts)
     responses = []
     for topic in request.topics:
         if is_internal(name_of(broker, topic)):
-            answers = [_internal(broker, topic, wanted.partition) for wanted in topic.partitions]
+            results = [_internal(broker, topic, wanted.partition) for wanted in topic.partitions]
         else:
-            answers = [_append_or_postpone(produce, topic, wanted) for wanted in topic.partitions]
-        responses.append(ProduceTopicResponse(topic.topic, topic.topic_id, answers))
+            results = [_append_or_postpone(produce, topic, wanted) for wanted in topic.partitions]
+        responses.append(ProduceTopicResponse(topic.topic, topic.topic_id, results))
     if not produce.postponed:
         return _finish(broker, call, request, responses, produce.written, produce.written)
     _notify(produce.written)
@@ -225,7 +233,8 @@ def _append_or_postpone(produce: _Produce, topic: ProduceTopic, wanted: ProduceP
 
 
 def _append_postponed(produce: _Produce, responses: list[ProduceTopicResponse]) -> Sliced[None]:
-    broker, new, notified = produce.broker, list[Written](), [*produce.written]
+    """Append the postponed batches in later events, and then respond."""
+    broker, new, written = produce.broker, list[WrittenBatch](), [*produce.written]
     settled: deque[tuple[ProducePartitionResponse, ProducePartitionResponse]] = deque()
     units = PRODUCED_UNITS_PER_SLICE if produce.units < 0 else 0
     for each in produce.postponed:
@@ -236,24 +245,24 @@ def _append_postponed(produce: _Produce, responses: list[ProduceTopicResponse]) 
         if units > PRODUCED_UNITS_PER_SLICE:
             units = cost
             _notify(new)
-            notified += new
+            written += new
             new.clear()
             yield
         settled.append((each.placeholder, (yield from _decode_and_append(produce, each, new))))
-    notified += new
+    written += new
 
-    def replacement(_: ProduceTopicResponse, answer: ProducePartitionResponse) -> ProducePartitionResponse:
+    def replacement(_: ProduceTopicResponse, result: ProducePartitionResponse) -> ProducePartitionResponse:
         """Postponed results are in the order of their batches."""
-        return settled.popleft()[1] if settled and settled[0][0] is answer else answer
+        return settled.popleft()[1] if settled and settled[0][0] is result else result
 
     responses = _replaced(responses, replacement)
-    response = _finish(broker, produce.call, produce.request, responses, new, notified)
+    response = _finish(broker, produce.call, produce.request, responses, new, written)
     if response is not None:
         produce.call.respond(response)
 
 
 def _decode_and_append(
-    produce: _Produce, batch: _Postponed, written: list[Written]
+    produce: _Produce, batch: _Postponed, written: list[WrittenBatch]
 ) -> Sliced[ProducePartitionResponse]:
     """The checks are repeated: the partition may be led elsewhere by now."""
     records, refused = batch.wanted.records or b"", None
@@ -304,7 +313,7 @@ def _append(
     wanted: ProducePartition,
     records: bytes | memoryview,
     guard: Guard | None,
-    written: list[Written],
+    written: list[WrittenBatch],
     *,
     is_looked_into: bool = False,
 ) -> ProducePartitionResponse:
@@ -320,7 +329,7 @@ def _append(
         name = f"{partition.topic}-{wanted.partition}"
         broker.outside.note("append_failed", ("partition", name), ("reason", str(failure)))
         return _refused(wanted.partition, ErrorCode.kafka_storage_error, str(failure))
-    written.append((partition, not appended.duplicate, appended.last_offset + 1))
+    written.append(WrittenBatch(partition, not appended.duplicate, appended.last_offset + 1))
     if not appended.duplicate:
         if partition.followers is None:
             if not must_be_durable(log):  # Else the sync moves it: records that were read must survive a power loss.
@@ -369,8 +378,8 @@ def _finish(
     call: Call,
     body: ProduceRequest,
     responses: list[ProduceTopicResponse],
-    new: Sequence[Written],
-    written: Sequence[Written],
+    new: Sequence[WrittenBatch],
+    written: Sequence[WrittenBatch],
 ) -> ProduceResponse | None:
     """Responds once the writes are acknowledged. ``new`` is the part of ``written`` whose watchers were not notified
     yet."""
@@ -405,7 +414,7 @@ def _finish(
     return None
 
 
-def _notify(written: Sequence[Written]) -> None:
+def _notify(written: Sequence[WrittenBatch]) -> None:
     """Wake the parked fetches and other watchers of partitions that have new records."""
     for partition, is_new, _ in written:
         if is_new:
@@ -421,10 +430,10 @@ def _acknowledge(
 ) -> None:
     """Responds once all replicas in sync have what was written."""
 
-    def answered(errors: dict[Partition, Error]) -> None:
+    def replicated_or_failed(errors: dict[Partition, Error]) -> None:
         call.respond(response_with_errors(broker, call, response, errors) if errors else response)
 
-    abandon = broker.replication.leaders.acknowledge(replicated, timeout_ms, contained(call, answered))
+    abandon = broker.replication.leaders.acknowledge(replicated, timeout_ms, contained(call, replicated_or_failed))
     if abandon is not None:
         call.on_closed(abandon)
 
@@ -432,9 +441,9 @@ def _acknowledge(
 def _finish_unacknowledged(call: Call, response: ProduceResponse) -> None:
     """With acks=0 there is no response. An error closes the client's connection, as in Kafka."""
     for topic in response.responses:
-        for answer in topic.partitions:
-            if answer.error_code:
-                call.close(f"produce with acks=0 to {topic.topic}-{answer.partition}: {error_name(answer.error_code)}")
+        for result in topic.partitions:
+            if result.error_code:
+                call.close(f"produce with acks=0 to {topic.topic}-{result.partition}: {error_name(result.error_code)}")
                 return
     call.respond(None)
 
@@ -447,14 +456,14 @@ def response_with_errors(
     by_name = {(partition.topic, partition.index): error for partition, error in errors.items()}
     by_id = {(partition.topic_id, partition.index): error for partition, error in errors.items()}
 
-    def marked(topic: ProduceTopicResponse, answer: ProducePartitionResponse) -> ProducePartitionResponse:
-        error = by_id.get((topic.topic_id, answer.partition)) or by_name.get((topic.topic, answer.partition))
-        if error is None or answer.error_code:
-            return answer
+    def marked(topic: ProduceTopicResponse, result: ProducePartitionResponse) -> ProducePartitionResponse:
+        error = by_id.get((topic.topic_id, result.partition)) or by_name.get((topic.topic, result.partition))
+        if error is None or result.error_code:
+            return result
         leader = None
         if error == ErrorCode.not_leader_or_follower:
-            leader = _leader_of(broker, topic.topic, topic.topic_id, answer.partition)
-        return replace(answer, error_code=error, current_leader=leader)
+            leader = _leader_of(broker, topic.topic, topic.topic_id, result.partition)
+        return replace(result, error_code=error, current_leader=leader)
 
     return _response(broker, _replaced(response.responses, marked), call)
 
@@ -463,19 +472,19 @@ def _response(broker: HasController, topics: list[ProduceTopicResponse], call: C
     """Make the response. A version that names other leaders also has the addresses of their nodes."""
     leaders: dict[int, None] = {}
     for topic in topics:
-        for answer in topic.partitions:
-            if answer.current_leader is not None:
-                leaders[answer.current_leader.leader_id] = None
+        for result in topic.partitions:
+            if result.current_leader is not None:
+                leaders[result.current_leader.leader_id] = None
     if not leaders:
         return ProduceResponse(topics)
     if call.api_version < LEADERS_FROM:
-        return ProduceResponse(_replaced(topics, lambda _, answer: replace(answer, current_leader=None)))
+        return ProduceResponse(_replaced(topics, lambda _, result: replace(result, current_leader=None)))
     return ProduceResponse(topics, node_endpoints=endpoints_of(broker, leaders, call.listener))
 
 
-def _replaced(topics: Sequence[ProduceTopicResponse], change: Change) -> list[ProduceTopicResponse]:
+def _replaced(topics: Sequence[ProduceTopicResponse], change: ResultChange) -> list[ProduceTopicResponse]:
     """Return the same topics, with each partition's response replaced by what ``change`` returns for it."""
-    return [replace(topic, partitions=[change(topic, answer) for answer in topic.partitions]) for topic in topics]
+    return [replace(topic, partitions=[change(topic, result) for result in topic.partitions]) for topic in topics]
 
 
 def _leader_of(broker: HasController, topic: str, topic_id: bytes, index: int) -> LeaderIdAndEpoch | None:

@@ -92,7 +92,7 @@ def handle(broker: FetchApiNeeds, call: Call, body: FetchRequest) -> FetchRespon
         named += len(topic.partitions)
     if named > MAX_NAMED_PARTITIONS:
         revision = sessions.first if call.api_version in FIRST_REVISIONS else sessions.final
-        return revision.refusal(ErrorCode.invalid_request, body, sessions.find(body.session_id, revision))
+        return revision.error_response(ErrorCode.invalid_request, body, sessions.find(body.session_id, revision))
     session = sessions.sessions.get(body.session_id)
     if session is not None and session.fetch is not None and session.is_at_work:
         _queue_behind(session.fetch, broker, call, body)

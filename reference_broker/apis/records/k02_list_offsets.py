@@ -72,7 +72,7 @@ NOT_AVAILABLE_FROM = 5
 TIMEOUT_FROM = 10
 """The version from which a request has a timeout for the remote tier."""
 
-ANSWERED = 0
+HAS_RESULT = 0
 """Replaces the number of times that a partition is named, once it has its result."""
 
 UNITS_PER_NAME = 3
@@ -83,7 +83,7 @@ MAX_SEARCHES = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ListedOffset:
     """The result of one partition. All values are -1 if there is no such record."""
 
     offset: int = -1
@@ -127,10 +127,10 @@ def handle(broker: ListOffsetsNeeds, call: Call, body: ListOffsetsRequest) -> Li
     remote_log = broker.remote_log
     queries = [] if remote_log is None else list(_remote_queries(broker, body))
     if remote_log is None or not queries:
-        return respond_now_or_later(broker, call, _answered(broker, call, body, {}))
+        return respond_now_or_later(broker, call, _build_response(broker, call, body, {}))
 
     def search_locally(remote: RemoteOffsets) -> None:
-        response = respond_now_or_later(broker, call, _answered(broker, call, body, remote))
+        response = respond_now_or_later(broker, call, _build_response(broker, call, body, remote))
         if response is not None:
             call.respond(response)
 
@@ -144,7 +144,7 @@ def handle(broker: ListOffsetsNeeds, call: Call, body: ListOffsetsRequest) -> Li
 API = Api.of(ListOffsetsRequest, handle)
 
 
-def _answered(
+def _build_response(
     broker: ListOffsetsNeeds, call: Call, body: ListOffsetsRequest, remote: RemoteOffsets
 ) -> Sliced[ListOffsetsResponse]:
     reader = reader_of(body.replica_id != CONSUMER, body.isolation_level)
@@ -162,23 +162,25 @@ def _answered(
         for wanted in topic.partitions:
             if work.spend(UNITS_PER_NAME):
                 yield
-            answers = topics.setdefault(topic.name, [])
+            partitions = topics.setdefault(topic.name, [])
             times = named[topic.name, wanted.partition_index]
             if times > 1:
-                named[topic.name, wanted.partition_index] = ANSWERED
-                answers.append(_response(wanted, ErrorCode.invalid_request))
+                named[topic.name, wanted.partition_index] = HAS_RESULT
+                partitions.append(_response(wanted, ErrorCode.invalid_request))
             elif times == 1:
                 there = remote.get((topic.name, wanted.partition_index))
-                answers.append((yield from _answer(broker, call.api_version, reader, topic.name, wanted, work, there)))
+                partitions.append(
+                    (yield from _partition_response(broker, call.api_version, reader, topic.name, wanted, work, there))
+                )
     responses: list[ListOffsetsTopicResponse] = []
-    for name, answers in topics.items():
-        responses.append(ListOffsetsTopicResponse(name=TopicName(name), partitions=tuple(answers)))
+    for name, partitions in topics.items():
+        responses.append(ListOffsetsTopicResponse(name=TopicName(name), partitions=tuple(partitions)))
         if work.spend(UNITS_PER_NAME):
             yield
     return ListOffsetsResponse(throttle_time=NO_THROTTLE, topics=tuple(responses))
 
 
-def _answer(
+def _partition_response(
     broker: LooksUpPartitions,
     api_version: int,
     reader: Reader,
@@ -205,7 +207,7 @@ def _answer(
 
 def find(
     partition: Partition, timestamp_ms: int, reader: Reader, work: Budget, remote: RemoteOffset | None = None
-) -> Sliced[Found | Error]:
+) -> Sliced[ListedOffset | Error]:
     """Find an offset that the reader may read. ``timestamp_ms`` is a time or one of the special values. An open
     transaction holds back the last stable offset of each leader alike, so only the high watermark may lag. ``remote``
     is the result of the search in the remote tier. Where records have moved there since, the client must retry.
@@ -220,19 +222,19 @@ def find(
     if timestamp_ms == LATEST:
         if lags:
             return ErrorCode.offset_not_available
-        return Found(end_offset, leader_epoch=log.latest_epoch)
+        return ListedOffset(end_offset, leader_epoch=log.latest_epoch)
     if timestamp_ms == EARLIEST:
         return _at(log, log.log_start_offset)
     if timestamp_ms == EARLIEST_LOCAL:
         return _at(log, log.local_log_start_offset)
     if timestamp_ms == LATEST_TIERED:
-        return _at(log, log.copied_end_offset - 1) if log.copied_end_offset > log.log_start_offset else Found()
+        return _at(log, log.copied_end_offset - 1) if log.copied_end_offset > log.log_start_offset else ListedOffset()
     if timestamp_ms >= 0 and log.local_log_start_offset > log.log_start_offset:
         if remote is None or remote.end_offset < log.local_log_start_offset:
             return ErrorCode.offset_not_available
         there = remote.found
         if isinstance(there, FoundOffset) and log.log_start_offset <= there.offset < end_offset:
-            return Found(there.offset, there.timestamp_ms, there.leader_epoch)
+            return ListedOffset(there.offset, there.timestamp_ms, there.leader_epoch)
         if there is not None:
             return ErrorCode.offset_not_available if isinstance(there, FoundOffset) else there
     for _ in range(MAX_SEARCHES):
@@ -243,16 +245,16 @@ def find(
         if partition.deleted:
             return ErrorCode.not_leader_or_follower
         if found is None or found.offset >= end_offset:
-            return ErrorCode.offset_not_available if lags else Found()
+            return ErrorCode.offset_not_available if lags else ListedOffset()
         if found.offset < 0:
-            return Found()
+            return ListedOffset()
         if found.offset >= log.log_start_offset:
-            return Found(found.offset, found.timestamp_ms, found.leader_epoch)
+            return ListedOffset(found.offset, found.timestamp_ms, found.leader_epoch)
     return ErrorCode.not_leader_or_follower if partition.deleted else ErrorCode.offset_not_available
 
 
-def _at(log: PartitionLog, offset: int) -> Found:
-    return Found(offset, leader_epoch=log.epoch_at(offset))
+def _at(log: PartitionLog, offset: int) -> ListedOffset:
+    return ListedOffset(offset, leader_epoch=log.epoch_at(offset))
 
 
 def _search(partition: Partition, timestamp_ms: int, work: Budget) -> Sliced[FoundOffset | None]:
@@ -262,8 +264,10 @@ def _search(partition: Partition, timestamp_ms: int, work: Budget) -> Sliced[Fou
     return (yield from log.search_timestamp(timestamp_ms, work))
 
 
-def _response(wanted: ListOffsetsPartition, error: Error, found: Found | None = None) -> ListOffsetsPartitionResponse:
-    found = found or Found()
+def _response(
+    wanted: ListOffsetsPartition, error: Error, found: ListedOffset | None = None
+) -> ListOffsetsPartitionResponse:
+    found = found or ListedOffset()
     return ListOffsetsPartitionResponse(
         partition_index=wanted.partition_index,
         error_code=ErrorCode(error),

@@ -79,14 +79,14 @@ def _handled(broker: DeleteRecordsNeeds, call: Call, body: DeleteRecordsRequest)
                 results[at] = _Done(None, ErrorCode.not_leader_or_follower)
     offsets = [(one.partition, one.offset) for results in done for one in results if one.partition is not None]
 
-    def answered(errors: dict[Partition, Error]) -> None:
+    def respond(errors: dict[Partition, Error]) -> None:
         respond_later(broker, call, _response(broker, body, done, errors))
 
     if all(partition.followers is None for partition, _ in offsets):
-        answered({})
+        respond({})
         return
     abandon = broker.replication.leaders.deleted(
-        offsets, int(body.timeout.total_seconds() * 1000), contained(call, answered)
+        offsets, int(body.timeout.total_seconds() * 1000), contained(call, respond)
     )
     if abandon is not None:
         call.on_closed(abandon)

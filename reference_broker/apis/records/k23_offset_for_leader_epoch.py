@@ -37,28 +37,30 @@ def handle(
 ) -> OffsetForLeaderEpochResponse | None:
     """Every partition has its own error code. If the work takes several events, the response comes through
     ``call``."""
-    return respond_now_or_later(broker, call, _answered(broker, body))
+    return respond_now_or_later(broker, call, _build_response(broker, body))
 
 
-def _answered(broker: LooksUpPartitions, body: OffsetForLeaderEpochRequest) -> Sliced[OffsetForLeaderEpochResponse]:
+def _build_response(
+    broker: LooksUpPartitions, body: OffsetForLeaderEpochRequest
+) -> Sliced[OffsetForLeaderEpochResponse]:
     work = Budget(LOOKUP_UNITS_PER_SLICE)
     topics: list[OffsetForLeaderTopicResult] = []
     for topic in body.topics:
-        answers: list[EpochEndOffset] = []
+        ends: list[EpochEndOffset] = []
         if work.spend(UNITS_PER_NAME):
             yield
         for wanted in topic.partitions:
             if work.spend(UNITS_PER_NAME):
                 yield
-            answers.append(_answer(broker, topic.topic, wanted))
-        topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=tuple(answers)))
+            ends.append(_end_offset(broker, topic.topic, wanted))
+        topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=tuple(ends)))
     return OffsetForLeaderEpochResponse(throttle_time=NO_THROTTLE, topics=tuple(topics))
 
 
 API = Api.of(OffsetForLeaderEpochRequest, handle)
 
 
-def _answer(broker: LooksUpPartitions, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
+def _end_offset(broker: LooksUpPartitions, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
     partition = led_partition(broker, topic, wanted.partition, wanted.current_leader_epoch)
     if isinstance(partition, Error):
         return EpochEndOffset(error_code=ErrorCode(partition), partition=wanted.partition)

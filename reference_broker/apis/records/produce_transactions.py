@@ -65,9 +65,9 @@ def verify_transaction(
             done(verdicts)
             return
         request = VerificationRequest(body.transactional_id or "", *owner, waiting, operation)
-        broker.verifier.verify(request, contained(call, lambda errors: answered(verdicts, errors)))
+        broker.verifier.verify(request, contained(call, lambda errors: verified(verdicts, errors)))
 
-    def answered(verdicts: Verdicts, errors: Errors) -> None:
+    def verified(verdicts: Verdicts, errors: Errors) -> None:
         """A transaction that is ending is over soon. A retry costs less than sending the batches again."""
         is_ending = operation.adds and ErrorCode.concurrent_transactions in errors.values()
         if is_ending and broker.now.mono_us < last_us:

@@ -207,7 +207,7 @@ def test_no_partition_starves_under_a_small_limit(world: World) -> None:
 def test_the_example_of_the_page(world: World) -> None:
     """P1 has dirty number 100, P2 101: request 100 returns both, request 101 only P2."""
     session_id = opened(world, A0, A1)
-    session_of(world, session_id).number = session_of(world, session_id).answered_number = 99
+    session_of(world, session_id).number = session_of(world, session_id).responded_number = 99
     world.append("a", 0)
     assert names(world.fetch_first(session_id, 100).answer) == [A0]
     world.append("a", 1)

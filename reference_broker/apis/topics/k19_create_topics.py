@@ -56,13 +56,13 @@ def handle(broker: ForwardsToController, call: Call, body: CreateTopicsRequest) 
         return
     change = TopicCreation([_wanted(topic) for topic in body.topics], body.validate_only)
 
-    def answer(outcomes: TopicOutcomes) -> CreateTopicsResponse:
+    def response_of(outcomes: TopicOutcomes) -> CreateTopicsResponse:
         layers = layers_of(broker.controller.image, broker.node_id)
         settings = broker.config, tuple(layers.own.items()), tuple(layers.cluster.items())
         results = tuple(_result(name, outcome, settings) for name, outcome in outcomes.items())
         return CreateTopicsResponse(throttle_time=NO_THROTTLE, topics=results)
 
-    propose(broker, call, ApiKey.CREATE_TOPICS, body, change, answer)
+    propose(broker, call, ApiKey.CREATE_TOPICS, body, change, response_of)
 
 
 API = Api.of(CreateTopicsRequest, handle)

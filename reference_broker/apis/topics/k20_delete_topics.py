@@ -31,13 +31,13 @@ DELETION_DISABLED_FROM = 3
 def handle(broker: ForwardsToController, call: Call, body: DeleteTopicsRequest) -> None:
     """Respond later, with one result for each entry in the order of the request. Equal entries have one result."""
 
-    def answer(outcomes: DeletionOutcomes) -> DeleteTopicsResponse:
+    def response_of(outcomes: DeletionOutcomes) -> DeleteTopicsResponse:
         by_entry = dict(zip(body.topics, outcomes, strict=True))
         results = tuple(_result(entry, outcome, call.api_version) for entry, outcome in by_entry.items())
         return DeleteTopicsResponse(throttle_time=NO_THROTTLE, responses=results)
 
     change = TopicDeletion([_named(entry) for entry in body.topics])
-    propose(broker, call, ApiKey.DELETE_TOPICS, body, change, answer)
+    propose(broker, call, ApiKey.DELETE_TOPICS, body, change, response_of)
 
 
 API = Api.of(DeleteTopicsRequest, handle)

@@ -23,14 +23,14 @@ from reference_broker.wire.apis import ApiKey
 def handle(broker: ForwardsToController, call: Call, body: CreatePartitionsRequest) -> None:
     """Respond later, with one result for each name in the order of the request."""
 
-    def answer(outcomes: GrowthOutcomes) -> CreatePartitionsResponse:
+    def response_of(outcomes: GrowthOutcomes) -> CreatePartitionsResponse:
         results = tuple(
             CreatePartitionsTopicResult(name=TopicName(name), **verdict(outcome)) for name, outcome in outcomes.items()
         )
         return CreatePartitionsResponse(throttle_time=NO_THROTTLE, results=results)
 
     change = PartitionGrowth([_wanted(topic) for topic in body.topics], body.validate_only)
-    propose(broker, call, ApiKey.CREATE_PARTITIONS, body, change, answer)
+    propose(broker, call, ApiKey.CREATE_PARTITIONS, body, change, response_of)
 
 
 API = Api.of(CreatePartitionsRequest, handle)

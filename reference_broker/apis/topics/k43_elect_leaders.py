@@ -1,7 +1,7 @@
 """ElectLeaders: preferred leaders lead again, or partitions without a leader get an unclean one.
 
 * The active controller responds once the elections are committed and published there. Others forward the request.
-* Null for the topics means all partitions. Those that need no election are not named in the answer then.
+* Null for the topics means all partitions. Those that need no election are not named in the response then.
 * Unlike Kafka: the timeout is not used, because nothing waits for other brokers.
 
 KIPs: 183, 460.
@@ -35,7 +35,7 @@ ELECTIONS = {0: Election.PREFERRED, 1: Election.UNCLEAN}
 def handle(broker: ForwardsToController, call: Call, body: ElectLeadersRequest) -> ElectLeadersResponse | None:
     """Respond later, with one result for each partition in the order of the request."""
 
-    def answer(outcomes: ElectionOutcomes | Refusal) -> ElectLeadersResponse:
+    def response_of(outcomes: ElectionOutcomes | Refusal) -> ElectLeadersResponse:
         by_topic = _all_refused(body, outcomes) if isinstance(outcomes, Refusal) else outcomes
         return ElectLeadersResponse(
             throttle_time=NO_THROTTLE,
@@ -45,8 +45,8 @@ def handle(broker: ForwardsToController, call: Call, body: ElectLeadersRequest) 
 
     election = ELECTIONS.get(body.election_type)
     if election is None:
-        return answer(Refusal(ErrorCode.invalid_request, f"Unknown election type {body.election_type}"))
-    propose(broker, call, ApiKey.ELECT_LEADERS, body, RequestedElections(election, _wanted(body)), answer)
+        return response_of(Refusal(ErrorCode.invalid_request, f"Unknown election type {body.election_type}"))
+    propose(broker, call, ApiKey.ELECT_LEADERS, body, RequestedElections(election, _wanted(body)), response_of)
     return None
 
 

@@ -51,11 +51,13 @@ UNITS_PER_STEP = 150
 """What it costs to look at a transaction, and to write a step of it."""
 
 
-class Needs(HasTransactions, HasLoader, HasOutside, Protocol):
+class AddPartitionsToTxnNeeds(HasTransactions, HasLoader, HasOutside, Protocol):
     """The parts of a broker that this API uses."""
 
 
-def handle(broker: Needs, call: Call, body: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse | None:
+def handle(
+    broker: AddPartitionsToTxnNeeds, call: Call, body: AddPartitionsToTxnRequest
+) -> AddPartitionsToTxnResponse | None:
     """Respond when all transactions of the request are settled, each with a result of its own."""
     results: dict[str, Mapping[TopicPartition, Error]] = {}
     missing = len({each.transactional_id for each in body.transactions})
@@ -90,7 +92,7 @@ class _Settled(Protocol):
 
 
 def _settle(
-    broker: Needs, call: Call, each: AddPartitionsToTxnTransaction, settled: _Settled, work: Budget
+    broker: AddPartitionsToTxnNeeds, call: Call, each: AddPartitionsToTxnTransaction, settled: _Settled, work: Budget
 ) -> Sliced[None]:
     is_from_broker = call.api_version >= FOR_BROKERS_FROM
     partitions: list[TopicPartition] = []

@@ -29,11 +29,11 @@ from reference_broker.wire.errors import Error, ErrorCode
 KNOWS_FENCED_FROM = 2
 
 
-class Needs(HasTransactions, HasLoader, HasConfig, Protocol):
+class AddOffsetsToTxnNeeds(HasTransactions, HasLoader, HasConfig, Protocol):
     """The parts of a broker that this API uses."""
 
 
-def handle(broker: Needs, call: Call, body: AddOffsetsToTxnRequest) -> AddOffsetsToTxnResponse | None:
+def handle(broker: AddOffsetsToTxnNeeds, call: Call, body: AddOffsetsToTxnRequest) -> AddOffsetsToTxnResponse | None:
     if not fits(body.group_id):
         return _response(ErrorCode.invalid_group_id)
     index = partition_of(body.group_id, partition_count(broker.loader.image, broker.config))

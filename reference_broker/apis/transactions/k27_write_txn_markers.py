@@ -6,7 +6,7 @@
 * Unlike Kafka: a negative producer ID is INVALID_REQUEST, and epoch -1 is INVALID_PRODUCER_EPOCH. Kafka writes the
   marker of an ID below -1, and fails on -1: UNKNOWN_SERVER_ERROR.
 * All results of one producer ID come together, as in Kafka. A later marker's result replaces that of an earlier one.
-* The markers of many partitions are written in slices.
+* The markers of many partitions are written in several events.
 
 Version notes:
 * v2: a marker has its transaction version. Before that the rules of versions 0 and 1 hold. Kafka 4.1 has v1 only.
@@ -38,11 +38,11 @@ UNITS_PER_NAME = 3
 """The cost of a partition in the response, in microseconds."""
 
 
-class Needs(HasMarkers, HasOutside, Protocol):
+class WriteTxnMarkersNeeds(HasMarkers, HasOutside, Protocol):
     """The parts of a broker that this API uses."""
 
 
-def handle(broker: Needs, call: Call, body: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse | None:
+def handle(broker: WriteTxnMarkersNeeds, call: Call, body: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse | None:
     """Every partition of every marker gets its own error code. One that fails does not stop the others."""
     errors: dict[int, dict[TopicPartition, Error]] = {}
     missing = len(body.markers)

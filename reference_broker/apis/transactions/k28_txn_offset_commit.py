@@ -35,12 +35,12 @@ from reference_broker.wire.errors import Error, ErrorCode
 KNOWS_LOADING_FROM = 2
 
 
-class Needs(HasGroups, HasOutside, Protocol):
+class TxnOffsetCommitNeeds(HasGroups, HasOutside, Protocol):
     """The parts of a broker that this API uses."""
 
 
-def handle(broker: Needs, call: Call, body: TxnOffsetCommitRequest) -> None:
-    """Answers later: an error for each partition, in the request's order."""
+def handle(broker: TxnOffsetCommitNeeds, call: Call, body: TxnOffsetCommitRequest) -> None:
+    """Respond later: an error for each partition, in the request's order."""
     request = CommitRequest(
         group_id=body.group_id,
         generation=body.generation_id,
@@ -60,13 +60,13 @@ def handle(broker: Needs, call: Call, body: TxnOffsetCommitRequest) -> None:
         transaction=Transaction(body.transactional_id, body.producer_id, body.producer_epoch, call.api_version),
     )
 
-    def answering(errors: list[Error]) -> Sliced[object]:
+    def build_response(errors: list[Error]) -> Sliced[object]:
         topics = topics_with_errors(body.topics, errors, TxnOffsetCommitResponseTopic, TxnOffsetCommitResponsePartition)
         return TxnOffsetCommitResponse(throttle_time=NO_THROTTLE, topics=(yield from topics))
 
     def committed(errors: list[Error]) -> None:
         known = [_known(error, call.api_version) for error in errors]
-        respond_later(broker, call, answering(known))
+        respond_later(broker, call, build_response(known))
 
     broker.groups.commits.commit(request, committed, call.contain)
 

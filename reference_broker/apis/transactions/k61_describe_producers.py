@@ -35,19 +35,23 @@ UNITS_PER_PRODUCER = 5
 ANY_EPOCH = -1
 
 
-class Needs(LooksUpPartitions, HasOutside, Protocol):
+class DescribeProducersNeeds(LooksUpPartitions, HasOutside, Protocol):
     """The parts of a broker that this API uses."""
 
 
-def handle(broker: Needs, call: Call, body: DescribeProducersRequest) -> DescribeProducersResponse | None:
+def handle(
+    broker: DescribeProducersNeeds, call: Call, body: DescribeProducersRequest
+) -> DescribeProducersResponse | None:
     """Every partition gets its own error code."""
-    return respond_now_or_later(broker, call, _answered(broker, body))
+    return respond_now_or_later(broker, call, _build_response(broker, body))
 
 
 API = Api.of(DescribeProducersRequest, handle)
 
 
-def _answered(broker: Needs, body: DescribeProducersRequest) -> Sliced[DescribeProducersResponse]:
+def _build_response(
+    broker: DescribeProducersNeeds, body: DescribeProducersRequest
+) -> Sliced[DescribeProducersResponse]:
     work = Budget(LOOKUP_UNITS_PER_SLICE)
     topics = []
     for topic in body.topics:
@@ -67,7 +71,9 @@ def _answered(broker: Needs, body: DescribeProducersRequest) -> Sliced[DescribeP
     return DescribeProducersResponse(throttle_time=NO_THROTTLE, topics=tuple(topics))
 
 
-def _describe_partition(broker: Needs, topic: str, index: int, work: Budget) -> Sliced[PartitionResponse]:
+def _describe_partition(
+    broker: DescribeProducersNeeds, topic: str, index: int, work: Budget
+) -> Sliced[PartitionResponse]:
     log = _log_of(broker, topic, index)
     if isinstance(log, Error):
         return _refused(index, log)
@@ -91,7 +97,7 @@ def _describe_partition(broker: Needs, topic: str, index: int, work: Budget) -> 
     return PartitionResponse(partition_index=i32(index), error_code=ErrorCode.none, active_producers=tuple(producers))
 
 
-def _log_of(broker: Needs, topic: str, index: int) -> PartitionLog | Error:
+def _log_of(broker: DescribeProducersNeeds, topic: str, index: int) -> PartitionLog | Error:
     found = led_partition(broker, topic, index, ANY_EPOCH)
     if not isinstance(found, Error):
         return found.log

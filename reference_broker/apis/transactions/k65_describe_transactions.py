@@ -29,16 +29,20 @@ LATEST_MS = 253_402_300_799_999
 """The end of the year 9999, in milliseconds since 1970."""
 
 
-class Needs(HasTransactions, HasOutside, Protocol):
+class DescribeTransactionsNeeds(HasTransactions, HasOutside, Protocol):
     """The parts of a broker that this API uses."""
 
 
-def handle(broker: Needs, call: Call, body: DescribeTransactionsRequest) -> DescribeTransactionsResponse | None:
+def handle(
+    broker: DescribeTransactionsNeeds, call: Call, body: DescribeTransactionsRequest
+) -> DescribeTransactionsResponse | None:
     """In the request's order, each ID once."""
     return respond_now_or_later(broker, call, _response(broker, body))
 
 
-def _response(broker: Needs, body: DescribeTransactionsRequest) -> Sliced[DescribeTransactionsResponse]:
+def _response(
+    broker: DescribeTransactionsNeeds, body: DescribeTransactionsRequest
+) -> Sliced[DescribeTransactionsResponse]:
     work = Budget(LOOKUP_UNITS_PER_SLICE)
     states: list[TransactionState] = []
     for each in dict.fromkeys(body.transactional_ids):

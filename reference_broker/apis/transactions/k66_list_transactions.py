@@ -34,11 +34,11 @@ _OPTIONS: Any = re2.Options()
 _OPTIONS.log_errors, _OPTIONS.max_mem = False, MAX_PATTERN_BYTES
 
 
-class Needs(HasTransactions, HasNow, HasOutside, Protocol):
+class ListTransactionsNeeds(HasTransactions, HasNow, HasOutside, Protocol):
     """The parts of a broker that this API uses."""
 
 
-def handle(broker: Needs, call: Call, body: ListTransactionsRequest) -> ListTransactionsResponse | None:
+def handle(broker: ListTransactionsNeeds, call: Call, body: ListTransactionsRequest) -> ListTransactionsResponse | None:
     """The transactions are sent through ``call``."""
     if broker.transactions.loading():
         return _response(ErrorCode.coordinator_load_in_progress, (), [])
