@@ -1,4 +1,4 @@
-"""Entry point: the group of all commands, their exit codes, and the commands that start nodes.
+"""Entry point: the commands, their exit codes, and starting nodes.
 
 The commands are in ``commands/``, except those that start nodes, which are here. Each command imports what it needs
 only when it runs, so that help is instant.

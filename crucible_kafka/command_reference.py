@@ -1,6 +1,6 @@
-"""Write ``docs/commands.md`` from the help of all commands: ``python -m crucible_kafka.command_reference``.
+"""Write ``docs/commands.md`` from the help of all commands.
 
-A test fails while the page is not up to date.
+Call ``python -m crucible_kafka.command_reference``. A test fails while the page is not up to date.
 """
 
 from collections.abc import Iterator

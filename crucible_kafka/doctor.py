@@ -1,4 +1,4 @@
-"""Check what is missing on this machine for which commands, and how to get it: ``crucible doctor``."""
+"""Check what commands lack on this machine: ``crucible doctor``."""
 
 import os
 import re

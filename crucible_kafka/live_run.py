@@ -1,4 +1,4 @@
-"""Live runs of commands: list the plays, play them with real processes, and report their verdicts.
+"""Play scenarios with real processes, and report their verdicts.
 
 Commands import this module when they run. Like them it imports the rooms lazily.
 """

@@ -1,4 +1,4 @@
-"""Progress of a live run: a table that changes on a terminal, and plain lines elsewhere.
+"""Progress of a live run, as a table or as plain lines.
 
 Only ``live_run.py`` imports this module, when a run begins.
 """

@@ -1,4 +1,4 @@
-"""Completion in a shell: what it offers after ``./crucible COMMAND <Tab>``, and the scripts for bash, zsh and fish."""
+"""Completion in a shell: bash, zsh and fish."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
-"""Output of all commands: progress, tables, one-sentence errors, checks of Java and disk space.
+"""Output of all commands: lines, tables, one-sentence errors.
 
-It imports no room.
+It also checks Java and the free disk space. It imports no room.
 """
 
 import shutil

@@ -1,4 +1,4 @@
-"""Verdicts on a terminal: compute those of finished runs, print them, and open the page of the worst."""
+"""Compute and print the verdicts of finished runs, and open pages."""
 
 from collections.abc import Sequence
 from pathlib import Path

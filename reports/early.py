@@ -1,4 +1,4 @@
-"""The verdict on the parts of a run that goes on.
+"""The verdict on parts of a run that goes on.
 
 These parts are a history of their own, except that pending operations have no rows yet. So only guarantees are judged
 whose violations cannot be excused by later rows (``GuaranteeJob.excused_by``).

@@ -1,1 +1,1 @@
-"""Help for developers: the parts of `./crucible test`, the search for import circles, a count of the code."""
+"""Tools for developers."""

@@ -1,6 +1,6 @@
-"""Draws docs/architecture.svg from the import contract, the tables of rooms, and what the code imports.
+"""Draw docs/architecture.svg from contracts, tables of rooms, and imports.
 
-``python -m tools.architecture`` writes the picture again. A test fails while the picture is not up to date.
+Call ``python -m tools.architecture``. A test fails while the picture is not up to date.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Run the parts of `./crucible test`: checks of the code, and the tests.
+"""Run the parts of `./crucible test`.
 
 Live tests wait more than they compute, so two files of them run side by side. They and the tests with Spark leave some
 processor time idle. What only computes runs behind both, in that time.

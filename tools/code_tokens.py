@@ -1,7 +1,8 @@
-"""Counts the tokens of the code by room, source apart from tests, in the working tree or in a revision.
+"""Count the tokens of the code by room.
 
-``python tools/code_tokens.py [REVISION]``. Docstrings, comments, line ends, indentation, and commas before a closing
-bracket do not count. So two revisions can be compared, however their lines are broken.
+``python tools/code_tokens.py [REVISION]`` counts source apart from tests, in the working tree or in a revision.
+Docstrings, comments, line ends, indentation, and commas before a closing bracket do not count. So two revisions can be
+compared, however their lines are broken.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""Compare two verdicts on simulated runs, guarantee by guarantee: that of the simulator's checks, and Spark's.
+"""Compare the verdicts of the checks and of Spark on simulated runs.
 
-``python -m tools.compare_verdicts [SCENARIO...] [--seeds 20]`` plays each scenario without a mutant and with each
-of its own, computes both verdicts, and prints each difference. A run's guarantee is broken, holds, or could not be
-judged. Where both are broken they must also have the same time for the first violation.
+``python -m tools.compare_verdicts [SCENARIO...] [--seeds 20]`` plays each scenario without a mutant and with each of
+its own, computes both verdicts, and prints each guarantee that differs. A run's guarantee is broken, holds, or could
+not be judged. Where both are broken they must also have the same time for the first violation.
 
 What only one side can judge is not compared: guarantees that are seen from inside a node (``SeenFrom.INSIDE``), and
 ``EXCUSED``.

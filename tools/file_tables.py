@@ -1,8 +1,9 @@
-"""Write the file tables of READMEs from the first sentence of each module's docstring: ``python -m tools.file_tables``.
+"""Write the file tables of READMEs from the docstrings of modules.
 
-A table is placed between ``<!-- files -->`` and ``<!-- end of files -->``. It lists the modules and packages in the
-folder of its README, in alphabetical order, without tests. A package is described by the title of its own README, if
-that says more than the name. A test fails while a table is not up to date.
+Call ``python -m tools.file_tables``. A table is placed between ``<!-- files -->`` and ``<!-- end of files -->``. It
+lists the modules and packages in the folder of its README, in alphabetical order, without tests, each with the first
+sentence of its docstring. A package is described by the title of its own README, if that says more than the name. A
+test fails while a table is not up to date.
 """
 
 import ast

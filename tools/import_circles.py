@@ -1,6 +1,6 @@
-"""Circles among imports: at run time, inside functions, and by type hints.
+"""Find circles of imports, also of type hints.
 
-``python -m tools.import_circles`` lists them all.
+Call ``python -m tools.import_circles``.
 
 Imports under ``if TYPE_CHECKING`` never happen, and imports inside functions happen later. A circle of those does no
 harm, but it shows modules that are one mechanism.

@@ -1,9 +1,9 @@
-"""Shows which mutants real processes show: ``python -m tools.mutants_live [MUTANT...] [--missing] [--tries 3]``.
+"""Find the mutants that runs with real processes show.
 
-Each mutant is played live, one after the other, in the first scenario that must catch it and that a live world can
-play. It is played with further seeds until one catches it. Spark judges. What was seen is kept in
-``chaos/mutants/seen_live.jsonl``, which ``crucible mutants`` shows. Mutants that a live world cannot show
-(``registry.SIMULATED_ONLY``) are left out.
+Call ``python -m tools.mutants_live [MUTANT...] [--missing] [--tries 3]``. Each mutant is played live, one after the
+other, in the first scenario that must catch it and that a live world can play. It is played with further seeds until
+one catches it. Spark judges. What was seen is kept in ``chaos/mutants/seen_live.jsonl``, which ``crucible mutants``
+shows. Mutants that a live world cannot show (``registry.SIMULATED_ONLY``) are left out.
 
 A play that shows nothing (INVALID, CRASHED, or it could not start) is no try: the next seed is played instead, but
 never more than twice as many plays as tries. A mutant of which every play showed nothing keeps what was known of it.
