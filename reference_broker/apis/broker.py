@@ -1,7 +1,7 @@
 """All parts of a broker, as the core puts them together for the handlers of its APIs, and a protocol for each part.
 
 A handler's ``broker`` parameter is typed by the parts that the handler uses. A module that uses several of them joins
-them into one protocol. So the signature tells what an API may touch, and a test gives the handler just that. A handler
+them into one protocol. So the signature says what an API may touch, and a test gives the handler just that. A handler
 never touches events or effects.
 """
 

@@ -48,7 +48,7 @@ class RandomSource(Protocol):
 
 
 class Channel(IntEnum):
-    """One purpose for which a node asks another node. Each channel is a connection of its own, so the long polls of one
+    """One purpose of requests to another node. Each channel is a connection of its own, so the long polls of one
     channel do not delay the requests of another."""
 
     RAFT = 0

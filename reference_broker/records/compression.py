@@ -35,9 +35,9 @@ MOST_EXPANSION = (1, 1032, 22, 255, 32_768)
 64 bytes takes three bytes, a length byte of lz4 stands for 255, and four bytes of zstd repeat a byte 131,072 times."""
 
 PIECE_BYTES = 256 * 1024
-"""Work in slices packs and unpacks so many bytes in one go, which takes some 3 ms at most."""
+"""The most bytes that are packed or unpacked in one step: 3 ms at most."""
 GZIP_PIECE_BYTES = 64 * 1024
-"""gzip packs so many bytes in one go, because it is slow with text of few letters: 256 KiB take up to 25 ms."""
+"""The same for packing with gzip, which is slow with text of few letters: 256 KiB take up to 25 ms."""
 
 
 DEFAULT_LEVELS = {Compression.GZIP: -1, Compression.LZ4: 9, Compression.ZSTD: 3}

@@ -126,7 +126,7 @@ def _check_timestamps(header: BatchHeader, rules: Rules, now_ms: int) -> None:
 
 
 def check_records(batch: memoryview, rules: Rules, now_ms: int) -> Sliced[None]:
-    """Look into a batch for a compacted topic, in slices. Raise InvalidRecords.
+    """Look into a batch for a compacted topic. Raise InvalidRecords.
 
     MESSAGE_TOO_LARGE means that it has too many records or bytes to be decoded, then and by the cleaner.
     INVALID_RECORD and INVALID_TIMESTAMP name the first records that have no key, that are not at the next offset of the
@@ -169,7 +169,7 @@ CODECS = {"uncompressed": Compression.NONE, **{each.name.lower(): each for each 
 
 
 def repacked(header: BatchHeader, batch: memoryview, codec: Compression, level: int | None = None) -> Sliced[bytes]:
-    """The batch with the same records and another codec of this level, in slices. The records are not decoded.
+    """Return the batch with the same records and another codec of this level. The records are not decoded.
 
     Raises InvalidRecords: MESSAGE_TOO_LARGE for too many records or plain bytes, CORRUPT_MESSAGE for bytes that the
     batch's own codec cannot read.

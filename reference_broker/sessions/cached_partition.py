@@ -106,6 +106,18 @@ class CachedPartition:
         is_elsewhere = sent.diverging_epoch is not None or sent.preferred_read_replica >= 0
         self.sent_direction = direction(sent) if is_elsewhere else None
 
+    def remember_readable(self, unlimited_bytes: int) -> None:
+        """Note how many bytes a lookup found, whatever the limits."""
+        self.unlimited_bytes = unlimited_bytes
+
+    def remember_too_small(self, limit: int) -> None:
+        """Note a limit into which the next batch did not fit."""
+        self.too_small_bytes = limit
+
+    def remember_name(self, topic: str) -> None:
+        """Note the name of a topic that the request named by its ID."""
+        self.topic = topic
+
     def may_be(self, topic_id: bytes) -> bool:
         """Whether its request named this topic ID, or none."""
         return self.topic_id in (NO_TOPIC_ID, topic_id)

@@ -1,4 +1,4 @@
-"""AssignReplicasToDirs: a broker tells in which log directories its replicas are.
+"""AssignReplicasToDirs: a broker reports in which log directories its replicas are.
 
 * A replica in a directory that its broker does not have is offline. It leaves the ISR and leads nothing.
 * The response follows once the change is committed and published here.

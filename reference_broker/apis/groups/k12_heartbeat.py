@@ -1,4 +1,4 @@
-"""Heartbeat: a member is alive, and hears whether it has to join again.
+"""Heartbeat: a member is alive, and learns whether it has to join again.
 
 * The session of the member begins anew.
 * REBALANCE_IN_PROGRESS requests it to rejoin.

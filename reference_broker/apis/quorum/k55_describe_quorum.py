@@ -1,7 +1,7 @@
-"""DescribeQuorum: tells who votes, who leads, and how far each replica of the metadata log has come.
+"""DescribeQuorum: returns who votes, who leads, and how far each replica of the metadata log has come.
 
-* Only the leader knows. Any other node asks it, so a client may ask any node. Kafka's brokers forward this request to
-  the controller in the same way.
+* Only the leader knows. Any other node queries it, so a client may query any node. Kafka's brokers forward this request
+  to the controller in the same way.
 * The error is NOT_LEADER_OR_FOLLOWER while no leader is known or the leader does not respond.
 * A request for anything but the metadata partition gets UNKNOWN_TOPIC_OR_PARTITION.
 * Unlike Kafka: there are no directory IDs.

@@ -272,7 +272,7 @@ class Fetch:
         return not session_id or self.broker.fetch_sessions.sessions.get(session_id) is self.session
 
     def partition_marked(self, cached: CachedPartition) -> None:
-        """Contains a bug in this fetch, so that it does not fail the request that changed the partition."""
+        """Look at a partition that changed. A bug in this fetch does not fail the request that changed it."""
         self.call.contain(partial(self._marked, cached))
 
     def _marked(self, cached: CachedPartition) -> None:
@@ -291,12 +291,14 @@ class Fetch:
         return is_refused and cached.named and self.reader is Reader.FOLLOWER
 
     def _complete_due(self) -> None:
-        """Completes the fetch at the end of the event in which enough arrived, as Kafka's action queue does. So no
+        """Complete the fetch at the end of the event in which enough arrived, as Kafka's action queue does. So no
         response has the state after the event for some partitions, and the state before it for others."""
         if self.stage is DUE:
             self.respond()
 
     def abandon(self, error_code: int) -> bool:
+        """Respond with a top-level error, since the session can no longer serve this fetch. Return False if it has its
+        response already."""
         self._enter(ABANDONED)
         self._end_remote()
         self._unpark()
@@ -331,7 +333,7 @@ class Fetch:
 
     def _note(self, cached: CachedPartition, lookup: Lookup) -> None:
         self.session.assess(cached, lookup.available_bytes)
-        cached.unlimited_bytes = lookup.unlimited_bytes
+        cached.remember_readable(lookup.unlimited_bytes)
         self.lookups[cached] = lookup
         problem = lookup.problem
         if problem is not None and not self.urgent:
@@ -370,7 +372,7 @@ class Fetch:
         self.session.unpark()
 
     def _connection_closed(self) -> None:
-        """Also called when the fetch fails because of a bug. Nothing was sent, so every mark stays."""
+        """End the wait: the connection closed, or a bug failed the fetch. Nothing was sent, so every mark stays."""
         self._end_remote()
         if self.at_work:
             return
@@ -380,13 +382,13 @@ class Fetch:
             self.broker.fetch_sessions.release(self.session)
 
     def respond(self) -> None:
-        """Completes the fetch now with the data that there is: it timed out, or a follower must send its next one."""
+        """Complete the fetch now with the data that there is: it timed out, or a follower must send its next one."""
         self.call.contain(lambda: self.run(self._complete()))
 
     # the response
 
     def _complete(self) -> Sliced[None]:
-        """Responds, and prepares the session for the next request."""
+        """Respond, and prepare the session for the next request."""
         session = self.session
         if self.stage.is_parked:
             self._unpark()
@@ -475,7 +477,7 @@ class Fetch:
             is_remote = lookup is not None and lookup.remote is not None
             if lookup is None or (session.changed and cached in session.changed and not is_remote):
                 lookup = look_up(self.broker, cached, self.reader, self.rack, self.request.replica_id)
-                cached.unlimited_bytes = lookup.unlimited_bytes
+                cached.remember_readable(lookup.unlimited_bytes)
             found = read(cached, lookup, self.reader, limit, is_first)
             if found.records:
                 is_first = False
@@ -483,7 +485,7 @@ class Fetch:
             if found.records or found.error_code:
                 data[cached] = found
             else:
-                cached.too_small_bytes = limit
+                cached.remember_too_small(limit)
                 skipped.append(cached)
                 skipped_batches += 1
         for cached in skipped:

@@ -186,7 +186,7 @@ def _followed_or_error(broker: LooksUpPartitions, cached: CachedPartition, may_f
         topic = image.topic_by_id(cached.topic_id)
         if topic is None:
             return failed(cached.index, _error_of_unknown_id(image.topics.get(cached.topic), cached.index))
-        cached.topic = topic.name
+        cached.remember_name(topic.name)
     else:
         topic = image.topics.get(cached.topic)
         if topic is not None and not cached.may_be(topic.topic_id):

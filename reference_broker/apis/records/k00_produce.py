@@ -93,7 +93,7 @@ WITHOUT_LOG_START = (
 errors of a batch come with the log start offset."""
 
 UNIT_BYTES = 1 << 14
-"""A batch costs one unit of work (PRODUCED_UNITS_PER_SLICE), and one more for every so many bytes."""
+"""Bytes of a batch that cost one unit of work (PRODUCED_UNITS_PER_SLICE). Each batch costs one more."""
 
 SMALL_BYTES = 4096
 """An uncompressed batch of this size is decoded at once. It holds 576 records at most."""
@@ -381,7 +381,7 @@ def _finish(
     new: Sequence[WrittenBatch],
     written: Sequence[WrittenBatch],
 ) -> ProduceResponse | None:
-    """Responds once the writes are acknowledged. ``new`` is the part of ``written`` whose watchers were not notified
+    """Respond once the writes are acknowledged. ``new`` is the part of ``written`` whose watchers were not notified
     yet."""
     response = _response(broker, responses, call)
     due: list[Partition] = []
@@ -428,7 +428,7 @@ def _acknowledge(
     response: ProduceResponse,
     replicated: list[tuple[Partition, int]],
 ) -> None:
-    """Responds once all replicas in sync have what was written."""
+    """Respond once all replicas in sync have what was written."""
 
     def replicated_or_failed(errors: dict[Partition, Error]) -> None:
         call.respond(response_with_errors(broker, call, response, errors) if errors else response)

@@ -82,7 +82,7 @@ class FetchApiNeeds(FetchNeeds, HasQuorum, Protocol):
 
 
 def handle(broker: FetchApiNeeds, call: Call, body: FetchRequest) -> FetchResponse | None:
-    """Responds now or later. A top-level error is for all partitions, and has session ID 0."""
+    """Respond now or later. A top-level error is for all partitions, and has session ID 0."""
     if is_metadata_fetch(body):
         handle_fetch(broker.quorum, body, call.respond)
         return None
@@ -143,7 +143,7 @@ class _Queued:
 
 
 def _fetch_all(broker: FetchApiNeeds, call: Call, request: FetchRequest) -> None:
-    """Begin a full fetch of every partition that it names. Closes the session that it names, if there is one."""
+    """Begin a full fetch of every partition that it names. Close the session that it names, if there is one."""
     _end_session(broker, request)
     newcomer = newcomer_of(broker, call, request)
     fetch = Fetch(broker, call, newcomer, request, wants_session=request.session_epoch == FULL_EPOCH)
