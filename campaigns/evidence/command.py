@@ -8,8 +8,7 @@ from bench.probe.cases import chosen as cases_of
 from bench.targets.loader import bundled, find
 from bench.targets.model import Chosen
 from campaigns.evidence import kept, pages
-from campaigns.evidence.probing import probed
-from campaigns.evidence.scenario_plays import played
+from campaigns.evidence.plays import played, probed
 
 ALSO = ("kafka@4.1.1", "kafka@4.3.1")
 """Releases that are played instead of the one that ``kafka.toml`` names."""
@@ -34,7 +33,7 @@ def run(
 ) -> None:
     """Play the probe, if not ``only_scenarios``, and the scenarios; keep what came of it, and write the pages.
     ``ids``: the cases, of which all others keep their cells; none means all cases. ``refusal``: see
-    ``scenario_plays.played``.
+    ``plays.played``.
 
     Raise UnknownCase, TargetError and PeerError.
     """

@@ -9,19 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bench.targets.model import Chosen
-from campaigns.evidence.probing import Cell
+from campaigns.evidence.plays import Cell, Play
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "evidence"
 DATA = FOLDER / "data"
-
-
-@dataclass(frozen=True, slots=True)
-class Play:
-    """What came of a scenario: its verdict, why, and the command that plays it again."""
-
-    verdict: str
-    reason: str
-    command: str
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from bench.probe.case import CaseVerdict, Level, ProbeCase
 from bench.probe.cases import all_cases
 from campaigns.evidence.kept import FOLDER, EvidenceTarget
-from campaigns.evidence.probing import PLAYS, RED
+from campaigns.evidence.plays import PLAYS, RED
 
 FAILS, DIFFERS, NOTHING, UNPLAYED = "**fails**", "differs", "–", "·"
 REDS = frozenset(each.value for each in RED)

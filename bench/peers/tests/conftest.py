@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from bench.peers.node import BrokerNode
-from bench.peers.tests.one_node import reference_node
+from bench.peers.tests.nodes import reference_node
 from bench.ports import free_ports
 
 

@@ -36,8 +36,7 @@ from bench.peers.kafka import applications_classpath
 from bench.peers.node import PeerError
 from bench.peers.reference import reference_with_mutant
 from bench.peers.systems import REFERENCE
-from bench.peers.tests.one_node import reference_node
-from bench.peers.tests.three_nodes import ThreeNodes, three_nodes
+from bench.peers.tests.nodes import ThreeNodes, reference_node, three_nodes
 from bench.peers.tests.writing import BackgroundWriter
 from bench.ports import free_port
 

@@ -20,7 +20,7 @@ from bench import golang
 from bench.peers.captured import capture as captured
 from bench.peers.node import BrokerNode
 from bench.peers.tests.java_tools import CONSUMER, run_tool
-from bench.peers.tests.one_node import reference_node
+from bench.peers.tests.nodes import reference_node
 
 with warnings.catch_warnings():  # kafka-python reads its schemas in a way that Python 3.11 warns of.
     warnings.filterwarnings("ignore", "(read_text|open_text) is deprecated", DeprecationWarning)

@@ -20,7 +20,7 @@ from bench.peers.tests.group_members import (
     quiet,
     until,
 )
-from bench.peers.tests.one_node import reference_node
+from bench.peers.tests.nodes import reference_node
 
 pytestmark = [
     pytest.mark.live,

@@ -21,7 +21,7 @@ from bench.peers.tests.group_members import (
     until,
 )
 from bench.peers.tests.java_tools import JavaTools, console_member, dump_segments
-from bench.peers.tests.one_node import reference_node
+from bench.peers.tests.nodes import reference_node
 from reference_broker.blocking.consumer import BlockingConsumer
 from reference_broker.client.group_consumer import ConsumerConfig
 from reference_broker.client.group_membership import GroupConfig

@@ -12,7 +12,7 @@ from bench.peers.kafka import ToolError
 from bench.peers.node import BrokerNode
 from bench.peers.stock_clients import producer_perf
 from bench.peers.tests.java_tools import FEATURES, JavaTools, dump_segments, run_tool
-from bench.peers.tests.one_node import reference_node
+from bench.peers.tests.nodes import reference_node
 from reference_broker.apis.registry import SERVED
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION
 

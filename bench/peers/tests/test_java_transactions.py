@@ -10,7 +10,7 @@ import pytest
 from bench.peers.clients import connect, create_topic
 from bench.peers.node import BrokerNode
 from bench.peers.tests.java_tools import CONSUMER, FEATURES, JavaTools, run_tool
-from bench.peers.tests.one_node import reference_node
+from bench.peers.tests.nodes import reference_node
 from reference_broker.blocking.transport import Connection
 from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey

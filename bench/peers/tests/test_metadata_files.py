@@ -7,7 +7,7 @@ import pytest
 
 from bench.peers.tests.java_tools import JavaTools
 from bench.peers.tests.metadata_dump import Dump, DumpedRecord, dump_metadata
-from bench.peers.tests.one_node import reference_node
+from bench.peers.tests.nodes import reference_node
 
 pytestmark = pytest.mark.peer
 

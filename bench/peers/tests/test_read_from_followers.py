@@ -14,8 +14,8 @@ import confluent_kafka
 import pytest
 
 from bench.peers.cluster import until
+from bench.peers.tests.nodes import LIMIT_S, ThreeNodes, three_nodes
 from bench.peers.tests.test_three_nodes_libraries import NumberWriter
-from bench.peers.tests.three_nodes import LIMIT_S, ThreeNodes, three_nodes
 from reference_broker.blocking.consumer import BlockingConsumer
 from reference_broker.client.group_consumer import ConsumerConfig
 from reference_broker.client.leader_fetches import FetchSettings

@@ -135,14 +135,14 @@ RECORDED = kafka_responses.recorded(KAFKA_VERSION)
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_apache_kafka_has_answered_the_case_of_a_row(row: dict[str, Any], name: str) -> None:
+def test_apache_kafka_has_responded_to_the_case_of_a_row(row: dict[str, Any], name: str) -> None:
     error = row["at"].rpartition(" ")[2]
     verdict, decided = RECORDED[name]
     if error == "closes":
-        assert "'closed'" in decided or "closed without an answer: True" in decided
+        assert "'closed'" in decided or "closed without a response: True" in decided
     else:
         assert ErrorCode[error] in demanded(CASES[name]), f"{name} looks for another error"
-    assert verdict == "pass" or row.get("unlike"), "Kafka answers otherwise: say why we do not"
+    assert verdict == "pass" or row.get("unlike"), "Kafka responds otherwise: give the reason"
 
 
 def demanded(case: ProbeCase) -> set[ErrorCode]:

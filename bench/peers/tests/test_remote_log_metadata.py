@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.peers.tests.java_tools import CONSUMER, JavaTools
-from bench.peers.tests.one_node import reference_node
+from bench.peers.tests.nodes import reference_node
 from reference_broker.metadata.identifiers import REMOTE_LOG_METADATA_TOPIC
 from reference_broker.remote_log.metadata.events import DeleteState, RemoteLogEvent, encode
 from reference_broker.remote_log.metadata.tests.remote_events import (

@@ -16,7 +16,7 @@ from bench.peers.tests.group_members import (
     quiet,
     until,
 )
-from bench.peers.tests.three_nodes import LIMIT_S, ThreeNodes, three_nodes
+from bench.peers.tests.nodes import LIMIT_S, ThreeNodes, three_nodes
 from bench.peers.tests.writing import BackgroundWriter
 
 pytestmark = [

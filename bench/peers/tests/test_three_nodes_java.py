@@ -10,7 +10,7 @@ from bench.peers.kafka import ToolError
 from bench.peers.node import PeerError
 from bench.peers.stock_clients import producer_perf
 from bench.peers.tests.java_tools import JavaTools
-from bench.peers.tests.three_nodes import NODES, ThreeNodes, three_nodes
+from bench.peers.tests.nodes import NODES, ThreeNodes, three_nodes
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(400)]
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import confluent_kafka
 import pytest
 
-from bench.peers.tests.three_nodes import LIMIT_S, ThreeNodes, three_nodes
+from bench.peers.tests.nodes import LIMIT_S, ThreeNodes, three_nodes
 
 with warnings.catch_warnings():  # kafka-python reads its schemas in a way that Python 3.11 warns of.
     warnings.filterwarnings("ignore", "(read_text|open_text) is deprecated", DeprecationWarning)

@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.peers.tests.java_tools import dump_segments, run_tool
-from bench.peers.tests.one_node import reference_node
+from bench.peers.tests.nodes import reference_node
 from bench.peers.tests.test_java_transactions import TRANSACTIONS
 from reference_broker.transactions.tests.transaction_world import TransactionWorld
 

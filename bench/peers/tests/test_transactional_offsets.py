@@ -8,7 +8,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from bench.peers.tests.group_members import quiet
 from bench.peers.tests.java_tools import JavaTools, dump_segments
-from bench.peers.tests.one_node import reference_node
+from bench.peers.tests.nodes import reference_node
 from reference_broker.groups.tests.coordinator_world import CoordinatorWorld
 
 pytestmark = [

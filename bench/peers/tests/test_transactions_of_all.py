@@ -13,8 +13,7 @@ from bench.peers.node import BrokerNode, PeerError
 from bench.peers.tests import transactional_readers as readers
 from bench.peers.tests.group_members import quiet, until
 from bench.peers.tests.java_tools import dump_segments, run_tool
-from bench.peers.tests.one_node import reference_node
-from bench.peers.tests.three_nodes import LIMIT_S, ThreeNodes, three_nodes
+from bench.peers.tests.nodes import LIMIT_S, ThreeNodes, reference_node, three_nodes
 from bench.peers.tests.transactional_readers import COMMITTED, END, UNCOMMITTED, write_end
 from bench.peers.tests.transactional_writers import (
     LIBRARIES,

@@ -9,7 +9,7 @@ import aiokafka
 import confluent_kafka
 
 from bench.peers.tests.java_tools import JavaTools
-from bench.peers.tests.three_nodes import LIMIT_S
+from bench.peers.tests.nodes import LIMIT_S
 from reference_broker.blocking.consumer import BlockingConsumer
 from reference_broker.client.group_consumer import ConsumerConfig
 from reference_broker.client.leader_fetches import FetchSettings

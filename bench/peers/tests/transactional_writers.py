@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import aiokafka
 import confluent_kafka
 
-from bench.peers.tests.three_nodes import LIMIT_S
+from bench.peers.tests.nodes import LIMIT_S
 from reference_broker.blocking.transactional_producer import BlockingTransactionalProducer, TransactionTimeoutError
 from reference_broker.client.group_requests import MemberIdentity
 from reference_broker.client.metadata_cache import NodeAddress

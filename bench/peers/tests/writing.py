@@ -5,7 +5,7 @@ import time
 
 import confluent_kafka
 
-from bench.peers.tests.three_nodes import LIMIT_S
+from bench.peers.tests.nodes import LIMIT_S
 
 PAUSE_S = 0.002
 

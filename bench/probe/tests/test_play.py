@@ -7,12 +7,14 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 from xml.etree import ElementTree
 
 import pytest
 
 from bench.probe.broker import Address, NotKafka, ProbedBroker, is_loopback, meet
 from bench.probe.case import CaseOutcome, CaseVerdict, Level, ProbeCase, Unexpected, case
+from bench.probe.cases.sessions import AT_ONCE, _pipelined
 from bench.probe.command import FAILED, ProbeOptions, UsageError, address_of, run, target
 from bench.probe.comparison import NoBaseline, first_difference, read_baseline, worse
 from bench.probe.context import Belongings, ByKey, ProbeContext, remove, single
@@ -22,6 +24,7 @@ from bench.probe.reporters import STYLE, json_document, junit_document, page_doc
 from bench.probe.tests.scripted_server import serving
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.fetch import FetchRequest
 from reference_broker.wire.messages import empty_response
 
 KEY = int(ApiKey.LIST_GROUPS)
@@ -302,3 +305,13 @@ def test_the_oracle_shows_the_first_field_that_differs() -> None:
     other = first_difference(responding(ErrorCode.none), responding(ErrorCode.coordinator_not_available))
     assert alike == ""
     assert other == "response 1 (ListGroups 0), error_code: NONE, and COORDINATOR_NOT_AVAILABLE at the oracle"
+
+
+def test_many_fetches_cost_few_round_trips() -> None:
+    said: list[str] = []
+    far = Mock()
+    far.send.side_effect = lambda *_: said.append("sent")
+    far.receive.side_effect = lambda *_: said.append("received")
+    count = 2 * AT_ONCE + 1
+    assert len(_pipelined(far, 18, [FetchRequest()] * count)) == count
+    assert said == ["sent"] * AT_ONCE + ["received"] * AT_ONCE + said[: 2 * AT_ONCE] + ["sent", "received"]

@@ -8,9 +8,9 @@ import pytest
 from bench.probe.case import PREPARING, CaseOutcome, CaseVerdict
 from bench.probe.cases import all_cases, chosen
 from bench.targets.loader import find
-from campaigns.evidence import kept, pages, scenario_plays
+from campaigns.evidence import kept, pages, plays
 from campaigns.evidence.command import targets
-from campaigns.evidence.probing import NOT_JUDGED, Cell, cell
+from campaigns.evidence.plays import NOT_JUDGED, Cell, cell
 
 (CASE,) = chosen([], ["fetch/session/wrong-epoch"])
 (SHOULD,) = chosen([], ["fetch/session/open"])
@@ -78,13 +78,13 @@ def test_what_was_not_played_is_counted_apart_from_what_is_not_judged() -> None:
 @pytest.mark.parametrize(
     ("words", "verdict"),
     [
-        (["PASSED"], scenario_plays.PASSED),
-        (["FAILED", "FAILED", "FAILED"], scenario_plays.FAILED),
-        (["FAILED", "PASSED"], scenario_plays.NOT_JUDGED),
-        (["INVALID", "INVALID", "PASSED"], scenario_plays.PASSED),
-        (["INVALID", "FAILED", "FAILED"], scenario_plays.NOT_JUDGED),
-        (["INVALID"] * 3, scenario_plays.NOT_JUDGED),
-        (["crucible: no Java"] * 3, scenario_plays.NOT_JUDGED),
+        (["PASSED"], plays.PASSED),
+        (["FAILED", "FAILED", "FAILED"], plays.FAILED),
+        (["FAILED", "PASSED"], plays.NOT_JUDGED),
+        (["INVALID", "INVALID", "PASSED"], plays.PASSED),
+        (["INVALID", "FAILED", "FAILED"], plays.NOT_JUDGED),
+        (["INVALID"] * 3, plays.NOT_JUDGED),
+        (["crucible: no Java"] * 3, plays.NOT_JUDGED),
     ],
 )
 def test_a_scenario_failed_only_if_it_did_each_time(words: list[str], verdict: str) -> None:
@@ -93,7 +93,7 @@ def test_a_scenario_failed_only_if_it_did_each_time(words: list[str], verdict: s
     def run(_: Sequence[str], __: float) -> tuple[int, str]:
         return 0, f"{left.pop(0)}: what was seen\n  report: x"
 
-    play = scenario_plays.played(find("kfake"), ["plain-load"], lambda *_: "", run)["plain-load"]
+    play = plays.played(find("kfake"), ["plain-load"], lambda *_: "", run)["plain-load"]
     assert (play.verdict, left) == (verdict, [])
     assert play.command == "./crucible run plain-load --target kfake"
 
@@ -103,7 +103,7 @@ def test_our_own_broker_is_played_from_the_outside_and_a_pass_tells_what_struck(
         assert words[words.index("--target") + 1] == "reference.toml"
         return 0, "PASSED: all held, under 1 fault with 2 hits.\n"
 
-    play = scenario_plays.played(find("reference"), ["2"], lambda *_: "", run)["2"]
+    play = plays.played(find("reference"), ["2"], lambda *_: "", run)["2"]
     assert play.command == "./crucible run 2 --target reference.toml"
     assert play.reason == "all held, under 1 fault with 2 hits."
 
@@ -116,11 +116,11 @@ def test_only_what_failed_is_played_again_and_nothing_that_is_refused() -> None:
         return 1, "".join(f"{'FAILED' if name == 'b' else 'PASSED'}: seen\n" for name in played[-1])
 
     refusal = {"c": "it lacks replicas"}
-    plays = scenario_plays.played(find("kfake"), ["a", "b", "c"], lambda name, _: refusal.get(name, ""), run)
+    outcomes = plays.played(find("kfake"), ["a", "b", "c"], lambda name, _: refusal.get(name, ""), run)
     assert played == [["a", "b"], ["b"], ["b"]]
-    verdicts = {name: play.verdict for name, play in plays.items()}
-    assert verdicts == {"a": scenario_plays.PASSED, "b": scenario_plays.FAILED, "c": scenario_plays.REFUSED}
-    assert plays["c"].reason == "it lacks replicas"
+    verdicts = {name: play.verdict for name, play in outcomes.items()}
+    assert verdicts == {"a": plays.PASSED, "b": plays.FAILED, "c": plays.REFUSED}
+    assert outcomes["c"].reason == "it lacks replicas"
 
 
 def test_what_takes_long_to_build_is_played_only_if_asked_for() -> None:

@@ -1,15 +1,17 @@
-"""Which night a command plays: a new one, or one that was stopped."""
+"""Which night a command plays, a new one or one that was stopped, and what it reads of earlier ones."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+import pyarrow.parquet as pq
 import pytest
 
 from campaigns.nights import night as nights
 from campaigns.nights.night import SHARES, NightRefusal, Wish, kept_nights, opened, played, plays_of, settle, sums_of
 from campaigns.nights.tests.small_nights import a_play, work_of
-from reports.night import Night, PlayRow, read_night, write_night
+from reports.night import Night, PlayRow, read_night, write_night, write_rows
 
 NOW_S = 1_800_000_000.0
 HOUR_S = 3600.0
@@ -108,3 +110,18 @@ def test_controls_of_earlier_nights_count_and_a_damaged_night_does_not(tmp_path:
     assert sorted(map(str, kept.sums)) == sorted(map(str, sums_of(work.plays)))
     (only,) = played(kept.sums, 1)
     assert (only.scenario, only.seeds, only.reds, only.played_s) == ("01-x", 2, 1, 0.002)
+
+
+def test_nights_without_the_mark_of_replays_count_whole_and_others_without_their_replays(tmp_path: Path) -> None:
+    drawn, again = a_play(seed=5), replace(a_play(seed=1), is_replay=True)
+    for name in ("20260101-000000", "20260102-000000"):
+        folder = tmp_path / name
+        write_night(folder, Night(night=name, started_us=1, budget_s=1.0, seed=1))
+        file = write_rows(folder, PlayRow, [drawn, again])
+        if name.startswith("20260101"):
+            pq.write_table(pq.read_table(file).drop_columns(["is_replay"]), file)
+    old, new = kept_nights(tmp_path)
+    assert [(each.seeds, each.last_seed) for each in old.sums] == [(2, 5)]
+    assert [(each.seeds, each.last_seed) for each in new.sums] == [(1, 5)]
+    assert [each.is_replay for each in plays_of(tmp_path / "20260101-000000")] == [False, False]
+    assert [each.is_replay for each in plays_of(tmp_path / "20260102-000000")] == [False, True]

@@ -11,7 +11,7 @@ import pytest
 from bench.probe.cases import all_cases
 from bench.results import Figure, Results
 from bench.targets.model import Chosen, TargetError
-from campaigns.evidence.probing import Cell
+from campaigns.evidence.plays import Cell
 from campaigns.nights import command, follow_up, live_plays, processes
 from campaigns.nights.night import SHARES, Skipped, Work
 from campaigns.nights.processes import OVER, Done

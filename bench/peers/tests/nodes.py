@@ -1,4 +1,4 @@
-"""Three nodes whose leaders are killed under clients, and brought back."""
+"""Nodes for tests: three whose leaders are killed under clients and brought back, and one of the reference broker."""
 
 import signal
 from collections.abc import Iterator, Mapping
@@ -8,7 +8,10 @@ from pathlib import Path
 
 from bench.peers.clients import LedPartition, RetryingClient
 from bench.peers.cluster import PeerCluster, System
+from bench.peers.node import BrokerNode, end
+from bench.peers.reference import ReferenceNode
 from bench.peers.systems import REFERENCE
+from bench.ports import free_port
 
 NODES = 3
 LIMIT_S = 60.0
@@ -61,3 +64,20 @@ def three_nodes(
     settings = {**TIMEOUTS, **(config or {})}
     with system.launched(folder, NODES, settings) as cluster, RetryingClient(cluster.ports) as client:
         yield ThreeNodes(cluster, client)
+
+
+@contextmanager
+def reference_node(
+    folder: Path, config: Mapping[str, str] | None = None, metrics_port: int | None = None
+) -> Iterator[BrokerNode]:
+    """A node that is ready, on ``folder``/data (fresh, or as one left it), with default settings or ``config`` beside
+    them; ``metrics_port``: serves Prometheus metrics on 127.0.0.1 there. Raises PeerError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    metrics = ["--metrics", f"127.0.0.1:{metrics_port}"] if metrics_port is not None else []
+    node = ReferenceNode(0, free_port(), folder / "data", config or {}, *metrics)
+    try:
+        node.launch()
+        node.await_ready()
+        yield node
+    finally:
+        end([node])
