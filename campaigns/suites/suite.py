@@ -1,7 +1,36 @@
 """Test suites of Kafka clients: what a file of this folder declares, and what the output of a run says.
 
 A suite is somebody else's: it is fetched from the registry of its language at a pinned version, and only the addresses
-in it are replaced. What it shows is therefore independent of this project.
+in it are replaced. What it shows is therefore independent of this project. A suite's file::
+
+    title = "segmentio/kafka-go"
+    registry = "go"                    # go or crates
+    package = "github.com/segmentio/kafka-go"
+    version = "v0.4.51"
+    nodes = 1                          # of the cluster (default: 1)
+    subfolder = "."                    # of the package, in which the commands run
+    build = ["make"]                   # runs once after the suite was fetched
+    command = ["go", "test", "-json", "."]
+    one = ["-run=^{test}$"]            # further words of the command that select one test
+    format = "go"                      # go, libtest or librdkafka
+    limit_s = 1800                     # then the suite is stopped
+    toxiproxy = false                  # true: a Toxiproxy server runs, as {toxiproxy}, and nodes advertise {proxies}
+
+    [config]                           # settings of the broker, by Kafka's names
+    "auto.create.topics.enable" = "true"
+
+    [environment]                      # of the command
+    KAFKA_VERSION = "3.7.0"
+
+    [[replace]]                        # a fixed address; {bootstrap}, or {quoted} or {proxies}: "HOST:PORT", ...
+    glob = "**/*_test.go"
+    old = "localhost:9092"
+    new = "{bootstrap}"
+
+    [[allow]]                          # a failure that does not count: a pattern for the whole name, and the reason
+    test = "kafka-go.*(ACL|Acls).*"
+    reason = "ACLs are not served"
+    since = "2026-11-29"
 """
 
 import json

@@ -1,6 +1,16 @@
 """Reads a log directory of a broker before 2.8, and copies its partitions to a new folder.
 
-Nothing of the old directory is changed. See the README for what a topic keeps and what is created.
+Nothing of the old directory is changed. A directory is imported in these steps:
+
+1. ``meta.properties`` must have version 0. The new broker gets its ``broker.id`` and ``cluster.id``, and writes its own
+   file (version 1, with a directory ID) into its empty folder.
+2. The old topics have no IDs, so the new broker creates them. All partitions of a topic must be in the directory.
+   Internal topics and settings (in ZooKeeper) are not copied; retention is unlimited until it is set.
+3. The broker stops cleanly. The files of each partition are copied beside a ``partition.metadata`` with the new ID, and
+   the log start offset is written to a checkpoint of the partition.
+4. A new topic begins with leader epoch 0, and leader epochs never decrease. If the old log has later ones, all of its
+   batches and ``leader-epoch-checkpoint`` get epoch 0. The CRC of a batch does not cover its leader epoch.
+5. The broker starts. It must find the same end of each log. Then ``remote.storage.enable`` is set.
 """
 
 import re
