@@ -230,9 +230,9 @@ def _sorted(frame: DataFrame) -> list[Row]:
 def _of_run(run: int, tables: Tables, found: Mapping[str, Rows], rows: Mapping[str, Rows]) -> Findings:
     mine = {name: [_without_run(row) for row in some if row["run"] == run] for name, some in rows.items()}
     numbers = _derived({str(row["fact"]): int(row["value"] or 0) for row in mine.pop("facts")})
-    breaches = {name: _found([row for row in some if row["run"] == run]) for name, some in found.items()}
+    violations = {name: _found([row for row in some if row["run"] == run]) for name, some in found.items()}
     present = frozenset(name for number, name in tables.present if number == run)
-    return Findings(facts=numbers, found=breaches, present=present, **mine)
+    return Findings(facts=numbers, found=violations, present=present, **mine)
 
 
 def _derived(facts: dict[str, int]) -> dict[str, int]:

@@ -148,7 +148,7 @@ def _by_history(one: GuaranteeJob, promised: set[str], findings: Findings, claus
         status = "holds"
     return GuaranteeResult(
         name=one.name,
-        meaning=one.guarantee.breach,
+        meaning=one.guarantee.violation,
         status=status,
         required=required and (bool(promised) or status in ("holds", "broken")),
         evidence=0 if missing else evidence,
@@ -165,7 +165,7 @@ def _where_played(name: str, check: Check, required: bool, world: str) -> Guaran
         status = "nothing to judge"
     return GuaranteeResult(
         name=name,
-        meaning=check.detail or _breach(name),
+        meaning=check.detail or _violation(name),
         status=status,
         required=required,
         evidence=check.evidence,
@@ -180,17 +180,17 @@ def _unknown(name: str, manifest: Manifest) -> GuaranteeResult:
     """Return the result of a guarantee that was not judged. A live run need not judge the simulator's invariants."""
     if manifest.world == "live":
         reason = "The simulator judges it inside the nodes after every event; a live run leaves nothing to judge it by."
-        return GuaranteeResult(name, _breach(name), "not checked", False, 0, "", 0, reason)
+        return GuaranteeResult(name, _violation(name), "not checked", False, 0, "", 0, reason)
     reason = "The scenario promises it, but neither the history nor the simulator can judge it in this run."
-    return GuaranteeResult(name, _breach(name), "not checked", True, 0, "", 0, reason)
+    return GuaranteeResult(name, _violation(name), "not checked", True, 0, "", 0, reason)
 
 
 def _is_always_due(name: str) -> bool:
     return name in GUARANTEES and GUARANTEES[name].always
 
 
-def _breach(name: str) -> str:
-    return GUARANTEES[name].breach if name in GUARANTEES else "This version knows no guarantee of this name."
+def _violation(name: str) -> str:
+    return GUARANTEES[name].violation if name in GUARANTEES else "This version knows no guarantee of this name."
 
 
 def _joined(result: GuaranteeResult, check: Check | None, world: str) -> GuaranteeResult:

@@ -30,7 +30,7 @@ TakeTrace = Callable[[Path], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Breach:
+class Violation:
     """The first violation of a guarantee in a history, and the number of all."""
 
     guarantee: str
@@ -46,7 +46,7 @@ class EarlyVerdict:
     until_us: int  # the history of every writer is whole up to this time
     operations: int
     judged: tuple[str, ...]
-    breaches: tuple[Breach, ...]
+    violations: tuple[Violation, ...]
 
 
 def early_verdict(run_dir: Path, scratch: Path, spark: "SparkSession", take_trace: TakeTrace) -> EarlyVerdict | None:
@@ -60,9 +60,9 @@ def early_verdict(run_dir: Path, scratch: Path, spark: "SparkSession", take_trac
     take_trace(scratch)
     with sized_for(spark, history_bytes([scratch])), reading_part(spark, [scratch]) as tables:
         jobs = early_jobs(tables)
-        breaches = [each for one in jobs for each in first_breach(one, tables)]
+        violations = [each for one in jobs for each in first_violation(one, tables)]
         operations = tables.operations.count()
-    return EarlyVerdict(until_us, operations, tuple(one.name for one in jobs), tuple(breaches))
+    return EarlyVerdict(until_us, operations, tuple(one.name for one in jobs), tuple(violations))
 
 
 def link_whole_parts(run_dir: Path, scratch: Path) -> int | None:
@@ -118,12 +118,12 @@ def early_jobs(tables: Tables) -> list[GuaranteeJob]:
     ]
 
 
-def first_breach(one: GuaranteeJob, tables: Tables) -> list[Breach]:
+def first_violation(one: GuaranteeJob, tables: Tables) -> list[Violation]:
     """Return the first violation that the job finds in all of these runs, if any."""
     first = F.min(F.struct("at_us", "detail")).alias("first")
-    found = breaches_of(one, tables).agg(F.count("*").alias("total"), first).collect()[0]
-    return [Breach(one.name, found["total"], *found["first"])] if found["total"] else []
+    found = violations_of(one, tables).agg(F.count("*").alias("total"), first).collect()[0]
+    return [Violation(one.name, found["total"], *found["first"])] if found["total"] else []
 
 
-def breaches_of(one: GuaranteeJob, tables: Tables) -> DataFrame:
+def violations_of(one: GuaranteeJob, tables: Tables) -> DataFrame:
     return (one.early or one.find)(tables)

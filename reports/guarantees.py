@@ -24,7 +24,7 @@ class Guarantee:
     """A promise of the broker that a run can show to be broken."""
 
     name: str
-    breach: str  # one sentence: what happened if the guarantee is broken
+    violation: str  # one sentence: what happened if the guarantee is broken
     seen_from: SeenFrom = SeenFrom.CLIENTS
     keeps_writes: bool = False  # no broker promises it if a node loses power before it flushed acknowledged writes
     of_sessions: bool = False  # requires fetchers with sessions
@@ -94,8 +94,8 @@ _CLIENTS = (
 )
 
 
-def _traced(name: str, breach: str, *, of_sessions: bool = False) -> Guarantee:
-    return Guarantee(name, breach, SeenFrom.TRACE, of_sessions=of_sessions, on_the_wire=of_sessions)
+def _traced(name: str, violation: str, *, of_sessions: bool = False) -> Guarantee:
+    return Guarantee(name, violation, SeenFrom.TRACE, of_sessions=of_sessions, on_the_wire=of_sessions)
 
 
 _TRACE = (
@@ -108,8 +108,8 @@ _TRACE = (
 )
 
 
-def _inside(name: str, breach: str, *, of_sessions: bool = False, in_part: bool = False) -> Guarantee:
-    return Guarantee(name, breach, SeenFrom.INSIDE, of_sessions=of_sessions, in_part=in_part)
+def _inside(name: str, violation: str, *, of_sessions: bool = False, in_part: bool = False) -> Guarantee:
+    return Guarantee(name, violation, SeenFrom.INSIDE, of_sessions=of_sessions, in_part=in_part)
 
 
 _INSIDE = (

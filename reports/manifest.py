@@ -42,7 +42,7 @@ class Check:
     holds: bool
     evidence: int = 0  # how many times it was evaluated
     at_us: int = -1  # when it broke first
-    detail: str = ""  # one sentence, about the first breach if there was one
+    detail: str = ""  # one sentence, about the first violation if there was one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

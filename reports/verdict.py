@@ -34,7 +34,7 @@ Status = Literal["holds", "broken", "not checked", "nothing to judge", "broken, 
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """One breach, with the place to look it up in the history. -1 and empty mean "does not apply"."""
+    """One violation, with the place to look it up in the history. -1 and empty mean "does not apply"."""
 
     guarantee: str
     topic: str

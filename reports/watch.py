@@ -66,7 +66,7 @@ class Watch:
             self._tell(seen, time.monotonic() - began_s)
 
     def _tell(self, seen: "EarlyVerdict", took_s: float) -> None:
-        for each in seen.breaches:
+        for each in seen.violations:
             if each.guarantee not in self.broken:
                 self.broken[each.guarantee] = each.detail
                 self.say(f"RED: {each.guarantee} was broken at {each.at_us / 1e6:.3f} s: {each.detail}")

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
     from reports.verdict import Verdict
 
-Status = Literal["holds", "broken", "nothing to judge", "no breach"]
-"""``no breach``: it holds, or there was nothing to judge. The verdict does not say which."""
+Status = Literal["holds", "broken", "nothing to judge", "no violation"]
+"""``no violation``: it holds, or there was nothing to judge. The verdict does not say which."""
 COMPARED = names_seen_from(SeenFrom.CLIENTS, SeenFrom.TRACE)
 EXCUSED: dict[tuple[str, str], str] = {}
 """(mutant, guarantee): the physical reason why only one of the two can see what the mutant breaks."""
@@ -97,9 +97,9 @@ def opinions_of_checks(world: World) -> dict[str, Opinion]:
         if GUARANTEES[name].keeps_writes and not world.history.writes_guaranteed:
             continue  # Physical: the only replica lost what it had not synced.
         checks = [each for each in world.checks if each.guarantee == name and not is_judged_here(each)]
-        breaches = sorted((each for check in checks for each in check.violations), key=lambda each: each.at_us)
-        if breaches:
-            opinions[name] = Opinion("broken", breaches[0].at_us, breaches[0].story)
+        violations = sorted((each for check in checks for each in check.violations), key=lambda each: each.at_us)
+        if violations:
+            opinions[name] = Opinion("broken", violations[0].at_us, violations[0].story)
         else:
             opinions[name] = Opinion("holds" if any(check.evidence for check in checks) else "nothing to judge")
     return opinions
@@ -112,7 +112,7 @@ def opinions_of_jobs(verdict: "Verdict") -> dict[str, Opinion]:
         if one.judged_by != "history":
             # The verdict has the simulator's result if that is a violation that the job did not see, or if it is none
             # and the job had nothing to judge.
-            opinions[one.name] = Opinion("nothing to judge" if one.status == "holds" else "no breach")
+            opinions[one.name] = Opinion("nothing to judge" if one.status == "holds" else "no violation")
         elif one.status.startswith("broken"):
             opinions[one.name] = Opinion("broken", one.examples[0].at_us, one.examples[0].detail)
         else:
@@ -127,7 +127,7 @@ def differences(one: Played, verdict: "Verdict") -> Iterator[str]:
     jobs = opinions_of_jobs(verdict)
     for name, check in one.opinions.items():
         job = jobs[name]
-        if (one.run.mutant, name) in EXCUSED or (job.status == "no breach" and check.status != "broken"):
+        if (one.run.mutant, name) in EXCUSED or (job.status == "no violation" and check.status != "broken"):
             continue
         if check.status != job.status:
             story = check.story or job.story

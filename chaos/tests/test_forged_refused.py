@@ -1,4 +1,4 @@
-"""A forged request is granted if its response has no error anywhere. True ones are no breach."""
+"""A forged request is granted if its response has no error anywhere. True ones are no violation."""
 
 from random import Random
 from types import SimpleNamespace
@@ -54,7 +54,7 @@ def forged(seed: int) -> list[NodeRequest]:
 def judged(
     body: object, reply_body: object, *, closed: bool = False, api: tuple[ApiKey, int] = (ApiKey.VOTE, 1)
 ) -> bool:
-    """Return whether the check sees a breach."""
+    """Return whether the check sees a violation."""
     check, tag = ForgedRefused(check_context(alone=True)), Tag(*api, "node-1")
     check.acted(0, NODE, Request(3, 8, *api, SENDER, body, tag), ())
     if closed:
@@ -75,7 +75,7 @@ def test_a_response_to_a_forged_request_has_an_error(seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("internal", "other", "breach"),
+    ("internal", "other", "violation"),
     [
         (ErrorCode.topic_authorization_failed, ErrorCode.operation_not_attempted, False),
         (ErrorCode.unknown_topic_or_partition, ErrorCode.operation_not_attempted, True),
@@ -83,7 +83,7 @@ def test_a_response_to_a_forged_request_has_an_error(seed: int) -> None:
     ],
 )
 def test_an_internal_topic_is_refused_to_clients_for_what_it_is(
-    internal: ErrorCode, other: ErrorCode, breach: bool
+    internal: ErrorCode, other: ErrorCode, violation: bool
 ) -> None:
     (forged_request,) = [each for each in forged(1) if each.api_key == ApiKey.ADD_PARTITIONS_TO_TXN]
     topics = tuple(
@@ -99,7 +99,7 @@ def test_an_internal_topic_is_refused_to_clients_for_what_it_is(
     reply_body = AddPartitionsToTxnResponse(
         throttle_time=NO_THROTTLE, error_code=ErrorCode.none, results_by_transaction=(result,)
     )
-    assert judged(forged_request.body, reply_body, api=(ApiKey.ADD_PARTITIONS_TO_TXN, 3)) == breach
+    assert judged(forged_request.body, reply_body, api=(ApiKey.ADD_PARTITIONS_TO_TXN, 3)) == violation
     assert not judged(forged_request.body, reply_body, api=(ApiKey.ADD_PARTITIONS_TO_TXN, 4)), (
         "brokers may add any partition"
     )

@@ -18,7 +18,7 @@ from crucible_kafka import cli
 from reports import s3
 from reports.errors import SetupError
 from reports.judge import report_runs
-from reports.scale.breaches import Place, Planted
+from reports.scale.violations import Place, Planted
 from reports.scale.writing import write_history
 from reports.verdict import Outcome
 
@@ -136,9 +136,9 @@ def test_a_run_in_s3_is_copied_and_judged_and_its_report_is_put_beside_it(store:
 def test_spark_reads_runs_in_place_and_tells_them_apart(
     store: Any, in_place: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path
 ) -> None:
-    breach = Planted({"lost-write": Place(piece=0, append=100, fetcher=0)})
+    violation = Planted({"lost-write": Place(piece=0, append=100, fetcher=0)})
     write_history(tmp_path / "clean", OPERATIONS, 1)
-    write_history(tmp_path / "broken", OPERATIONS, 2, breach)
+    write_history(tmp_path / "broken", OPERATIONS, 2, violation)
     write_history(tmp_path / "here", OPERATIONS, 3)
     places = [put(tmp_path / each, store, f"in place/{each}") for each in ("clean", "broken")]
     done = in_place(*places, str(tmp_path / "here"))

@@ -54,7 +54,7 @@ def _seen(row: Row) -> str:
     found = f"In {_many(row['nights'], 'night')}, with {_many(row['seeds'], 'seed')}."
     if row["plays_since"]:
         found += (
-            f" Since then {row['breaches_since']:,} of {_many(row['plays_since'], 'play')} of the scenario broke it."
+            f" Since then {row['violations_since']:,} of {_many(row['plays_since'], 'play')} of the scenario broke it."
         )
     if row["still_breaks"]:
         found += " Its seed was played again, and broke it again."
@@ -63,9 +63,9 @@ def _seen(row: Row) -> str:
 
 def _is_gone(row: Row) -> bool:
     """The intervals of the rates before and since do not touch."""
-    if not row["breaches"] or row["breaches_since"] or row["still_breaks"]:
+    if not row["violations"] or row["violations_since"] or row["still_breaks"]:
         return False
-    return wilson(0, row["plays_since"])[1] < wilson(row["breaches"], row["plays"])[0]
+    return wilson(0, row["plays_since"])[1] < wilson(row["violations"], row["plays"])[0]
 
 
 def _live(row: Row) -> str:

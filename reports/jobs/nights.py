@@ -122,10 +122,10 @@ def still_open_failures(tables: NightTables) -> DataFrame:
     a later night plays the seed of its last sighting again, and that passes.
 
     Columns: PLACE, guarantee, first_night, last_night, nights, seeds, first_bad_commit (the first that was found),
-    LATEST (of the last night's failure); plays and breaches (plays of that place without a mutant, and those that broke
-    the guarantee) from its first to its last night; plays_since and breaches_since (alike, in later nights). Replays
-    count in none of these, because their seeds were not drawn; still_breaks says whether one of a later night broke the
-    guarantee.
+    LATEST (of the last night's failure); plays and violations (plays of that place without a mutant, and those that
+    broke the guarantee) from its first to its last night; plays_since and violations_since (alike, in later nights).
+    Replays count in none of these, because their seeds were not drawn; still_breaks says whether one of a later night
+    broke the guarantee.
     """
     known = F.when(F.col("first_bad_commit") != "", F.col("first_bad_commit"))
     found = (
@@ -155,13 +155,13 @@ def _with_counts(found: DataFrame, tables: NightTables) -> DataFrame:
         .groupBy(*key)
         .agg(
             F.expr("count_if(not again and night <= last_night)").alias("plays"),
-            F.expr("count_if(not again and night <= last_night and broke = guarantee)").alias("breaches"),
+            F.expr("count_if(not again and night <= last_night and broke = guarantee)").alias("violations"),
             F.expr("count_if(not again and night > last_night)").alias("plays_since"),
-            F.expr("count_if(not again and night > last_night and broke = guarantee)").alias("breaches_since"),
+            F.expr("count_if(not again and night > last_night and broke = guarantee)").alias("violations_since"),
             F.expr("bool_or(again and night > last_night and broke = guarantee)").alias("still_breaks"),
         )
     )
-    none = dict.fromkeys(("plays", "breaches", "plays_since", "breaches_since"), 0)
+    none = dict.fromkeys(("plays", "violations", "plays_since", "violations_since"), 0)
     return found.join(counted, key, "left").fillna({**none, "still_breaks": False})
 
 

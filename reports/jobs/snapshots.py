@@ -119,8 +119,8 @@ def snapshot_transfer_bounded(tables: Tables) -> DataFrame:
     and one chunk for each start. The file that results is whole.
     """
     found = tables.once(download_steps)
-    breaches = (_fetched_again(found), _elsewhere(found), _without_end(found), _damaged(found))
-    return reduce(DataFrame.unionByName, breaches)
+    violations = (_fetched_again(found), _elsewhere(found), _without_end(found), _damaged(found))
+    return reduce(DataFrame.unionByName, violations)
 
 
 def _fetched_again(found: DataFrame) -> DataFrame:

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from reports.scale.breaches import LEAST_APPENDS, NOTHING, planted
 from reports.scale.measuring import draw, measure, remember, remembered, table
+from reports.scale.violations import LEAST_APPENDS, NOTHING, planted
 from reports.scale.writing import appends_for, write_history
 
 
@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(required=True)
     generate = commands.add_parser("generate", help="write the history of a run")
     generate.add_argument("operations", type=int)
-    generate.add_argument("--plant", action="store_true", help="plant one breach of each of several guarantees")
+    generate.add_argument("--plant", action="store_true", help="plant one violation of each of several guarantees")
     generate.set_defaults(command=_generate)
     measuring = commands.add_parser("measure", help="judge clean histories of these sizes")
     measuring.add_argument("operations", type=int, nargs="+")
@@ -39,12 +39,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _generate(options: argparse.Namespace) -> int:
     appends = appends_for(options.operations)
     if options.plant and appends < LEAST_APPENDS:
-        sys.stderr.write("Breaches have no room in so short a history: give 100000 operations or more.\n")
+        sys.stderr.write("Violations have no room in so short a history: give 100000 operations or more.\n")
         return 2
-    breaches = planted(appends, options.seed) if options.plant else NOTHING
-    written = write_history(options.out, options.operations, options.seed, breaches)
+    violations = planted(appends, options.seed) if options.plant else NOTHING
+    written = write_history(options.out, options.operations, options.seed, violations)
     sys.stdout.write(f"{written.operations:,} operations, {written.records_read:,} records read\n")
-    for name, place in breaches.places.items():
+    for name, place in violations.places.items():
         sys.stdout.write(f"planted {name}: {place}\n")
     return 0
 

@@ -14,7 +14,6 @@ from reports.columns import Table
 from reports.job_rows import Row
 from reports.manifest import Manifest, write_manifest
 from reports.rows import END_OF_RUN_US
-from reports.scale.breaches import NOTHING, Planted
 from reports.scale.load import (
     BETWEEN_APPENDS_US,
     FETCHERS,
@@ -29,6 +28,7 @@ from reports.scale.load import (
     fetches,
     pieces,
 )
+from reports.scale.violations import NOTHING, Planted
 from reports.schema import TABLES, arrow_schema
 
 TOPIC = "hot"
@@ -121,19 +121,19 @@ def _names(of: Numbers) -> pa.Array:
     return _NAMES.take(pa.array(of))
 
 
-def write_history(run_dir: Path, operations: int, seed: int = 1, breaches: Planted = NOTHING) -> Written:
+def write_history(run_dir: Path, operations: int, seed: int = 1, violations: Planted = NOTHING) -> Written:
     """Write a run of about so many operations of clients, and its manifest. Return what it holds."""
     appends = appends_for(operations)
     writer = Writer(run_dir)
     clients = [_Fetcher(number) for number in range(FETCHERS)]
     _begin(writer)
-    for piece in pieces(appends, seed, breaches.again()):
-        _write_piece(writer, piece, clients, seed, breaches)
+    for piece in pieces(appends, seed, violations.again()):
+        _write_piece(writer, piece, clients, seed, violations)
     end_us = LOAD_STARTS_US + (appends + 1_000) * BETWEEN_APPENDS_US
-    end_us = _read_all(writer, appends, seed, breaches, piece.next_offset, end_us)
+    end_us = _read_all(writer, appends, seed, violations, piece.next_offset, end_us)
     _write_ends(writer, piece.next_offset, end_us)
     writer.close()
-    planted = " --plant" if breaches.places else ""
+    planted = " --plant" if violations.places else ""
     write_manifest(
         run_dir,
         Manifest(
@@ -183,13 +183,13 @@ def _begin(writer: Writer) -> None:
     )
 
 
-def _write_piece(writer: Writer, piece: Piece, clients: Sequence[_Fetcher], seed: int, breaches: Planted) -> None:
+def _write_piece(writer: Writer, piece: Piece, clients: Sequence[_Fetcher], seed: int, violations: Planted) -> None:
     """The rows of a piece are in the order in which their operations ended."""
     parts: dict[str, list[Row]] = defaultdict(list)
     _sends(parts, piece)
     for client in clients:
-        read = breaches.change(fetches(piece, client.number, seed), piece, client.number)
-        _fetches(parts, piece, read, client, breaches)
+        read = violations.change(fetches(piece, client.number, seed), piece, client.number)
+        _fetches(parts, piece, read, client, violations)
     for name, some in parts.items():
         columns = {each: np.concatenate([one[each] for one in some]) for each in some[0]}
         order = np.argsort(columns["received_us"], kind="stable")
@@ -223,7 +223,7 @@ def _sends(parts: dict[str, list[Row]], piece: Piece) -> None:
     )
 
 
-def _fetches(parts: dict[str, list[Row]], piece: Piece, read: Fetches, client: _Fetcher, breaches: Planted) -> None:
+def _fetches(parts: dict[str, list[Row]], piece: Piece, read: Fetches, client: _Fetcher, violations: Planted) -> None:
     starts = np.flatnonzero(read.begins)
     fetch = np.cumsum(read.begins) - 1
     ends = np.append(starts[1:], len(fetch)) - 1
@@ -242,10 +242,10 @@ def _fetches(parts: dict[str, list[Row]], piece: Piece, read: Fetches, client: _
         }
     )
     sequence, valid = piece.sequence[read.events].copy(), np.ones(len(fetch), np.bool_)
-    other = breaches.of("inconsistent-offsets", piece.number, client.number)
+    other = violations.of("inconsistent-offsets", piece.number, client.number)
     if other is not None:
         sequence[read.events == other] += 1 << 40
-    damaged = breaches.of("corrupt-value", piece.number, client.number)
+    damaged = violations.of("corrupt-value", piece.number, client.number)
     if damaged is not None:
         valid[read.events == damaged] = False
     of_event = {
@@ -271,7 +271,7 @@ def _fetches(parts: dict[str, list[Row]], piece: Piece, read: Fetches, client: _
     foreign = np.zeros(len(fetch), np.bool_)
     answered = {**of_event, "before": before, "after": after, "is_foreign": foreign}
     parts["positions"].append(answered)
-    unasked = breaches.of("unrequested-partition", piece.number, client.number)
+    unasked = violations.of("unrequested-partition", piece.number, client.number)
     if unasked is not None:
         (where,) = np.flatnonzero(read.events == unasked)
         row = {each: values[where : where + 1] for each, values in answered.items()}
@@ -387,11 +387,11 @@ def _add_latency(writer: Writer, operation: str, sent_us: Numbers, received_us: 
         writer.add("latency", {**columns, "high_us": low_us + _BUCKET_US, "count": counts})
 
 
-def _read_all(writer: Writer, appends: int, seed: int, breaches: Planted, ends: Numbers, at_us: int) -> int:
+def _read_all(writer: Writer, appends: int, seed: int, violations: Planted, ends: Numbers, at_us: int) -> int:
     """The final reader reads every partition once more. Returns when it was done."""
     client = _Fetcher(_FINAL)
-    for piece in pieces(appends, seed, breaches.again()):
-        there = ~np.isin(np.arange(len(piece.writer)), breaches.nobody_reads(piece.number))
+    for piece in pieces(appends, seed, violations.again()):
+        there = ~np.isin(np.arange(len(piece.writer)), violations.nobody_reads(piece.number))
         order = np.lexsort((piece.offset, piece.partition))
         events = order[there[order]]
         fetch = np.arange(len(events)) // _RUNS_OF_A_FINAL_READ

@@ -1,4 +1,4 @@
-"""Frames before a broker that is not ours: one breach each of what they show, and what looks like one and is none."""
+"""Frames before an external broker: one violation each of what they show, and what looks like one and is none."""
 
 from collections.abc import Callable, Mapping, Sequence
 

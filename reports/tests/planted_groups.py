@@ -1,4 +1,4 @@
-"""One breach each of what groups and the metadata epoch promise, and what looks like one and is none."""
+"""One violation each of what groups and the metadata epoch promise, and what looks like one and is none."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""One breach each of the metadata's guarantees, planted in a legal history; both judges must find exactly that one."""
+"""One violation of each guarantee of the metadata, in a legal history; both judges must find exactly that one."""
 
 import json
 from collections.abc import Callable

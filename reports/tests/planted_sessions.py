@@ -1,4 +1,4 @@
-"""One breach each of what fetch sessions promise, and what looks like one and is none."""
+"""One violation each of what fetch sessions promise, and what looks like one and is none."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What may be missing from a compacted topic, and what may not: one breach each, and what looks like one and is none.
+"""What may be missing from a compacted topic, and what may not: one violation each, and near misses.
 
 Partition 0 of the topic ``table`` has two keys. A plain writer sends to offsets 0 to 9, and transactions follow.
 

@@ -23,16 +23,16 @@ SERIAL = {f"serial {seed}": serial(Random(seed)) for seed in range(3)}
 OTHER_NAMES = {"both ways": "G1c-realtime"}
 """Where the job names another circle than the check: it looks for none that needs no time."""
 
-Breach = Mapping[str, object]
+Violation = Mapping[str, object]
 
 
 @pytest.fixture(scope="module")
-def found(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Breach]]:
-    """The breaches of each history, the earliest first. All are judged together, which saves planning."""
+def found(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Violation]]:
+    """The violations of each history, the earliest first. All are judged together, which saves planning."""
     return judged(spark, tmp_path_factory.mktemp("runs"))
 
 
-def judged(spark: "SparkSession", root: Path, history_bytes: int = 0) -> dict[str, list[Breach]]:
+def judged(spark: "SparkSession", root: Path, history_bytes: int = 0) -> dict[str, list[Violation]]:
     histories: dict[str, History] = {name: planted(name) for name in PLANTED} | DRAWN | SERIAL
     folders = [history.write(root / name.replace(" ", "_")) for name, history in histories.items()]
     with sized_for(spark, history_bytes), reading(spark, folders, JobConfig()) as tables:
@@ -42,7 +42,7 @@ def judged(spark: "SparkSession", root: Path, history_bytes: int = 0) -> dict[st
 
 
 @pytest.mark.parametrize("name", list(PLANTED))
-def test_exactly_the_planted_circle_is_found(found: dict[str, list[Breach]], name: str) -> None:
+def test_exactly_the_planted_circle_is_found(found: dict[str, list[Violation]], name: str) -> None:
     _, circle, at_us = PLANTED[name]
     mine = found[name]
     assert [mine[0]["at_us"]] == [at_us] if circle else not mine, mine
@@ -50,26 +50,26 @@ def test_exactly_the_planted_circle_is_found(found: dict[str, list[Breach]], nam
         assert str(mine[0]["detail"]).partition(":")[0] == OTHER_NAMES.get(name, circle)
 
 
-def test_a_breach_tells_what_contradicts_what(found: dict[str, list[Breach]]) -> None:
+def test_a_violation_tells_what_contradicts_what(found: dict[str, list[Violation]]) -> None:
     assert [row["detail"] for row in found["sends"]] == [
         "G0-realtime: operation 0 of b began at 20 us, but its value 10 of b is at offset 2. Value 2 of a, at "
         "offset 7, had been acknowledged to a at 10 us (operation 0)."
     ]
 
 
-def test_drawn_histories_are_judged_as_by_force(found: dict[str, list[Breach]]) -> None:
+def test_drawn_histories_are_judged_as_by_force(found: dict[str, list[Violation]]) -> None:
     moments = {name: closed_at(history) for name, history in DRAWN.items()}
     assert {name: found[name][0]["at_us"] if found[name] else -1 for name in DRAWN} == moments
     assert -1 in moments.values()
     assert sum(moment >= 0 for moment in moments.values()) > len(DRAWN) // 5
 
 
-def test_serial_executions_have_no_circle(found: dict[str, list[Breach]]) -> None:
+def test_serial_executions_have_no_circle(found: dict[str, list[Violation]]) -> None:
     assert not [found[name] for name in SERIAL if found[name]]
 
 
 @pytest.mark.nightly
 def test_as_a_large_history_they_are_judged_alike(
-    spark: "SparkSession", found: dict[str, list[Breach]], tmp_path: Path
+    spark: "SparkSession", found: dict[str, list[Violation]], tmp_path: Path
 ) -> None:
     assert judged(spark, tmp_path, SMALL_HISTORY_BYTES + 1) == found

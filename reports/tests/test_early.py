@@ -1,4 +1,4 @@
-"""While a run goes on, its history so far is not red unless the whole one is, and red as soon as it shows a breach."""
+"""While a run goes on, its history is not red unless the whole one is, and red as soon as it shows a violation."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,21 +25,21 @@ BREACHES = (
     "int-nonmonotonic-poll",
     "nonmonotonic-send",
 )
-"""Planted breaches that an operation shows at its end."""
+"""Planted violations that an operation shows at its end."""
 
 
 def broken_in(parts: Sequence[History], root: Path, spark: "SparkSession") -> list[dict[str, int]]:
     """Judge parts of histories early. Return for each the guarantees that are broken, with the time of the first
-    breach."""
+    violation."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    from reports.early import breaches_of, early_jobs, reading_part
+    from reports.early import early_jobs, reading_part, violations_of
 
     folders = [each.write(root / str(number)) for number, each in enumerate(parts)]
     found: list[dict[str, int]] = [{} for _ in parts]
     with reading_part(spark, folders) as tables:
         for one in early_jobs(tables):
-            for row in breaches_of(one, tables).groupBy("run").agg(F.min("at_us").alias("at_us")).collect():
+            for row in violations_of(one, tables).groupBy("run").agg(F.min("at_us").alias("at_us")).collect():
                 found[row["run"]][one.name] = row["at_us"]
     return found
 
@@ -83,7 +83,7 @@ def test_a_part_of_a_clean_history_is_never_red(
 
 
 @pytest.mark.nightly
-def test_a_breach_is_red_in_the_first_part_that_holds_it(spark: "SparkSession", tmp_path: Path) -> None:
+def test_a_violation_is_red_in_the_first_part_that_holds_it(spark: "SparkSession", tmp_path: Path) -> None:
     from reports.tests.played import generate
     from reports.tests.test_judge_finds_anomalies import PLANTED
 

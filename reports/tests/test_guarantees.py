@@ -1,4 +1,4 @@
-"""Each guarantee that the history can judge has a job, and each of its breaches a sentence."""
+"""Each guarantee that the history can judge has a job, and each of its violations a sentence."""
 
 from reports.guarantees import GUARANTEES, SeenFrom, names_on_the_wire, names_seen_from
 from reports.jobs.guarantee_job import guarantee_jobs
@@ -16,7 +16,7 @@ def test_every_job_needs_tables_that_there_are() -> None:
     assert {name for one in guarantee_jobs() for name in (*one.needs, *one.instead)} <= tables
 
 
-def test_every_breach_is_one_sentence() -> None:
+def test_every_violation_is_one_sentence() -> None:
     for one in GUARANTEES.values():
-        assert one.breach.endswith("."), one.name
-        assert one.breach.count(".") - one.breach.count("metadata.version") == 1, one.name
+        assert one.violation.endswith("."), one.name
+        assert one.violation.count(".") - one.violation.count("metadata.version") == 1, one.name

@@ -115,7 +115,7 @@ def test_a_failure_that_does_not_come_back_is_probably_mended_once_its_old_rate_
     collected: Collected, planted: Planted
 ) -> None:
     (row,) = collected.failures
-    assert (row["plays"], row["breaches"]) == (63, 3)
+    assert (row["plays"], row["violations"]) == (63, 3)
     every = _summaries(collected, planted, planted.soon_us)
 
     def is_gone(**changes: int) -> bool:
@@ -127,8 +127,8 @@ def test_a_failure_that_does_not_come_back_is_probably_mended_once_its_old_rate_
     row = {**row, "still_breaks": False}
     assert not is_gone(plays_since=200)
     assert is_gone(plays_since=300)
-    assert not is_gone(plays_since=300, breaches_since=1)
-    assert not is_gone(plays_since=300, breaches=0)
+    assert not is_gone(plays_since=300, violations_since=1)
+    assert not is_gone(plays_since=300, violations=0)
 
 
 def test_what_is_uncertain_has_a_rate_and_what_never_failed_in_the_simulator_has_none(shown: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Generated histories of any size: a clean one passes, and each planted breach is found at its place."""
+"""Generated histories of any size: a clean one passes, and each planted violation is found at its place."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,9 +8,9 @@ import pytest
 
 from reports.rows import END_OF_RUN_US
 from reports.scale.__main__ import main
-from reports.scale.breaches import BROKEN, planted
 from reports.scale.load import PIECE
 from reports.scale.measuring import Measured, draw, remember, remembered, table
+from reports.scale.violations import BROKEN, planted
 from reports.scale.writing import appends_for, write_history
 from reports.schema import TABLES, arrow_schema, files_of
 
@@ -42,7 +42,7 @@ def test_a_seed_and_a_size_always_give_the_same_history(tmp_path: Path) -> None:
     assert one == same != other
 
 
-def test_breaches_lie_at_places_of_their_own() -> None:
+def test_violations_lie_at_places_of_their_own() -> None:
     appends = appends_for(10 * OPERATIONS)
     places = [planted(appends, seed).places for seed in range(20)]
     assert all(set(each) == set(BROKEN) for each in places)
@@ -50,7 +50,7 @@ def test_breaches_lie_at_places_of_their_own() -> None:
     assert all(place.piece * PIECE + place.append < appends for each in places for place in each.values())
 
 
-def test_too_short_a_history_has_no_room_for_breaches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_too_short_a_history_has_no_room_for_violations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", "1000", "--plant", "--out", str(tmp_path)]) == 2
     assert capsys.readouterr().err.count("\n") == 1
 
@@ -67,15 +67,15 @@ def test_what_was_measured_is_kept_reported_and_drawn(tmp_path: Path) -> None:
 @pytest.mark.nightly
 @pytest.mark.spark
 @pytest.mark.timeout(900)
-def test_each_planted_breach_is_found_and_nothing_else(spark: "SparkSession", tmp_path: Path) -> None:
+def test_each_planted_violation_is_found_and_nothing_else(spark: "SparkSession", tmp_path: Path) -> None:
     from reports.judge import compute_verdicts
 
-    breaches = planted(appends_for(OPERATIONS), 5)
-    write_history(tmp_path / "planted", OPERATIONS, 5, breaches)
+    violations = planted(appends_for(OPERATIONS), 5)
+    write_history(tmp_path / "planted", OPERATIONS, 5, violations)
     write_history(tmp_path / "clean", OPERATIONS, 6)
     found, clean = compute_verdicts([tmp_path / "planted", tmp_path / "clean"], spark)
     broken = {one.name: one for one in found.guarantees if one.status == "broken"}
     assert {name: one.anomalies for name, one in broken.items()} == dict.fromkeys((*BROKEN, UNSEEN), 1)
     for name in ("inconsistent-offsets", "corrupt-value", "poll-skip", "nonmonotonic-poll", "fetch-gap"):
-        assert broken[name].examples[0].process == f"fetcher-{breaches.places[name].fetcher}"
+        assert broken[name].examples[0].process == f"fetcher-{violations.places[name].fetcher}"
     assert not [one.name for one in clean.guarantees if one.status == "broken"]

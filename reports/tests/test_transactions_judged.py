@@ -1,4 +1,4 @@
-"""One breach each of what transactions promise, and what looks like one and is none."""
+"""One violation each of what transactions promise, and what looks like one and is none."""
 
 from collections.abc import Callable
 from pathlib import Path

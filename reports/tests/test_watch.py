@@ -1,4 +1,4 @@
-"""A watched run: nothing is red while it is clean, a breach is reported at once, and its end brings the verdict."""
+"""A watched run: nothing is red while it is clean, a violation is reported at once, and its end brings the verdict."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,7 +55,7 @@ def test_the_slowest_writer_says_how_far_the_history_goes(tmp_path: Path) -> Non
 @pytest.mark.nightly
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_a_breach_turns_red_in_the_look_that_first_holds_it(spark: "SparkSession", tmp_path: Path) -> None:
+def test_a_violation_turns_red_in_the_look_that_first_holds_it(spark: "SparkSession", tmp_path: Path) -> None:
     history = generate(1, SHORT)
     bad = history.rows("runs", kind="read", process="fetcher-0")[-5]
     bad["valid"] = False
@@ -65,21 +65,21 @@ def test_a_breach_turns_red_in_the_look_that_first_holds_it(spark: "SparkSession
     write_part(run_dir, history, -1, shown_us - 1, 0)
     first = early_verdict(run_dir, scratch, spark, lambda _: None)
     assert first is not None
-    assert first.breaches == ()
+    assert first.violations == ()
     assert "inconsistent-offsets" in first.judged
     write_part(run_dir, history, shown_us - 1, shown_us, 1)
     second = early_verdict(run_dir, scratch, spark, lambda _: None)
     assert second is not None
-    assert [(each.guarantee, each.total, each.at_us) for each in second.breaches] == [("corrupt-value", 1, shown_us)]
+    assert [(each.guarantee, each.total, each.at_us) for each in second.violations] == [("corrupt-value", 1, shown_us)]
     assert second.operations > first.operations
 
 
 def test_a_broken_guarantee_is_reported_once(tmp_path: Path) -> None:
-    from reports.early import Breach, EarlyVerdict
+    from reports.early import EarlyVerdict, Violation
 
     lines: list[str] = []
     watched = watch.Watch(tmp_path, lambda _: None, lines.append)
-    seen = EarlyVerdict(5_000_000, 1_234, ("duplicate",), (Breach("duplicate", 2, 4_000_000, "Two of it."),))
+    seen = EarlyVerdict(5_000_000, 1_234, ("duplicate",), (Violation("duplicate", 2, 4_000_000, "Two of it."),))
     watched._tell(seen, 3.0)
     watched._tell(seen, 3.0)
     assert [each for each in lines if each.startswith("RED")] == ["RED: duplicate was broken at 4.000 s: Two of it."]

@@ -14,8 +14,8 @@ NAME = "lost-write"
 
 
 def verdict(status: Status, at_us: int = 5, outcome: Outcome = Outcome.FAILED, judged_by: str = "history") -> Verdict:
-    breach = Anomaly(NAME, "hot", 0, 3, "producer-0", 1, at_us, "", "a record is gone")
-    examples = (breach,) if status.startswith("broken") else ()
+    violation = Anomaly(NAME, "hot", 0, 3, "producer-0", 1, at_us, "", "a record is gone")
+    examples = (violation,) if status.startswith("broken") else ()
     one = GuaranteeResult(NAME, "", status, True, 1, "records", len(examples), "", judged_by, examples)
     return Verdict(outcome, "", "", 7, "", Path(), "summary", (), (one,), "")
 
@@ -39,7 +39,7 @@ BROKEN = Opinion("broken", 5, "gone")
         (Opinion("nothing to judge"), verdict("broken", judged_by="simulator"), ""),
         (Opinion("nothing to judge"), verdict("holds", judged_by="simulator"), ""),
         (Opinion("holds"), verdict("holds", judged_by="simulator"), "says holds, Spark nothing to judge"),
-        (BROKEN, verdict("broken", judged_by="simulator"), "says broken, Spark no breach"),
+        (BROKEN, verdict("broken", judged_by="simulator"), "says broken, Spark no violation"),
         (BROKEN, verdict("holds"), "says broken, Spark holds: gone"),
         (Opinion("holds"), verdict("broken"), "says holds, Spark broken: a record is gone"),
         (Opinion("nothing to judge"), verdict("holds"), "says nothing to judge, Spark holds"),

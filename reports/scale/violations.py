@@ -1,4 +1,4 @@
-"""Breaches that are planted in a generated history, each at a random place, one for each guarantee."""
+"""Violations that are planted in a generated history, each at a random place, one for each guarantee."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ import numpy as np
 from reports.scale.load import FETCHERS, PIECE, Again, Fetches, Numbers, Piece
 
 _CLEAR = 400
-"""Breaches lie so far apart, and so far from the ends of a piece."""
+"""Violations lie so far apart, and so far from the ends of a piece."""
 LEAST_APPENDS = 20_000
-"""Of a history in which all breaches have room."""
+"""Of a history in which all violations have room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +44,11 @@ class Planted:
         return [] if lost is None else [lost]
 
     def change(self, read: Fetches, piece: Piece, fetcher: int) -> Fetches:
-        """Return what the fetcher has read in truth, where breaches leave out or repeat something."""
-        for name, breach in _READS.items():
+        """Return what the fetcher has read in truth, where violations leave out or repeat something."""
+        for name, violation in _READS.items():
             place = self.of(name, piece.number, fetcher)
             if place is not None:
-                read = breach(read, piece.partition, place)
+                read = violation(read, piece.partition, place)
         for lost in self.nobody_reads(piece.number):
             read = _left_out(read, piece.partition, lost)
         return read
@@ -69,7 +69,7 @@ BROKEN = (
 
 
 def planted(appends: int, seed: int) -> Planted:
-    """One breach of each. There must be LEAST_APPENDS."""
+    """One violation of each. There must be LEAST_APPENDS."""
     random = Random(seed)
     grid = [
         (piece, place)

@@ -1,4 +1,4 @@
-"""Breaches are counted and numbered alike, whether few were found or many."""
+"""Violations are counted and numbered alike, whether few were found or many."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def found(spark: SparkSession) -> DataFrame:
 
 @pytest.mark.spark
 @pytest.mark.timeout(120)
-def test_few_breaches_are_numbered_as_many_are(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_violations_are_numbered_as_many_are(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     with sized_for(spark, 0):
         few = rows_of(found(spark))
         monkeypatch.setattr(collect, "lies_in_one_place", lambda _: False)
@@ -37,9 +37,9 @@ def test_few_breaches_are_numbered_as_many_are(spark: SparkSession, monkeypatch:
     assert _in_order(cut) == _in_order([row for row in few if row["n"] <= 2])
 
 
-def rows_of(breaches: DataFrame) -> list[dict[str, Any]]:
-    query = collect.Query("unseen", True, lambda _: breaches)
-    return query.rows(breaches, query.first_rows(breaches))
+def rows_of(violations: DataFrame) -> list[dict[str, Any]]:
+    query = collect.Query("unseen", True, lambda _: violations)
+    return query.rows(violations, query.first_rows(violations))
 
 
 def _in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
