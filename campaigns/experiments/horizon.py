@@ -30,7 +30,7 @@ from bench.fleet.behaviours.producers import KeyedProducer
 from bench.fleet.behaviours.script import Steps
 from campaigns.experiments.revisions import spread
 from chaos.checks.batches import PlainRecord, batches_of, read_batches, records_in
-from chaos.checks.check import Check, Kind
+from chaos.checks.check import Kind, ReplicaCheck
 from chaos.checks.compacted_log import Compacted
 from chaos.checks.guarantee_selection import is_judged
 from chaos.checks.replica_view import Replicated
@@ -70,7 +70,7 @@ class Caught:
     wrong: int = -1  # number of keys with another value than the one written; -1 if not compared
 
 
-class CatchUp(Check):
+class CatchUp(ReplicaCheck):
     """Judges nothing. ``caught`` is the result."""
 
     who: ClassVar[str] = ""

@@ -1,21 +1,26 @@
 """The base of all checks. A check watches one guarantee during a run, and collects its violations.
 
-Checks of the mechanisms judge trace rows, and the state of a node after every event. Their cost is proportional to what
-the event changed. Checks of clients' observations judge the recorded history at the run's end. Checks run in the
-simulator; the Spark jobs judge recorded runs by the same guarantees. ``suite.py`` calls each check only for the methods
-that it overrides.
+A check has four methods to override, in the order of a run: ``trace`` for what nodes record, ``acted`` for what a node
+does with an event, ``inspect`` for its state afterwards, and ``end`` for the history of the clients. Checks of one
+subject get more from the view of that subject: ``QuorumCheck``, ``ReplicaCheck`` and ``FetchCheck``. The cost of a
+check is proportional to what an event changed.
+
+Checks run in the simulator; the Spark jobs judge recorded runs by the same guarantees. ``suite.py`` calls each check
+only for the methods that it overrides.
 """
 
+import json
 from bisect import insort
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, TypeAlias
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from chaos.checks.fetch_model import AnsweredFetch
 from chaos.checks.history import History, TopicPartition
-from chaos.checks.quorum_view import Member, QuorumObserver, QuorumView
+from chaos.checks.quorum_view import QuorumObserver, QuorumView
 from chaos.checks.replica_view import ReplicaObserver, ReplicaView
-from reference_broker.core.events import Effect, Event, Note
+from reference_broker.core.events import Effect, Event
 from reports.guarantees import GUARANTEES
 from reports.rows import TraceRow
 
@@ -80,15 +85,11 @@ class Check:
     guarantee: str = ""
     """name of a guarantee of ``reports/guarantees.py``; a base class has none"""
     rows: ClassVar[tuple[str, ...]] = ()
-    """kinds of trace rows that ``trace`` is called with"""
-    notes: ClassVar[tuple[str, ...]] = ()
-    """names of notes that ``note`` is called with"""
+    """kinds of trace rows that ``trace`` is called with: request, reply, metadata_image, and the names of notes"""
     acts_on: ClassVar[tuple[Kind, ...]] = ()
     """``acted`` is called for events that touch one of these kinds"""
     needs_one_node: ClassVar[bool] = False
     """whether it looks inside one node only, so that a live node's own process can run it"""
-    judges_followers: ClassVar[bool] = False
-    """whether ``fetched`` is also called with fetches in sessions of followers"""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -102,36 +103,19 @@ class Check:
         """number of things judged by what clients or traces show; with 0 there was nothing to judge"""
 
     def trace(self, row: TraceRow) -> None:
-        """Called with each trace row of its ``rows``, in order."""
-
-    def note(self, at_us: int, member: Member, note: Note) -> None:
-        """Called with each note of its ``notes``, before ``node`` is called with the state that the note is about."""
-
-    def published(self, at_us: int, node_id: int, fields: Mapping[str, int | str]) -> None:
-        """Called when a node has published an image. ``fields`` are those of the trace's row."""
+        """Called with each trace row of its ``rows``, in order, before ``inspect`` is called with the state that the
+        row is about. A node's views do not have that state yet."""
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
-        """Called with a node's effects for an event (None for its start), before ``node`` is called. An event may touch
-        none of ``acts_on``."""
+        """Called with a node's effects for an event (None for its start), before ``inspect`` is called. An event may
+        touch none of ``acts_on``."""
 
-    def fetched(self, at_us: int, fetch: AnsweredFetch) -> None:
-        """Called with each client fetch whose response has no top-level error; see ``judges_followers``."""
-
-    def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:
-        """Called after each event (None after the start). With ``thorough`` the check must compare everything, not only
-        what the event touched."""
-
-    def whole(self, at_us: int, incarnation: int, node: "Node") -> None:
-        """Called occasionally, and at the end, for comparisons that would take too long after each event."""
-
-    def viewed(self, at_us: int, node: "Node") -> None:
-        """Called after each event, when the views have the node's new state."""
-
-    def quiet(self, at_us: int) -> None:
-        """Called when the run is over: all faults are healed, and the nodes had their time."""
+    def inspect(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:
+        """Called after each event (None after the start). Occasionally, and at the end, it is ``thorough``: then the
+        check must compare everything, not only what the event touched."""
 
     def end(self, history: History) -> None:
-        """Called after ``quiet``, when all is recorded."""
+        """Called when the run is over: all faults are healed, the nodes had their time, and all is recorded."""
 
     def violated(self, at_us: int, story: str) -> None:
         insort(self.violations, Violation(self.guarantee, at_us, story), key=lambda each: each.at_us)
@@ -162,6 +146,30 @@ class ReplicaCheck(Check, ReplicaObserver):
         super().__init__(context)
         self.replicas = context.replicas
         self.replicas.checks.append(self)
+        if type(self).viewed is not ReplicaObserver.viewed:
+            self.replicas.of_looks.append(self)
+
+
+class FetchCheck(Check):
+    """Base of checks of single fetches, which the model of fetches follows from request to response."""
+
+    judges_followers: ClassVar[bool] = False
+    """whether ``fetched`` is also called with fetches in sessions of followers"""
+
+    def fetched(self, at_us: int, fetch: AnsweredFetch) -> None:
+        """Called with each client fetch whose response has no top-level error."""
+
+
+def fields_of(row: TraceRow) -> Mapping[str, Any]:
+    """Return the fields of a note, or of a published image, from its trace row."""
+    return _parsed(row.detail)
+
+
+@lru_cache(64)
+def _parsed(detail: str) -> dict[str, Any]:
+    """Parse the detail of a row. Several checks get the same row, and several nodes record rows with equal details."""
+    fields: dict[str, Any] = json.loads(detail)
+    return fields
 
 
 def overriding(checks: Iterable[Check], method: str) -> list[Check]:

@@ -1,12 +1,11 @@
 """Committed offsets of consumer groups, as members wrote and read them."""
 
-import json
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
-from chaos.checks.check import Check, CheckContext
+from chaos.checks.check import Check, CheckContext, fields_of
 from chaos.checks.history import History, TopicPartition, grouped, partition_of
 from chaos.checks.pending_requests import PendingRequests
 from chaos.checks.reads import reads
@@ -304,12 +303,13 @@ class NoCommittedLost(Check):
         self._nodes: dict[int, Node] = {}
 
     def trace(self, row: TraceRow) -> None:
-        fields = json.loads(row.detail)
+        fields = fields_of(row)
         topic, _, index = str(fields["partition"]).rpartition("-")
         self._committed[str(fields["group"]), topic, int(index)] = int(fields["offset"]), row.at_us
 
-    def whole(self, at_us: int, incarnation: int, node: "Node") -> None:  # noqa: ARG002
-        self._nodes[node.broker.node_id] = node
+    def inspect(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
+        if thorough:
+            self._nodes[node.broker.node_id] = node
 
     def end(self, history: History) -> None:
         gone = deleted(history)

@@ -6,7 +6,7 @@
 from dataclasses import dataclass, field
 
 from chaos.checks.batches import batches_of, read_batches, record_count
-from chaos.checks.check import Check, ReplicaCheck
+from chaos.checks.check import FetchCheck
 from chaos.checks.fetch_model import AnsweredFetch, PartitionName, WantedPartition
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.fetch import PartitionData
@@ -64,7 +64,7 @@ class _Turns:
     """epoch or number of its last request"""
 
 
-class NoStarvation(Check):
+class NoStarvation(FetchCheck):
     """no-starvation: at most P-1 responses in a row omit a partition with data, in a session of P partitions.
 
     The final revision moves a partition that was served to the end of its list. The first revision begins request N at
@@ -122,7 +122,7 @@ class NoStarvation(Check):
             wanted.fed_at = turns.responses
 
 
-class NoEmptyResponse(Check):
+class NoEmptyResponse(FetchCheck):
     """no-starvation within one partition: a response that has batches has a record, if one follows that its reader may
     read (F-16, KIP-74).
 
@@ -169,7 +169,7 @@ class _Session:
     """leader epochs in which partitions were last seen without data"""
 
 
-class IncrementalExact(Check):
+class IncrementalExact(FetchCheck):
     """incremental-answer-exact: an incremental response has each partition that is due, and none without a reason.
 
     Final revision (F-14): a partition is sent if and only if its high watermark or log start differs from what was last
@@ -330,7 +330,7 @@ def _end(fetch: AnsweredFetch, partition: Partition) -> int:
     return partition.log.log_end_offset if fetch.request.by_follower else partition.log.high_watermark
 
 
-class FullResponseExact(Check):
+class FullResponseExact(FetchCheck):
     """unrequested-partition for full responses: they have no partition that the request does not name (F-5, G-4)."""
 
     guarantee = "unrequested-partition"
@@ -348,7 +348,7 @@ class FullResponseExact(Check):
                 )
 
 
-class NoUncommittedRead(Check):
+class NoUncommittedRead(FetchCheck):
     """no-uncommitted-read: a client is sent no record beyond the high watermark of the replica that serves it.
 
     This holds at a leader and, since a follower's high watermark is never ahead of what is committed, at a follower
@@ -372,7 +372,7 @@ class NoUncommittedRead(Check):
                 )
 
 
-class StaleLeaderEpochFenced(Check):
+class StaleLeaderEpochFenced(FetchCheck):
     """stale-leader-epoch-fenced: a fetch with another leader epoch than the leader's gets an error and no data
     (KIP-320).
 
@@ -398,7 +398,7 @@ class StaleLeaderEpochFenced(Check):
                 )
 
 
-class ReadReplicaEligible(ReplicaCheck):
+class ReadReplicaEligible(FetchCheck):
     """read-replica-eligible: a consumer is sent only to a follower that is in sync, in its rack, and has its offset.
 
     The response that names a preferred read replica has no records (KIP-392). The follower's own log is compared, too:
@@ -434,7 +434,7 @@ class ReadReplicaEligible(ReplicaCheck):
 
     def _lacks(self, partition: Partition, node_id: int, offset: int) -> str:
         """Return what the follower's log lacks, or nothing."""
-        known = self.replicas.partitions.get((partition.topic_id, partition.index))
+        known = self.context.replicas.partitions.get((partition.topic_id, partition.index))
         copy = None if known is None else known.copies.get(node_id)
         # Physical: the loss of unsynced bytes with the power is reported when the node registers (E-4).
         if known is None or copy is None or copy.log is None or node_id in known.eligible.tainted:

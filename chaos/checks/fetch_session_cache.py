@@ -274,7 +274,7 @@ class MetricsExact(Check):
             key = (row.node, row.incarnation)
             self._evictions[key] = self._evictions.get(key, 0) + 1
 
-    def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:
+    def inspect(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:
         node_id = node.broker.node_id
         key = (node_id, incarnation)
         numbers = self._numbers.get(key)

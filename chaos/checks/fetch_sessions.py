@@ -4,14 +4,13 @@
 state.
 """
 
-import json
 import re
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from chaos.checks.check import Check, CheckContext
+from chaos.checks.check import Check, CheckContext, fields_of
 from chaos.checks.fetch_model import FETCH, FIRST_REVISIONS
 from chaos.checks.history import without_node
 from chaos.checks.pending_requests import PendingRequests
@@ -46,7 +45,7 @@ class SessionTrace(Check):
             if row.api_key == FETCH:  # A search of seeds records no rows of other responses.
                 self._reply(row)
         else:
-            fields = json.loads(row.detail)
+            fields = fields_of(row)
             if row.what == "session_created":
                 self._created(row, fields["session_id"], fields)
             else:
@@ -63,11 +62,11 @@ class SessionTrace(Check):
         """Follow the response to a fetch."""
 
     @abstractmethod
-    def _created(self, row: TraceRow, session_id: int, fields: dict[str, Any]) -> None:
+    def _created(self, row: TraceRow, session_id: int, fields: Mapping[str, Any]) -> None:
         """Follow the creation of a session."""
 
     @abstractmethod
-    def _ended(self, row: TraceRow, session_id: int, fields: dict[str, Any]) -> None:
+    def _ended(self, row: TraceRow, session_id: int, fields: Mapping[str, Any]) -> None:
         """Follow the close or eviction of a session."""
 
 
@@ -143,11 +142,11 @@ class OrderTrace(SessionTrace):
             self.evidence += row.session_id != 0 and row.session_epoch > 0
             self._replied(row, pending)
 
-    def _created(self, row: TraceRow, session_id: int, fields: dict[str, Any]) -> None:  # noqa: ARG002
+    def _created(self, row: TraceRow, session_id: int, fields: Mapping[str, Any]) -> None:  # noqa: ARG002
         number = self.FIRST_NUMBER + self.context.settings.first_session_epoch - 1
         self.sessions[row.node, session_id] = Session(number)
 
-    def _ended(self, row: TraceRow, session_id: int, fields: dict[str, Any]) -> None:  # noqa: ARG002
+    def _ended(self, row: TraceRow, session_id: int, fields: Mapping[str, Any]) -> None:  # noqa: ARG002
         self.sessions.pop((row.node, session_id), None)
 
     def _restarted(self, node_id: int) -> None:
@@ -315,7 +314,7 @@ class SessionLost(SessionTrace):
         self._closed_by = without_node(self._closed_by, node_id)
         self._last_request.pop(node_id, None)
 
-    def _created(self, row: TraceRow, session_id: int, fields: dict[str, Any]) -> None:  # noqa: ARG002
+    def _created(self, row: TraceRow, session_id: int, fields: Mapping[str, Any]) -> None:  # noqa: ARG002
         key = (row.node, session_id)
         if key in self._alive:
             self.violated(row.at_us, f"session {session_id} was created twice: the first one still lives")
@@ -326,7 +325,7 @@ class SessionLost(SessionTrace):
                 self.violated(row.at_us, story)
         self._alive[key] = self._ever[key] = None
 
-    def _ended(self, row: TraceRow, session_id: int, fields: dict[str, Any]) -> None:  # noqa: ARG002
+    def _ended(self, row: TraceRow, session_id: int, fields: Mapping[str, Any]) -> None:  # noqa: ARG002
         self._alive.pop((row.node, session_id), None)
         cause = self._last_request.get(row.node)
         if row.what == "session_closed" and cause is not None and cause.session_id == session_id:

@@ -1,15 +1,15 @@
 """Consumer groups: their leaders, assignments and members."""
 
-import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, ClassVar
 
-from chaos.checks.check import Check, CheckContext
+from chaos.checks.check import Check, CheckContext, fields_of
 from chaos.checks.compacted_topics import missable_offsets
 from chaos.checks.history import History, TopicPartition, grouped, partition_of
 from chaos.checks.reads import known_offsets, moved_forward, reads
+from reference_broker.core.events import Event
 from reports.rows import HistoryRow, MembershipRow, TraceRow
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class OneGroupLeader(Check):
         self._replaced: dict[tuple[str, str], None] = {}
 
     def trace(self, row: TraceRow) -> None:
-        fields = json.loads(row.detail)
+        fields = fields_of(row)
         group = str(fields["group"])
         if self.context.replicas.offsets_excused(group):
             return  # E-7: nobody had kept the group, so its generations restart.
@@ -208,7 +208,9 @@ class GroupsConsistent(Check):
 
     guarantee = "groups-consistent"
 
-    def whole(self, at_us: int, incarnation: int, node: "Node") -> None:  # noqa: ARG002
+    def inspect(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
+        if not thorough:
+            return
         try:
             node.broker.groups.validate()
         except AssertionError as wrong:

@@ -123,6 +123,8 @@ class History:
     flushed before it was acknowledged"""
     unguaranteed: tuple[str, ...] = ()
     """processes whose acknowledged writes may be lost: they request one acknowledgement of several replicas"""
+    end_us: int = 0
+    """when the run was over"""
     clock_steps_us: int = 0
     """sum of the sizes of all steps that faults made with clocks of nodes"""
     computed: dict[Any, Any] = field(default_factory=dict, init=False)

@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from chaos.checks.check import Check, CheckContext, ReplicaCheck
+from chaos.checks.check import Check, CheckContext, ReplicaCheck, fields_of
+from chaos.checks.history import History
 from chaos.checks.replica_view import Copy, Held, Replicated
-from reference_broker.core.events import Event, Note
+from reference_broker.core.events import Event
 from reference_broker.metadata.image import MetadataImage, PartitionImage
+from reports.rows import TraceRow
 
 if TYPE_CHECKING:
-    from chaos.checks.quorum_view import Member
     from reference_broker.core.node import Node
 
 
@@ -66,7 +67,7 @@ class StableIsr(ReplicaCheck):
     """
 
     guarantee = "stable-isr"
-    notes = ("leader_elected", "broker_fenced")
+    rows = ("leader_elected", "broker_fenced")
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
@@ -76,16 +77,16 @@ class StableIsr(ReplicaCheck):
         self._left: list[tuple[int, int, str]] = []
         """(time, replica, story) of replicas that left in this event, whose notes come after the metadata"""
 
-    def note(self, at_us: int, member: "Member", note: Note) -> None:
-        if note.what == "leader_elected":
-            self._elections.append((at_us, member.node_id))
+    def trace(self, row: TraceRow) -> None:
+        if row.what == "leader_elected":
+            self._elections.append((row.at_us, row.node))
             return
         elected_us, controller = self._elections[-1] if self._elections else (0, -1)
-        if controller != member.node_id or at_us - elected_us > self.context.settings.session_us:
+        if controller != row.node or row.at_us - elected_us > self.context.settings.session_us:
             return
-        since_us = at_us - self.context.settings.in_sync_us
+        since_us = row.at_us - self.context.settings.in_sync_us
         if any(self.replicas.fault_times.touches_since(node, since_us) for _, node in self._elections[-2:-1]):
-            self._fenced_early[int(dict(note.fields)["broker"])] = at_us
+            self._fenced_early[fields_of(row)["broker"]] = row.at_us
 
     def metadata_changed(self, at_us: int, partition: Replicated, before: PartitionImage, now: PartitionImage) -> None:
         fault_times, in_sync_us = self.replicas.fault_times, self.context.settings.in_sync_us
@@ -105,7 +106,7 @@ class StableIsr(ReplicaCheck):
         if self._left:
             self._judge()
 
-    def quiet(self, at_us: int) -> None:  # noqa: ARG002
+    def end(self, history: History) -> None:  # noqa: ARG002
         self._judge()
 
     def _judge(self) -> None:
@@ -140,7 +141,7 @@ class MinIsrKept(Check):
         super().__init__(context)
         self._images: dict[int, MetadataImage] = {}
 
-    def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
+    def inspect(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
         node_id = node.broker.node_id
         if event is None:
             self._images.pop(node_id, None)

@@ -2,18 +2,17 @@
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import ClassVar, NamedTuple
 
 from bench.fleet.behaviours.admin import FIRST_VALUE
-from chaos.checks.check import Check, CheckContext
+from chaos.checks.check import Check, CheckContext, fields_of
 from chaos.checks.history import History, grouped
 from chaos.checks.metadata_transactions import MARKER_KINDS
-from chaos.checks.quorum_view import Member
-from reference_broker.core.events import Note
-from reports.rows import ChangeRow, MetadataReadRow
+from chaos.hooks.metadata_digest import ROW as PUBLISHED
+from reports.rows import ChangeRow, MetadataReadRow, TraceRow
 
 UNSET = -1
 
@@ -128,7 +127,7 @@ class TornMetadata(Check):
     """
 
     guarantee = "torn-metadata"
-    notes: ClassVar[tuple[str, ...]] = ("metadata_committed",)
+    rows: ClassVar[tuple[str, ...]] = ("metadata_committed", PUBLISHED)
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
@@ -136,19 +135,20 @@ class TornMetadata(Check):
         self._markers: dict[int, str] = {}
         """kind of marker by the offset of its batch"""
 
-    def note(self, at_us: int, member: Member, note: Note) -> None:  # noqa: ARG002
-        fields = dict(note.fields)
-        if fields["kind"] in MARKER_KINDS:
-            self._markers[int(fields["offset"])] = str(fields["kind"])
+    def trace(self, row: TraceRow) -> None:
+        fields = fields_of(row)
+        offset = fields["offset"]
+        if row.what == PUBLISHED:
+            self.evidence += 1
+            known = self._published.setdefault(offset, _Image(row.at_us, row.node, fields["digest"]))
+            if known.digest != fields["digest"]:
+                self.violated(
+                    row.at_us, f"nodes {known.node_id} and {row.node} hold different metadata at offset {offset}"
+                )
+        elif fields["kind"] in MARKER_KINDS:
+            self._markers[offset] = fields["kind"]
 
-    def published(self, at_us: int, node_id: int, fields: Mapping[str, int | str]) -> None:
-        self.evidence += 1
-        offset, digest = int(fields["offset"]), str(fields["digest"])
-        known = self._published.setdefault(offset, _Image(at_us, node_id, digest))
-        if known.digest != digest:
-            self.violated(at_us, f"nodes {known.node_id} and {node_id} hold different metadata at offset {offset}")
-
-    def quiet(self, at_us: int) -> None:  # noqa: ARG002
+    def _judge_publications(self) -> None:
         offsets = sorted(self._published)
         for begin, close in self._transactions():
             inside = offsets[bisect_left(offsets, begin) : bisect_left(offsets, close)]
@@ -167,6 +167,7 @@ class TornMetadata(Check):
                 yield begin, close
 
     def end(self, history: History) -> None:
+        self._judge_publications()
         self.evidence += sum(each.f in ("metadata_read", "final_describe") for each in history.operations)
         responses = grouped(history.metadata_reads, lambda row: (row.process, row.index, row.node, row.topic_set))
         for rows in responses.values():

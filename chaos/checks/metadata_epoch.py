@@ -1,13 +1,12 @@
 """The metadata epoch (KIP-232): its propagation to nodes and clients, and the protection of consumers."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import NoneType
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from chaos.checks.batches import read_batches, records_in
-from chaos.checks.check import Check, CheckContext
+from chaos.checks.check import Check, CheckContext, fields_of
 from chaos.checks.fetch_model import FETCH
 from chaos.checks.history import OFFSETS_TOPIC, History, TopicPartition, grouped, partition_of
 from reference_broker.core.events import Closed, Effect, Event, Note, PeerDown, PeerReply, Reply, Request, Send
@@ -42,7 +41,7 @@ class NonmonotonicMetadataEpoch(Check):
         self._last = (-1, -1)
 
     def trace(self, row: TraceRow) -> None:
-        fields = json.loads(row.detail)
+        fields = fields_of(row)
         epoch = int(fields["epoch"])
         if row.what == APPLIED:
             key = (row.node, row.incarnation)
@@ -131,7 +130,7 @@ class OneContentPerEpoch(Check):
         if since >= 0 and epoch >= 0 and not since <= sent <= epoch:
             self.violated(at_us, f"node {node_id} has metadata epoch {epoch} and sent a client {sent}")
 
-    def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
+    def inspect(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
         if self.context.alone:
             return
         cache, node_id = node.broker.metadata, node.broker.node_id
@@ -234,7 +233,7 @@ class Rewinds(Check):
         """partition as nodes name it, the log's end after the cut, time"""
 
     def trace(self, row: TraceRow) -> None:
-        fields = json.loads(row.detail)
+        fields = fields_of(row)
         if "partition" in fields:  # The metadata log's name no partition.
             self._cuts.append((fields["partition"], fields["offset"], row.at_us))
 
@@ -359,7 +358,7 @@ class SwitchRespected(Check):
             self.violated(at_us, f"node {node_id} sent a client metadata epoch {epoch} after {before}")
         self._sent_epochs[node_id] = max(before, epoch)
 
-    def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
+    def inspect(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
         self._see(at_us, node)
         node_id = node.broker.node_id
         if node_id not in self._off or OFFSETS_TOPIC not in node.broker.partitions.topic_ids:

@@ -1,15 +1,16 @@
 """Snapshots of the metadata log (KIP-630): their ends, their contents, and their transfer between nodes."""
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
-from chaos.checks.check import Check, CheckContext, QuorumCheck
+from chaos.checks.check import Check, CheckContext, FetchCheck, QuorumCheck, fields_of
 from chaos.checks.fetch_model import AnsweredFetch
+from chaos.checks.history import History
 from chaos.checks.pending_requests import PendingRequests
 from chaos.checks.quorum_view import Member, Seen
+from chaos.hooks.metadata_digest import ROW as PUBLISHED
 from chaos.interceptor.watched_disk import WatchedDisk
 from reference_broker.core.events import Closed, Effect, Event, Note, Reply, Request
 from reference_broker.metrics.metrics import Gauge, Histogram
@@ -26,7 +27,7 @@ class SnapshotAtLogStart(QuorumCheck):
     """
 
     guarantee = "snapshot-at-log-start"
-    notes = ("snapshot_renamed", "snapshot_deleted", "download_finished")
+    rows = ("snapshot_renamed", "snapshot_deleted", "download_finished")
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
@@ -37,12 +38,12 @@ class SnapshotAtLogStart(QuorumCheck):
             return
         self._look(at_us, member)
 
-    def note(self, at_us: int, member: Member, note: Note) -> None:  # noqa: ARG002
-        self._look(at_us, member)
+    def trace(self, row: TraceRow) -> None:
+        self._look(row.at_us, self.view.nodes[row.node])
 
-    def quiet(self, at_us: int) -> None:
+    def end(self, history: History) -> None:
         for member in self.view.nodes:
-            self._look(at_us, member)
+            self._look(history.end_us, member)
 
     def _look(self, at_us: int, member: Member) -> None:
         replica: Any = member.replica
@@ -75,19 +76,21 @@ class SnapshotEqualsReplay(QuorumCheck):
     """
 
     guarantee = "snapshot-equals-replay"
+    rows = (PUBLISHED,)
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
         self._published: dict[int, tuple[str, int, int]] = {}
 
-    def published(self, at_us: int, node_id: int, fields: Mapping[str, int | str]) -> None:
-        offset, digest, partitions = int(fields["offset"]), str(fields["digest"]), int(fields["partitions"])
-        known = self._published.setdefault(offset, (digest, node_id, partitions))
+    def trace(self, row: TraceRow) -> None:
+        fields = fields_of(row)
+        offset, digest, partitions = fields["offset"], fields["digest"], fields["partitions"]
+        known = self._published.setdefault(offset, (digest, row.node, partitions))
         if known[0] != digest:
             self.violated(
-                at_us,
-                f"offset {offset}: node {known[1]} has {known[2]} partitions and digest {known[0]}, node {node_id} has "
-                f"{partitions} and {digest}",
+                row.at_us,
+                f"offset {offset}: node {known[1]} has {known[2]} partitions and digest {known[0]}, node {row.node} "
+                f"has {partitions} and {digest}",
             )
 
     def recomputed(self, at_us: int, node_id: int, followed: int, whole: int) -> None:
@@ -101,12 +104,13 @@ class LeaderNeverLoadsSnapshot(QuorumCheck):
     """leader-never-loads-snapshot: a leader never loads a snapshot, its own or another's."""
 
     guarantee = "leader-never-loads-snapshot"
-    notes = ("snapshot_loaded", "download_started", "download_finished")
+    rows = ("snapshot_loaded", "download_started", "download_finished")
 
-    def note(self, at_us: int, member: Member, note: Note) -> None:
+    def trace(self, row: TraceRow) -> None:
         """A node may finish loading and be elected in one event, so it must lead both before and after the event."""
+        member = self.view.nodes[row.node]
         if member.leads and member.replica.quorum.is_leader:
-            self.violated(at_us, f"node {member.node_id} leads in epoch {member.seen.epoch}: {note.what} {note.fields}")
+            self.violated(row.at_us, f"node {row.node} leads in epoch {member.seen.epoch}: {row.what} {row.detail}")
 
 
 MOST_BEGUN = 3
@@ -179,7 +183,7 @@ class SnapshotTransfer(Check):
         self._nodes: dict[int, _Catching] = {}
 
     def trace(self, row: TraceRow) -> None:
-        fields = json.loads(row.detail)
+        fields = fields_of(row)
         node = self._nodes.setdefault(row.node, _Catching())
         if row.what == "download_started":
             self._started(row, node, fields)
@@ -190,7 +194,7 @@ class SnapshotTransfer(Check):
         else:
             self._discarded(row, node, str(fields["why"]))
 
-    def _started(self, row: TraceRow, node: _Catching, fields: dict[str, int]) -> None:
+    def _started(self, row: TraceRow, node: _Catching, fields: Mapping[str, int]) -> None:
         source, position = _Source(fields["leader"], fields["end_offset"], fields["epoch"]), fields["position"]
         transfer = node.transfer
         if transfer is None or transfer.source != source:
@@ -208,7 +212,7 @@ class SnapshotTransfer(Check):
         transfer.spent.starts += 1
         node.spent.starts += 1
 
-    def _received(self, row: TraceRow, node: _Catching, fields: dict[str, int]) -> None:
+    def _received(self, row: TraceRow, node: _Catching, fields: Mapping[str, int]) -> None:
         self.evidence += 1
         transfer, position, size = node.transfer, fields["position"], fields["bytes"]
         if transfer is None:
@@ -279,7 +283,7 @@ class _SnapshotResponse(NamedTuple):
     """whether anything remains"""
 
 
-class SnapshotAnswers(Check):
+class SnapshotAnswers(FetchCheck):
     """snapshot-answers-exact: each request for bytes of a snapshot gets those bytes, or the error that fits it.
 
     KIP-630, FetchSnapshot: only the metadata log has snapshots (S-13), so any other partition is unknown. A node that
@@ -451,7 +455,7 @@ class SnapshotMetricsExact(Check):
             elif effect.what == DAMAGED:
                 known.is_damaged = True
 
-    def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
+    def inspect(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
         known = self._nodes.get(node.broker.node_id)
         if known is None or not node.listening:
             return

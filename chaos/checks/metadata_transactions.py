@@ -1,12 +1,14 @@
 """Transactions in the metadata log (KIP-868): where their markers may be."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from chaos.checks.batches import Batch, records_in
-from chaos.checks.check import CheckContext, QuorumCheck
+from chaos.checks.check import CheckContext, QuorumCheck, fields_of
+from chaos.checks.history import History
 from chaos.checks.quorum_view import Member
-from reference_broker.core.events import Note
+from chaos.hooks.metadata_digest import ROW as PUBLISHED
+from reports.rows import TraceRow
 
 BEGIN, END, ABORT = 23, 24, 25
 MARKERS = {BEGIN: "Begin", END: "End", ABORT: "Abort"}
@@ -71,6 +73,7 @@ class MisplacedMarkersRefused(TransactionCheck):
     """
 
     guarantee = "misplaced-markers-refused"
+    rows = (PUBLISHED,)
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
@@ -85,12 +88,12 @@ class MisplacedMarkersRefused(TransactionCheck):
         if self._from < 0 and self.is_misplaced(api_key):
             self._misplaced, self._from = f"{MARKERS[api_key]} in {batch.named}", batch.base_offset
 
-    def published(self, at_us: int, node_id: int, fields: Mapping[str, int | str]) -> None:
-        offset = int(fields["offset"])
-        if offset > self._newest.get(node_id, (-1, 0))[0]:
-            self._newest[node_id] = offset, at_us
+    def trace(self, row: TraceRow) -> None:
+        offset = fields_of(row)["offset"]
+        if offset > self._newest.get(row.node, (-1, 0))[0]:
+            self._newest[row.node] = offset, row.at_us
 
-    def quiet(self, at_us: int) -> None:  # noqa: ARG002
+    def end(self, history: History) -> None:  # noqa: ARG002
         for node_id, (offset, published_us) in self._newest.items():
             if 0 <= self._from <= offset:
                 self.violated(
@@ -112,18 +115,18 @@ class MarkersGated(QuorumCheck):
 
     guarantee = "markers-gated"
     needs_one_node = True
-    notes = ("metadata_committed",)
+    rows = ("metadata_committed",)
 
-    def note(self, at_us: int, member: Member, note: Note) -> None:
+    def trace(self, row: TraceRow) -> None:
         """The node has handled the event by now, so its image has the changes committed in the event."""
-        fields = dict(note.fields)
+        fields, member = fields_of(row), self.view.nodes[row.node]
         if fields["kind"] not in MARKER_KINDS or member.replica is None:
             return
         version = member.replica.loader.image.features.get(METADATA_VERSION, 0)
         if 0 < version < LOWEST_LEVEL:  # T-7: a bootstrap's Begin and Abort precede any level.
             self.violated(
-                at_us,
-                f"node {member.node_id} has a committed {fields['kind']} at offset {fields['offset']}, at "
+                row.at_us,
+                f"node {row.node} has a committed {fields['kind']} at offset {fields['offset']}, at "
                 f"metadata.version {version}",
             )
 
@@ -166,10 +169,10 @@ class Bootstrapped(TransactionCheck):
         elif self.open_at < 0:
             self.violated(at_us, f"{batch.named} is committed, and no metadata.version before it")
 
-    def quiet(self, at_us: int) -> None:
+    def end(self, history: History) -> None:
         for member in self.view.nodes:
             if member.replica is not None and not member.replica.loader.image.features.get(METADATA_VERSION):
-                self.violated(at_us, f"node {member.node_id} knows no metadata.version")
+                self.violated(history.end_us, f"node {member.node_id} knows no metadata.version")
 
 
 NO_OP = 20

@@ -20,7 +20,7 @@ class LogConsistent(Check):
         super().__init__(context)
         self._high_watermarks: dict[tuple[int, int, bytes, int], int] = {}
 
-    def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:
+    def inspect(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:
         partitions = node.broker.partitions
         if thorough:
             for partition in partitions.by_name.values():
@@ -57,7 +57,9 @@ class DamageKept(Check):
 
     guarantee = "damage-kept"
 
-    def whole(self, at_us: int, incarnation: int, node: Node) -> None:  # noqa: ARG002
+    def inspect(self, at_us: int, incarnation: int, node: Node, event: Event | None, thorough: bool) -> None:  # noqa: ARG002
+        if not thorough:
+            return
         disk = getattr(node.broker.disk, "inner", node.broker.disk)
         if not isinstance(disk, SimDisk) or not disk.damaged or not node.ready:
             return

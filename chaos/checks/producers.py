@@ -118,7 +118,9 @@ class ProducersReplayed(Check):
         super().__init__(context)
         self._judged: set[tuple[int, int, str]] = set()
 
-    def whole(self, at_us: int, incarnation: int, node: "Node") -> None:
+    def inspect(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
+        if not thorough:
+            return
         partitions = node.broker.partitions
         for partition in (*partitions.by_name.values(), *partitions.followed.values()):
             place = node.broker.node_id, incarnation, partition.log.directory
@@ -158,7 +160,7 @@ class ProducersKeptAtStop(Check):
     guarantee = "producers-kept-at-stop"
     needs_one_node = True
 
-    def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
+    def inspect(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
         if not node.stopped:
             return
         with WatchedDisk.unwatched():

@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from chaos.checks.check import Check, CheckContext, QuorumCheck
+from chaos.checks.check import Check, CheckContext, QuorumCheck, fields_of
+from chaos.checks.history import History
 from chaos.checks.quorum_view import Member, Seen
 from chaos.hooks.metadata_digest import digest_of
-from reference_broker.core.events import Closed, Effect, Event, Note, Reply, Request
+from reference_broker.core.events import Closed, Effect, Event, Reply, Request
 from reference_broker.wire.apis import ApiKey
+from reports.rows import TraceRow
 
 if TYPE_CHECKING:
     from reference_broker.core.node import Node
@@ -75,23 +77,23 @@ class QuorumConverges(QuorumCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
-        self.expected = True
-        """Return whether the nodes must agree. It is false if the run ended before it had played all its phases."""
+        self.expected = False
+        """whether the nodes must agree; so it is after the heal"""
 
     def ended(self, at_us: int, node_id: int, story: str) -> None:
         """Report a node that ended itself, because it cannot converge with the others."""
         self.violated(at_us, f"node {node_id} ended itself: {story}")
 
-    def quiet(self, at_us: int) -> None:
+    def end(self, history: History) -> None:
         if not self.expected:
             return
         if not self.reached():
             states = "; ".join(_state_of(member) for member in self.view.nodes)
-            self.violated(at_us, f"the nodes do not agree: {states}")
+            self.violated(history.end_us, f"the nodes do not agree: {states}")
             return
         digests = {member.node_id: digest_of(member.replica.loader.image) for member in self.view.nodes}
         if len(dict.fromkeys(digests.values())) > 1:
-            self.violated(at_us, f"the nodes end with different metadata: {digests}")
+            self.violated(history.end_us, f"the nodes end with different metadata: {digests}")
 
     def reached(self) -> bool:
         """Return whether all nodes agree. This is cheap, so the run's end may call it after every event."""
@@ -124,39 +126,39 @@ class NoFalseFencing(QuorumCheck):
     """
 
     guarantee = "no-false-fencing"
-    notes = ("broker_fenced", "broker_registered")
+    rows = ("broker_fenced", "broker_registered")
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
         self._session_us = context.settings.session_us
         self._leads_since_us: dict[int, int] = {}
-        self._registered: dict[int, tuple[int, int | str]] = {}
+        self._registered: dict[int, tuple[int, int]] = {}
         """For each node its last incarnation, and the broker epoch of that."""
 
     def changed(self, at_us: int, member: Member, before: Seen, after: Seen) -> None:
         if after.leads and not (before.leads and before.epoch == after.epoch):
             self._leads_since_us[member.node_id] = at_us
 
-    def note(self, at_us: int, member: Member, note: Note) -> None:
-        if note.what == "broker_registered":
-            self._has_registered(at_us, member, dict(note.fields)["epoch"])
+    def trace(self, row: TraceRow) -> None:
+        if row.what == "broker_registered":
+            self._has_registered(row.at_us, self.view.nodes[row.node], fields_of(row)["epoch"])
             return
-        broker = int(dict(note.fields)["broker"])
-        fault_times, from_us = self.view.fault_times, at_us - self._session_us
+        controller, broker = row.node, fields_of(row)["broker"]
+        fault_times, from_us = self.view.fault_times, row.at_us - self._session_us
         # Physical: heartbeats of a node that is dead, paused or cut off do not arrive.
         touched = (
             fault_times.node_since(broker, from_us)
-            or fault_times.node_since(member.node_id, from_us)
-            or (broker != member.node_id and fault_times.between_since(broker, member.node_id, from_us))
+            or fault_times.node_since(controller, from_us)
+            or (broker != controller and fault_times.between_since(broker, controller, from_us))
         )
-        if not touched and self._leads_since_us.get(member.node_id, at_us) < from_us:
+        if not touched and self._leads_since_us.get(controller, row.at_us) < from_us:
             self.violated(
-                at_us,
-                f"controller {member.node_id} fenced broker {broker}, although no fault had touched them for "
+                row.at_us,
+                f"controller {controller} fenced broker {broker}, although no fault had touched them for "
                 f"{self._session_us // 1000} ms",
             )
 
-    def _has_registered(self, at_us: int, member: Member, epoch: int | str) -> None:
+    def _has_registered(self, at_us: int, member: Member, epoch: int) -> None:
         incarnation, first = self._registered.get(member.node_id, (-1, epoch))
         if incarnation == member.seen.incarnation and first != epoch:
             self.violated(
@@ -188,7 +190,7 @@ class SessionKept(Check):
     guarantee = "no-false-fencing"
     needs_one_node = True
     acts_on = (ApiKey.BROKER_HEARTBEAT, ApiKey.BROKER_REGISTRATION, Closed, type(None))
-    notes: ClassVar[tuple[str, ...]] = ("broker_fenced",)
+    rows: ClassVar[tuple[str, ...]] = ("broker_fenced",)
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
@@ -249,13 +251,13 @@ class SessionKept(Check):
             self.violated(at_us, f"controller {controller} gave away the ID of broker {broker}, which is alive")
         self._alive.pop((controller, broker), None)
 
-    def note(self, at_us: int, member: Member, note: Note) -> None:
-        broker = int(dict(note.fields)["broker"])
-        if self._has_session(at_us, member.node_id, broker):
+    def trace(self, row: TraceRow) -> None:
+        broker = fields_of(row)["broker"]
+        if self._has_session(row.at_us, row.node, broker):
             self.violated(
-                at_us, f"controller {member.node_id} fenced broker {broker}, whose heartbeats it had answered in time"
+                row.at_us, f"controller {row.node} fenced broker {broker}, whose heartbeats it had answered in time"
             )
-        self._alive.pop((member.node_id, broker), None)
+        self._alive.pop((row.node, broker), None)
 
     def _has_session(self, at_us: int, controller: int, broker: int) -> bool:
         beating, session_us = self._alive.get((controller, broker)), self._session_us.get(controller, 0)

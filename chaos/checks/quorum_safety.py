@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from chaos.checks.batches import Batch
-from chaos.checks.check import CheckContext, QuorumCheck
+from chaos.checks.check import CheckContext, QuorumCheck, fields_of
 from chaos.checks.quorum_view import Member, Seen
-from reference_broker.core.events import Note
+from reports.rows import TraceRow
 
 
 class OneLeaderPerEpoch(QuorumCheck):
@@ -43,16 +43,15 @@ class MonotonicEpoch(QuorumCheck):
     """
 
     guarantee = "monotonic-epoch"
-    notes = ("voted",)
+    rows = ("voted",)
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
         self._acted: dict[tuple[int, int], int] = {}
         """By node and number of its directory. Physical: a node with another directory cannot remember."""
 
-    def note(self, at_us: int, member: Member, note: Note) -> None:  # noqa: ARG002
-        fields = dict(note.fields)
-        self._acts(member, int(fields["epoch"]))
+    def trace(self, row: TraceRow) -> None:
+        self._acts(self.view.nodes[row.node], fields_of(row)["epoch"])
 
     def changed(self, at_us: int, member: Member, before: Seen, after: Seen) -> None:
         if before.incarnation == after.incarnation:
@@ -145,7 +144,7 @@ class LeaderCompleteness(QuorumCheck):
     """
 
     guarantee = "leader-completeness"
-    notes = ("truncated",)
+    rows = ("truncated",)
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
@@ -153,11 +152,13 @@ class LeaderCompleteness(QuorumCheck):
         self._committed_at: dict[int, int] = {}
         """For each epoch, up to where batches were committed when its leader began."""
 
-    def note(self, at_us: int, member: Member, note: Note) -> None:
-        offset = int(dict(note.fields)["offset"])
-        known = member.seen.high_watermark
-        if offset < known and offset < self._same_to.get(member.node_id, 0):
-            self.violated(at_us, f"node {member.node_id} truncates to {offset}, below its high watermark {known}")
+    def trace(self, row: TraceRow) -> None:
+        fields = fields_of(row)
+        if "partition" in fields:
+            return  # It is not about the metadata log, but about a replica of that partition.
+        offset, known = fields["offset"], self.view.nodes[row.node].seen.high_watermark
+        if offset < known and offset < self._same_to.get(row.node, 0):
+            self.violated(row.at_us, f"node {row.node} truncates to {offset}, below its high watermark {known}")
 
     def changed(self, at_us: int, member: Member, before: Seen, after: Seen) -> None:
         if before.incarnation != after.incarnation:

@@ -161,6 +161,9 @@ class ReplicaObserver:
     def metadata_changed(self, at_us: int, partition: Replicated, before: PartitionImage, now: PartitionImage) -> None:
         """Called when a node has published a state of the partition that is newer than all seen before."""
 
+    def viewed(self, at_us: int, node: "Node") -> None:
+        """Called after each event of a node, when the view has its new state."""
+
 
 class ReplicaView:
     """All partitions that have several replicas.
@@ -187,6 +190,8 @@ class ReplicaView:
         """IDs of the nodes that led, by partition (topic-index) and leader epoch; a recreated topic has the same epochs
         again"""
         self.checks: list[ReplicaObserver] = []
+        self.of_looks: list[ReplicaObserver] = []
+        """those of them that override ``viewed``"""
         self._min_insync = min_insync
         self._flushed = flushed
         self._unclean_ends = UncleanEnds()
@@ -360,6 +365,11 @@ class ReplicaView:
 
         Raises AssertionError if a log contradicts itself, or if a change went unnoticed until then.
         """
+        self._follow_logs(at_us, incarnation, node, thorough)
+        for check in self.of_looks:
+            check.viewed(at_us, node)
+
+    def _follow_logs(self, at_us: int, incarnation: int, node: "Node", thorough: bool) -> None:
         touched = self._touched.taken()
         for log in touched:
             log.check_invariants()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from chaos.checks.batches import Batch, read_batches
 from chaos.checks.check import CheckContext, ReplicaCheck
 from chaos.checks.compacted_log import Compacted, Remains, marker_in, records_of, wrongly_cleaned
+from chaos.checks.history import History
 from chaos.checks.pending_requests import PendingRequests
 from chaos.checks.replica_view import Copy, Held, PartitionKey, Replicated
 from reference_broker.core.events import Effect, Event, Reply, Request
@@ -60,14 +61,14 @@ class ReplicasEqual(ReplicaCheck):
                 f"open from offset {stable_end}",
             )
 
-    def quiet(self, at_us: int) -> None:
+    def end(self, history: History) -> None:
         """Compare all records of each replica, from its beginning."""
         for partition in self.replicas.partitions.values():
             for copy in partition.copies.values():
                 # E-7: no replica had kept the committed records, and no leader has taken over since then.
                 if copy.log is not None and not partition.excused:
                     copy.equal_to = 0
-                    self._compare(at_us, partition, copy, copy.held, copy.held.high_watermark)
+                    self._compare(history.end_us, partition, copy, copy.held, copy.held.high_watermark)
 
     def _compare(self, at_us: int, partition: Replicated, copy: Copy, now: Held, end: int) -> None:
         end = min(end, partition.committed_end, now.end_offset)
@@ -314,7 +315,7 @@ class NoAckedLost(ReplicaCheck):
                 f"by its metadata {isr} are in sync, and at least {min_isr} must hold it",
             )
 
-    def quiet(self, at_us: int) -> None:
+    def end(self, history: History) -> None:
         for (key, losses), offsets in self._acknowledged.items():
             partition = self.replicas.partitions.get(key)
             if partition is None or partition.losses != losses:
@@ -323,7 +324,7 @@ class NoAckedLost(ReplicaCheck):
                 lost = [each for each in offsets if each >= leader.held.end_offset]
                 if lost and leader.held.leader_epoch == partition.leader_epoch:
                     self.violated(
-                        at_us,
+                        history.end_us,
                         f"{partition.name}: {len(lost)} acknowledged batches are gone, the first at offset {lost[0]}; "
                         f"leader {leader.node_id}'s log ends at {leader.held.end_offset}",
                     )

@@ -1,11 +1,11 @@
 """All checks of a run: finds their classes, and passes each check only what it requests.
 
 Every simulated run gets all checks, whatever guarantees its scenario lists. A check is called only for the methods of
-``Check`` that it overrides, and for the rows, notes and events that it names, so the cost of an event is proportional
-to what it changed.
+``Check`` that it overrides, and for the rows and events that it names, so the cost of an event is proportional to what
+it changed.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
@@ -13,7 +13,7 @@ from types import NoneType
 from typing import TYPE_CHECKING
 
 from chaos import checks
-from chaos.checks.check import Check, CheckContext, Kind, overriding
+from chaos.checks.check import Check, CheckContext, FetchCheck, Kind, overriding
 from chaos.checks.fetch_model import EVICTED, FETCH, FetchModel
 from chaos.checks.history import History
 from chaos.hooks.metadata_digest import Digest
@@ -54,42 +54,34 @@ class CheckSuite:
     def __init__(self, checks: Sequence[Check], context: CheckContext) -> None:
         self.quorum = context.quorum
         self.replicas = context.replicas
-        self.rows = _by_name(checks, lambda check: check.rows)
+        self.rows: dict[str, list[Check]] = {}
         """checks by the kind of trace row that they request; rows that no check requests are missing here"""
+        for check in checks:
+            for name in check.rows:
+                self.rows.setdefault(name, []).append(check)
         self._checks = checks
-        self._by_note = _by_name(checks, lambda check: check.notes)
         self._fetches = FetchModel()
-        self._of_states = overriding(checks, "node")
-        self._of_thorough_looks = overriding(checks, "whole")
+        self._of_states = overriding(checks, "inspect")
         self._of_events = [(each, frozenset(each.acts_on)) for each in overriding(checks, "acted")]
         self._kinds = FETCHES.union(*(kinds for _, kinds in self._of_events))
         """kinds of events that any check or the fetch model follows"""
-        self._of_fetches = overriding(checks, "fetched")
+        self._of_fetches = [each for each in checks if isinstance(each, FetchCheck)]
         self._of_followers = [each for each in self._of_fetches if each.judges_followers]
-        self._of_views = overriding(checks, "viewed")
-        self._of_images = overriding(checks, "published")
 
     def trace(self, row: TraceRow) -> None:
         for check in self.rows.get(row.what, ()):
             check.trace(row)
 
-    def note(self, at_us: int, node_id: int, note: Note) -> None:
-        """Pass on a note, before the checks see the state of the node that wrote it.
+    def note(self, node_id: int, note: Note) -> None:
+        """Let the views follow a note, before its row is traced.
 
         A note about a partition's replica may have the same name as one about the quorum. Its first field tells them
         apart.
         """
         if note.fields and note.fields[0][0] == "partition":
             self.replicas.note(node_id, note)
-            return
-        self.quorum.note(node_id, note)
-        for check in self._by_note.get(note.what, ()):
-            check.note(at_us, self.quorum.nodes[node_id], note)
-
-    def published(self, at_us: int, node_id: int, fields: Mapping[str, int | str]) -> None:
-        """Pass on that a node published an image. ``fields`` are those of the trace's row."""
-        for check in self._of_images:
-            check.published(at_us, node_id, fields)
+        else:
+            self.quorum.note(node_id, note)
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
         """Pass on a node's effects for an event, before the checks see its state."""
@@ -108,25 +100,18 @@ class CheckSuite:
         """Let checks compare a node's digest with that of its whole image."""
         self.quorum.recomputed(at_us, node_id, digest.value, digest.thorough())
 
-    def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:
-        """Let the views and the checks compare the node's state after an event; with ``thorough`` all of it."""
+    def inspect(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:
+        """Let the checks and the views compare the node's state after an event; with ``thorough`` all of it."""
         kind = event.__class__
         between_nodes = kind in PEER_EVENTS or (kind is Request and event.tag.role == "peer")  # type: ignore[union-attr]
         if thorough or not between_nodes:  # Messages between nodes change no client's state.
             for check in self._of_states:
-                check.node(at_us, incarnation, node, event, thorough)
-        if thorough:
-            for check in self._of_thorough_looks:
-                check.whole(at_us, incarnation, node)
+                check.inspect(at_us, incarnation, node, event, thorough)
         self.quorum.look(at_us, incarnation, node, thorough)
         self.replicas.look(at_us, incarnation, node, thorough)
-        for check in self._of_views:
-            check.viewed(at_us, node)
 
-    def end(self, at_us: int, history: History) -> None:
-        """Let the checks judge the quiet cluster, and then the whole history."""
-        for check in self._checks:
-            check.quiet(at_us)
+    def end(self, history: History) -> None:
+        """Let the checks judge the quiet cluster and the whole history."""
         # E-7: no replica had kept the committed records there.
         history = history.without(self.replicas.excused, self.replicas.offsets_excused)
         for check in self._checks:
@@ -144,11 +129,3 @@ def _touched(event: Event | None, effects: Sequence[Effect]) -> set[Kind]:
         else:
             touched.add((Send, effect.api_key) if kind is Send else kind)  # type: ignore[union-attr]
     return touched
-
-
-def _by_name(checks: Sequence[Check], names_of: Callable[[Check], Sequence[str]]) -> dict[str, list[Check]]:
-    found: dict[str, list[Check]] = {}
-    for check in checks:
-        for name in names_of(check):
-            found.setdefault(name, []).append(check)
-    return found

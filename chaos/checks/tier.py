@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from chaos.checks.batches import Batch, batches_of, read_batches
 from chaos.checks.check import Check, CheckContext
+from chaos.checks.history import History
 from chaos.checks.producers import ProducerState, read_snapshot, replayed
 from reference_broker.core.events import Effect, Event, Note
 from reference_broker.log.partition_log import PartitionLog
@@ -84,7 +85,7 @@ class ClosedSegmentsStored(Check):
         super().__init__(context)
         self._nodes: dict[int, Node] = {}
 
-    def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
+    def inspect(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
         self._nodes[node.broker.node_id] = node
 
     def reached(self) -> bool:
@@ -147,7 +148,7 @@ class KeptUntilStored(Check):
         self._replicas: dict[int, list[PartitionLog]] = {}
         """By node: its tiered ones, as it had them last."""
 
-    def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
+    def inspect(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
         if self.context.alone or not node.broker.config.remote_log_storage_system_enable:
             return
         partitions = node.broker.partitions
@@ -158,11 +159,11 @@ class KeptUntilStored(Check):
             self._starts[log.directory] = max(log.log_start_offset, self._starts.get(log.directory, 0))
             self._look(at_us, node_id, log)
 
-    def quiet(self, at_us: int) -> None:
+    def end(self, history: History) -> None:
         self._seen.clear()
         for node_id, logs in self._replicas.items():
             for log in logs:
-                self._look(at_us, node_id, log)
+                self._look(history.end_us, node_id, log)
 
     def _look(self, at_us: int, node_id: int, log: PartitionLog) -> None:
         name, local_start = log.directory, log.local_log_start_offset
@@ -211,7 +212,7 @@ class ListedWhenStored(Check):
         super().__init__(context)
         self._seen: set[bytes] = set()
 
-    def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
+    def inspect(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
         remote_log = node.broker.remote_log
         if remote_log is None or self.context.alone:
             return
@@ -279,7 +280,7 @@ class NewerUploadCounts(Check):
         self._newest: dict[tuple[bytes, int], int] = {}
         """The newest leader epoch that has uploaded anything, by topic ID and index."""
 
-    def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
+    def inspect(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
         remote_log = node.broker.remote_log
         if remote_log is None or self.context.alone:
             return
@@ -339,7 +340,7 @@ class UploadedProducers(Check):
         self._latest_ms: dict[int, int] = {}
         """The latest time that each node's clock has shown."""
 
-    def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
+    def inspect(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
         self._clock_showed(node.broker.node_id, node.broker.now.wall_ms)
 
     def _clock_showed(self, node_id: int, wall_ms: int) -> None:

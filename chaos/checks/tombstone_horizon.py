@@ -85,11 +85,11 @@ class TombstonesMarked(ReplicaCheck):
                 )
             last.marker = marker
 
-    def quiet(self, at_us: int) -> None:
+    def end(self, history: History) -> None:
         if self.context.settings.tombstone_horizon:
             for partition in self.replicas.partitions.values():
                 for copy in partition.copies.values():
-                    self._judge(at_us, partition, copy)
+                    self._judge(history.end_us, partition, copy)
 
     def _judge(self, at_us: int, partition: Replicated, copy: Copy) -> None:
         compacted, log = partition.compacted, copy.log
@@ -143,16 +143,18 @@ class DeletedStaysDeleted(ReplicaCheck):
         if now.leader_epoch > before.leader_epoch:
             self._judge(at_us, partition, copy)
 
-    def whole(self, at_us: int, incarnation: int, node: "Node") -> None:  # noqa: ARG002
+    def inspect(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
+        if not thorough:
+            return
         for partition in self.replicas.partitions.values():
             copy = partition.copies.get(node.broker.node_id)
             if copy is not None:
                 self._judge(at_us, partition, copy)
 
-    def quiet(self, at_us: int) -> None:
+    def end(self, history: History) -> None:
         for partition in self.replicas.partitions.values():
             for copy in partition.copies.values():
-                self._judge(at_us, partition, copy)
+                self._judge(history.end_us, partition, copy)
 
     def _judge(self, at_us: int, partition: Replicated, copy: Copy) -> None:
         compacted, log = partition.compacted, copy.log

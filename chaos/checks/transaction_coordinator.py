@@ -169,7 +169,7 @@ class TransactionsConsistent(Check):
 
     guarantee = "transactions-consistent"
 
-    def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
+    def inspect(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
         try:
             node.broker.transactions.validate()
         except AssertionError as wrong:

@@ -440,7 +440,7 @@ class LsoRegression(Check):
         self._shown: dict[tuple[int, int, bytes, int], tuple[int, int]] = {}
         """leader epoch and last stable offset by node, incarnation and partition"""
 
-    def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
+    def inspect(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
         if thorough:
             for partition in node.broker.partitions.by_name.values():
                 self._look(at_us, incarnation, node.broker.node_id, partition)

@@ -12,7 +12,7 @@ from time import perf_counter_ns
 from typing import Any
 from unittest.mock import patch
 
-from chaos.checks.check import Check, QuorumCheck, ReplicaCheck
+from chaos.checks.check import Check, FetchCheck, QuorumCheck, ReplicaCheck
 from chaos.checks.fetch_model import FetchModel
 from chaos.checks.quorum_view import QuorumView
 from chaos.checks.replica_view import ReplicaView
@@ -32,7 +32,7 @@ PARTS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
     ("clients", Client, ("step",)),
     ("rules of faults", Interceptor, ("before", "after")),
     ("observer", Observer, ("__call__",)),
-    ("handing out to checks", CheckSuite, ("acted", "node", "note", "trace", "published")),
+    ("handing out to checks", CheckSuite, ("acted", "inspect", "note", "trace")),
     ("view of the quorum", QuorumView, ("look",)),
     ("view of replicas", ReplicaView, ("look", "image")),
     ("model of fetches", FetchModel, ("acted",)),
@@ -124,7 +124,7 @@ def kind_of(event: Any) -> str:
 
 def _overridden(kind: type[Check]) -> Iterator[str]:
     """Yield the names of the methods by which a check of this kind is notified."""
-    for base in (Check, QuorumCheck, ReplicaCheck):
+    for base in (Check, QuorumCheck, ReplicaCheck, FetchCheck):
         for name in vars(base) if issubclass(kind, base) else ():
             own = getattr(kind, name)
             if name[0] != "_" and callable(own) and own is not getattr(base, name):

@@ -204,7 +204,7 @@ class Cluster:
         if machine.node is None:
             return
         now_us = self._agenda.now_us
-        self._suite.node(now_us, machine.incarnation, machine.node, event, thorough)
+        self._suite.inspect(now_us, machine.incarnation, machine.node, event, thorough)
         if thorough:
             digest = self._observers[machine.node_id].digest.digest
             if digest is not None:

@@ -59,7 +59,7 @@ class Observer:
             self._recorder.request(now, event)
         for effect in effects:
             if type(effect) is Note:
-                self._suite.note(now.mono_us, self._node_id, effect)
+                self._suite.note(self._node_id, effect)
                 if self._keep is not None or effect.what in self._suite.rows:
                     self._recorder.effects(now, (effect,))
             elif type(effect) is Reply and self._is_wanted("reply", effect.tag):
@@ -80,10 +80,8 @@ class Observer:
         self._suite.replicas.image(self._agenda.now_us, self._node_id, delta, image)
 
     def _published(self, published: Published) -> None:
-        fields = published.fields()
-        self._suite.published(self._agenda.now_us, self._node_id, fields)
-        if self._keep is not None:
-            detail = json.dumps(fields, sort_keys=True, separators=(",", ":"))
+        if self._keep is not None or ROW in self._suite.rows:
+            detail = json.dumps(published.fields(), sort_keys=True, separators=(",", ":"))
             self._recorder.add(self._agenda.now_us, ROW, detail)
 
 

@@ -98,7 +98,6 @@ class World:
         self.network = self.cluster.network
         self.cluster.fault_scheduler.clients = self._client
         self._converges = _only(QuorumConverges, self.checks)
-        self._converges.expected = False
         self._answers = _only(AnswersAfterHeal, self.checks)
         self._assigned = _only(AllAssigned, self.checks)
         self._replicated = _only(ReplicasConverge, self.checks)
@@ -135,7 +134,8 @@ class World:
         self.stage = "end"
         self.cluster.compare_all()
         self.history.clock_steps_us = _clock_steps_us(self.scenario, self.faults)
-        self._suite.end(self.agenda.now_us, self.history)
+        self.history.end_us = self.agenda.now_us
+        self._suite.end(self.history)
 
     @property
     def events(self) -> int:

@@ -6,6 +6,7 @@ from typing import Any
 
 from chaos.checks.check import CheckContext, ReplicaCheck, Settings
 from chaos.checks.fault_times import FaultTimes
+from chaos.checks.history import History
 from chaos.checks.quorum_view import QuorumView
 from chaos.checks.replica_view import ReplicaView
 from chaos.checks.replication import NoAckedLost
@@ -66,8 +67,8 @@ class Cluster:
     def __init__(self, tombstone_horizon: bool = False) -> None:
         self.view = ReplicaView(FaultTimes(), min_insync=2)
         settings = Settings(in_sync_us=IN_SYNC_US, tombstone_horizon=tombstone_horizon)
-        context = CheckContext(settings, QuorumView(3, 0, FaultTimes()), self.view)
-        self.checks = [each(context) for each in check_kinds() if issubclass(each, ReplicaCheck)]
+        self.context = CheckContext(settings, QuorumView(3, 0, FaultTimes()), self.view)
+        self.checks = [each(self.context) for each in check_kinds() if issubclass(each, ReplicaCheck)]
         (self.acked,) = (each for each in self.checks if isinstance(each, NoAckedLost))
         self.logs = [Log() for _ in range(3)]
         self.incarnations = [0, 0, 0]
@@ -138,8 +139,7 @@ class Cluster:
         response = ProduceResponse([ProduceTopicResponse("t", b"", [ProducePartitionResponse(0, 0, offset)])])
         request = Request(1, 7, 0, 9, "p", ProduceRequest(acks, 1000, []), tag)
         self.acked.acted(self.now_us, node, request, [Reply(1, 7, 0, 9, response, tag)])
-        self.look(by)
-        self.acked.viewed(self.now_us, node)
+        self.view.look(self.now_us, self.incarnations[by], node)
 
     def restart(self, number: int) -> None:
         self.view.gone(number)
@@ -151,7 +151,7 @@ class Cluster:
 
     def broken(self) -> list[str]:
         for each in self.checks:
-            each.quiet(self.now_us)
+            each.end(History(end_us=self.now_us))
         return [check.guarantee for check in self.checks if check.violations]
 
 

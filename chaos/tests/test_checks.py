@@ -162,7 +162,7 @@ def node() -> Node:
 @pytest.mark.parametrize("which", [0, 1, 2])
 def test_metrics_that_are_off_by_one_are_seen(which: int) -> None:
     subject, check = node(), MetricsExact(check_context())
-    check.node(0, 0, subject, None, thorough=False)
+    check.inspect(0, 0, subject, None, thorough=False)
     assert check.violations == []
     assert [each.value for each in session_metrics(subject)] == [0, 0, 0]
     metrics, kind = subject.broker.metrics, "FetchSessionCache"
@@ -172,7 +172,7 @@ def test_metrics_that_are_off_by_one_are_seen(which: int) -> None:
         metrics.counter("kafka.server", kind, "IncrementalFetchSessionEvictionsPerSec"),
     )[which]
     off.value += 1
-    check.node(0, 0, subject, None, thorough=False)
+    check.inspect(0, 0, subject, None, thorough=False)
     assert len(check.violations) == 1
 
 
@@ -185,14 +185,14 @@ def test_a_high_watermark_that_goes_back_is_seen() -> None:
     broker = SimpleNamespace(node_id=0, partitions=SimpleNamespace(by_name={(TOPIC, 0): partition}))
     subject: Any = SimpleNamespace(broker=broker)
     check = LogConsistent(check_context())
-    check.node(0, 0, subject, None, thorough=True)
+    check.inspect(0, 0, subject, None, thorough=True)
     log.high_watermark = 4
-    check.node(0, 1, subject, None, thorough=True)
+    check.inspect(0, 1, subject, None, thorough=True)
     assert check.violations == [], "another incarnation may begin lower"
     log.high_watermark = 3
-    check.node(0, 1, subject, None, thorough=True)
+    check.inspect(0, 1, subject, None, thorough=True)
     log.high_watermark = 6
-    check.node(0, 1, subject, None, thorough=True)
+    check.inspect(0, 1, subject, None, thorough=True)
     assert [each.story.split(": ")[1][:20] for each in check.violations] == [
         "high watermark went ",
         "high watermark 6 is ",

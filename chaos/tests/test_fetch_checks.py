@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from chaos.checks.check import Check
+from chaos.checks.check import FetchCheck
 from chaos.checks.fetch_model import FIRST_REVISION, FIRST_REVISIONS, FetchModel, partitions_of
 from chaos.checks.fetch_responses import FullResponseExact, NoEmptyResponse, NoStarvation, StaleLeaderEpochFenced
 from chaos.checks.fetch_sessions import INVALID_FETCH_SESSION, SequenceOrder, SessionLost
@@ -34,7 +34,7 @@ BY_NAME = 12
 class Talk:
     """One client and one node that leads two partitions with ten records each, in leader epoch 3."""
 
-    def __init__(self, check: Check) -> None:
+    def __init__(self, check: FetchCheck) -> None:
         self.check = check
         self.model = FetchModel()
         self.held = build([Record(value=b"v")])

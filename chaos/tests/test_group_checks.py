@@ -295,10 +295,10 @@ def test_a_coordinator_that_contradicts_itself() -> None:
     world.commit(group, 5)
     node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=1, groups=world.groups))
     check = GroupsConsistent(check_context())
-    check.whole(7, 0, node)
+    check.inspect(7, 0, node, None, thorough=True)
     assert not check.violations
     target.offsets.count += 1
-    check.whole(9, 0, node)
+    check.inspect(9, 0, node, None, thorough=True)
     assert "node 1: 2 offsets are counted, 1 are visible" in check.violations[0].story
 
 

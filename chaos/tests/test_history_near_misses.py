@@ -216,7 +216,7 @@ def test_a_coordinator_holds_what_was_committed_last_or_may_have_been(
 ) -> None:
     check = NoCommittedLost(check_context())
     check.trace(note("offset_committed", 100, group="g", partition="hot-0", offset=10, generation=1))
-    check.whole(100, 0, holding(held))
+    check.inspect(100, 0, holding(held), None, thorough=True)
     assert bool(judged(check, History(commits=commits))) is is_red
 
 

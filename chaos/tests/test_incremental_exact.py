@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from chaos.checks.check import Check
+from chaos.checks.check import FetchCheck
 from chaos.checks.fetch_model import EVICTED, FIRST_REVISION, AnsweredFetch, FetchModel
 from chaos.checks.fetch_responses import IncrementalExact, NoStarvation
 from chaos.checks.suite import CheckSuite
@@ -40,7 +40,7 @@ def test_a_request_whose_connection_closes_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize("kind", [IncrementalExact, NoStarvation])
-def test_what_is_known_of_a_session_goes_when_it_is_evicted(kind: type[Check]) -> None:
+def test_what_is_known_of_a_session_goes_when_it_is_evicted(kind: type[FetchCheck]) -> None:
     talk = Session(kind(check_context()))
     talk.fetch({})
     assert list(talk.model.sessions) == [(0, SESSION)]
@@ -73,7 +73,7 @@ class Session:
     """One client's session with a node that leads ``count`` partitions in leader epoch 3. Each ends at offset 5."""
 
     def __init__(
-        self, check: Check, count: int = 2, version: int = FINAL, offset: int = 5, role: str = "client"
+        self, check: FetchCheck, count: int = 2, version: int = FINAL, offset: int = 5, role: str = "client"
     ) -> None:
         self.check, self.version, self.role = check, version, role
         self.model = FetchModel()
@@ -234,7 +234,7 @@ def test_a_follower_is_owed_records_above_the_high_watermark(role: str) -> None:
 def test_only_checks_that_judge_followers_are_given_responses_to_them() -> None:
     given: list[tuple[str, bool]] = []
 
-    class OfClients(Check):
+    class OfClients(FetchCheck):
         def fetched(self, at_us: int, fetch: AnsweredFetch) -> None:  # noqa: ARG002
             given.append((type(self).__name__, fetch.request.by_follower))
 

@@ -9,9 +9,7 @@ import pytest
 from chaos.checks.check import Check
 from chaos.checks.history import History
 from chaos.checks.metadata_changes import LostMetadata, TornMetadata
-from chaos.checks.quorum_view import Member
-from chaos.tests.check_context import check_context
-from reference_broker.core.events import Note
+from chaos.tests.check_context import check_context, note_row
 from reports.rows import ChangeRow, MetadataReadRow, OperationRow
 from reports.tests import played as recorded
 from reports.tests.planted_metadata import PLANTED_METADATA
@@ -27,12 +25,8 @@ def broken_by(tables: dict[str, list[dict[str, Any]]]) -> set[str]:
     checks: tuple[Check, ...] = (TornMetadata(check_context()), LostMetadata(check_context()))
     for check in checks:
         for row in tables["trace"]:
-            if row["what"] == "metadata_image":
-                check.published(row["at_us"], row["node"], json.loads(row["detail"]))
-            elif row["what"] in check.notes:
-                note_fields = tuple(json.loads(row["detail"]).items())
-                check.note(row["at_us"], Member(row["node"], True), Note(row["what"], note_fields))
-        check.quiet(10**9)
+            if row["what"] in check.rows:
+                check.trace(note_row(row["at_us"], row["node"], row["what"], **json.loads(row["detail"])))
         check.end(rows)
     return {check.guarantee for check in checks if check.violations}
 

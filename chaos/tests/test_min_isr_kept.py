@@ -27,7 +27,7 @@ def stories(*images: MetadataImage) -> list[str]:
         node: Any = SimpleNamespace(
             listening=True, broker=SimpleNamespace(node_id=0, replica=SimpleNamespace(loader=loader))
         )
-        check.node(number, 0, node, None if number == 0 else SimpleNamespace(), False)  # type: ignore[arg-type]
+        check.inspect(number, 0, node, None if number == 0 else SimpleNamespace(), False)  # type: ignore[arg-type]
     return [each.story for each in check.violations]
 
 

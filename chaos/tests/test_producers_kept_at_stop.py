@@ -34,5 +34,5 @@ def test_a_clean_stop_leaves_a_snapshot_at_the_end(
     log = SimpleNamespace(log_end_offset=7, directory="t-0", producers=known)
     node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, disk=disk), stopped=stopped, logs=lambda: [log])
     check = ProducersKeptAtStop(check_context())
-    check.node(0, 0, node, None, thorough=False)
+    check.inspect(0, 0, node, None, thorough=False)
     assert (check.violations == []) is right

@@ -8,10 +8,14 @@ import pytest
 
 from chaos.checks.check import Check, CheckContext, QuorumCheck, Settings
 from chaos.checks.fault_times import FaultTimes
+from chaos.checks.history import History
 from chaos.checks.metadata_snapshots import SnapshotTransfer
+from chaos.checks.quorum_liveness import QuorumConverges
 from chaos.checks.quorum_view import QuorumView
 from chaos.checks.replica_view import ReplicaView
 from chaos.checks.suite import CheckSuite, check_kinds
+from chaos.hooks.metadata_digest import ROW as PUBLISHED
+from chaos.tests.check_context import note_row
 from reference_broker.core.events import Note
 from reference_broker.metadata.features import METADATA_VERSION, METADATA_VERSION_FEATURE
 from reference_broker.metadata.image import EMPTY_IMAGE, MetadataImage
@@ -85,7 +89,10 @@ class Quorum:
             Settings(settled_us=6 * SECOND_US), self.view, ReplicaView(self.fault_times, expected=False)
         )
         self.checks = [each(context) for each in check_kinds() if issubclass(each, QuorumCheck | SnapshotTransfer)]
-        quiet: list[Check] = [each for each in self.checks if type(each).node is Check.node]
+        for each in self.checks:
+            if isinstance(each, QuorumConverges):
+                each.expected = True
+        quiet: list[Check] = [each for each in self.checks if type(each).inspect is Check.inspect]
         self.suite = CheckSuite(quiet, context)
         self.nodes = [Replica(number) for number in range(4)]
         self.now_us = 0
@@ -98,10 +105,11 @@ class Quorum:
 
     def end(self) -> None:
         for each in self.checks:
-            each.quiet(self.now_us)
+            each.end(History(end_us=self.now_us))
 
-    def note(self, number: int, what: str, **fields: int) -> None:
-        self.suite.note(self.now_us, number, Note(what, tuple(fields.items())))
+    def note(self, number: int, what: str, **fields: int | str) -> None:
+        self.suite.note(number, Note(what, tuple(fields.items())))
+        self.suite.trace(note_row(self.now_us, number, what, **fields))
 
     def elect(self, number: int, epoch: int) -> None:
         for node in self.nodes:
@@ -282,7 +290,7 @@ def test_a_leader_that_loads_a_snapshot(quorum: Quorum, number: int) -> None:
 
 def test_two_contents_at_one_offset(quorum: Quorum) -> None:
     for node, digest in ((0, "aa"), (1, "aa"), (2, "bb")):
-        quorum.suite.published(0, node, {"offset": 2, "digest": digest, "partitions": 1})
+        quorum.suite.trace(note_row(0, node, PUBLISHED, offset=2, digest=digest, partitions=1))
     assert quorum.broken() == ["snapshot-equals-replay"]
 
 
@@ -305,8 +313,8 @@ def test_each_begin_has_one_end(quorum: Quorum, markers: tuple[MetadataRecord, .
 def test_nothing_is_published_from_a_misplaced_marker_on(quorum: Quorum, offset: int, broken: bool) -> None:
     (check,) = (each for each in quorum.checks if each.guarantee == "misplaced-markers-refused")
     quorum.append(batch(3, 1, BEGIN), batch(4, 1, BEGIN), batch(5, 1, END))
-    check.published(1, 2, {"offset": 2})
-    check.published(2, 2, {"offset": offset})
+    check.trace(note_row(1, 2, PUBLISHED, offset=2))
+    check.trace(note_row(2, 2, PUBLISHED, offset=offset))
     quorum.commit(6)
     quorum.end()
     assert bool(check.violations) is broken

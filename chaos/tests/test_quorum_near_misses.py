@@ -116,12 +116,8 @@ def test_the_level_from_which_markers_may_be_written(quorum: Quorum, level: int,
     for node in quorum.nodes:
         node.image = MetadataImage(features={METADATA_VERSION_FEATURE: level} if level else {})
     quorum.look(0)
-    quorum.suite.note(quorum.now_us, 0, marker())
+    quorum.note(0, "metadata_committed", kind="begin", offset=3)
     assert quorum.broken() == ([] if right else ["markers-gated"])
-
-
-def marker() -> Any:
-    return SimpleNamespace(what="metadata_committed", fields=(("kind", "begin"), ("offset", 3)))
 
 
 @pytest.mark.clause("F-21")
@@ -133,9 +129,9 @@ def test_partitions_of_many_sessions_are_counted_in_the_thorough_comparison(coun
     fetch_sessions = SimpleNamespace(sessions=sessions)
     node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, metrics=metrics, fetch_sessions=fetch_sessions))
     check = MetricsExact(check_context())
-    check.node(0, 0, node, None, thorough=False)
+    check.inspect(0, 0, node, None, thorough=False)
     assert bool(check.violations) is (count <= FEW_SESSIONS)
-    check.node(1, 0, node, None, thorough=True)
+    check.inspect(1, 0, node, None, thorough=True)
     assert check.violations
 
 
@@ -210,5 +206,5 @@ def test_damage_is_kept_but_that_of_deleted_topics(path: str, kept: bool, right:
     controller = SimpleNamespace(image=SimpleNamespace(topics={"t": None}))
     node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, disk=disk, controller=controller), ready=True)
     check = DamageKept(check_context())
-    check.whole(0, 0, node)
+    check.inspect(0, 0, node, None, thorough=True)
     assert (check.violations == []) is right

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from chaos.checks.check import Check
+from chaos.checks.check import FetchCheck
 from chaos.checks.fetch_model import (
     AnsweredFetch,
     PartitionName,
@@ -67,7 +67,7 @@ def make_fetch(
     return AnsweredFetch(node, "c", 7, Session(), request, False, {NAMED: line})
 
 
-def is_red(check: Check, *fetches: AnsweredFetch) -> bool:
+def is_red(check: FetchCheck, *fetches: AnsweredFetch) -> bool:
     for each in fetches:
         check.fetched(0, each)
     return bool(check.violations)
@@ -86,8 +86,7 @@ def test_a_follower_that_serves_another_leader_epoch(epoch: int, red: bool) -> N
 
 
 def eligible(cluster: Cluster) -> ReadReplicaEligible:
-    (check,) = (each for each in cluster.checks if isinstance(each, ReadReplicaEligible))
-    return check
+    return ReadReplicaEligible(cluster.context)
 
 
 @pytest.mark.thorough

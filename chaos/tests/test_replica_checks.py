@@ -8,8 +8,9 @@ import pytest
 
 from chaos.checks.isr import StableIsr
 from chaos.checks.replication import ReplicasConverge
+from chaos.tests.check_context import note_row
 from chaos.tests.replicated import IN_SYNC_US, KEY, SECOND_US, Cluster, batch, in_order
-from reference_broker.core.events import Note, Reply, Request
+from reference_broker.core.events import Reply, Request
 from reference_broker.metadata.delta import TopicChange
 from reference_broker.metadata.identifiers import LOST_DIRECTORY
 from reference_broker.metadata.image import NO_LEADER, MetadataImage
@@ -280,10 +281,9 @@ def test_a_new_controller_may_fence_a_broker_that_still_sent_to_the_one_before_i
     if controller_paused:
         cluster.view.fault_times.node(7, cluster.now_us)
     for node, at_us, what in ((7, 0, "leader_elected"), (8, cluster.now_us - led_us, "leader_elected")):
-        check.note(at_us, SimpleNamespace(node_id=node), Note(what))  # type: ignore[arg-type]
+        check.trace(note_row(at_us, node, what))
     cluster.change(isr=(0, 1))
-    fenced = Note("broker_fenced", (("broker", 2),))
-    check.note(cluster.now_us, SimpleNamespace(node_id=8), fenced)  # type: ignore[arg-type]
+    check.trace(note_row(cluster.now_us, 8, "broker_fenced", broker=2))
     assert cluster.broken() == ([] if excused else ["stable-isr"])
 
 

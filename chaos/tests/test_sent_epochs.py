@@ -34,5 +34,5 @@ def test_a_live_node_judges_its_own_responses_and_compares_itself_with_no_other(
     node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, metadata=cache))
     for controller_epoch in (1, 2):
         cache.controller_epoch = controller_epoch
-        check.node(0, controller_epoch, node, None, False)
+        check.inspect(0, controller_epoch, node, None, False)
     assert not check.violations

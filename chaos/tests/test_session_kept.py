@@ -7,9 +7,8 @@ from uuid import UUID
 import pytest
 
 from chaos.checks.quorum_liveness import SessionKept
-from chaos.checks.quorum_view import Member
-from chaos.tests.check_context import check_context
-from reference_broker.core.events import Closed, Note, Reply, Request, TimerFired
+from chaos.tests.check_context import check_context, note_row
+from reference_broker.core.events import Closed, Reply, Request, TimerFired
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.tags import Tag
 
@@ -47,7 +46,7 @@ class Controller:
         self.request(ApiKey.BROKER_HEARTBEAT, sent, want_fence=False, want_shut_down=leaves)
 
     def is_wrong_to_fence(self) -> bool:
-        self.check.note(self.at_us, Member(0, True), Note("broker_fenced", (("broker", BROKER),)))
+        self.check.trace(note_row(self.at_us, 0, "broker_fenced", broker=BROKER))
         return bool(self.check.violations)
 
     def is_wrong_to_register(self, incarnation: UUID, error: int = 0) -> bool:

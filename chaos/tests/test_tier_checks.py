@@ -10,6 +10,7 @@ import pytest
 from crc32c import crc32c
 
 from chaos.checks.check import Check, CheckContext
+from chaos.checks.history import History
 from chaos.checks.producers import read_snapshot
 from chaos.checks.tier import (
     NEEDED,
@@ -161,7 +162,7 @@ def test_a_copy_is_compared_only_with_records_that_are_still_here() -> None:
 def deleted(world: Tiered, check: KeptUntilStored, local_start: int) -> int:
     world.local_start = local_start
     before = len(check.violations)
-    check.node(0, 0, world.node, None, False)
+    check.inspect(0, 0, world.node, None, False)
     return len(check.violations) - before
 
 
@@ -191,12 +192,12 @@ def test_what_was_deleted_locally_is_looked_for_again_once_all_is_quiet() -> Non
     world.store(1, 0, 2)
     world.store(2, 2, 4)
     assert deleted(world, check, 4) == 0
-    check.quiet(0)
+    check.end(History())
     assert not check.violations
     for kind in NEEDED:
         del world.tier[f"{FOLDER}/{0:020d}-{IDS[1]}.{kind}"]
     assert deleted(world, check, 4) == 0, "it looks only where the local start moved"
-    check.quiet(0)
+    check.end(History())
     (violation,) = check.violations
     assert violation.story == "hot-0 on node 0 has no records below 4; the tier has none from 0"
 
@@ -211,8 +212,8 @@ def test_what_another_replica_knows_to_be_deleted_need_not_be_in_the_tier() -> N
     assert deleted(world, check, 4) == 0
     del world.tier[f"{FOLDER}/{0:020d}-{IDS[1]}.log"]
     leader = Tiered(node_id=1, log_start=2, local_start=2)
-    check.node(0, 0, leader.node, None, False)
-    check.quiet(0)
+    check.inspect(0, 0, leader.node, None, False)
+    check.end(History())
     assert not check.violations
 
 
@@ -309,7 +310,7 @@ class Listing:
         partitions = SimpleNamespace(by_name={("hot", 0): partition}, followed={})
         broker = SimpleNamespace(remote_log=SimpleNamespace(metadata=metadata), partitions=partitions)
         before = len(self.check.violations)
-        self.check.node(0, 0, SimpleNamespace(broker=broker), None, False)  # type: ignore[arg-type]
+        self.check.inspect(0, 0, SimpleNamespace(broker=broker), None, False)  # type: ignore[arg-type]
         return [each.story for each in self.check.violations[before:]]
 
 
@@ -365,7 +366,7 @@ def left_out(
     partitions = SimpleNamespace(by_name={("hot", 0): partition})
     broker = SimpleNamespace(node_id=0, remote_log=SimpleNamespace(metadata=metadata), partitions=partitions)
     check = ClosedSegmentsStored(check_context())
-    check.node(0, 0, SimpleNamespace(broker=broker), None, False)  # type: ignore[arg-type]
+    check.inspect(0, 0, SimpleNamespace(broker=broker), None, False)  # type: ignore[arg-type]
     if not check.reached():
         check.overdue(0, 60_000_000)
     return [each.story.partition(" on ")[0] for each in check.violations]

@@ -16,10 +16,10 @@ def test_a_coordinator_that_contradicts_itself() -> None:
     world.taken(id_)
     node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=1, transactions=world.transactions))
     check = TransactionsConsistent(check_context())
-    check.node(7, 0, node, None, False)
+    check.inspect(7, 0, node, None, False)
     assert not check.violations
     held = target.held[id_]
     held.current = held.current._replace(transactional_id="other")
-    check.node(9, 0, node, None, False)
+    check.inspect(9, 0, node, None, False)
     (found,) = check.violations
     assert (found.at_us, found.story.endswith(f"stands under {id_}")) == (9, True)

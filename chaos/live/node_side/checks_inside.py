@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from chaos.checks.check import Check, CheckContext, QuorumCheck, Settings, Violation, overriding
+from chaos.checks.check import Check, CheckContext, FetchCheck, QuorumCheck, Settings, Violation, overriding
 from chaos.checks.fault_times import FaultTimes
 from chaos.checks.fetch_model import FetchModel
 from chaos.checks.quorum_view import QuorumView
@@ -17,7 +17,7 @@ from chaos.checks.replica_view import ReplicaView
 from chaos.checks.suite import check_kinds
 from chaos.hooks.trace import PassiveHook
 from chaos.live.node_side.evidence import BROKEN, LOOKED, Evidence
-from reference_broker.core.events import Effect, Event, Note
+from reference_broker.core.events import Effect, Event
 from reference_broker.ports.node_ports import Now
 from reports.manifest import Check as Judged
 from reports.rows import TraceRow
@@ -48,8 +48,7 @@ class ChecksInside(PassiveHook):
         self._checks = [each(context) for each in _kinds() if each.guarantee in wanted]
         self._watches_quorum = any(isinstance(each, QuorumCheck) for each in self._checks)
         self._actors = overriding(self._checks, "acted")
-        self._of_fetches = overriding(self._checks, "fetched")
-        self._of_notes = [each for each in self._checks if each.notes]
+        self._of_fetches = [each for each in self._checks if isinstance(each, FetchCheck)]
         self._incarnation = incarnation
         self._origin_us = origin_us
         self._evidence = evidence
@@ -79,21 +78,13 @@ class ChecksInside(PassiveHook):
                 self._evidence.report(LOOKED, [self._incarnation, self._looked])
             for each in self._of_fetches:
                 each.fetched(at_us, fetch)
-        for effect in effects if self._of_notes else ():
-            if type(effect) is Note:
-                self._note(at_us, node.broker.node_id, effect)
         for check in self._actors:
             check.acted(at_us, node, event, effects)
         for check in self._checks:
-            check.node(at_us, self._incarnation, node, event, False)
+            check.inspect(at_us, self._incarnation, node, event, False)
         if self._watches_quorum:
             self._view.look(at_us, self._incarnation, node, False)
         self._report_new([each for check in self._checks for each in check.violations])
-
-    def _note(self, at_us: int, node_id: int, note: Note) -> None:
-        for check in self._of_notes:
-            if note.what in check.notes:
-                check.note(at_us, self._view.nodes[node_id], note)
 
     def _report_new(self, found: Sequence[Violation]) -> None:
         if len(found) == self._reported:

@@ -8,13 +8,14 @@ import pytest
 from chaos.checks.metadata_epoch import SwitchRespected
 from chaos.live.node_side.checks_inside import ChecksInside
 from chaos.live.tests.test_checks_inside import FakePipe
-from chaos.tests.check_context import check_context
-from reference_broker.core.events import Note, Reply, Request
+from chaos.tests.check_context import check_context, note_row
+from reference_broker.core.events import Reply, Request
 from reference_broker.ports.node_ports import Now
 from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.tags import Tag
 from reports.manifest import Check as Judged
+from reports.rows import TraceRow
 
 GATED, FENCED = "epoch-gated-by-transaction", "commits-fenced"
 BOOTSTRAPPED, MARKERS_GATED = "bootstrapped", "markers-gated"
@@ -59,9 +60,9 @@ def look(checks: ChecksInside, event: object = None, effects: tuple[object, ...]
 
 
 def judged_log(
-    guarantee: str, values: tuple[bytes, ...], features: dict[str, int] | None = None, *effects: object
+    guarantee: str, values: tuple[bytes, ...], features: dict[str, int] | None = None, noted: TraceRow | None = None
 ) -> tuple[Judged, ...]:
-    """What a node with these records says, which commits them one by one and has ``effects`` at the end."""
+    """What a node with these records says, which commits them one by one and writes the note at the end."""
     pipe, log = FakePipe(), FakeLog()
     outlet: Any = pipe
     checks = ChecksInside(0, 1000, (guarantee,), outlet)
@@ -74,7 +75,9 @@ def judged_log(
         look(checks)
         quorum.high_watermark = log.log_end_offset
         look(checks)
-    look(checks, effects=effects)
+    if noted is not None:
+        checks.trace(noted)
+    look(checks)
     return pipe.findings.judged((guarantee,))
 
 
@@ -113,8 +116,8 @@ def test_a_log_without_metadata_version_is_seen_in_the_nodes_own_log(values: tup
 @pytest.mark.parametrize(("level", "breaks"), [(0, False), (12, True), (13, False)])
 def test_a_marker_below_its_level_is_seen_in_the_nodes_own_image(level: int, breaks: bool) -> None:
     features = {"metadata.version": level} if level else {}
-    note = Note("metadata_committed", (("offset", 4), ("kind", "begin"), ("number", 0), ("of", 0)))
-    (found,) = judged_log(MARKERS_GATED, (BEGIN,), features, note)
+    noted = note_row(0, 1, "metadata_committed", offset=4, kind="begin", number=0, of=0)
+    (found,) = judged_log(MARKERS_GATED, (BEGIN,), features, noted)
     assert found.holds is not breaks
 
 
@@ -149,11 +152,11 @@ def test_what_another_leader_wrote_is_not_held_against_a_node_that_is_alone() ->
     log.append(b"\x00\x04of another", key)
     alone, all_seeing = SwitchRespected(check_context(alone=True)), SwitchRespected(check_context())
     for check in (alone, all_seeing):
-        check.node(1, 0, node, None, False)
+        check.inspect(1, 0, node, None, False)
     assert (len(alone.violations), len(all_seeing.violations)) == (0, 1)
     log.append(b"\x00\x03as before", key)
-    alone.node(2, 0, node, None, False)
+    alone.inspect(2, 0, node, None, False)
     assert not alone.violations
     log.append(b"\x00\x04of its own", key)
-    alone.node(3, 0, node, None, False)
+    alone.inspect(3, 0, node, None, False)
     assert len(alone.violations) == 1
