@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from chaos.mutants import mutants_of
 from chaos.search.run_sim import play
 from chaos.sim.run_folder import is_judged_here, write_out
-from chaos.sim.world import World
+from chaos.sim.world import SimWorld
 from reports.guarantees import GUARANTEES, SeenFrom, names_seen_from
 from reports.verdict import Outcome
 from scenarios import loader
@@ -90,7 +90,7 @@ def played(run: Run, folder: Path) -> Played:
     return Played(run, folder, verdict.outcome, opinions_of_checks(world) if ended else {})
 
 
-def opinions_of_checks(world: World) -> dict[str, Opinion]:
+def opinions_of_checks(world: SimWorld) -> dict[str, Opinion]:
     """Return what the simulator's checks say of each guarantee that is compared in this run."""
     opinions: dict[str, Opinion] = {}
     for name in COMPARED:

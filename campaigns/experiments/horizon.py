@@ -37,7 +37,7 @@ from chaos.checks.replica_view import Replicated
 from chaos.search.children import in_children
 from chaos.seeds import random_for
 from chaos.sim.fleet import Client
-from chaos.sim.world import World
+from chaos.sim.world import SimWorld
 from reference_broker.core.events import Effect, Event, PeerReply, Reply, Request
 from reference_broker.ports.node_ports import Channel
 from reference_broker.wire.apis import ApiKey
@@ -559,7 +559,7 @@ def _config(variant: HorizonVariant) -> dict[str, object]:
     }
 
 
-class Compared(World):
+class Compared(SimWorld):
     """A run that knows when its cut ends. With snapshots its writers write to the metadata log."""
 
     part: HorizonRun

@@ -28,7 +28,7 @@ _CONTROL = 0x20
 _READ_BYTES = 1 << 20
 
 
-class Batch(NamedTuple):
+class BatchIdentity(NamedTuple):
     """The identity of a batch: ``crc`` covers all but base offset and leader epoch."""
 
     base_offset: int
@@ -48,7 +48,7 @@ class Readable(Protocol):
     def read(self, offset: int, max_bytes: int, end_offset: int, /) -> bytes: ...
 
 
-def batches_of(data: bytes) -> Iterator[tuple[Batch, bytes]]:
+def batches_of(data: bytes) -> Iterator[tuple[BatchIdentity, bytes]]:
     """Yield the whole batches in ``data``, each with its bytes.
 
     The walk ends at a length that no batch has: a client's bytes may be damaged, and the next batch cannot be found.
@@ -59,11 +59,11 @@ def batches_of(data: bytes) -> Iterator[tuple[Batch, bytes]]:
         end = position + _LENGTH_FROM + length
         if length < _LEAST_LENGTH or end > size:
             return
-        yield Batch(base, epoch, crc, base + last_delta, bool(attributes & _CONTROL)), data[position:end]
+        yield BatchIdentity(base, epoch, crc, base + last_delta, bool(attributes & _CONTROL)), data[position:end]
         position = end
 
 
-def read_batches(log: Readable, offset: int, end_offset: int) -> Iterator[tuple[Batch, bytes]]:
+def read_batches(log: Readable, offset: int, end_offset: int) -> Iterator[tuple[BatchIdentity, bytes]]:
     """Yield the batches of [offset, end_offset), each with its bytes."""
     while offset < end_offset:
         last_offset = offset - 1

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from chaos.checks.batches import Batch, PlainRecord, batches_of, last_sequence_of, producing_of, records_in
+from chaos.checks.batches import BatchIdentity, PlainRecord, batches_of, last_sequence_of, producing_of, records_in
 
 ABORT, COMMIT = 0, 1
 """Types of markers, as their keys have them: version and type, each an int16 (KIP-98)."""
@@ -108,7 +108,7 @@ class Compacted:
             else:
                 self._note(header, data, at_us)
 
-    def _note(self, header: Batch, data: bytes, at_us: int) -> None:
+    def _note(self, header: BatchIdentity, data: bytes, at_us: int) -> None:
         producing = producing_of(data)
         opened = self._open.setdefault(producing.producer_id, OpenTransaction()) if producing.is_transactional else None
         if opened is not None:
@@ -123,7 +123,7 @@ class Compacted:
             else:
                 self._takes_effect(offset)
 
-    def _end(self, header: Batch, data: bytes, at_us: int) -> None:
+    def _end(self, header: BatchIdentity, data: bytes, at_us: int) -> None:
         kind = _kind_of(marker_in(data))
         if kind not in (ABORT, COMMIT):
             return

@@ -88,9 +88,9 @@ class AllAssigned(Check):
     """all-assigned: after the heal every partition of a subscribed topic gets one owner in each group, in time.
 
     The time is that in which Kafka's protocol must come to an assignment: a coordinator is elected and loads, sessions
-    of members that are gone run out, and those that are there take part in two rebalances (``World``).
+    of members that are gone run out, and those that are there take part in two rebalances (``SimWorld``).
 
-    ``World`` passes on each row as it comes, and calls ``reached`` after the heal.
+    ``SimWorld`` passes on each row as it comes, and calls ``reached`` after the heal.
     """
 
     guarantee = "all-assigned"

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 
-from chaos.checks.batches import Batch, records_in
+from chaos.checks.batches import BatchIdentity, records_in
 from chaos.checks.check import CheckContext, QuorumCheck, fields_of
 from chaos.checks.history import History
 from chaos.checks.quorum_view import Member
@@ -24,7 +24,7 @@ class TransactionCheck(QuorumCheck):
         current record yet"""
         self._at = 0
 
-    def committed(self, at_us: int, member: Member, batches: Sequence[tuple[Batch, bytes]]) -> None:  # noqa: ARG002
+    def committed(self, at_us: int, member: Member, batches: Sequence[tuple[BatchIdentity, bytes]]) -> None:  # noqa: ARG002
         for batch, data in batches:
             if batch.base_offset != self._at:
                 self.open_at = -1  # T-9: a snapshot replaced the records between, and has no open transaction.
@@ -33,7 +33,7 @@ class TransactionCheck(QuorumCheck):
             if not batch.control:
                 self._records(at_us, batch, data)
 
-    def _records(self, at_us: int, batch: Batch, data: bytes) -> None:
+    def _records(self, at_us: int, batch: BatchIdentity, data: bytes) -> None:
         """Read a batch's records. A value begins with the frame's version, then the record's API key (both varints
         below 128)."""
         for record in records_in(data):
@@ -51,7 +51,7 @@ class TransactionCheck(QuorumCheck):
         """Called before what follows a snapshot."""
 
     @abstractmethod
-    def record(self, at_us: int, batch: Batch, api_key: int, value: bytes) -> None:
+    def record(self, at_us: int, batch: BatchIdentity, api_key: int, value: bytes) -> None:
         """Called with each committed record, in the log's order."""
 
 
@@ -60,7 +60,7 @@ class OneAbortPerBegin(TransactionCheck):
 
     guarantee = "one-abort-per-begin"
 
-    def record(self, at_us: int, batch: Batch, api_key: int, value: bytes) -> None:  # noqa: ARG002
+    def record(self, at_us: int, batch: BatchIdentity, api_key: int, value: bytes) -> None:  # noqa: ARG002
         self.evidence += api_key in MARKERS
         if self.is_misplaced(api_key):
             inside = f"inside the transaction of offset {self.open_at}" if self.open_at >= 0 else "without a Begin"
@@ -83,7 +83,7 @@ class MisplacedMarkersRefused(TransactionCheck):
         self._newest: dict[int, tuple[int, int]] = {}
         """The newest offset that each node has published, and when."""
 
-    def record(self, at_us: int, batch: Batch, api_key: int, value: bytes) -> None:  # noqa: ARG002
+    def record(self, at_us: int, batch: BatchIdentity, api_key: int, value: bytes) -> None:  # noqa: ARG002
         self.evidence += api_key in MARKERS
         if self._from < 0 and self.is_misplaced(api_key):
             self._misplaced, self._from = f"{MARKERS[api_key]} in {batch.named}", batch.base_offset
@@ -151,14 +151,14 @@ class Bootstrapped(TransactionCheck):
         super().__init__(context)
         self._known = self._begun = False
 
-    def committed(self, at_us: int, member: Member, batches: Sequence[tuple[Batch, bytes]]) -> None:
+    def committed(self, at_us: int, member: Member, batches: Sequence[tuple[BatchIdentity, bytes]]) -> None:
         if not self._known:
             super().committed(at_us, member, batches)
 
     def skipped(self) -> None:
         self._known = True  # T-9: the snapshot holds what was committed before it.
 
-    def record(self, at_us: int, batch: Batch, api_key: int, value: bytes) -> None:
+    def record(self, at_us: int, batch: BatchIdentity, api_key: int, value: bytes) -> None:
         if self._known:
             return
         if api_key in MARKERS:
@@ -187,7 +187,7 @@ class EpochGatedByTransaction(TransactionCheck):
     guarantee = "epoch-gated-by-transaction"
     needs_one_node = True
 
-    def record(self, at_us: int, batch: Batch, api_key: int, value: bytes) -> None:
+    def record(self, at_us: int, batch: BatchIdentity, api_key: int, value: bytes) -> None:
         if api_key == NO_OP and len(value) > BARE_BYTES and self.open_at >= 0:
             self.violated(
                 at_us, f"a metadata epoch in {batch.named} is inside the transaction of offset {self.open_at}"

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from crc32c import crc32c
 
-from chaos.checks.batches import Batch, Producing, batches_of, last_sequence_of, producing_of, read_batches, records_in
+from chaos.checks.batches import (
+    BatchIdentity,
+    Producing,
+    batches_of,
+    last_sequence_of,
+    producing_of,
+    read_batches,
+    records_in,
+)
 from chaos.checks.check import Check, CheckContext
 from chaos.checks.pending_requests import PendingRequests
 from chaos.interceptor.watched_disk import WatchedDisk
@@ -64,7 +72,7 @@ def read_snapshot(data: bytes) -> dict[int, ProducerState]:
     return {row[0]: ProducerState(row[1], row[2], row[3], row[5], row[6], row[7]) for row in rows}
 
 
-def replayed(known: Mapping[int, ProducerState], batch: bytes, place: Batch) -> dict[int, ProducerState]:
+def replayed(known: Mapping[int, ProducerState], batch: bytes, place: BatchIdentity) -> dict[int, ProducerState]:
     """Return the state after the next whole batch, which is at ``place``."""
     producing = producing_of(batch)
     producer_id, epoch, sequence = last_sequence_of(batch)

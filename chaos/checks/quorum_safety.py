@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from chaos.checks.batches import Batch
+from chaos.checks.batches import BatchIdentity
 from chaos.checks.check import CheckContext, QuorumCheck, fields_of
 from chaos.checks.quorum_view import Member, Seen
 from reports.rows import TraceRow
@@ -89,9 +89,9 @@ class LogMatching(QuorumCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
-        self._known: dict[tuple[int, int], tuple[Batch, _Before, int]] = {}
+        self._known: dict[tuple[int, int], tuple[BatchIdentity, _Before, int]] = {}
 
-    def appended(self, at_us: int, member: Member, batches: Sequence[Batch]) -> None:
+    def appended(self, at_us: int, member: Member, batches: Sequence[BatchIdentity]) -> None:
         if not batches:
             return
         last = self._before(member, batches[0])
@@ -102,7 +102,7 @@ class LogMatching(QuorumCheck):
             self._match(at_us, member, batch, before)
             last = batch
 
-    def _match(self, at_us: int, member: Member, batch: Batch, before: _Before) -> None:
+    def _match(self, at_us: int, member: Member, batch: BatchIdentity, before: _Before) -> None:
         key = (batch.base_offset, batch.epoch)
         known = self._known.get(key)
         if known is None:
@@ -121,9 +121,9 @@ class LogMatching(QuorumCheck):
             )
 
     @staticmethod
-    def _before(member: Member, first: Batch) -> Batch | None:
+    def _before(member: Member, first: BatchIdentity) -> BatchIdentity | None:
         """Return the batch before ``first``, or None if the log begins here (or after a snapshot)."""
-        last: Batch | None = None
+        last: BatchIdentity | None = None
         for batch in reversed(member.batches.values()):
             if batch.base_offset < first.base_offset:
                 last = batch

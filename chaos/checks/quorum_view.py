@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from chaos.checks.batches import Batch, read_batches
+from chaos.checks.batches import BatchIdentity, read_batches
 from reference_broker.core.events import Note
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Member:
     node_id: int
     is_voter: bool
     seen: Seen = field(default_factory=Seen)
-    batches: dict[int, Batch] = field(default_factory=dict)
+    batches: dict[int, BatchIdentity] = field(default_factory=dict)
     """the batches of its log, by base offset, ascending"""
     replica: Any = None
     """None while the node has none"""
@@ -68,10 +68,10 @@ class QuorumObserver:
         ``before`` is the last state of the same node, in this or an earlier incarnation.
         """
 
-    def appended(self, at_us: int, member: Member, batches: Sequence[Batch]) -> None:
+    def appended(self, at_us: int, member: Member, batches: Sequence[BatchIdentity]) -> None:
         """Called when batches were appended to the member's log. After a start all are read again."""
 
-    def committed(self, at_us: int, member: Member, batches: Sequence[tuple[Batch, bytes]]) -> None:
+    def committed(self, at_us: int, member: Member, batches: Sequence[tuple[BatchIdentity, bytes]]) -> None:
         """Called when this member is the first in the run to know that these batches are committed. Each has its
         bytes."""
 
@@ -89,7 +89,7 @@ class QuorumView:
         self.fault_times = fault_times
         self.voters = voters
         self.nodes = [Member(number, number < voters) for number in range(voters + observers)]
-        self.committed: dict[int, Batch] = {}
+        self.committed: dict[int, BatchIdentity] = {}
         """all batches known to be committed, by base offset, ascending"""
         self.committed_end = 0
         """offset after them"""

@@ -220,7 +220,7 @@ class AnswersAfterHeal(Check):
     """answers-after-heal: once all faults are healed, every node responds, and each partition can be read to its end.
 
     A cluster that does not respond any more is no lack of evidence: an operator who restarts a node expects it back.
-    ``World`` reports each reader that came to its end, and what one of them could not read.
+    ``SimWorld`` reports each reader that came to its end, and what one of them could not read.
     """
 
     guarantee = "answers-after-heal"

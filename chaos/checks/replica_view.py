@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from chaos.checks.batches import Batch, read_batches
+from chaos.checks.batches import BatchIdentity, read_batches
 from chaos.checks.compacted_log import Compacted
 from chaos.checks.eligible import Eligible, UncleanEnds, min_isr_of
 from chaos.checks.history import OFFSETS_TOPIC, TopicPartition
@@ -113,7 +113,7 @@ class Replicated:
     """the newest that any node published"""
     eligible: Eligible
     """the replicas that keep the committed records"""
-    committed: dict[int, Batch] = field(default_factory=dict)
+    committed: dict[int, BatchIdentity] = field(default_factory=dict)
     """batches known to be committed, by base offset, ascending"""
     committed_from: int = 0
     """where the log began of the leader that took over after a loss"""

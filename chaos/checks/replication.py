@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from chaos.checks.batches import Batch, read_batches
+from chaos.checks.batches import BatchIdentity, read_batches
 from chaos.checks.check import CheckContext, ReplicaCheck
 from chaos.checks.compacted_log import Compacted, Remains, marker_in, records_of, wrongly_cleaned
 from chaos.checks.history import History
@@ -107,7 +107,7 @@ class ReplicasEqual(ReplicaCheck):
 
     @staticmethod
     def _unlike_batch_of(
-        at_us: int, partition: Replicated, compacted: Compacted, remains: Remains, batch: Batch, data: bytes
+        at_us: int, partition: Replicated, compacted: Compacted, remains: Remains, batch: BatchIdentity, data: bytes
     ) -> str:
         """Record the remaining records of a batch, and return those that were never committed."""
         committed_batch = partition.committed.get(batch.base_offset)
@@ -136,7 +136,7 @@ class ReplicasEqual(ReplicaCheck):
 class ReplicasConverge(ReplicaCheck):
     """replicas-converge: after the heal each partition has a leader, and all its replicas are in sync and equal.
 
-    ``World`` calls ``reached`` after the heal, and ``overdue`` if the time runs out before that.
+    ``SimWorld`` calls ``reached`` after the heal, and ``overdue`` if the time runs out before that.
     """
 
     guarantee = "replicas-converge"

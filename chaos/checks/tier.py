@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from chaos.checks.batches import Batch, batches_of, read_batches
+from chaos.checks.batches import BatchIdentity, batches_of, read_batches
 from chaos.checks.check import Check, CheckContext
 from chaos.checks.history import History
 from chaos.checks.producers import ProducerState, read_snapshot, replayed
@@ -76,7 +76,7 @@ class ClosedSegmentsStored(Check):
     high watermark. The producer snapshots of its log do not matter (P-14). The oldest segments whose copies are listed
     are deleted while the local log is larger than ``local.retention.bytes`` by at least one of them.
 
-    ``World`` calls ``reached`` after the heal, and ``overdue`` if the time runs out before that.
+    ``SimWorld`` calls ``reached`` after the heal, and ``overdue`` if the time runs out before that.
     """
 
     guarantee = "closed-segments-stored"
@@ -248,7 +248,7 @@ class ListedWhenStored(Check):
             self.violated(at_us, f"{copied.named}: the bytes in the store are not those of the log")
         self._judge_epochs(at_us, copied, stored["leader-epoch-checkpoint"], [batch for batch, _ in local])
 
-    def _judge_epochs(self, at_us: int, copied: CopiedSegment, data: bytes, batches: Sequence[Batch]) -> None:
+    def _judge_epochs(self, at_us: int, copied: CopiedSegment, data: bytes, batches: Sequence[BatchIdentity]) -> None:
         """A checkpoint has a version, the number of rows, and rows of an epoch with its first offset."""
         rows = [tuple(map(int, line.split())) for line in data.decode().splitlines()[2:]]
         starts = [start for _, start in rows]

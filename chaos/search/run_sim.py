@@ -13,7 +13,7 @@ from chaos.search.swarm import materialised
 from chaos.sim.machine import Machine
 from chaos.sim.network import CODED_SHARE
 from chaos.sim.verdict import SimVerdict
-from chaos.sim.world import RunStuckError, World
+from chaos.sim.world import RunStuckError, SimWorld
 from reports.rows import is_hit
 from reports.verdict import Outcome
 from scenarios import loader
@@ -41,12 +41,12 @@ def play(
     keep_trace: bool = False,
     coded_share: float = CODED_SHARE,
     also: Sequence[type[Check]] = (),
-) -> tuple[SimVerdict, World]:
+) -> tuple[SimVerdict, SimWorld]:
     """Do the same as ``run``. Return also the world as it was at the end, for writing the run out. ``also`` are
     checks that only this run has."""
     with applied(by_name(mutant) if mutant else None) as at_work:
         played = materialised(scenario, seed)
-        world = World(played, seed, hashed=hashed, keep_trace=keep_trace, coded_share=coded_share, also=also)
+        world = SimWorld(played, seed, hashed=hashed, keep_trace=keep_trace, coded_share=coded_share, also=also)
         crash, stuck = tuple[str, ...](), ""
         try:
             world.play()
@@ -72,7 +72,7 @@ def _crash(error: Exception, stage: str) -> tuple[str, ...]:
     return (what, f"it worked on {' at '.join(where)}") if where else (what,)
 
 
-def _compute_verdict(world: World, at_work: Applied | None, crash: tuple[str, ...], stuck: str) -> SimVerdict:
+def _compute_verdict(world: SimWorld, at_work: Applied | None, crash: tuple[str, ...], stuck: str) -> SimVerdict:
     scenario, history = world.scenario, world.history
     fired = Counter(row.name for row in world.faults if is_hit(row.kind))
     fetches = sum(row.f == "fetch" and row.type == "ok" for row in history.operations)
@@ -113,7 +113,7 @@ def _compute_verdict(world: World, at_work: Applied | None, crash: tuple[str, ..
     )
 
 
-def _shortcomings(world: World, fired: Counter[str], fetches: int, acked: int) -> Iterator[str]:
+def _shortcomings(world: SimWorld, fired: Counter[str], fetches: int, acked: int) -> Iterator[str]:
     """Yield the reasons why the run shows nothing. There are none if it had enough faults and traffic."""
     scenario = world.scenario
     for name, times in Counter(scenario.expected_faults).items():

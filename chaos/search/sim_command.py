@@ -74,7 +74,7 @@ def report(found: Search) -> str:
     verdicts, failing = found.verdicts, found.first_failing
     seeds, events = len(verdicts), sum(each.events for each in verdicts)
     lines = [
-        f"{found.scenario}: {found.outcome.name}, {seeds} seeds, {seeds / found.seconds:.1f} seeds/s, "
+        f"{found.scenario}: {found.outcome.name}, {_counted(seeds, 'seed')}, {seeds / found.seconds:.1f} seeds/s, "
         f"{events / found.seconds:.0f} events/s, {events / seeds:.0f} events a seed"
         + (f", trace hash {verdicts[0].trace_hash}" if verdicts[0].trace_hash else "")
     ]
@@ -166,5 +166,10 @@ def coverage_table(coverage: Mapping[Point, int]) -> list[str]:
     rows: dict[tuple[str, str], list[str]] = {}
     for (kind, role, state), times in coverage.items():
         rows.setdefault((kind, role), []).append(f"{state} {times}")
-    lines = [f"{sum(coverage.values())} faults struck at {len(coverage)} points (kind, role, state):"]
+    faults, points = _counted(sum(coverage.values()), "fault"), _counted(len(coverage), "point")
+    lines = [f"{faults} fired at {points} (kind, role, state):"]
     return lines + [f"  {kind:<18} {role:<9} {', '.join(states)}" for (kind, role), states in rows.items()]
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -14,7 +14,7 @@ from chaos.live import identity
 from chaos.live.run_folder import write_table
 from chaos.sim.agenda import START_WALL_MS
 from chaos.sim.verdict import SimVerdict
-from chaos.sim.world import World
+from chaos.sim.world import SimWorld
 from reference_broker.ports.node_ports import Now
 from reports.columns import Table
 from reports.guarantees import GUARANTEES, SeenFrom, names_seen_from
@@ -30,7 +30,7 @@ JUDGED_HERE = names_seen_from(SeenFrom.INSIDE)
 ``guarantee_selection.is_judged`` does not except. The judge of the folder judges all others from its tables."""
 
 
-def write_out(verdict: SimVerdict, world: World, folder: Path, command: str = "") -> Path:
+def write_out(verdict: SimVerdict, world: SimWorld, folder: Path, command: str = "") -> Path:
     """Write everything that a judge needs, and return the folder. The world must have kept its trace."""
     folder.mkdir(parents=True, exist_ok=True)
     recorder = Recorder(ParquetSink(folder, WORKER), WORKER)
@@ -51,7 +51,7 @@ def _write(table: Table, rows: Iterable[Sequence[Any]], path: Path) -> None:
     write_table(table, (list(row) for row in rows), path)
 
 
-def _manifest(verdict: SimVerdict, world: World, folder: Path, command: str) -> Manifest:
+def _manifest(verdict: SimVerdict, world: SimWorld, folder: Path, command: str) -> Manifest:
     scenario = world.scenario
     return Manifest(
         **identity.of_code_and_machine(),
@@ -85,7 +85,7 @@ def _manifest(verdict: SimVerdict, world: World, folder: Path, command: str) -> 
     )
 
 
-def _promised(world: World) -> tuple[str, ...]:
+def _promised(world: SimWorld) -> tuple[str, ...]:
     """Return the guarantees that this run promises, which are no others than those that the simulator judges it for.
     They depend on the faults that this seed has drawn. The result is empty, and then all are promised, if the scenario
     lists none."""

@@ -53,7 +53,7 @@ class RunStuckError(Exception):
     """A phase of the run did not end in its (virtual) time. The message says which."""
 
 
-class World:
+class SimWorld:
     """Plays one run.
 
     With ``hashed`` it also hashes all that happens, which is slower. With ``keep_trace`` it keeps the trace rows.

@@ -10,7 +10,7 @@ import pytest
 
 from chaos.sim.disk import SimDisk, Synced
 from chaos.sim.machine import Machine, NodeDied
-from chaos.sim.world import World
+from chaos.sim.world import SimWorld
 from reference_broker.ports.disk import Buffer, DiskError
 from scenarios import loader
 from scenarios.loader import Scenario
@@ -106,7 +106,7 @@ def scenario() -> Scenario:
 
 def lived(seed: int, node: int, deaths: Sequence[int], ways: Sequence[Way]) -> MortalDisk:
     """A whole run with all its checks."""
-    world = World(scenario(), seed)
+    world = SimWorld(scenario(), seed)
     machine = world.cluster.machines[node]
     disk = machine.disk = MortalDisk(Random(seed * 1000 + sum(deaths)), machine, deaths, ways)
     world.play()

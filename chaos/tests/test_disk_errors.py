@@ -11,7 +11,7 @@ import pytest
 from chaos.checks.batches import read_batches
 from chaos.checks.fault_times import FaultTimes
 from chaos.sim import timed_faults
-from chaos.sim.world import World
+from chaos.sim.world import SimWorld
 from chaos.tests.intercepted import NOW, Ended, Log, interceptor, request, rule
 from reference_broker.core.events import Note, Sync, SyncFailed
 from reference_broker.ports.disk import Disk, DiskError, MemoryDisk, UndoFailed
@@ -141,7 +141,7 @@ def test_an_error_in_the_middle_of_a_replacement_leaves_a_part_of_the_new_conten
 def test_a_failed_sync_may_lose_what_one_replica_has_not_flushed(operation: str | None) -> None:
     def promised(**config: str) -> bool:
         cluster = replace(found.cluster, config=tuple(config.items()))
-        return World(replace(found, cluster=cluster, faults=(failing,)), 1).history.writes_guaranteed
+        return SimWorld(replace(found, cluster=cluster, faults=(failing,)), 1).history.writes_guaranteed
 
     found, failing = find("failed-sync"), rule("disk_error", on="disk", match=Match(operation=operation), node=0)
     assert promised(**{"log.flush.interval.messages": "1"})

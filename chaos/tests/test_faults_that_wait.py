@@ -10,7 +10,7 @@ import pytest
 
 from chaos.search.run_sim import _shortcomings, run
 from chaos.sim.cluster import STARTING_US
-from chaos.sim.world import World
+from chaos.sim.world import SimWorld
 from reports.verdict import Outcome
 from scenarios import loader
 from scenarios.model import Fault, Match
@@ -22,7 +22,7 @@ def test_a_fault_that_is_alone_waits_until_the_node_that_another_took_away_is_ba
     away = Fault("away", "node_killed", at_s=0.5, sim_at_s=0.5, node=2, restart_after_s=1.0)
     second = Fault("second", "node_killed", at_s=0.9, sim_at_s=0.9, node=1, restart_after_s=0.5, alone=alone)
     load = replace(found.load, seconds=6.0, sim_seconds=6.0, admins=(), fetchers=())
-    world = World(replace(found, faults=(away, second), load=load), 1)
+    world = SimWorld(replace(found, faults=(away, second), load=load), 1)
     world.play()
     first, other = world.faults
     assert (first.name, other.name) == ("away", "second")

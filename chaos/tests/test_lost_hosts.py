@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from chaos.sim.world import World
+from chaos.sim.world import SimWorld
 from scenarios import loader
 from scenarios.model import Fault
 
@@ -13,7 +13,7 @@ def errors_of_clients(kind: str) -> set[str]:
     """Play the kind once, and return the errors of the operations whose node was gone."""
     found = loader.find("leader-host-lost-under-acks-all")
     gone = Fault("gone", kind, at_s=4.0, sim_at_s=4.0, node=2, restart_after_s=5.0)
-    world = World(replace(found, faults=(gone,)), 1)
+    world = SimWorld(replace(found, faults=(gone,)), 1)
     world.play()
     (fired,) = world.faults
     assert fired.until_us - fired.at_us >= 5_000_000

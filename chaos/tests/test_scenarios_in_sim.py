@@ -18,7 +18,7 @@ from chaos.search.shrink import REGRESSIONS, shrink
 from chaos.search.sim_command import report, simulate
 from chaos.sim.cluster import Cluster
 from chaos.sim.run_folder import JUDGED_HERE
-from chaos.sim.world import World
+from chaos.sim.world import SimWorld
 from reference_broker.wire.apis import ApiKey
 from reports.verdict import Outcome
 from scenarios import ledger, loader
@@ -549,7 +549,7 @@ def test_control_and_mutants_together(
 def test_the_demo_meets_its_states_also_where_the_load_begins_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """The intervals of snapshots count from the load."""
 
-    def late(world: World, *clients: Any) -> None:
+    def late(world: SimWorld, *clients: Any) -> None:
         world.agenda.run(world.agenda.now_us + 15_000_000)
         load(world, *clients)
 
@@ -558,8 +558,8 @@ def test_the_demo_meets_its_states_also_where_the_load_begins_late(monkeypatch: 
         nodes = [machine.node for machine in cluster.machines if machine.node is not None]
         counted.extend(node.broker.replica.generator._last_us - load_from_us for node in nodes)
 
-    load, arm, counted = World._load, Cluster.arm, list[int]()
-    monkeypatch.setattr(World, "_load", late)
+    load, arm, counted = SimWorld._load, Cluster.arm, list[int]()
+    monkeypatch.setattr(SimWorld, "_load", late)
     monkeypatch.setattr(Cluster, "arm", armed)
     verdict = run(ALL["demo"], 1)
     assert (verdict.outcome, verdict.reasons, counted) == (Outcome.PASSED, (), [0, 0, 0])

@@ -16,7 +16,7 @@ A_SECOND = 1_000_000
 LARGE = bytes(range(256)) * 256
 
 
-class World:
+class StoreWorld:
     """A store, and a machine that records its events."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class World:
 
 
 def test_a_put_on_its_way_is_carried_out_although_its_node_dies() -> None:
-    world = World()
+    world = StoreWorld()
     world.call(Put("a", b"x"))
     world.machine.incarnation_alive = -1
     world.run()
@@ -48,7 +48,7 @@ def test_a_put_on_its_way_is_carried_out_although_its_node_dies() -> None:
 
 
 def test_a_file_whose_node_dies_is_half_written_and_never_seen() -> None:
-    world = World()
+    world = StoreWorld()
     world.call(PutFile("a", "large", len(LARGE)))
     while not world.store.uploads[0].content:
         world.agenda.step(A_SECOND)
@@ -67,7 +67,7 @@ def test_a_file_whose_node_dies_is_half_written_and_never_seen() -> None:
 
 
 def test_a_stopped_node_sends_no_part_and_goes_on_when_it_wakes() -> None:
-    world = World()
+    world = StoreWorld()
     world.call(PutFile("a", "large", len(LARGE)))
     world.machine.paused, world.machine.paused_until_us = True, 2 * A_SECOND
     world.run(2 * A_SECOND - 1)
@@ -80,7 +80,7 @@ def test_a_stopped_node_sends_no_part_and_goes_on_when_it_wakes() -> None:
 
 @pytest.mark.parametrize("left", [0, PART_BYTES + 1])
 def test_a_file_that_shrinks_while_it_is_sent_is_not_put(left: int) -> None:
-    world = World()
+    world = StoreWorld()
     world.call(PutFile("a", "large", len(LARGE)))
     while not world.store.uploads[0].content:
         world.agenda.step(A_SECOND)
