@@ -143,3 +143,7 @@ def test_a_failing_swarm_shrinks_to_a_short_file_that_fails_alike(
     assert command == f"./crucible sim {path} --seed {failing.seed} --mutant {failing.mutant}"
     again = run(loader.load(path), failing.seed, failing.mutant)
     assert failing.broken[0] in again.broken
+
+
+def test_one_fault_is_printed_in_the_singular() -> None:
+    assert coverage_table({("node_killed", "leader", "load"): 1})[0] == "1 fault fired at 1 point (kind, role, state):"
