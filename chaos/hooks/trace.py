@@ -32,6 +32,8 @@ FETCH = 1
 NO_FRAME = (-1, "", -1, -1, 0, -1, 0, 0)
 """The columns of a frame and of an answer, in a row that belongs to none."""
 Sink: TypeAlias = Callable[[TraceRow], None]
+encoded = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+"""Encodes the fields of a note as the detail of its row. Made once, because ``json.dumps`` makes an encoder each time."""
 
 
 class TraceRecorder(PassiveHook):
@@ -66,7 +68,7 @@ class TraceRecorder(PassiveHook):
                 answered = getattr(effect.body, "session_id", 0) if effect.tag.api_key == FETCH else 0
                 self._add(at_us, "reply", *_frame(effect), answered, effect.tag.error)
             elif type(effect) is Note:
-                self.add(at_us, effect.what, json.dumps(dict(effect.fields), sort_keys=True, separators=(",", ":")))
+                self.add(at_us, effect.what, encoded(dict(effect.fields)))
 
     def _add(self, at_us: int, what: str, *columns: Any) -> None:
         row = TraceRow(self._node, self._incarnation, self._seq, at_us, what, *columns)

@@ -1,14 +1,13 @@
 """What is recorded of a run: an incarnation's notes and trace rows for the checks, and the hash of the whole run."""
 
 import hashlib
-import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from bench.fleet.behaviours.protocol import Request as ClientRequest
 from chaos.checks.suite import CheckSuite
 from chaos.hooks.metadata_digest import ROW, Published, Watch
-from chaos.hooks.trace import FETCH, TraceRecorder
+from chaos.hooks.trace import FETCH, TraceRecorder, encoded
 from chaos.sim.agenda import Agenda
 from chaos.sim.codec_check import reply_bytes, request_bytes
 from reference_broker.core.events import Effect, Event, Note, PeerReply, Reply, Request, Send
@@ -81,8 +80,7 @@ class Observer:
 
     def _published(self, published: Published) -> None:
         if self._keep is not None or ROW in self._suite.rows:
-            detail = json.dumps(published.fields(), sort_keys=True, separators=(",", ":"))
-            self._recorder.add(self._agenda.now_us, ROW, detail)
+            self._recorder.add(self._agenda.now_us, ROW, encoded(published.fields()))
 
 
 class TraceHash:
