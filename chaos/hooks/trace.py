@@ -33,7 +33,7 @@ NO_FRAME = (-1, "", -1, -1, 0, -1, 0, 0)
 """The columns of a frame and of an answer, in a row that belongs to none."""
 Sink: TypeAlias = Callable[[TraceRow], None]
 encoded = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
-"""Encodes the fields of a note as the detail of its row. Made once, because ``json.dumps`` makes an encoder each time."""
+"""Encodes the fields of a note as its row's detail; ``json.dumps`` would make a new encoder for each row."""
 
 
 class TraceRecorder(PassiveHook):
