@@ -13,7 +13,7 @@ from reference_broker.log.producer_state import ProducerStates, encoded
 from reference_broker.log.segments import Segments
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.store import Put
-from reference_broker.remote_log.copying.copy import Stage
+from reference_broker.remote_log.copier import Stage
 from reference_broker.remote_log.metadata.events import (
     PartitionDelete,
     RemoteLogEvent,
@@ -25,7 +25,7 @@ from reference_broker.remote_log.objects import ObjectKind
 from reference_broker.wire.errors import Error, ErrorCode
 
 SEGMENTS = "reference_broker.remote_log.metadata.partition_segments:PartitionSegments"
-PREPARATION = "reference_broker.remote_log.copying.copy:preparation"
+PREPARATION = "reference_broker.remote_log.copier:preparation"
 SNAPSHOT = f".{ObjectKind.PRODUCER_SNAPSHOT}"
 
 
@@ -34,16 +34,16 @@ def _nobody(log: Any) -> bytes:
     return encoded(ProducerStates(log.config.producer_id_expiration_ms, reject_unknown=False))
 
 
-@mutant("reference_broker.remote_log.copying.copier:Copier._written")
+@mutant("reference_broker.remote_log.copier:Copier._written")
 def segment_listed_first(original: Function, self: Any, copy: Any, error: Error) -> None:
     """A segment is listed before any of its objects is stored (P-11)."""
     if error is not ErrorCode.none or copy.stage is not Stage.BEGINNING:
         original(self, copy, error)
         return
-    around = self._around
-    finished, wall_ms = SegmentState.COPY_SEGMENT_FINISHED, around.ports.now().wall_ms
-    listed = update_of(copy.segment, finished, around.node_id, copy.leader_epoch, wall_ms)
-    around.metadata.write(listed, lambda error: original(self, copy, error))
+    context = self._context
+    finished, wall_ms = SegmentState.COPY_SEGMENT_FINISHED, context.ports.now().wall_ms
+    listed = update_of(copy.segment, finished, context.node_id, copy.leader_epoch, wall_ms)
+    context.metadata.write(listed, lambda error: original(self, copy, error))
 
 
 @mutant(PREPARATION)

@@ -14,11 +14,10 @@ from reference_broker.metadata.image import MetadataImage, TopicImage
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.node_ports import RandomSource, StorePorts, later
 from reference_broker.ports.slicing import REMOTE_REPLICAS_PER_SLICE, Sliced, run_slices
-from reference_broker.remote_log.copying.copier import Copier, CopierContext
+from reference_broker.remote_log.copier import CopiedEnd, Copier, CopierContext
 from reference_broker.remote_log.expiring.deleted_partitions import DeletedPartitions
 from reference_broker.remote_log.expiring.expirer import Expirer, ExpiringSetting
 from reference_broker.remote_log.fence import Fence
-from reference_broker.remote_log.metadata.events import lineage_of
 from reference_broker.remote_log.metadata.partition_segments import RemoteLogMetadata
 from reference_broker.remote_log.metrics import RemoteLogMetrics
 from reference_broker.remote_log.reading.reader import RemoteReader
@@ -37,6 +36,7 @@ class _Replica:
 
     topic: str
     log: PartitionLog
+    copied_end: CopiedEnd
     led: "_Led | None" = None
     """Set while this node leads the partition."""
     leader_epoch: int = -1
@@ -46,9 +46,6 @@ class _Replica:
     """Its remote segments are known."""
     is_cleared: bool = False
     """The topic has no tier any more, and no object of it is left there."""
-    generation: object = None
-    removals: int = 0
-    """The generation and removals of the segment metadata from which ``copied_end_offset`` was computed."""
 
     @property
     def is_tiered(self) -> bool:
@@ -67,11 +64,12 @@ class _Led:
     partition: Partition
     fence: Fence
     expirer: Expirer
+    copied_end: CopiedEnd
     copier: Copier | None = None
 
     def close_copier(self) -> None:
-        """Stop to copy. Listed segments may be deleted remotely from now on, so the local ones stay."""
-        self.partition.log.copied_end_offset = 0
+        """Stop copying. Listed segments may be deleted remotely from now on, so the local ones stay."""
+        self.copied_end.reset()
         if self.copier is not None:
             self.copier.close()
             self.copier = None
@@ -96,7 +94,7 @@ class RemoteLogManager:
         self.reader = RemoteReader(ports, metadata, counted, config.remote_log_index_file_cache_total_size_bytes)
         self._ports = ports
         self._interval_us = config.remote_log_manager_task_interval_ms * 1000
-        self._around = CopierContext(
+        self._context = CopierContext(
             node_id=node_id,
             ports=ports,
             metadata=metadata,
@@ -121,7 +119,7 @@ class RemoteLogManager:
 
     def settings_changed(self, config: BrokerConfig) -> None:
         """Apply the settings that can change while the broker runs."""
-        self._around.slots.resize(config.remote_log_manager_copier_thread_pool_size)
+        self._context.slots.resize(config.remote_log_manager_copier_thread_pool_size)
         self.reader.resize(config.remote_log_index_file_cache_total_size_bytes)
 
     def image_changed(self, _delta: MetadataDelta, _image: MetadataImage) -> None:
@@ -142,11 +140,11 @@ class RemoteLogManager:
         replica = self._replica(partition.topic, partition.topic_id, partition.index, partition.log)
         replica.is_followed, replica.leader_epoch = False, partition.leader_epoch
         if replica.led is None:
-            partition.log.copied_end_offset = 0
+            replica.copied_end.reset()
             key = partition.topic_id, partition.index
-            fence = Fence(self._ports, self._around.node_id, self.metadata, partition)
+            fence = Fence(self._ports, self._context.node_id, self.metadata, partition)
             expirer = Expirer(self.expiring, partition, fence, lambda: self.copied_now(*key))
-            replica.led = _Led(partition, fence, expirer)
+            replica.led = _Led(partition, fence, expirer, replica.copied_end)
         self._settle((partition.topic_id, partition.index), replica)
 
     def resigns(self, partition: Partition) -> None:
@@ -181,7 +179,7 @@ class RemoteLogManager:
         known = self._replicas.get(key)
         if known is None or known.log is not log:
             self._drop(key)
-            known = self._replicas[key] = _Replica(topic, log)
+            known = self._replicas[key] = _Replica(topic, log, CopiedEnd(log, self.metadata, *key))
         return known
 
     def _drop(self, key: Key) -> None:
@@ -209,7 +207,7 @@ class RemoteLogManager:
     def _settle(self, key: Key, replica: _Replica) -> None:
         """Watch the replica if its topic is tiered, copy what is due, and update ``copied_end_offset`` of its log."""
         topic_id, index = key
-        log, led = replica.log, replica.led
+        led = replica.led
         replica.is_cleared &= not replica.is_tiered
         if replica.is_to_be_watched != replica.is_watched:
             replica.is_watched = not replica.is_watched
@@ -217,37 +215,25 @@ class RemoteLogManager:
                 self.metadata.watch(topic_id, replica.topic, index)
             else:
                 self.metadata.unwatch(topic_id, index)
-                log.copied_end_offset = 0
-        generation = self.metadata.of(*key).generation
-        if replica.generation is not generation:
-            replica.generation, log.copied_end_offset = generation, 0
+                replica.copied_end.reset()
+        replica.copied_end.reset_if_discarded()
         if led is not None and not replica.is_tiered:
             led.close_copier()
         if not self._is_started:
             return
         if led is not None:
-            self._lead(key, led, replica)
+            self._lead(led, replica)
         elif replica.is_watched:
-            self._update_copied_end(key, replica)
+            replica.copied_end.advance_without_fence(replica.leader_epoch)
 
-    def _lead(self, key: Key, led: _Led, replica: _Replica) -> None:
+    def _lead(self, led: _Led, replica: _Replica) -> None:
         led.expirer.look()
         if not replica.is_tiered:
             replica.is_cleared |= replica.is_watched and led.expirer.is_cleared
         elif not led.expirer.is_clearing:
             if led.copier is None:
-                led.copier = Copier(self._around, led.partition, led.fence)
+                led.copier = Copier(self._context, led.partition, led.fence, led.copied_end)
             led.copier.count_lag()
             led.copier.copy_due_segments()
             if not replica.log.config.is_copied:
-                self._update_copied_end(key, replica)
-
-    def _update_copied_end(self, key: Key, replica: _Replica) -> None:
-        """Compute up to which offset the log is listed, such that no former leader can revoke it. The current leader
-        may remove any segment, so after a removal the search begins again at the start of the log."""
-        log, known = replica.log, self.metadata.of(*key)
-        if replica.removals != known.removals:
-            replica.removals, log.copied_end_offset = known.removals, 0
-        if self.metadata.is_ready(*key) and known.newest_epoch >= replica.leader_epoch:
-            start = max(log.copied_end_offset, log.local_log_start_offset)
-            log.copied_end_offset = known.listed_until(lineage_of(log), start)
+                replica.copied_end.advance_without_fence(replica.leader_epoch)

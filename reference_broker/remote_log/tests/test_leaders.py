@@ -10,8 +10,8 @@ from reference_broker.log.tests.tiered_world import TIERED, filled, synced
 from reference_broker.metadata.image import PartitionImage, TopicImage
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.store import StoreOperation
-from reference_broker.remote_log.copying.tests.copying_world import ACTS, FENCE, KEPT, SIX_SEGMENTS, copied
 from reference_broker.remote_log.metadata.events import SegmentState, update_of
+from reference_broker.remote_log.tests.copying_world import ACTS, FENCE, KEPT, SIX_SEGMENTS, copied
 from reference_broker.remote_log.tests.tier_world import UNAVAILABLE, Tier, TierNode, check_whole
 from reference_broker.wire.errors import ErrorCode
 
@@ -120,8 +120,8 @@ def test_a_slow_store_of_one_partition_delays_no_other() -> None:
 def test_only_so_many_segments_are_copied_at_once_and_each_partition_has_its_turn() -> None:
     tier, disk = Tier(), MemoryDisk()
     node = TierNode(tier, disk=disk, remote_log_manager_copier_thread_pool_size="2")
-    log = filled(disk, KEPT, SIX_SEGMENTS)
-    partitions = [node.lead(log, index) for index in range(5)]
+    logs = [filled(disk, KEPT, SIX_SEGMENTS), *(filled(MemoryDisk(), KEPT, SIX_SEGMENTS) for _ in range(4))]
+    partitions = [node.lead(log, index) for index, log in enumerate(logs)]
     tier.pass_ms(25)
     assert {len(tier.listed(partition)) for partition in partitions} <= {1, 2}
     tier.pass_ms(2000)

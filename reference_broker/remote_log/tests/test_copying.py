@@ -12,9 +12,9 @@ from reference_broker.log.tests.tiered_world import filled
 from reference_broker.metadata.image import PartitionImage, TopicImage
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.store import PutFile
-from reference_broker.remote_log.copying.tests.copying_world import ACTS, FENCE, KEPT, SIX_SEGMENTS, copied
 from reference_broker.remote_log.metadata.events import SegmentState
 from reference_broker.remote_log.objects import ObjectKind, keys_of
+from reference_broker.remote_log.tests.copying_world import ACTS, FENCE, KEPT, SIX_SEGMENTS, copied
 from reference_broker.remote_log.tests.tier_world import Tier, TierNode, check_whole, objects_of
 
 

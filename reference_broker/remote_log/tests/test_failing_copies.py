@@ -9,10 +9,10 @@ from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.tests.log_world import appended, batch_of, opened
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.store import FailureKind, StoreFailure
-from reference_broker.remote_log.copying.tests.copying_world import ACTS, KEPT, SIX_SEGMENTS, copied
 from reference_broker.remote_log.metadata.events import common_end, lineage_of
 from reference_broker.remote_log.metadata.partition_segments import PartitionSegments
 from reference_broker.remote_log.objects import ObjectKind
+from reference_broker.remote_log.tests.copying_world import ACTS, KEPT, SIX_SEGMENTS, copied
 from reference_broker.remote_log.tests.tier_world import UNAVAILABLE, Tier, TierNode, check_whole, objects_of
 
 # --- failures -------------------------------------------------------------------------------------------------------

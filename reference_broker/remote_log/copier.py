@@ -1,0 +1,484 @@
+"""Copies the segments of one partition that this node leads, one at a time.
+
+A segment's beginning is written to the metadata first, so that no object that a crash leaves behind goes unnoticed.
+Then its objects are stored, one after the other. Only when all are stored the end of the copy is written. That lists
+the segment. ``NEXT_STAGES`` is the table of the stages. Before each step this node checks that it still leads the
+partition in the same leader epoch. A failure ends the attempt, and after a pause the next one copies the segment under
+another ID; ``expiring`` removes what the failed one left.
+
+``CopiedEnd`` computes up to where a log is listed, on the leader and on its followers.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from functools import partial
+from typing import Final, TypeAlias
+
+from reference_broker.coordination.scheduling import Slots
+from reference_broker.log.checkpoints import encoded_rows
+from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.producer_replay import Recreated
+from reference_broker.log.producer_state import SnapshotDamaged, decoded
+from reference_broker.log.retention import TierableSegment
+from reference_broker.log.timestamp_lookup import Overtaken
+from reference_broker.metadata.identifiers import random_uuid, uuid_text
+from reference_broker.ports.disk import DiskError
+from reference_broker.ports.node_ports import Now, RandomSource, StorePorts, later
+from reference_broker.ports.slicing import Sliced, run_slices
+from reference_broker.ports.store import Put, PutFile, StoreFailure
+from reference_broker.records.batch import InvalidRecords
+from reference_broker.remote_log.fence import Fence
+from reference_broker.remote_log.metadata.events import (
+    LeaderEpochStarts,
+    RemoteSegment,
+    SegmentState,
+    lineage_of,
+    update_of,
+)
+from reference_broker.remote_log.metadata.partition_segments import RemoteLogMetadata
+from reference_broker.remote_log.metrics import RemoteLogMetrics
+from reference_broker.remote_log.objects import ObjectKind, key_of
+from reference_broker.replication.partitions import Partition
+from reference_broker.wire.errors import Error, ErrorCode, error_name
+
+
+class Stage(Enum):
+    """What an attempt does next. It has ended in the last three."""
+
+    PREPARING = auto()
+    """It gathers what is to be stored: index files, the snapshot of producers, leader epochs."""
+    BEGINNING = auto()
+    """It writes COPY_SEGMENT_STARTED."""
+    STORING = auto()
+    """It stores the first of the objects that are left."""
+    FINISHING = auto()
+    """It writes COPY_SEGMENT_FINISHED."""
+    LISTED = auto()
+    FAILED = auto()
+    RESIGNED = auto()
+    """This node does not lead the partition any more in the leader epoch of the attempt."""
+
+
+NEXT_STAGES: Final[Mapping[Stage, tuple[Stage, ...]]] = {
+    Stage.PREPARING: (Stage.BEGINNING, Stage.FAILED, Stage.RESIGNED),
+    Stage.BEGINNING: (Stage.STORING, Stage.FAILED, Stage.RESIGNED),
+    Stage.STORING: (Stage.STORING, Stage.FINISHING, Stage.FAILED, Stage.RESIGNED),
+    Stage.FINISHING: (Stage.LISTED, Stage.FAILED, Stage.RESIGNED),
+    Stage.LISTED: (),
+    Stage.FAILED: (),
+    Stage.RESIGNED: (),
+}
+
+ENDED: Final = (Stage.LISTED, Stage.FAILED, Stage.RESIGNED)
+CopyObjects: TypeAlias = tuple[Put | PutFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a copy stores: the segment as the metadata gets it, and its objects in their order. ``recreated`` is
+    the snapshot of producers among them if the log lacked it."""
+
+    segment: RemoteSegment
+    objects: CopyObjects
+    recreated: Recreated | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """``local`` is copied under ``leader_epoch``. ``prepared`` is None until that is done. ``stored`` objects of it are
+    in the store. ``reason`` says why it failed."""
+
+    local: TierableSegment
+    leader_epoch: int
+    stage: Stage = Stage.PREPARING
+    prepared: Prepared | None = None
+    stored: int = 0
+    reason: str = ""
+
+    @property
+    def segment(self) -> RemoteSegment:
+        """The segment, once it is prepared."""
+        assert self.prepared is not None, "the copy is not prepared"
+        return self.prepared.segment
+
+    @property
+    def next_object(self) -> Put | PutFile:
+        """The object that is to be stored now."""
+        assert self.stage is Stage.STORING, f"nothing is stored while {self.stage.name}"
+        assert self.prepared is not None, "nothing is prepared"
+        return self.prepared.objects[self.stored]
+
+    def with_objects(self, prepared: Prepared) -> "Copy":
+        """What is to be stored is known."""
+        return replace(self._at(Stage.BEGINNING), prepared=prepared)
+
+    def done(self) -> "Copy":
+        """What the stage was to do is done."""
+        if self.stage is Stage.BEGINNING:
+            return self._at(Stage.STORING)
+        if self.stage is Stage.FINISHING:
+            return self._at(Stage.LISTED)
+        assert self.prepared is not None, "nothing is prepared"
+        stored = self.stored + 1
+        is_last = stored == len(self.prepared.objects)
+        return replace(self._at(Stage.FINISHING if is_last else Stage.STORING), stored=stored)
+
+    def failed(self, reason: str) -> "Copy":
+        return replace(self._at(Stage.FAILED), reason=reason)
+
+    def resigned(self) -> "Copy":
+        return self._at(Stage.RESIGNED)
+
+    def _at(self, stage: Stage) -> "Copy":
+        assert stage in NEXT_STAGES[self.stage], f"{stage.name} cannot follow on {self.stage.name}"
+        return replace(self, stage=stage)
+
+
+@dataclass(frozen=True, slots=True)
+class CopierContext:
+    """What all copiers of a node share."""
+
+    node_id: int
+    ports: StorePorts
+    metadata: RemoteLogMetadata
+    metrics: RemoteLogMetrics
+    slots: Slots
+    random: RandomSource
+    first_pause_ms: int
+    longest_pause_ms: int
+
+
+class Copier:
+    """Copies closed segments of one partition that this node leads.
+
+    The manager calls ``copy_due_segments`` at its interval, and ``close`` when another node leads the partition.
+    """
+
+    def __init__(self, context: CopierContext, partition: Partition, fence: Fence, copied_end: "CopiedEnd") -> None:
+        self._context = context
+        self._copied_end = copied_end
+        self._fence = fence
+        self._partition = partition
+        self._log = partition.log
+        self.copy: Copy | None = None
+        """The copy in progress."""
+        self._due: deque[TierableSegment] = deque()
+        self._is_busy = False
+        """Whether it waits for the fence, a slot, a step, or the end of a pause."""
+        self._is_closed = False
+        self._pause_ms = 0
+        self._lag = (0, 0)
+        """Its part of the gauges: bytes and segments."""
+
+    def close(self) -> None:
+        """Stop copying: this node no longer leads the partition, or it is no longer tiered. The step in progress may
+        still be carried out, and no other one follows."""
+        self._is_closed = True
+        self._set_lag(0, 0)
+
+    def copy_due_segments(self) -> None:
+        """Copy due segments, one after the other, unless a copy is in progress."""
+        if self._is_busy or self._is_closed or not self._log.config.is_copied:
+            return
+        if not self._fence.is_up:
+            self._is_busy = True
+            self._fence.raise_fence(self._proven)
+        elif not self._copied_end.advance():
+            self._is_busy = True
+            later(self._context.ports, 0, self._go_on)
+        elif self._next() is not None:
+            self._is_busy = True
+            self._context.slots.take(self._begin)
+
+    def _proven(self, error: Error) -> None:
+        if error is ErrorCode.none or self._is_closed:
+            self._go_on()
+        else:
+            self._retry_after_pause(f"the metadata does not show what was written: {error_name(error)}")
+
+    def _next(self) -> TierableSegment | None:
+        """The next segment to copy, or None if there is none or the copied end offset is not yet known."""
+        log = self._log
+        if not self._copied_end.advance():
+            return None
+        end = max(log.copied_end_offset, log.local_log_start_offset)
+        while self._due and self._due[0].next_offset <= end:
+            self._due.popleft()
+        if self._due and self._due[0].base_offset > end:
+            self._due.clear()  # What comes before was listed, and no longer is.
+        if not self._due:
+            self._due.extend(log.tierable(log.last_stable_offset, log.high_watermark, log.copied_end_offset))
+        return self._due[0] if self._due else None
+
+    # --- the steps of a copy ------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Start a copy in the slot that this partition got."""
+        may_copy = not self._is_closed and self._log.config.is_copied and self._fence.is_up
+        local = self._next() if may_copy else None
+        if local is None:
+            self._end()
+            self.copy_due_segments()
+            return
+        self.copy = copy = Copy(local, self._partition.leader_epoch)
+        self._context.metrics.copy_requests.value += 1
+        run_slices(self._context.ports, self._prepare(copy))
+
+    def _prepare(self, copy: Copy) -> Sliced[None]:
+        context = self._context
+        segment_id = random_uuid(context.random)
+        try:
+            prepared = yield from preparation(
+                self._partition, copy.local, context.ports.now(), context.node_id, segment_id
+            )
+        except (Overtaken, EpochsUnknown, InvalidRecords, DiskError) as failure:
+            self._advance(copy.failed(str(failure)))
+        else:
+            if prepared.recreated is not None:
+                self._note_recreated(copy.local, prepared.recreated, prepared.segment.event_timestamp_ms)
+            self._advance(copy.with_objects(prepared))
+
+    def _note_recreated(self, local: TierableSegment, recreated: Recreated, now_ms: int) -> None:
+        self._context.ports.note(
+            "producer_snapshot_recreated",
+            ("partition", self._log.directory),
+            ("offset", local.next_offset),
+            ("from_offset", recreated.from_offset),
+            ("read_bytes", recreated.read_bytes),
+            ("now_ms", now_ms),
+        )
+
+    def _advance(self, copy: Copy) -> None:
+        """Take the next step, if this node still leads the partition in the leader epoch of the copy."""
+        if copy.stage not in ENDED and (self._is_closed or self._partition.leader_epoch != copy.leader_epoch):
+            copy = copy.resigned()
+        self.copy = copy
+        context = self._context
+        match copy.stage:
+            case Stage.BEGINNING:
+                context.metadata.write(copy.segment, partial(self._written, copy))
+            case Stage.STORING:
+                context.ports.store(
+                    copy.next_object, lambda _: self._advance(copy.done()), partial(self._not_stored, copy)
+                )
+            case Stage.FINISHING:
+                finished, wall_ms = SegmentState.COPY_SEGMENT_FINISHED, context.ports.now().wall_ms
+                update = update_of(copy.segment, finished, context.node_id, copy.leader_epoch, wall_ms)
+                context.metadata.write(update, partial(self._written, copy))
+            case Stage.LISTED:
+                self._listed(copy)
+            case Stage.FAILED:
+                self._failed(copy)
+            case Stage.RESIGNED:
+                self._end()
+                self.copy_due_segments()
+
+    def _written(self, copy: Copy, error: Error) -> None:
+        if error is ErrorCode.none:
+            self._advance(copy.done())
+        else:
+            self._advance(copy.failed(f"the metadata of the segment was not written: {error_name(error)}"))
+
+    def _not_stored(self, copy: Copy, failure: StoreFailure) -> None:
+        self._advance(copy.failed(f"{copy.next_object.key}: {failure.kind}: {failure.reason}"))
+
+    # --- the end of a copy --------------------------------------------------------------------------------------------
+
+    def _listed(self, copy: Copy) -> None:
+        context, local = self._context, copy.local
+        context.metrics.copied_bytes.value += local.size_bytes
+        context.ports.note(
+            "segment_copied",
+            ("partition", self._log.directory),
+            ("base_offset", local.base_offset),
+            ("next_offset", local.next_offset),
+            ("size_bytes", local.size_bytes),
+            ("leader_epoch", copy.leader_epoch),
+            ("segment_id", uuid_text(copy.segment.segment_id)),
+            ("began_ms", copy.segment.event_timestamp_ms),
+        )
+        self._end()
+        if not self._is_closed:
+            self._copied_end.advance()
+            self._set_lag(*self._uncopied())
+            if self._log.copied_end_offset < local.next_offset:
+                self._retry_after_pause("a segment that was copied is not listed")
+            else:
+                self._pause_ms = 0
+                self.copy_due_segments()
+
+    def _failed(self, copy: Copy) -> None:
+        self._end()
+        if not self._is_closed:
+            self._context.metrics.copy_errors.value += 1
+            self._retry_after_pause(copy.reason)
+
+    def _end(self) -> None:
+        self.copy = None
+        self._is_busy = False
+        self._context.slots.give_back()
+
+    def _retry_after_pause(self, reason: str) -> None:
+        context = self._context
+        self._pause_ms = min(max(2 * self._pause_ms, context.first_pause_ms), context.longest_pause_ms)
+        self._is_busy = True
+        context.ports.note("copy_failed", ("partition", self._log.directory), ("reason", reason))
+        later(context.ports, self._pause_ms * 1000, self._go_on)
+
+    def _go_on(self) -> None:
+        self._is_busy = False
+        self.copy_due_segments()
+
+    # --- the lag ------------------------------------------------------------------------------------------------------
+
+    def count_lag(self) -> None:
+        """Update the gauges."""
+        if not self._is_closed:
+            self._set_lag(*(self._uncopied() if self._log.config.is_copied else (0, 0)))
+
+    def _uncopied(self) -> tuple[int, int]:
+        """The bytes and the number of closed segments that are not listed."""
+        segments = self._log.segments
+        closed = segments.items[segments.index_of(self._log.copied_end_offset) : -1]
+        return sum(each.size_bytes for each in closed), len(closed)
+
+    def _set_lag(self, size_bytes: int, segments: int) -> None:
+        metrics = self._context.metrics
+        metrics.copy_lag_bytes.value += size_bytes - self._lag[0]
+        metrics.copy_lag_segments.value += segments - self._lag[1]
+        self._lag = size_bytes, segments
+
+
+@dataclass(slots=True, eq=False)
+class CopiedEnd:
+    """Search for ``copied_end_offset`` of one replica's log: all its records below are in listed remote segments.
+
+    The leader relies on it once its fence is up, and then calls ``advance``. A replica without a fence, as that of a
+    follower, calls ``advance_without_fence``.
+    """
+
+    log: PartitionLog
+    metadata: RemoteLogMetadata
+    topic_id: bytes
+    index: int
+    generation: object = None
+    """Generation of the segment metadata in which the offset was found."""
+    removals: int = 0
+    """Number of removals from the segment metadata at the last search without a fence."""
+
+    def reset(self) -> None:
+        """Begin the search again at the start of the log."""
+        self.log.copied_end_offset = 0
+
+    def reset_if_discarded(self) -> None:
+        """Reset if the segment metadata was discarded, because events were lost."""
+        generation = self.metadata.of(self.topic_id, self.index).generation
+        if self.generation is not generation:
+            self.generation = generation
+            self.reset()
+
+    def advance(self) -> bool:
+        """Go on with the search. Return False if it needs another slice."""
+        self.reset_if_discarded()
+        log, known = self.log, self.metadata.of(self.topic_id, self.index)
+        lineage, start = lineage_of(log), max(log.copied_end_offset, log.local_log_start_offset)
+        log.copied_end_offset = known.listed_until(lineage, start)
+        return log.copied_end_offset == start or known.segment_at(lineage, log.copied_end_offset) is None
+
+    def advance_without_fence(self, leader_epoch: int) -> None:
+        """Go on with the search once an event of the current leader is applied, since no former leader can revoke it
+        then. The current leader may remove any segment, so the search begins again after a removal."""
+        known = self.metadata.of(self.topic_id, self.index)
+        if self.removals != known.removals:
+            self.removals = known.removals
+            self.reset()
+        if self.metadata.is_ready(self.topic_id, self.index) and known.newest_epoch >= leader_epoch:
+            self.advance()
+
+
+class EpochsUnknown(Exception):  # noqa: N818 - says what was found
+    """The log does not know the leader epochs of all records of a segment, so nobody could find them in the tier."""
+
+
+def preparation(
+    partition: Partition, local: TierableSegment, now: Now, node_id: int, segment_id: bytes
+) -> Sliced[Prepared]:
+    """Gather what a copy stores, in slices. A snapshot of producers that is missing or damaged is made now (P-8).
+
+    If the log begins inside the segment, it has forgotten the leader epochs of the records before. Nobody reads these,
+    so they count for the leader epoch at the log start. Raises Overtaken if the log loses records meanwhile,
+    EpochsUnknown, InvalidRecords where a file is damaged, and DiskError.
+    """
+    log = partition.log
+    log.files.write_index_files(local)
+    snapshot, recreated = _whole_snapshot(log, local.next_offset), None
+    if snapshot is None:
+        recreated = yield from log.recreate_snapshot(now, local.next_offset)
+        snapshot = recreated.snapshot
+    lineage = lineage_of(log)
+    start = max(local.base_offset, log.log_start_offset)
+    epochs = epochs_between(lineage, start, local.next_offset)
+    if not epochs or epochs[0][1] > start:
+        raise EpochsUnknown(f"no leader epoch is known at offset {start}")
+    segment = RemoteSegment(
+        topic_id=partition.topic_id,
+        topic=partition.topic,
+        partition=partition.index,
+        segment_id=segment_id,
+        start_offset=local.base_offset,
+        end_offset=local.next_offset - 1,
+        max_timestamp_ms=local.max_timestamp_ms,
+        broker_id=node_id,
+        event_timestamp_ms=now.wall_ms,
+        size_bytes=local.size_bytes,
+        leader_epochs=((epochs[0][0], local.base_offset), *epochs[1:]),
+        uploader_epoch=partition.leader_epoch,
+        has_transaction_index=bool(local.transaction_index_path),
+    )
+    files = [
+        (ObjectKind.LOG, local.path, local.size_bytes),
+        (ObjectKind.OFFSET_INDEX, local.offset_index_path, log.disk.size(local.offset_index_path)),
+        (ObjectKind.TIME_INDEX, local.time_index_path, log.disk.size(local.time_index_path)),
+    ]
+    if local.transaction_index_path:
+        size_bytes = log.disk.size(local.transaction_index_path)
+        files.append((ObjectKind.TRANSACTION_INDEX, local.transaction_index_path, size_bytes))
+    checkpoint = encoded_rows([f"{epoch} {start}" for epoch, start in lineage if start < local.next_offset])
+    return Prepared(
+        segment,
+        (
+            *(PutFile(key_of(segment, kind), path, size_bytes) for kind, path, size_bytes in files),
+            Put(key_of(segment, ObjectKind.PRODUCER_SNAPSHOT), snapshot),
+            Put(key_of(segment, ObjectKind.LEADER_EPOCHS), checkpoint),
+        ),
+        recreated,
+    )
+
+
+def epochs_between(lineage: LeaderEpochStarts, offset: int, end_offset: int) -> tuple[tuple[int, int], ...]:
+    """The leader epochs of [offset, end_offset), each with its first offset there."""
+    ends = [*(start for _, start in lineage[1:]), end_offset]
+    return tuple(
+        (epoch, max(start, offset))
+        for (epoch, start), end in zip(lineage, ends, strict=True)
+        if end > offset and start < end_offset
+    )
+
+
+def _whole_snapshot(log: PartitionLog, offset: int) -> bytes | None:
+    """The file of the producers before an offset, if it is there and whole (P-12)."""
+    snapshots = log.segments.snapshots
+    if offset not in snapshots.offsets:
+        return None
+    path = snapshots.path(offset)
+    if not log.disk.exists(path):  # Somebody has deleted it.
+        snapshots.delete(offset)
+        return None
+    data = log.disk.read(path, 0, log.disk.size(path))
+    try:
+        next(decoded(data), None)  # It checks the file before it yields any producer.
+    except SnapshotDamaged:
+        return None
+    return data

@@ -1,1 +1,0 @@
-"""Copying segments to the remote tier."""
