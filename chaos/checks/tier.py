@@ -107,7 +107,7 @@ class ClosedSegmentsStored(Check):
                 continue
             for partition in node.broker.partitions.by_name.values():
                 log = partition.log
-                if not log.config.is_copied:
+                if not log.config.is_remote_copy_enabled:
                     continue
                 known = remote_log.metadata.of(partition.topic_id, partition.index)
                 listed = [(each.start_offset, each.end_offset + 1) for each in known.listed()]

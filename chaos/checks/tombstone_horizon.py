@@ -112,7 +112,7 @@ class TombstonesMarked(ReplicaCheck):
 def _followed(node: "Node", key: PartitionKey) -> int:
     """The leader that the node follows by its own metadata, or NO_LEADER."""
     followed = node.broker.partitions.followed.get(key)
-    leader = None if followed is None else followed.leader_elsewhere
+    leader = None if followed is None else followed.followed_leader
     return NO_LEADER if leader is None else leader
 
 

@@ -50,7 +50,7 @@ def divergence_unseen(original: Function, self: Any, max_bytes: int) -> Any:
 @mutant("reference_broker.apis.records.fetch_partition:_readable")
 def follower_serves_its_log_end(original: Function, log: Any, cached: Any, reader: Any) -> Any:
     """A follower serves consumers up to its log end offset, not up to the high watermark that it knows (KIP-392)."""
-    follows = cached.partition is not None and cached.partition.leader_elsewhere is not None
+    follows = cached.partition is not None and cached.partition.followed_leader is not None
     return original(log, cached, Reader.FOLLOWER if follows else reader)
 
 

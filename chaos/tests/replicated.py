@@ -106,7 +106,7 @@ class Cluster:
         led = SimpleNamespace(leader_epoch=self.epochs[number], log=self.logs[number])
         leads = self.epochs[number] >= 0
         leader = next((each for each in range(3) if self.epochs[each] >= 0), -1)
-        followed = SimpleNamespace(leader_elsewhere=leader)
+        followed = SimpleNamespace(followed_leader=leader)
         partitions = SimpleNamespace(
             by_id={KEY: led} if leads else {}, topic_ids={"t": TOPIC_ID}, followed={} if leads else {KEY: followed}
         )

@@ -347,7 +347,11 @@ def test_what_was_listed_before_may_be_reported_late_and_again() -> None:
 
 
 def left_out(
-    *listed: tuple[int, int], is_copied: bool = True, stable_end: int = 25, log_start: int = 0, kept_bytes: int = -2
+    *listed: tuple[int, int],
+    is_remote_copy_enabled: bool = True,
+    stable_end: int = 25,
+    log_start: int = 0,
+    kept_bytes: int = -2,
 ) -> list[str]:
     """What the check says of a leader whose segments begin at 0, 10, 20 and 30, of which ``listed`` offsets are. Each
     has 100 bytes, and ``kept_bytes`` is ``local.retention.bytes``."""
@@ -358,7 +362,7 @@ def left_out(
         high_watermark=40,
         last_stable_offset=stable_end,
         segments=[SimpleNamespace(size_bytes=100) for _ in range(4)],
-        config=SimpleNamespace(is_copied=is_copied, local_retention_bytes=kept_bytes),
+        config=SimpleNamespace(is_remote_copy_enabled=is_remote_copy_enabled, local_retention_bytes=kept_bytes),
     )
     segments = [SimpleNamespace(start_offset=first, end_offset=after - 1) for first, after in listed]
     metadata = SimpleNamespace(of=lambda *_: SimpleNamespace(listed=lambda: segments))
@@ -384,7 +388,7 @@ def test_each_closed_segment_below_the_last_stable_offset_must_be_in_the_tier() 
 
 @pytest.mark.clause("P-14")
 def test_what_no_node_copies_or_reads_need_not_be_in_the_tier() -> None:
-    assert left_out(is_copied=False) == []
+    assert left_out(is_remote_copy_enabled=False) == []
     assert left_out((15, 20), log_start=15) == []
     assert left_out((16, 20), log_start=15) == ["hot-0 from 10 to 20"]
 

@@ -231,7 +231,7 @@ class LedPartitions(Generic[P]):
             self._drop(known)
         self._begin(partition)
 
-    def resigns(self, partition: Partition) -> None:
+    def stops_leading(self, partition: Partition) -> None:
         """Another node leads the partition. Pending acknowledgements of its records have failed already."""
         known = self._by_index.get(partition.index) if partition.topic == self._topic else None
         if known is not None and known.led is partition:

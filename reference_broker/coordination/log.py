@@ -119,7 +119,7 @@ class CoordinatorLog:
         The errors are otherwise those of ``append``."""
         led = self.led
         if led.log.high_watermark >= end_offset:
-            replicated(ErrorCode.not_leader_or_follower if led.deleted else ErrorCode.none)
+            replicated(ErrorCode.not_leader_or_follower if led.is_removed else ErrorCode.none)
             return
 
         def acknowledged(error: Error) -> None:
@@ -135,7 +135,7 @@ class CoordinatorLog:
 
     def _refusal(self, producer: Producer) -> Error:
         led = self.led
-        if led.deleted:
+        if led.is_removed:
             return ErrorCode.not_leader_or_follower
         if self.lacks_replicas:
             return ErrorCode.not_enough_replicas
@@ -146,7 +146,7 @@ class CoordinatorLog:
 
     def _acknowledge(self, end_offset: int, written: Written) -> None:
         led = self.led
-        if led.deleted:
+        if led.is_removed:
             written(ErrorCode.not_leader_or_follower)
         elif led.followers is None:
             written(ErrorCode.none)

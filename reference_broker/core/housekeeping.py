@@ -37,12 +37,12 @@ class Housekeeping:
     def _retention(self) -> Sliced[None]:
         broker = self.broker
         for number, partition in enumerate(list(broker.partitions.by_name.values()), 1):
-            if not partition.deleted:
+            if not partition.is_removed:
                 self._retain(partition)
             if number % HOUSEKEPT_PARTITIONS_PER_SLICE == 0:
                 yield
         for number, log in enumerate(list(self.other_logs()), 1):
-            if log.config.is_copied:
+            if log.config.is_remote_copy_enabled:
                 self._shorten(log)
             if log.files.awaits_sync():
                 sync_then(broker.outside, [log], nobody_waits)
@@ -97,5 +97,5 @@ class Housekeeping:
         broker.outside.sync(tuple(paths), nobody_waits)
 
     def _logs(self) -> list[PartitionLog]:
-        led = [partition.log for partition in self.broker.partitions.by_name.values() if not partition.deleted]
+        led = [partition.log for partition in self.broker.partitions.by_name.values() if not partition.is_removed]
         return [*led, *self.other_logs()]

@@ -48,7 +48,7 @@ class GroupCoordinator:
             ports, OFFSETS_TOPIC, self, self.metrics.loading, self.metrics.load_time_ms, "coordinator"
         )
         self.leads = self._led.leads
-        self.resigns = self._led.resigns
+        self.stops_leading = self._led.stops_leading
         self.membership = Membership(ports, config, self.find, self.metrics, random)
         self.commits = Commits(ports, config, self.find, self.membership, image, self.metrics)
         self._cleanup = OffsetCleanup(ports, config, self.active, self.membership, self.metrics)

@@ -45,7 +45,7 @@ class LogConfig:
     remote_log_delete_on_disable: bool = False
     local_retention_bytes: int = AS_RETENTION
     local_retention_ms: int = AS_RETENTION
-    """These two are for what the tier holds, too. -2 means as in ``retention``."""
+    """-2 means as in ``retention_bytes`` and ``retention_ms``."""
     flush_messages: int = UNBOUNDED
     """A produce is acknowledged only once at most this many records are not durable."""
     flush_ms: int = UNBOUNDED
@@ -66,25 +66,26 @@ class LogConfig:
         return "compact" in self.cleanup_policy.split(",")
 
     @property
-    def is_deleted(self) -> bool:
+    def has_delete_policy(self) -> bool:
         return "delete" in self.cleanup_policy.split(",")
 
     @property
-    def is_copied(self) -> bool:
-        """Whether records must be in the remote tier before they may go here."""
+    def is_remote_copy_enabled(self) -> bool:
+        """Whether segments are copied to the remote tier, and so deleted locally only when they are listed there."""
         return self.remote_storage_enable and not self.remote_log_copy_disable
 
     @property
-    def here_bytes(self) -> int:
-        """How many bytes of segments stay on this disk, or -1. Without copies these are all bytes that there are."""
+    def effective_local_retention_bytes(self) -> int:
+        """The bytes of segments that stay on this disk, or -1: ``local.retention.bytes`` of a log that is copied to the
+        remote tier, else ``retention.bytes``."""
         kept = self.local_retention_bytes
-        return kept if self.is_copied and kept != AS_RETENTION else self.retention_bytes
+        return kept if self.is_remote_copy_enabled and kept != AS_RETENTION else self.retention_bytes
 
     @property
-    def here_ms(self) -> int:
-        """For how many ms a segment stays on this disk, or -1."""
+    def effective_local_retention_ms(self) -> int:
+        """The time that a segment stays on this disk, or -1."""
         kept = self.local_retention_ms
-        return kept if self.is_copied and kept != AS_RETENTION else self.retention_ms
+        return kept if self.is_remote_copy_enabled and kept != AS_RETENTION else self.retention_ms
 
     @property
     def max_segment_ms(self) -> int:

@@ -542,7 +542,7 @@ class PartitionLog:
         count = count_expired(self.segments, self._config, self.log_start_offset, self.high_watermark, now.wall_ms)
         if 0 < count == len(self.segments):
             self.roll(now)
-        if not self._config.is_copied:
+        if not self._config.is_remote_copy_enabled:
             self._drop_oldest(count)
             return count
         unreachable = count_before(self.segments, self.log_start_offset)

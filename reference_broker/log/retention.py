@@ -23,16 +23,17 @@ def count_expired(
     is rolled then, so that its records can go even if nobody writes to the partition any more.
     """
     unreachable = count_before(segments, log_start_offset)
-    excess = segments.size_bytes - config.here_bytes
+    max_bytes, max_ms = config.effective_local_retention_bytes, config.effective_local_retention_ms
+    excess_bytes = segments.size_bytes - max_bytes
     count = 0
     for oldest, end in zip(segments.items, _ends(segments), strict=True):
         if end > high_watermark or end == oldest.base_offset:
             break
-        is_too_large = config.here_bytes >= 0 and excess >= oldest.size_bytes
-        is_expired = config.is_deleted and (is_too_large or _is_too_old(oldest, config.here_ms, wall_ms))
+        is_too_large = max_bytes >= 0 and excess_bytes >= oldest.size_bytes
+        is_expired = config.has_delete_policy and (is_too_large or _is_too_old(oldest, max_ms, wall_ms))
         if count >= unreachable and not is_expired:
             break
-        excess -= oldest.size_bytes
+        excess_bytes -= oldest.size_bytes
         count += 1
     return count
 

@@ -180,7 +180,7 @@ class Copier:
 
     def copy_due_segments(self) -> None:
         """Copy due segments, one after the other, unless a copy is in progress."""
-        if self._is_busy or self._is_closed or not self._log.config.is_copied:
+        if self._is_busy or self._is_closed or not self._log.config.is_remote_copy_enabled:
             return
         if not self._fence.is_up:
             self._is_busy = True
@@ -216,7 +216,7 @@ class Copier:
 
     def _begin(self) -> None:
         """Start a copy in the slot that this partition got."""
-        may_copy = not self._is_closed and self._log.config.is_copied and self._fence.is_up
+        may_copy = not self._is_closed and self._log.config.is_remote_copy_enabled and self._fence.is_up
         local = self._next() if may_copy else None
         if local is None:
             self._end()
@@ -336,7 +336,7 @@ class Copier:
     def count_lag(self) -> None:
         """Update the gauges."""
         if not self._is_closed:
-            self._set_lag(*(self._uncopied() if self._log.config.is_copied else (0, 0)))
+            self._set_lag(*(self._uncopied() if self._log.config.is_remote_copy_enabled else (0, 0)))
 
     def _uncopied(self) -> tuple[int, int]:
         """The bytes and the number of closed segments that are not listed."""

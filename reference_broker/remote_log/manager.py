@@ -147,7 +147,7 @@ class RemoteLogManager:
             replica.led = _Led(partition, fence, expirer, replica.copied_end)
         self._settle((partition.topic_id, partition.index), replica)
 
-    def resigns(self, partition: Partition) -> None:
+    def stops_leading(self, partition: Partition) -> None:
         key = partition.topic_id, partition.index
         replica = self._replicas.get(key)
         if replica is None or replica.led is None:
@@ -155,7 +155,7 @@ class RemoteLogManager:
         replica.led.close_copier()
         replica.led.expirer.close()
         replica.led = None
-        if partition.deleted_topic:
+        if partition.is_topic_deleted:
             self._drop(key)
 
     def follows(self, topic: TopicImage, index: int, log: PartitionLog) -> None:
@@ -163,7 +163,7 @@ class RemoteLogManager:
         replica.is_followed, replica.leader_epoch = True, topic.partitions[index].leader_epoch
         self._settle((topic.topic_id, index), replica)
 
-    def rests(self, topic_id: bytes, index: int) -> None:
+    def stops_following(self, topic_id: bytes, index: int) -> None:
         """A replica without a leader is forgotten at the next check, unless it has a role by then."""
         replica = self._replicas.get((topic_id, index))
         if replica is not None:
@@ -235,5 +235,5 @@ class RemoteLogManager:
                 led.copier = Copier(self._context, led.partition, led.fence, led.copied_end)
             led.copier.count_lag()
             led.copier.copy_due_segments()
-            if not replica.log.config.is_copied:
+            if not replica.log.config.is_remote_copy_enabled:
                 replica.copied_end.advance_without_fence(replica.leader_epoch)

@@ -35,7 +35,7 @@ def plan_timed_flush(ports: Ports, partition: Partition) -> None:
 
 def _flush(ports: Ports, partition: Partition) -> None:
     partition.flush_planned = False
-    if not partition.deleted:
+    if not partition.is_removed:
         sync_led_then(ports, [partition], nobody_waits)
 
 
@@ -46,7 +46,7 @@ def sync_led_then(ports: Ports, partitions: Sequence[Partition], done: Callable[
 
     def synced(partition: Partition, point: SyncPoint) -> None:
         nonlocal missing
-        if not partition.deleted:  # After deletion the directory may belong to another topic.
+        if not partition.is_removed:  # After deletion the directory may belong to another topic.
             partition.log.mark_synced(point)
             if partition.followers is not None:
                 partition.synced()

@@ -1,4 +1,4 @@
-"""Makes the node's partitions follow the metadata image: opens, leads, follows, rests, reconfigures and deletes them.
+"""Opens, leads, follows, reconfigures and deletes this node's replicas as the metadata image says.
 
 A replica that this node leads or follows is a ``Partition``, and ``PartitionRoles`` gets its role. The log of any other
 replica is only open. Publications are carried out in order, large ones in slices.
@@ -278,7 +278,7 @@ class PartitionPublisher:
             elif state.leader in (NO_LEADER, self.node_id):
                 self.partitions.offline[key] = None
                 self.partitions.unfollow(*key)
-                self.roles.rests(*key)
+                self.roles.stops_following(*key)
                 return
         if state.leader == self.node_id:
             self._lead(partition, topic, index, log)
@@ -288,9 +288,9 @@ class PartitionPublisher:
         if partition is not None:
             self.partitions.remove(partition)
             self._resting[key] = log
-            self.roles.resigns(partition)
+            self.roles.stops_leading(partition)
         if state.leader == NO_LEADER:
-            self.roles.rests(*key)
+            self.roles.stops_following(*key)
         else:
             self.roles.follows(topic, index, state, log)
 
@@ -314,7 +314,7 @@ class PartitionPublisher:
         state, key = topic.partitions[index], (topic.topic_id, index)
         is_new_epoch = partition is None or partition.leader_epoch != state.leader_epoch
         if partition is None:
-            self.roles.rests(*key)
+            self.roles.stops_following(*key)
             del self._resting[key]
         if is_new_epoch:
             log.assign_leader_epoch(state.leader_epoch)
@@ -338,7 +338,7 @@ class PartitionPublisher:
         point = partition.log.sync_point()
 
         def synced() -> None:
-            if not partition.deleted:
+            if not partition.is_removed:
                 partition.log.mark_synced(point)
                 if partition.followers is None and partition.log.advance_high_watermark(point.end_offset):
                     partition.changed()
@@ -405,11 +405,11 @@ class PartitionPublisher:
         self.partitions.unfollow(*key)
         self.replica_count.value -= 1
         if partition is not None:
-            partition.deleted_topic = True
+            partition.is_topic_deleted = True
             self.partitions.remove(partition)
-            self.roles.resigns(partition)
+            self.roles.stops_leading(partition)
         else:
-            self.roles.rests(*key)
+            self.roles.stops_following(*key)
             self.roles.forgets(self._resting.pop(key))
         self._directories.give_up(topic.name, index, topic.topic_id)
 

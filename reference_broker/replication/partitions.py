@@ -32,11 +32,11 @@ class Partition:
     index: int
     leader_epoch: int
     log: PartitionLog
-    deleted: bool = False
+    is_removed: bool = False
     """True once this node no longer leads it, or no longer follows it."""
-    deleted_topic: bool = False
+    is_topic_deleted: bool = False
     """True once its topic is deleted, and its log with it."""
-    leader_elsewhere: int | None = None
+    followed_leader: int | None = None
     """None if this node leads. Otherwise the ID of the leader that it follows, or -1 if there is none."""
     partition_epoch: int = 0
     """The epoch of the newest state that this leader knows from the metadata."""
@@ -105,11 +105,11 @@ class Partitions:
         """This node follows ``leader`` in that epoch from now on. ``leader`` is -1 if there is none."""
         known = self.followed.get((topic_id, index))
         if known is None:
-            known = Partition(topic, topic_id, index, leader_epoch, log, leader_elsewhere=leader)
+            known = Partition(topic, topic_id, index, leader_epoch, log, followed_leader=leader)
             self.followed[topic_id, index] = known
             self._arrived(known)
         elif known.leader_epoch != leader_epoch:
-            known.leader_epoch, known.leader_elsewhere = leader_epoch, leader
+            known.leader_epoch, known.followed_leader = leader_epoch, leader
             known.changed()
 
     def unfollow(self, topic_id: bytes, index: int) -> None:
@@ -117,7 +117,7 @@ class Partitions:
         error."""
         known = self.followed.pop((topic_id, index), None)
         if known is not None:
-            known.deleted = True
+            known.is_removed = True
             known.changed()
 
     def changed(self, topic_id: bytes, index: int) -> None:
@@ -127,7 +127,7 @@ class Partitions:
             known.changed()
 
     def remove(self, partition: Partition) -> None:
-        """Remove the partition, then call its watchers, which find it ``deleted``. Costs O(1) plus its watchers."""
+        """Remove the partition, then call its watchers, which find it ``is_removed``. Costs O(1) plus its watchers."""
         del self.by_id[partition.topic_id, partition.index]
         if self.by_name.get((partition.topic, partition.index)) is partition:
             del self.by_name[partition.topic, partition.index]
@@ -136,7 +136,7 @@ class Partitions:
             del self.counts[partition.topic_id], self.topic_names[partition.topic_id]
             if self.topic_ids.get(partition.topic) == partition.topic_id:
                 del self.topic_ids[partition.topic]
-        partition.deleted = True
+        partition.is_removed = True
         partition.changed()
 
 
@@ -151,7 +151,7 @@ class LeadershipListener(Protocol):
         """Repeated with each newer state of the partition."""
         ...
 
-    def resigns(self, partition: Partition) -> None: ...
+    def stops_leading(self, partition: Partition) -> None: ...
 
 
 class ReplicaListener(LeadershipListener, Protocol):
@@ -161,7 +161,7 @@ class ReplicaListener(LeadershipListener, Protocol):
         """The replica follows another node. Repeated with each newer state of the partition."""
         ...
 
-    def rests(self, topic_id: bytes, index: int) -> None:
+    def stops_following(self, topic_id: bytes, index: int) -> None:
         """The replica follows nobody from now on. An unknown replica is no error."""
         ...
 
@@ -173,18 +173,18 @@ class ReplicaListener(LeadershipListener, Protocol):
 class PartitionRoles(Protocol):
     """The publisher (``replication.partition_publisher``) makes these calls; replication carries them out.
 
-    A replica is led here, follows another node, or rests because no leader is known. Each call says what holds from
-    now on. It is repeated with each newer ``state`` (epochs, in-sync replicas) for as long as the role lasts.
+    A replica is led here, follows another node, or does neither while no leader is known. Each call says what holds
+    from now on. It is repeated with each newer ``state`` (epochs, in-sync replicas) for as long as the role lasts.
     """
 
     def leads(self, partition: Partition, state: PartitionImage) -> None:
         """This node leads ``partition``, which is already in ``Partitions`` and has ``state``'s leader epoch."""
         ...
 
-    def resigns(self, partition: Partition) -> None:
+    def stops_leading(self, partition: Partition) -> None:
         """This node no longer leads ``partition``, which is already out of ``Partitions``.
 
-        The log stays unless ``partition.deleted_topic`` is set.
+        The log stays unless ``partition.is_topic_deleted`` is set.
         """
         ...
 
@@ -192,7 +192,7 @@ class PartitionRoles(Protocol):
         """The replica follows ``state.leader``, which is another node."""
         ...
 
-    def rests(self, topic_id: bytes, index: int) -> None:
+    def stops_following(self, topic_id: bytes, index: int) -> None:
         """The replica follows nobody from now on. An unknown replica is no error.
 
         There is no leader, this node leads it now, it was deleted, or this node no longer has a replica.
@@ -206,7 +206,7 @@ class PartitionRoles(Protocol):
     def forgets(self, log: PartitionLog) -> None:
         """The high watermark that was known for this log does not hold any more.
 
-        Either the replica, which is not led here, is gone with its files (``rests`` was called before), or the log was
-        found shorter than that high watermark when it was opened.
+        Either the replica is gone with its files, after ``stops_following``, or the log was found shorter than that high
+        watermark when it was opened.
         """
         ...

@@ -41,21 +41,21 @@ class Replication:
         for listener in (*self.listeners, *self.replica_listeners):
             listener.leads(partition)
 
-    def resigns(self, partition: Partition) -> None:
-        self.leaders.resigns(partition)
+    def stops_leading(self, partition: Partition) -> None:
+        self.leaders.stops_leading(partition)
         self.fetchers.await_marker(partition.log)
         for listener in (*self.listeners, *self.replica_listeners):
-            listener.resigns(partition)
+            listener.stops_leading(partition)
 
     def follows(self, topic: TopicImage, index: int, state: PartitionImage, log: PartitionLog) -> None:
         self.fetchers.follows(topic, index, state, log)
         for listener in self.replica_listeners:
             listener.follows(topic, index, log)
 
-    def rests(self, topic_id: bytes, index: int) -> None:
-        self.fetchers.rests(topic_id, index)
+    def stops_following(self, topic_id: bytes, index: int) -> None:
+        self.fetchers.stops_following(topic_id, index)
         for listener in self.replica_listeners:
-            listener.rests(topic_id, index)
+            listener.stops_following(topic_id, index)
 
     def reconfigured(self, partition: Partition) -> None:
         self.leaders.reconfigured(partition)

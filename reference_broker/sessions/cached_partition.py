@@ -131,7 +131,7 @@ class CachedPartition:
         """Return the led partition that this one names now, or the followed one of ``read_from`` for as long as it is
         followed. A deleted and recreated one is found only by its name."""
         partition = self.partition
-        if partition is None or partition.deleted:
+        if partition is None or partition.is_removed:
             if self.session.uses_topic_ids:
                 partition = partitions.by_id.get((self.topic_id, self.index))
                 self.topic = partitions.topic_names.get(self.topic_id, self.topic)
@@ -151,7 +151,7 @@ class CachedPartition:
     def read_from_leader(self) -> None:
         """Unbinds it from a partition that this node follows, since the fetcher may not read from followers any
         more."""
-        if self.partition is not None and self.partition.leader_elsewhere is not None:
+        if self.partition is not None and self.partition.followed_leader is not None:
             self._unbind()
 
     def watch(self, partitions: Partitions) -> None:

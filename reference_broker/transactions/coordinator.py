@@ -130,7 +130,7 @@ class TransactionCoordinator:
             ports, TRANSACTION_TOPIC, self, self.metrics.loading, self.metrics.load_time_ms, "transactions"
         )
         self.leads = self._led.leads
-        self.resigns = self._led.resigns
+        self.stops_leading = self._led.stops_leading
         self._deferred = DeferredCallbacks(ports)
         sender = MarkerSender(ports, node_id, image, writer, self._deferred, self.metrics.waiting_markers)
         self._endings = Endings(ports, image, producer_ids, sender, self.metrics.waiting_completions)

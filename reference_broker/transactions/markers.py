@@ -243,7 +243,7 @@ class MarkerWriter:
         def synced() -> None:
             waiting = []
             for partition, end in appended:
-                if partition.deleted:
+                if partition.is_removed:
                     errors[partition.topic, partition.index] = ErrorCode.not_leader_or_follower
                 elif partition.followers is not None:
                     waiting.append((partition, end))
@@ -257,7 +257,7 @@ class MarkerWriter:
                 errors[partition.topic, partition.index] = error
             written(errors)
 
-        due = [partition for partition, _ in appended if not partition.deleted and must_be_durable(partition.log)]
+        due = [partition for partition, _ in appended if not partition.is_removed and must_be_durable(partition.log)]
         if due:
             sync_led_then(self._ports, due, synced)
         else:

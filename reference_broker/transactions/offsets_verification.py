@@ -90,7 +90,7 @@ class OffsetsVerifier:
 
 def _finished(led: Partition, offsets: _Offsets, guard: Guard, verified: OffsetsVerified, errors: Errors) -> None:
     error: Error = errors.get((led.topic, led.index), ErrorCode.none)
-    if not error and led.deleted:
+    if not error and led.is_removed:
         error = ErrorCode.not_leader_or_follower
     if not error:
         log = led.log

@@ -108,7 +108,7 @@ def look_up(
         partition = followed
     error = leader_epoch_error(partition.leader_epoch, _known_epoch(cached))
     if error:
-        leader_id = broker.node_id if partition.leader_elsewhere is None else partition.leader_elsewhere
+        leader_id = broker.node_id if partition.followed_leader is None else partition.followed_leader
         leader = LeaderIdAndEpoch(leader_id, partition.leader_epoch)
         return failed(cached.index, error, leader if error == ErrorCode.fenced_leader_epoch else None)
     if reader is Reader.FOLLOWER and not partition.is_followed_by(replica_id):
@@ -152,7 +152,7 @@ def _in_remote_tier(log: PartitionLog, cached: CachedPartition, reader: Reader) 
 
 def _error_beyond_the_end(partition: Partition, cached: CachedPartition) -> ErrorCode:
     """A fetcher that names no leader epoch may take this follower for the leader, and would rewind (M-15)."""
-    is_misled = partition.leader_elsewhere is not None and cached.current_leader_epoch < 0
+    is_misled = partition.followed_leader is not None and cached.current_leader_epoch < 0
     return ErrorCode.not_leader_or_follower if is_misled else ErrorCode.offset_out_of_range
 
 

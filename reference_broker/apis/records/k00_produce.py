@@ -392,7 +392,7 @@ def _finish(
             replicated.append((partition, end))
         if must_be_durable(partition.log):
             due.append(partition)
-        elif partition.followers is None and partition.log.high_watermark < end and not partition.deleted:
+        elif partition.followers is None and partition.log.high_watermark < end and not partition.is_removed:
             # A sync was due at the append, and another one has made it needless since.
             partition.log.advance_high_watermark(partition.log.log_end_offset)
             partition.changed()

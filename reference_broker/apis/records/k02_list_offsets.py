@@ -242,7 +242,7 @@ def find(
             found = yield from _search(partition, timestamp_ms, work)
         except Overtaken:
             continue
-        if partition.deleted:
+        if partition.is_removed:
             return ErrorCode.not_leader_or_follower
         if found is None or found.offset >= end_offset:
             return ErrorCode.offset_not_available if lags else ListedOffset()
@@ -250,7 +250,7 @@ def find(
             return ListedOffset()
         if found.offset >= log.log_start_offset:
             return ListedOffset(found.offset, found.timestamp_ms, found.leader_epoch)
-    return ErrorCode.not_leader_or_follower if partition.deleted else ErrorCode.offset_not_available
+    return ErrorCode.not_leader_or_follower if partition.is_removed else ErrorCode.offset_not_available
 
 
 def _at(log: PartitionLog, offset: int) -> ListedOffset:

@@ -134,7 +134,7 @@ def _response(
 
 
 def _refused(partition: Partition, offset: int) -> ErrorCode | None:
-    if not partition.log.config.is_deleted:
+    if not partition.log.config.has_delete_policy:
         return ErrorCode.policy_violation
     if not 0 <= offset <= partition.log.high_watermark:
         return ErrorCode.offset_out_of_range

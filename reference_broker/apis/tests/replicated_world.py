@@ -90,7 +90,7 @@ class ReplicatedWorld(leader_world.World):
             brokers=self.controller.image.brokers, topics=topics, topic_names={TOPIC_ID: "events"}
         )
         self.broker.partitions.remove(partition)
-        self.leaders.resigns(partition)
+        self.leaders.stops_leading(partition)
 
     # clients
 

@@ -43,7 +43,7 @@ def test_what_a_follower_has_of_a_partition_counts_or_it_is_told_an_error(
     """The follower knows its leader before the leader does. It names a partition again after an error alone."""
     late = world.led[index]
     world.broker.partitions.remove(late)
-    late.deleted = False
+    late.is_removed = False
     calls = [fetch_all(world, follower) for follower in (2, 3)]
     for _ in range(slices):
         if any(call.waiting for call in calls):

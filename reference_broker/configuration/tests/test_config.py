@@ -113,7 +113,7 @@ def test_a_topics_log_settings_are_its_own_over_the_brokers() -> None:
     config = BrokerConfig.parse({"log.segment.bytes": "5000", "crucible.unknown.producer.id.policy": "reject"})
     log_config = config.log_config({"retention.ms": "7", "cleanup.policy": "compact, delete"})
     assert (log_config.segment_bytes, log_config.retention_ms) == (5000, 7)
-    assert (log_config.is_compacted, log_config.is_deleted) == (True, True)
+    assert (log_config.is_compacted, log_config.has_delete_policy) == (True, True)
     assert log_config.unknown_producer_id_policy == "reject"
     assert config.topic_defaults().segment_bytes == 5000
 
@@ -168,7 +168,7 @@ def test_a_topic_takes_what_kafka_takes(name: str) -> None:
 
 def test_an_empty_cleanup_policy_keeps_every_record() -> None:
     config = BrokerConfig().log_config({"cleanup.policy": ""})
-    assert (config.is_compacted, config.is_deleted) == (False, False)
+    assert (config.is_compacted, config.has_delete_policy) == (False, False)
 
 
 def test_internal_segment_bytes_wins_over_segment_bytes() -> None:

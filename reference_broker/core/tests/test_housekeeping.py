@@ -77,7 +77,7 @@ def test_what_was_closed_because_of_its_age_is_synced_at_the_next_round(is_led: 
     partitions = Partitions()
     if is_led:
         partitions.by_name["t", 0] = SimpleNamespace(  # type: ignore[assignment]
-            topic="t", index=0, log=log, deleted=False, followers=None, changed=lambda: None
+            topic="t", index=0, log=log, is_removed=False, followers=None, changed=lambda: None
         )
     synced: list[tuple[str, ...]] = []
 

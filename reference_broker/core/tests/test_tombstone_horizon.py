@@ -123,5 +123,5 @@ def test_a_leader_that_resigns_deletes_no_tombstone_until_a_leader_sends_its_mar
     world = cluster(enabled)
     partition = world.partition("t")
     assert partition.log.horizon.limit == NO_LIMIT
-    world.members[world.leader("t")].node.broker.replication.resigns(partition)
+    world.members[world.leader("t")].node.broker.replication.stops_leading(partition)
     assert partition.log.horizon.limit == (0 if enabled == "true" else NO_LIMIT)

@@ -43,10 +43,10 @@ def test_only_segments_whose_copies_are_listed_go() -> None:
 )
 def test_local_retention_counts_only_where_copies_are_made() -> None:
     limits = replace(TIERED, local_retention_bytes=600, retention_bytes=100_000)
-    assert (limits.here_bytes, limits.here_ms) == (600, -1)
+    assert (limits.effective_local_retention_bytes, limits.effective_local_retention_ms) == (600, -1)
     for config in (replace(limits, remote_storage_enable=False), replace(limits, remote_log_copy_disable=True)):
-        assert config.here_bytes == 100_000
-    assert replace(limits, local_retention_bytes=-2).here_bytes == 100_000
+        assert config.effective_local_retention_bytes == 100_000
+    assert replace(limits, local_retention_bytes=-2).effective_local_retention_bytes == 100_000
 
 
 @pytest.mark.clause("UnifiedLogTest.testRetentionOnLocalLogDeletionWhenRemoteLogCopyDisabled")

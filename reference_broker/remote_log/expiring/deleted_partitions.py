@@ -101,7 +101,7 @@ class DeletedPartitions:
     def _scan(self, scanned: _Scanned) -> Sliced[None]:
         """Read what is replicated and was not read yet. Damaged records say nothing."""
         led, taken = scanned.led, 0
-        while not led.deleted and scanned.offset < led.log.high_watermark:
+        while not led.is_removed and scanned.offset < led.log.high_watermark:
             start = max(scanned.offset, led.log.log_start_offset)
             try:
                 view = memoryview(led.log.read(start, CHUNK_BYTES, led.log.high_watermark))

@@ -167,8 +167,8 @@ class TierNode:
         return partition
 
     def resign(self, partition: Partition) -> None:
-        partition.deleted = True
-        self.manager.resigns(partition)
+        partition.is_removed = True
+        self.manager.stops_leading(partition)
 
     def value(self, name: str) -> int:
         """A metric of BrokerTopicMetrics."""

@@ -445,7 +445,7 @@ class Fetchers:
                 known.leader_epoch = state.leader_epoch
                 self._fetchers[known.leader_id].follow(known)
             return
-        self.rests(*key)
+        self.stops_following(*key)
         if self._halted:
             return
         log.forget_empty_epochs()
@@ -460,7 +460,7 @@ class Fetchers:
         if self._setting.config.crucible_tombstone_horizon_enable:
             log.horizon.follow()
 
-    def rests(self, topic_id: bytes, index: int) -> None:
+    def stops_following(self, topic_id: bytes, index: int) -> None:
         """The partition follows nobody from now on. An unknown partition is no error."""
         one = self._followed.pop((topic_id, index), None)
         if one is not None:

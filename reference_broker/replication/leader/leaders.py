@@ -140,12 +140,12 @@ class Leaders:
         if new_epoch and must_be_durable(partition.log):
             sync_led_then(self._ports, [partition], nobody_waits)
 
-    def resigns(self, partition: Partition) -> None:
+    def stops_leading(self, partition: Partition) -> None:
         """This node no longer leads the partition. Requests that wait for it fail at once."""
         followers, partition.followers = partition.followers, None
         self._metrics.discount(partition)
         self._lag_check.unwatch(partition)
-        if partition.deleted_topic:
+        if partition.is_topic_deleted:
             self.high_watermarks.forget(partition.log)
         if followers is None:
             return
@@ -439,4 +439,4 @@ class Leaders:
 
 
 def _resigned(partition: Partition) -> Error:
-    return ErrorCode.unknown_topic_or_partition if partition.deleted_topic else ErrorCode.not_leader_or_follower
+    return ErrorCode.unknown_topic_or_partition if partition.is_topic_deleted else ErrorCode.not_leader_or_follower

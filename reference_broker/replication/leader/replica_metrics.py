@@ -86,7 +86,7 @@ def count_late_transactions(
         gauge.value = sum(
             0 < each.log.producers.oldest_open_timestamp_ms() < began_before_ms
             for each in partitions.by_name.values()
-            if each.leader_elsewhere is None
+            if each.followed_leader is None
         )
 
     metrics.before_reading.append(count)

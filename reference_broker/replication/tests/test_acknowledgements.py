@@ -115,9 +115,9 @@ def test_lost_leadership_completes_parked_requests_and_a_deleted_topic_says_so()
     first, second = world.lead(0), world.lead(1)
     world.produce("p", first)
     world.produce("q", second)
-    world.leaders.resigns(first)
-    second.deleted_topic = True
-    world.leaders.resigns(second)
+    world.leaders.stops_leading(first)
+    second.is_topic_deleted = True
+    world.leaders.stops_leading(second)
     assert world.acked == {
         "p": {"events-0": ErrorCode.not_leader_or_follower},
         "q": {"events-1": ErrorCode.unknown_topic_or_partition},
@@ -211,8 +211,8 @@ def test_what_was_resigned_before_the_wait_began_is_not_taken_for_replicated(del
     world = World()
     partition, other = world.lead(0), world.lead(1)
     end = world.append(partition)
-    partition.deleted_topic = deleted
-    world.leaders.resigns(partition)
+    partition.is_topic_deleted = deleted
+    world.leaders.stops_leading(partition)
     partition.log.advance_high_watermark(end)
     world.wait("p", [(partition, end)])
     error = ErrorCode.unknown_topic_or_partition if deleted else ErrorCode.not_leader_or_follower
@@ -253,5 +253,5 @@ def test_a_deletion_ends_with_the_leadership() -> None:
     world, partition = cut_at_3()
     done: list[dict[object, Error]] = []
     world.leaders.deleted([(partition, 3)], 1000, done.append)  # type: ignore[arg-type]
-    world.leaders.resigns(partition)
+    world.leaders.stops_leading(partition)
     assert done == [{partition: ErrorCode.not_leader_or_follower}]

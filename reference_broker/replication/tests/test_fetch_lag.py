@@ -62,5 +62,5 @@ def test_a_fetcher_reports_what_it_is_behind_after_each_response_until_it_follow
     diverging = PartitionData(0, ErrorCode.none, 40, diverging_epoch=EpochEndOffset(0, 4))
     world.respond(third, diverging, PartitionData(1, ErrorCode.not_leader_or_follower, 70))
     assert world.max_lag.value == 8, "neither says how far the leader is on this line"
-    world.fetchers.rests(b"t" * 16, 1)
+    world.fetchers.stops_following(b"t" * 16, 1)
     assert world.max_lag.value == 0

@@ -208,7 +208,7 @@ def test_a_dead_leader_is_left_alone_once_nothing_is_followed_there() -> None:
     world = World()
     world.follow(0)
     sent, _ = world.fetch()
-    world.fetchers.rests(TOPIC_ID, 0)
+    world.fetchers.stops_following(TOPIC_ID, 0)
     sent.failed()
     world.pass_ms(60_000)
     assert not world.sent

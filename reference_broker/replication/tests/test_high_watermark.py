@@ -204,8 +204,8 @@ def test_a_deleted_partition_leaves_the_file() -> None:
     world = World()
     first, second = world.lead(0), world.lead(1)
     world.pass_ms(5000)
-    first.deleted_topic = True
-    world.leaders.resigns(first)
+    first.is_topic_deleted = True
+    world.leaders.stops_leading(first)
     world.high_watermarks.moved(second.log)
     world.leaders.high_watermarks.write()
     assert list(read_high_watermarks(world.disk)) == [("events", 1)]
@@ -256,8 +256,8 @@ def test_a_row_of_a_deleted_partition_leaves_the_file_though_nothing_else_moves(
     world.append(partition, 4)
     world.pass_ms(5000)
     assert read_high_watermarks(world.disk) == {("events", 0): 4}
-    partition.deleted_topic = True
-    world.leaders.resigns(partition)
+    partition.is_topic_deleted = True
+    world.leaders.stops_leading(partition)
     world.pass_ms(100)
     assert read_high_watermarks(world.disk) == {}
     written = len(world.noted("hw_checkpoint"))
@@ -266,8 +266,8 @@ def test_a_row_of_a_deleted_partition_leaves_the_file_though_nothing_else_moves(
     second = world.lead(1, isr=(1,))
     world.pass_ms(5000)
     assert read_high_watermarks(world.disk) == {("events", 1): 0}
-    second.deleted_topic = True
-    world.leaders.resigns(second)
+    second.is_topic_deleted = True
+    world.leaders.stops_leading(second)
     world.pass_ms(100)
     assert read_high_watermarks(world.disk) == {}
 

@@ -81,5 +81,5 @@ def test_what_is_cut_off_is_not_late(world: World, whole: bool) -> None:
 
 def test_what_another_node_leads_is_counted_there(world: World) -> None:
     world.producers.send(1, 1)
-    world.partition.leader_elsewhere = 2
+    world.partition.followed_leader = 2
     assert world.late_at(LATE_MS + 1) == 0

@@ -38,20 +38,20 @@ class Roles:
     def leads(self, partition: Partition, state: PartitionImage) -> None:
         self.minimums.append(partition.log.config.min_insync_replicas)
         assert partition.leader_epoch == state.leader_epoch
-        assert not partition.deleted
+        assert not partition.is_removed
         self.calls.append(f"leads {partition.index} in {state.leader_epoch}.{state.partition_epoch}")
 
-    def resigns(self, partition: Partition) -> None:
-        assert partition.deleted
-        self.calls.append(f"resigns {partition.index}{' with its topic' if partition.deleted_topic else ''}")
+    def stops_leading(self, partition: Partition) -> None:
+        assert partition.is_removed
+        self.calls.append(f"stops_leading {partition.index}{' with its topic' if partition.is_topic_deleted else ''}")
 
     def follows(self, topic: TopicImage, index: int, state: PartitionImage, log: PartitionLog) -> None:
         assert (log.topic_id, log.directory) == (topic.topic_id, f"t-{index}")
         self.calls.append(f"follows {state.leader} in {state.leader_epoch}")
 
-    def rests(self, topic_id: bytes, index: int) -> None:
+    def stops_following(self, topic_id: bytes, index: int) -> None:
         assert topic_id == TOPIC_ID
-        self.calls.append(f"rests {index}")
+        self.calls.append(f"stops_following {index}")
 
     def reconfigured(self, partition: Partition) -> None:
         self.calls.append(f"reconfigured {partition.index} {partition.log.config.min_insync_replicas}")
@@ -106,14 +106,14 @@ class World:
 @pytest.mark.clause("TopicsImageTest.testBasicLocalChanges", "TopicsImageTest.testUpdatedLeaders")
 def test_a_replica_leads_follows_and_rests_as_the_image_says() -> None:
     world = World()
-    assert world.publish(LED) == ["rests 0", "leads 0 in 0.0"]
+    assert world.publish(LED) == ["stops_following 0", "leads 0 in 0.0"]
     assert world.publish(replace(LED, isr=(1,), partition_epoch=1)) == ["leads 0 in 0.1"]
     log = world.partitions.by_name["t", 0].log
-    assert world.publish(FOLLOWED) == ["resigns 0", "follows 2 in 1"]
+    assert world.publish(FOLLOWED) == ["stops_leading 0", "follows 2 in 1"]
     assert list(world.publisher.resting_logs()) == [log]
     assert world.publish(replace(FOLLOWED, leader_epoch=2)) == ["follows 2 in 2"]
-    assert world.publish(replace(FOLLOWED, leader=-1, leader_epoch=3)) == ["rests 0"]
-    assert world.publish(replace(LED, leader_epoch=4)) == ["rests 0", "leads 0 in 4.0"]
+    assert world.publish(replace(FOLLOWED, leader=-1, leader_epoch=3)) == ["stops_following 0"]
+    assert world.publish(replace(LED, leader_epoch=4)) == ["stops_following 0", "leads 0 in 4.0"]
     assert world.partitions.by_name["t", 0].log is log
 
 
@@ -122,7 +122,7 @@ def test_a_replica_is_led_or_followed_and_never_both() -> None:
 
     def found() -> list[tuple[int, int | None]]:
         known = (*world.partitions.by_name.values(), *world.partitions.followed.values())
-        return [(one.leader_epoch, one.leader_elsewhere) for one in known]
+        return [(one.leader_epoch, one.followed_leader) for one in known]
 
     world.publish(LED)
     assert found() == [(0, None)]
@@ -132,7 +132,7 @@ def test_a_replica_is_led_or_followed_and_never_both() -> None:
     world.publish(replace(FOLLOWED, leader=-1, leader_epoch=3))
     assert (found(), world.partitions.followed[TOPIC_ID, 0]) == ([(3, -1)], followed)
     world.publish(replace(LED, leader_epoch=4))
-    assert (found(), followed.deleted) == ([(4, None)], True)
+    assert (found(), followed.is_removed) == ([(4, None)], True)
     world.publish(replace(FOLLOWED, leader_epoch=5))
     world.publish()
     assert found() == []
@@ -152,7 +152,7 @@ def test_a_setting_without_effect_is_noted_once() -> None:
 def test_a_deleted_topic_is_forgotten_by_its_leader_and_its_followers() -> None:
     world = World()
     world.publish(LED, FOLLOWED)
-    assert world.publish() == ["resigns 0 with its topic", "rests 1", "forgets t-1"]
+    assert world.publish() == ["stops_leading 0 with its topic", "stops_following 1", "forgets t-1"]
     assert not list(world.publisher.resting_logs())
     assert not world.partitions.by_name
 
@@ -163,7 +163,7 @@ def test_a_replica_that_moves_away_is_deleted_here() -> None:
     world.publish(FOLLOWED)
     log = next(iter(world.publisher.resting_logs()))
     log.append_replicated(Now(0, 0), build([Record(timestamp_ms=0, value=b"v")], leader_epoch=0))
-    assert world.publish(replace(FOLLOWED, replicas=(2, 3))) == ["rests 0", "forgets t-0"]
+    assert world.publish(replace(FOLLOWED, replicas=(2, 3))) == ["stops_following 0", "forgets t-0"]
     world.settle()
     assert not world.disk.files
 
@@ -421,7 +421,7 @@ def test_a_damaged_log_is_not_led_and_is_filled_again_by_a_leader(state: Partiti
     assert log.quarantine is not None, "it may still be elected for what it held before"
     log.append_replicated(Now(0, 0), records)
     assert log.release(3)
-    assert again.publish(replace(LED, leader_epoch=2)) == ["rests 0", "leads 0 in 2.0"]
+    assert again.publish(replace(LED, leader_epoch=2)) == ["stops_following 0", "leads 0 in 2.0"]
 
 
 @pytest.mark.parametrize("state", [LED, NOBODY_LEADS], ids=["leader", "nobody leads"])
@@ -431,7 +431,7 @@ def test_a_damaged_log_is_read_by_no_consumer_once_it_should_be_led(state: Parti
     followed = again.partitions.followed[TOPIC_ID, 0]
     again.publish(replace(state, leader_epoch=2))
     assert again.partitions.offline == {(TOPIC_ID, 0): None}
-    assert (again.partitions.followed, followed.deleted) == ({}, True)
+    assert (again.partitions.followed, followed.is_removed) == ({}, True)
 
 
 def test_a_damaged_log_of_an_idle_topic_is_led_again_once_it_was_in_sync() -> None:
@@ -445,7 +445,7 @@ def test_a_damaged_log_of_an_idle_topic_is_led_again_once_it_was_in_sync() -> No
     assert again.publish(replace(FOLLOWED, partition_epoch=2)) == ["follows 2 in 1"]
     assert log.quarantine is None
     assert [what for what, _ in again.notes] == ["log_quarantined", "quarantine_ended"]
-    assert again.publish(replace(LED, leader_epoch=2, partition_epoch=3)) == ["rests 0", "leads 0 in 2.3"]
+    assert again.publish(replace(LED, leader_epoch=2, partition_epoch=3)) == ["stops_following 0", "leads 0 in 2.3"]
 
 
 def test_a_damaged_log_may_be_in_sync_and_elected_in_one_publication() -> None:
@@ -454,7 +454,7 @@ def test_a_damaged_log_may_be_in_sync_and_elected_in_one_publication() -> None:
     followed = replace(FOLLOWED, isr=(2,), elr=(1,), directories=(LOST_DIRECTORY, homes[1]))
     assert again.publish(followed) == ["follows 2 in 1"]
     elected = replace(LED, leader_epoch=2, partition_epoch=3, directories=homes)
-    assert again.publish(elected) == ["rests 0", "leads 0 in 2.3"]
+    assert again.publish(elected) == ["stops_following 0", "leads 0 in 2.3"]
 
 
 def test_the_controller_gets_news_of_a_lost_replica_that_is_whole_again() -> None:
@@ -514,6 +514,6 @@ def test_a_minimum_comes_into_force_with_the_isr_of_the_same_image(
     delta.topics = (TopicChange(before, after, (0,)),)
     delta.configs.update(configs)
     leads = now_led is not FOLLOWED
-    calls = ["leads 0 in 0.1", "reconfigured 0 2"] if leads else ["resigns 0", "follows 2 in 1"]
+    calls = ["leads 0 in 0.1", "reconfigured 0 2"] if leads else ["stops_leading 0", "follows 2 in 1"]
     assert world.calls_of(lambda: world.publisher.publish(delta, world.image)) == [*calls, "reconfigured 1 2"]
     assert world.roles.minimums == [1, 1, *([2] if leads else [])]

@@ -15,7 +15,7 @@ class Watching:
         self.seen: list[tuple[str, int, bool]] = []
 
     def partition_changed(self, partition: Partition) -> None:
-        self.seen.append((partition.topic, partition.index, partition.deleted))
+        self.seen.append((partition.topic, partition.index, partition.is_removed))
 
 
 def partition(index: int = 0, topic: str = "t", topic_id: bytes = ID) -> Partition:

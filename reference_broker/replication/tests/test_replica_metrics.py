@@ -50,8 +50,8 @@ def test_the_gauges_are_exact_after_every_step(seed: int) -> None:
 
     def resign() -> None:
         partition = led.pop(random.randrange(len(led)))
-        partition.deleted_topic = random.random() < 0.5
-        world.leaders.resigns(partition)
+        partition.is_topic_deleted = random.random() < 0.5
+        world.leaders.stops_leading(partition)
 
     def newer_metadata() -> None:
         partition = random.choice(led)

@@ -55,7 +55,7 @@ class MarkerWorld(World):
         """Another node leads it now."""
         partition = self.led[index]
         self.partitions.remove(partition)
-        self.leaders.resigns(partition)
+        self.leaders.stops_leading(partition)
 
     def restart(self, index: int) -> None:
         """The log is opened anew from the disk, as after a crash."""

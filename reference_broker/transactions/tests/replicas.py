@@ -177,7 +177,7 @@ class Replicas:
     def elect(self, replica: int) -> None:
         """It has all that is committed. The others drop what it does not have."""
         gone, self.acks = self.acks, []
-        self.partition.deleted = True
+        self.partition.is_removed = True
         committed = self.log.high_watermark
         assert self.logs[replica].log_end_offset >= committed
         self.leader, self.epoch = replica, self.epoch + 1

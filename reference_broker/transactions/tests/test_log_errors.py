@@ -91,7 +91,7 @@ def test_who_waits_for_a_record_when_another_node_leads_is_told_so() -> None:
     assert answers == []
     partition = world.led[0]
     world.lose(0)
-    world.leaders.resigns(partition)
+    world.leaders.stops_leading(partition)
     world.pass_ms(0)
     assert answers == [(ErrorCode.not_coordinator, NO_OWNER)]
 

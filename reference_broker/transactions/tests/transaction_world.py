@@ -182,8 +182,8 @@ class TransactionWorld(World):
     def lose(self, index: int) -> PartitionLog:
         """Another node leads it now."""
         partition = self.led.pop(index)
-        partition.deleted = True
-        self.roles.resigns(partition)
+        partition.is_removed = True
+        self.roles.stops_leading(partition)
         return partition.log
 
     def replicate(self, index: int) -> None:

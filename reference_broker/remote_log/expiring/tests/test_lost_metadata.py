@@ -200,7 +200,7 @@ def test_a_partition_that_goes_while_it_is_looked_at_misses_nothing(
     def go() -> None:
         if not went:
             went.append(True)
-            partition.deleted_topic = True
+            partition.is_topic_deleted = True
             node.resign(partition)
 
     def due_and_gone(*of: Any) -> Sliced[Due]:
