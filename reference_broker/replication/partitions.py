@@ -206,7 +206,7 @@ class PartitionRoles(Protocol):
     def forgets(self, log: PartitionLog) -> None:
         """The high watermark that was known for this log does not hold any more.
 
-        Either the replica is gone with its files, after ``stops_following``, or the log was found shorter than that high
-        watermark when it was opened.
+        Either the replica is gone with its files, after ``stops_following``, or the log was found shorter than that
+        high watermark when it was opened.
         """
         ...
