@@ -56,7 +56,9 @@ def link_slowed(_: LiveFaultContext, target: Target) -> End:
     def shows(probe: Probe) -> bool:
         if probe.outcome == "silent":
             return True
-        return probe.outcome == "answered" and probe.answer_bytes * 1_000_000 <= 2000 * rate_kb_per_s * probe.whole_us
+        return (
+            probe.outcome == "responded" and probe.response_bytes * 1_000_000 <= 2000 * rate_kb_per_s * probe.whole_us
+        )
 
     does = f"passed at no more than {rate_kb_per_s} kB a second"
     return poisoned(
@@ -156,9 +158,9 @@ def poisoned(
 def passing(direction: str, links: Sequence[Link]) -> str:
     """Return in words what a fault in this direction of the links is about."""
     if all(link.dialler == "client" for link in links):
-        words = {"upstream": "requests of clients", "downstream": "answers to clients"}
-        return words.get(direction, "requests of clients and answers to them")
-    return {"upstream": "requests", "downstream": "answers"}.get(direction, "requests and answers")
+        words = {"upstream": "requests of clients", "downstream": "responses to clients"}
+        return words.get(direction, "requests of clients and responses to them")
+    return {"upstream": "requests", "downstream": "responses"}.get(direction, "requests and responses")
 
 
 def probe_all(links: tuple[Link, ...], requests: int = 1, limit_s: float = LIMIT_S) -> Probes:

@@ -126,8 +126,8 @@ def _outcome(address: Address, request: NodeRequest) -> str:
     except LostError:
         return "closed"
     except TransportError:
-        return "no answer"
-    return "answered"
+        return "no response"
+    return "got a response"
 
 
 BEGIN: Final[dict[str, Begin]] = {

@@ -23,6 +23,8 @@ from scenarios.fields import ScenarioError
 T = TypeVar("T")
 LIMIT_S: Final = 5.0
 """How long the loop may take, and a client with what it sends."""
+POLL_S: Final = 0.02
+"""How soon ``close`` is noticed."""
 MOST_BODY_BYTES: Final = 1 << 20
 MOST_DIGITS: Final = 18
 HELP: Final = """crucible proxy
@@ -46,7 +48,7 @@ class Control:
         self._server.socket = socket
         self._server.daemon_threads = True
         self.url = f"http://{shown_address(host, bound_port(socket))}"
-        self._thread = threading.Thread(target=self._server.serve_forever, name="control", daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(POLL_S,), name="control", daemon=True)
         self._thread.start()
 
     def close(self) -> None:

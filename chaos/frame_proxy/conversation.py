@@ -235,7 +235,7 @@ class Conversation:
     def _went_up(self, label: Label, size: int, raw: RawFrame | None = None) -> None:
         sent = self._front.record(self.connection, label, size, raw)
         pending = PendingRequest(label, self._front.now_us(), size, sent)
-        if label.is_answered:
+        if label.gets_response:
             self._pending.append(pending)
         else:
             self._front.log_entry(self, "unanswered", label, pending.at_us, size)
@@ -249,7 +249,7 @@ class Conversation:
                 if not self._step_down():
                     break
             except (NoFrameError, ProtocolError) as wrong:
-                self._let_all_pass(f"the node sent what is no answer: {wrong}")
+                self._let_all_pass(f"the node sent what is no response: {wrong}")
         if self._resumes_up:
             self._resumes_up = False
             self._pump_up()
@@ -296,10 +296,10 @@ class Conversation:
         """Return the request that the next response is for. Raise NoFrameError if there is none."""
         found = int.from_bytes(correlation, "big", signed=True)
         if not self._pending:
-            raise NoFrameError("an answer to nothing")
+            raise NoFrameError("a response to nothing")
         pending = self._pending[0]
         if len(correlation) < 4 or found != pending.label.header.correlation_id:
-            raise NoFrameError(f"an answer to request {found}, not {pending.label.header.correlation_id}")
+            raise NoFrameError(f"a response to request {found}, not {pending.label.header.correlation_id}")
         return pending
 
     def _must_read(self, api_key: int, version: int) -> bool:
@@ -321,7 +321,7 @@ class Conversation:
             raw = moved or raw
         error = error_of(key, version, memoryview(raw.data)[LENGTH_BYTES:], raw)
         reply = Reply(self.connection, correlation, key, version, raw, pending.label.tag._replace(error=error))
-        sent = self._front.answered(reply)
+        sent = self._front.replied(reply)
         what = "struck" if sent is None else "answered"
         self._front.log_entry(self, what, pending.label, pending.at_us, pending.request_bytes, len(data), error)
         self._front.record_response(pending.sent, what, len(data), error, raw)

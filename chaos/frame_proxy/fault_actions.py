@@ -95,7 +95,7 @@ class ProxyFaultActions:
     def reply_cut(self, reply: Reply, start: bytes) -> None:
         conversation = self._write(reply, start)
         if conversation is not None:
-            conversation.end("a rule truncated the answer")
+            conversation.end("a rule truncated the response")
 
     # No rule of the proxy may need what follows (``rules_file``).
 

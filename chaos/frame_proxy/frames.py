@@ -100,11 +100,11 @@ _FIRST_FLEXIBLE_PRODUCE: Final = 9
 
 
 class Label(NamedTuple):
-    """What is known of a request. ``is_answered`` is false for a produce request with acks=0."""
+    """What is known of a request. ``gets_response`` is false for a produce request with acks=0."""
 
     header: RequestHeader
     tag: Tag
-    is_answered: bool
+    gets_response: bool
 
 
 def label_of(frame: memoryview, raw: RawFrame | None = None) -> Label:
@@ -115,15 +115,15 @@ def label_of(frame: memoryview, raw: RawFrame | None = None) -> Label:
     header, offset = read_request_header(frame)
     key, version, _, client_id = header
     client, role = sender_of(client_id or "")
-    tag, is_answered = Tag(key, version, client, role=role), True
+    tag, gets_response = Tag(key, version, client, role=role), True
     if key == FETCH:
         session_id, epoch = _session(version, frame, offset, raw)
         tag = tag._replace(session_id=session_id, session_epoch=epoch)
     elif key == PRODUCE:
-        is_answered = _acks(version, frame, offset) != 0
+        gets_response = _acks(version, frame, offset) != 0
     elif key == FETCH_SNAPSHOT and raw is not None:
         tag = tag._replace(position=snapshot_position(raw.value()))
-    return Label(header, tag, is_answered)
+    return Label(header, tag, gets_response)
 
 
 def _session(version: int, frame: memoryview, offset: int, raw: RawFrame | None) -> tuple[int, int]:

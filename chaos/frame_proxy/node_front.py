@@ -134,7 +134,7 @@ class NodeFront:
 
     def not_reached(self, failure: Exception) -> str:
         """Complains once until the node is reached again."""
-        reason = str(failure) or "no answer in time"
+        reason = str(failure) or "no response in time"
         if self._is_reached:
             self._is_reached = False
             shown = f"{self.upstream.host}:{self.upstream.port}"
@@ -203,15 +203,15 @@ class NodeFront:
         if conversation is not None:
             conversation.release_request()
 
-    def answered(self, reply: Reply) -> Reply | None:
+    def replied(self, reply: Reply) -> Reply | None:
         self._moment()
-        left = self._faults.answered(reply)
-        return left if left is None or self._requester is None else self._requester.answered(left)
+        left = self._faults.replied(reply)
+        return left if left is None or self._requester is None else self._requester.replied(left)
 
-    def phantom_answered(self, effect: Reply | Close) -> None:
+    def phantom_replied(self, effect: Reply | Close) -> None:
         if effect.connection in self._faults.phantoms:
             self._moment()
-            self._faults.phantom_answered(effect)
+            self._faults.phantom_replied(effect)
 
     def _do(self, event: Event) -> None:
         if isinstance(event, Closed):
@@ -242,11 +242,11 @@ class NodeFront:
 
     def record_response(self, sent: Sent | None, what: str, size: int, error: int, raw: RawFrame | None = None) -> None:
         if sent is not None and self._services.recorder is not None:
-            self._services.recorder.answered(sent, what, size, error, raw)
+            self._services.recorder.response(sent, what, size, error, raw)
 
     def record_end(self, sent: Sent | None, what: str) -> None:
         if sent is not None and self._services.recorder is not None:
-            self._services.recorder.not_answered(sent, what)
+            self._services.recorder.no_response(sent, what)
 
     def log_entry(
         self,
@@ -364,7 +364,7 @@ class RequesterFaults:
     def may_hit(self, tag: Tag) -> bool:
         return self.book.may_hit(AT_THE_REQUESTER, partial(matches_peer_reply, tag=tag, peer=self._peer))
 
-    def answered(self, reply: Reply) -> Reply | None:
+    def replied(self, reply: Reply) -> Reply | None:
         """Return what goes to the requester now, or None if ``FaultActions`` has taken the reply over."""
         peer, matches = node_name(self._peer), partial(matches_peer_reply, tag=reply.tag, peer=self._peer)
         for rule, hit in self.book.hits(AT_THE_REQUESTER, peer, matches):
@@ -401,7 +401,7 @@ class Phantom(asyncio.Protocol):
         assert isinstance(raw, RawFrame)
         self._sent = self._front.record(self._request.connection, self._label, len(raw.data), raw)
         self._transport.write(raw.data)
-        if not self._label.is_answered:
+        if not self._label.gets_response:
             self._over(self._reply(None, 0))
 
     def data_received(self, data: bytes) -> None:
@@ -409,7 +409,7 @@ class Phantom(asyncio.Protocol):
         try:
             size = self._reader.size()
         except NoFrameError as wrong:
-            self._over(Close(self._request.connection, f"the node sent what is no answer: {wrong}"))
+            self._over(Close(self._request.connection, f"the node sent what is no response: {wrong}"))
             self.end()
             return
         if size is not None and self._reader.arrived_bytes >= size:
@@ -438,4 +438,4 @@ class Phantom(asyncio.Protocol):
         return Reply(self._request.connection, header.correlation_id, header.api_key, header.api_version, body, tag)
 
     def _over(self, effect: Reply | Close) -> None:
-        self._front.phantom_answered(effect)
+        self._front.phantom_replied(effect)

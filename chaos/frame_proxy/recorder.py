@@ -60,7 +60,7 @@ class FrameRecorder:
             self._write(self._lines, _request_lines(sent, body))
         return sent
 
-    def answered(self, sent: Sent, what: str, size: int, error: int, raw: RawFrame | None) -> None:
+    def response(self, sent: Sent, what: str, size: int, error: int, raw: RawFrame | None) -> None:
         """Take a node's response. ``what`` is ``answered``, or ``struck`` if a rule has taken it."""
         seq, session, throttle_ms = self._next(), 0, 0
         body = raw.value() if raw is not None and reads_lines(sent.label) else None
@@ -69,7 +69,7 @@ class FrameRecorder:
             self._write(self._lines, _response_lines(sent, body))
         self._row(sent, what, seq, error, session, throttle_ms, size)
 
-    def not_answered(self, sent: Sent, what: str) -> None:
+    def no_response(self, sent: Sent, what: str) -> None:
         """Take a request that gets no response (acks=0), or whose connection ended first."""
         self._row(sent, what, NOBODY)
 

@@ -74,7 +74,7 @@ def why_not(
             "response_lost_by_proxy needs Toxiproxy in front of the proxy, as only a run has it; give response_dropped"
         )
     if fault.on == AT_THE_REQUESTER and fault.kind == "response_duplicated":
-        return "response_duplicated cannot be done at a peer_reply: a link carries the answer to a request once"
+        return "response_duplicated cannot be done at a peer_reply: a link carries the response to a request once"
     if between_nodes(fault):
         return "" if has_links else "other nodes do not come through the proxy, only clients do"
     known_roles = (*CONNECTION_ROLES, *roles)

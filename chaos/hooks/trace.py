@@ -30,7 +30,7 @@ class PassiveHook:
 
 FETCH = 1
 NO_FRAME = (-1, "", -1, -1, 0, -1, 0, 0)
-"""The columns of a frame and of an answer, in a row that belongs to none."""
+"""The columns of a frame and of a response, in a row that has neither."""
 Sink: TypeAlias = Callable[[TraceRow], None]
 encoded = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 """Encodes the fields of a note as its row's detail; ``json.dumps`` would make a new encoder for each row."""

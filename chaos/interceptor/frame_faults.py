@@ -67,13 +67,13 @@ class FrameFaults:
         if connection in self._held:
             self._left[connection] = None
 
-    def answered(self, reply: Reply) -> Reply | None:
+    def replied(self, reply: Reply) -> Reply | None:
         """Return what goes to the client now. With None, ``FaultActions`` has got what becomes of the reply."""
         for rule, hit in self._hits("reply", reply.tag, reply.body):
             return self._inject_at_reply(rule, hit, reply)
         return reply
 
-    def phantom_answered(self, effect: Reply | Close) -> None:
+    def phantom_replied(self, effect: Reply | Close) -> None:
         rule, tag = self.phantoms.pop(effect.connection)
         detail = f"answered with error {effect.tag.error}" if isinstance(effect, Reply) else f"closed: {effect.reason}"
         self._book.report(rule, 1, tag, detail, kind=rule.kind + ANSWERED)

@@ -97,10 +97,10 @@ class Interceptor:
                     continue
             elif kind in (Reply, Close):
                 if effect.connection in self._frames.phantoms:  # type: ignore[union-attr]
-                    self._frames.phantom_answered(effect)  # type: ignore[arg-type]
+                    self._frames.phantom_replied(effect)  # type: ignore[arg-type]
                     continue
                 if kind is Reply and self._on_reply:
-                    reply = self._frames.answered(effect)  # type: ignore[arg-type]
+                    reply = self._frames.replied(effect)  # type: ignore[arg-type]
                     kept += () if reply is None else (reply,)
                     continue
             kept.append(effect)

@@ -75,7 +75,7 @@ class StoreFaults:
             self._deliver_later(event, rule)
             return ()
         if rule.kind == "store_answer_lost":
-            lost = StoreFailure(FailureKind.UNAVAILABLE, f"no answer (injected by {rule.name})")
+            lost = StoreFailure(FailureKind.UNAVAILABLE, f"no response (injected by {rule.name})")
             self._deliver_later(StoreFailed(event.token, lost), rule)
             return ()
         if rule.kind == "store_listed_late":

@@ -28,7 +28,7 @@ DRAIN_MS = 30_000
 FINAL_READ_MS = 60_000
 WORKERS = 2
 END_LIMIT_S = 15.0
-ANSWERS = "answers-after-heal"
+ANSWERS_AFTER_HEAL = "answers-after-heal"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class Fleet:
         if "done" not in self.events:
             return ()
         missed = "; ".join(self.missed)
-        return (Check(guarantee=ANSWERS, holds=not missed, evidence=1, at_us=at_us, detail=missed),)
+        return (Check(guarantee=ANSWERS_AFTER_HEAL, holds=not missed, evidence=1, at_us=at_us, detail=missed),)
 
     def close(self) -> None:
         self._idle.end()

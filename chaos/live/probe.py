@@ -13,9 +13,9 @@ from typing import Literal
 
 LIMIT_S = 1.5
 REQUEST = struct.pack(">ihhih", 10, 18, 0, 1, -1)
-"""ApiVersions v0 with correlation ID 1 and no client ID. A broker that speaks Kafka answers it with some 100 bytes."""
+"""ApiVersions v0 with correlation ID 1 and no client ID. A Kafka broker responds with some 100 bytes."""
 
-Outcome = Literal["answered", "silent", "closed", "refused"]
+Outcome = Literal["responded", "silent", "closed", "refused"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,20 +25,24 @@ class Probe:
     time limit."""
 
     outcome: Outcome
-    answer_bytes: int = 0
+    response_bytes: int = 0
     pieces: int = 0
     first_us: int = 0
     whole_us: int = 0
     limit_s: float = LIMIT_S
 
     def finding(self) -> str:
-        if self.outcome == "answered":
+        if self.outcome == "responded":
             return (
-                f"a probe got {self.answer_bytes} bytes in {self.pieces} pieces, the first after "
+                f"a probe got {self.response_bytes} bytes in {self.pieces} pieces, the first after "
                 f"{self.first_us / 1000:.1f} ms, the last after {self.whole_us / 1000:.1f} ms"
             )
-        what = {"silent": f"got no answer within {self.limit_s:g} s", "closed": "was cut off", "refused": "was refused"}
-        had = f" after {self.answer_bytes} bytes of answers" if self.answer_bytes else ""
+        what = {
+            "silent": f"got no response within {self.limit_s:g} s",
+            "closed": "was cut off",
+            "refused": "was refused",
+        }
+        had = f" after {self.response_bytes} bytes of responses" if self.response_bytes else ""
         return f"a probe {what[self.outcome]}{had}"
 
 
@@ -71,7 +75,7 @@ def _exchange(sock: socket.socket, requests: int, deadline: float) -> Probe:
         return Probe("silent", len(data), pieces, first_us)
     except OSError:
         return Probe("closed", len(data), pieces, first_us)
-    return Probe("answered", len(data), pieces, first_us, int((time.monotonic() - started) * 1e6))
+    return Probe("responded", len(data), pieces, first_us, int((time.monotonic() - started) * 1e6))
 
 
 def _whole_frames(data: bytes) -> int:

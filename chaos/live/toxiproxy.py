@@ -1,7 +1,6 @@
 """A client of one Toxiproxy server.
 
-The library keeps one server's address in a class for the whole process, waits without limit, and does not look at 5xx
-answers. Here each client has its own server, each call a time limit, and each failure is a ToxiproxyError.
+The library keeps one server's address in a class for the whole process, waits without limit, and ignores the status 5xx. Here each client has its own server, each call a time limit, and each failure is a ToxiproxyError.
 """
 
 from collections.abc import Mapping
@@ -18,7 +17,7 @@ _STATUS = {InvalidToxic: 400, NotFound: NOT_FOUND, ProxyExists: 409}
 
 
 class ToxiproxyError(Exception):
-    """Toxiproxy refused a call, failed, or did not answer in time. ``status`` is HTTP's, and 0 without a response."""
+    """Toxiproxy refused a call, failed, or did not respond in time. ``status`` is HTTP's, and 0 without a response."""
 
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
@@ -41,7 +40,7 @@ class Toxiproxy:
         except (ProxyExists, NotFound, InvalidToxic) as failure:
             raise ToxiproxyError(f"{call} was refused: {failure}", _STATUS[type(failure)]) from failure
         except requests.RequestException as failure:
-            raise ToxiproxyError(f"{call} was not answered: {failure}") from failure
+            raise ToxiproxyError(f"{call} got no response: {failure}") from failure
         if response.status_code >= 400:
             raise ToxiproxyError(f"{call} failed with status {response.status_code}", response.status_code)
         is_json = response.headers.get("Content-Type", "").startswith("application/json")

@@ -100,7 +100,7 @@ def test_a_response_to_another_request_makes_the_rest_opaque_with_one_line() -> 
     talk.conversation.from_node(response(8, b"other") + b"and what follows")
     assert talk.client.got == response(8, b"other") + b"and what follows"
     assert talk.logged == ["opaque"]
-    assert "an answer to request 8, not 7" in talk.entries[0].detail
+    assert "a response to request 8, not 7" in talk.entries[0].detail
 
 
 def test_a_produce_request_with_acks_0_waits_for_no_response() -> None:

@@ -28,7 +28,7 @@ def test_a_paused_node_goes_on_when_the_proxy_ends(monkeypatch: pytest.MonkeyPat
         proxy.start([NODE])
         await asyncio.gather(*proxy._servers)
         (front,) = proxy._fronts
-        front.answered(REPLY)
+        front.replied(REPLY)
         proxy.close()
 
     asyncio.run(play())
@@ -44,8 +44,8 @@ def test_a_rule_that_comes_again_counts_from_the_start() -> None:
         once = rule("response_dropped", "reply", total=1)
         for _ in range(2):
             proxy.add(once)
-            front.answered(REPLY)
-            front.answered(REPLY)
+            front.replied(REPLY)
+            front.replied(REPLY)
             assert proxy.remove(once.name)
         proxy.close()
         return [row.hit for row in proxy.hits]
@@ -81,7 +81,7 @@ def test_a_node_that_answers_a_doubled_request_with_garbage_is_read_no_further()
         return [row.detail for row in proxy.hits], left
 
     (_, outcome), left = asyncio.run(play())
-    assert outcome.startswith("closed: the node sent what is no answer")
+    assert outcome.startswith("closed: the node sent what is no response")
     assert left == 0
 
 
@@ -122,7 +122,7 @@ def test_metadata_tells_who_leads_the_first_partition() -> None:
         for topics in ([], [topic("cold", 9)], [topic("cold", 9), topic("hot", 8)], [topic("hot", 7)]):
             proxy.learn(topics)
             for front in proxy._fronts:
-                front.answered(REPLY._replace(tag=Tag(UNKNOWN_API, 0, f"c{proxy.role_of(7)}")))
+                front.replied(REPLY._replace(tag=Tag(UNKNOWN_API, 0, f"c{proxy.role_of(7)}")))
         assert [proxy.role_of(node) for node in (7, 8, 9)] == ["partition_leader", "partition_follower", ""]
         proxy.close()
         return [row.target for row in proxy.hits]

@@ -76,7 +76,7 @@ def test_a_response_is_doubled_before_clients_and_not_at_the_requester() -> None
     rule = {"name": "twice", "kind": "response_duplicated", "node": "any"}
     assert why_not(read_rule({**rule, "on": "reply"}), NODES) == ""
     refusal = why_not(read_rule({**rule, "on": "peer_reply"}), NODES, has_links=True)
-    assert "carries the answer to a request once" in refusal
+    assert "carries the response to a request once" in refusal
 
 
 def test_a_time_is_refused() -> None:

@@ -161,7 +161,7 @@ def until(condition: Callable[[], bool], within_s: float = 15.0) -> None:
 def responds(address: str, within_s: float = 20.0) -> bool:
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
-        if probe(address, limit_s=0.5).outcome == "answered":
+        if probe(address, limit_s=0.5).outcome == "responded":
             return True
         time.sleep(0.1)
     return False

@@ -129,7 +129,7 @@ def test_a_refusal_is_an_error_with_its_status(
 
 
 def test_a_server_that_is_gone_is_an_error_not_a_hang() -> None:
-    with pytest.raises(ToxiproxyError, match="was not answered"):
+    with pytest.raises(ToxiproxyError, match="got no response"):
         Toxiproxy("127.0.0.1", free_port()).reset()
 
 
@@ -148,19 +148,19 @@ def test_a_missing_binary_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> No
         find()
 
 
-BOTH = "requests of clients and answers to them"
+BOTH = "requests of clients and responses to them"
 LINK_FAULTS = [
-    (Fault("f", "link_cut"), f"{BOTH} vanished; a probe got no answer within "),
-    (Fault("f", "link_cut", direction="upstream"), "requests of clients vanished; a probe got no answer within "),
-    (Fault("f", "link_cut", direction="downstream"), "answers to clients vanished; a probe got no answer within "),
+    (Fault("f", "link_cut"), f"{BOTH} vanished; a probe got no response within "),
+    (Fault("f", "link_cut", direction="upstream"), "requests of clients vanished; a probe got no response within "),
+    (Fault("f", "link_cut", direction="downstream"), "responses to clients vanished; a probe got no response within "),
     (
         Fault("f", "link_delayed", direction="downstream", delay_ms=Range(60, 60), jitter_ms=20),
-        "answers to clients were delayed by 60 ms, give or take 20; a probe got ",
+        "responses to clients were delayed by 60 ms, give or take 20; a probe got ",
     ),
     (Fault("f", "link_reset"), f"{BOTH} were cut off, because each connection was reset; a probe was "),
     (
         Fault("f", "link_truncated", direction="downstream", cut_bytes=Range(100, 100)),
-        "answers to clients were cut off after 100 bytes of each connection; a probe was cut off after 100 bytes",
+        "responses to clients were cut off after 100 bytes of each connection; a probe was cut off after 100 bytes",
     ),
     (Fault("f", "link_sliced"), f"{BOTH} came in pieces of 64 bytes, give or take 32, 200 µs apart; a probe got "),
     (Fault("f", "link_slowed", bytes_per_s=4000), f"{BOTH} passed at no more than 4 kB a second; a probe "),
@@ -172,10 +172,10 @@ LINK_FAULTS = [
     ("fault", "finding"), LINK_FAULTS, ids=[f"{fault.kind}-{fault.direction}" for fault, _ in LINK_FAULTS]
 )
 def test_a_link_fault_is_felt_leaves_evidence_in_words_and_heals(place: OneLink, fault: Fault, finding: str) -> None:
-    assert probe(place.link.listen).outcome == "answered"
+    assert probe(place.link.listen).outcome == "responded"
     assert evidence(begin(place, fault)).startswith(finding)
     healed = [probe(place.link.listen) for _ in range(5)]
-    assert {each.outcome for each in healed} == {"answered"}
+    assert {each.outcome for each in healed} == {"responded"}
     assert min(each.first_us for each in healed) < 40_000, "on a busy machine some answers are late"
 
 
@@ -191,10 +191,10 @@ def test_a_fault_on_many_links_hits_each_of_them_and_heals_all(place: OneLink, n
     several = [place.link, *(place.links.add(dialler, 0, node) for dialler in (1, 2))]
     try:
         end = begin(place, Fault("f", kind))
-        assert all(probe(link.listen, limit_s=0.3).outcome != "answered" for link in several)
+        assert all(probe(link.listen, limit_s=0.3).outcome != "responded" for link in several)
         finding = evidence(end)
         assert all(link.name in finding for link in several)
-        assert all(probe(link.listen).outcome == "answered" for link in several)
+        assert all(probe(link.listen).outcome == "responded" for link in several)
     finally:
         for link in several[1:]:
             link.proxy.destroy()
@@ -206,7 +206,7 @@ def test_a_target_is_reached_through_a_proxy_whatever_it_advertises(server: Toxi
     assert (found.bootstrap, found.topic_prefix) == ((node,), "mine-")
     link = links.by_name["client-node-0"]
     assert found.dial == {node: link.listen}
-    assert probe(found.dial[node]).outcome == "answered"
+    assert probe(found.dial[node]).outcome == "responded"
     assert found.versions["fetch"] == 17
     link.proxy.disable()
     assert probe(found.dial[node]).outcome == "refused"

@@ -118,7 +118,7 @@ DELETED, NAMED = ("files_missing", "at_s = 0"), 'match = { path = "*.snapshot" }
         (("node_killed", 'on = "reply"'), "", ELSEWHERE, "process control: commands.alive"),
         (AT_REQUESTER, 'node = "any"', 'nodes = 3\n[node]\ncommand = ["x"]', "directed links between nodes"),
         (AT_REQUESTER, 'node = "any"', f"nodes = 3\n{OF_ONE}", "one process for each node"),
-        (("response_duplicated", 'on = "peer_reply"'), "", "", "carries the answer to a request once"),
+        (("response_duplicated", 'on = "peer_reply"'), "", "", "carries the response to a request once"),
     ],
 )
 def test_what_such_faults_need_is_named(
