@@ -37,11 +37,8 @@ class Probe:
                 f"a probe got {self.response_bytes} bytes in {self.pieces} pieces, the first after "
                 f"{self.first_us / 1000:.1f} ms, the last after {self.whole_us / 1000:.1f} ms"
             )
-        what = {
-            "silent": f"got no response within {self.limit_s:g} s",
-            "closed": "was cut off",
-            "refused": "was refused",
-        }
+        silent = f"got no response within {self.limit_s:g} s"
+        what = {"silent": silent, "closed": "was cut off", "refused": "was refused"}
         had = f" after {self.response_bytes} bytes of responses" if self.response_bytes else ""
         return f"a probe {what[self.outcome]}{had}"
 

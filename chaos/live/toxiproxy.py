@@ -1,6 +1,7 @@
 """A client of one Toxiproxy server.
 
-The library keeps one server's address in a class for the whole process, waits without limit, and ignores the status 5xx. Here each client has its own server, each call a time limit, and each failure is a ToxiproxyError.
+The library keeps one server's address in a class for the whole process, waits without limit, and ignores responses with
+a status of 5xx. Here each client has its own server, each call a time limit, and each failure is a ToxiproxyError.
 """
 
 from collections.abc import Mapping
