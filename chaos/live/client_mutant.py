@@ -1,4 +1,4 @@
-"""Mutants of the reference client, applied in the fleet's processes before they make their clients.
+"""Mutants of the reference client, applied in the fleet's processes.
 
 The fleet knows nothing of mutants. Its spec names a function to call first, and that function's arguments. A file in
 the run's logs shows that the mutant was reached, since Locust's workers have no pipe to the runner.

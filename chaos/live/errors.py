@@ -1,4 +1,4 @@
-"""Errors around a run, not those inside a node, and how a run ended by one of them."""
+"""Errors around a run, and how a run ends by one of them."""
 
 from collections.abc import Collection
 from dataclasses import dataclass

@@ -1,6 +1,7 @@
-"""The scheduler of a live run's faults: it begins and ends faults at a time.
+"""The scheduler of a live run's faults.
 
-After a fault at a state it starts a node that was killed, or continues one that was paused.
+It begins and ends faults at a time. After a fault at a state it starts a node that was killed, or continues one that
+was paused.
 """
 
 from collections.abc import Callable

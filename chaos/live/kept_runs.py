@@ -1,4 +1,4 @@
-"""The folders of ``runs/``: how they ended, and which of them may be deleted.
+"""The folders of ``runs/``, and which of them may be deleted.
 
 Only folders that got their name from us (``NAME-YYYYMMDD-HHMMSS``) are looked at. One without a verdict is never
 deleted, because it may still be in play.

@@ -1,4 +1,4 @@
-"""``crucible cluster --data DIR kill ...``: SIGKILL for a leader, the active controller or a coordinator.
+"""``crucible cluster --data DIR kill ...``: SIGKILL for the node that has a role.
 
 The data folder has which nodes run (``local_cluster``). They report the node that has the role, and it is killed.
 """

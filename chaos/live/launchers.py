@@ -1,4 +1,4 @@
-"""The launchers of nodes: brokers, nodes under test, processes of a target file, shell commands."""
+"""How nodes are started: our own, those of a target file, and by shell commands."""
 
 import json
 import pickle
@@ -16,9 +16,9 @@ from bench.fleet.spec import address_of
 from bench.ports import free_port, free_ports
 from bench.targets.layout import OURS, ClusterLayout, NodeLayout, Via, name_of
 from bench.targets.model import Chosen, Commands, TargetError
+from chaos.live.cluster import ABILITIES, Launcher, Node
 from chaos.live.errors import EndedItself, NodeDied, NotBack, SetupError, TargetDied
 from chaos.live.links import Links
-from chaos.live.node import ABILITIES, Launcher, Node
 from chaos.live.node_side.node_process import NOT_YET, NodeSpec
 from chaos.live.processes import READY_LIMIT_S, Child, EvidencePipe, ShellProcess, TargetProcess, run_shell
 from chaos.live.quorum import Dial, introductions, new_cluster_id, shared_store
@@ -264,7 +264,7 @@ PROCESS_WORDS = ("start", "stop", "kill", "pause", "resume")
 
 
 def abilities_of(chosen: Chosen) -> frozenset[str]:
-    """Return what can be done to each node of a target (``chaos.live.node.ABILITIES``)."""
+    """Return what can be done to each node of a target (``chaos.live.cluster.ABILITIES``)."""
     file = chosen.file
     if file.node is not None:
         is_one = file.node.one_process and chosen.nodes > 1

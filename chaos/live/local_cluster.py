@@ -1,8 +1,8 @@
-"""``crucible cluster``: a local cluster for a user's own clients, until Ctrl-C or SIGTERM.
+"""``crucible cluster``: a local cluster for a user's own clients.
 
-The nodes and Toxiproxy end with it, even if it is killed or they are stopped (``bench.children``). A file in the data
-folder holds the cluster's ID and size, and the process IDs and addresses of its nodes. A second start reads it, so that
-its nodes form the same quorum.
+It runs until Ctrl-C or SIGTERM. The nodes and Toxiproxy end with it, even if it is killed or they are stopped
+(``bench.children``). A file in the data folder holds the cluster's ID and size, and the process IDs and addresses of
+its nodes. A second start reads it, so that its nodes form the same quorum.
 """
 
 import json
@@ -17,11 +17,10 @@ from math import inf
 from pathlib import Path
 
 from bench.ports import free_ports
-from chaos.live.cluster import LiveCluster
+from chaos.live.cluster import LiveCluster, Node
 from chaos.live.errors import NodeDied, SetupError
 from chaos.live.launchers import BrokerLauncher
 from chaos.live.links import ANY_PORT, Links
-from chaos.live.node import Node
 from chaos.live.processes import READY_LIMIT_S, Child
 from chaos.live.quorum import (
     CLUSTER_ID_KEY,

@@ -1,4 +1,4 @@
-"""The manifest of a live run: what was played, in front of which brokers, and what was checked beside the history."""
+"""The manifest of a live run: what was played, and what was checked beside the history."""
 
 import sys
 from pathlib import Path

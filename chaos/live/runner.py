@@ -1,4 +1,4 @@
-"""One scenario played with real processes: nodes, Toxiproxy, the fleet, and faults at times and states."""
+"""The runner: the phases of one scenario that is played with real processes."""
 
 import time
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""The targets of timed faults, chosen when a fault begins: roles become nodes, and links become proxies."""
+"""The targets of timed faults: roles become nodes, and links become proxies, when a fault begins."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace

@@ -1,28 +1,34 @@
 """The nodes of an external target, started for a run or for as long as a block lasts."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from random import SystemRandom
+from typing import NamedTuple, TypeAlias
 
 from bench.targets.layout import FIRST_LEVELS, HOST, OURS, ClusterLayout
 from bench.targets.model import Chosen, TargetError
-from chaos.live.cluster import LiveCluster
+from chaos.frame_proxy.proxy import Pair
+from chaos.live.cluster import LiveCluster, Node
 from chaos.live.errors import SetupError
-from chaos.live.external.links import Lead, via_proxies
 from chaos.live.external.needs import chosen
 from chaos.live.external.target import nodes_of
 from chaos.live.launchers import CommandLauncher, ProcessLauncher
-from chaos.live.links import Links
-from chaos.live.node import Node
+from chaos.live.links import ANY_PORT, Links
 from chaos.live.processes import ShellProcess, TargetProcess
 from scenarios import model
 
 POLL_EVERY_S = 0.1
 ALL_KNOWN_LIMIT_S = 60.0
 """How long a cluster whose nodes all serve may take until its metadata has all of them."""
+
+
+BLOCKS = range(20, 250)
+Lead: TypeAlias = Callable[[Sequence[Pair]], Sequence[str]]
+"""Puts something more on links, and returns HOST:PORT before each of them."""
 
 
 class TargetNodes:
@@ -98,6 +104,58 @@ class TargetNodes:
         command that kills it."""
         found = [(node.number, node.process) for node in self.cluster.nodes]
         return {number: it.killed_by for number, it in found if isinstance(it, TargetProcess | ShellProcess)}
+
+
+def via_proxies(plan: ClusterLayout, links: Links, lead: Lead | None = None) -> dict[tuple[int, int], str]:
+    """Make a proxy for each directed link, and for each port of it if nodes have several. Return where a node finds
+    another one then (``bench.targets.layout.Via``). It is empty if the target does not let us in between. ``lead`` may
+    put something more before the proxies.
+
+    Nodes that look names up find each other at addresses of their own in 127.0.0.0/8, one for each pair, with the same
+    ports. Run side by side draw different blocks of these.
+    """
+    pairs = [(node, other) for node in range(plan.total) for other in range(plan.total) if node != other]
+    if plan.node.links == "none":
+        return {}
+    if plan.node.links == "peers":
+        ends = [_End(node, other, plan.ports[other]["client"]) for node, other in pairs]
+        return dict(zip(pairs, _stand_on(ends, links, lead), strict=True))
+    block = SystemRandom().choice(BLOCKS)
+    via = {(node, other): f"127.{block}.{node + 1}.{other + 1}" for node, other in pairs}
+    ends = [
+        _End(node, other, port, f"{via[node, other]}:{port}", name)
+        for node, other in pairs
+        for name, port in plan.ports[other].items()
+        if name != "client"
+    ]
+    _stand_on(ends, links, lead)
+    return via
+
+
+class _End(NamedTuple):
+    """One port of a link's target, where to listen before it, and its name if there are several."""
+
+    node: int
+    other: int
+    port: int
+    listen: str = ANY_PORT
+    name: str = ""
+
+
+def _stand_on(ends: Sequence[_End], links: Links, lead: Lead | None) -> Sequence[str]:
+    """Return HOST:PORT before each of them."""
+    if lead is None:
+        return [_add(links, end, end.listen) for end in ends]
+    return lead([Pair(end.node, end.other, _add(links, end, ANY_PORT), end.listen) for end in ends])
+
+
+def _add(links: Links, end: _End, listen: str) -> str:
+    try:
+        return links.add(end.node, end.other, f"{HOST}:{end.port}", listen, end.name).listen
+    except SetupError as failure:
+        raise SetupError(
+            f"No proxy can listen on {listen}, an address of its own for one link between nodes: {failure}"
+        ) from failure
 
 
 @contextmanager

@@ -1,1 +1,1 @@
-"""What runs inside a node process of a live run: the interceptor, the trace, checks, and what fetches cost."""
+"""What runs inside a node process of a live run: interceptor, trace, checks, costs of fetches."""

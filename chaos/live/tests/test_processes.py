@@ -10,10 +10,10 @@ from typing import Any
 import psutil
 import pytest
 
+from chaos.live.cluster import Node
 from chaos.live.errors import EndedItself, NodeDied, NotBack, SetupError
 from chaos.live.fault_scheduler import DueActions
 from chaos.live.launchers import NodeUnderTest
-from chaos.live.node import Node
 from chaos.live.node_side.node_process import NodeSpec
 from chaos.live.processes import MAX_WORDS, Child, EvidencePipe, TargetProcess
 
@@ -115,7 +115,7 @@ def test_an_endless_last_line_is_cut_in_messages(tmp_path: Path) -> None:
 def test_a_node_that_does_not_get_ready_meets_its_deadline(
     tmp_path: Path, starts: int, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chaos.live.node.READY_LIMIT_S", 0.2)
+    monkeypatch.setattr("chaos.live.cluster.READY_LIMIT_S", 0.2)
     node = under_test(tmp_path, "import time; time.sleep(60)", starts)
     with pytest.raises(kind, match="node-7 "):
         node.await_ready()

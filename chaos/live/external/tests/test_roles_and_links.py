@@ -11,7 +11,7 @@ import pytest
 from bench.targets.layout import ClusterLayout
 from bench.targets.loader import find
 from chaos.frame_proxy.proxy import Pair
-from chaos.live.external.links import via_proxies
+from chaos.live.external.cluster import via_proxies
 from chaos.live.external.roles import Office, RolesSeen, led_partition, led_quorum, names_a_role, newer, roles_of
 from chaos.live.links import Links
 from chaos.live.targets import Roles

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from bench.targets.model import Chosen, Commands, TargetFile
-from chaos.live.cluster import LiveCluster
+from chaos.live.cluster import LiveCluster, Node
 from chaos.live.errors import SetupError, TargetDied
 from chaos.live.launchers import CommandLauncher
-from chaos.live.node import Node
 from chaos.live.processes import ShellProcess
 
 pytestmark = pytest.mark.live
