@@ -25,7 +25,7 @@ LEAST_DISK_BYTES = 5_000_000_000
 LEAST_FILES = 4096
 """Three nodes, their proxies and a fleet of a hundred clients hold some 2,000 descriptors."""
 PORTS = 60
-"""Three nodes with three listeners each, and a proxy on each directed link, take about so many ports."""
+"""About what three nodes with three listeners each, and a proxy on each directed link, need."""
 COMMAND_LIMIT_S = 20.0
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from chaos.live.runner import RunView, Show
 
 PLAIN_EVERY_S = 10.0
-"""Where no terminal is there, a line of figures comes so often. A run's log stays short then."""
+"""The interval of the lines of figures where there is no terminal. It keeps a run's log short."""
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def _plainly(say: Callable[[str], None]) -> "Show":
 
 
 def words(view: "RunView") -> list[tuple[str, str]]:
-    """Return what is shown, as names and values. A figure that is not there yet is left out."""
+    """Return what is shown, as names and values. A figure that does not exist yet is omitted."""
     loads = 0 <= view.load_s <= view.whole_load_s
     rows = [("phase", f"{view.phase}, {view.load_s:.0f} of {view.whole_load_s:g} s" if loads else view.phase)]
     report = view.report

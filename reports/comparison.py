@@ -246,7 +246,7 @@ def _head(one: RunReport, name: str, folder: Path) -> dict[str, Any]:
 
 
 def table(groups: Mapping[str, Lines], runs: Sequence[Any]) -> list[tuple[str, list[Line]]]:
-    """The table as groups of lines. It leaves out a line that no run has, and a group without lines."""
+    """The table as groups of lines. It omits a line that no run has, and a group without lines."""
     shown = []
     for group, lines in groups.items():
         found = []
@@ -393,7 +393,7 @@ def mirror_notes(reports: Sequence[RunReport]) -> list[str]:
     found.append(
         "Positions and lags are shown in steps of a quarter of a second, so a line does not show shorter rewinds."
     )
-    found.append("In the pictures the runs are moved so that the first fault strikes at the same time in all of them.")
+    found.append("In the pictures the runs are moved so that the first fault fires at the same time in all of them.")
     return found
 
 
@@ -407,7 +407,7 @@ def _mirror_makers(reports: Sequence[RunReport], runs: Sequence[MirrorNumbers]) 
 
 
 def _moved(run: MirrorRun, other: RunReport) -> MirrorRun:
-    """Move a run in time by whole steps, so that its first fault strikes when that of the other run does."""
+    """Move a run in time by whole steps, so that its first fault fires when that of the other run does."""
     ours, theirs = (
         min((int(hit["at_us"]) for hit in hits), default=None) for hits in (run.hits, other.findings.fault_hits)
     )

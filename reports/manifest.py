@@ -1,6 +1,6 @@
 """A run's manifest.json.
 
-Whoever plays a scenario (the live runner, the simulator) writes it with :func:`write_manifest`. The judge reads it.
+The live runner and the simulator write it with :func:`write_manifest`. The computation of verdicts reads it.
 """
 
 import json
@@ -66,7 +66,7 @@ class Manifest:
     dirty: bool = False
     start_wall_us: int = 0  # the zero of every ``*_us`` column of the history
     duration_us: int = 0  # 0 = unknown
-    warm_up_us: int = 0  # the tables leave out the latency of so many microseconds at the start
+    warm_up_us: int = 0  # at the start, whose latency is not in the tables
     trace_hash: str = ""  # simulator, single seeds
     clauses: tuple[str, ...] = ()
     crash: str = ""  # one sentence if the suite crashed or the broker died unexpectedly

@@ -93,8 +93,8 @@ class JobConfig:
     begin_s: int = 2
     """The time from the start of the load that is not outside faults either, because clients connect and join."""
     busy_permille: int = 900
-    """A worker limits the load in a second in which it wanted so much of a processor, had ``working_permille`` of it,
-    and its timer was ``late_us`` late."""
+    """A worker limits the load in a second in which it wanted this share of a processor, had ``working_permille`` of
+    it, and its timer was ``late_us`` late."""
     working_permille: int = 500
     late_us: int = 100_000
     blocks: int = 1

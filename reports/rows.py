@@ -80,7 +80,7 @@ class KeyedWriteRow(Row):
     sequence: Annotated[int, "the writer's number of the record"]
     key: str
     is_tombstone: bool
-    delete_retention_us: Annotated[int, "delete.retention.ms of the topic: so long a tombstone stays at least"]
+    delete_retention_us: Annotated[int, "delete.retention.ms of the topic: the least time that a tombstone stays"]
 
 
 @table("views", "history/views*.parquet")
@@ -239,7 +239,7 @@ class TransactionRow(Row):
     error: Annotated[
         str | None, "Kafka's error name, or timeout; not_added: its coordinator never knew it; null if none"
     ]
-    timeout_us: Annotated[int, "after so long its coordinator aborts it"]
+    timeout_us: Annotated[int, "its coordinator aborts it after this time"]
     from_us: Annotated[int, Moment("when it began")]
     at_us: Annotated[int, Moment("when EndTxn was first sent, or at least wanted; without that, when it was abandoned")]
     until_us: Annotated[int, Moment("when its outcome was known, or no longer awaited")]

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 SETS_VERSION = 1
 NUMBERS_NAME = "compared.json"
 TAIL_SAMPLES = 5
-"""A quantile is compared if at least so many values lie beyond it, in each unit."""
+"""The least number of values beyond a quantile, in each unit, with which it is compared."""
 LEAST_OPERATIONS = 30
-"""A rate is compared if at least so many operations ended in each unit of a side."""
+"""The least number of operations that ended in each unit of a side, with which a rate is compared."""
 TITLES = {"p50_us": ("p50", 0.5), "p90_us": ("p90", 0.1), "p99_us": ("p99", 0.01), "p999_us": ("p99.9", 0.001)}
 """A quantile's title, and the share of values that lie beyond it."""
 RATE = "per second"

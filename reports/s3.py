@@ -36,7 +36,7 @@ FETCH_JARS: Final = "python -m reports.s3"
 JAR_CACHE: Final = Path(__file__).resolve().parents[1] / ".cache" / "s3-jars"
 """It outlives ``.venv``, which is rebuilt when a pinned version changes."""
 FETCH_LIMIT_S: Final = 1_800
-"""Maven gets so long for the jars, on a slow line too."""
+"""Limits the time of Maven for the jars; it is enough on a slow line."""
 ENDPOINT: Final = "AWS_ENDPOINT_URL"
 
 _ADVICE: Final = {
@@ -51,8 +51,8 @@ _ADVICE: Final = {
     "": "did not do what was requested: look at the AWS_* variables",
 }
 """What the person at the terminal can do, by what a failure's text shows. The first that fits counts."""
-_MOST_TOLD: Final = 300
-"""So many characters of a failure's text are shown."""
+_MAX_TEXT: Final = 300
+"""Limits the characters of a failure's text that are shown."""
 
 
 def is_remote(place: str | Path) -> bool:
@@ -109,7 +109,7 @@ class RemoteRun:
         )
 
     def take_report(self, store: Any) -> None:
-        """Write the report into the run's folder in S3, if there is one. Its page comes last: who sees it sees all."""
+        """Write the report into the run's folder in S3, if there is one. Its page comes last, when all else is there."""
         report = self.stand_in / "report"
         page = report / "index.html"
         for each in sorted(report.rglob("*"), key=lambda one: (one == page, one)) if report.is_dir() else ():
@@ -199,7 +199,7 @@ def _one_sentence_of_spark() -> Iterator[None]:
 def _advice(error: str) -> SetupError:
     """One sentence with the advice, and the first line of S3's error."""
     advice = next(each for sign, each in _ADVICE.items() if re.search(sign, error))
-    first = " ".join(error.strip().partition("\n\tat ")[0].split())[:_MOST_TOLD].rstrip(".")
+    first = " ".join(error.strip().partition("\n\tat ")[0].split())[:_MAX_TEXT].rstrip(".")
     return SetupError(f"{_server()} {advice} ({first}).")
 
 
@@ -289,7 +289,7 @@ def fetch_jars() -> list[Path]:
     folder = _jar_folder()
     sys.stderr.write("crucible: fetching Spark's S3 jars with Maven, once (some 700 MB, most of it Amazon's SDK)\n")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    # Whoever looks for the jars finds all of them or none: a folder beside theirs becomes theirs in one step.
+    # Others find all of the jars or none: a folder beside theirs becomes theirs in one step.
     with tempfile.TemporaryDirectory(prefix="fetching-", dir=folder.parent) as scratch:
         (Path(scratch) / "pom.xml").write_text(_POM.format(version=hadoop_version()), encoding="utf-8")
         _call_maven(Path(scratch))
@@ -305,7 +305,7 @@ def _call_maven(folder: Path) -> None:
     except subprocess.TimeoutExpired:
         raise SetupError(f"Maven did not bring Spark's S3 jars within {FETCH_LIMIT_S} s: try again later.") from None
     if done.returncode:
-        output = " ".join((done.stdout.strip() or "no word")[:_MOST_TOLD].split())
+        output = " ".join((done.stdout.strip() or "no word")[:_MAX_TEXT].split())
         raise SetupError(f"Maven did not bring Spark's S3 jars: look at its settings and the network ({output}).")
 
 

@@ -33,7 +33,7 @@ def arrow_schema(table: Table) -> Any:
 
 
 FOOTER_BYTES = 3_500
-"""A Parquet file of ours describes its columns in about so much, however few rows it has."""
+"""About what the description of the columns takes in a Parquet file of ours, however few rows it has."""
 
 
 REMOTE_FILES = "remote_files.json"

@@ -183,7 +183,7 @@ class Compared:
 class Done:
     """The runs that were compared, in a file of one line of JSON each. Without a file nothing is kept.
 
-    A last line that was cut off is left out, and its run is compared again.
+    A last line that was cut off is skipped, and its run is compared again.
     """
 
     def __init__(self, file: Path | None) -> None:
@@ -212,7 +212,7 @@ class Done:
 def compare(runs: Sequence[Run], minutes: float, processes: int, done: Done, report: Any = print) -> int:
     """Play and judge what is not done, batch by batch, and stop to begin new batches when the time is over.
 
-    Return how many runs were left out.
+    Return how many runs were skipped.
     """
     until = time.monotonic() + minutes * 60
     wanted = [run for run in runs if str(run) not in done.runs]
@@ -270,7 +270,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="the first one (1)")
     parser.add_argument("--minutes", type=float, default=240.0, help="begin nothing new after this time (240)")
     parser.add_argument("--processes", type=int, default=2, help="how many runs are played at once (2)")
-    parser.add_argument("--done", type=Path, metavar="FILE", help="leave out the runs that it names, and add to it")
+    parser.add_argument("--done", type=Path, metavar="FILE", help="skip the runs that it names, and add to it")
     given = parser.parse_args()
     if min(given.seeds, given.processes) < 1:
         parser.error("--seeds and --processes must be at least 1")
@@ -282,7 +282,7 @@ def main() -> int:
         return 2
     done = Done(given.done)
     left_out = compare(runs, given.minutes, given.processes, done, report)
-    report(str(done.found) + (f"; the time was over, {left_out:,} runs were left out" if left_out else ""))
+    report(str(done.found) + (f"; the time was over, {left_out:,} runs were skipped" if left_out else ""))
     return int(bool(done.found.differing))
 
 

@@ -3,7 +3,7 @@
 Call ``python -m tools.mutants_live [MUTANT...] [--missing] [--tries 3]``. Each mutant is played live, one after the
 other, in the first scenario that must catch it and that a live world can play. It is played with further seeds until
 one catches it. Spark judges. What was seen is kept in ``chaos/mutants/seen_live.jsonl``, which ``crucible mutants``
-shows. Mutants that a live world cannot show (``registry.SIMULATED_ONLY``) are left out.
+shows. Mutants that a live world cannot show (``registry.SIMULATED_ONLY``) are skipped.
 
 A play that shows nothing (INVALID, CRASHED, or it could not start) is no try: the next seed is played instead, but
 never more than twice as many plays as tries. A mutant of which every play showed nothing keeps what was known of it.
@@ -147,7 +147,7 @@ def main() -> int:
     """Return 0 if each mutant that was played was caught, 1 if one was not, 2 if there is no such mutant."""
     parser = argparse.ArgumentParser(prog="python -m tools.mutants_live", description=__doc__)
     parser.add_argument("mutants", nargs="*", metavar="MUTANT", help="default: all that live worlds can show")
-    parser.add_argument("--missing", action="store_true", help="leave out those whose catch is kept")
+    parser.add_argument("--missing", action="store_true", help="skip those whose catch is kept")
     parser.add_argument("--tries", type=int, default=3, help="how many seeds of each (3)")
     parser.add_argument("--minutes", type=float, default=240.0, help="begin nothing new after this time (240)")
     parser.add_argument("--out", type=Path, help="keep the runs there; one that is there is not played again")
@@ -175,9 +175,7 @@ def main() -> int:
         left_out = search(
             wanted, given.tries, given.minutes, partial(play_and_judge, folder=folder, spark=spark, report=report), kept
         )
-    report(
-        f"not caught: {', '.join(missed) or 'none'}" + (f"; {left_out} left out, the time was over" * bool(left_out))
-    )
+    report(f"not caught: {', '.join(missed) or 'none'}" + (f"; {left_out} skipped, the time was over" * bool(left_out)))
     return int(bool(missed))
 
 

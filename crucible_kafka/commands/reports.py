@@ -24,7 +24,7 @@ OPEN = click.option("--open", "opened", is_flag=True, help="Open the page in the
 def report(run_dirs: Sequence[str], out: Path | None, baseline: str | None, opened: bool) -> None:
     """Let Spark judge and draw runs, also old ones again.
 
-    A run may lie in S3 (s3://BUCKET/RUN), and its report is written there, or into runs if S3 refuses it. The AWS_*
+    A run may be in S3 (s3://BUCKET/RUN), and its report is written there, or into runs if S3 refuses it. The AWS_*
     variables supply the credentials, and AWS_ENDPOINT_URL names another server.
     """
     from crucible_kafka.terminal import need_java, one_sentence

@@ -24,7 +24,7 @@ _ONLY = ("lint", "format", "contracts", "types", "tests", "pure", "live", "spark
 )
 @click.argument("pytest_words", nargs=-1)
 def test(fast: bool, only: Sequence[str], pytest_words: Sequence[str]) -> None:
-    """Run what CI runs. --fast leaves out what needs Java or starts processes. Words after -- go to pytest."""
+    """Run what CI runs. --fast omits what needs Java or starts processes. Words after -- go to pytest."""
     if fast and only:
         raise click.UsageError("give --fast or --only, not both")
     from crucible_kafka.terminal import need_java

@@ -22,7 +22,7 @@ FOLDER = Path(__file__).parent
 PAGE_NAME = "index.html"
 SHOWN_NIGHTS = 30
 MOST_NAMED = 8
-"""The header names so many scenarios of the last night that were red."""
+"""Limits the red scenarios of the last night that the header names."""
 OURS = "reference"
 """Other brokers may fail what they fail; that makes no night red."""
 RUN_PAGE = "report/index.html"
@@ -37,7 +37,7 @@ def write_index(
     """
     folders = night_folders(nights)
     if not folders:
-        raise NightError(f"{nights} has no nights: ./crucible nightly writes one, and --nights DIR says where they lie")
+        raise NightError(f"{nights} has no nights: ./crucible nightly writes one, and --nights DIR says where they are")
     notes, kept = read_notes(nights), [read_night(each) for each in folders]
     collected = collect_nights(folders, spark)
     every = summarize_nights(kept, collected.counts, now_us or time.time_ns() // 1_000)

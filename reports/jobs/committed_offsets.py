@@ -20,7 +20,7 @@ NEVER_US: Final = 2**62
 """The end of a request whose effect may come at any time."""
 
 SETTLED_US: Final = 500_000
-"""Physical: so long a node that hung may take to read what its kernel still held of a dead connection."""
+"""The longest time that a node which hung takes to read what its kernel still has of a dead connection."""
 
 REFUSED: Final = (
     "INVALID_METADATA_EPOCH",

@@ -26,7 +26,7 @@ from reports.read_tables import Tables
 
 MOST_REBALANCES = 400
 MOST_GAPS = 2_000
-"""The page shows at most so many gaps of one group."""
+"""Limits the gaps of one group on the page."""
 _GROUP = ["run", "group"]
 
 

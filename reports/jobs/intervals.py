@@ -14,8 +14,8 @@ from reports.jobs.expressions import before, so_far
 from reports.read_tables import lies_in_one_place, together
 
 CHUNK: Final = 1024
-"""Intervals are compared with those that touch the same so many numbers, so that the cost grows with both and not with
-their product."""
+"""Intervals are compared only with those that touch the same block of this many numbers. So the cost grows with the sum
+of both and not with their product."""
 
 
 def merged(frame: DataFrame, keys: Sequence[str], first: str, last: str) -> DataFrame:

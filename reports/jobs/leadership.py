@@ -25,7 +25,7 @@ from reports.read_tables import Tables
 
 MOST_PARTITIONS = 12
 MOST_CHANGES = 400
-"""The page shows at most so many changes of one partition."""
+"""Limits the changes of one partition on the page."""
 
 
 def leader_changes(tables: Tables) -> DataFrame:

@@ -88,7 +88,7 @@ def _ends(tables: Tables) -> DataFrame:
 
 def beyond_the_end(tables: Tables) -> DataFrame:
     """Acknowledged values at or above the high watermark at which the final read found the end of their partition,
-    whoever may have read them before. A partition that does not exist any more ends at 0.
+    even if they were read before. A partition that does not exist any more ends at 0.
 
     Columns: as ``unread`` but reach and start_offset, and high_watermark, error (why the partition is not there), and
     begins_at (null)."""
@@ -107,7 +107,7 @@ def beyond_the_end(tables: Tables) -> DataFrame:
 
 def below_the_start(tables: Tables) -> DataFrame:
     """Acknowledged values below the offset at which the final read found the start of their log (``begins_at``),
-    although retention cannot have deleted them, whoever may have read them before. Columns: as ``beyond_the_end``."""
+    although retention cannot have deleted them, even if they were read before. Columns: as ``beyond_the_end``."""
     ends = _ends(tables).where("error is null and log_start_offset > 0")
     ends = ends.select(*PARTITION, *_END, "high_watermark", "error", F.col("log_start_offset").alias("begins_at"))
     sends = durably_acknowledged(tables).select(*_SEND, "last_offset").join(F.broadcast(ends), PARTITION)

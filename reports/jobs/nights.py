@@ -31,8 +31,8 @@ class NightTables:
 
 
 PLAYS_OF, TABLES_OF = 40, 90
-"""Plays are read of so many nights, and figures and cells of so many. Failures are read of all, for their age, and so
-are the plays that say whether one is mended."""
+"""The number of nights of which plays are read, and that of figures and cells. Failures are read of all nights, for
+their age, and so are the plays that say whether one is mended."""
 _READ = {"plays": PLAYS_OF, "figures": TABLES_OF, "cells": TABLES_OF, "failures": 0}
 
 

@@ -55,7 +55,7 @@ def run_seconds(manifest: Manifest, findings: Findings) -> int:
 
 
 def environment(*folders: Path) -> Environment:
-    """Templates lie in this folder, or in ``folders``."""
+    """Return an environment with the templates of this folder and of ``folders``."""
     made = Environment(
         loader=FileSystemLoader([*folders, FOLDER]),
         autoescape=True,

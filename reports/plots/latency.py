@@ -50,7 +50,7 @@ def draw_latency(latency: Rows, hits: Rows, seconds: int) -> Figure | None:
 
 LEAST_CURVE_SAMPLES = 100
 TAIL_SAMPLES = 10
-"""A percentile is shown only if at least so many values lie beyond it."""
+"""The least number of values beyond a percentile that is shown."""
 
 _TICKS = {0.0: "0", 0.5: "50", 0.9: "90", 0.99: "99", 0.999: "99.9", 0.9999: "99.99", 0.99999: "99.999"}
 _MEASURE_LINES = {"service": "-", "response": (0, (4, 2))}

@@ -9,9 +9,9 @@ import numpy as np
 from reports.scale.load import FETCHERS, PIECE, Again, Fetches, Numbers, Piece
 
 _CLEAR = 400
-"""Violations lie so far apart, and so far from the ends of a piece."""
+"""The least distance between two violations, and from the ends of a piece."""
 LEAST_APPENDS = 20_000
-"""Of a history in which all violations have room."""
+"""The least number of appends in which all violations have room."""
 
 
 @dataclass(frozen=True, slots=True)

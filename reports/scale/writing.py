@@ -122,7 +122,7 @@ def _names(of: Numbers) -> pa.Array:
 
 
 def write_history(run_dir: Path, operations: int, seed: int = 1, violations: Planted = NOTHING) -> Written:
-    """Write a run of about so many operations of clients, and its manifest. Return what it holds."""
+    """Write a run of about ``operations`` operations of clients, and its manifest. Return what it has."""
     appends = appends_for(operations)
     writer = Writer(run_dir)
     clients = [_Fetcher(number) for number in range(FETCHERS)]

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 Floats: TypeAlias = NDArray[np.float64]
 LEAST_LENGTH = 3
-"""A change shows only when so many values lie on each side of it."""
+"""The least number of values on each side of a change that shows."""
 SIGNIFICANCE = 0.01
-"""So often is a change found in a series that has none."""
+"""The share of series without a change in which one is found."""
 SHUFFLES = 999
 _AT_ONCE = 111
-"""So many shufflings are looked at in one step. A series without a change needs only one step."""
+"""The number of shufflings of one step. A series without a change needs only one step."""
 
 
 @dataclass(frozen=True, slots=True)

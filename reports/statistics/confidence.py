@@ -28,7 +28,7 @@ ERROR_RATE = 0.05
 RESAMPLES = 2_000
 LEAST_UNITS = 3
 BLOCKS, LEAST_BLOCK_S = 12, 3
-"""A run alone is cut into at most so many blocks of at least so many seconds. Neighbouring seconds are not independent,
+"""The most blocks of a run that is alone, and the least seconds of a block. Neighbouring seconds are not independent,
 so that single ones are no units."""
 BUCKET = 0.01
 """Latencies are recorded in buckets of this width, as a share."""
@@ -58,7 +58,7 @@ def ratios(
 ) -> list[Ratio]:
     """One for each figure. ``old`` and ``new`` have a row for each unit, with a positive value for each figure.
 
-    ``exact_to`` says by which share each figure may be wrong as it was recorded; intervals are wider by so much. Raises
+    ``exact_to`` says by which share each figure may be wrong as it was recorded; intervals are wider by that. Raises
     ValueError if a side has fewer than LEAST_UNITS units.
     """
     sides = [np.log(np.asarray(side, dtype=np.float64)) for side in (old, new)]
@@ -82,7 +82,7 @@ def _error(old: NDArray[Any], new: NDArray[Any]) -> Floats:
 
 
 def _critical(sides: Sequence[Floats], random: np.random.Generator) -> float:
-    """So many standard errors away is the figure that strays most, in all but ERROR_RATE of what chance does."""
+    """Return the standard errors by which the figure that strays most is away, except in ERROR_RATE of all samples."""
     spreads = [side.std(axis=0, ddof=1) for side in sides]
     varying = np.any([spread > 0 for spread in spreads], axis=0)
     if not varying.any():
