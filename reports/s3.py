@@ -109,7 +109,7 @@ class RemoteRun:
         )
 
     def take_report(self, store: Any) -> None:
-        """Write the report into the run's folder in S3, if there is one. Its page comes last, when all else is there."""
+        """Write the report into the run's folder in S3, if there is one. Its page comes last, after all else."""
         report = self.stand_in / "report"
         page = report / "index.html"
         for each in sorted(report.rglob("*"), key=lambda one: (one == page, one)) if report.is_dir() else ():
