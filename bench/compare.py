@@ -13,7 +13,7 @@ from bench.peers.kafka import HEAP, SETTINGS
 from bench.peers.node import PeerError
 from bench.peers.systems import systems
 from bench.results import Results
-from bench.rows.context import MEASURES, Progress
+from bench.rows.context import MEASURES, BenchRun, Progress
 from reference_broker.blocking.transport import TransportError
 
 FAILURES = (PeerError, TransportError, OSError, subprocess.TimeoutExpired)
@@ -30,7 +30,7 @@ def run(progress: Progress, options: Options) -> Results:
     for row in options.chosen():
         with tempfile.TemporaryDirectory(prefix="crucible-bench-", ignore_cleanup_errors=True) as scratch:
             try:
-                MEASURES[row](results, systems(options.peer), Path(scratch), options, progress)
+                MEASURES[row](BenchRun(results, systems(options.peer), Path(scratch), options, progress))
             except FAILURES as failure:  # The other rows took minutes, so their figures are kept.
                 if (stop := stop_behind(failure)) is not None:
                     end_children()

@@ -2,16 +2,14 @@
 
 import statistics
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from bench.fleet.behaviours.bodies import set_topic_configs_request
-from bench.options import Options
 from bench.peers.clients import PRODUCE_VERSION, base_offset, connect, produce_request
-from bench.peers.cluster import PeerCluster, System, until
+from bench.peers.cluster import PeerCluster, until
 from bench.peers.node import PeerError
-from bench.results import Results, Samples, alternate
-from bench.rows.context import LIMIT_S, Progress, all_up, make_topic, row
+from bench.results import Samples, alternate
+from bench.rows.context import LIMIT_S, BenchRun, make_topic, row
 from reference_broker.blocking.transport import Connection
 from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
@@ -28,25 +26,23 @@ CHECKPOINT = "cleaner-offset-checkpoint"
 
 
 @row("cleaner")
-def measure_cleaner(
-    results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress
-) -> None:
-    names, sizes = [system.name for system in systems], options.sizes
+def measure_cleaner(bench: BenchRun) -> None:
+    names, sizes = bench.names, bench.options.sizes
     rates, costs = Samples(names, "MB/s"), Samples(names, "s")
     shares = Samples(names, "%")
-    with all_up(systems, folder / "cleaner", 1, CONFIG) as clusters:
+    with bench.all_up("cleaner", 1, CONFIG) as clusters:
         for pair, cluster in alternate(clusters, sizes.cleaner_pairs):
-            home = folder / "cleaner" / cluster.name.replace(" ", "-")
+            home = bench.folder / "cleaner" / cluster.name.replace(" ", "-")
             rate, cost_s = _pass(cluster, home, f"once-{pair}", sizes.cleaner_bytes)
             rates.add(cluster.name, rate)
             costs.add(cluster.name, cost_s)
             share = statistics.median(_held(cluster, home, f"steady-{pair}", sizes.cleaner_load_s))
             shares.add(cluster.name, share)
-            progress(f"log cleaner: {rate:.1f} MB/s, dirty share {share:.0f} % on {cluster.name}")
-    results.beside(f"log cleaner, one pass over {sizes.cleaner_bytes / 1e6:g} MB", rates.figures(), False)
-    results.beside("processor time of the broker for that pass", costs.figures(), less_is_better=True)
+            bench.progress(f"log cleaner: {rate:.1f} MB/s, dirty share {share:.0f} % on {cluster.name}")
+    bench.results.beside(f"log cleaner, one pass over {sizes.cleaner_bytes / 1e6:g} MB", rates.figures(), False)
+    bench.results.beside("processor time of the broker for that pass", costs.figures(), less_is_better=True)
     work = f"dirty share held under {LOAD_BYTES_PER_S / 1e6:g} MB/s, cleaned above 50 %"
-    results.beside(work, shares.figures(), less_is_better=True)
+    bench.results.beside(work, shares.figures(), less_is_better=True)
 
 
 def _pass(cluster: PeerCluster, home: Path, topic: str, total_bytes: int) -> tuple[float, float]:

@@ -2,15 +2,51 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from bench.options import ROWS, Options
 from bench.peers.clients import LedPartition, RetryingClient
 from bench.peers.cluster import PeerCluster, System
-from bench.results import Results
+from bench.results import Results, Samples
 
 Progress = Callable[[str], None]
-Measures = Callable[[Results, Sequence[System], Path, Options, Progress], None]
+
+
+@dataclass(frozen=True, slots=True)
+class BenchRun:
+    """One run of ``crucible bench``: which systems it measures, and where the results go."""
+
+    results: Results
+    systems: Sequence[System]  # the reference broker first
+    folder: Path
+    options: Options
+    progress: Progress
+
+    @property
+    def names(self) -> list[str]:
+        return [system.name for system in self.systems]
+
+    def samples(self, unit: str) -> Samples:
+        """Return a place for the samples of each system."""
+        return Samples(self.names, unit)
+
+    @contextmanager
+    def all_up(
+        self, folder: str, nodes: int, config: Mapping[str, str], systems: Sequence[System] | None = None
+    ) -> Iterator[list[PeerCluster]]:
+        """Launch every system's brokers. They stay up for the whole block, so that each gets as warm as it can.
+        ``systems``: variants of those of the run."""
+        with ExitStack() as stack:
+            yield [
+                stack.enter_context(
+                    system.launched(self.folder / folder / system.name.replace(" ", "-"), nodes, config)
+                )
+                for system in systems or self.systems
+            ]
+
+
+Measures = Callable[[BenchRun], None]
 
 MEASURES: dict[str, Measures] = {}
 """The function that measures each row, by the row's name. ``row`` fills it."""
@@ -28,18 +64,6 @@ def row(name: str) -> Callable[[Measures], Measures]:
         return measures
 
     return declared
-
-
-@contextmanager
-def all_up(
-    systems: Sequence[System], folder: Path, nodes: int, config: Mapping[str, str]
-) -> Iterator[list[PeerCluster]]:
-    """Launch every system's brokers. They stay up for the whole block, so that each gets as warm as it can."""
-    with ExitStack() as stack:
-        yield [
-            stack.enter_context(system.launched(folder / system.name.replace(" ", "-"), nodes, config))
-            for system in systems
-        ]
 
 
 def make_topic(

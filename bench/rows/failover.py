@@ -9,14 +9,12 @@ names its controller in its metadata.
 import signal
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
-from bench.options import Options
 from bench.peers.clients import RetryingClient
-from bench.peers.cluster import PeerCluster, System, until
+from bench.peers.cluster import PeerCluster, until
 from bench.peers.node import BrokerNode, PeerError
-from bench.results import Figure, ResultRow, Results
-from bench.rows.context import Progress, row
+from bench.results import Figure, ResultRow
+from bench.rows.context import BenchRun, Progress, row
 
 NODES = 3
 GOAL_S = 2.0
@@ -30,20 +28,18 @@ SETTLE_S = 0.5
 
 
 @row("failover")
-def measure_failover(
-    results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress
-) -> None:
-    if NODES not in options.nodes:
+def measure_failover(bench: BenchRun) -> None:
+    if NODES not in bench.options.nodes:
         return
-    rounds = options.sizes.failovers
-    results.settings |= {"one try of the client": f"{TRY_S} s"}
-    with systems[0].launched(folder / "failover", NODES, {}) as cluster:
+    rounds = bench.options.sizes.failovers
+    bench.results.settings |= {"one try of the client": f"{TRY_S} s"}
+    with bench.systems[0].launched(bench.folder / "failover", NODES, {}) as cluster:
         course = Course(cluster)
         course.create()  # All nodes load their code before anything is measured.
-        killed = Figure(tuple(_rounds("killed", course.kill, rounds, progress)), "s")
-        paused = Figure(tuple(_rounds("paused", course.pause, rounds, progress)), "s")
-    results.rows.append(_row("controller killed", killed, GOAL_S))
-    results.rows.append(_row("controller paused", paused))
+        killed = Figure(tuple(_rounds("killed", course.kill, rounds, bench.progress)), "s")
+        paused = Figure(tuple(_rounds("paused", course.pause, rounds, bench.progress)), "s")
+    bench.results.rows.append(_row("controller killed", killed, GOAL_S))
+    bench.results.rows.append(_row("controller paused", paused))
 
 
 def _rounds(what: str, strike: Callable[[], float], rounds: int, progress: Progress) -> list[float]:

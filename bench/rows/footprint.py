@@ -8,14 +8,13 @@ import statistics
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 
-from bench.options import Options, Sizes
+from bench.options import Sizes
 from bench.peers.clients import FETCH_VERSION, connect
-from bench.peers.cluster import PeerCluster, System
+from bench.peers.cluster import PeerCluster
 from bench.peers.node import PeerError
 from bench.results import Curve, ResultRow, Results, Samples, Series, alternate
-from bench.rows.context import Progress, all_up, make_topic, row
+from bench.rows.context import BenchRun, make_topic, row
 from reference_broker.blocking.transport import Connection
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchResponse, FetchTopic
@@ -27,31 +26,29 @@ PARTITIONS_PER_TOPIC = 2_500
 
 
 @row("rest")
-def measure_rest(
-    results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress
-) -> None:
+def measure_rest(bench: BenchRun) -> None:
     """All clusters rest at the same time, so that each window is the same for all of them."""
-    if NODES not in options.nodes:
+    if NODES not in bench.options.nodes:
         return
-    sizes = options.sizes
-    spent = Samples([system.name for system in systems], "ms of processor time a second, all nodes")
-    memory = Samples([system.name for system in systems], "MiB, all nodes")
-    with all_up(systems, folder / "rest", NODES, {}) as clusters:
+    sizes = bench.options.sizes
+    spent = bench.samples("ms of processor time a second, all nodes")
+    memory = bench.samples("MiB, all nodes")
+    with bench.all_up("rest", NODES, {}) as clusters:
         for cluster in clusters:
-            progress(f"at rest: {sizes.rest_partitions:,} partitions with {NODES} replicas on {cluster.name}")
+            bench.progress(f"at rest: {sizes.rest_partitions:,} partitions with {NODES} replicas on {cluster.name}")
             _create_topics(cluster, sizes.rest_partitions)
-        progress(f"at rest: {sizes.rest_settle_s:g} s to settle")
+        bench.progress(f"at rest: {sizes.rest_settle_s:g} s to settle")
         time.sleep(sizes.rest_settle_s)
         for window in range(sizes.rest_windows):
-            progress(f"at rest: window {window + 1} of {sizes.rest_windows}")
+            bench.progress(f"at rest: window {window + 1} of {sizes.rest_windows}")
             _window(clusters, sizes.rest_window_s, spent)
         for cluster in clusters:
             memory.add(cluster.name, cluster.rss_bytes() / 2**20)
     what = f"{NODES} nodes, {sizes.rest_partitions:,} partitions with {NODES} replicas"
-    results.beside(
+    bench.results.beside(
         f"processor time at rest, {what}", spent.figures(), less_is_better=True, at_least=REST_GOAL, nodes=NODES
     )
-    results.beside(f"memory at rest, {what}", memory.figures(), less_is_better=True, nodes=NODES)
+    bench.results.beside(f"memory at rest, {what}", memory.figures(), less_is_better=True, nodes=NODES)
 
 
 def _create_topics(cluster: PeerCluster, partitions: int) -> None:
@@ -79,22 +76,20 @@ PARTITION_MAX_BYTES = 1 << 20
 
 
 @row("memory")
-def measure_memory(
-    results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress
-) -> None:
-    names, sizes = [system.name for system in systems], options.sizes
+def measure_memory(bench: BenchRun) -> None:
+    names, sizes = bench.names, bench.options.sizes
     idle = Samples(names, "MiB")
     memory = {step: Samples(names, "MiB") for step in sizes.session_steps}
     times = {step: Samples(names, "ms") for step in sizes.session_steps}
-    for pair, system in alternate(systems, sizes.memory_pairs):
-        progress(f"memory: {system.name}, {pair + 1} of {sizes.memory_pairs}")
-        with system.launched(folder / f"memory-{pair}-{names.index(system.name)}", 1, {}) as cluster:
+    for pair, system in alternate(bench.systems, sizes.memory_pairs):
+        bench.progress(f"memory: {system.name}, {pair + 1} of {sizes.memory_pairs}")
+        with system.launched(bench.folder / f"memory-{pair}-{names.index(system.name)}", 1, {}) as cluster:
             time.sleep(QUIET_S)
             idle.add(system.name, _mib(cluster))
             _sessions(cluster, sizes, memory, times)
-    _rows(results, idle, memory, sizes)
-    results.curves.append(_curve("Memory with fetch sessions", "resident memory", names, memory))
-    results.curves.append(_curve("Incremental fetch among many sessions", "time of a fetch", names, times))
+    _rows(bench.results, idle, memory, sizes)
+    bench.results.curves.append(_curve("Memory with fetch sessions", "resident memory", names, memory))
+    bench.results.curves.append(_curve("Incremental fetch among many sessions", "time of a fetch", names, times))
 
 
 def _rows(results: Results, idle: Samples, memory: dict[int, Samples], sizes: Sizes) -> None:

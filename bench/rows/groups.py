@@ -7,14 +7,11 @@
 """
 
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 
-from bench.options import Options
 from bench.peers.clients import FETCH_VERSION, RetryingClient, batch_of, connect
-from bench.peers.cluster import PeerCluster, System
+from bench.peers.cluster import PeerCluster
 from bench.peers.group_clients import (
     RawMember,
     await_coordinator,
@@ -25,8 +22,8 @@ from bench.peers.group_clients import (
     subscription_of,
 )
 from bench.peers.node import PeerError
-from bench.results import Results, Samples, alternate
-from bench.rows.context import LIMIT_S, Progress, all_up, make_topic, row
+from bench.results import Samples, alternate
+from bench.rows.context import LIMIT_S, BenchRun, make_topic, row
 from reference_broker.blocking.transport import Connection, EncodedRequest
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error, ErrorCode
@@ -39,20 +36,18 @@ JOINED_TOPIC = "joined"
 
 
 @row("group-join")
-def measure_group_join(
-    results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress
-) -> None:
-    names = [system.name for system in systems]
+def measure_group_join(bench: BenchRun) -> None:
+    names = bench.names
     for delay_ms in DELAYS_MS:
         taken = Samples(names, "ms")
-        with all_up(systems, folder / f"join-{delay_ms}", 1, {DELAY: str(delay_ms)}) as clusters:
+        with bench.all_up(f"join-{delay_ms}", 1, {DELAY: str(delay_ms)}) as clusters:
             for cluster in clusters:
                 _prepare_join(cluster)
-            for pair, cluster in alternate(clusters, options.sizes.join_pairs):
+            for pair, cluster in alternate(clusters, bench.options.sizes.join_pairs):
                 taken_ms = _first_record_ms(cluster, f"group-{pair}")
                 taken.add(cluster.name, taken_ms)
-                progress(f"group join, delay {delay_ms} ms: {cluster.name} gave a record after {taken_ms:.0f} ms")
-        results.beside(f"group join to first record, {DELAY}={delay_ms}", taken.figures(), less_is_better=True)
+                bench.progress(f"group join, delay {delay_ms} ms: {cluster.name} gave a record after {taken_ms:.0f} ms")
+        bench.results.beside(f"group join to first record, {DELAY}={delay_ms}", taken.figures(), less_is_better=True)
 
 
 def _prepare_join(cluster: PeerCluster) -> None:
@@ -93,23 +88,21 @@ SHARED_TOPIC = "shared"
 
 
 @row("rebalance")
-def measure_rebalance(
-    results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress
-) -> None:
-    count = options.sizes.rebalance_members
-    taken = Samples([system.name for system in systems], "ms")
-    with all_up(systems, folder / "rebalance", 1, REBALANCE_CONFIG) as clusters, ExitStack() as stack:
+def measure_rebalance(bench: BenchRun) -> None:
+    count = bench.options.sizes.rebalance_members
+    taken = bench.samples("ms")
+    with bench.all_up("rebalance", 1, REBALANCE_CONFIG) as clusters, ExitStack() as stack:
         groups = [(cluster.name, _formed(cluster, count, stack)) for cluster in clusters]
         for _, members in groups:
             for number in range(WARM_REBALANCES):
                 rebalance(members, subscription_of(SHARED_TOPIC, b"warm %d" % number))
-        for pair, (name, members) in alternate(groups, options.sizes.rebalance_pairs):
+        for pair, (name, members) in alternate(groups, bench.options.sizes.rebalance_pairs):
             began = time.perf_counter()
             rebalance(members, subscription_of(SHARED_TOPIC, b"round %d" % pair))
             taken_ms = (time.perf_counter() - began) * 1000
             taken.add(name, taken_ms)
-            progress(f"rebalance of {count} members: {taken_ms:.1f} ms on {name}")
-    results.beside(f"rebalance of {count} members, all joining at once", taken.figures(), less_is_better=True)
+            bench.progress(f"rebalance of {count} members: {taken_ms:.1f} ms on {name}")
+    bench.results.beside(f"rebalance of {count} members, all joining at once", taken.figures(), less_is_better=True)
 
 
 def _formed(cluster: PeerCluster, count: int, stack: ExitStack) -> list[RawMember]:
@@ -129,25 +122,23 @@ COMMITTED_TOPIC = "committed"
 
 
 @row("commits")
-def measure_commits(
-    results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress
-) -> None:
-    names, block = [system.name for system in systems], options.sizes.commit_block
+def measure_commits(bench: BenchRun) -> None:
+    names, block = bench.names, bench.options.sizes.commit_block
     rates, costs = Samples(names, "commits/s"), Samples(names, "us")
-    with all_up(systems, folder / "commits", 1, {}) as clusters, ExitStack() as stack:
+    with bench.all_up("commits", 1, {}) as clusters, ExitStack() as stack:
         loads = [_CommitLoad.at(cluster, stack) for cluster in clusters]
         for load in loads:
             load.commit(block)  # Not counted: Java compiles what runs often.
-        for _, load in alternate(loads, options.sizes.commit_pairs):
+        for _, load in alternate(loads, bench.options.sizes.commit_pairs):
             began, cpu_s = time.perf_counter(), load.cluster.cpu_s()
             count = load.commit(block)
             rate = count / (time.perf_counter() - began)
             rates.add(load.cluster.name, rate)
             costs.add(load.cluster.name, (load.cluster.cpu_s() - cpu_s) / count * 1e6)
-            progress(f"commits: {rate:,.0f}/s on {load.cluster.name}")
+            bench.progress(f"commits: {rate:,.0f}/s on {load.cluster.name}")
     where = f"{CONNECTIONS} connections, {IN_FLIGHT} on their way on each"
-    results.beside(f"offset commits on one coordinator, {where}", rates.figures(), less_is_better=False)
-    results.beside("processor time of the broker for an offset commit", costs.figures(), less_is_better=True)
+    bench.results.beside(f"offset commits on one coordinator, {where}", rates.figures(), less_is_better=False)
+    bench.results.beside("processor time of the broker for an offset commit", costs.figures(), less_is_better=True)
 
 
 @dataclass(slots=True)

@@ -2,18 +2,16 @@
 
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-from bench.options import Options
 from bench.peers.clients import RetryingClient, batch_of
-from bench.peers.cluster import PeerCluster, System
+from bench.peers.cluster import PeerCluster
 from bench.peers.group_clients import RetryingGroups
 from bench.peers.node import BrokerNode, PeerError
 from bench.peers.transaction_clients import RetryingTransactions
-from bench.results import Results, Samples, alternate
-from bench.rows.context import LIMIT_S, Progress, all_up, make_topic, row
+from bench.results import Samples, alternate
+from bench.rows.context import LIMIT_S, BenchRun, make_topic, row
 from reference_broker.client.partitions import TopicPartition
 
 NODES = 3
@@ -34,24 +32,22 @@ INTERNAL_PARTITIONS = 6  # of the internal topic of each kind of coordinator
 
 
 @row("leader-killed")
-def measure_leader_killed(
-    results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress
-) -> None:
-    if NODES not in options.nodes:
+def measure_leader_killed(bench: BenchRun) -> None:
+    if NODES not in bench.options.nodes:
         return
-    names, kills = [system.name for system in systems], options.sizes.kills
+    names, kills = bench.names, bench.options.sizes.kills
     taken = {kind: Samples(names, "s") for kind in LEADERS}
-    results.settings |= TIMEOUTS
-    with all_up(systems, folder / "killed", NODES, TIMEOUTS) as clusters:
+    bench.results.settings |= TIMEOUTS
+    with bench.all_up("killed", NODES, TIMEOUTS) as clusters:
         for number, kind in ((number, kind) for number in range(kills) for kind in LEADERS):
             for cluster in clusters if number % 2 == 0 else reversed(clusters):
                 topic = f"killed-{number}-{LEADERS.index(kind)}"
                 taken_s = _again_acknowledged_s(cluster, topic, controller_too=kind == LEADERS[1])
                 taken[kind].add(cluster.name, taken_s)
-                progress(f"leader killed, {kind}: {cluster.name} acknowledges after {taken_s:.2f} s")
+                bench.progress(f"leader killed, {kind}: {cluster.name} acknowledges after {taken_s:.2f} s")
     for kind in LEADERS:
         work = f"leader killed to first acknowledged record, {kind}"
-        results.beside(work, taken[kind].figures(), less_is_better=True, at_least=GOAL, nodes=NODES)
+        bench.results.beside(work, taken[kind].figures(), less_is_better=True, at_least=GOAL, nodes=NODES)
 
 
 def _again_acknowledged_s(cluster: PeerCluster, topic: str, controller_too: bool) -> float:
@@ -100,33 +96,24 @@ class _Coordinator:
     again_committed_s: Callable[[PeerCluster, int], float]  # kills it; by the number of the kill; raises PeerError
 
 
-def _measure(
-    kind: _Coordinator,
-    results: Results,
-    systems: Sequence[System],
-    folder: Path,
-    options: Options,
-    progress: Progress,
-) -> None:
-    if NODES not in options.nodes:
+def _measure(bench: BenchRun, kind: _Coordinator) -> None:
+    if NODES not in bench.options.nodes:
         return
-    taken = Samples([system.name for system in systems], "s")
-    results.settings |= kind.config
-    with all_up(systems, folder / kind.folder, NODES, kind.config) as clusters:
+    taken = bench.samples("s")
+    bench.results.settings |= kind.config
+    with bench.all_up(kind.folder, NODES, kind.config) as clusters:
         for cluster in clusters:
             kind.prepare(cluster)
-        for number, cluster in alternate(clusters, options.sizes.coordinator_kills):
+        for number, cluster in alternate(clusters, bench.options.sizes.coordinator_kills):
             taken_s = kind.again_committed_s(cluster, number)
             taken.add(cluster.name, taken_s)
-            progress(f"{kind.title} killed: {cluster.name} accepts {kind.commit} after {taken_s:.2f} s")
-    results.beside(kind.work, taken.figures(), less_is_better=True, nodes=NODES)
+            bench.progress(f"{kind.title} killed: {cluster.name} accepts {kind.commit} after {taken_s:.2f} s")
+    bench.results.beside(kind.work, taken.figures(), less_is_better=True, nodes=NODES)
 
 
 @row("coordinator-killed")
-def measure_coordinator_killed(
-    results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress
-) -> None:
-    _measure(_GROUPS, results, systems, folder, options, progress)
+def measure_coordinator_killed(bench: BenchRun) -> None:
+    _measure(bench, _GROUPS)
 
 
 def _prepare_group(cluster: PeerCluster) -> None:
@@ -162,10 +149,8 @@ _GROUPS = _Coordinator(
 
 
 @row("transaction-coordinator-killed")
-def measure_transaction_coordinator_killed(
-    results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress
-) -> None:
-    _measure(_TRANSACTIONS, results, systems, folder, options, progress)
+def measure_transaction_coordinator_killed(bench: BenchRun) -> None:
+    _measure(bench, _TRANSACTIONS)
 
 
 def _prepare_transactions(cluster: PeerCluster) -> None:

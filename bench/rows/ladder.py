@@ -5,14 +5,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from pathlib import Path
 
-from bench.options import Options
 from bench.peers.clients import FETCH_VERSION, PRODUCE_VERSION, connect, create_topic
-from bench.peers.cluster import System
 from bench.peers.node import PeerError
 from bench.results import Curve, Figure, ResultRow, Results, Samples, Series
-from bench.rows.context import Progress, all_up, row
+from bench.rows.context import BenchRun, row
 from reference_broker.blocking.transport import Connection
 from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
@@ -175,46 +172,37 @@ Measured = dict[tuple[int, str], Samples]
 
 
 @row("ladder")
-def measure_ladder(
-    results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress
-) -> None:
+def measure_ladder(bench: BenchRun) -> None:
     """Measure the fetches in blocks. The brokers take turns at each step of the ladder."""
-    sizes, names = options.sizes, [system.name for system in systems]
+    sizes, names = bench.options.sizes, bench.names
     sessions: dict[tuple[int, str], LadderSession] = {}
-    with all_up(systems, folder, 1, {}) as clusters:
+    with bench.all_up("", 1, {}) as clusters:
         try:
             for partitions in sizes.ladder:
                 for cluster in clusters:
-                    progress(f"fetch ladder: {partitions:,} partitions on {cluster.name}")
+                    bench.progress(f"fetch ladder: {partitions:,} partitions on {cluster.name}")
                     session = LadderSession(cluster.name, cluster.ports[0], partitions)
                     sessions[partitions, cluster.name] = session
             measured = {(step, label): Samples(names, "ms") for label in CHANGES for step in sizes.ladder}
             for label in CHANGES:
-                _blocks(sessions, names, label, options, measured, progress)
+                _blocks(bench, sessions, label, measured)
         finally:
             for session in sessions.values():
                 session.close()
     for label in CHANGES:
-        _rows(results, names[0], label, sizes.ladder, measured)
-        results.curves.append(_curve(names, label, sizes.ladder, measured))
+        _rows(bench.results, names[0], label, sizes.ladder, measured)
+        bench.results.curves.append(_curve(names, label, sizes.ladder, measured))
 
 
-def _blocks(
-    sessions: Mapping[tuple[int, str], LadderSession],
-    names: Sequence[str],
-    label: str,
-    options: Options,
-    measured: Measured,
-    progress: Progress,
-) -> None:
-    blocks = options.sizes.ladder_blocks
-    for partitions in options.sizes.ladder:
+def _blocks(bench: BenchRun, sessions: Mapping[tuple[int, str], LadderSession], label: str, measured: Measured) -> None:
+    names, sizes, blocks = bench.names, bench.options.sizes, bench.options.sizes.ladder_blocks
+    for partitions in sizes.ladder:
         for name in names:  # Warms up and is not counted: Java compiles what runs often.
-            sessions[partitions, name].block_us(WARM_BLOCKS * options.sizes.ladder_rounds, CHANGES[label](partitions))
-    for block, partitions in ((block, step) for block in range(blocks) for step in options.sizes.ladder):
-        progress(f"fetch ladder: {label} changed, {partitions:,} cached, block {block + 1} of {blocks}")
+            sessions[partitions, name].block_us(WARM_BLOCKS * sizes.ladder_rounds, CHANGES[label](partitions))
+    for block, partitions in ((block, step) for block in range(blocks) for step in sizes.ladder):
+        bench.progress(f"fetch ladder: {label} changed, {partitions:,} cached, block {block + 1} of {blocks}")
         for name in names if block % 2 == 0 else reversed(names):
-            times_us = sessions[partitions, name].block_us(options.sizes.ladder_rounds, CHANGES[label](partitions))
+            times_us = sessions[partitions, name].block_us(sizes.ladder_rounds, CHANGES[label](partitions))
             measured[partitions, label].add(name, statistics.median(times_us) / 1000)
 
 

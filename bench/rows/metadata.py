@@ -7,18 +7,18 @@ replaces it. A load ends when the metadata image is published.
 
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from kio.schema.incremental_alter_configs.v1.response import IncrementalAlterConfigsResponse
 
 from bench.fleet.behaviours.bodies import set_topic_configs_request
 from bench.micro.node import NOW, MemoryNode
-from bench.options import Options, Sizes
+from bench.options import Sizes
 from bench.peers.clients import RetryingClient
 from bench.peers.cluster import System
 from bench.results import Figure, ResultRow, Results, better_lower
-from bench.rows.context import LIMIT_S, Progress, row
+from bench.rows.context import LIMIT_S, BenchRun, Progress, row
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.configuration.listeners import Endpoint
 from reference_broker.controller.metadata_replica import Home, MetadataReplica
@@ -34,13 +34,11 @@ NEVER = str(2**62)
 
 
 @row("metadata")
-def measure_metadata(
-    results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress
-) -> None:
+def measure_metadata(bench: BenchRun) -> None:
     """Measure the reference broker alone, because the logs are loaded in this process."""
-    if VOTERS in options.nodes:
-        _creation(results, systems[0], folder / "cluster", options.sizes, progress)
-    _loading(results, folder, options.sizes, progress)
+    if VOTERS in bench.options.nodes:
+        _creation(bench.results, bench.systems[0], bench.folder / "cluster", bench.options.sizes, bench.progress)
+    _loading(bench.results, bench.folder, bench.options.sizes, bench.progress)
 
 
 def _creation(results: Results, system: System, folder: Path, sizes: Sizes, progress: Progress) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.options import Options
 from bench.peers.clients import (
     FETCH_VERSION,
     PRODUCE_VERSION,
@@ -21,11 +20,11 @@ from bench.peers.clients import (
     connect,
     produce_request,
 )
-from bench.peers.cluster import PeerCluster, System
+from bench.peers.cluster import PeerCluster
 from bench.peers.node import PeerError
 from bench.peers.stock_clients import java_consumer_s, librdkafka_s, producer_perf
-from bench.results import Curve, Results, Samples, Series, alternate
-from bench.rows.context import LIMIT_S, Progress, all_up, make_topic, place, row
+from bench.results import Curve, Samples, Series, alternate
+from bench.rows.context import LIMIT_S, BenchRun, make_topic, place, row
 from reference_broker.blocking.transport import Connection
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchTopic
@@ -37,26 +36,21 @@ PRODUCE_GOALS: Mapping[tuple[int, int], float] = {(100, 1): 1.3, (100, 3): 1.0, 
 
 
 @row("produce")
-def measure_produce(
-    results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress
-) -> None:
+def measure_produce(bench: BenchRun) -> None:
     """All brokers stay up, and one is loaded at a time. The first run on each is not counted."""
-    for nodes in options.nodes:
-        with all_up(systems, folder / f"produce-{nodes}", nodes, {}) as clusters:
+    for nodes in bench.options.nodes:
+        with bench.all_up(f"produce-{nodes}", nodes, {}) as clusters:
             for record_bytes in PRODUCED_BYTES:
-                _produce(results, clusters, record_bytes, options, progress)
+                _produce(bench, clusters, record_bytes)
 
 
-def _produce(
-    results: Results, clusters: Sequence[PeerCluster], record_bytes: int, options: Options, progress: Progress
-) -> None:
-    nodes, pairs = len(clusters[0].members), options.sizes.produce_pairs
-    names = [cluster.name for cluster in clusters]
-    rates = Samples(names, "thousand records/s")
-    costs = Samples(names, "s of processor time for a million, all nodes")
-    records = options.sizes.produce_bytes // record_bytes // nodes
+def _produce(bench: BenchRun, clusters: Sequence[PeerCluster], record_bytes: int) -> None:
+    nodes, pairs = len(clusters[0].members), bench.options.sizes.produce_pairs
+    rates = bench.samples("thousand records/s")
+    costs = bench.samples("s of processor time for a million, all nodes")
+    records = bench.options.sizes.produce_bytes // record_bytes // nodes
     for cluster in clusters:
-        progress(f"produce: {record_bytes} bytes, {place(nodes)}, {cluster.name} warms up")
+        bench.progress(f"produce: {record_bytes} bytes, {place(nodes)}, {cluster.name} warms up")
         _thousand_per_s(cluster, f"warm-{record_bytes}", records // 3, record_bytes)
     for pair, cluster in alternate(clusters, pairs):
         before_s = cluster.cpu_s()
@@ -64,12 +58,12 @@ def _produce(
         rates.add(cluster.name, rate)
         costs.add(cluster.name, (cluster.cpu_s() - before_s) * 1e6 / records)
         done = f"{pair + 1} of {pairs}: {cluster.name} {rate:.0f} thousand/s"
-        progress(f"produce: {record_bytes} bytes, {place(nodes)}, {done}")
+        bench.progress(f"produce: {record_bytes} bytes, {place(nodes)}, {done}")
     work = f"produce, {record_bytes}-byte records, acks=all, {PARTITIONS} partitions, {place(nodes)}"
-    results.beside(
+    bench.results.beside(
         work, rates.figures(), less_is_better=False, at_least=PRODUCE_GOALS[record_bytes, nodes], nodes=nodes
     )
-    results.beside(f"{work}: processor time", costs.figures(), less_is_better=True, nodes=nodes)
+    bench.results.beside(f"{work}: processor time", costs.figures(), less_is_better=True, nodes=nodes)
 
 
 def _thousand_per_s(cluster: PeerCluster, topic: str, records: int, record_bytes: int) -> float:
@@ -90,17 +84,15 @@ CONSUMERS: Sequence[tuple[str, Reads]] = (("Kafka's consumer", java_consumer_s),
 
 
 @row("fetch")
-def measure_fetch(
-    results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress
-) -> None:
+def measure_fetch(bench: BenchRun) -> None:
     """Read on one node, from the page cache. The first run of each reader is not counted."""
-    records = options.sizes.fetch_bytes // READ_BYTES
-    with all_up(systems, folder / "fetch", 1, {}) as clusters:
+    records = bench.options.sizes.fetch_bytes // READ_BYTES
+    with bench.all_up("fetch", 1, {}) as clusters:
         for cluster in clusters:
-            progress(f"fetch: {records:,} records of {READ_BYTES} bytes are written to {cluster.name}")
+            bench.progress(f"fetch: {records:,} records of {READ_BYTES} bytes are written to {cluster.name}")
             _fill(cluster, records)
         for name, reads in CONSUMERS:
-            _read(results, clusters, name, reads, records, folder, options, progress)
+            _read(bench, clusters, name, reads, records)
 
 
 def _fill(cluster: PeerCluster, records: int) -> None:
@@ -108,29 +100,19 @@ def _fill(cluster: PeerCluster, records: int) -> None:
     producer_perf(cluster.bootstrap, READ_TOPIC, records, READ_BYTES)
 
 
-def _read(
-    results: Results,
-    clusters: Sequence[PeerCluster],
-    name: str,
-    reads: Reads,
-    records: int,
-    folder: Path,
-    options: Options,
-    progress: Progress,
-) -> None:
-    names = [cluster.name for cluster in clusters]
-    rates, costs = Samples(names, "MB/s"), Samples(names, "s of processor time for a GB")
-    megabytes = records * READ_BYTES / 1e6
-    for pair, cluster in alternate(clusters, options.sizes.fetch_pairs + 1):
+def _read(bench: BenchRun, clusters: Sequence[PeerCluster], name: str, reads: Reads, records: int) -> None:
+    rates, costs = bench.samples("MB/s"), bench.samples("s of processor time for a GB")
+    megabytes, pairs = records * READ_BYTES / 1e6, bench.options.sizes.fetch_pairs
+    for pair, cluster in alternate(clusters, pairs + 1):
         before_s = cluster.cpu_s()
-        rate = megabytes / reads(cluster.bootstrap, READ_TOPIC, records, folder)
-        progress(f"fetch: {name}, {pair} of {options.sizes.fetch_pairs}: {cluster.name} {rate:.0f} MB/s")
+        rate = megabytes / reads(cluster.bootstrap, READ_TOPIC, records, bench.folder)
+        bench.progress(f"fetch: {name}, {pair} of {pairs}: {cluster.name} {rate:.0f} MB/s")
         if pair:
             rates.add(cluster.name, rate)
             costs.add(cluster.name, (cluster.cpu_s() - before_s) * 1000 / megabytes)
     work = f"fetch, {READ_BYTES}-byte records, {name}, assigned"
-    results.beside(work, rates.figures(), less_is_better=False, at_least=READ_GOAL)
-    results.beside(f"{work}: processor time", costs.figures(), less_is_better=True)
+    bench.results.beside(work, rates.figures(), less_is_better=False, at_least=READ_GOAL)
+    bench.results.beside(f"{work}: processor time", costs.figures(), less_is_better=True)
 
 
 RECORDS_TOPIC = "records"
@@ -138,20 +120,18 @@ WARM_BLOCKS = 8
 
 
 @row("records")
-def measure_records(
-    results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress
-) -> None:
-    sizes, names = options.sizes, [system.name for system in systems]
+def measure_records(bench: BenchRun) -> None:
+    sizes, names = bench.options.sizes, bench.names
     produced = {size: Samples(names, "ms") for size in sizes.record_bytes}
     fetched = {size: Samples(names, "ms") for size in sizes.record_bytes}
-    with all_up(systems, folder / "records", 1, {}) as clusters:
+    with bench.all_up("records", 1, {}) as clusters:
         probes = [_Probe.at(cluster) for cluster in clusters]
         for probe in probes:  # Not counted: Java compiles what runs often.
-            progress(f"record sizes: {probe.name} warms up")
+            bench.progress(f"record sizes: {probe.name} warms up")
             for size in sizes.record_bytes:
                 probe.block_ms(size, WARM_BLOCKS * sizes.record_rounds)
         for block, probe in alternate(probes, sizes.record_blocks):
-            progress(f"record sizes: block {block + 1} of {sizes.record_blocks} on {probe.name}")
+            bench.progress(f"record sizes: block {block + 1} of {sizes.record_blocks} on {probe.name}")
             for size in sizes.record_bytes:
                 produce_ms, fetch_ms = probe.block_ms(size, sizes.record_rounds)
                 produced[size].add(probe.name, produce_ms)
@@ -161,12 +141,12 @@ def measure_records(
     for what, measured in (("produce", produced), ("fetch", fetched)):
         for size in sizes.record_bytes:
             work = f"{what}, one record of {size:,} bytes in a request"
-            results.beside(work, measured[size].figures(), less_is_better=True)
+            bench.results.beside(work, measured[size].figures(), less_is_better=True)
         series = tuple(
             Series(name, tuple((float(size), measured[size].figure(name)) for size in sizes.record_bytes))
             for name in names
         )
-        results.curves.append(
+        bench.results.curves.append(
             Curve(f"{what.capitalize()}, one record in a request", "bytes of the record", f"time of a {what}", series)
         )
 

@@ -7,18 +7,16 @@
 import compileall
 import time
 from collections import deque
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
-from bench.options import Options
 from bench.peers.clients import PRODUCE_VERSION, RetryingClient, base_offset, batch_of, connect, produce_request
 from bench.peers.cluster import PeerCluster, System
 from bench.peers.node import end
-from bench.results import ResultRow, Results, Samples, alternate
-from bench.rows.context import LIMIT_S, Progress, make_topic, row
+from bench.results import ResultRow, Samples, alternate
+from bench.rows.context import LIMIT_S, BenchRun, make_topic, row
 from reference_broker.blocking.transport import EncodedRequest
 from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
@@ -30,27 +28,29 @@ BROKER = Path(__file__).resolve().parents[2] / "reference_broker"
 
 
 @row("start")
-def measure_start(
-    results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress
-) -> None:
-    names = [system.name for system in systems]
+def measure_start(bench: BenchRun) -> None:
+    names = bench.names
     compileall.compile_dir(BROKER, quiet=2)  # So that no start compiles the broker, as after an installation.
-    for nodes in options.nodes:
-        pairs = options.sizes.starts if nodes == 1 else options.sizes.cluster_starts
+    for nodes in bench.options.nodes:
+        pairs = bench.options.sizes.starts if nodes == 1 else bench.options.sizes.cluster_starts
         ready, acknowledged = Samples(names[:1], "s"), Samples(names, "s")
-        for pair, system in alternate(systems, pairs):
-            progress(f"start: {nodes} node(s) of {system.name}, {pair + 1} of {pairs}")
-            with system.prepare(folder / f"start-{nodes}-{pair}-{names.index(system.name)}", nodes, {}) as cluster:
+        for pair, system in alternate(bench.systems, pairs):
+            bench.progress(f"start: {nodes} node(s) of {system.name}, {pair + 1} of {pairs}")
+            with system.prepare(
+                bench.folder / f"start-{nodes}-{pair}-{names.index(system.name)}", nodes, {}
+            ) as cluster:
                 acknowledged.add(system.name, _first_acknowledged_s(cluster, nodes))
-            if nodes == 1 and system is systems[0]:
-                with system.prepare(folder / f"ready-{pair}", 1, {}) as cluster:
+            if nodes == 1 and system is bench.systems[0]:
+                with system.prepare(bench.folder / f"ready-{pair}", 1, {}) as cluster:
                     ready.add(system.name, _ready_s(cluster))
         if nodes == 1:
             first, _ = ready.figures()
             goal = f"within {READY_GOAL_S} s"
-            results.rows.append(ResultRow("exec to ready", first, goal=goal, reached=first.median <= READY_GOAL_S))
+            bench.results.rows.append(
+                ResultRow("exec to ready", first, goal=goal, reached=first.median <= READY_GOAL_S)
+            )
         work = f"start to first acknowledged record, {nodes} node{'s' * (nodes > 1)}"
-        results.beside(work, acknowledged.figures(), less_is_better=True, at_least=GOAL, nodes=nodes)
+        bench.results.beside(work, acknowledged.figures(), less_is_better=True, at_least=GOAL, nodes=nodes)
 
 
 def _ready_s(cluster: PeerCluster) -> float:
@@ -78,26 +78,24 @@ KINDS = ("with its snapshots of producers", "without them")
 
 
 @row("restart")
-def measure_restart(
-    results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress
-) -> None:
+def measure_restart(bench: BenchRun) -> None:
     """Every stop is a clean one, and the files are in the page cache."""
-    sizes, names = options.sizes, [system.name for system in systems]
+    sizes, names = bench.options.sizes, bench.names
     taken = {kind: Samples(names, "s") for kind in KINDS}
     with ExitStack() as stack:
-        logs = [_Log.of(system, folder / system.name.replace(" ", "-"), stack) for system in systems]
+        logs = [_Log.of(system, bench.folder / system.name.replace(" ", "-"), stack) for system in bench.systems]
         for log in logs:
             log.fill(sizes.restart_bytes // BATCH_BYTES, sizes.restart_producers)
-            progress(f"restart: {log.cluster.name} has {sizes.restart_producers:,} producers")
+            bench.progress(f"restart: {log.cluster.name} has {sizes.restart_producers:,} producers")
         for _, log in alternate(logs, sizes.restart_pairs):
             for kind in KINDS:
                 taken_s = log.restart_s(keeps_snapshots=kind == KINDS[0])
                 taken[kind].add(log.cluster.name, taken_s)
-                progress(f"restart {kind}: {log.cluster.name} {taken_s:.2f} s")
+                bench.progress(f"restart {kind}: {log.cluster.name} {taken_s:.2f} s")
     what = f"{sizes.restart_bytes / 1e6:,.0f} MB and {sizes.restart_producers:,} producers"
     for kind, samples in taken.items():
         work = f"clean restart to the next acknowledged record, a log of {what}, {kind}"
-        results.beside(work, samples.figures(), less_is_better=True)
+        bench.results.beside(work, samples.figures(), less_is_better=True)
 
 
 @dataclass(slots=True)

@@ -6,14 +6,14 @@ The tier is a local folder, and its files are in the page cache. The first run o
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from bench.options import Options
 from bench.peers.clients import connect
-from bench.peers.cluster import PeerCluster, System, until
+from bench.peers.cluster import PeerCluster, until
 from bench.peers.stock_clients import librdkafka_s, producer_perf
 from bench.peers.systems import EARLIEST_LOCAL, LATEST_TIERED, closed_segments, make_tiered, offsets, tiered
-from bench.results import Results, Samples, alternate
-from bench.rows.context import LIMIT_S, Progress, all_up, make_topic, row
+from bench.results import alternate
+from bench.rows.context import LIMIT_S, BenchRun, make_topic, row
 
 UPLOAD_PARTITIONS = 4
 UPLOAD_SEGMENTS = 8
@@ -28,67 +28,63 @@ Run = Callable[[PeerCluster, int], tuple[float, float]]
 
 
 @row("tier-upload")
-def measure_tier_upload(
-    results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress
-) -> None:
+def measure_tier_upload(bench: BenchRun) -> None:
     """A full log becomes a tiered one."""
-    sizes, home = options.sizes, folder / "tier-upload"
-    with all_up([tiered(each) for each in systems], home, 1, COPY_OFTEN) as clusters:
+    sizes, home = bench.options.sizes, bench.folder / "tier-upload"
+    with bench.all_up("tier-upload", 1, COPY_OFTEN, [tiered(each) for each in bench.systems]) as clusters:
         work = f"upload of closed segments to the remote tier, a folder, {UPLOAD_PARTITIONS} partitions"
 
         def run(cluster: PeerCluster, pair: int) -> tuple[float, float]:
             return _upload(cluster, _home_of(home, cluster), f"upload-{pair}", sizes.tier_bytes)
 
-        _measure(results, clusters, run, work, "GiB", "upload to the tier", sizes.tier_pairs, progress)
+        _measure(bench, clusters, run, _TierRow("upload to the tier", work, "GiB"))
 
 
 @row("cold-read")
-def measure_cold_read(
-    results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress
-) -> None:
+def measure_cold_read(bench: BenchRun) -> None:
     """librdkafka reads a log whose closed segments are only in the tier."""
-    sizes, home = options.sizes, folder / "cold-read"
+    sizes, home = bench.options.sizes, bench.folder / "cold-read"
     config = {**COPY_OFTEN, "log.retention.check.interval.ms": "500"}
-    with all_up([tiered(each) for each in systems], home, 1, config) as clusters:
+    with bench.all_up("cold-read", 1, config, [tiered(each) for each in bench.systems]) as clusters:
         ends = {}
         for cluster in clusters:
-            progress(f"cold read: {cluster.name} gets {sizes.tier_bytes / 1e6:,.0f} MB and moves them to its tier")
+            bench.progress(
+                f"cold read: {cluster.name} gets {sizes.tier_bytes / 1e6:,.0f} MB and moves them to its tier"
+            )
             ends[cluster.name] = _fill(cluster, _home_of(home, cluster), sizes.tier_bytes)
 
         def run(cluster: PeerCluster, _: int) -> tuple[float, float]:
             records, before_s = ends[cluster.name], cluster.cpu_s()
             megabytes = records * RECORD_BYTES / 1e6
-            rate = megabytes / librdkafka_s(cluster.bootstrap, COLD_TOPIC, records, folder)
+            rate = megabytes / librdkafka_s(cluster.bootstrap, COLD_TOPIC, records, bench.folder)
             return rate, (cluster.cpu_s() - before_s) * 1000 / megabytes
 
         work = f"fetch of records that are only in the remote tier, a folder, {RECORD_BYTES} bytes, librdkafka"
-        _measure(results, clusters, run, work, "GB", "cold read", sizes.tier_pairs, progress)
+        _measure(bench, clusters, run, _TierRow("cold read", work, "GB"))
 
 
 def _home_of(home: Path, cluster: PeerCluster) -> Path:
     return home / cluster.name.replace(" ", "-")
 
 
-def _measure(
-    results: Results,
-    clusters: Sequence[PeerCluster],
-    run: Run,
-    work: str,
-    unit: str,
-    title: str,
-    pairs: int,
-    progress: Progress,
-) -> None:
-    names = [cluster.name for cluster in clusters]
-    rates, costs = Samples(names, "MB/s"), Samples(names, f"s of processor time for a {unit}")
+class _TierRow(NamedTuple):
+    title: str
+    work: str
+    unit: str  # of the processor time
+
+
+def _measure(bench: BenchRun, clusters: Sequence[PeerCluster], run: Run, what: _TierRow) -> None:
+    pairs, unit = bench.options.sizes.tier_pairs, what.unit
+    rates, costs = bench.samples("MB/s"), bench.samples(f"s of processor time for a {unit}")
     for pair, cluster in alternate(clusters, pairs + 1):
         rate, cost_s = run(cluster, pair)
-        progress(f"{title}, {pair} of {pairs}: {cluster.name} {rate:.0f} MB/s, {cost_s:.2f} s for a {unit}")
+        done = f"{cluster.name} {rate:.0f} MB/s, {cost_s:.2f} s for a {unit}"
+        bench.progress(f"{what.title}, {pair} of {pairs}: {done}")
         if pair:
             rates.add(cluster.name, rate)
             costs.add(cluster.name, cost_s)
-    results.beside(work, rates.figures(), less_is_better=False, at_least=GOAL)
-    results.beside(f"{work}: processor time", costs.figures(), less_is_better=True)
+    bench.results.beside(what.work, rates.figures(), less_is_better=False, at_least=GOAL)
+    bench.results.beside(f"{what.work}: processor time", costs.figures(), less_is_better=True)
 
 
 def _upload(cluster: PeerCluster, home: Path, topic: str, total_bytes: int) -> tuple[float, float]:

@@ -8,18 +8,16 @@
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from statistics import median
 
 import confluent_kafka
 
-from bench.options import Options
 from bench.peers.clients import RetryingClient, connect
-from bench.peers.cluster import PeerCluster, System
+from bench.peers.cluster import PeerCluster
 from bench.peers.stock_clients import librdkafka_s, producer_perf, transformed_s
 from bench.peers.transaction_clients import RawTransactions, commit_all
-from bench.results import Results, Samples, alternate
-from bench.rows.context import LIMIT_S, Progress, all_up, make_topic, place, row
+from bench.results import Samples, alternate
+from bench.rows.context import LIMIT_S, BenchRun, make_topic, place, row
 from reference_broker.client.partitions import TopicPartition
 
 PARTITIONS = 8
@@ -34,17 +32,15 @@ BLOCKS = 20
 
 
 @row("transactions")
-def measure_transactions(
-    results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress
-) -> None:
+def measure_transactions(bench: BenchRun) -> None:
     """The first run of each is not counted."""
-    for nodes in options.nodes:
-        with all_up(systems, folder / f"transactions-{nodes}", nodes, _config(nodes)) as clusters:
-            _produce(results, clusters, options, progress)
-            _one_record(results, clusters, options, progress)
+    for nodes in bench.options.nodes:
+        with bench.all_up(f"transactions-{nodes}", nodes, _config(nodes)) as clusters:
+            _produce(bench, clusters)
+            _one_record(bench, clusters)
             if nodes == 1:
-                _commit(results, clusters, options, progress)
-                _read(results, clusters, folder, options, progress)
+                _commit(bench, clusters)
+                _read(bench, clusters)
 
 
 def _config(nodes: int) -> dict[str, str]:
@@ -53,33 +49,35 @@ def _config(nodes: int) -> dict[str, str]:
     return {"transaction.state.log.replication.factor": str(nodes), "transaction.state.log.min.isr": "2"}
 
 
-def _produce(results: Results, clusters: Sequence[PeerCluster], options: Options, progress: Progress) -> None:
-    names, nodes, pairs = [each.name for each in clusters], len(clusters[0].members), options.sizes.produce_pairs
+def _produce(bench: BenchRun, clusters: Sequence[PeerCluster]) -> None:
+    names, nodes, pairs = [each.name for each in clusters], len(clusters[0].members), bench.options.sizes.produce_pairs
     rates, costs = Samples(names, "thousand records/s"), Samples(names, "s of processor time for a million, all nodes")
-    records = options.sizes.produce_bytes // RECORD_BYTES // nodes
+    records = bench.options.sizes.produce_bytes // RECORD_BYTES // nodes
     for pair, cluster in alternate(clusters, pairs + 1):
         topic = f"perf-{pair}"
         make_topic(cluster, topic, PARTITIONS, nodes)
         before_s = cluster.cpu_s()
         rate = producer_perf(cluster.bootstrap, topic, records, RECORD_BYTES, TRANSACTION_MS) / 1000
-        progress(f"transactional produce: {pair} of {pairs}, {place(nodes)}: {cluster.name} {rate:.0f} thousand/s")
+        bench.progress(
+            f"transactional produce: {pair} of {pairs}, {place(nodes)}: {cluster.name} {rate:.0f} thousand/s"
+        )
         if pair:
             rates.add(cluster.name, rate)
             costs.add(cluster.name, (cluster.cpu_s() - before_s) * 1e6 / records)
         with RetryingClient(cluster.ports) as client:
             client.delete_topic(topic, LIMIT_S)
     work = f"produce in transactions of {TRANSACTION_MS} ms, {RECORD_BYTES}-byte records, {place(nodes)}"
-    results.beside(work, rates.figures(), less_is_better=False, at_least=GOAL, nodes=nodes)
-    results.beside(f"{work}: processor time", costs.figures(), less_is_better=True, nodes=nodes)
+    bench.results.beside(work, rates.figures(), less_is_better=False, at_least=GOAL, nodes=nodes)
+    bench.results.beside(f"{work}: processor time", costs.figures(), less_is_better=True, nodes=nodes)
 
 
-def _one_record(results: Results, clusters: Sequence[PeerCluster], options: Options, progress: Progress) -> None:
+def _one_record(bench: BenchRun, clusters: Sequence[PeerCluster]) -> None:
     """By librdkafka, from the begin of a transaction to its acknowledged commit, one after the other."""
     names, nodes = [each.name for each in clusters], len(clusters[0].members)
-    block = max(1, options.sizes.transactions // BLOCKS)
+    block = max(1, bench.options.sizes.transactions // BLOCKS)
     times, costs = Samples(names, "ms"), Samples(names, "ms of processor time, all nodes")
     loads = [(cluster, _producer(cluster, nodes)) for cluster in clusters]
-    for pair, (cluster, producer) in alternate(loads, options.sizes.transaction_pairs + 1):
+    for pair, (cluster, producer) in alternate(loads, bench.options.sizes.transaction_pairs + 1):
         cpu_s, taken_ms = cluster.cpu_s(), []
         for _ in range(block):
             began = time.perf_counter()
@@ -87,13 +85,13 @@ def _one_record(results: Results, clusters: Sequence[PeerCluster], options: Opti
             producer.produce(ONE, bytes(RECORD_BYTES), partition=0)
             producer.commit_transaction(LIMIT_S)
             taken_ms.append((time.perf_counter() - began) * 1000)
-        progress(f"transactions of one record, {place(nodes)}: {cluster.name} {median(taken_ms):.1f} ms")
+        bench.progress(f"transactions of one record, {place(nodes)}: {cluster.name} {median(taken_ms):.1f} ms")
         if pair:
             times.add(cluster.name, median(taken_ms))
             costs.add(cluster.name, (cluster.cpu_s() - cpu_s) * 1000 / block)
     work = f"a transaction of one record, librdkafka, {place(nodes)}"
-    results.beside(work, times.figures(), less_is_better=True, at_least=GOAL, nodes=nodes)
-    results.beside(f"{work}: processor time", costs.figures(), less_is_better=True, nodes=nodes)
+    bench.results.beside(work, times.figures(), less_is_better=True, at_least=GOAL, nodes=nodes)
+    bench.results.beside(f"{work}: processor time", costs.figures(), less_is_better=True, nodes=nodes)
 
 
 def _producer(cluster: PeerCluster, nodes: int) -> confluent_kafka.Producer:
@@ -109,25 +107,25 @@ def _producer(cluster: PeerCluster, nodes: int) -> confluent_kafka.Producer:
     return producer
 
 
-def _commit(results: Results, clusters: Sequence[PeerCluster], options: Options, progress: Progress) -> None:
-    names, block = [each.name for each in clusters], options.sizes.transactions
+def _commit(bench: BenchRun, clusters: Sequence[PeerCluster]) -> None:
+    names, block = [each.name for each in clusters], bench.options.sizes.transactions
     times, rates = Samples(names, "ms"), Samples(names, "transactions/s")
     costs = Samples(names, "us")
     with ExitStack() as stack:
         loads = [(cluster, _producers(cluster, stack)) for cluster in clusters]
-        for pair, (cluster, producers) in alternate(loads, options.sizes.transaction_pairs + 1):
+        for pair, (cluster, producers) in alternate(loads, bench.options.sizes.transaction_pairs + 1):
             alone_s = _taken_s(producers[:1], block // 4) / (block // 4)
             cpu_s, rounds = cluster.cpu_s(), block // AT_ONCE
             rate = rounds * AT_ONCE / _taken_s(producers, rounds)
-            progress(f"empty transactions: {cluster.name} {alone_s * 1000:.2f} ms alone, {rate:,.0f}/s at once")
+            bench.progress(f"empty transactions: {cluster.name} {alone_s * 1000:.2f} ms alone, {rate:,.0f}/s at once")
             if pair:
                 times.add(cluster.name, alone_s * 1000)
                 rates.add(cluster.name, rate)
                 costs.add(cluster.name, (cluster.cpu_s() - cpu_s) / (rounds * AT_ONCE) * 1e6)
-    results.beside("a transaction without records, one after the other", times.figures(), True, GOAL)
+    bench.results.beside("a transaction without records, one after the other", times.figures(), True, GOAL)
     work = f"transactions without records on one coordinator, {AT_ONCE} at once"
-    results.beside(work, rates.figures(), False, GOAL)
-    results.beside(f"{work}: processor time of the broker for each", costs.figures(), less_is_better=True)
+    bench.results.beside(work, rates.figures(), False, GOAL)
+    bench.results.beside(f"{work}: processor time of the broker for each", costs.figures(), less_is_better=True)
 
 
 def _producers(cluster: PeerCluster, stack: ExitStack) -> list[RawTransactions]:
@@ -150,23 +148,21 @@ def _taken_s(producers: Sequence[RawTransactions], rounds: int) -> float:
     return time.perf_counter() - began
 
 
-def _read(
-    results: Results, clusters: Sequence[PeerCluster], folder: Path, options: Options, progress: Progress
-) -> None:
-    names, records = [each.name for each in clusters], options.sizes.fetch_bytes // RECORD_BYTES
+def _read(bench: BenchRun, clusters: Sequence[PeerCluster]) -> None:
+    names, records = [each.name for each in clusters], bench.options.sizes.fetch_bytes // RECORD_BYTES
     for cluster in clusters:
         make_topic(cluster, READ)
         producer_perf(cluster.bootstrap, READ, records, RECORD_BYTES, TRANSACTION_MS)
     for isolation in ("read_uncommitted", "read_committed"):
         rates = Samples(names, "MB/s")
-        for pair, cluster in alternate(clusters, options.sizes.fetch_pairs + 1):
-            taken_s = librdkafka_s(cluster.bootstrap, READ, records, folder, isolation)
+        for pair, cluster in alternate(clusters, bench.options.sizes.fetch_pairs + 1):
+            taken_s = librdkafka_s(cluster.bootstrap, READ, records, bench.folder, isolation)
             rate = records * RECORD_BYTES / 1e6 / taken_s
-            progress(f"fetch of transactions, {isolation}: {cluster.name} {rate:.0f} MB/s")
+            bench.progress(f"fetch of transactions, {isolation}: {cluster.name} {rate:.0f} MB/s")
             if pair:
                 rates.add(cluster.name, rate)
         work = f"fetch of transactions of {TRANSACTION_MS} ms, librdkafka, {isolation}"
-        results.beside(work, rates.figures(), less_is_better=False, at_least=GOAL)
+        bench.results.beside(work, rates.figures(), less_is_better=False, at_least=GOAL)
 
 
 SOURCE, TARGET = "source", "target"
@@ -179,12 +175,10 @@ TRANSFORM_GOAL = 1.0
 
 
 @row("transform")
-def measure_transform(
-    results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress
-) -> None:
+def measure_transform(bench: BenchRun) -> None:
     """The first run of each is not counted."""
-    names, records = [system.name for system in systems], options.sizes.transform_records
-    with all_up(systems, folder / "transform", 1, {}) as clusters:
+    names, records = bench.names, bench.options.sizes.transform_records
+    with bench.all_up("transform", 1, {}) as clusters:
         for cluster in clusters:
             make_topic(cluster, SOURCE)
             make_topic(cluster, TARGET, COPIED_PARTITIONS)
@@ -192,13 +186,15 @@ def measure_transform(
         for at_once in COPIED_AT_ONCE:
             rates = Samples(names, "thousand records/s")
             costs = Samples(names, "s of processor time for a million")
-            for pair, cluster in alternate(clusters, options.sizes.transform_pairs + 1):
+            for pair, cluster in alternate(clusters, bench.options.sizes.transform_pairs + 1):
                 cpu_s = cluster.cpu_s()
                 taken_s = transformed_s(cluster.bootstrap, SOURCE, TARGET, f"mover-{at_once}-{pair}", records, at_once)
-                progress(f"transform, {at_once} at once: {cluster.name} {records / taken_s / 1000:.1f} thousand/s")
+                bench.progress(
+                    f"transform, {at_once} at once: {cluster.name} {records / taken_s / 1000:.1f} thousand/s"
+                )
                 if pair:
                     rates.add(cluster.name, records / taken_s / 1000)
                     costs.add(cluster.name, (cluster.cpu_s() - cpu_s) * 1e6 / records)
             work = f"consume, transform, produce, {at_once} records of {COPIED_BYTES} bytes in a transaction"
-            results.beside(work, rates.figures(), less_is_better=False, at_least=TRANSFORM_GOAL)
-            results.beside(f"{work}: processor time of the broker", costs.figures(), less_is_better=True)
+            bench.results.beside(work, rates.figures(), less_is_better=False, at_least=TRANSFORM_GOAL)
+            bench.results.beside(f"{work}: processor time of the broker", costs.figures(), less_is_better=True)

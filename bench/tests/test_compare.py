@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -10,15 +9,14 @@ import pytest
 
 from bench import compare
 from bench.options import Options
-from bench.peers.cluster import System
 from bench.peers.node import PeerError
-from bench.results import Figure, ResultRow, Results
-from bench.rows.context import Progress
+from bench.results import Figure, ResultRow
+from bench.rows.context import BenchRun
 
 
-def _measures(results: Results, systems: Sequence[System], folder: Path, _: Options, progress: Progress) -> None:
-    progress("measured")
-    results.rows.append(ResultRow(f"{len(systems)} in {folder.exists()}", Figure((1.0,), "s")))
+def _measures(run: BenchRun) -> None:
+    run.progress("measured")
+    run.results.rows.append(ResultRow(f"{len(run.systems)} in {run.folder.exists()}", Figure((1.0,), "s")))
 
 
 def _fails(*_: object) -> None:
@@ -63,7 +61,8 @@ def test_a_stop_ends_the_run_and_a_process_that_nobody_knows(monkeypatch: pytest
     """It may come while a process is being started. That one writes into the folder which is removed."""
     seen: list[tuple[Path, subprocess.Popen[bytes]]] = []
 
-    def stopped(_: Results, __: Sequence[System], folder: Path, *___: object) -> None:
+    def stopped(run: BenchRun) -> None:
+        folder = run.folder
         try:
             child = subprocess.Popen([sys.executable, "-c", WRITER, str(folder)])
             seen.append((folder, child))
@@ -72,7 +71,7 @@ def test_a_stop_ends_the_run_and_a_process_that_nobody_knows(monkeypatch: pytest
             raise Stop
         finally:
             if also_fails:
-                raise PeerError("the broker did not answer when its session was closed")
+                raise PeerError("the broker did not respond when its session was closed")
 
     monkeypatch.setattr(compare, "MEASURES", {"ladder": stopped, "start": _has_a_bug})
     try:

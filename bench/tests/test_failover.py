@@ -15,6 +15,7 @@ from bench.peers.clients import RetryingClient
 from bench.peers.node import PeerError
 from bench.peers.systems import REFERENCE
 from bench.results import Results
+from bench.rows.context import BenchRun
 from bench.rows.failover import SUSPECT_S, TRY_S, measure_failover
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error, ErrorCode
@@ -163,7 +164,7 @@ def test_a_cluster_that_never_recovers_is_an_error() -> None:
 def test_one_round_of_each_kind(tmp_path: Path) -> None:
     said: list[str] = []
     results = Results(None)
-    measure_failover(results, [REFERENCE], tmp_path, Options(sizes=Sizes(failovers=1)), said.append)
+    measure_failover(BenchRun(results, [REFERENCE], tmp_path, Options(sizes=Sizes(failovers=1)), said.append))
     assert [row.work.partition(":")[0] for row in results.rows] == ["controller killed", "controller paused"]
     killed, paused = (row.reference.values for row in results.rows)
     assert len(killed) == len(paused) == 1
