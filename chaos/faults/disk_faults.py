@@ -7,11 +7,11 @@ from typing import Final
 
 from chaos.faults.disk_damage import Flip, flips, is_aimed_at
 from chaos.faults.timed import Begin, End, Ended, LiveFaultContext, node_of
-from chaos.live.targets import Target
+from chaos.live.targets import FaultTarget
 from chaos.seeds import random_for
 
 
-def disk_slowed(context: LiveFaultContext, target: Target) -> End:
+def disk_slowed(context: LiveFaultContext, target: FaultTarget) -> End:
     """Every sync of the node's disk takes ``delay_ms`` longer, or with ``names_only`` every sync of a folder."""
     node = node_of(target)
     context.order_disk(node, {"slow_ms": target.fault.delay_ms.high, "names_only": target.fault.names_only})
@@ -24,7 +24,7 @@ def disk_slowed(context: LiveFaultContext, target: Target) -> End:
     return end
 
 
-def disk_full(context: LiveFaultContext, target: Target) -> End:
+def disk_full(context: LiveFaultContext, target: FaultTarget) -> End:
     """No space is left on the node's disk. A node that cannot go on without it ends itself, and is started again when
     the fault is over."""
     node = node_of(target)
@@ -44,7 +44,7 @@ def disk_full(context: LiveFaultContext, target: Target) -> End:
     return end
 
 
-def directory_missing(context: LiveFaultContext, target: Target) -> End:
+def directory_missing(context: LiveFaultContext, target: FaultTarget) -> End:
     """The node gets SIGKILL, and comes back with an empty directory after ``restart_after_s``, as if its disk were not
     mounted. When the fault ends, it gets SIGKILL again and comes back with its old directory."""
     node, fault, began_us = node_of(target), target.fault, context.now_us()
@@ -79,7 +79,7 @@ def _put_back(folder: Path, away: Path) -> None:
     away.rename(folder)
 
 
-def files_missing(context: LiveFaultContext, target: Target) -> End:
+def files_missing(context: LiveFaultContext, target: FaultTarget) -> End:
     """The node gets SIGTERM and shuts down cleanly. The files that ``match`` names are deleted. The node is started
     again after ``restart_after_s``."""
     node, fault = node_of(target), target.fault
@@ -102,7 +102,7 @@ def deleted(folder: Path, matching: str) -> list[str]:
     return gone
 
 
-def disk_bit_flipped(context: LiveFaultContext, target: Target) -> End:
+def disk_bit_flipped(context: LiveFaultContext, target: FaultTarget) -> End:
     """The node gets SIGTERM and shuts down cleanly. One bit of its records, or of the topic ID beside them, is turned
     over; or one of each file that ``match`` names. The node is started again after ``restart_after_s``. Each hit of a
     run draws other bits, and so does each seed."""

@@ -20,7 +20,7 @@ from bench.fleet.spec import address_of
 from chaos.faults.timed import Begin, End, Ended, LiveFaultContext, node_of
 from chaos.live.links import Link, restore, silence
 from chaos.live.probe import REQUEST
-from chaos.live.targets import Target
+from chaos.live.targets import FaultTarget
 
 MAX_WITNESSES = 6
 """The number of links that connections of our own pass."""
@@ -31,7 +31,7 @@ PORT_LIMIT_S = 1.0
 BACKLOG = 4096
 
 
-def host_lost(context: LiveFaultContext, target: Target) -> End:
+def host_lost(context: LiveFaultContext, target: FaultTarget) -> End:
     """The node is killed behind silent links, and is back with its links after ``restart_after_s``. Appended bytes
     stay."""
     fault, node = target.fault, node_of(target)

@@ -6,7 +6,7 @@ from typing import Final, TypeAlias
 from chaos.faults.timed import Begin, End, Ended, LiveFaultContext
 from chaos.live.links import Link, cure, poison
 from chaos.live.probe import LIMIT_S, BackgroundProbe, Probe
-from chaos.live.targets import Target
+from chaos.live.targets import FaultTarget
 from scenarios.model import Fault
 
 MAX_PROBES = 6
@@ -17,7 +17,7 @@ SHORTEST_PROBE_S = 0.2
 Probes: TypeAlias = list[tuple[str, BackgroundProbe]]
 
 
-def silenced(_: LiveFaultContext, target: Target) -> End:
+def silenced(_: LiveFaultContext, target: FaultTarget) -> End:
     """Let the target's links go silent: bytes vanish in the fault's direction, and connections stay open.
 
     - ``link_cut`` is one link. The end of the fault closes the connections that lived through it (Toxiproxy #168), as a
@@ -33,7 +33,7 @@ def silenced(_: LiveFaultContext, target: Target) -> End:
 DELAYED_PROBE_LIMIT_S = 5.0
 
 
-def link_delayed(_: LiveFaultContext, target: Target) -> End:
+def link_delayed(_: LiveFaultContext, target: FaultTarget) -> End:
     """Bytes arrive later, by ``delay_ms`` plus or minus ``jitter_ms``."""
     delay_ms, jitter_ms = target.fault.delay_ms.high, target.fault.jitter_ms
     least_us = max(1, delay_ms - jitter_ms) * 1000
@@ -49,7 +49,7 @@ SLOWED_PROBE_REQUESTS = 50
 """The number of requests that a probe sends: some 700 bytes, whose responses are several thousand bytes."""
 
 
-def link_slowed(_: LiveFaultContext, target: Target) -> End:
+def link_slowed(_: LiveFaultContext, target: FaultTarget) -> End:
     """Each connection passes at most ``bytes_per_s`` in each direction of the fault."""
     rate_kb_per_s = max(1, target.fault.bytes_per_s // 1000)
 
@@ -71,7 +71,7 @@ PAUSE_US = 200
 SLICED_PROBE_REQUESTS = 20
 
 
-def link_sliced(_: LiveFaultContext, target: Target) -> End:
+def link_sliced(_: LiveFaultContext, target: FaultTarget) -> End:
     """Frames arrive in small pieces, with pauses between the pieces."""
     attributes = {"average_size": AVERAGE_BYTES, "size_variation": VARIATION_BYTES, "delay": PAUSE_US}
     does = f"came in pieces of {AVERAGE_BYTES} bytes, give or take {VARIATION_BYTES}, {PAUSE_US} µs apart"
@@ -84,7 +84,7 @@ PROBE_REQUEST_BYTES = 14
 """The size of a probe's request. A response is longer."""
 
 
-def link_truncated(_: LiveFaultContext, target: Target) -> End:
+def link_truncated(_: LiveFaultContext, target: FaultTarget) -> End:
     """Each connection passes ``cut_bytes`` more bytes and is then closed, as a rule inside a frame."""
     kept = target.fault.cut_bytes.high
     requests = kept // PROBE_REQUEST_BYTES + 2
@@ -92,13 +92,13 @@ def link_truncated(_: LiveFaultContext, target: Target) -> End:
     return poisoned(target, "limit_data", {"bytes": kept}, does, lambda probe: probe.outcome == "closed", requests)
 
 
-def link_reset(_: LiveFaultContext, target: Target) -> End:
+def link_reset(_: LiveFaultContext, target: FaultTarget) -> End:
     """Every connection of the link is reset (RST), and so is each new one until the end of the fault."""
     does = "were cut off, because each connection was reset"
     return poisoned(target, "reset_peer", {"timeout": 0}, does, lambda probe: probe.outcome in ("closed", "refused"))
 
 
-def link_down(_: LiveFaultContext, target: Target) -> End:
+def link_down(_: LiveFaultContext, target: FaultTarget) -> End:
     """The links' connections are closed, and new ones are refused."""
     for link in target.links:
         link.proxy.disable()
@@ -127,7 +127,7 @@ BEGIN: Final[dict[str, Begin]] = {
 
 
 def poisoned(
-    target: Target,
+    target: FaultTarget,
     toxic: str,
     attributes: dict[str, int],
     does: str,

@@ -4,23 +4,23 @@ from collections.abc import Generator, Iterator
 from typing import Final
 
 from chaos.faults.timed import Begin, End, Ended, Hit, LiveFaultContext, back_again, node_of
-from chaos.live.targets import Target
+from chaos.live.targets import FaultTarget
 from scenarios.model import Fault
 
 
-def node_killed(context: LiveFaultContext, target: Target) -> End:
+def node_killed(context: LiveFaultContext, target: FaultTarget) -> End:
     """The node gets SIGKILL, and is started again after ``restart_after_s``. Appended bytes stay, since the page cache
     outlives the process."""
     how = context.child(node_of(target)).kill()
     return back_again(context, target, how if "SIGKILL" in how else "")
 
 
-def node_terminated(context: LiveFaultContext, target: Target) -> End:
+def node_terminated(context: LiveFaultContext, target: FaultTarget) -> End:
     """The node gets SIGTERM, shuts down cleanly, and is started again after ``restart_after_s``."""
     return back_again(context, target, context.child(node_of(target)).terminate())
 
 
-def node_paused(context: LiveFaultContext, target: Target) -> End:
+def node_paused(context: LiveFaultContext, target: FaultTarget) -> End:
     """The node gets SIGSTOP, and SIGCONT after ``duration_s``. Its connections stay open meanwhile."""
     child = context.child(node_of(target))
     state = child.pause()
@@ -33,7 +33,7 @@ def node_paused(context: LiveFaultContext, target: Target) -> End:
     return end
 
 
-def rolling_bounce(context: LiveFaultContext, target: Target) -> End:
+def rolling_bounce(context: LiveFaultContext, target: FaultTarget) -> End:
     """Each node in turn gets SIGTERM, and comes back after ``restart_after_s`` with other settings. The next node
     follows ``between_s`` after this one serves again. The bounce waits while a node does not serve because of another
     fault."""

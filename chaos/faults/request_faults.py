@@ -13,7 +13,7 @@ from chaos.faults.node_requests import Forger, NodeRequest
 from chaos.faults.timed import Begin, End, Ended, LiveFaultContext, node_of
 from chaos.live.node_side.inside import recorded
 from chaos.live.quorum import CLUSTER_ID_KEY, VOTERS_KEY
-from chaos.live.targets import Target
+from chaos.live.targets import FaultTarget
 from chaos.seeds import random_for
 from chaos.sim.stepwise_faults import FeatureSwitch
 from reference_broker.blocking.transport import Connection, LostError, TransportError
@@ -29,7 +29,7 @@ FEATURE_LAST_WAIT_S = 5.0
 _NOT_SENT = "not sent"
 
 
-def requests_replayed(context: LiveFaultContext, target: Target) -> End:
+def requests_replayed(context: LiveFaultContext, target: FaultTarget) -> End:
     """Send the node one old request of each API that other nodes sent to it earlier in this run."""
     node, spec = node_of(target), context.spec(node_of(target))
     random = random_for(spec.seed, f"{target.fault.name}-{context.now_us()}")
@@ -40,7 +40,7 @@ def requests_replayed(context: LiveFaultContext, target: Target) -> End:
     return send_all(context, address_of(spec.listen), requests)
 
 
-def requests_forged(context: LiveFaultContext, target: Target) -> End:
+def requests_forged(context: LiveFaultContext, target: FaultTarget) -> End:
     """Send the node one forged request of each API in the name of other nodes."""
     node, spec = node_of(target), context.spec(node_of(target))
     random = random_for(spec.seed, f"{target.fault.name}-{context.now_us()}")
@@ -54,7 +54,7 @@ def requests_forged(context: LiveFaultContext, target: Target) -> End:
     return send_all(context, address_of(spec.listen), requests)
 
 
-def feature_finalized(context: LiveFaultContext, target: Target) -> End:
+def feature_finalized(context: LiveFaultContext, target: FaultTarget) -> End:
     """Send an UpdateFeatures request to node after node until one grants it."""
     fault = target.fault
     granted: list[int] = []

@@ -10,7 +10,7 @@ from chaos.live.cluster import LiveCluster
 from chaos.live.launchers import NodeUnderTest
 from chaos.live.node_side.node_process import NodeSpec
 from chaos.live.processes import Child, NodeProcess
-from chaos.live.targets import Target
+from chaos.live.targets import FaultTarget
 from reports.rows import FaultRow
 
 
@@ -112,17 +112,17 @@ class Ended:
 End: TypeAlias = Callable[[], Ended | None]
 """Undoes the fault and returns how it ended. It returns None if the fault still goes on, and is then called again soon.
 Once the context's ``is_over`` is true it never returns None."""
-Begin: TypeAlias = Callable[[LiveFaultContext, Target], End]
+Begin: TypeAlias = Callable[[LiveFaultContext, FaultTarget], End]
 
 
-def node_of(target: Target) -> int:
+def node_of(target: FaultTarget) -> int:
     """Return the node that the fault hits."""
     node = target.fault.node
     assert isinstance(node, int), f"{target.fault.name} was not aimed at a node"
     return node
 
 
-def back_again(context: LiveFaultContext, target: Target, evidence: str) -> End:
+def back_again(context: LiveFaultContext, target: FaultTarget, evidence: str) -> End:
     """Return the end of a fault that has ended a node: it starts the node again, unless the node stays away."""
 
     def end() -> Ended:

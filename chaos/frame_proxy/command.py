@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 import psutil
 
 from chaos.frame_proxy.control import Control
-from chaos.frame_proxy.proxy import Node, Proxy, ProxyPlan
+from chaos.frame_proxy.proxy import AdvertisedNode, FrameProxy, ProxyPlan
 from chaos.frame_proxy.rules_file import read_rules
 from chaos.live.errors import SetupError, TargetDied
 from chaos.live.external.target import nodes_of
@@ -85,7 +85,7 @@ def _check_ports(listen: str, port: int, nodes: int) -> None:
         raise SetupError(f"--listen is {listen}, and {nodes} nodes need the ports from it on: give a lower one.")
 
 
-def _processes_of(processes: Mapping[int, int], nodes: Sequence[Node]) -> dict[int, psutil.Process]:
+def _processes_of(processes: Mapping[int, int], nodes: Sequence[AdvertisedNode]) -> dict[int, psutil.Process]:
     """Return the processes by node. Each knows when it started, so another one with its ID later is not taken for it.
 
     Raises SetupError for a node that the target does not have, or a process that cannot be killed.
@@ -115,7 +115,7 @@ def _runs(process: psutil.Process) -> bool:
 
 
 async def _serve(
-    plan: ProxyPlan, nodes: Sequence[Node], control: tuple[str, int], announce: Callable[[str], None]
+    plan: ProxyPlan, nodes: Sequence[AdvertisedNode], control: tuple[str, int], announce: Callable[[str], None]
 ) -> None:
     loop = asyncio.get_running_loop()
     ending = asyncio.Event()
@@ -125,7 +125,7 @@ async def _serve(
             loop.call_soon_threadsafe(ending.set)
 
     await_end_signals(end)
-    proxy = Proxy(plan)
+    proxy = FrameProxy(plan)
     try:
         fronts = proxy.start(nodes)
         served = Control(proxy, loop, *control)

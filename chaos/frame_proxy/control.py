@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import msgspec
 
-from chaos.frame_proxy.proxy import Proxy
+from chaos.frame_proxy.proxy import FrameProxy
 from chaos.frame_proxy.rules_file import read_rule
 from chaos.interceptor.rules import Rule
 from reference_broker.serve.listeners import bound_port, listening_socket, shown_address
@@ -40,7 +40,7 @@ GET    /log?since=N  what passed: entries with a greater number than N, at most 
 class Control:
     """Serves in threads of its own, and does the work in the proxy's loop. Raises StartError."""
 
-    def __init__(self, proxy: Proxy, loop: asyncio.AbstractEventLoop, host: str, port: int) -> None:
+    def __init__(self, proxy: FrameProxy, loop: asyncio.AbstractEventLoop, host: str, port: int) -> None:
         socket = listening_socket(host, port, "--control")
         socket.setblocking(True)
         self._server = ThreadingHTTPServer((host, 0), _handler(proxy, loop), bind_and_activate=False)
@@ -79,7 +79,7 @@ def _is_local(host: str) -> bool:
         return False
 
 
-def _handler(proxy: Proxy, loop: asyncio.AbstractEventLoop) -> type[BaseHTTPRequestHandler]:
+def _handler(proxy: FrameProxy, loop: asyncio.AbstractEventLoop) -> type[BaseHTTPRequestHandler]:
     def in_loop(work: Callable[[], T]) -> T:
         done: Future[T] = Future()
 

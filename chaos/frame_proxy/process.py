@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from chaos.frame_proxy.command import new_loop
-from chaos.frame_proxy.proxy import Node, Pair, Proxy, ProxyPlan
+from chaos.frame_proxy.proxy import AdvertisedNode, FrameProxy, LinkPair, ProxyPlan
 from chaos.frame_proxy.rules_file import BETWEEN_NODES, PLACES
 from chaos.interceptor.held_responses import LostKeys
 from chaos.interceptor.rules import Rule, between_nodes, rules_of
@@ -44,7 +44,7 @@ class Spec(msgspec.Struct):
 
     nodes: list[tuple[int, str, int]] = []
     dial: dict[str, str] = {}
-    pairs: list[Pair] = []
+    pairs: list[LinkPair] = []
     scenario: str = ""
     seed: int = 1
     origin_us: int = 0
@@ -128,7 +128,7 @@ async def _serve(spec: Spec) -> None:
         processes=spec.processes,
         behind_toxiproxy=True,
     )
-    proxy = Proxy(
+    proxy = FrameProxy(
         plan,
         lambda row: _write_line({FAULT: list(row.values())}),
         lambda node, lost: _write_line({LOST_BY_PROXY: [node, lost]}),
@@ -141,7 +141,7 @@ async def _serve(spec: Spec) -> None:
         in_loop(ending.set)
 
     try:
-        nodes = [Node(*each, number=number) for number, each in enumerate(spec.nodes)]
+        nodes = [AdvertisedNode(*each, number=number) for number, each in enumerate(spec.nodes)]
         _write_line({READY: proxy.start(nodes, spec.pairs)})
         threading.Thread(target=listen, name="orders", daemon=True).start()
         await ending.wait()
@@ -150,7 +150,7 @@ async def _serve(spec: Spec) -> None:
         await asyncio.sleep(0)
 
 
-def _obey(proxy: Proxy, order: Mapping[str, Any]) -> None:
+def _obey(proxy: FrameProxy, order: Mapping[str, Any]) -> None:
     if "load_from_us" in order:
         proxy.load_from(order["load_from_us"])
     if "role" in order:

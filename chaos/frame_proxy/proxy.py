@@ -30,7 +30,7 @@ MOST_FRONTS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class AdvertisedNode:
     """``host`` and ``port`` are what the node advertises to clients. ``number`` is what rules call it, if not by its
     ID."""
 
@@ -41,7 +41,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class LinkPair:
     """A link between two nodes: ``source`` dials ``listen`` and reaches ``target`` at ``upstream``, both HOST:PORT."""
 
     source: int
@@ -77,7 +77,7 @@ class ProxyPlan:
     behind_toxiproxy: bool = False
 
 
-class Proxy:
+class FrameProxy:
     """Lives in one event loop, and is called only there. ``on_hit`` gets each hit, before its action."""
 
     def __init__(
@@ -130,7 +130,7 @@ class Proxy:
         wrong = f"there are {MOST_FRONTS} already" if len(self._fronts) >= MOST_FRONTS else ""
         if not wrong:
             try:
-                return self._open(Node(node_id, host, port), 0)
+                return self._open(AdvertisedNode(node_id, host, port), 0)
             except StartError as failure:
                 wrong = str(failure)
         if not self._is_full:
@@ -174,7 +174,7 @@ class Proxy:
 
     # The course
 
-    def start(self, nodes: Sequence[Node], pairs: Sequence[Pair] = ()) -> list[str]:
+    def start(self, nodes: Sequence[AdvertisedNode], pairs: Sequence[LinkPair] = ()) -> list[str]:
         """Open a front for each node, and one for each link. Return HOST:PORT of each, in this order. Raise
         StartError, ScenarioError."""
         if self._plan.frames is not None:
@@ -202,7 +202,7 @@ class Proxy:
         if self.recorder is not None:
             self.recorder.close()
 
-    def _open(self, node: Node, port: int) -> tuple[str, int]:
+    def _open(self, node: AdvertisedNode, port: int) -> tuple[str, int]:
         upstream = self._plan.dial.get(shown_address(node.host, node.port))
         host, _, dialled = upstream.rpartition(":") if upstream else (node.host, "", str(node.port))
         number = self._numbers.setdefault(node.node_id, node.node_id if node.number is None else node.number)
@@ -211,7 +211,7 @@ class Proxy:
         self._advertised[node.node_id, node.host, node.port] = address
         return address
 
-    def _stand_between(self, pair: Pair) -> tuple[str, int]:
+    def _stand_between(self, pair: LinkPair) -> tuple[str, int]:
         upstream = Address(*parse_address(pair.upstream, "a link's target"))
         front = NodeFront(self, pair.target, upstream, self._hit_counter, pair.source)
         host, port = parse_address(pair.listen, "a link")

@@ -57,7 +57,7 @@ class Launcher:
             self.process.close()
 
 
-class Node:
+class LiveNode:
     """``listen`` is HOST:PORT without a proxy before it, and ``advertised`` is HOST:PORT where clients reach it."""
 
     def __init__(self, number: int, listen: str, launcher: Launcher, advertised: str = "") -> None:
@@ -159,12 +159,12 @@ class LiveCluster:
     ) -> None:
         self.voters = voters
         self.total = total
-        self.nodes: Sequence[Node] = ()
+        self.nodes: Sequence[LiveNode] = ()
         self.roles = Roles(voters, total, random_for(seed, "targets"), self.lives)
         self._ours = ours
         self._on_line = on_line
 
-    def launch(self, nodes: Sequence[Node]) -> None:
+    def launch(self, nodes: Sequence[LiveNode]) -> None:
         """Start all nodes at once, because none is ready before a majority runs. Call ``look`` until ``is_ready``."""
         self.nodes = nodes
         for node in nodes:

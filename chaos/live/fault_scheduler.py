@@ -22,7 +22,7 @@ from chaos.live.links import Links
 from chaos.live.node_side.checks_inside import Findings
 from chaos.live.node_side.evidence import DISK, FAULT, LOST_BY_PROXY, MUTANT_REACHED
 from chaos.live.processes import NodeProcess, ShellProcess
-from chaos.live.targets import Target
+from chaos.live.targets import FaultTarget
 from reports.rows import FaultRow
 from scenarios.fault_kinds import FAULT_KINDS, KINDS_OF_PROCESSES
 from scenarios.model import Fault, Scenario
@@ -36,7 +36,7 @@ BEGIN: Final[dict[str, Begin]] = {
 }
 """Begins a fault at a time, by kind."""
 RETRY_S = 0.05
-NOBODY_LIMIT_S = 10.0
+NO_TARGET_LIMIT_S = 10.0
 """How long a fault waits until a node has the role that it is for."""
 ERROR_LIMIT_S = 5.0
 """A node that ends itself within this time after an error of its disk has ended because of it."""
@@ -102,7 +102,7 @@ class LiveFaultScheduler:
         if MUTANT_REACHED in line:
             self.mutant_reached = True
         if FAULT in line:
-            self._fired(node, FaultRow(*line[FAULT]))
+            self._take_hit(node, FaultRow(*line[FAULT]))
         if LOST_BY_PROXY in line:
             self.rows += self._losses.lost(node, line[LOST_BY_PROXY])
         if DISK in line:
@@ -118,12 +118,12 @@ class LiveFaultScheduler:
         target = None if waits else self._cluster.roles.aim(fault, self._links)
         if target is not None:
             self._begin(target, hit)
-        elif self._now_us() - since_us < NOBODY_LIMIT_S * 1e6:
+        elif self._now_us() - since_us < NO_TARGET_LIMIT_S * 1e6:
             self._retry_soon(partial(self._due, fault, hit, since_us))
         else:
             self._progress(f"fault {fault.name} found no node to hit")
 
-    def _begin(self, target: Target, hit: int) -> None:
+    def _begin(self, target: FaultTarget, hit: int) -> None:
         fault = target.fault
         self._progress(f"fault {fault.name} begins at {target.label}")
         at_us = self._now_us()
@@ -133,7 +133,7 @@ class LiveFaultScheduler:
         until_us = at_us if kind.in_steps else at_us + int(max(lasts_s, 0.0) * 1e6)
         self._due_actions.add(until_us, partial(self._end, target, hit, at_us, end))
 
-    def _end(self, target: Target, hit: int, at_us: int, end: End, of_rule: FaultRow | None = None) -> None:
+    def _end(self, target: FaultTarget, hit: int, at_us: int, end: End, of_rule: FaultRow | None = None) -> None:
         """``of_rule`` is what the node reported of a fault that began at a state."""
         ended, fault = end(), target.fault
         if ended is None:
@@ -158,7 +158,7 @@ class LiveFaultScheduler:
 
     # Faults at states.
 
-    def _fired(self, node: int, row: FaultRow) -> None:
+    def _take_hit(self, node: int, row: FaultRow) -> None:
         """Keep a hit of the interceptor. A node that was killed or paused needs our help to come back."""
         fault = self._faults.get(row.name)
         if fault is not None and fault.kind == row.kind == "host_lost":
@@ -182,7 +182,7 @@ class LiveFaultScheduler:
             child.note_done_by_proxy(row.kind)
         if row.kind == "node_killed":
             lasts_s = max(fault.restart_after_s, 0.0)
-        self._due_actions.add(row.at_us + int(lasts_s * 1e6), partial(self._help, node, fault, place))
+        self._due_actions.add(row.at_us + int(lasts_s * 1e6), partial(self._bring_back, node, fault, place))
 
     def _lose_host(self, node: int, fault: Fault, row: FaultRow) -> None:
         """Let the host of a node vanish that has stopped itself at a state."""
@@ -197,7 +197,7 @@ class LiveFaultScheduler:
         at_us = row.at_us + int(fault.restart_after_s * 1e6)
         self._due_actions.add(at_us, partial(self._end, target, row.hit, row.at_us, end, row))
 
-    def _help(self, node: int, fault: Fault, place: int) -> None:
+    def _bring_back(self, node: int, fault: Fault, place: int) -> None:
         child = self.context.child(node)
         if fault.kind == "node_paused":
             child.resume()
@@ -214,19 +214,19 @@ class LiveFaultScheduler:
         """A node may end itself after an error of its disk. It is started again then."""
         child = self.context.child(node)
         child.expected_end = True
-        is_looked_after = self._now_us() < self._may_end_until_us.get(child, 0)
+        is_watched = self._now_us() < self._may_end_until_us.get(child, 0)
         self._may_end_until_us[child] = self._now_us() + int(ERROR_LIMIT_S * 1e6)
-        if is_looked_after:
+        if is_watched:
             return
         again_us = self._now_us() + int(max(fault.restart_after_s, 0.0) * 1e6)
-        self._due_actions.add(again_us, partial(self._look_after, node, child, fault))
+        self._due_actions.add(again_us, partial(self._restart_if_ended, node, child, fault))
 
-    def _look_after(self, node: int, child: NodeProcess, fault: Fault) -> None:
+    def _restart_if_ended(self, node: int, child: NodeProcess, fault: Fault) -> None:
         if child.exit_status is not None:
             if fault.restart_after_s >= 0:
                 self.context.restart(node)
         elif self._now_us() < self._may_end_until_us[child] and not self.context.is_over:
-            self._retry_soon(partial(self._look_after, node, child, fault))
+            self._retry_soon(partial(self._restart_if_ended, node, child, fault))
         else:
             child.expected_end = False
 

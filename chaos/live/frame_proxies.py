@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from chaos.frame_proxy.process import FAULT, ProxyProcess, Spec
-from chaos.frame_proxy.proxy import Node, Pair
+from chaos.frame_proxy.proxy import AdvertisedNode, LinkPair
 from chaos.frame_proxy.rules_file import PLACES
 from chaos.interceptor.held_responses import LostKeys
 from chaos.interceptor.rules import at_a_link, between_nodes
@@ -96,7 +96,7 @@ class ExternalFrames(Frames):
     def __init__(
         self,
         scenario: Scenario,
-        nodes: Sequence[Node],
+        nodes: Sequence[AdvertisedNode],
         way: Way,
         processes: Mapping[int, int | str],
         folder: RunFolder,
@@ -134,7 +134,7 @@ class LinkFrames(Frames):
     """On each link between nodes. ``fronts`` are HOST:PORT on each of the ``pairs``."""
 
     def __init__(
-        self, scenario: Scenario, pairs: Sequence[Pair], logs: Path, seed: int, origin_us: int, is_ours: bool = True
+        self, scenario: Scenario, pairs: Sequence[LinkPair], logs: Path, seed: int, origin_us: int, is_ours: bool = True
     ) -> None:
         names = None if is_ours else names_of(scenario)
         spec = Spec(pairs=list(pairs), scenario=typed(scenario), seed=seed, origin_us=origin_us, external_faults=names)
@@ -144,7 +144,7 @@ class LinkFrames(Frames):
     @classmethod
     def before(cls, dial: Dial, scenario: Scenario, logs: Path, seed: int, origin_us: int) -> tuple["LinkFrames", Dial]:
         """Return the way from our nodes to each other through this frame proxy, in front of Toxiproxy."""
-        pairs = [Pair(source, target, upstream) for (source, target), upstream in dial.items()]
+        pairs = [LinkPair(source, target, upstream) for (source, target), upstream in dial.items()]
         frames = cls(scenario, pairs, logs, seed, origin_us)
         return frames, dict(zip(dial, frames.fronts, strict=True))
 

@@ -16,7 +16,7 @@ from bench.fleet.spec import address_of
 from bench.ports import free_port, free_ports
 from bench.targets.layout import OURS, ClusterLayout, NodeLayout, Via, name_of
 from bench.targets.model import Chosen, Commands, TargetError
-from chaos.live.cluster import ABILITIES, Launcher, Node
+from chaos.live.cluster import ABILITIES, Launcher, LiveNode
 from chaos.live.errors import EndedItself, NodeDied, NotBack, SetupError, TargetDied
 from chaos.live.links import Links
 from chaos.live.node_side.node_process import NOT_YET, NodeSpec
@@ -120,7 +120,7 @@ def nodes_under_test(
     seed: int,
     mutant: str,
     origin_us: int,
-) -> list[Node]:
+) -> list[LiveNode]:
     """Return the nodes of a run behind their links, on which ``lead`` may put something more. None is started."""
     cluster = scenario.cluster
     listen = [f"127.0.0.1:{port}" for port in free_ports(cluster.total)]
@@ -144,11 +144,11 @@ def nodes_under_test(
             mutant=mutant,
             origin_us=origin_us,
         )
-        nodes.append(Node(number, address, NodeUnderTest(spec, folder.logs), spec.advertised))
+        nodes.append(LiveNode(number, address, NodeUnderTest(spec, folder.logs), spec.advertised))
     return nodes
 
 
-def samples_of(nodes: Sequence[Node]) -> list[tuple[int, str, int]]:
+def samples_of(nodes: Sequence[LiveNode]) -> list[tuple[int, str, int]]:
     """Return node ID, metrics address and pid of each node under test."""
     launchers = [each.launcher for each in nodes]
     return [

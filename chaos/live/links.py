@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from chaos.live.errors import SetupError
-from chaos.live.toxiproxy import Proxy, Toxiproxy, ToxiproxyError
+from chaos.live.toxiproxy import LinkProxy, Toxiproxy, ToxiproxyError
 
 Dialler: TypeAlias = int | Literal["client"]
 """A node's ID, or all clients together."""
@@ -20,7 +20,7 @@ class Link:
     dialler: Dialler
     node: int
     listen: str
-    proxy: Proxy
+    proxy: LinkProxy
     port: str = ""
     """The port's name, if there is a proxy for each of several ports."""
 

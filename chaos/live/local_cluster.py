@@ -17,7 +17,7 @@ from math import inf
 from pathlib import Path
 
 from bench.ports import free_ports
-from chaos.live.cluster import LiveCluster, Node
+from chaos.live.cluster import LiveCluster, LiveNode
 from chaos.live.errors import NodeDied, SetupError
 from chaos.live.launchers import BrokerLauncher
 from chaos.live.links import ANY_PORT, Links
@@ -225,7 +225,7 @@ def _claimed(plan: ClusterPlan) -> str:
 
 
 @contextmanager
-def _running(nodes: Sequence[Node], ending: threading.Event) -> Iterator[LiveCluster]:
+def _running(nodes: Sequence[LiveNode], ending: threading.Event) -> Iterator[LiveCluster]:
     """Start the nodes, and wait until they are ready or the cluster is to end."""
     cluster = LiveCluster(len(nodes), len(nodes), ours=True)
     try:
@@ -246,7 +246,7 @@ def pids_of(cluster: LiveCluster) -> dict[int, int]:
     return {number: process.pid for number, process in running if isinstance(process, Child)}
 
 
-def planned_nodes(plan: ClusterPlan, cluster_id: str, links: Links | None) -> list[Node]:
+def planned_nodes(plan: ClusterPlan, cluster_id: str, links: Links | None) -> list[LiveNode]:
     """Plan where each node listens and how it dials the others. With ``links`` the proxies are made.
 
     Without proxies, each node of a quorum has a listener of its own for requests of brokers, and one for requests of
@@ -274,7 +274,7 @@ def planned_nodes(plan: ClusterPlan, cluster_id: str, links: Links | None) -> li
         own = ["--node-id", str(node), "--data", str(data), "--end-with-stdin"]  # Where the kernel does not end it.
         words = [sys.executable, "-m", "reference_broker.serve.main", *where, *own]
         planned.append(
-            Node(node, listen[node], BrokerLauncher(f"node-{node}", words, config, data, log), advertised[node])
+            LiveNode(node, listen[node], BrokerLauncher(f"node-{node}", words, config, data, log), advertised[node])
         )
     return planned
 

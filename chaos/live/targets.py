@@ -15,14 +15,13 @@ DRAWN = ("follower", "observer", "partition_follower", "any")
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """What a fault hits. The ``node`` of ``fault`` is a number here, and no role. ``links`` are those that the fault
-    hits. ``label`` is its name in the faults table. ``role`` is the one that the fault was for, empty if none."""
+class FaultTarget:
+    """What a fault hits."""
 
-    fault: Fault
-    links: tuple[Link, ...]
-    label: str
-    role: str = ""
+    fault: Fault  # its ``node`` is a number here, and no role
+    links: tuple[Link, ...]  # those that the fault hits
+    label: str  # its name in the faults table
+    role: str = ""  # the role that the fault was for, empty if none
 
 
 class Roles:
@@ -33,10 +32,10 @@ class Roles:
         self._total = total
         self._random = random
         self._running = running
-        self._leaders = _Office()
-        self._partition_leaders = _Office()
+        self._leaders = _Leadership()
+        self._partition_leaders = _Leadership()
         self._replicas: set[int] = set()
-        """The nodes that said that they have a replica of the hot topic's first partition."""
+        """The nodes that reported a replica of the hot topic's first partition."""
         if total == 1:  # A single node reports no role.
             self.note(0, "leader partition_leader")
 
@@ -68,7 +67,7 @@ class Roles:
         found = [node for node in among if node != other_than and self._running(node)]
         return self._random.choice(found) if found else None
 
-    def aim(self, fault: Fault, links: Links) -> Target | None:
+    def aim(self, fault: Fault, links: Links) -> FaultTarget | None:
         """Return what the fault hits now. None means that no node has the role now: call it again later."""
         if fault.link is not None:
             return self._aim_at_links(fault, list(fault.link), links)
@@ -76,7 +75,7 @@ class Roles:
         if node is None:
             return None
         hit = tuple(link for link in links.by_name.values() if self._cuts_off(fault, node, link))
-        return Target(replace(fault, node=node), hit, f"node-{node}", _role_in((fault.node,)))
+        return FaultTarget(replace(fault, node=node), hit, f"node-{node}", _role_in((fault.node,)))
 
     def _cuts_off(self, fault: Fault, node: int, link: Link) -> bool:
         """Return whether a fault of the node hits this link.
@@ -93,7 +92,7 @@ class Roles:
             return fault.clients or link.dialler != "client"
         return cuts == "controller" and all(end in (node, *range(self._voters)) for end in ends)
 
-    def _aim_at_links(self, fault: Fault, ends: list[NodeChoice], links: Links) -> Target | None:
+    def _aim_at_links(self, fault: Fault, ends: list[NodeChoice], links: Links) -> FaultTarget | None:
         for place in sorted((0, 1), key=lambda place: ends[place] in DRAWN):  # A drawn end comes last and may differ.
             if ends[place] not in ("client", "all"):
                 other = ends[1 - place]
@@ -107,25 +106,25 @@ class Roles:
         )
         label = f"link {hit[0].name}" if len(hit) == 1 else f"links {source}>{target}"
         aimed = next((end for end in (target, source) if isinstance(end, int)), 0)
-        return Target(replace(fault, node=aimed), hit, label, _role_in(fault.link or ()))
+        return FaultTarget(replace(fault, node=aimed), hit, label, _role_in(fault.link or ()))
 
 
-class _Office:
-    """The nodes that have said that they lead, in that order. There may be several, because a node that is stopped or
+class _Leadership:
+    """The nodes that reported that they lead, in that order. There may be several, because a node that is stopped or
     cut off does not know that another one leads."""
 
     def __init__(self) -> None:
-        self._claimants: dict[int, None] = {}
+        self._leaders: dict[int, None] = {}
 
     def note(self, node: int, leads: bool) -> None:
         """Note what a node reports. A node that reports once more that it leads keeps its place in the order."""
         if leads:
-            self._claimants.setdefault(node)
+            self._leaders.setdefault(node)
         else:
-            self._claimants.pop(node, None)
+            self._leaders.pop(node, None)
 
     def holder(self, running: Callable[[int], bool]) -> int | None:
-        return next((node for node in reversed(self._claimants) if running(node)), None)
+        return next((node for node in reversed(self._leaders) if running(node)), None)
 
 
 def _role_in(choices: Iterable[NodeChoice]) -> str:

@@ -47,10 +47,10 @@ class Toxiproxy:
         is_json = response.headers.get("Content-Type", "").startswith("application/json")
         return response.json() if is_json and response.content else None
 
-    def create(self, upstream: str, name: str, listen: str) -> "Proxy":
+    def create(self, upstream: str, name: str, listen: str) -> "LinkProxy":
         """Make a proxy. With port 0 in ``listen``, HOST:PORT, the proxy reports the port that it got."""
         made = self.call("post", "/proxies", json={"upstream": upstream, "name": name, "listen": listen})
-        return Proxy(self, name, made["listen"], upstream)
+        return LinkProxy(self, name, made["listen"], upstream)
 
     def reset(self) -> None:
         """Enable all proxies and remove all toxics."""
@@ -58,7 +58,7 @@ class Toxiproxy:
 
 
 @dataclass(frozen=True, slots=True)
-class Proxy:
+class LinkProxy:
     """A proxy that takes connections at ``listen`` and passes them on to ``upstream``, both HOST:PORT."""
 
     server: Toxiproxy

@@ -7,7 +7,7 @@ from typing import Any
 
 from chaos.faults.disk_damage import DamageCheck, aim, flips, is_aimed_at
 from chaos.faults.disk_faults import damaged, disk_bit_flipped
-from chaos.live.targets import Target
+from chaos.live.targets import FaultTarget
 from reference_broker.log.checkpoints import read_partition_metadata, write_partition_metadata
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
@@ -96,7 +96,7 @@ def test_each_seed_and_each_hit_of_a_run_turns_over_other_bits_also_those_of_top
             restart=lambda node: None,  # noqa: ARG005
             damage=DamageCheck(("hot",)),
         )
-        ended = disk_bit_flipped(place, Target(fault, (), "node-1"))()
+        ended = disk_bit_flipped(place, FaultTarget(fault, (), "node-1"))()
         assert ended is not None
         (check,) = place.damage.judged(7)
         assert check.holds

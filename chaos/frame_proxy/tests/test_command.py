@@ -11,7 +11,7 @@ import pytest
 
 from bench.probe.tests.scripted_server import serving
 from chaos.frame_proxy.command import Wish, _processes_of, _runs, run_proxy
-from chaos.frame_proxy.proxy import Node
+from chaos.frame_proxy.proxy import AdvertisedNode
 from chaos.live.errors import SetupError
 from chaos.live.external import target as external_target
 
@@ -67,7 +67,7 @@ def test_a_web_server_is_recognized_at_once(capsys: pytest.CaptureFixture[str]) 
 def test_a_process_that_cannot_be_killed_is_one_sentence(
     processes: dict[int, int], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chaos.frame_proxy.command.nodes_of", lambda _: [Node(0, "127.0.0.1", 9)])
+    monkeypatch.setattr("chaos.frame_proxy.command.nodes_of", lambda _: [AdvertisedNode(0, "127.0.0.1", 9)])
     monkeypatch.setattr("chaos.frame_proxy.command._serve", None)
     assert run_proxy(Wish(NOBODY, processes=processes)) == 2
     assert capsys.readouterr().err == f"crucible proxy: {message}"
@@ -76,7 +76,9 @@ def test_a_process_that_cannot_be_killed_is_one_sentence(
 def test_more_nodes_than_ports_is_one_sentence(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chaos.frame_proxy.command.nodes_of", lambda _: [Node(each, "127.0.0.1", 9) for each in (0, 1)])
+    monkeypatch.setattr(
+        "chaos.frame_proxy.command.nodes_of", lambda _: [AdvertisedNode(each, "127.0.0.1", 9) for each in (0, 1)]
+    )
     monkeypatch.setattr("chaos.frame_proxy.command._serve", None)
     assert run_proxy(Wish(NOBODY, listen="127.0.0.1:65535")) == 2
     message = "--listen is 127.0.0.1:65535, and 2 nodes need the ports from it on: give a lower one."
@@ -124,7 +126,7 @@ def test_a_target_that_says_nothing_costs_the_patience_and_a_look_at_what_it_is(
 @pytest.mark.live
 def test_a_process_that_has_ended_runs_no_more_before_and_after_its_status_is_collected() -> None:
     with subprocess.Popen(["sleep", "60"]) as child:
-        (found,) = _processes_of({0: child.pid}, [Node(0, "127.0.0.1", 9092)]).values()
+        (found,) = _processes_of({0: child.pid}, [AdvertisedNode(0, "127.0.0.1", 9092)]).values()
         assert _runs(found)
         child.kill()
         until = time.monotonic() + 10

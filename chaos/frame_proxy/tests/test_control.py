@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from chaos.frame_proxy.control import MOST_BODY_BYTES, Control
-from chaos.frame_proxy.proxy import Proxy, ProxyPlan
+from chaos.frame_proxy.proxy import FrameProxy, ProxyPlan
 
 POST = b"POST /rules HTTP/1.1\r\nContent-Length: %b\r\n\r\n"
 DEEP = b"[" * 100_000
@@ -48,7 +48,7 @@ def test_a_bad_request_is_refused_in_one_sentence(
 
     async def play() -> bytes:
         loop = asyncio.get_running_loop()
-        proxy = Proxy(ProxyPlan())
+        proxy = FrameProxy(ProxyPlan())
         served = Control(proxy, loop, "127.0.0.1", 0)
         try:
             return await loop.run_in_executor(None, _response, served.url, request_bytes)

@@ -11,7 +11,7 @@ import pytest
 from bench.ports import free_port
 from chaos.frame_proxy.conversation import LARGE_BYTES
 from chaos.frame_proxy.process import Spec, frame_rules
-from chaos.frame_proxy.proxy import Node, Pair, Proxy, ProxyPlan
+from chaos.frame_proxy.proxy import AdvertisedNode, FrameProxy, LinkPair, ProxyPlan
 from chaos.frame_proxy.rules_file import read_rule, why_not
 from chaos.frame_proxy.tests.test_conversation import UNKNOWN_API, request, response
 from chaos.interceptor.rules import settled
@@ -39,8 +39,10 @@ async def hits_of(rule: dict[str, object], *words: object, size: int = 0) -> lis
 
     node = await asyncio.start_server(serve, "127.0.0.1", 0)
     at = f"127.0.0.1:{node.sockets[0].getsockname()[1]}"
-    proxy = Proxy(ProxyPlan(rules=[read_rule(rule)], processes={0: 100, 1: 101, 2: 102}))
-    shown = proxy.start([Node(0, "127.0.0.1", int(at.rpartition(":")[2]))], [Pair(1, 0, at), Pair(2, 0, at)])
+    proxy = FrameProxy(ProxyPlan(rules=[read_rule(rule)], processes={0: 100, 1: 101, 2: 102}))
+    shown = proxy.start(
+        [AdvertisedNode(0, "127.0.0.1", int(at.rpartition(":")[2]))], [LinkPair(1, 0, at), LinkPair(2, 0, at)]
+    )
     for number, role in enumerate(words):
         proxy.take_role(number, str(role))
     for address in shown:
@@ -118,8 +120,8 @@ def test_a_response_between_nodes_may_come_late() -> None:
 def test_a_link_listens_at_the_given_address() -> None:
     async def play() -> list[str]:
         port = free_port()
-        proxy = Proxy(ProxyPlan())
-        shown = proxy.start([], [Pair(0, 1, "127.0.0.1:9", f"127.0.0.1:{port}")])
+        proxy = FrameProxy(ProxyPlan())
+        shown = proxy.start([], [LinkPair(0, 1, "127.0.0.1:9", f"127.0.0.1:{port}")])
         await asyncio.gather(*proxy._servers)
         assert shown == [f"127.0.0.1:{port}"]
         with socket.create_connection(("127.0.0.1", port), 5):
@@ -132,7 +134,7 @@ def test_a_link_listens_at_the_given_address() -> None:
 
 
 def test_a_process_plays_the_rules_of_where_it_stands() -> None:
-    on_links = frame_rules(Spec(pairs=[Pair(0, 1, "a:1")], scenario=SCENARIO))
+    on_links = frame_rules(Spec(pairs=[LinkPair(0, 1, "a:1")], scenario=SCENARIO))
     assert {rule.name for rule in on_links} == {fault.name for fault in loader.find(SCENARIO).faults if not fault.timed}
     assert frame_rules(Spec(nodes=[(0, "a", 1)], scenario=SCENARIO)) == []
 
@@ -140,14 +142,14 @@ def test_a_process_plays_the_rules_of_where_it_stands() -> None:
 def test_in_front_of_a_target_only_those_are_played_that_can_be() -> None:
     names = ["fetch-lost", "follower-paused"]
     assert [
-        rule.name for rule in frame_rules(Spec(pairs=[Pair(0, 1, "a:1")], scenario=SCENARIO, external_faults=names))
+        rule.name for rule in frame_rules(Spec(pairs=[LinkPair(0, 1, "a:1")], scenario=SCENARIO, external_faults=names))
     ] == ["fetch-lost"]
     before = Spec(nodes=[(0, "a", 1)], scenario="coordinator-killed", external_faults=["killed_after_commit"])
     assert [rule.name for rule in frame_rules(before)] == ["killed_after_commit"]
 
 
 def test_our_own_nodes_act_at_the_responses_of_others_themselves() -> None:
-    links = [Pair(0, 1, "a:1")]
+    links = [LinkPair(0, 1, "a:1")]
     message = frame_rules(
         Spec(pairs=links, scenario="44", external_faults=["killed_after_some_markers", "markers_late"], seed=2)
     )

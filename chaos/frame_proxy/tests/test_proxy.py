@@ -9,13 +9,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from chaos.frame_proxy.proxy import Node, Proxy, ProxyPlan
+from chaos.frame_proxy.proxy import AdvertisedNode, FrameProxy, ProxyPlan
 from chaos.frame_proxy.tests.test_conversation import UNKNOWN_API, request
 from chaos.tests.intercepted import rule
 from reference_broker.core.events import Reply
 from reference_broker.wire.tags import Tag
 
-NODE = Node(0, "127.0.0.1", 9)
+NODE = AdvertisedNode(0, "127.0.0.1", 9)
 REPLY = Reply(1, 1, UNKNOWN_API, 0, None, Tag(UNKNOWN_API, 0, "c"))
 
 
@@ -24,7 +24,7 @@ def test_a_paused_node_goes_on_when_the_proxy_ends(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(os, "kill", lambda process, number: sent.append((process, number)))
 
     async def play() -> None:
-        proxy = Proxy(ProxyPlan(rules=[replace(rule("node_paused", "reply"), duration_s=60.0)], processes={0: 77}))
+        proxy = FrameProxy(ProxyPlan(rules=[replace(rule("node_paused", "reply"), duration_s=60.0)], processes={0: 77}))
         proxy.start([NODE])
         await asyncio.gather(*proxy._servers)
         (front,) = proxy._fronts
@@ -37,7 +37,7 @@ def test_a_paused_node_goes_on_when_the_proxy_ends(monkeypatch: pytest.MonkeyPat
 
 def test_a_rule_that_comes_again_counts_from_the_start() -> None:
     async def play() -> list[int]:
-        proxy = Proxy(ProxyPlan())
+        proxy = FrameProxy(ProxyPlan())
         proxy.start([NODE])
         await asyncio.gather(*proxy._servers)
         (front,) = proxy._fronts
@@ -64,8 +64,8 @@ def test_a_node_that_answers_a_doubled_request_with_garbage_is_read_no_further()
             writer.close()
 
         node = await asyncio.start_server(serve, "127.0.0.1", 0)
-        proxy = Proxy(ProxyPlan(rules=[rule("request_duplicated", "request")]))
-        (front,) = proxy.start([Node(0, "127.0.0.1", node.sockets[0].getsockname()[1])])
+        proxy = FrameProxy(ProxyPlan(rules=[rule("request_duplicated", "request")]))
+        (front,) = proxy.start([AdvertisedNode(0, "127.0.0.1", node.sockets[0].getsockname()[1])])
         host, _, port = front.rpartition(":")
         _, writer = await asyncio.open_connection(host, int(port))
         writer.write(request(UNKNOWN_API, 0, 1))
@@ -91,7 +91,7 @@ def test_nodes_without_end_do_not_get_listeners_without_end(
     monkeypatch.setattr("chaos.frame_proxy.proxy.MOST_FRONTS", 3)
 
     async def play() -> list[tuple[str, int]]:
-        proxy = Proxy(ProxyPlan())
+        proxy = FrameProxy(ProxyPlan())
         proxy.start([NODE])
         addresses = [proxy.advertised(number, "forged", 9) for number in range(1, 9)]
         assert addresses[0] == proxy.advertised(1, "forged", 9)
@@ -116,8 +116,8 @@ def test_metadata_tells_who_leads_the_first_partition() -> None:
 
     async def play() -> list[str]:
         lost = replace(rule("response_dropped", "reply"), node="partition_leader")
-        proxy = Proxy(ProxyPlan(rules=[lost], topic="hot"))
-        proxy.start([Node(each, "127.0.0.1", each) for each in (7, 8, 9)])
+        proxy = FrameProxy(ProxyPlan(rules=[lost], topic="hot"))
+        proxy.start([AdvertisedNode(each, "127.0.0.1", each) for each in (7, 8, 9)])
         await asyncio.gather(*proxy._servers)
         for topics in ([], [topic("cold", 9)], [topic("cold", 9), topic("hot", 8)], [topic("hot", 7)]):
             proxy.learn(topics)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from bench.targets.model import Chosen
 from chaos.checks.guarantee_selection import promised_of_external, promised_on_the_wire
-from chaos.frame_proxy.proxy import Node, Pair
+from chaos.frame_proxy.proxy import AdvertisedNode, LinkPair
 from chaos.live.brokers import Brokers, OnEvidence, RunPlan, TickUntil
 from chaos.live.closed_segments import GUARANTEE as CLOSED_SEGMENTS
 from chaos.live.closed_segments import segments_of
@@ -79,22 +79,22 @@ class ExternalBrokers(Brokers):
             plan.progress(f"before that, frames to {address} pass {dialled}")
         return frames.way
 
-    def _check_order(self, nodes: Sequence[Node]) -> None:
+    def _check_order(self, nodes: Sequence[AdvertisedNode]) -> None:
         """Faults call a node by its place among the addresses, and rules by its place among the IDs."""
         given, known = self._wanted.file.addresses, [f"{each.host}:{each.port}" for each in nodes]
         if sorted(given) == sorted(known) and list(given) != known:
             raise SetupError(f"{shown(self._wanted)}: addresses must be in the order of IDs: {', '.join(known)}.")
 
-    def _lead(self, pairs: Sequence[Pair]) -> Sequence[str]:
+    def _lead(self, pairs: Sequence[LinkPair]) -> Sequence[str]:
         """Put the frame proxy on all links between nodes."""
         plan = self._plan
         logs = plan.folder.logs
         frames = self._between = LinkFrames(self.scenario, pairs, logs, plan.seed, plan.origin_us, is_ours=False)
         return frames.fronts
 
-    def _wait_for_all(self, tick_until: TickUntil) -> Sequence[Node]:
+    def _wait_for_all(self, tick_until: TickUntil) -> Sequence[AdvertisedNode]:
         """Wait until the cluster's metadata has as many nodes as the cluster, and return them."""
-        found: list[Node] = []
+        found: list[AdvertisedNode] = []
         wanted = self._target.known_nodes
         deadline_s = time.monotonic() + ALL_KNOWN_LIMIT_S
         again_s = 0.0

@@ -11,8 +11,8 @@ from typing import NamedTuple, TypeAlias
 
 from bench.targets.layout import FIRST_LEVELS, HOST, OURS, ClusterLayout
 from bench.targets.model import Chosen, TargetError
-from chaos.frame_proxy.proxy import Pair
-from chaos.live.cluster import LiveCluster, Node
+from chaos.frame_proxy.proxy import LinkPair
+from chaos.live.cluster import LiveCluster, LiveNode
 from chaos.live.errors import SetupError
 from chaos.live.external.needs import chosen
 from chaos.live.external.target import nodes_of
@@ -27,7 +27,7 @@ ALL_KNOWN_LIMIT_S = 60.0
 
 
 BLOCKS = range(20, 250)
-Lead: TypeAlias = Callable[[Sequence[Pair]], Sequence[str]]
+Lead: TypeAlias = Callable[[Sequence[LinkPair]], Sequence[str]]
 """Puts something more on links, and returns HOST:PORT before each of them."""
 
 
@@ -63,7 +63,7 @@ class TargetNodes:
             nodes = self.laid_out(links, lead)
         elif file.commands is not None:
             nodes = [
-                Node(number, address, CommandLauncher(number, self._wanted, file.commands))
+                LiveNode(number, address, CommandLauncher(number, self._wanted, file.commands))
                 for number, address in enumerate(file.addresses)
             ]
         self.cluster.launch(nodes)
@@ -73,7 +73,7 @@ class TargetNodes:
         config = self._scenario_cluster.config_of(number)
         return {key: value for key, value in config.items() if not key.startswith(OURS)}
 
-    def laid_out(self, links: Links | None, lead: Lead | None) -> list[Node]:
+    def laid_out(self, links: Links | None, lead: Lead | None) -> list[LiveNode]:
         """Return the nodes of a target that we start, with their files and ports. None is started."""
         config, total = self._scenario_cluster.config_of(0), self.cluster.total
         features = {name: config[key] for key, name in FIRST_LEVELS.items() if key in config}
@@ -96,7 +96,7 @@ class TargetNodes:
         nodes = []
         for layout in layouts:
             listen, log = f"{HOST}:{layout.port}", self._logs / f"node-{layout.number}.log"
-            nodes.append(Node(layout.number, listen, ProcessLauncher(layout, plan, via, settings, log, listen)))
+            nodes.append(LiveNode(layout.number, listen, ProcessLauncher(layout, plan, via, settings, log, listen)))
         return nodes
 
     def processes(self) -> dict[int, int | str]:
@@ -146,7 +146,7 @@ def _stand_on(ends: Sequence[_End], links: Links, lead: Lead | None) -> Sequence
     """Return HOST:PORT before each of them."""
     if lead is None:
         return [_add(links, end, end.listen) for end in ends]
-    return lead([Pair(end.node, end.other, _add(links, end, ANY_PORT), end.listen) for end in ends])
+    return lead([LinkPair(end.node, end.other, _add(links, end, ANY_PORT), end.listen) for end in ends])
 
 
 def _add(links: Links, end: _End, listen: str) -> str:

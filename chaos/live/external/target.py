@@ -12,7 +12,7 @@ from bench.fleet.negotiation import CALL_LIMIT_US, CONNECT_LIMIT_US, Unreachable
 from bench.fleet.negotiation import nodes_of as advertised_nodes
 from bench.fleet.spec import SpecError, address_of
 from bench.ports import stranger_at
-from chaos.frame_proxy.proxy import Node
+from chaos.frame_proxy.proxy import AdvertisedNode
 from chaos.live.errors import SetupError
 from chaos.live.fleet import Way
 from chaos.live.links import Links
@@ -72,7 +72,7 @@ def _shown(address: Address) -> str:
 CLIENT_ID = "crucible-proxy"
 
 
-def nodes_of(target: str) -> list[Node]:
+def nodes_of(target: str) -> list[AdvertisedNode]:
     """Return the nodes by ID, with their advertised addresses. Raises SetupError if no node responds."""
     address = kafka_at(target)
     try:
@@ -85,10 +85,11 @@ def nodes_of(target: str) -> list[Node]:
     return found
 
 
-def _query_nodes(address: Address, version: int) -> list[Node]:
+def _query_nodes(address: Address, version: int) -> list[AdvertisedNode]:
     with Connection.open(address.host, address.port, CONNECT_LIMIT_US, CLIENT_ID) as connection:
         metadata = connection.call(ApiKey.METADATA, version, bodies.metadata_request(()), CALL_LIMIT_US)
     brokers = cast("MetadataResponse", metadata).brokers
     return sorted(
-        (Node(int(each.node_id), str(each.host), int(each.port)) for each in brokers), key=lambda node: node.node_id
+        (AdvertisedNode(int(each.node_id), str(each.host), int(each.port)) for each in brokers),
+        key=lambda node: node.node_id,
     )

@@ -9,7 +9,7 @@ from chaos.faults.node_faults import rolling_bounce
 from chaos.faults.timed import End, Ended, Hit, LiveFaultContext
 from chaos.live.fault_scheduler import BEGIN, RETRY_S
 from chaos.live.launchers import BrokerLauncher
-from chaos.live.targets import Target
+from chaos.live.targets import FaultTarget
 from chaos.live.tests.test_fault_scheduler import SECOND_US, World
 from scenarios.model import Fault
 
@@ -71,7 +71,7 @@ class FakePlace:
 
 def begun(place: FakePlace) -> End:
     some_place: Any = place
-    return rolling_bounce(some_place, Target(BOUNCE, (), "node-0"))
+    return rolling_bounce(some_place, FaultTarget(BOUNCE, (), "node-0"))
 
 
 def through(place: FakePlace, end: End, within_s: float) -> Ended | None:
@@ -126,7 +126,7 @@ def test_each_node_that_a_bounce_restarted_has_a_row(monkeypatch: pytest.MonkeyP
 def test_what_is_not_through_is_looked_at_again_and_has_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[int] = []
 
-    def begin(place: LiveFaultContext, target: Target) -> End:  # noqa: ARG001
+    def begin(place: LiveFaultContext, target: FaultTarget) -> End:  # noqa: ARG001
         def end() -> Ended | None:
             looks.append(place.now_us())
             return Ended("done") if len(looks) == 4 else None
@@ -143,7 +143,7 @@ def test_what_is_not_through_is_looked_at_again_and_has_one_row(monkeypatch: pyt
 
 
 def test_the_end_of_the_load_reaches_what_still_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    def begin(place: LiveFaultContext, target: Target) -> End:  # noqa: ARG001
+    def begin(place: LiveFaultContext, target: FaultTarget) -> End:  # noqa: ARG001
         return lambda: Ended("") if place.is_over else None
 
     monkeypatch.setitem(BEGIN, "rolling_bounce", begin)

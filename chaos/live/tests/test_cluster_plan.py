@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from chaos.live.cluster import Node
+from chaos.live.cluster import LiveNode
 from chaos.live.errors import SetupError
 from chaos.live.kill import kill_controller, kill_coordinator, kill_leader
 from chaos.live.launchers import BrokerLauncher
 from chaos.live.links import Links
 from chaos.live.local_cluster import ClusterPlan, check_plan, claim, planned_nodes, run_cluster, write_running
 from chaos.live.quorum import introductions, new_cluster_id
-from chaos.live.toxiproxy import Proxy, Toxiproxy
+from chaos.live.toxiproxy import LinkProxy, Toxiproxy
 from reference_broker.configuration.broker_config import BrokerConfig
 
 
@@ -24,13 +24,13 @@ class FakeToxiproxy:
         self.upstream: dict[str, str] = {}
         self._last_port = 40_000
 
-    def create(self, upstream: str, name: str, listen: str) -> Proxy:
+    def create(self, upstream: str, name: str, listen: str) -> LinkProxy:
         assert name not in self.upstream
         self.upstream[name] = upstream
         if listen.endswith(":0"):
             self._last_port += 1
             listen = f"127.0.0.1:{self._last_port}"
-        return Proxy(Toxiproxy("none", 0), name, listen, upstream)
+        return LinkProxy(Toxiproxy("none", 0), name, listen, upstream)
 
 
 def fake_links() -> tuple[Links, FakeToxiproxy]:
@@ -38,7 +38,7 @@ def fake_links() -> tuple[Links, FakeToxiproxy]:
     return Links(fake), fake
 
 
-def config_of(node: Node) -> Mapping[str, str]:
+def config_of(node: LiveNode) -> Mapping[str, str]:
     assert isinstance(node.launcher, BrokerLauncher)
     return node.launcher.config
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from chaos.faults.timed import End, Ended, LiveFaultContext
-from chaos.live.fault_scheduler import BEGIN, ERROR_LIMIT_S, NOBODY_LIMIT_S, LiveFaultScheduler
+from chaos.live.fault_scheduler import BEGIN, ERROR_LIMIT_S, NO_TARGET_LIMIT_S, LiveFaultScheduler
 from chaos.live.links import Links
 from chaos.live.processes import Child
-from chaos.live.targets import Roles, Target
+from chaos.live.targets import FaultTarget, Roles
 from reports.rows import FaultRow
 from scenarios.fault_kinds import FAULT_KINDS, FaultKind
 from scenarios.model import Fault
@@ -66,7 +66,7 @@ def tickle(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A kind of fault that only records the node that it hit."""
     hit: list[int] = []
 
-    def begin(place: LiveFaultContext, target: Target) -> End:  # noqa: ARG001
+    def begin(place: LiveFaultContext, target: FaultTarget) -> End:  # noqa: ARG001
         assert isinstance(target.fault.node, int)
         hit.append(target.fault.node)
         return lambda: Ended("it laughed")
@@ -91,9 +91,9 @@ def test_a_fault_for_a_role_waits_until_somebody_has_it(tickle: list[int]) -> No
 
 def test_a_role_that_nobody_takes_leaves_no_row(tickle: list[int]) -> None:
     world = World(Fault("f", "tickle", at_s=1.0, node="leader"))
-    world.run_until(NOBODY_LIMIT_S + 2)
+    world.run_until(NO_TARGET_LIMIT_S + 2)
     world.roles.note(2, "leader")
-    world.run_until(NOBODY_LIMIT_S + 4)
+    world.run_until(NO_TARGET_LIMIT_S + 4)
     assert tickle == []
     assert world.scheduler.rows == []
     assert world.log[-1] == "fault f found no node to hit"

@@ -12,7 +12,7 @@ from bench.fleet.behaviours.bodies import milliseconds
 from chaos.faults import request_faults
 from chaos.faults.request_faults import feature_finalized
 from chaos.faults.timed import Ended
-from chaos.live.targets import Target
+from chaos.live.targets import FaultTarget
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.frames import read_request_header
 from reference_broker.wire.messages import decode_request, encode_response
@@ -76,7 +76,7 @@ def test_the_next_node_is_tried_where_one_refuses() -> None:
     first, second = FakeNode(ErrorCode.not_controller), FakeNode()
     place: Any = FakePlace(first, second)
     try:
-        found = ended(feature_finalized(place, Target(FAULT, (), "node-0")))
+        found = ended(feature_finalized(place, FaultTarget(FAULT, (), "node-0")))
     finally:
         first.close()
         second.close()
@@ -89,7 +89,7 @@ def test_where_nobody_grants_it_until_the_load_is_over_it_did_not_happen() -> No
     node = FakeNode(*[ErrorCode.feature_update_failed] * 100)
     place: Any = FakePlace(node)
     try:
-        end = feature_finalized(place, Target(FAULT, (), "node-0"))
+        end = feature_finalized(place, FaultTarget(FAULT, (), "node-0"))
         assert ended(end, 0.5) is None
         place.is_over = True
         request_faults.FEATURE_LAST_WAIT_S = 0.2

@@ -17,7 +17,7 @@ from chaos.live.external.tests.small_targets import elsewhere
 from chaos.live.links import Link, Links, poison
 from chaos.live.processes import Child
 from chaos.live.runner import play
-from chaos.live.targets import Target
+from chaos.live.targets import FaultTarget
 from chaos.live.tests.small_scenario import faults_of, text_of, written
 from chaos.live.toxiproxy_server import ToxiproxyServer
 from reports.manifest import read_manifest
@@ -131,7 +131,7 @@ class OneNode:
         links = Links(server.client)
         links.add("client", 0, self.listen)
         fault = Fault("lost", "host_lost", at_s=1, restart_after_s=0.5)
-        self.target = Target(fault, tuple(links.by_name.values()), "node-0")
+        self.target = FaultTarget(fault, tuple(links.by_name.values()), "node-0")
         self.context = cast(
             "LiveFaultContext",
             SimpleNamespace(

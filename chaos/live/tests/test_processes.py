@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from chaos.live.cluster import Node
+from chaos.live.cluster import LiveNode
 from chaos.live.errors import EndedItself, NodeDied, NotBack, SetupError
 from chaos.live.fault_scheduler import DueActions
 from chaos.live.launchers import NodeUnderTest
@@ -178,7 +178,7 @@ def test_a_node_that_ends_itself_over_its_metadata_is_distinguished_from_one_tha
     assert story in str(death.value)
 
 
-def under_test(tmp_path: Path, code: str, starts: int) -> Node:
+def under_test(tmp_path: Path, code: str, starts: int) -> LiveNode:
     """A node in its first or a later incarnation, whose process runs ``code`` instead of a broker."""
     words: Any = dict.fromkeys(
         ("listen", "advertised", "metrics_listen", "data", "spools", "hit_counts", "scenario", "mutant"), ""
@@ -186,7 +186,7 @@ def under_test(tmp_path: Path, code: str, starts: int) -> Node:
     spec = NodeSpec(node_id=7, config={}, is_voter=True, seed=1, origin_us=0, **words)
     launcher = NodeUnderTest(spec, tmp_path)
     launcher.process = child(tmp_path, code)
-    node = Node(7, "127.0.0.1:9", launcher)
+    node = LiveNode(7, "127.0.0.1:9", launcher)
     node._starts, node._deadline = starts, inf
     return node
 

@@ -9,13 +9,13 @@ from chaos.interceptor.roles import described
 from chaos.live.links import Links
 from chaos.live.quorum import introductions
 from chaos.live.targets import Roles
-from chaos.live.toxiproxy import Proxy, Toxiproxy
+from chaos.live.toxiproxy import LinkProxy, Toxiproxy
 from scenarios.model import Fault, Link
 
 
 class FakeToxiproxy:
-    def create(self, upstream: str, name: str, listen: str) -> Proxy:  # noqa: ARG002
-        return Proxy(Toxiproxy("none", 0), name, f"proxy-of-{name}:1", upstream)
+    def create(self, upstream: str, name: str, listen: str) -> LinkProxy:  # noqa: ARG002
+        return LinkProxy(Toxiproxy("none", 0), name, f"proxy-of-{name}:1", upstream)
 
 
 class Cluster:

@@ -16,7 +16,7 @@ from chaos.live.fault_scheduler import BEGIN
 from chaos.live.links import Link, Links, cure, poison
 from chaos.live.probe import probe
 from chaos.live.processes import Child
-from chaos.live.targets import Target
+from chaos.live.targets import FaultTarget
 from chaos.live.toxiproxy import Toxiproxy, ToxiproxyError
 from chaos.live.toxiproxy_server import ENVIRONMENT_VARIABLE, ToxiproxyServer, find
 from scenarios.model import Fault, Range
@@ -52,8 +52,8 @@ class OneLink:
         self.links = Links(server.client)
         self.link: Link = self.links.add("client", 0, upstream)
 
-    def aimed(self, fault: Fault) -> Target:
-        return Target(fault, tuple(self.links.by_name.values()), "link")
+    def aimed(self, fault: Fault) -> FaultTarget:
+        return FaultTarget(fault, tuple(self.links.by_name.values()), "link")
 
 
 def begin(place: OneLink, fault: Fault) -> End:

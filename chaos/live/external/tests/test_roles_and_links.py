@@ -10,7 +10,7 @@ import pytest
 
 from bench.targets.layout import ClusterLayout
 from bench.targets.loader import find
-from chaos.frame_proxy.proxy import Pair
+from chaos.frame_proxy.proxy import LinkPair
 from chaos.live.external.cluster import via_proxies
 from chaos.live.external.roles import Office, RolesSeen, led_partition, led_quorum, names_a_role, newer, roles_of
 from chaos.live.links import Links
@@ -53,22 +53,22 @@ def test_nodes_that_look_names_up_find_proxies_at_their_own_ports(
 
 def test_more_may_stand_before_the_proxies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.targets.providers.kafka.provide", lambda _: {"classpath": "jars"})
-    led: list[Pair] = []
+    led: list[LinkPair] = []
 
-    def lead(pairs: Sequence[Pair]) -> list[str]:
+    def lead(pairs: Sequence[LinkPair]) -> list[str]:
         led.extend(pairs)
         return [f"front-of-{pair.source}-{pair.target}" for pair in pairs]
 
     proxies = Proxies()
     fronts = via_proxies(ClusterLayout(find("reference.toml"), tmp_path), Links(cast(Any, proxies)), lead)
     assert fronts[1, 2] == "front-of-1-2"
-    assert Pair(1, 2, "proxy-of-node-1-node-2", "127.0.0.1:0") in led
+    assert LinkPair(1, 2, "proxy-of-node-1-node-2", "127.0.0.1:0") in led
 
     led.clear()
     plan = ClusterLayout(find("kafka"), tmp_path)
     named = via_proxies(plan, Links(cast(Any, proxies)), lead)
     port = plan.ports[2]["controller"]
-    assert Pair(0, 2, "proxy-of-node-0-node-2-controller", f"{named[0, 2]}:{port}") in led
+    assert LinkPair(0, 2, "proxy-of-node-0-node-2-controller", f"{named[0, 2]}:{port}") in led
     assert len(led) == 12
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bench.targets.model import Chosen, Commands, TargetFile
-from chaos.live.cluster import LiveCluster, Node
+from chaos.live.cluster import LiveCluster, LiveNode
 from chaos.live.errors import SetupError, TargetDied
 from chaos.live.launchers import CommandLauncher
 from chaos.live.processes import ShellProcess
@@ -81,7 +81,7 @@ def test_a_look_that_does_not_end_ends_nobody(tmp_path: Path, monkeypatch: pytes
 def test_a_node_is_started_again_once(tmp_path: Path) -> None:
     file = TargetFile(name="mine", title="Mine", addresses=("127.0.0.1:9",))
     commands = Commands(start=f"echo start >> {tmp_path}/calls", kill="true", ready="true")
-    made = Node(0, "127.0.0.1:9", CommandLauncher(0, Chosen("mine", file, "", 1), commands))
+    made = LiveNode(0, "127.0.0.1:9", CommandLauncher(0, Chosen("mine", file, "", 1), commands))
     made.launch()
     assert made.process is not None
     made.process.kill()
@@ -93,7 +93,7 @@ def test_a_node_is_started_again_once(tmp_path: Path) -> None:
 def test_a_node_that_cannot_be_left_as_it_was_hinders_no_other(tmp_path: Path) -> None:
     cluster, processes = LiveCluster(2, 2), [node(tmp_path, resume="false"), node(tmp_path)]
     launchers: list[Any] = [SimpleNamespace(process=each, evidence=tuple, close=lambda: None) for each in processes]
-    cluster.nodes = [Node(number, "127.0.0.1:9", each) for number, each in enumerate(launchers)]
+    cluster.nodes = [LiveNode(number, "127.0.0.1:9", each) for number, each in enumerate(launchers)]
     for each in processes:
         each.pause()
     with pytest.raises(SetupError, match=r"commands\.resume failed"):
