@@ -90,7 +90,7 @@ def test_each_seed_and_each_hit_of_a_run_turns_over_other_bits_also_those_of_top
     def damage_of(seed: int, hits: int) -> str:
         place: Any = SimpleNamespace(
             child=lambda node: SimpleNamespace(terminate=lambda: f"node {node} exited with 0"),
-            folder=lambda node: tmp_path,  # noqa: ARG005
+            data_folder=lambda node: tmp_path,  # noqa: ARG005
             spec=lambda node: SimpleNamespace(seed=seed),  # noqa: ARG005
             rows=[FaultRow(fault.name, fault.kind, 0, 0, "node-1", hit) for hit in range(hits)],
             restart=lambda node: None,  # noqa: ARG005
