@@ -50,12 +50,12 @@ class AdminCall:
 
     def __init__(self, api_version: int, answered: Callable[[Any], None] | None = None) -> None:
         self.api_version = api_version
-        self.answers: list[Any] = []
+        self.responses: list[Any] = []
         self._answered = answered
 
     def respond(self, body: object | None, *, api_version: int | None = None) -> None:  # noqa: ARG002
-        assert not self.answers, "answered twice"
-        self.answers.append(body)
+        assert not self.responses, "answered twice"
+        self.responses.append(body)
         if self._answered is not None:
             self._answered(body)
 
@@ -211,10 +211,10 @@ class AdminWorld:
     def ask(self, module: Any, body: object, api_version: int | None = None) -> Any:
         """The answer, which must be there once everything is committed."""
         call = self.begin(module, body, api_version)
-        if not call.answers:
+        if not call.responses:
             self.outside.run_steps()  # It is made in slices.
-        assert call.answers, "no answer yet"
-        return call.answers[0]
+        assert call.responses, "no answer yet"
+        return call.responses[0]
 
     def begin(self, module: Any, body: object, api_version: int | None = None) -> AdminCall:
         return self.give(AdminCall(newest(module) if api_version is None else api_version), module, body)

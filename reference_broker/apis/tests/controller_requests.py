@@ -48,8 +48,8 @@ def changes(*resources: Resource, validate_only: bool = False) -> IncrementalAlt
 
 
 def alter(world: AdminWorld, *resources: Resource, validate_only: bool = False) -> list[str]:
-    answer = world.ask(k44_incremental_alter_configs, changes(*resources, validate_only=validate_only))
-    return [one.error_code.name for one in answer.responses]
+    response = world.ask(k44_incremental_alter_configs, changes(*resources, validate_only=validate_only))
+    return [one.error_code.name for one in response.responses]
 
 
 def replace_all(world: AdminWorld, name: str, pairs: list[tuple[str, str | None]], kind: int = 2) -> str:
@@ -58,8 +58,8 @@ def replace_all(world: AdminWorld, name: str, pairs: list[tuple[str, str | None]
         resource_name=name,
         configs=tuple(PlainConfig(name=key, value=value) for key, value in pairs),
     )
-    answer = world.ask(k33_alter_configs, AlterConfigsRequest(resources=(resource,), validate_only=False))
-    return str(answer.responses[0].error_code.name)
+    response = world.ask(k33_alter_configs, AlterConfigsRequest(resources=(resource,), validate_only=False))
+    return str(response.responses[0].error_code.name)
 
 
 def settings_of(world: AdminWorld, name: str) -> dict[str, str]:

@@ -81,9 +81,9 @@ class Fetching(RuleBasedStateMachine):
     # the world
 
     def step(self, act: Callable[[], object], touched: Partition | None = None, arrived: bool = False) -> None:
-        before = [call for call in self.world.calls if call.answers]
+        before = [call for call in self.world.calls if call.responses]
         act()
-        answered = [call for call in self.world.calls if call.answers and call not in before]
+        answered = [call for call in self.world.calls if call.responses and call not in before]
         self.naive.happened(answered, touched, arrived)
 
     @rule(topic=st.sampled_from(sorted(TOPICS)))
@@ -196,7 +196,7 @@ class Fetching(RuleBasedStateMachine):
             wanted.append((place, partition.log.log_start_offset if partition else 0, limit, -1, -1))
         limits = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": all_bytes}
         self.ask(self.build(0, 0, self.version, wanted, (), 0, limits), self.version)
-        opened = self.world.calls[-1].answer.session_id
+        opened = self.world.calls[-1].response.session_id
         if opened:
             talk: list[Turn] = [("next", names, False, all_bytes, []) for names in ("nothing", "processed", "nothing")]
             self.converse(opened, talk)
@@ -238,13 +238,13 @@ class Fetching(RuleBasedStateMachine):
         return named(topic, ids, version) if not old or version < 13 else ("", b"%16d" % old)
 
     def ask(self, request: FetchRequest, version: int) -> None:
-        before = [call for call in self.world.calls if call.answers]
+        before = [call for call in self.world.calls if call.responses]
         call = self.world.send(request, version)
-        answered = [one for one in self.world.calls if one.answers and one not in before and one is not call]
+        answered = [one for one in self.world.calls if one.responses and one not in before and one is not call]
         self.naive.request(call, request)
         self.naive.happened(answered)
-        if call.answers and call.answer.session_id:
-            self.seen.append(call.answer.session_id)
+        if call.responses and call.response.session_id:
+            self.seen.append(call.response.session_id)
 
     def build(
         self, session_id: int, epoch: int, version: int, wanted: Any, forget: Any, old: int, limits: dict[str, Any]

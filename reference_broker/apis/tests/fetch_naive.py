@@ -103,13 +103,13 @@ class Naive:
         due = [fetch for fetch in self.waiting if self.is_due(fetch, touched, arrived)]
         for call in answered:
             fetch = next((fetch for fetch in due if fetch.call is call), None)
-            if fetch is not None and call.answer.error_code == 0:
+            if fetch is not None and call.response.error_code == 0:
                 self.waiting.remove(fetch)
                 due.remove(fetch)
                 self.answered(fetch)
         for call in answered:
-            if call.answer.error_code:
-                assert self.abandoned.pop(call) == call.answer.error_code
+            if call.response.error_code:
+                assert self.abandoned.pop(call) == call.response.error_code
         left = [fetch for fetch in due if fetch in self.waiting]
         assert not left, f"{len(left)} fetches should have been answered"
         assert not self.abandoned, "an abandoned fetch still waits"
@@ -145,8 +145,8 @@ class Naive:
         sent = self.say(session, request)
         number = next((number for number, one in self.sessions.items() if one is session), 0)
         if request.session_epoch == 0 and not number:
-            number = self.create(session, fetch.call.answer.session_id)  # F-5
-        assert normal(fetch.call.answer) == (0, number, [line(session, *what) for what in sent])
+            number = self.create(session, fetch.call.response.session_id)  # F-5
+        assert normal(fetch.call.response) == (0, number, [line(session, *what) for what in sent])
         for part, state, records in sent:
             part.sent_watermark, part.sent_log_start = state.watermark, state.log_start  # F-13
             if state.error:  # F-14: after an error the next state is sent, whatever offsets the error came with.
@@ -390,10 +390,10 @@ class NaiveFirst:
         sent = self.say(session, request)
         number = next((number for number, one in naive.sessions.items() if one is session), 0)
         if not number:
-            number = naive.create(session, fetch.call.answer.session_id)
+            number = naive.create(session, fetch.call.response.session_id)
         expected = [line(session, part, state, records) for part, state, records in sent]
-        assert normal(fetch.call.answer) == (0, number, expected), f"number {session.number}"
-        assert fetch.call.answer.response_flags == (not session.full) + 2 * (number != 0)
+        assert normal(fetch.call.response) == (0, number, expected), f"number {session.number}"
+        assert fetch.call.response.response_flags == (not session.full) + 2 * (number != 0)
         self.after(session, sent)
 
     def say(self, session: FirstSession, request: FetchRequest) -> list[tuple[Part, State, bytes]]:
@@ -431,4 +431,4 @@ def reader(request: FetchRequest) -> tuple[bool, bool]:
 
 
 def refused(call: FakeCall, error: Error, session_id: int) -> None:
-    assert normal(call.answer) == (error, session_id, [])
+    assert normal(call.response) == (error, session_id, [])

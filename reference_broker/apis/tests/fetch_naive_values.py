@@ -92,7 +92,7 @@ def is_urgent(part: Part, state: State) -> bool:
 
 
 def expect_error(call: FakeCall, error: int) -> None:
-    assert normal(call.answer) == (error, 0, [])
+    assert normal(call.response) == (error, 0, [])
 
 
 Line = tuple[Any, ...]
@@ -104,12 +104,12 @@ def line(session: Session, part: Part, state: State, records: bytes) -> Line:
     return (*topic, part.key[1], *numbers, state.divergence, records)
 
 
-def normal(answer: FetchResponse) -> tuple[int, int, list[Line]]:
+def normal(response: FetchResponse) -> tuple[int, int, list[Line]]:
     lines = []
-    for topic in answer.responses:
+    for topic in response.responses:
         for one in topic.partitions:
             ended = one.diverging_epoch
             divergence = None if ended is None else (ended.epoch, ended.end_offset)
             numbers = (one.error_code, one.high_watermark, one.last_stable_offset, one.log_start_offset)
             lines.append((topic.topic, topic.topic_id, one.partition, *numbers, divergence, one.records))
-    return answer.error_code, answer.session_id, lines
+    return response.error_code, response.session_id, lines

@@ -143,16 +143,16 @@ class FakeCall:
         self.listener = ""
         self.api_version = api_version
         self.closed = False
-        self.answers: list[Any] = []
+        self.responses: list[Any] = []
         """Of whatever API the call is for."""
         self.forget: Callable[[], None] | None = None
 
     def respond(self, body: object | None, *, api_version: int | None = None) -> None:  # noqa: ARG002
         if self.closed:
             return
-        assert not self.answers, "answered twice"
+        assert not self.responses, "answered twice"
         self.closed = True
-        self.answers.append(body)
+        self.responses.append(body)
 
     def close(self, reason: str) -> None:
         raise AssertionError(reason)
@@ -173,13 +173,13 @@ class FakeCall:
 
     @property
     def waiting(self) -> bool:
-        return not self.answers and not self.closed
+        return not self.responses and not self.closed
 
     @property
-    def answer(self) -> FetchResponse:
-        assert self.answers, "no answer yet"
-        answer: FetchResponse = self.answers[0]
-        return answer
+    def response(self) -> FetchResponse:
+        assert self.responses, "no answer yet"
+        response: FetchResponse = self.responses[0]
+        return response
 
 
 @dataclass
@@ -313,9 +313,9 @@ class World:
     def send(self, request: FetchRequest, version: int = 12, client_id: str = "c", connection: int = 1) -> FakeCall:
         call = FakeCall(connection, client_id, version)
         self.calls.append(call)
-        answer = k01_fetch.handle(self.broker, call, request)
-        if answer is not None:
-            call.respond(answer)
+        response = k01_fetch.handle(self.broker, call, request)
+        if response is not None:
+            call.respond(response)
         return call
 
     def fetch(
@@ -360,9 +360,9 @@ class World:
     def open_session(self, wanted: Mapping[tuple[str, int], int | FetchPartition], **fields: Any) -> int:
         call = self.fetch(0, 0, wanted, **fields)
         self.pass_ms(0)  # a large one takes slices
-        answer = call.answer
-        assert answer.error_code == 0
-        return answer.session_id
+        response = call.response
+        assert response.error_code == 0
+        return response.session_id
 
 
 def named(topic: str, ids: Mapping[str, bytes], version: int) -> tuple[str, bytes]:
@@ -386,15 +386,17 @@ def registered(node: int) -> BrokerImage:
     return BrokerImage(node, node, bytes(16), f"host-{node}", 9000 + node, False)
 
 
-def partitions_of(answer: FetchResponse) -> dict[tuple[str | bytes, int], PartitionData]:
+def partitions_of(response: FetchResponse) -> dict[tuple[str | bytes, int], PartitionData]:
     """By topic name or ID and index, in the order of the answer."""
     return {
-        (topic.topic or topic.topic_id, data.partition): data for topic in answer.responses for data in topic.partitions
+        (topic.topic or topic.topic_id, data.partition): data
+        for topic in response.responses
+        for data in topic.partitions
     }
 
 
-def names(answer: FetchResponse) -> list[tuple[str | bytes, int]]:
-    return list(partitions_of(answer))
+def names(response: FetchResponse) -> list[tuple[str | bytes, int]]:
+    return list(partitions_of(response))
 
 
 def real_log() -> PartitionLog:

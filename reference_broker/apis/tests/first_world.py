@@ -14,14 +14,14 @@ NOT_VALID, DENIED, INVALID = (
 
 
 def opened(world: World, *places: tuple[str, int], **fields: int) -> int:
-    answer = world.fetch_first(0, 0, dict.fromkeys(places, 0), **fields).answer
-    assert (answer.error_code, answer.response_flags) == (0, OK)
-    return answer.session_id
+    response = world.fetch_first(0, 0, dict.fromkeys(places, 0), **fields).response
+    assert (response.error_code, response.response_flags) == (0, OK)
+    return response.session_id
 
 
 def session_of(world: World, session_id: int) -> FetchSession:
     return world.sessions.sessions[session_id]
 
 
-def outcome(answer: FetchResponse) -> tuple[int, int, int]:
-    return answer.error_code, answer.session_id, answer.response_flags
+def outcome(response: FetchResponse) -> tuple[int, int, int]:
+    return response.error_code, response.session_id, response.response_flags

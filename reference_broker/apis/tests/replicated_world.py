@@ -77,9 +77,9 @@ class ReplicatedWorld(leader_world.World):
         else:
             done()
 
-    def serve_locally(self, api_key: int, body: Any, answer: Any) -> None:
-        """A test that coordinates transactions here says what it answers."""
-        raise AssertionError(f"nobody here serves API {api_key} ({body}) for {answer}")
+    def serve_locally(self, api_key: int, body: Any, response: Any) -> None:
+        """A test that coordinates transactions here says what it responds."""
+        raise AssertionError(f"nobody here serves API {api_key} ({body}) for {response}")
 
     def elsewhere(self, index: int = 0, leader: int = 2, epoch: int = 1) -> None:
         """The metadata has another leader."""
@@ -102,9 +102,9 @@ class ReplicatedWorld(leader_world.World):
         parts = [ProducePartition(index, data or leader_world.batch()) for index in indexes or (0,)]
         topic = ProduceTopic("" if by_id else "events", TOPIC_ID if by_id else NO_ID, parts)
         call = FakeCall(9, "producer", version)
-        answer = k00_produce.handle(self.broker, call, ProduceRequest(acks, timeout_ms, [topic]))
-        if answer is not None:
-            call.respond(answer)
+        response = k00_produce.handle(self.broker, call, ProduceRequest(acks, timeout_ms, [topic]))
+        if response is not None:
+            call.respond(response)
         return call
 
     def consume(self, offset: int, max_wait_ms: int = 500, index: int = 0) -> FakeCall:
@@ -137,18 +137,18 @@ class ReplicatedWorld(leader_world.World):
 
     def joined(self, follower: int, offset: int = 0, partitions: int = 1) -> int:
         """The ID of a session that holds the first partitions from ``offset`` on."""
-        answer = self.follow(
+        response = self.follow(
             follower, 0, 0, [wanted(offset, index) for index in range(partitions)], max_wait_ms=0
-        ).answer
-        assert answer.session_id
-        return answer.session_id
+        ).response
+        assert response.session_id
+        return response.session_id
 
     def send(self, request: FetchRequest, client_id: str, version: int = 12) -> FakeCall:
         self.broker.now = self.now()
         call = FakeCall(1, client_id, version)
-        answer = k01_fetch.handle(self.broker, call, request)
-        if answer is not None:
-            call.respond(answer)
+        response = k01_fetch.handle(self.broker, call, request)
+        if response is not None:
+            call.respond(response)
         return call
 
     def be_at(self, mono_us: int) -> None:
@@ -169,18 +169,18 @@ def wanted(
 
 
 def produced(call: FakeCall) -> list[ProducePartitionResponse]:
-    answer: Any = call.answer
-    assert isinstance(answer, ProduceResponse)
-    return [one for topic in answer.responses for one in topic.partitions]
+    response: Any = call.response
+    assert isinstance(response, ProduceResponse)
+    return [one for topic in response.responses for one in topic.partitions]
 
 
 def errors_of(call: FakeCall) -> list[int]:
     return [int(one.error_code) for one in produced(call)]
 
 
-def partitions_of(answer: FetchResponse) -> dict[int, PartitionData]:
-    assert answer.error_code == 0
-    return {one.partition: one for topic in answer.responses for one in topic.partitions}
+def partitions_of(response: FetchResponse) -> dict[int, PartitionData]:
+    assert response.error_code == 0
+    return {one.partition: one for topic in response.responses for one in topic.partitions}
 
 
 def idempotent(sequence: int, records: int = 1) -> bytes:

@@ -35,8 +35,8 @@ def test_a_broker_registers_once_however_often_it_asks() -> None:
 def test_a_broker_without_an_id_is_not_registered() -> None:
     """A partition that it led would count as one without a leader."""
     world = AdminWorld()
-    answer = world.ask(k62_broker_registration, registration(broker_id=-1))
-    assert (answer.error_code, answer.broker_epoch) == (ErrorCode.invalid_request, -1)
+    response = world.ask(k62_broker_registration, registration(broker_id=-1))
+    assert (response.error_code, response.broker_epoch) == (ErrorCode.invalid_request, -1)
     assert -1 not in world.controller.image.brokers
 
 
@@ -91,8 +91,8 @@ def test_an_old_registration_of_the_controllers_own_broker_is_refused_and_a_rest
     world = AdminWorld()
     own = world.controller.image.brokers[1]
     for _ in range(2):
-        answer = world.ask(k62_broker_registration, registration(broker_id=1))
-        assert answer.error_code is ErrorCode.duplicate_broker_registration
+        response = world.ask(k62_broker_registration, registration(broker_id=1))
+        assert response.error_code is ErrorCode.duplicate_broker_registration
         assert world.controller.image.brokers[1].incarnation_id == own.incarnation_id
         world.controller.heartbeats.forget(1)
     again = world.again(2)
@@ -140,8 +140,8 @@ def test_a_broker_is_unregistered() -> None:
 def test_blocks_of_producer_ids_are_given_once_and_to_registered_brokers() -> None:
     world = AdminWorld()
     body = AllocateProducerIdsRequest(broker_id=BrokerId(1), broker_epoch=i64(world.lifecycle.registered_epoch))
-    answers = [world.ask(k67_allocate_producer_ids, body) for _ in range(2)]
-    assert [(one.producer_id_start, one.producer_id_len) for one in answers] == [(0, 1000), (1000, 1000)]
+    responses = [world.ask(k67_allocate_producer_ids, body) for _ in range(2)]
+    assert [(one.producer_id_start, one.producer_id_len) for one in responses] == [(0, 1000), (1000, 1000)]
     refused = world.ask(
         k67_allocate_producer_ids, AllocateProducerIdsRequest(broker_id=BrokerId(1), broker_epoch=i64(1))
     )

@@ -47,8 +47,8 @@ def delete_records(world: AdminWorld, *offsets: tuple[int, int], name: str = "t"
     body = DeleteRecordsRequest(
         topics=(DeleteRecordsTopic(name=TopicName(name), partitions=partitions),), timeout=NO_WAIT
     )
-    answer = world.ask(k21_delete_records, body).topics[0].partitions
-    return [(one.error_code.name, one.low_watermark) for one in answer]
+    response = world.ask(k21_delete_records, body).topics[0].partitions
+    return [(one.error_code.name, one.low_watermark) for one in response]
 
 
 def init(**fields: Any) -> InitProducerIdRequest:
@@ -180,11 +180,11 @@ def test_an_id_is_given_only_when_its_block_is_durable_and_in_order() -> None:
     world = AdminWorld()
     world.auto = False
     calls = [world.begin(k22_init_producer_id, init()) for _ in range(1002)]
-    assert not any(call.answers for call in calls)
+    assert not any(call.responses for call in calls)
     world.metadata.commit()
-    assert [len(call.answers) for call in calls[998:]] == [1, 1, 0, 0]
+    assert [len(call.responses) for call in calls[998:]] == [1, 1, 0, 0]
     world.metadata.commit()
-    assert [(call.answers[0].producer_id, call.answers[0].producer_epoch) for call in calls] == [
+    assert [(call.responses[0].producer_id, call.responses[0].producer_epoch) for call in calls] == [
         (number, 0) for number in range(1002)
     ]
 
@@ -192,8 +192,8 @@ def test_an_id_is_given_only_when_its_block_is_durable_and_in_order() -> None:
 def test_a_disk_that_fails_is_told_to_all_who_wait_and_the_next_call_tries_again() -> None:
     world = AdminWorld()
     world.metadata.quorum.failing = 1
-    answer = world.ask(k22_init_producer_id, init())
-    assert (answer.error_code, answer.producer_id) == (ErrorCode.kafka_storage_error, -1)
+    response = world.ask(k22_init_producer_id, init())
+    assert (response.error_code, response.producer_id) == (ErrorCode.kafka_storage_error, -1)
     assert world.ask(k22_init_producer_id, init()).producer_id == 0
 
 
@@ -207,17 +207,17 @@ def test_a_disk_that_fails_is_told_to_all_who_wait_and_the_next_call_tries_again
     ],
 )
 def test_each_refused_producer_gets_its_error(fields: dict[str, int | str], error: ErrorCode) -> None:
-    answer = AdminWorld().ask(k22_init_producer_id, init(**fields))
-    assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (error, -1, -1)
+    response = AdminWorld().ask(k22_init_producer_id, init(**fields))
+    assert (response.error_code, response.producer_id, response.producer_epoch) == (error, -1, -1)
 
 
 def test_an_id_and_epoch_given_without_transactions_get_a_new_id_as_in_kafka() -> None:
-    answer = AdminWorld().ask(k22_init_producer_id, init(producer_id=5, producer_epoch=3))
-    assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (ErrorCode.none, 0, 0)
+    response = AdminWorld().ask(k22_init_producer_id, init(producer_id=5, producer_epoch=3))
+    assert (response.error_code, response.producer_id, response.producer_epoch) == (ErrorCode.none, 0, 0)
 
 
 @pytest.mark.parametrize("version", [1, 3])
-def test_without_an_authorizer_each_acl_is_answered_with_security_disabled(version: int) -> None:
+def test_without_an_authorizer_each_acl_request_gets_security_disabled(version: int) -> None:
     """The error codes that a running Kafka 4.1.1 without an authorizer returned, in the layout of each version."""
     creation = AclCreation(
         resource_type=i8(2), resource_name="t", principal="User:a", host="*", operation=i8(3), permission_type=i8(3)

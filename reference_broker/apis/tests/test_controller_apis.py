@@ -107,8 +107,8 @@ def test_a_resource_twice_and_a_wish_only_to_validate_change_nothing() -> None:
 def test_the_metadata_version_is_raised_and_then_transactions_are_allowed() -> None:
     world = AdminWorld(crucible_bootstrap_metadata_version="12")
     assert create(world, topic("big", 200))[0].error_code == ErrorCode.policy_violation
-    answer = world.ask(k57_update_features, raised(13))
-    assert answer.error_code == ErrorCode.none
+    response = world.ask(k57_update_features, raised(13))
+    assert response.error_code == ErrorCode.none
     assert world.controller.image.features == {"metadata.version": 13}
     assert create(world, topic("big", 200))[0].error_code == ErrorCode.none
     assert world.ask(k57_update_features, raised(12, upgrade_type=2)).error_code == ErrorCode.none
@@ -132,10 +132,10 @@ def test_each_bad_update_of_a_feature_gets_its_error(body: UpdateFeaturesRequest
     world = AdminWorld()
     end = world.metadata.log.end
     for version in (0, 1, 2):
-        answer = world.ask(k57_update_features, body, version)
-        assert answer.error_code.name == error
+        response = world.ask(k57_update_features, body, version)
+        assert response.error_code.name == error
         has_results = version < 2 and error == "none"
-        assert [(one.feature, one.error_code.name) for one in answer.results] == [
+        assert [(one.feature, one.error_code.name) for one in response.results] == [
             ("metadata.version", "none")
         ] * has_results
     assert world.metadata.log.end == end
@@ -193,9 +193,9 @@ def test_a_repeated_request_is_not_told_that_the_topic_exists_by_a_leader_that_l
     world.auto = False
     body = CreateTopicsRequest(topics=(topic("t", 1),), timeout=NO_WAIT)
     calls = [world.begin(k19_create_topics, body) for _ in range(2)]
-    assert [call.answers for call in calls] == [[], []]
+    assert [call.responses for call in calls] == [[], []]
     world.metadata.lose()
-    assert [call.answers[0].topics[0].error_code for call in calls] == [ErrorCode.not_controller] * 2
+    assert [call.responses[0].topics[0].error_code for call in calls] == [ErrorCode.not_controller] * 2
 
 
 @pytest.mark.clause("T-10")
@@ -205,7 +205,7 @@ def test_a_request_that_is_repeated_after_a_failover_has_one_effect() -> None:
     body = CreateTopicsRequest(topics=(topic("big", 300),), timeout=NO_WAIT)
     call = world.begin(k19_create_topics, body)
     world.metadata.lose()
-    assert call.answers[0].topics[0].error_code == ErrorCode.not_controller
+    assert call.responses[0].topics[0].error_code == ErrorCode.not_controller
     world.metadata.win()
     world.settle()
     world.auto = True

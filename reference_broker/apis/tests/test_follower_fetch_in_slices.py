@@ -50,7 +50,7 @@ def test_what_a_follower_has_of_a_partition_counts_or_it_is_told_an_error(
             step(world)
     taken_up(world, late)
     world.pass_ms(0)
-    errors = [partitions_of(call.answer)[index].error_code for call in calls]
+    errors = [partitions_of(call.response)[index].error_code for call in calls]
     assert late.followers is not None
     for follower, error in zip((2, 3), errors, strict=True):
         assert error or late.followers.states[follower].log_end_offset == 2

@@ -73,9 +73,9 @@ class Broker:
         header, offset = read_request_header(memoryview(frame))
         assert (header.api_key, header.api_version) == (key, version)
         call = GroupCall(key, version)
-        answer = MODULES[key].handle(self, call, decode_request(key, version, memoryview(frame), offset))
-        if answer is not None:
-            call.respond(answer)
+        response = MODULES[key].handle(self, call, decode_request(key, version, memoryview(frame), offset))
+        if response is not None:
+            call.respond(response)
         return call
 
     def ask(self, key: ApiKey, version: int, **values: Any) -> Any:
@@ -93,7 +93,7 @@ class GroupCall(AdminCall):
         self.key = key
 
     def read(self) -> Any:
-        (body,) = self.answers
+        (body,) = self.responses
         frame = b"".join(encode_response(self.key, self.api_version, 1, body))[4:]
         return decode_response(self.key, self.api_version, frame)[1]
 
@@ -163,9 +163,9 @@ def test_sync_in_each_version(version: int) -> None:
         assert refused.error_code == ErrorCode.inconsistent_group_protocol
         fields |= {"protocol_type": "consumer", "protocol_name": "range"}
     fields["assignments"] = [{"member_id": joined.member_id, "assignment": b"mine"}]
-    answer = broker.ask(ApiKey.SYNC_GROUP, version, **fields)
-    assert (answer.error_code, answer.assignment) == (ErrorCode.none, b"mine")
-    assert answer.protocol_name == ("range" if version >= 5 else None)
+    response = broker.ask(ApiKey.SYNC_GROUP, version, **fields)
+    assert (response.error_code, response.assignment) == (ErrorCode.none, b"mine")
+    assert response.protocol_name == ("range" if version >= 5 else None)
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.HEARTBEAT))
@@ -189,8 +189,8 @@ def test_heartbeat_in_each_version(version: int) -> None:
         protocol_type="consumer",
         protocols=[{"name": "range", "metadata": b""}],
     )
-    answer = broker.ask(ApiKey.HEARTBEAT, version, group_id="g", member_id=member_id, generation_id=1)
-    assert answer.error_code == ErrorCode.rebalance_in_progress
+    response = broker.ask(ApiKey.HEARTBEAT, version, group_id="g", member_id=member_id, generation_id=1)
+    assert response.error_code == ErrorCode.rebalance_in_progress
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.LEAVE_GROUP))
@@ -199,12 +199,12 @@ def test_leave_in_each_version(version: int) -> None:
     broker = Broker()
     member_id = member_of(broker)
     for leaving, error in (("x", ErrorCode.unknown_member_id), (member_id, ErrorCode.none)):
-        answer = broker.ask(ApiKey.LEAVE_GROUP, version, group_id="g", members=[{"member_id": leaving}])
+        response = broker.ask(ApiKey.LEAVE_GROUP, version, group_id="g", members=[{"member_id": leaving}])
         if version >= 3:
-            assert answer.error_code == ErrorCode.none
-            assert [(each.member_id, each.error_code) for each in answer.members] == [(leaving, error)]
+            assert response.error_code == ErrorCode.none
+            assert [(each.member_id, each.error_code) for each in response.members] == [(leaving, error)]
         else:
-            assert answer.error_code == error
+            assert response.error_code == error
     assert not broker.world.group.members
     broker.world.store.partition = None
     lost = broker.ask(ApiKey.LEAVE_GROUP, version, group_id="h", members=[{"member_id": "x"}])
@@ -226,10 +226,10 @@ def test_leave_before_version_3_is_the_later_ones_with_one_member(version: int) 
 def test_describe_in_each_version(version: int) -> None:
     broker = Broker()
     member_id = member_of(broker)
-    answer = broker.ask(
+    response = broker.ask(
         ApiKey.DESCRIBE_GROUPS, version, groups=("g", "none"), include_authorized_operations=version >= 3
     )
-    found, none = answer.groups
+    found, none = response.groups
     assert (found.group_state, found.protocol_type, found.protocol_data) == ("Stable", "consumer", "range")
     (member,) = found.members
     assert (member.member_id, member.client_id, member.client_host) == (member_id, "tester", "/10.0.0.1")
@@ -255,9 +255,9 @@ def test_list_in_each_version(version: int) -> None:
     broker.world.partition.groups["simple"] = Group("simple", WALL_MS)
 
     def listed(**filters: Any) -> list[tuple[str, str, str, str]]:
-        answer = broker.ask(ApiKey.LIST_GROUPS, version, **filters)
-        assert answer.error_code == ErrorCode.none
-        return [(each.group_id, each.protocol_type, each.group_state, each.group_type) for each in answer.groups]
+        response = broker.ask(ApiKey.LIST_GROUPS, version, **filters)
+        assert response.error_code == ErrorCode.none
+        return [(each.group_id, each.protocol_type, each.group_state, each.group_type) for each in response.groups]
 
     state, kind = version >= 4, "classic" if version >= 5 else ""
     both = [
@@ -279,8 +279,8 @@ def test_list_in_each_version(version: int) -> None:
 def test_a_heartbeat_while_the_group_is_loaded_hears_that_all_is_well() -> None:
     broker = Broker()
     for broker.world.store.is_loading, error in ((True, ErrorCode.none), (False, ErrorCode.unknown_member_id)):
-        answer = broker.ask(ApiKey.HEARTBEAT, 4, group_id="g", generation_id=1, member_id="unknown yet")
-        assert answer.error_code == error
+        response = broker.ask(ApiKey.HEARTBEAT, 4, group_id="g", generation_id=1, member_id="unknown yet")
+        assert response.error_code == error
 
 
 def test_many_groups_are_listed_in_slices() -> None:
@@ -289,13 +289,13 @@ def test_many_groups_are_listed_in_slices() -> None:
     for name in names:
         broker.world.partition.groups[name] = Group(name, WALL_MS)
     call = broker.begin(ApiKey.LIST_GROUPS, 5)
-    assert not call.answers
+    assert not call.responses
     broker.world.pass_ms(0)
     assert [each.group_id for each in call.read().groups] == names
     given_up = broker.begin(ApiKey.LIST_GROUPS, 5)
     given_up.closed = True
     broker.world.pass_ms(0)
-    assert not given_up.answers
+    assert not given_up.responses
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.DELETE_GROUPS))
@@ -305,7 +305,7 @@ def test_delete_in_each_version(version: int) -> None:
     broker.world.partition.groups["simple"] = Group("simple", WALL_MS)
     broker.world.partition.holds = True
     call = broker.begin(ApiKey.DELETE_GROUPS, version, groups_names=("g", "simple", "none", "simple"))
-    assert not call.answers
+    assert not call.responses
     broker.world.partition.writes[-1].written(ErrorCode.none)
     assert [(each.group_id, each.error_code) for each in call.read().results] == [
         ("g", ErrorCode.non_empty_group),

@@ -58,9 +58,9 @@ NOTHING = [(0, -1, -1, "", 0)]
 
 
 def find(world: AdminWorld, *groups: str, kind: int = 0) -> list[tuple[str, str, int, str, int]]:
-    answer = world.ask(k10_find_coordinator, FindCoordinatorRequest(key_type=i8(kind), coordinator_keys=groups))
+    response = world.ask(k10_find_coordinator, FindCoordinatorRequest(key_type=i8(kind), coordinator_keys=groups))
     world.settle()
-    return [(one.key, one.error_code.name, one.node_id, one.host, one.port) for one in answer.coordinators]
+    return [(one.key, one.error_code.name, one.node_id, one.host, one.port) for one in response.coordinators]
 
 
 def led() -> AdminWorld:
@@ -87,15 +87,15 @@ def fetch(*groups: str, topic: str | None = "t") -> OffsetFetchRequest:
     )
 
 
-def offsets_of(answer: OffsetFetchResponse, at: int = 0) -> list[tuple[int, int, int, str | None, int]]:
+def offsets_of(response: OffsetFetchResponse, at: int = 0) -> list[tuple[int, int, int, str | None, int]]:
     return [
         (one.partition_index, one.committed_offset, one.committed_leader_epoch, one.metadata, int(one.error_code))
-        for topic in answer.groups[at].topics
+        for topic in response.groups[at].topics
         for one in topic.partitions
     ]
 
 
-def test_the_first_question_creates_the_topic_and_later_ones_are_answered() -> None:
+def test_the_first_request_creates_the_topic_and_later_ones_get_a_response() -> None:
     world = AdminWorld(offsets_topic_num_partitions="7", offsets_topic_segment_bytes="12345")
     assert find(world, "g", "h") == [
         ("g", "coordinator_not_available", -1, "", -1),
@@ -140,9 +140,9 @@ def test_clients_do_not_write_into_the_offsets_topic_whatever_they_call_themselv
     call.client_id = client
     batch = build([Record(timestamp_ms=NOW.wall_ms, key=b"k", value=b"v")])
     topic = ProduceTopic(OFFSETS_TOPIC, NO_TOPIC_ID, [ProducePartition(0, batch)])
-    answer = k00_produce.handle(world.broker, call, ProduceRequest(1, 1000, [topic]))
-    assert answer is not None
-    assert answer.responses[0].partitions[0].error_code == ErrorCode.invalid_topic_exception
+    response = k00_produce.handle(world.broker, call, ProduceRequest(1, 1000, [topic]))
+    assert response is not None
+    assert response.responses[0].partitions[0].error_code == ErrorCode.invalid_topic_exception
 
 
 @pytest.mark.parametrize(("kind", "error"), [(2, "invalid_request"), (9, "invalid_request")])
@@ -154,12 +154,12 @@ def test_other_kinds_of_keys_have_no_coordinator_and_create_nothing(kind: int, e
 
 def test_a_commit_is_fetched_by_one_group_and_not_by_another() -> None:
     world = led()
-    answer = world.ask(k08_offset_commit, commit())
-    assert [int(one.error_code) for topic in answer.topics for one in topic.partitions] == [0]
-    answer = world.ask(k09_offset_fetch, fetch("g", "h"))
-    assert [each.group_id for each in answer.groups] == ["g", "h"]
-    assert offsets_of(answer) == [(0, 5, 2, "m", 0)]
-    assert offsets_of(answer, 1) == NOTHING
+    response = world.ask(k08_offset_commit, commit())
+    assert [int(one.error_code) for topic in response.topics for one in topic.partitions] == [0]
+    response = world.ask(k09_offset_fetch, fetch("g", "h"))
+    assert [each.group_id for each in response.groups] == ["g", "h"]
+    assert offsets_of(response) == [(0, 5, 2, "m", 0)]
+    assert offsets_of(response, 1) == NOTHING
     assert offsets_of(world.ask(k09_offset_fetch, fetch("g", topic=None))) == [(0, 5, 2, "m", 0)]
     assert world.ask(k09_offset_fetch, fetch("h", topic=None)).groups[0].topics == ()
 
@@ -191,16 +191,16 @@ def test_errors_stand_where_the_version_has_room_for_them() -> None:
     newest = world.ask(k09_offset_fetch, fetch("g"))
     assert (int(newest.groups[0].error_code), newest.groups[0].topics) == (code, ())
     assert offsets_of(world.ask(k09_offset_fetch, fetch("g"), 1)) == [(0, -1, -1, "", code)]
-    answer = world.ask(k08_offset_commit, commit())
-    assert [int(one.error_code) for topic in answer.topics for one in topic.partitions] == [code]
+    response = world.ask(k08_offset_commit, commit())
+    assert [int(one.error_code) for topic in response.topics for one in topic.partitions] == [code]
 
 
 @pytest.mark.parametrize(("version", "code"), [(8, ErrorCode.illegal_generation), (9, ErrorCode.group_id_not_found)])
 def test_a_member_of_a_group_that_is_gone_hears_so_as_its_version_can_tell(version: int, code: Error) -> None:
-    answer = led().ask(
+    response = led().ask(
         k08_offset_commit, replace(commit(), generation_id_or_member_epoch=i32(1), member_id="m"), version
     )
-    assert answer.topics[0].partitions[0].error_code == code
+    assert response.topics[0].partitions[0].error_code == code
 
 
 def test_offsets_of_the_empty_group_are_committed_and_not_deleted() -> None:
@@ -212,8 +212,8 @@ def test_offsets_of_the_empty_group_are_committed_and_not_deleted() -> None:
             name=TopicName("t"), partitions=(OffsetDeleteRequestPartition(partition_index=i32(0)),)
         ),
     )
-    answer = world.ask(k47_offset_delete, OffsetDeleteRequest(group_id=GroupId(""), topics=topics))
-    assert answer.error_code == ErrorCode.invalid_group_id
+    response = world.ask(k47_offset_delete, OffsetDeleteRequest(group_id=GroupId(""), topics=topics))
+    assert response.error_code == ErrorCode.invalid_group_id
 
 
 def test_a_committed_offset_is_deleted() -> None:
@@ -224,12 +224,12 @@ def test_a_committed_offset_is_deleted() -> None:
             name=TopicName("t"), partitions=(OffsetDeleteRequestPartition(partition_index=i32(0)),)
         ),
     )
-    answer = world.ask(k47_offset_delete, OffsetDeleteRequest(group_id=GroupId("g"), topics=topics))
-    assert int(answer.error_code) == 0
-    assert [int(one.error_code) for topic in answer.topics for one in topic.partitions] == [0]
+    response = world.ask(k47_offset_delete, OffsetDeleteRequest(group_id=GroupId("g"), topics=topics))
+    assert int(response.error_code) == 0
+    assert [int(one.error_code) for topic in response.topics for one in topic.partitions] == [0]
     assert offsets_of(world.ask(k09_offset_fetch, fetch("g"))) == NOTHING
-    answer = world.ask(k47_offset_delete, OffsetDeleteRequest(group_id=GroupId("nobody"), topics=topics))
-    assert (int(answer.error_code), answer.topics) == (int(ErrorCode.group_id_not_found), ())
+    response = world.ask(k47_offset_delete, OffsetDeleteRequest(group_id=GroupId("nobody"), topics=topics))
+    assert (int(response.error_code), response.topics) == (int(ErrorCode.group_id_not_found), ())
 
 
 @pytest.mark.parametrize("version", range(1, 10))
@@ -242,8 +242,8 @@ def test_offset_fetch_says_the_same_in_every_version(version: int) -> None:
     header = 4 + 8 + 2 + 1 + (version >= 6)
     decoded = decode_request(9, version, data[4:], header - 4)
     assert decoded == request
-    answer = world.ask(k09_offset_fetch, decoded, version)
-    frame = b"".join(bytes(each) for each in encode_response(9, version, 1, answer))
+    response = world.ask(k09_offset_fetch, decoded, version)
+    frame = b"".join(bytes(each) for each in encode_response(9, version, 1, response))
     _, read = decode_response(9, version, frame[4:])
     assert isinstance(read, OffsetFetchResponse)
     assert offsets_of(read) == [(0, 5, 2 if version >= 5 else -1, "m", 0)]
@@ -254,9 +254,9 @@ def test_offset_commit_is_understood_in_every_version(version: int) -> None:
     world = led()
     data = b"".join(bytes(each) for each in encode_request(8, version, 1, "c", commit()))
     decoded: Any = decode_request(8, version, data[4:], 8 + 2 + 1 + (version >= 8))
-    answer = world.ask(k08_offset_commit, decoded, version)
-    frame = b"".join(bytes(each) for each in encode_response(8, version, 1, answer))
-    assert decode_response(8, version, frame[4:])[1] == answer
+    response = world.ask(k08_offset_commit, decoded, version)
+    frame = b"".join(bytes(each) for each in encode_response(8, version, 1, response))
+    assert decode_response(8, version, frame[4:])[1] == response
     epoch = 2 if version >= 6 else -1
     assert offsets_of(world.ask(k09_offset_fetch, fetch("g"))) == [(0, 5, epoch, "m", 0)]
 
@@ -291,14 +291,14 @@ def test_the_drafts_carry_the_metadata_epoch() -> None:
     def put(offset: int, epoch: int) -> list[int]:
         partition = OffsetCommitRequestPartition1000(partition_index=0, committed_offset=offset, metadata_epoch=epoch)
         topics = (OffsetCommitRequestTopic1000(name="t", partitions=(partition,)),)
-        answer = world.ask(k08_offset_commit, OffsetCommitRequest1000(group_id="g", topics=topics), 1000)
-        assert isinstance(answer, OffsetCommitResponse1000)
-        return [one.error_code for topic in answer.topics for one in topic.partitions]
+        response = world.ask(k08_offset_commit, OffsetCommitRequest1000(group_id="g", topics=topics), 1000)
+        assert isinstance(response, OffsetCommitResponse1000)
+        return [one.error_code for topic in response.topics for one in topic.partitions]
 
     def got(topics: tuple[OffsetFetchRequestTopic1000, ...] | None) -> list[tuple[int, int]]:
-        answer = world.ask(k09_offset_fetch, OffsetFetchRequest1000(group_id="g", topics=topics), 1000)
-        assert isinstance(answer, OffsetFetchResponse1000)
-        return [(one.committed_offset, one.metadata_epoch) for topic in answer.topics for one in topic.partitions]
+        response = world.ask(k09_offset_fetch, OffsetFetchRequest1000(group_id="g", topics=topics), 1000)
+        assert isinstance(response, OffsetFetchResponse1000)
+        return [(one.committed_offset, one.metadata_epoch) for topic in response.topics for one in topic.partitions]
 
     assert put(5, 7) == [0]
     assert put(6, 6) == [int(DraftError.INVALID_METADATA_EPOCH)]
@@ -324,14 +324,14 @@ def test_the_later_drafts_keep_leader_epochs_and_fence_static_members() -> None:
             group_instance_id=instance_id,
             topics=(OffsetCommitRequestTopic1001(name="t", partitions=(partition,)),),
         )
-        answer = world.ask(k08_offset_commit, body, 1001)
-        return [one.error_code for topic in answer.topics for one in topic.partitions]
+        response = world.ask(k08_offset_commit, body, 1001)
+        return [one.error_code for topic in response.topics for one in topic.partitions]
 
     assert put() == [0]
     request = OffsetFetchRequest1001(group_id="g", topics=None, require_stable=True)
-    answer = world.ask(k09_offset_fetch, request, 1001)
-    assert isinstance(answer, OffsetFetchResponse1001)
-    ((one,),) = (topic.partitions for topic in answer.topics)
+    response = world.ask(k09_offset_fetch, request, 1001)
+    assert isinstance(response, OffsetFetchResponse1001)
+    ((one,),) = (topic.partitions for topic in response.topics)
     assert (one.committed_offset, one.committed_leader_epoch, one.metadata_epoch) == (5, 3, 7)
     partition = world.broker.groups.find("g")
     assert isinstance(partition, OffsetsPartition)
@@ -341,7 +341,7 @@ def test_the_later_drafts_keep_leader_epochs_and_fence_static_members() -> None:
     assert put("older", "s", 1) == [int(ErrorCode.fenced_instance_id)]
 
 
-def test_many_offsets_are_deleted_and_answered_in_slices() -> None:
+def test_many_offsets_are_deleted_and_reported_in_slices() -> None:
     world = led()
     partitions = tuple(OffsetDeleteRequestPartition(partition_index=i32(at)) for at in range(ERRORS_PER_SLICE + 1))
     topics = (OffsetDeleteRequestTopic(name=TopicName("t"), partitions=partitions),)
@@ -351,9 +351,9 @@ def test_many_offsets_are_deleted_and_answered_in_slices() -> None:
     assert len(list(answering)) == 1
     world.ask(k08_offset_commit, commit())
     call = world.begin(k47_offset_delete, OffsetDeleteRequest(group_id=GroupId("g"), topics=topics))
-    assert call.answers == []
+    assert call.responses == []
     assert world.outside.run_steps() >= 4  # Three remove, and one ends the answer.
-    (partitions,) = (topic.partitions for topic in call.answers[0].topics)
+    (partitions,) = (topic.partitions for topic in call.responses[0].topics)
     unknown = [ErrorCode.unknown_topic_or_partition] * ERRORS_PER_SLICE
     assert [one.error_code for one in partitions] == [ErrorCode.none, *unknown]
     assert world.ask(k09_offset_fetch, fetch("g", topic=None)).groups[0].topics == ()

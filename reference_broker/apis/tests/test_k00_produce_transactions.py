@@ -66,9 +66,9 @@ class TransactionWorld(ReplicatedWorld):
         parts = [ProducePartition(index, data) for index, data in enumerate(batches)]
         wanted = ProduceTopic("" if by_id else topic, TOPIC_ID if by_id else NO_ID, parts)
         call = FakeCall(9, "producer", version)
-        answer = k00_produce.handle(self.broker, call, ProduceRequest(-1, 1000, [wanted], transactional_id))
-        if answer is not None:
-            call.respond(answer)
+        response = k00_produce.handle(self.broker, call, ProduceRequest(-1, 1000, [wanted], transactional_id))
+        if response is not None:
+            call.respond(response)
         return call
 
     def open(self, sequence: int = 0, *, version: int = TV1_ABORTABLE, **batch: Any) -> None:
@@ -257,8 +257,8 @@ def test_a_retry_of_a_written_batch_is_no_new_transaction(world: TransactionWorl
     world.end()
     call = world.produce_to(transactional())
     world.link.answer()
-    (answer,) = produced(call)
-    assert (answer.error_code, answer.base_offset, world.ends) == (0, 0, [2, 0])
+    (response,) = produced(call)
+    assert (response.error_code, response.base_offset, world.ends) == (0, 0, [2, 0])
 
 
 @pytest.mark.clause(
@@ -405,4 +405,4 @@ def test_a_producer_that_hangs_up_changes_nothing(world: TransactionWorld) -> No
     call = world.produce_to(transactional())
     call.closed = True
     world.link.answer()
-    assert (world.ends, call.answers) == ([1, 0], [])
+    assert (world.ends, call.responses) == ([1, 0], [])

@@ -47,12 +47,12 @@ class Conversation:
         request = plan.request(plan.version(13), 0, 1, self.random.choice([LARGE, 150, 70]))
         if fate == "request lost":
             return handler.handle_lost()
-        answer = self._send(plan, request)
+        response = self._send(plan, request)
         if fate == "request twice":
             self._send(plan, request)
         if fate == "answer lost":
             return handler.handle_lost()
-        handled = handler.handle_response(answer)
+        handled = handler.handle_response(response)
         for where, data in handled.partitions if handled.problem is None else ():
             before = self.consumer.positions[where].offset
             for batch in self.consumer.take(where, data):
@@ -61,7 +61,7 @@ class Conversation:
 
     def _send(self, plan: FetchPlan, request: FetchRequest) -> FetchResponse:
         call = self.world.send(request, plan.version(13))
-        return call.answer
+        return call.response
 
     def run(self, polls: int) -> None:
         fates = ["answered"] * 6 + ["answer lost", "request lost", "request twice", "answer lost"]
@@ -90,7 +90,7 @@ def test_positions_are_contiguous_and_watermarks_equal_once_quiet(revision: str,
 
 
 @pytest.mark.clause("G-3", "F-10")
-def test_a_lost_answer_costs_the_final_revision_a_full_fetch_and_the_first_the_same_request_again() -> None:
+def test_a_lost_response_costs_the_final_revision_a_full_fetch_and_the_first_the_same_request_again() -> None:
     def after_a_loss(revision: str) -> FetchPlan:
         talk = Conversation(revision, 1)
         for fate in ("answered", "answered", "answer lost", "answered"):

@@ -41,10 +41,10 @@ def test_ids_are_64_bits_random_and_unique() -> None:
 
 @pytest.mark.clause("G-1", "G-9")
 def test_a_full_request_with_id_0_creates_a_session(world: World) -> None:
-    answer = world.fetch_first(0, 0, {A0: 0, B0: 0}).answer
-    assert names(answer) == [A0, B0]
-    assert list(world.sessions.sessions) == [answer.session_id]
-    assert outcome(answer) == (0, answer.session_id, OK)
+    response = world.fetch_first(0, 0, {A0: 0, B0: 0}).response
+    assert names(response) == [A0, B0]
+    assert list(world.sessions.sessions) == [response.session_id]
+    assert outcome(response) == (0, response.session_id, OK)
 
 
 @pytest.mark.clause("G-2", "G-11")
@@ -62,41 +62,41 @@ def test_a_session_remembers_who_made_it_and_notes_say_so(
 def test_the_next_number_and_the_last_one_again_are_accepted_and_no_other(world: World) -> None:
     session_id = opened(world, A0)
     for number, valid in [(2, False), (1, True), (1, True), (2, True), (1, False), (4, False), (2, True), (3, True)]:
-        answer = world.fetch_first(session_id, number, fetch_type=1).answer
-        assert answer.error_code == (0 if valid else NOT_VALID)
-        assert answer.session_id == session_id
+        response = world.fetch_first(session_id, number, fetch_type=1).response
+        assert response.error_code == (0 if valid else NOT_VALID)
+        assert response.session_id == session_id
 
 
 @pytest.mark.clause("G-3")
 @pytest.mark.parametrize("number", [0, -1, -(2**63)])
 def test_an_incremental_request_has_a_number_above_0(world: World, number: int) -> None:
     session_id = opened(world, A0)
-    assert world.fetch_first(session_id, number, fetch_type=1).answer.error_code == NOT_VALID
+    assert world.fetch_first(session_id, number, fetch_type=1).response.error_code == NOT_VALID
 
 
 @pytest.mark.clause("G-3", "F-3")
 def test_numbers_have_64_bits_and_do_not_wrap_where_epochs_do(world: World) -> None:
     session_id = opened(world, A0)
     session_of(world, session_id).number = session_of(world, session_id).responded_number = 2**31 - 1
-    assert world.fetch_first(session_id, 1).answer.error_code == NOT_VALID
-    assert world.fetch_first(session_id, 2**31).answer.error_code == 0
+    assert world.fetch_first(session_id, 1).response.error_code == NOT_VALID
+    assert world.fetch_first(session_id, 2**31).response.error_code == 0
     session_of(world, session_id).number = session_of(world, session_id).responded_number = 2**62
-    assert world.fetch_first(session_id, 2**62 + 1).answer.error_code == 0
+    assert world.fetch_first(session_id, 2**62 + 1).response.error_code == 0
 
 
 @pytest.mark.clause("G-3")
 @pytest.mark.parametrize("known", [True, False])
 def test_a_full_request_carries_number_0(world: World, known: bool) -> None:
     session_id = opened(world, A0) if known else 0
-    answer = world.fetch_first(session_id, 5, {A0: 0}, fetch_type=FULL).answer
-    assert outcome(answer) == (NOT_VALID, session_id, OK if known else 0)
+    response = world.fetch_first(session_id, 5, {A0: 0}, fetch_type=FULL).response
+    assert outcome(response) == (NOT_VALID, session_id, OK if known else 0)
 
 
 @pytest.mark.clause("G-4", "G-9")
-def test_the_answer_is_of_the_kind_of_the_request(world: World) -> None:
+def test_the_response_is_of_the_kind_of_the_request(world: World) -> None:
     session_id = opened(world, A0)
-    assert outcome(world.fetch_first(session_id, 1).answer) == (0, session_id, RESPONSE | OK)
-    assert outcome(world.fetch_first(session_id, 0, {A0: 0}).answer) == (0, session_id, OK)
+    assert outcome(world.fetch_first(session_id, 1).response) == (0, session_id, RESPONSE | OK)
+    assert outcome(world.fetch_first(session_id, 0, {A0: 0}).response) == (0, session_id, OK)
 
 
 @pytest.mark.clause("G-4")
@@ -104,39 +104,39 @@ def test_a_full_request_replaces_the_partitions_and_keeps_id_and_number(world: W
     session_id = opened(world, A0, A1)
     world.fetch_first(session_id, 1)
     world.fetch_first(session_id, 2)
-    answer = world.fetch_first(session_id, 0, {A1: 0, B0: 0}).answer
-    assert (names(answer), answer.session_id) == ([A1, B0], session_id)
+    response = world.fetch_first(session_id, 0, {A1: 0, B0: 0}).response
+    assert (names(response), response.session_id) == ([A1, B0], session_id)
     assert list(session_of(world, session_id).partitions) == [A1, B0]
     world.append("a", 0)
     world.append("a", 1)
-    third = world.fetch_first(session_id, 3).answer
+    third = world.fetch_first(session_id, 3).response
     assert (third.error_code, names(third)) == (0, [A1])
 
 
 @pytest.mark.clause("G-4", "G-10")
 def test_a_full_request_with_an_unknown_id_is_refused(world: World) -> None:
-    answer = world.fetch_first(77, 0, {A0: 0}).answer
-    assert outcome(answer) == (NOT_VALID, 0, 0)
-    assert answer.error_string
+    response = world.fetch_first(77, 0, {A0: 0}).response
+    assert outcome(response) == (NOT_VALID, 0, 0)
+    assert response.error_string
 
 
 @pytest.mark.clause("G-4", "G-10")
 @pytest.mark.parametrize("session_id", [0, 77, -5, 2**62])
 def test_an_incremental_request_without_a_known_id_is_refused(world: World, session_id: int) -> None:
-    answer = world.fetch_first(session_id, 1).answer
-    assert outcome(answer) == (NOT_VALID, 0, RESPONSE)
-    assert answer.error_string
+    response = world.fetch_first(session_id, 1).response
+    assert outcome(response) == (NOT_VALID, 0, RESPONSE)
+    assert response.error_string
 
 
 @pytest.mark.clause("G-4")
 def test_naming_a_partition_outside_the_session_changes_nothing(world: World) -> None:
     session_id = opened(world, A0)
     world.append("a")
-    answer = world.fetch_first(session_id, 1, {A0: 1, B0: 0}).answer
-    assert outcome(answer) == (INVALID, session_id, RESPONSE | OK)
+    response = world.fetch_first(session_id, 1, {A0: 1, B0: 0}).response
+    assert outcome(response) == (INVALID, session_id, RESPONSE | OK)
     assert session_of(world, session_id).partitions[A0].fetch_offset == 0
     assert session_of(world, session_id).number == 0
-    assert names(world.fetch_first(session_id, 1).answer) == [A0]
+    assert names(world.fetch_first(session_id, 1).response) == [A0]
 
 
 @pytest.mark.clause("G-9")
@@ -145,16 +145,16 @@ def test_a_request_that_names_too_many_partitions_is_refused_with_the_id_of_its_
     world: World, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     monkeypatch.setattr(k01_fetch, "MAX_NAMED_PARTITIONS", 1)
-    session_id = world.fetch_first(0, 0, {A0: 0}).answer.session_id
-    answer = world.fetch_first(session_id, number, {A0: 0, A1: 0}).answer
-    assert (answer.error_code, answer.session_id, answer.responses) == (ErrorCode.invalid_request, session_id, [])
-    assert answer.response_flags & OK
-    assert world.fetch_first(session_id, 1).answer.error_code == 0
+    session_id = world.fetch_first(0, 0, {A0: 0}).response.session_id
+    response = world.fetch_first(session_id, number, {A0: 0, A1: 0}).response
+    assert (response.error_code, response.session_id, response.responses) == (ErrorCode.invalid_request, session_id, [])
+    assert response.response_flags & OK
+    assert world.fetch_first(session_id, 1).response.error_code == 0
 
 
 def test_an_unknown_fetch_type_is_refused(world: World) -> None:
     session_id = opened(world, A0)
-    assert outcome(world.fetch_first(session_id, 1, fetch_type=2).answer) == (INVALID, session_id, OK)
+    assert outcome(world.fetch_first(session_id, 1, fetch_type=2).response) == (INVALID, session_id, OK)
 
 
 @pytest.mark.clause("G-9", "G-11")
@@ -162,25 +162,29 @@ def test_a_declined_session_has_id_0_and_its_data(world: World) -> None:
     world = World(slots=0)
     world.create("a", 3)
     world.append("a")
-    answer = world.fetch_first(0, 0, {A0: 0}).answer
-    assert outcome(answer) == (0, 0, 0)
-    assert partitions_of(answer)[A0].records
+    response = world.fetch_first(0, 0, {A0: 0}).response
+    assert outcome(response) == (0, 0, 0)
+    assert partitions_of(response)[A0].records
 
 
 @pytest.mark.clause("G-10", "G-9", "F-21")
 def test_a_client_that_would_cache_too_much_gets_a_session_that_denies(world: World) -> None:
     world.sessions.max_partitions = 2
     world.append("a")
-    answer = world.fetch_first(0, 0, {A0: 0, A1: 0, A2: 0}).answer
-    session_id = answer.session_id
+    response = world.fetch_first(0, 0, {A0: 0, A1: 0, A2: 0}).response
+    session_id = response.session_id
     assert session_id != 0
-    assert (answer.error_code, answer.response_flags, len(partitions_of(answer)[A0].records or b"")) == (0, 0, 100)
+    assert (response.error_code, response.response_flags, len(partitions_of(response)[A0].records or b"")) == (
+        0,
+        0,
+        100,
+    )
     assert session_of(world, session_id).partitions == {}
-    assert outcome(world.fetch_first(session_id, 1).answer) == (DENIED, session_id, RESPONSE)
-    fewer = world.fetch_first(session_id, 0, {A0: 0, A1: 0}).answer
+    assert outcome(world.fetch_first(session_id, 1).response) == (DENIED, session_id, RESPONSE)
+    fewer = world.fetch_first(session_id, 0, {A0: 0, A1: 0}).response
     assert outcome(fewer) == (0, session_id, OK)
-    assert outcome(world.fetch_first(session_id, 1).answer) == (0, session_id, RESPONSE | OK)
-    again = world.fetch_first(session_id, 0, {A0: 0, A1: 0, A2: 0}).answer
+    assert outcome(world.fetch_first(session_id, 1).response) == (0, session_id, RESPONSE | OK)
+    again = world.fetch_first(session_id, 0, {A0: 0, A1: 0, A2: 0}).response
     assert (outcome(again), len(again.responses)) == ((0, session_id, 0), 1)
     assert len(again.responses[0].partitions) == 3
     assert world.sessions.partitions_cached == 0
@@ -202,14 +206,14 @@ def test_a_full_request_that_waits_and_would_cache_too_much_leaves_the_metrics_e
 @pytest.mark.clause("G-11", "D-3")
 def test_a_session_belongs_to_one_revision(world: World) -> None:
     first, final = opened(world, A0), world.open_session({A0: 0})
-    assert world.fetch(first & 0x7FFFFFFF, 1).answer.error_code == ErrorCode.fetch_session_id_not_found
+    assert world.fetch(first & 0x7FFFFFFF, 1).response.error_code == ErrorCode.fetch_session_id_not_found
     session_of(world, first).session_id = 5
     world.sessions.sessions[5] = world.sessions.sessions.pop(first)
-    assert world.fetch(5, 1).answer.error_code == ErrorCode.fetch_session_id_not_found
+    assert world.fetch(5, 1).response.error_code == ErrorCode.fetch_session_id_not_found
     world.fetch(5, -1, {A0: 0})
-    assert world.fetch_first(5, 1).answer.error_code == 0
-    assert world.fetch_first(final, 1).answer.error_code == NOT_VALID
-    assert world.fetch(final, 1).answer.error_code == 0
+    assert world.fetch_first(5, 1).response.error_code == 0
+    assert world.fetch_first(final, 1).response.error_code == NOT_VALID
+    assert world.fetch(final, 1).response.error_code == 0
 
 
 @pytest.mark.clause("G-11")
@@ -221,15 +225,19 @@ def test_an_evicted_session_is_not_valid_and_its_waiting_fetch_is_told() -> None
     world.pass_ms(1001)
     other = opened(world, A1)
     assert other != 0
-    assert outcome(waits.answer) == (NOT_VALID, 0, RESPONSE)
-    assert world.fetch_first(session_id, 2).answer.error_code == NOT_VALID
+    assert outcome(waits.response) == (NOT_VALID, 0, RESPONSE)
+    assert world.fetch_first(session_id, 2).response.error_code == NOT_VALID
 
 
 def test_versions_that_name_leaders_are_not_the_draft(world: World) -> None:
     world.create("far", led_here=False)
-    answer = world.fetch_first(0, 0, {("far", 0): 0}).answer
-    data = partitions_of(answer)["far", 0]
-    assert (data.error_code, data.current_leader, answer.node_endpoints) == (ErrorCode.not_leader_or_follower, None, [])
+    response = world.fetch_first(0, 0, {("far", 0): 0}).response
+    data = partitions_of(response)["far", 0]
+    assert (data.error_code, data.current_leader, response.node_endpoints) == (
+        ErrorCode.not_leader_or_follower,
+        None,
+        [],
+    )
 
 
 @pytest.mark.clause("F-22")

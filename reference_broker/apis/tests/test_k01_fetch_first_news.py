@@ -18,80 +18,80 @@ def world() -> World:
 @pytest.mark.clause("G-5", "G-6")
 def test_news_are_told_once(world: World) -> None:
     session_id = opened(world, A0, A1)
-    assert names(world.fetch_first(session_id, 1).answer) == []
+    assert names(world.fetch_first(session_id, 1).response) == []
     world.append("a", 1)
-    assert names(world.fetch_first(session_id, 2).answer) == [A1]
-    assert names(world.fetch_first(session_id, 3).answer) == []
+    assert names(world.fetch_first(session_id, 2).response) == [A1]
+    assert names(world.fetch_first(session_id, 3).response) == []
 
 
 @pytest.mark.clause("G-3", "G-6", "F-10")
-def test_a_number_that_comes_again_gets_at_least_the_partitions_of_its_first_answer(world: World) -> None:
+def test_a_repeated_number_gets_at_least_the_partitions_of_its_first_response(world: World) -> None:
     session_id = opened(world, A0, A1, A2)
     world.append("a", 0)
     world.append("a", 1)
-    first = world.fetch_first(session_id, 1).answer
+    first = world.fetch_first(session_id, 1).response
     assert names(first) == [A1, A0]
     world.append("a", 2)
-    again = world.fetch_first(session_id, 1).answer
+    again = world.fetch_first(session_id, 1).response
     assert again.error_code == 0
     assert names(again) == [A1, A2, A0]
     assert partitions_of(again)[A0] == partitions_of(first)[A0]
     # What changed after the first answer may have been in the second only: it is sent again.
-    assert names(world.fetch_first(session_id, 2).answer) == [A2]
+    assert names(world.fetch_first(session_id, 2).response) == [A2]
     # The final revision refuses the same.
     final = world.open_session({A0: 0})
     world.fetch(final, 1)
-    assert world.fetch(final, 1).answer.error_code == ErrorCode.invalid_fetch_session_epoch
+    assert world.fetch(final, 1).response.error_code == ErrorCode.invalid_fetch_session_epoch
 
 
 @pytest.mark.clause("G-6")
 def test_it_holds_them_also_where_others_use_up_its_limit(world: World) -> None:
     session_id = opened(world, A0, A1, A2)
     world.append("a", 0)
-    assert names(world.fetch_first(session_id, 1, max_bytes=150).answer) == [A0]
+    assert names(world.fetch_first(session_id, 1, max_bytes=150).response) == [A0]
     world.append("a", 1, size_bytes=150)
-    again = world.fetch_first(session_id, 1, max_bytes=150).answer
+    again = world.fetch_first(session_id, 1, max_bytes=150).response
     assert names(again) == [A1, A0]
     assert not partitions_of(again)[A0].records
-    assert partitions_of(world.fetch_first(session_id, 2).answer)[A0].records
+    assert partitions_of(world.fetch_first(session_id, 2).response)[A0].records
 
 
 @pytest.mark.clause("G-4", "G-6")
-def test_what_a_full_answer_told_is_settled_for_a_number_that_comes_again_after_it(world: World) -> None:
+def test_what_a_full_response_had_is_settled_for_a_repeated_number_after_it(world: World) -> None:
     session_id = opened(world, A0, A1)
     world.fetch_first(session_id, 1)
     world.append("a")
-    assert partitions_of(world.fetch_first(session_id, 0, {A0: 0, A1: 0}).answer)[A0].records
-    assert names(world.fetch_first(session_id, 1, {A0: 1}).answer) == []
+    assert partitions_of(world.fetch_first(session_id, 0, {A0: 0, A1: 0}).response)[A0].records
+    assert names(world.fetch_first(session_id, 1, {A0: 1}).response) == []
 
 
 @pytest.mark.clause("G-5", "G-6")
-def test_what_the_first_answer_left_out_is_told_after_the_second_too(world: World) -> None:
+def test_what_the_first_response_omitted_is_sent_after_the_second_too(world: World) -> None:
     """Nobody knows which of the two answers the next number confirms."""
     session_id = opened(world, A0, A1, A2)
     for index in range(3):
         world.append("a", index)
     for number in (1, 2):
-        assert A0 not in partitions_of(world.fetch_first(session_id, number, max_bytes=60).answer)
-    assert A0 in partitions_of(world.fetch_first(session_id, 2, {A0: 1}, max_bytes=60).answer)
-    assert A0 in partitions_of(world.fetch_first(session_id, 3, max_bytes=60).answer)
-    assert A0 not in partitions_of(world.fetch_first(session_id, 4, max_bytes=60).answer)
+        assert A0 not in partitions_of(world.fetch_first(session_id, number, max_bytes=60).response)
+    assert A0 in partitions_of(world.fetch_first(session_id, 2, {A0: 1}, max_bytes=60).response)
+    assert A0 in partitions_of(world.fetch_first(session_id, 3, max_bytes=60).response)
+    assert A0 not in partitions_of(world.fetch_first(session_id, 4, max_bytes=60).response)
 
 
 @pytest.mark.clause("G-6")
-def test_an_answer_may_be_asked_for_many_times(world: World) -> None:
+def test_a_request_may_be_repeated_many_times(world: World) -> None:
     session_id = opened(world, A0, A1)
     world.append("a", 0)
     for _ in range(4):
-        assert names(world.fetch_first(session_id, 1).answer) == [A0]
-    assert names(world.fetch_first(session_id, 2).answer) == []
+        assert names(world.fetch_first(session_id, 1).response) == [A0]
+    assert names(world.fetch_first(session_id, 2).response) == []
 
 
 @pytest.mark.clause("G-5")
 @pytest.mark.parametrize("what", ["log start", "high watermark", "last stable offset", "log end"])
 def test_each_kind_of_change_makes_a_partition_dirty(world: World, what: str) -> None:
     world.append("a", 0, records=3, commit=False)
-    session_id = world.fetch_first(0, 0, {A0: 3}).answer.session_id
+    session_id = world.fetch_first(0, 0, {A0: 3}).response.session_id
     world.fetch_first(session_id, 1)
     partition = world.partition("a")
     log = world.log("a")
@@ -105,16 +105,16 @@ def test_each_kind_of_change_makes_a_partition_dirty(world: World, what: str) ->
         log.append(1, 10, 0)
     partition.changed()
     assert session_of(world, session_id).partitions[A0].change_number == 2
-    assert names(world.fetch_first(session_id, 2).answer) == [A0]
-    assert names(world.fetch_first(session_id, 3).answer) == []
+    assert names(world.fetch_first(session_id, 2).response) == [A0]
+    assert names(world.fetch_first(session_id, 3).response) == []
 
 
 @pytest.mark.clause("G-5")
-def test_a_change_during_the_wait_is_for_the_answer_that_is_due(world: World) -> None:
+def test_a_change_during_the_wait_is_in_the_pending_response(world: World) -> None:
     session_id = opened(world, A0, A1)
     call = world.fetch_first(session_id, 1, max_wait_ms=100)
     world.append("a", 1)
-    assert names(call.answer) == [A1]
+    assert names(call.response) == [A1]
     assert session_of(world, session_id).partitions[A1].change_number == 1
 
 
@@ -138,11 +138,11 @@ def test_partitions_left_out_by_the_limit_come_next(world: World) -> None:
     session_id = opened(world, A0, A1, A2, max_bytes=100)
     for index in range(3):
         world.append("a", index)
-    assert names(world.fetch_first(session_id, 1, max_bytes=100).answer) == [A1]
+    assert names(world.fetch_first(session_id, 1, max_bytes=100).response) == [A1]
     assert session_of(world, session_id).partitions[A2].change_number == 2
-    assert names(world.fetch_first(session_id, 2, max_bytes=100).answer) == [A2]
-    assert names(world.fetch_first(session_id, 3, max_bytes=100).answer) == [A0]
-    assert names(world.fetch_first(session_id, 4, max_bytes=100).answer) == []
+    assert names(world.fetch_first(session_id, 2, max_bytes=100).response) == [A2]
+    assert names(world.fetch_first(session_id, 3, max_bytes=100).response) == [A0]
+    assert names(world.fetch_first(session_id, 4, max_bytes=100).response) == []
 
 
 @pytest.mark.clause("G-5", "G-8")
@@ -150,45 +150,45 @@ def test_data_beyond_what_was_sent_keeps_a_partition_dirty(world: World) -> None
     world.append("a")
     world.append("a")
     narrow = {A0: FetchPartition(0, 0, 100)}
-    session_id = world.fetch_first(0, 0, narrow).answer.session_id
-    first = world.fetch_first(session_id, 1).answer
-    assert partitions_of(first)[A0].records == partitions_of(world.fetch_first(session_id, 2).answer)[A0].records
-    after = world.fetch_first(session_id, 3, {A0: FetchPartition(0, 1, 100)}).answer
+    session_id = world.fetch_first(0, 0, narrow).response.session_id
+    first = world.fetch_first(session_id, 1).response
+    assert partitions_of(first)[A0].records == partitions_of(world.fetch_first(session_id, 2).response)[A0].records
+    after = world.fetch_first(session_id, 3, {A0: FetchPartition(0, 1, 100)}).response
     assert len(partitions_of(after)[A0].records or b"") == 100
-    assert names(world.fetch_first(session_id, 4).answer) == []
+    assert names(world.fetch_first(session_id, 4).response) == []
 
 
 @pytest.mark.clause("G-8")
 def test_the_cached_offset_is_the_one_requested(world: World) -> None:
     session_id = opened(world, A0)
     world.append("a")
-    assert partitions_of(world.fetch_first(session_id, 1).answer)[A0].records
+    assert partitions_of(world.fetch_first(session_id, 1).response)[A0].records
     assert session_of(world, session_id).partitions[A0].fetch_offset == 0
     world.append("a")
-    both = partitions_of(world.fetch_first(session_id, 2).answer)[A0].records
+    both = partitions_of(world.fetch_first(session_id, 2).response)[A0].records
     assert len(both or b"") == 200
     world.append("a")
-    assert len(partitions_of(world.fetch_first(session_id, 3, {A0: 2}).answer)[A0].records or b"") == 100
+    assert len(partitions_of(world.fetch_first(session_id, 3, {A0: 2}).response)[A0].records or b"") == 100
 
 
 @pytest.mark.clause("G-5")
 def test_an_offset_that_moves_below_the_log_end_makes_dirty_one_at_the_end_does_not(world: World) -> None:
     world.append("a")
     session_id = opened(world, A0)
-    assert names(world.fetch_first(session_id, 1, {A0: 1}).answer) == []
-    assert partitions_of(world.fetch_first(session_id, 2, {A0: 0}).answer)[A0].records
-    assert names(world.fetch_first(session_id, 3).answer) == []
+    assert names(world.fetch_first(session_id, 1, {A0: 1}).response) == []
+    assert partitions_of(world.fetch_first(session_id, 2, {A0: 0}).response)[A0].records
+    assert names(world.fetch_first(session_id, 3).response) == []
 
 
 @pytest.mark.clause("G-7")
-def test_the_answer_begins_at_the_number_modulo_the_count_of_partitions(world: World) -> None:
+def test_the_response_begins_at_the_number_modulo_the_count_of_partitions(world: World) -> None:
     session_id = opened(world, B0, A2, A0, A1)
     ordered = [A0, A1, A2, B0]
     for number in range(1, 10):
         for place in ordered:
             world.append(*place)
         start = number % 4
-        assert names(world.fetch_first(session_id, number).answer) == ordered[start:] + ordered[:start]
+        assert names(world.fetch_first(session_id, number).response) == ordered[start:] + ordered[:start]
 
 
 @pytest.mark.clause("G-7")
@@ -198,7 +198,7 @@ def test_no_partition_starves_under_a_small_limit(world: World) -> None:
     for number in range(1, 21):
         for place in (A0, A1, A2, B0):
             world.append(*place)
-        for name in names(world.fetch_first(session_id, number, max_bytes=100).answer):
+        for name in names(world.fetch_first(session_id, number, max_bytes=100).response):
             served[name] = served.get(name, 0) + 1
     assert min(served.get(place, 0) for place in (A0, A1, A2, B0)) == 5
 
@@ -209,56 +209,58 @@ def test_the_example_of_the_page(world: World) -> None:
     session_id = opened(world, A0, A1)
     session_of(world, session_id).number = session_of(world, session_id).responded_number = 99
     world.append("a", 0)
-    assert names(world.fetch_first(session_id, 100).answer) == [A0]
+    assert names(world.fetch_first(session_id, 100).response) == [A0]
     world.append("a", 1)
     partitions = session_of(world, session_id).partitions
     assert (partitions[A0].change_number, partitions[A1].change_number) == (100, 101)
-    assert names(world.fetch_first(session_id, 100).answer) == [A0, A1]
-    assert names(world.fetch_first(session_id, 101).answer) == [A1]
+    assert names(world.fetch_first(session_id, 100).response) == [A0, A1]
+    assert names(world.fetch_first(session_id, 101).response) == [A1]
 
 
-def test_an_error_is_told_in_each_answer_and_so_is_what_follows_it(world: World) -> None:
+def test_an_error_is_in_each_response_and_so_is_what_follows_it(world: World) -> None:
     session_id = opened(world, A0, ("new", 0))
     for number in (1, 2):
-        answer = partitions_of(world.fetch_first(session_id, number).answer)
-        assert answer["new", 0].error_code == ErrorCode.unknown_topic_or_partition
+        response = partitions_of(world.fetch_first(session_id, number).response)
+        assert response["new", 0].error_code == ErrorCode.unknown_topic_or_partition
     world.create("new")
-    assert partitions_of(world.fetch_first(session_id, 3).answer)["new", 0].error_code == 0
-    assert names(world.fetch_first(session_id, 4).answer) == []
+    assert partitions_of(world.fetch_first(session_id, 3).response)["new", 0].error_code == 0
+    assert names(world.fetch_first(session_id, 4).response) == []
 
 
 @pytest.mark.clause("G-3", "G-6")
-def test_a_request_that_comes_again_while_the_first_one_waits_is_answered_and_so_is_the_first(world: World) -> None:
+def test_a_request_that_is_repeated_while_the_first_is_parked_gets_a_response_and_so_does_the_first(
+    world: World,
+) -> None:
     """Nobody knows which of the two copies the fetcher listens for."""
     session_id = opened(world, A0)
     waits = world.fetch_first(session_id, 1, max_wait_ms=500, min_bytes=1000)
     world.append("a")
     again = world.fetch_first(session_id, 1, max_wait_ms=500)
-    assert (waits.answer.error_code, names(waits.answer)) == (0, [A0])
-    assert (again.answer.error_code, partitions_of(again.answer)) == (0, partitions_of(waits.answer))
-    assert world.fetch_first(session_id, 2).answer.error_code == 0
+    assert (waits.response.error_code, names(waits.response)) == (0, [A0])
+    assert (again.response.error_code, partitions_of(again.response)) == (0, partitions_of(waits.response))
+    assert world.fetch_first(session_id, 2).response.error_code == 0
 
 
 @pytest.mark.clause("G-3")
-def test_both_copies_of_a_quiet_request_are_answered_and_the_session_goes_on(world: World) -> None:
+def test_both_copies_of_a_quiet_request_get_a_response_and_the_session_goes_on(world: World) -> None:
     session_id = opened(world, A0)
     waits = world.fetch_first(session_id, 1, max_wait_ms=500)
     again = world.fetch_first(session_id, 1, max_wait_ms=500)
-    assert (waits.answer.error_code, names(waits.answer)) == (0, [])
+    assert (waits.response.error_code, names(waits.response)) == (0, [])
     assert again.waiting
     world.append("a")
-    assert names(again.answer) == [A0]
-    assert world.fetch_first(session_id, 2).answer.error_code == 0
+    assert names(again.response) == [A0]
+    assert world.fetch_first(session_id, 2).response.error_code == 0
 
 
 @pytest.mark.clause("G-3", "G-4")
-def test_both_copies_of_a_full_request_in_a_session_are_answered(world: World) -> None:
+def test_both_copies_of_a_full_request_in_a_session_get_a_response(world: World) -> None:
     session_id = opened(world, A0)
     waits = world.fetch_first(session_id, 0, {A0: 0}, max_wait_ms=500)
     again = world.fetch_first(session_id, 0, {A0: 0}, max_wait_ms=500)
-    assert (waits.answer.error_code, waits.answer.session_id, names(waits.answer)) == (0, session_id, [A0])
+    assert (waits.response.error_code, waits.response.session_id, names(waits.response)) == (0, session_id, [A0])
     world.append("a")
-    assert (again.answer.session_id, names(again.answer)) == (session_id, [A0])
+    assert (again.response.session_id, names(again.response)) == (session_id, [A0])
     assert world.fetch_first(session_id, 1, max_wait_ms=500).waiting
 
 
@@ -268,7 +270,7 @@ def test_another_full_request_ends_the_one_that_waits(world: World) -> None:
     session_id = opened(world, A0)
     waits = world.fetch_first(session_id, 0, {A0: 0}, max_wait_ms=500)
     world.fetch_first(session_id, 0, {A1: 0}, max_wait_ms=500)
-    assert waits.answer.error_code == NOT_VALID
+    assert waits.response.error_code == NOT_VALID
 
 
 def test_a_waiting_fetch_whose_connection_closed_loses_no_news(world: World) -> None:
@@ -276,39 +278,39 @@ def test_a_waiting_fetch_whose_connection_closed_loses_no_news(world: World) -> 
     waits = world.fetch_first(session_id, 1, max_wait_ms=500, min_bytes=1000)
     world.append("a")
     waits.hang_up()
-    assert names(world.fetch_first(session_id, 1).answer) == [A0]
+    assert names(world.fetch_first(session_id, 1).response) == [A0]
 
 
-def test_a_next_number_after_a_request_without_answer_is_told_what_that_one_missed(world: World) -> None:
+def test_a_next_number_after_a_request_without_response_gets_what_that_one_missed(world: World) -> None:
     session_id = opened(world, A0)
     waits = world.fetch_first(session_id, 1, max_wait_ms=500, min_bytes=1000)
     world.append("a")
-    assert names(world.fetch_first(session_id, 2).answer) == [A0]
-    assert waits.answer.error_code == NOT_VALID
+    assert names(world.fetch_first(session_id, 2).response) == [A0]
+    assert waits.response.error_code == NOT_VALID
 
 
 @pytest.mark.clause("G-5")
 def test_a_quiet_fetch_of_many_partitions_touches_none(world: World) -> None:
     places = {("many", index): FetchPartition(index, 0, LARGE) for index in range(500)}
     world.create("many", 500)
-    session_id = world.fetch_first(0, 0, places).answer.session_id
+    session_id = world.fetch_first(0, 0, places).response.session_id
     world.fetch_first(session_id, 1)
     for index in range(500):
         world.log("many", index).touches = 0
     world.append("many", 7)
-    assert names(world.fetch_first(session_id, 2).answer) == [("many", 7)]
+    assert names(world.fetch_first(session_id, 2).response) == [("many", 7)]
     world.fetch_first(session_id, 3)
     touched = [index for index in range(500) if world.log("many", index).touches]
     assert touched == [7]
 
 
 @pytest.mark.clause("G-6")
-def test_a_next_number_after_a_repeated_request_without_answer_is_not_told_again_what_was_told(world: World) -> None:
+def test_a_next_number_after_a_repeated_request_without_response_does_not_get_again_what_was_sent(world: World) -> None:
     session_id = opened(world, A0)
     world.append("a")
-    assert names(world.fetch_first(session_id, 1).answer) == [A0]
+    assert names(world.fetch_first(session_id, 1).response) == [A0]
     repeated = world.fetch_first(session_id, 1, max_wait_ms=500, min_bytes=1000)
-    assert names(world.fetch_first(session_id, 2).answer) == []
-    assert repeated.answer.error_code == NOT_VALID
+    assert names(world.fetch_first(session_id, 2).response) == []
+    assert repeated.response.error_code == NOT_VALID
     world.append("a")
-    assert names(world.fetch_first(session_id, 3).answer) == [A0]
+    assert names(world.fetch_first(session_id, 3).response) == [A0]

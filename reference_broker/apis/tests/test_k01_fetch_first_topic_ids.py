@@ -34,17 +34,17 @@ def test_a_leader_that_does_not_know_of_the_newer_topic_sends_nothing_of_the_old
     world.create("a")
     world.append("a")
     call = fetch_with_id(world, 0, 0, NEWER)
-    assert (partitions_of(call.answer)[A0].error_code, partitions_of(call.answer)[A0].records) == (
+    assert (partitions_of(call.response)[A0].error_code, partitions_of(call.response)[A0].records) == (
         ErrorCode.inconsistent_topic_id,
         b"",
     )
-    session_id = call.answer.session_id
+    session_id = call.response.session_id
     waiting = fetch_with_id(world, session_id, 1, None, max_wait_ms=500)
     assert waiting.waiting
     world.delete("a")
     world.create("a", topic_id=NEWER)
     world.append("a")
-    assert partitions_of(waiting.answer)[A0].records, "the newer one's arrival counts"
+    assert partitions_of(waiting.response)[A0].records, "the newer one's arrival counts"
 
 
 @pytest.mark.clause("G-12")
@@ -52,25 +52,25 @@ def test_a_follower_that_learns_of_the_newer_topic_first_says_so_in_its_session(
     world = World()
     world.create("a")
     older = id_of(world, "a")
-    session_id = fetch_with_id(world, 0, 0, older).answer.session_id
+    session_id = fetch_with_id(world, 0, 0, older).response.session_id
     assert world.partition("a").watchers
     world.append("a")
     assert (
-        partitions_of(fetch_with_id(world, session_id, 1, NEWER).answer)[A0].error_code
+        partitions_of(fetch_with_id(world, session_id, 1, NEWER).response)[A0].error_code
         == ErrorCode.inconsistent_topic_id
     )
     assert not world.partition("a").watchers
     world.append("a")
-    assert not partitions_of(fetch_with_id(world, session_id, 2, NEWER).answer)[A0].records
-    assert partitions_of(fetch_with_id(world, session_id, 3, older).answer)[A0].records
+    assert not partitions_of(fetch_with_id(world, session_id, 2, NEWER).response)[A0].records
+    assert partitions_of(fetch_with_id(world, session_id, 3, older).response)[A0].records
 
 
 @pytest.mark.clause("G-12")
 def test_who_says_no_topic_id_means_any_topic_of_that_name() -> None:
     world = World()
     world.create("a")
-    session_id = fetch_with_id(world, 0, 0, NO_TOPIC_ID).answer.session_id
+    session_id = fetch_with_id(world, 0, 0, NO_TOPIC_ID).response.session_id
     world.delete("a")
     world.create("a", topic_id=NEWER)
     world.append("a")
-    assert partitions_of(fetch_with_id(world, session_id, 1, NO_TOPIC_ID).answer)[A0].records
+    assert partitions_of(fetch_with_id(world, session_id, 1, NO_TOPIC_ID).response)[A0].records

@@ -47,8 +47,8 @@ def lead(world: World) -> Partition:
 
 
 def data_of(world: World, call: FakeCall, version: int) -> PartitionData:
-    [data] = partitions_of(call.answer).values()
-    assert names(call.answer) == [(topic or topic_id, 0) for topic, topic_id in [named("a", _ids(world), version)]]
+    [data] = partitions_of(call.response).values()
+    assert names(call.response) == [(topic or topic_id, 0) for topic, topic_id in [named("a", _ids(world), version)]]
     return data
 
 
@@ -129,12 +129,12 @@ def test_a_wait_ends_when_the_follower_hears_of_more(world: World) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_session_is_told_what_is_new(world: World, version: int) -> None:
     session_id = world.open_session({A0: 6}, version=version)
-    assert names(world.fetch(session_id, 1, version=version).answer) == []
+    assert names(world.fetch(session_id, 1, version=version).response) == []
     commit(world, 8)
     data = data_of(world, world.fetch(session_id, 2, version=version), version)
     assert (data.high_watermark, bool(data.records)) == (8, True)
-    assert names(world.fetch(session_id, 3, {A0: 8}, version=version).answer) == []
-    assert names(world.fetch(session_id, 4, version=version).answer) == []
+    assert names(world.fetch(session_id, 3, {A0: 8}, version=version).response) == []
+    assert names(world.fetch(session_id, 4, version=version).response) == []
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -154,7 +154,7 @@ def test_a_session_goes_on_when_the_leader_becomes_a_follower(world: World, vers
     world.publish("a", 1, b"a" * 16, leader=LEADER, replicas=(LEADER, 7), epoch=EPOCH + 2)
     world.partitions.follow("a", b"a" * 16, 0, new.log, LEADER, EPOCH + 2)
     world.partitions.remove(new)
-    assert names(world.fetch(session_id, 1, version=version).answer) == []
+    assert names(world.fetch(session_id, 1, version=version).response) == []
     commit(world, 8)
     assert data_of(world, world.fetch(session_id, 2, version=version), version).error_code == 0
 

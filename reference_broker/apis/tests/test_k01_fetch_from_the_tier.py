@@ -60,10 +60,10 @@ def test_a_fetch_waits_for_the_tier_whatever_else_it_could_tell() -> None:
     assert call.waiting
     assert reader.reads[0][:3] == (10, LARGE, False)
     reader.tell(batches(10))
-    answer = partitions_of(call.answer)
-    assert answer["a", 0].records == batches(10).records
-    assert answer["b", 0].records
-    assert (answer["a", 0].high_watermark, answer["a", 0].error_code) == (100, 0)
+    response = partitions_of(call.response)
+    assert response["a", 0].records == batches(10).records
+    assert response["b", 0].records
+    assert (response["a", 0].high_watermark, response["a", 0].error_code) == (100, 0)
 
 
 def test_every_partition_is_read_and_told_together() -> None:
@@ -74,7 +74,10 @@ def test_every_partition_is_read_and_told_together() -> None:
     reader.tell(batches(20), at=1)
     assert call.waiting
     reader.tell(batches(10))
-    assert [data.records for data in partitions_of(call.answer).values()] == [batches(10).records, batches(20).records]
+    assert [data.records for data in partitions_of(call.response).values()] == [
+        batches(10).records,
+        batches(20).records,
+    ]
 
 
 @pytest.mark.parametrize("session", [False, True])
@@ -86,13 +89,13 @@ def test_a_slow_tier_is_waited_for_so_long_and_asked_again(session: bool) -> Non
     world.pass_ms(499)
     assert call.waiting
     world.pass_ms(1)
-    assert all(not data.records and not data.error_code for data in partitions_of(call.answer).values())
+    assert all(not data.records and not data.error_code for data in partitions_of(call.response).values())
     assert reader.abandoned == [10]
     reader.tell(batches(10))  # It comes too late, and harms nobody.
     again = world.fetch(session_id, 2 if session else -1, {} if session else wanted, max_wait_ms=9000)
     assert again.waiting
     reader.tell(batches(10))
-    assert partitions_of(again.answer)["a", 0].records == batches(10).records
+    assert partitions_of(again.response)["a", 0].records == batches(10).records
 
 
 def test_a_session_goes_on_in_the_tier_and_then_in_the_log() -> None:
@@ -101,9 +104,9 @@ def test_a_session_goes_on_in_the_tier_and_then_in_the_log() -> None:
     for number, offset in enumerate((10, 11), 1):
         call = world.fetch(session_id, number, {("a", 0): offset}, max_wait_ms=9000)
         reader.tell(batches(offset))
-        assert partitions_of(call.answer)["a", 0].records == batches(offset).records
+        assert partitions_of(call.response)["a", 0].records == batches(offset).records
     call = world.fetch(session_id, 3, {("a", 0): HERE_FROM})
-    assert partitions_of(call.answer)["a", 0].records
+    assert partitions_of(call.response)["a", 0].records
     assert not reader.reads
 
 
@@ -117,7 +120,7 @@ def test_what_was_not_told_is_asked_for_again() -> None:
     call = world.fetch(session_id, 1, {("a", 0): 10, ("a", 1): 20}, max_bytes=size, max_wait_ms=100)
     reader.tell(batches(10))
     reader.tell(batches(20))
-    found = partitions_of(call.answer)
+    found = partitions_of(call.response)
     assert sum(bool(data.records) for data in found.values()) == 1
     world.fetch(session_id, 2, max_bytes=size, max_wait_ms=100)
     assert sorted(read[0] for read in reader.reads) == [10, 20]
@@ -128,7 +131,7 @@ def test_only_whole_batches_that_fit_are_told() -> None:
     size = len(batches(10).records)
     call = world.fetch(wanted={("a", 0): FetchPartition(0, 10, 2 * size + 1)}, max_bytes=2 * size + 1)
     reader.tell(batches(10, 3))
-    assert partitions_of(call.answer)["a", 0].records == batches(10, 2).records
+    assert partitions_of(call.response)["a", 0].records == batches(10, 2).records
 
 
 @pytest.mark.clause("X-4", "X-5")
@@ -139,7 +142,7 @@ def test_a_reader_of_committed_records_gets_aborted_transactions_and_nothing_und
     call = world.fetch(wanted={("a", 0): 10}, isolation_level=1)
     assert reader.reads[0][2] is True
     reader.tell(batches(10, 2, aborted))
-    data = partitions_of(call.answer)["a", 0]
+    data = partitions_of(call.response)["a", 0]
     assert (data.records, data.aborted_transactions) == (batches(10).records, aborted)
 
 
@@ -149,7 +152,7 @@ def test_an_error_of_the_tier_costs_its_partition_alone(error: ErrorCode) -> Non
     world.append("b")
     call = world.fetch(wanted={("a", 0): 10, ("b", 0): 0})
     reader.tell(error)
-    found = partitions_of(call.answer)
+    found = partitions_of(call.response)
     assert found["a", 0].error_code == error
     assert found["b", 0].records
 
@@ -157,7 +160,7 @@ def test_an_error_of_the_tier_costs_its_partition_alone(error: ErrorCode) -> Non
 def test_a_follower_is_sent_to_the_tier() -> None:
     world, reader = tiered()
     call = world.fetch(wanted={("a", 0): 10}, replica_id=8)
-    data = partitions_of(call.answer)["a", 0]
+    data = partitions_of(call.response)["a", 0]
     assert data.error_code == ErrorCode.offset_moved_to_tiered_storage
     assert (data.log_start_offset, data.records or b"") == (0, b"")
     assert not reader.reads
@@ -168,17 +171,19 @@ def test_the_state_after_a_follower_was_sent_to_the_tier_is_told() -> None:
     """It is sent although the error came with the same offsets."""
     world, _ = tiered()
     end = world.log("a").log_end_offset
-    opened = world.fetch(0, 0, {("a", 0): 10}, replica_id=8).answer
+    opened = world.fetch(0, 0, {("a", 0): 10}, replica_id=8).response
     assert partitions_of(opened)["a", 0].error_code == ErrorCode.offset_moved_to_tiered_storage
-    following = world.fetch(opened.session_id, 1, {("a", 0): end}, replica_id=8).answer
+    following = world.fetch(opened.session_id, 1, {("a", 0): end}, replica_id=8).response
     assert partitions_of(following)["a", 0].error_code == 0
-    assert partitions_of(world.fetch(opened.session_id, 2, {}, replica_id=8).answer) == {}
+    assert partitions_of(world.fetch(opened.session_id, 2, {}, replica_id=8).response) == {}
 
 
 def test_a_node_whose_tier_is_switched_off_has_no_such_offset() -> None:
     world, _ = tiered()
     world.broker.remote_log = None
-    assert partitions_of(world.fetch(wanted={("a", 0): 10}).answer)["a", 0].error_code == ErrorCode.offset_out_of_range
+    assert (
+        partitions_of(world.fetch(wanted={("a", 0): 10}).response)["a", 0].error_code == ErrorCode.offset_out_of_range
+    )
 
 
 def test_a_connection_that_closes_waits_for_nothing() -> None:
@@ -187,7 +192,7 @@ def test_a_connection_that_closes_waits_for_nothing() -> None:
     call.hang_up()
     assert reader.abandoned == [10]
     reader.tell(batches(10))
-    assert not call.answers
+    assert not call.responses
 
 
 def test_records_that_move_while_a_fetch_waits_are_read_there() -> None:
@@ -198,7 +203,7 @@ def test_records_that_move_while_a_fetch_waits_are_read_there() -> None:
     world.partition("a").changed()
     assert reader.reads[0][0] == 99
     reader.tell(batches(99))
-    assert partitions_of(call.answer)["a", 0].records == batches(99).records
+    assert partitions_of(call.response)["a", 0].records == batches(99).records
 
 
 def test_a_waiting_fetch_whose_records_move_is_forgotten_when_its_connection_closes() -> None:

@@ -31,11 +31,11 @@ def step(world: World) -> None:
 
 def finish(world: World, call: FakeCall) -> None:
     world.pass_ms(0)
-    assert call.answers
+    assert call.responses
 
 
 @pytest.mark.parametrize("slices", range(40))
-def test_what_is_appended_between_two_slices_is_told_in_this_answer_or_the_next(world: World, slices: int) -> None:
+def test_what_is_appended_between_two_slices_is_in_this_response_or_the_next(world: World, slices: int) -> None:
     call = world.fetch(0, 0, ALL)
     for _ in range(slices):
         if world.outside.timers:
@@ -43,10 +43,10 @@ def test_what_is_appended_between_two_slices_is_told_in_this_answer_or_the_next(
     for index in range(6):
         world.append("a", index)
     finish(world, call)
-    sent = {name for name, data in partitions_of(call.answer).items() if data.records}
-    following = world.fetch(call.answer.session_id, 1, {("a", index): 1 for _, index in sent})
+    sent = {name for name, data in partitions_of(call.response).items() if data.records}
+    following = world.fetch(call.response.session_id, 1, {("a", index): 1 for _, index in sent})
     finish(world, following)
-    assert sent | {name for name, data in partitions_of(following.answer).items() if data.records} == set(ALL)
+    assert sent | {name for name, data in partitions_of(following.response).items() if data.records} == set(ALL)
 
 
 @pytest.mark.parametrize("slices", range(40))
@@ -59,25 +59,25 @@ def test_what_is_deleted_between_two_slices_is_told_at_last(world: World, slices
             step(world)
     world.delete("a")
     finish(world, call)
-    following = world.fetch(call.answer.session_id, 1)
+    following = world.fetch(call.response.session_id, 1)
     finish(world, following)
-    errors = {data.error_code for data in partitions_of(following.answer).values()}
-    assert (len(partitions_of(following.answer)), errors) == (6, {int(ErrorCode.unknown_topic_or_partition)})
+    errors = {data.error_code for data in partitions_of(following.response).values()}
+    assert (len(partitions_of(following.response)), errors) == (6, {int(ErrorCode.unknown_topic_or_partition)})
 
 
 def test_the_sessions_next_request_waits_for_the_end_of_the_work(world: World) -> None:
     session_id = world.open_session(ALL)
     first = world.fetch(session_id, 1, dict.fromkeys(ALL, 0))
     second = world.fetch(session_id, 2)
-    assert not first.answers
-    assert not second.answers
+    assert not first.responses
+    assert not second.responses
     finish(world, second)
-    assert (first.answer.error_code, second.answer.error_code) == (0, 0)
-    assert names(second.answer) == []
+    assert (first.response.error_code, second.response.error_code) == (0, 0)
+    assert names(second.response) == []
 
 
 @pytest.mark.parametrize("slices", range(40))
-def test_a_session_that_is_closed_between_two_slices_refuses_its_fetch_or_had_answered_it(
+def test_a_session_that_is_closed_between_two_slices_rejects_its_fetch_or_had_responded_to_it(
     world: World, slices: int
 ) -> None:
     session_id = world.open_session(ALL)
@@ -87,7 +87,7 @@ def test_a_session_that_is_closed_between_two_slices_refuses_its_fetch_or_had_an
             step(world)
     world.sessions.close(session_id, "test")
     world.pass_ms(0)
-    assert call.answer.error_code in (0, int(ErrorCode.fetch_session_id_not_found))
+    assert call.response.error_code in (0, int(ErrorCode.fetch_session_id_not_found))
     assert not any(world.partition("a", index).watchers for index in range(6))
     assert (world.sessions.partitions_cached, len(world.outside.timers)) == (0, 0)
 
@@ -103,24 +103,24 @@ def test_a_connection_that_closes_between_two_slices_loses_no_records(world: Wor
             step(world)
     call.hang_up()
     world.pass_ms(0)
-    if not call.answers:
+    if not call.responses:
         following = world.fetch(session_id, 2)
         finish(world, following)
-        assert {name for name, data in partitions_of(following.answer).items() if data.records} == set(ALL)
+        assert {name for name, data in partitions_of(following.response).items() if data.records} == set(ALL)
 
 
 def test_a_request_that_comes_while_another_is_at_work_is_handled_once(world: World) -> None:
     """The first one is sent again while it is at work, so it is answered when it waits. Its second sending waits on."""
     opened = world.fetch_first(0, 0, ALL)
     world.pass_ms(0)
-    session_id = opened.answer.session_id
+    session_id = opened.response.session_id
     first = world.fetch_first(session_id, 1, dict.fromkeys(ALL, 0), max_wait_ms=500, min_bytes=1)
     again = world.fetch_first(session_id, 1, dict.fromkeys(ALL, 0), max_wait_ms=500, min_bytes=1)
     world.pass_ms(0)
-    assert first.answer.error_code == 0
+    assert first.response.error_code == 0
     assert again.waiting
     world.pass_ms(500)
-    assert again.answer.error_code == 0
+    assert again.response.error_code == 0
     assert not world.outside.timers
 
 
@@ -158,13 +158,13 @@ def contains(_: FakeCall, work: Callable[[], object]) -> bool:
 def test_a_request_that_is_sent_again_finds_no_session_if_a_bug_closed_it(number: int) -> None:
     world = World()
     world.create("a", 6)
-    session_id = world.fetch_first(0, 0, ALL).answer.session_id
+    session_id = world.fetch_first(0, 0, ALL).response.session_id
     limits = {"max_wait_ms": 500, "min_bytes": 1}
     first = world.fetch_first(session_id, number, ALL, **limits)
     assert first.waiting
     with patch.object(FakeCall, "contain", contains), patch.object(Fetch, "_unpark", side_effect=BugError):
         again = world.fetch_first(session_id, number, ALL, **limits)
-    assert again.answer.error_code == DraftError.INVALID_FETCH_SESSION
+    assert again.response.error_code == DraftError.INVALID_FETCH_SESSION
     assert not any(world.partition("a", index).watchers for index in range(6))
     assert world.sessions.partitions_cached == 0
 
@@ -196,11 +196,11 @@ def test_a_request_whose_connection_closes_before_its_turn_is_not_held_any_more(
     call.hang_up()
     assert held() is None
     world.pass_ms(0)
-    assert world.fetch(session_id, 2).answer.error_code == 0
+    assert world.fetch(session_id, 2).response.error_code == 0
 
 
 @pytest.mark.parametrize("slices", range(40))
-def test_what_changes_before_a_connection_closes_is_told_in_the_next_answer(world: World, slices: int) -> None:
+def test_what_changes_before_a_connection_closes_is_in_the_next_response(world: World, slices: int) -> None:
     """Some partitions changed before the answer began. The others change when it has taken its marks already."""
     session_id = world.open_session(ALL)
     for index in range(3):
@@ -213,10 +213,10 @@ def test_what_changes_before_a_connection_closes_is_told_in_the_next_answer(worl
         world.append("a", index)
     call.hang_up()
     world.pass_ms(0)
-    if not call.answers:
+    if not call.responses:
         following = world.fetch(session_id, 2)
         finish(world, following)
-        assert {name for name, data in partitions_of(following.answer).items() if data.records} == set(ALL)
+        assert {name for name, data in partitions_of(following.response).items() if data.records} == set(ALL)
 
 
 @pytest.mark.parametrize("slices", range(60))
@@ -228,23 +228,23 @@ def test_the_first_revision_tells_each_log_start_that_moves_between_two_slices(w
     finish(world, opening)
     for index in range(3):
         delete_before(world, index, 1)
-    call = world.fetch_first(opening.answer.session_id, 1)
+    call = world.fetch_first(opening.response.session_id, 1)
     for _ in range(slices):
         if world.outside.timers:
             step(world)
     for index in range(6):
         delete_before(world, index, 2)
     finish(world, call)
-    following = world.fetch_first(opening.answer.session_id, 2)
+    following = world.fetch_first(opening.response.session_id, 2)
     finish(world, following)
     starts = {
-        name: data.log_start_offset for each in (call, following) for name, data in partitions_of(each.answer).items()
+        name: data.log_start_offset for each in (call, following) for name, data in partitions_of(each.response).items()
     }
     assert starts == dict.fromkeys(ALL, 2)
 
 
 @pytest.mark.parametrize("slices", range(60))
-def test_the_first_revision_tells_a_log_start_that_moves_while_a_full_request_is_answered(
+def test_the_first_revision_sends_a_log_start_that_moves_while_it_responds_to_a_full_request(
     world: World, slices: int
 ) -> None:
     for index in range(6):
@@ -256,10 +256,10 @@ def test_the_first_revision_tells_a_log_start_that_moves_while_a_full_request_is
     for index in range(6):
         delete_before(world, index, 2)
     finish(world, call)
-    following = world.fetch_first(call.answer.session_id, 1)
+    following = world.fetch_first(call.response.session_id, 1)
     finish(world, following)
     starts = {
-        name: data.log_start_offset for each in (call, following) for name, data in partitions_of(each.answer).items()
+        name: data.log_start_offset for each in (call, following) for name, data in partitions_of(each.response).items()
     }
     assert starts == dict.fromkeys(ALL, 2)
 
@@ -282,5 +282,5 @@ def test_a_log_that_is_cut_between_two_slices_is_told_as_it_was_or_as_it_is(worl
         world.log("a", index).truncate_to(1)
         world.partition("a", index).changed()
     finish(world, call)
-    found = {(data.high_watermark, len(data.records or b"")) for data in partitions_of(call.answer).values()}
+    found = {(data.high_watermark, len(data.records or b"")) for data in partitions_of(call.response).values()}
     assert found <= {(2, 200), (1, 100)}

@@ -52,8 +52,8 @@ def test_the_sessions_leader_epoch_counts_where_a_request_names_nothing(
 ) -> None:
     session_id = world.open_session({A0: at(4, current)}, version=version)
     for epoch in (1, 2):
-        answer = partitions_of(world.fetch(session_id, epoch, version=version).answer)
-        assert [data.error_code for data in answer.values()] == [error] * bool(error)
+        response = partitions_of(world.fetch(session_id, epoch, version=version).response)
+        assert [data.error_code for data in response.values()] == [error] * bool(error)
 
 
 @pytest.mark.clause(
@@ -62,23 +62,23 @@ def test_the_sessions_leader_epoch_counts_where_a_request_names_nothing(
     "FetchSessionTest.testDivergingEpoch",
 )
 @BY_NAME_AND_BY_ID
-def test_a_divergence_is_in_each_answer_and_others_only_with_news(world: World, version: int) -> None:
-    answer = world.fetch(0, 0, {A0: at(3, 1, 0), A1: at(0, index=1)}, version=version).answer
-    session_id, diverging = answer.session_id, EpochEndOffset(0, 2)
-    assert [data.diverging_epoch for data in partitions_of(answer).values()] == [diverging, None]
+def test_a_divergence_is_in_each_response_and_others_only_with_changes(world: World, version: int) -> None:
+    response = world.fetch(0, 0, {A0: at(3, 1, 0), A1: at(0, index=1)}, version=version).response
+    session_id, diverging = response.session_id, EpochEndOffset(0, 2)
+    assert [data.diverging_epoch for data in partitions_of(response).values()] == [diverging, None]
     for epoch in (1, 2):
-        (data,) = partitions_of(world.fetch(session_id, epoch, version=version).answer).values()
+        (data,) = partitions_of(world.fetch(session_id, epoch, version=version).response).values()
         assert (data.diverging_epoch, data.error_code, data.records) == (diverging, 0, b"")
     world.append("a", 1)
-    assert len(partitions_of(world.fetch(session_id, 3, version=version).answer)) == 2
+    assert len(partitions_of(world.fetch(session_id, 3, version=version).response)) == 2
 
 
 @pytest.mark.clause("F-12", "FetchSessionTest.testIncrementalFetchSession")
 @BY_NAME_AND_BY_ID
 def test_one_request_forgets_and_adds_by_name_and_by_id(world: World, version: int) -> None:
     session_id = world.open_session({A0: 4, A1: 0}, version=version)
-    answer = world.fetch(session_id, 1, {B0: 0}, forget=[A0], version=version).answer
-    assert (answer.session_id, list(partitions_of(answer))) == (
+    response = world.fetch(session_id, 1, {B0: 0}, forget=[A0], version=version).response
+    assert (response.session_id, list(partitions_of(response))) == (
         session_id,
         [("b" if version < 13 else id_of(world, "b"), 0)],
     )
@@ -108,8 +108,8 @@ def test_a_cached_partition_is_known_by_id_and_index_or_by_name_and_index(world:
     ids = [id_of(world, "a"), id_of(world, "a"), b"another of a".rjust(16)]
     for version, count in ((12, 1), (13, 2)):
         topics = [FetchTopic("a", topic_id, [FetchPartition(0, 4, LARGE)]) for topic_id in ids]
-        answer = world.send(FetchRequest(session_epoch=0, max_wait_ms=0, topics=topics), version).answer
-        assert len(world.sessions.sessions[answer.session_id].partitions) == count
+        response = world.send(FetchRequest(session_epoch=0, max_wait_ms=0, topics=topics), version).response
+        assert len(world.sessions.sessions[response.session_id].partitions) == count
 
 
 @pytest.mark.clause("F-15", "F-16", "FetchRequestTest.testBrokerRespectsPartitionsOrderAndSizeLimits")
@@ -130,14 +130,14 @@ def test_the_requests_order_and_both_limits_hold(order: list[int], offset: int, 
     world.append("t", 3, size_bytes=191)
     world.append("t", 4, size_bytes=801)
     wanted = {("t", index): FetchPartition(index, offset, 190) for index in order}
-    answer = world.fetch(0, -1, wanted, max_bytes=800).answer
-    assert names(answer) == list(wanted)
-    assert [len(data.records or b"") for data in partitions_of(answer).values()] == sizes
+    response = world.fetch(0, -1, wanted, max_bytes=800).response
+    assert names(response) == list(wanted)
+    assert [len(data.records or b"") for data in partitions_of(response).values()] == sizes
 
 
 @pytest.mark.clause("FetchRequestTest.testFetchRequestV4WithReadCommitted", "F-4")
 def test_read_committed_from_version_4_on(world: World) -> None:
-    (data,) = partitions_of(world.fetch(0, -1, {A0: 0}, version=4, isolation_level=1).answer).values()
+    (data,) = partitions_of(world.fetch(0, -1, {A0: 0}, version=4, isolation_level=1).response).values()
     assert (data.error_code, data.last_stable_offset, len(data.records or b"")) == (0, 4, 200)
 
 
@@ -146,8 +146,8 @@ def test_read_committed_from_version_4_on(world: World) -> None:
 )
 @pytest.mark.parametrize("epoch", [-1, 0])
 def test_an_unknown_topic_id_does_not_harm_the_partitions_beside_it(world: World, epoch: int) -> None:
-    answer = partitions_of(world.fetch(0, epoch, {("x", 0): 0, A0: 0, B0: 0}, version=13).answer)
-    unknown, *healthy = answer.values()
+    response = partitions_of(world.fetch(0, epoch, {("x", 0): 0, A0: 0, B0: 0}, version=13).response)
+    unknown, *healthy = response.values()
     assert (unknown.error_code, unknown.high_watermark, unknown.records) == (ErrorCode.unknown_topic_id, -1, b"")
     assert [(data.error_code, data.high_watermark, len(data.records or b"")) for data in healthy] == [
         (0, 4, 200),
@@ -157,13 +157,13 @@ def test_an_unknown_topic_id_does_not_harm_the_partitions_beside_it(world: World
 
 @pytest.mark.clause("FetchRequestTest.testCreateIncrementalFetchWithPartitionsInErrorV12", "F-14")
 def test_an_unknown_topic_is_told_until_it_is_there_then_once_more_then_no_more(world: World) -> None:
-    answer = world.fetch(0, 0, {A0: 4, ("later", 0): 0, ("later", 1): 0}).answer
-    assert [data.error_code for data in partitions_of(answer).values()] == [0, 3, 3]
+    response = world.fetch(0, 0, {A0: 4, ("later", 0): 0, ("later", 1): 0}).response
+    assert [data.error_code for data in partitions_of(response).values()] == [0, 3, 3]
     seen = []
     for epoch in range(1, 6):
         if epoch == 3:
             world.create("later", 2)
-        sent_now = partitions_of(world.fetch(answer.session_id, epoch).answer)
+        sent_now = partitions_of(world.fetch(response.session_id, epoch).response)
         seen.append([(key, data.error_code) for key, data in sent_now.items()])
     there, gone = ([(("later", index), error) for index in (0, 1)] for error in (0, 3))
     assert seen == [gone, gone, there, [], []]
@@ -177,7 +177,7 @@ def test_a_zstd_batch_is_served_to_every_version_and_holds_all_its_records(versi
     sent = [Record(number, 1_000, b"key%d" % number, b"value" * 50) for number in range(3)]
     partition.log.append(world.broker.now, build(sent, compression=Compression.ZSTD), 0)
     partition.log.advance_high_watermark(3)
-    (data,) = partitions_of(world.fetch(0, -1, {A0: 0}, version=version).answer).values()
+    (data,) = partitions_of(world.fetch(0, -1, {A0: 0}, version=version).response).values()
     assert data.error_code == 0
     assert [record.key for _, record in read_all(data.records or b"")] == [b"key0", b"key1", b"key2"]
 
@@ -194,7 +194,7 @@ def test_a_log_end_that_goes_on_ends_no_wait_and_one_that_goes_back_below_the_of
     assert call.waiting
     world.partition("a").log.truncate_to(4)
     world.partition("a").changed()
-    assert partitions_of(call.answer)[A0].error_code == ErrorCode.offset_out_of_range
+    assert partitions_of(call.response)[A0].error_code == ErrorCode.offset_out_of_range
 
 
 @pytest.mark.clause("DelayedFetchTest.testNotLeaderOrFollower")
@@ -206,14 +206,14 @@ def test_lost_leadership_ends_the_wait(world: World, in_session: bool) -> None:
     partition = world.partition("a")
     world.publish("a", 3, id_of(world, "a"), leader=8, replicas=(7, 8), epoch=2)
     world.partitions.remove(partition)
-    assert partitions_of(call.answer)[A0].error_code == ErrorCode.not_leader_or_follower
+    assert partitions_of(call.response)[A0].error_code == ErrorCode.not_leader_or_follower
 
 
 @pytest.mark.clause("F-6", "FetchSessionTest.testFetchRequests")
 def test_each_pair_of_id_and_epoch_means_one_kind_of_fetch(world: World) -> None:
     session_id = world.open_session({A0: 4, A1: 0})
     seen = [
-        world.fetch(*pair, wanted).answer
+        world.fetch(*pair, wanted).response
         for pair, wanted in (
             ((0, -1), {A0: 4}),
             ((session_id, 2), {}),

@@ -21,21 +21,21 @@ def world() -> World:
 def test_unchanged_partitions_are_left_out_and_changed_ones_are_not(world: World) -> None:
     session_id = world.open_session({A0: 0, A1: 0, A2: 0})
     world.append("a", 1)
-    answer = partitions_of(world.fetch(session_id, 1).answer)
-    assert list(answer) == [A1]
-    assert answer[A1].high_watermark == 1
+    response = partitions_of(world.fetch(session_id, 1).response)
+    assert list(response) == [A1]
+    assert response[A1].high_watermark == 1
 
 
 @pytest.mark.clause("F-14")
 def test_a_moved_high_watermark_is_told_once_without_data(world: World) -> None:
     session_id = world.open_session({A0: 0})
     world.append("a", commit=False)
-    assert names(world.fetch(session_id, 1, {A0: 1}).answer) == []
+    assert names(world.fetch(session_id, 1, {A0: 1}).response) == []
     world.partition("a").log.high_watermark = 1
     world.partition("a").changed()
-    answer = partitions_of(world.fetch(session_id, 2).answer)
-    assert (answer[A0].high_watermark, answer[A0].records) == (1, b"")
-    assert names(world.fetch(session_id, 3).answer) == []
+    response = partitions_of(world.fetch(session_id, 2).response)
+    assert (response[A0].high_watermark, response[A0].records) == (1, b"")
+    assert names(world.fetch(session_id, 3).response) == []
 
 
 @pytest.mark.clause("F-14")
@@ -44,9 +44,9 @@ def test_a_moved_log_start_is_told_once(world: World) -> None:
     session_id = world.open_session({A0: 5})
     world.partition("a").log.delete_records_before(5)
     world.partition("a").changed()
-    answer = partitions_of(world.fetch(session_id, 1).answer)
-    assert answer[A0].log_start_offset == 5
-    assert names(world.fetch(session_id, 2).answer) == []
+    response = partitions_of(world.fetch(session_id, 1).response)
+    assert response[A0].log_start_offset == 5
+    assert names(world.fetch(session_id, 2).response) == []
 
 
 @pytest.mark.clause("F-14")
@@ -58,41 +58,45 @@ def test_a_last_stable_offset_alone_is_no_news(world: World) -> None:
     world.fetch(session_id, 1, {A0: 1})
     log.lso_hold = None
     world.partition("a").changed()
-    assert names(world.fetch(session_id, 2).answer) == []
+    assert names(world.fetch(session_id, 2).response) == []
 
 
 @pytest.mark.clause("F-14")
 def test_a_new_partition_always_appears(world: World) -> None:
     session_id = world.open_session({A0: 0})
-    assert names(world.fetch(session_id, 1, {B0: 0}).answer) == [B0]
+    assert names(world.fetch(session_id, 1, {B0: 0}).response) == [B0]
 
 
 @pytest.mark.clause("F-14")
-def test_an_error_is_told_in_each_answer_and_so_is_what_follows_it(world: World) -> None:
+def test_an_error_is_in_each_response_and_so_is_what_follows_it(world: World) -> None:
     session_id = world.open_session({A0: 7, A1: 0})
     for epoch in (1, 2):
-        assert partitions_of(world.fetch(session_id, epoch).answer)[A0].error_code == ErrorCode.offset_out_of_range
-    answer = partitions_of(world.fetch(session_id, 3, {A0: 0}).answer)
-    assert (answer[A0].error_code, answer[A0].high_watermark) == (0, 0)
-    assert names(world.fetch(session_id, 4).answer) == []
+        assert partitions_of(world.fetch(session_id, epoch).response)[A0].error_code == ErrorCode.offset_out_of_range
+    response = partitions_of(world.fetch(session_id, 3, {A0: 0}).response)
+    assert (response[A0].error_code, response[A0].high_watermark) == (0, 0)
+    assert names(world.fetch(session_id, 4).response) == []
 
 
 @pytest.mark.clause("F-14", "F-20")
 def test_data_is_sent_again_until_the_fetcher_says_that_it_has_it(world: World) -> None:
     session_id = world.open_session({A0: 0})
     world.append("a")
-    first = partitions_of(world.fetch(session_id, 1).answer)[A0].records
-    assert partitions_of(world.fetch(session_id, 2).answer)[A0].records == first
-    assert names(world.fetch(session_id, 3, {A0: 1}).answer) == []
+    first = partitions_of(world.fetch(session_id, 1).response)[A0].records
+    assert partitions_of(world.fetch(session_id, 2).response)[A0].records == first
+    assert names(world.fetch(session_id, 3, {A0: 1}).response) == []
 
 
 @pytest.mark.clause("F-15")
-def test_every_partition_with_data_is_served_within_as_many_answers_as_there_are(world: World) -> None:
+def test_every_partition_with_data_is_served_within_as_many_responses_as_there_are(world: World) -> None:
     session_id = world.open_session({A0: 0, A1: 0, A2: 0})
     for index in range(3):
         world.append("a", index)
     served = [
-        [key for key, data in partitions_of(world.fetch(session_id, epoch, max_bytes=1).answer).items() if data.records]
+        [
+            key
+            for key, data in partitions_of(world.fetch(session_id, epoch, max_bytes=1).response).items()
+            if data.records
+        ]
         for epoch in range(1, 7)
     ]
     assert served == [[A0], [A1], [A2], [A0], [A1], [A2]]
@@ -109,12 +113,14 @@ def test_only_partitions_that_returned_records_move_to_the_end(world: World) -> 
 
 
 @pytest.mark.clause("F-15")
-def test_the_full_answer_that_opens_a_session_counts_for_the_rotation(world: World) -> None:
+def test_the_full_response_that_opens_a_session_counts_for_the_rotation(world: World) -> None:
     for index in range(3):
         world.append("a", index)
-    answer = world.fetch(0, 0, {A0: 0, A1: 0, A2: 0}, max_bytes=1).answer
-    assert [key for key, data in partitions_of(answer).items() if data.records] == [A0]
-    assert [key for key, data in partitions_of(world.fetch(answer.session_id, 1, max_bytes=1).answer).items()] == [A1]
+    response = world.fetch(0, 0, {A0: 0, A1: 0, A2: 0}, max_bytes=1).response
+    assert [key for key, data in partitions_of(response).items() if data.records] == [A0]
+    assert [key for key, data in partitions_of(world.fetch(response.session_id, 1, max_bytes=1).response).items()] == [
+        A1
+    ]
 
 
 @pytest.mark.clause("F-16", "FetchRequestTest.testBrokerRespectsPartitionsOrderAndSizeLimits")
@@ -122,14 +128,14 @@ def test_the_first_partition_with_data_may_exceed_both_limits(world: World) -> N
     world.append("a", 1, size_bytes=5000)
     world.append("a", 2, size_bytes=10)
     wanted = {key: FetchPartition(key[1], 0, 100) for key in (A0, A1, A2)}
-    answer = partitions_of(world.fetch(0, -1, wanted, max_bytes=50).answer)
-    assert [len(data.records or b"") for data in answer.values()] == [0, 5000, 0]
+    response = partitions_of(world.fetch(0, -1, wanted, max_bytes=50).response)
+    assert [len(data.records or b"") for data in response.values()] == [0, 5000, 0]
 
 
 @pytest.mark.clause("F-16")
 def test_limits_of_zero_still_give_one_message(world: World) -> None:
     world.append("a")
-    assert partitions_of(world.fetch(0, -1, {A0: FetchPartition(0, 0, 0)}, max_bytes=0).answer)[A0].records
+    assert partitions_of(world.fetch(0, -1, {A0: FetchPartition(0, 0, 0)}, max_bytes=0).response)[A0].records
 
 
 @pytest.mark.clause("F-16")
@@ -137,8 +143,8 @@ def test_later_partitions_get_what_is_left_of_the_response_limit(world: World) -
     for index in range(3):
         world.append("a", index, size_bytes=60)
         world.append("a", index, size_bytes=60)
-    answer = partitions_of(world.fetch(0, -1, {A0: 0, A1: 0, A2: 0}, max_bytes=200).answer)
-    assert [len(data.records or b"") for data in answer.values()] == [120, 60, 0]
+    response = partitions_of(world.fetch(0, -1, {A0: 0, A1: 0, A2: 0}, max_bytes=200).response)
+    assert [len(data.records or b"") for data in response.values()] == [120, 60, 0]
 
 
 @pytest.mark.clause("F-14", "F-15")
@@ -148,8 +154,8 @@ def test_what_fits_is_sent_though_partitions_before_it_do_not_fit(world: World, 
     for index, size in enumerate([600, 600, 100]):
         world.append("a", index, size_bytes=size)
     send = world.fetch if revision == "final" else world.fetch_first
-    answer = partitions_of(send(0, 0, {A0: 0, A1: 0, A2: 0}, max_bytes=1000).answer)
-    assert [len(data.records or b"") for data in answer.values()] == [600, 0, 100]
+    response = partitions_of(send(0, 0, {A0: 0, A1: 0, A2: 0}, max_bytes=1000).response)
+    assert [len(data.records or b"") for data in response.values()] == [600, 0, 100]
 
 
 @pytest.mark.clause("F-14", "F-15")
@@ -162,13 +168,13 @@ def test_any_number_of_partitions_that_do_not_fit_holds_up_no_other(revision: st
         world.append("m", index, size_bytes=size)
     send = world.fetch if revision == "final" else world.fetch_first
     wanted = {("m", index): FetchPartition(index, 0, 400) for index in range(len(sizes))}
-    opened = send(0, 0, wanted).answer
+    opened = send(0, 0, wanted).response
     assert [len(data.records or b"") for data in partitions_of(opened).values()] == [100, *[0] * 100, 100]
-    nothing_new = send(opened.session_id, 1, {("m", 0): 1, ("m", 101): 1}, max_bytes=400).answer
+    nothing_new = send(opened.session_id, 1, {("m", 0): 1, ("m", 101): 1}, max_bytes=400).response
     assert [len(data.records or b"") for data in partitions_of(nothing_new).values() if data.records] == [500]  # F-16
 
 
-def test_one_answer_reads_a_bounded_number_of_batches_that_do_not_fit_and_the_next_one_looks_further() -> None:
+def test_one_response_reads_a_bounded_number_of_batches_that_do_not_fit_and_the_next_one_looks_further() -> None:
     world = World()
     count = 2 * MAX_SKIPPED_BATCHES + 2
     logs: list[Any] = [partition.log for partition in world.create("m", count)]
@@ -180,9 +186,9 @@ def test_one_answer_reads_a_bounded_number_of_batches_that_do_not_fit_and_the_ne
         before = sum(log.touches for log in logs)
         call = world.fetch(session_id, epoch, max_bytes=650)
         world.pass_ms(0)  # the answer takes more than a slice
-        answer = partitions_of(call.answer)
+        response = partitions_of(call.response)
         assert sum(log.touches for log in logs) - before < 3 * MAX_SKIPPED_BATCHES
-        with_data.append([name for name, data in answer.items() if data.records])
+        with_data.append([name for name, data in response.items() if data.records])
     assert [len(names) for names in with_data] == [1, 2, 2]
     assert ("m", count - 1) in with_data[1]
 
@@ -197,10 +203,10 @@ def test_a_batch_that_did_not_fit_is_not_read_again_before_there_is_more_room_fo
     world.fetch(session_id, 1)
     for epoch in range(2, 40):
         before = sum(log.touches for log in logs)
-        assert len(partitions_of(world.fetch(session_id, epoch).answer)) == 1  # F-16: the first one in the list
+        assert len(partitions_of(world.fetch(session_id, epoch).response)) == 1  # F-16: the first one in the list
         assert sum(log.touches for log in logs) == before + 2
     more = {("m", 7): FetchPartition(7, 0, 500)}
-    assert ("m", 7) in names(world.fetch(session_id, 40, more).answer)
+    assert ("m", 7) in names(world.fetch(session_id, 40, more).response)
 
 
 def test_a_partition_with_a_small_limit_of_its_own_does_not_hold_up_the_others(world: World) -> None:
@@ -208,17 +214,17 @@ def test_a_partition_with_a_small_limit_of_its_own_does_not_hold_up_the_others(w
     world.append("a", 1, size_bytes=500)
     world.append("a", 2, size_bytes=10)
     wanted: dict[tuple[str, int], int | FetchPartition] = {A0: 0, A1: FetchPartition(1, 0, 100), A2: 0}
-    answer = partitions_of(world.fetch(0, -1, wanted).answer)
-    assert [len(data.records or b"") for data in answer.values()] == [10, 0, 10]
+    response = partitions_of(world.fetch(0, -1, wanted).response)
+    assert [len(data.records or b"") for data in response.values()] == [10, 0, 10]
 
 
-def test_the_brokers_own_limit_bounds_an_answer() -> None:
+def test_the_brokers_own_limit_bounds_a_response() -> None:
     world = World(max_bytes_limit=150)
     world.create("a", 3)
     for index in range(3):
         world.append("a", index)
-    answer = partitions_of(world.fetch(0, -1, {A0: 0, A1: 0, A2: 0}, max_bytes=LARGE).answer)
-    assert [len(data.records or b"") for data in answer.values()] == [100, 0, 0]
+    response = partitions_of(world.fetch(0, -1, {A0: 0, A1: 0, A2: 0}, max_bytes=LARGE).response)
+    assert [len(data.records or b"") for data in response.values()] == [100, 0, 0]
 
 
 @pytest.mark.parametrize(("limit", "held"), [(250, [100, 100, 0]), (50, [100, 0, 0]), (LARGE, [100, 100, 100])])
@@ -228,15 +234,15 @@ def test_a_follower_has_a_limit_of_its_own_where_that_is_larger(limit: int, held
     world.create("a", 3)
     for index in range(3):
         world.append("a", index)
-    answer = partitions_of(world.fetch(0, -1, {A0: 0, A1: 0, A2: 0}, max_bytes=LARGE, replica_id=8).answer)
-    assert [len(data.records or b"") for data in answer.values()] == held
+    response = partitions_of(world.fetch(0, -1, {A0: 0, A1: 0, A2: 0}, max_bytes=LARGE, replica_id=8).response)
+    assert [len(data.records or b"") for data in response.values()] == held
 
 
 @pytest.mark.clause("F-14")
 def test_after_an_error_the_next_state_is_told_though_it_is_what_was_told_before_it(world: World) -> None:
     world.append("a")
     session_id = world.open_session({A0: 1})
-    assert partitions_of(world.fetch(session_id, 1, {A0: 99}).answer)[A0].error_code == ErrorCode.offset_out_of_range
-    again = partitions_of(world.fetch(session_id, 2, {A0: 1}).answer)[A0]
+    assert partitions_of(world.fetch(session_id, 1, {A0: 99}).response)[A0].error_code == ErrorCode.offset_out_of_range
+    again = partitions_of(world.fetch(session_id, 2, {A0: 1}).response)[A0]
     assert (again.error_code, again.high_watermark) == (0, 1)
-    assert partitions_of(world.fetch(session_id, 3).answer) == {}
+    assert partitions_of(world.fetch(session_id, 3).response) == {}

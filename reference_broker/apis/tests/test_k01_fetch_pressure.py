@@ -39,16 +39,16 @@ class Fetcher:
     def fetch(self) -> FetchResponse:
         send = self.world.fetch if self.revision == "final" else self.world.fetch_first
         if not self.session_id:
-            answer = send(0, 0, dict.fromkeys(self.places, 0), replica_id=self.replica_id).answer
-            self.session_id, self.number = answer.session_id, 1
-            self.opened += bool(answer.session_id)
-            return answer
-        answer = send(self.session_id, self.number, replica_id=self.replica_id).answer
-        if answer.error_code:
+            response = send(0, 0, dict.fromkeys(self.places, 0), replica_id=self.replica_id).response
+            self.session_id, self.number = response.session_id, 1
+            self.opened += bool(response.session_id)
+            return response
+        response = send(self.session_id, self.number, replica_id=self.replica_id).response
+        if response.error_code:
             self.refused += 1
             self.session_id = 0
         self.number += 1
-        return answer
+        return response
 
 
 def a_world(slots: int, **fields: Any) -> World:
@@ -164,12 +164,12 @@ class Thrasher:
             fetch_type=0 if is_new or not first else INCREMENTAL_FETCH,
         )
 
-    def answered(self, request: FetchRequest, answer: FetchResponse) -> None:
-        if answer.session_id != self.session_id:
+    def answered(self, request: FetchRequest, response: FetchResponse) -> None:
+        if response.session_id != self.session_id:
             self.number = 0
-        if answer.error_code == 0 and (request.session_epoch or not self.number):
+        if response.error_code == 0 and (request.session_epoch or not self.number):
             self.number += 1
-        self.session_id = 0 if answer.error_code else answer.session_id
+        self.session_id = 0 if response.error_code else response.session_id
 
 
 @pytest.mark.clause("F-17", "F-18", "F-19", "F-21", "G-11")
@@ -196,7 +196,7 @@ def test_metrics_are_exact_after_each_step_of_twice_as_many_fetchers_as_slots(re
             naive.request(call, request)
             sessions = naive.sessions.values()
             assert metrics(world) == (len(sessions), sum(len(one.parts) for one in sessions), naive.evictions), turn
-            fetcher.answered(request, call.answer)
+            fetcher.answered(request, call.response)
         world.pass_ms(7_000)
     rules = {str(note["rule"]) for note in world.outside.noted("session_evicted")}
     assert rules == {"a", "b", "c"}
@@ -257,7 +257,7 @@ def test_nothing_refers_to_a_session_that_is_gone(revision: str) -> None:
 
 @pytest.mark.clause("F-20", "G-3")
 @pytest.mark.parametrize(("revision", "accepted"), [("final", False), ("first", True)])
-def test_the_same_retransmission_is_refused_by_one_revision_and_answered_by_the_other(
+def test_the_same_retransmission_is_refused_by_one_revision_and_served_by_the_other(
     revision: str, accepted: bool
 ) -> None:
     world = a_world(slots=5)
@@ -266,7 +266,7 @@ def test_the_same_retransmission_is_refused_by_one_revision_and_answered_by_the_
     world.append("a")
     before = fetcher.fetch()
     send = world.fetch if revision == "final" else world.fetch_first
-    again = send(fetcher.session_id, 1, fetch_type=INCREMENTAL_FETCH).answer
+    again = send(fetcher.session_id, 1, fetch_type=INCREMENTAL_FETCH).response
     assert (again.error_code == 0) == accepted
     if accepted:
         assert partitions_of(again) == partitions_of(before)

@@ -31,7 +31,7 @@ def wanted(offset: int = 0, current: int = -1, last: int = -1) -> dict[tuple[str
 
 
 def fetched(world: World, offset: int = 0, current: int = -1, last: int = -1, **fields: Any) -> PartitionData:
-    return partitions_of(world.fetch(0, -1, wanted(offset, current, last), **fields).answer)[A0]
+    return partitions_of(world.fetch(0, -1, wanted(offset, current, last), **fields).response)[A0]
 
 
 @pytest.mark.parametrize(("offset", "error"), [(-1, 1), (1, 1), (2, 0), (5, 0), (6, 1)])
@@ -68,8 +68,8 @@ def test_a_node_without_a_replica_reads_nothing_as_a_follower(
 ) -> None:
     """The leader itself is no follower. Where the leader epoch is right, nothing else is looked at."""
     call = world.fetch(0, -1, wanted(offset, current, last), replica_id=replica_id, version=16)
-    (data,) = partitions_of(call.answer).values()
-    assert (data.error_code, data.records, call.answer.node_endpoints) == (error, b"", [])
+    (data,) = partitions_of(call.response).values()
+    assert (data.error_code, data.records, call.response.node_endpoints) == (error, b"", [])
     names_leader = error != ErrorCode.unknown_leader_epoch
     assert data.current_leader == (LeaderIdAndEpoch(7, 3) if names_leader else None)
 
@@ -99,14 +99,14 @@ def test_the_cached_leader_epoch_is_checked_when_the_leader_moves(world: World) 
     call = world.fetch(session_id, 1, max_wait_ms=500)
     world.partition("a").leader_epoch = 4
     world.partition("a").changed()
-    assert partitions_of(call.answer)[A0].error_code == ErrorCode.fenced_leader_epoch
-    assert partitions_of(world.fetch(session_id, 2).answer)[A0].error_code == ErrorCode.fenced_leader_epoch
+    assert partitions_of(call.response)[A0].error_code == ErrorCode.fenced_leader_epoch
+    assert partitions_of(world.fetch(session_id, 2).response)[A0].error_code == ErrorCode.fenced_leader_epoch
     assert (
-        partitions_of(world.fetch(session_id, 3, wanted(5, current=5)).answer)[A0].error_code
+        partitions_of(world.fetch(session_id, 3, wanted(5, current=5)).response)[A0].error_code
         == ErrorCode.unknown_leader_epoch
     )
-    assert partitions_of(world.fetch(session_id, 4, wanted(5, current=4)).answer)[A0].error_code == 0
-    assert world.fetch(session_id, 5).answer.responses == []
+    assert partitions_of(world.fetch(session_id, 4, wanted(5, current=4)).response)[A0].error_code == 0
+    assert world.fetch(session_id, 5).response.responses == []
 
 
 @pytest.mark.clause("FetchRequestTest.testLastFetchedEpochValidationV12")
@@ -147,38 +147,38 @@ def test_a_divergence_in_a_session_is_told_until_it_is_gone(world: World) -> Non
     log.truncate_to(2)
     log.append(3, 100, 3)
     world.partition("a").changed()
-    assert partitions_of(call.answer)[A0].diverging_epoch == EpochEndOffset(0, 2)
-    assert partitions_of(world.fetch(session_id, 2).answer)[A0].diverging_epoch == EpochEndOffset(0, 2)
-    assert world.fetch(session_id, 3, wanted(2, last=0)).answer.responses == []
+    assert partitions_of(call.response)[A0].diverging_epoch == EpochEndOffset(0, 2)
+    assert partitions_of(world.fetch(session_id, 2).response)[A0].diverging_epoch == EpochEndOffset(0, 2)
+    assert world.fetch(session_id, 3, wanted(2, last=0)).response.responses == []
 
 
 @pytest.mark.clause("G-12", "F-14")
-def test_the_first_revision_tells_a_divergence_until_it_is_gone_and_again_where_its_answer_was_lost(
+def test_the_first_revision_sends_a_divergence_until_it_is_gone_and_again_where_its_response_was_lost(
     world: World,
 ) -> None:
-    session_id = world.fetch_first(0, 0, wanted(5, 3, 2)).answer.session_id
+    session_id = world.fetch_first(0, 0, wanted(5, 3, 2)).response.session_id
     call = world.fetch_first(session_id, 1, max_wait_ms=500)
     log = world.log("a")
     log.truncate_to(2)
     log.append(3, 100, 3)
     world.partition("a").changed()
-    assert partitions_of(call.answer)[A0].diverging_epoch == EpochEndOffset(0, 2)
+    assert partitions_of(call.response)[A0].diverging_epoch == EpochEndOffset(0, 2)
     for number in (1, 2):
-        assert partitions_of(world.fetch_first(session_id, number).answer)[A0].diverging_epoch == EpochEndOffset(0, 2)
+        assert partitions_of(world.fetch_first(session_id, number).response)[A0].diverging_epoch == EpochEndOffset(0, 2)
     log.high_watermark = 5
-    data = partitions_of(world.fetch_first(session_id, 3, wanted(2, 3, 0)).answer)[A0]
+    data = partitions_of(world.fetch_first(session_id, 3, wanted(2, 3, 0)).response)[A0]
     assert (data.diverging_epoch, len(data.records or b"")) == (None, 100)
 
 
 @pytest.mark.clause("G-12", "F-13")
 def test_the_first_revision_remembers_the_leader_epoch_that_was_named(world: World) -> None:
-    session_id = world.fetch_first(0, 0, wanted(5, 3, 2)).answer.session_id
-    assert world.fetch_first(session_id, 1, max_wait_ms=0).answer.responses == []
+    session_id = world.fetch_first(0, 0, wanted(5, 3, 2)).response.session_id
+    assert world.fetch_first(session_id, 1, max_wait_ms=0).response.responses == []
     world.partition("a").leader_epoch = 4
     world.partition("a").changed()
-    answer = world.fetch_first(session_id, 2, max_wait_ms=0).answer
-    assert partitions_of(answer)[A0].error_code == ErrorCode.fenced_leader_epoch
-    assert partitions_of(world.fetch_first(session_id, 3, wanted(5, 4, 2)).answer).get(A0, NEWS).error_code == 0
+    response = world.fetch_first(session_id, 2, max_wait_ms=0).response
+    assert partitions_of(response)[A0].error_code == ErrorCode.fenced_leader_epoch
+    assert partitions_of(world.fetch_first(session_id, 3, wanted(5, 4, 2)).response).get(A0, NEWS).error_code == 0
 
 
 def test_a_lasting_divergence_ends_no_wait(world: World) -> None:
@@ -186,7 +186,7 @@ def test_a_lasting_divergence_ends_no_wait(world: World) -> None:
     call = world.fetch(session_id, 1, max_wait_ms=500)
     assert call.waiting
     world.pass_ms(500)
-    assert partitions_of(call.answer)[A0].diverging_epoch == EpochEndOffset(0, 2)
+    assert partitions_of(call.response)[A0].diverging_epoch == EpochEndOffset(0, 2)
 
 
 @pytest.mark.clause(
@@ -196,11 +196,11 @@ def test_a_lasting_divergence_ends_no_wait(world: World) -> None:
 def test_a_partition_led_elsewhere_says_where_from_version_16_on(world: World) -> None:
     world.create("b", led_here=False)
     for version in (12, 16):
-        answer = world.fetch(0, -1, {("b", 0): 0}, version=version).answer
-        (data,) = partitions_of(answer).values()
+        response = world.fetch(0, -1, {("b", 0): 0}, version=version).response
+        (data,) = partitions_of(response).values()
         assert data.error_code == ErrorCode.not_leader_or_follower
         assert data.current_leader == (LeaderIdAndEpoch(8, 0) if version == 16 else None)
-        assert answer.node_endpoints == ([NodeEndpoint(8, "host-8", 9008)] if version == 16 else [])
+        assert response.node_endpoints == ([NodeEndpoint(8, "host-8", 9008)] if version == 16 else [])
 
 
 @pytest.mark.clause(
@@ -221,10 +221,10 @@ def test_a_follower_compares_the_leader_epoch_before_it_says_that_it_does_not_le
     """Who is behind learns that first, and who is ahead does not take this node's old metadata for news."""
     world.publish("b", 1, b"b".rjust(16, b"#"), leader=8, replicas=(7, 8), epoch=3)
     wanted_partitions = {("b", 0): FetchPartition(0, 0, 1 << 20, current_leader_epoch=current)}
-    answer = world.fetch(0, 0 if session == SESSION else -1, wanted_partitions, version=version).answer
+    response = world.fetch(0, 0 if session == SESSION else -1, wanted_partitions, version=version).response
     if session == SESSION:
-        answer = world.fetch(answer.session_id, 1, version=version).answer
-    (data,) = partitions_of(answer).values()
+        response = world.fetch(response.session_id, 1, version=version).response
+    (data,) = partitions_of(response).values()
     assert data.error_code == error
     known = error != ErrorCode.unknown_leader_epoch and version >= 16
     assert data.current_leader == (LeaderIdAndEpoch(8, 3) if known else None)
@@ -235,20 +235,20 @@ def test_a_follower_compares_the_leader_epoch_before_it_says_that_it_does_not_le
 def test_a_node_without_a_replica_compares_no_leader_epoch(world: World, current: int) -> None:
     world.publish("b", 1, b"b".rjust(16, b"#"), leader=8, epoch=3)
     wanted_partitions = {("b", 0): FetchPartition(0, 0, 1 << 20, current_leader_epoch=current)}
-    (data,) = partitions_of(world.fetch(0, -1, wanted_partitions).answer).values()
+    (data,) = partitions_of(world.fetch(0, -1, wanted_partitions).response).values()
     assert data.error_code == ErrorCode.not_leader_or_follower
 
 
 def test_a_fenced_fetcher_learns_the_leaders_epoch(world: World) -> None:
-    answer = world.fetch(0, -1, wanted(current=1), version=16).answer
-    (data,) = partitions_of(answer).values()
+    response = world.fetch(0, -1, wanted(current=1), version=16).response
+    (data,) = partitions_of(response).values()
     assert data.current_leader == LeaderIdAndEpoch(7, 3)
-    assert [one.node_id for one in answer.node_endpoints] == [7]
+    assert [one.node_id for one in response.node_endpoints] == [7]
 
 
 def test_an_index_beyond_the_topic_is_unknown(world: World) -> None:
-    answer = partitions_of(world.fetch(0, -1, {("a", 9): 0, ("a", -1): 0}).answer)
-    assert [data.error_code for data in answer.values()] == [ErrorCode.unknown_topic_or_partition] * 2
+    response = partitions_of(world.fetch(0, -1, {("a", 9): 0, ("a", -1): 0}).response)
+    assert [data.error_code for data in response.values()] == [ErrorCode.unknown_topic_or_partition] * 2
 
 
 def test_a_disk_that_cannot_be_read_fails_its_partition_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,6 +259,6 @@ def test_a_disk_that_cannot_be_read_fails_its_partition_alone(world: World, monk
         raise DiskError("a-0: read failed")
 
     monkeypatch.setattr(world.partition("a").log, "read", broken)
-    answer = partitions_of(world.fetch(0, 0, {A0: 0, ("b", 0): 0}).answer)
-    assert answer[A0].error_code == ErrorCode.kafka_storage_error
-    assert answer["b", 0].records
+    response = partitions_of(world.fetch(0, 0, {A0: 0, ("b", 0): 0}).response)
+    assert response[A0].error_code == ErrorCode.kafka_storage_error
+    assert response["b", 0].records

@@ -31,9 +31,9 @@ def offsets(records: bytes | memoryview | None) -> list[tuple[int, int]]:
 def test_a_fetch_returns_whole_batches_from_the_one_that_holds_the_offset(world: World) -> None:
     write(world, records=3)
     write(world, records=2)
-    data = partitions_of(world.fetch(0, -1, {A0: 1}).answer)[A0]
+    data = partitions_of(world.fetch(0, -1, {A0: 1}).response)[A0]
     assert offsets(data.records) == [(0, 2), (3, 4)]
-    small = partitions_of(world.fetch(0, -1, {A0: FetchPartition(0, 4, 10)}).answer)[A0]
+    small = partitions_of(world.fetch(0, -1, {A0: FetchPartition(0, 4, 10)}).response)[A0]
     assert offsets(small.records) == [(3, 4)]
 
 
@@ -45,9 +45,9 @@ def test_processed_offsets_are_contiguous_under_a_tiny_limit(world: World) -> No
     for epoch in range(1, 60):
         if epoch <= 20:
             write(world, epoch % 3, records=1 + epoch % 2)
-        answer = world.fetch(session_id, epoch, changed, max_bytes=1).answer
+        response = world.fetch(session_id, epoch, changed, max_bytes=1).response
         changed = {}
-        for (_, index), data in partitions_of(answer).items():
+        for (_, index), data in partitions_of(response).items():
             for first, last in offsets(data.records):
                 assert first == position[index]
                 position[index] = last + 1
@@ -59,11 +59,11 @@ def test_processed_offsets_are_contiguous_under_a_tiny_limit(world: World) -> No
 def test_a_wait_on_the_real_log_counts_bytes(world: World) -> None:
     session_id = world.open_session({A0: 0})
     write(world)
-    size = len(partitions_of(world.fetch(0, -1, {A0: 0}).answer)[A0].records or b"")
+    size = len(partitions_of(world.fetch(0, -1, {A0: 0}).response)[A0].records or b"")
     call = world.fetch(session_id, 1, max_wait_ms=500, min_bytes=size + 1)
     assert call.waiting
     write(world)
-    assert len(partitions_of(call.answer)[A0].records or b"") == 2 * size
+    assert len(partitions_of(call.response)[A0].records or b"") == 2 * size
 
 
 def test_truncation_and_deletion_show_as_out_of_range(world: World) -> None:
@@ -71,6 +71,6 @@ def test_truncation_and_deletion_show_as_out_of_range(world: World) -> None:
     write(world)
     log = world.partition("a").log
     log.delete_records_before(2)
-    assert partitions_of(world.fetch(0, -1, {A0: 1}).answer)[A0].error_code == ErrorCode.offset_out_of_range
+    assert partitions_of(world.fetch(0, -1, {A0: 1}).response)[A0].error_code == ErrorCode.offset_out_of_range
     log.truncate_to(2)
-    assert partitions_of(world.fetch(0, -1, {A0: 3}).answer)[A0].error_code == ErrorCode.offset_out_of_range
+    assert partitions_of(world.fetch(0, -1, {A0: 3}).response)[A0].error_code == ErrorCode.offset_out_of_range

@@ -45,25 +45,25 @@ def test_a_follower_gets_a_privileged_session(world: World) -> None:
 def test_epochs_are_accepted_one_after_the_other(world: World) -> None:
     session_id = world.open_session({A0: 0})
     for epoch in (1, 2, 3):
-        answer = world.fetch(session_id, epoch).answer
-        assert (answer.error_code, answer.session_id) == (0, session_id)
+        response = world.fetch(session_id, epoch).response
+        assert (response.error_code, response.session_id) == (0, session_id)
 
 
 @pytest.mark.clause("F-3")
 def test_after_the_largest_epoch_comes_one(world: World) -> None:
     session_id = world.open_session({A0: 0})
     world.sessions.sessions[session_id].epoch = LARGEST
-    assert world.fetch(session_id, LARGEST).answer.session_id == session_id
-    assert world.fetch(session_id, 0x80000000).answer.error_code == ErrorCode.fetch_session_id_not_found
-    assert world.fetch(session_id, 1).answer.session_id == session_id
+    assert world.fetch(session_id, LARGEST).response.session_id == session_id
+    assert world.fetch(session_id, 0x80000000).response.error_code == ErrorCode.fetch_session_id_not_found
+    assert world.fetch(session_id, 1).response.session_id == session_id
 
 
 @pytest.mark.clause("F-4")
-def test_a_sessionless_fetch_answers_every_partition_and_leaves_nothing_behind(world: World) -> None:
+def test_a_sessionless_fetch_gets_every_partition_and_leaves_nothing_behind(world: World) -> None:
     world.append("a", 0)
-    answer = world.fetch(0, -1, {A0: 0, A1: 0}).answer
-    assert answer.session_id == 0
-    assert names(answer) == [A0, A1]
+    response = world.fetch(0, -1, {A0: 0, A1: 0}).response
+    assert response.session_id == 0
+    assert names(response) == [A0, A1]
     assert not world.sessions.sessions
     assert not any(partition.watchers for partition in world.partitions.by_name.values())
 
@@ -71,18 +71,18 @@ def test_a_sessionless_fetch_answers_every_partition_and_leaves_nothing_behind(w
 @pytest.mark.clause("F-4")
 def test_a_version_without_sessions_creates_none(world: World) -> None:
     request = FetchRequest(max_wait_ms=0)
-    assert world.send(request, version=6).answer.session_id == 0
+    assert world.send(request, version=6).response.session_id == 0
     assert not world.sessions.sessions
 
 
 @pytest.mark.clause("F-5")
 def test_a_full_fetch_with_epoch_zero_creates_a_session(world: World) -> None:
-    answer = world.fetch(0, 0, {A0: 0, A1: 0}).answer
-    assert names(answer) == [A0, A1]
-    assert list(world.sessions.sessions) == [answer.session_id]
+    response = world.fetch(0, 0, {A0: 0, A1: 0}).response
+    assert names(response) == [A0, A1]
+    assert list(world.sessions.sessions) == [response.session_id]
     assert world.outside.noted("session_created") == [
         {
-            "session_id": answer.session_id,
+            "session_id": response.session_id,
             "partitions": 2,
             "privileged": 0,
             "client_id": "c",
@@ -97,35 +97,35 @@ def test_a_declined_session_still_gets_its_data() -> None:
     world = World(slots=0)
     world.create("a")
     world.append("a")
-    answer = world.fetch(0, 0, {A0: 0}).answer
-    assert answer.session_id == 0
-    assert partitions_of(answer)[A0].records
+    response = world.fetch(0, 0, {A0: 0}).response
+    assert response.session_id == 0
+    assert partitions_of(response)[A0].records
     assert not world.partition("a").watchers
 
 
 @pytest.mark.clause("F-5")
 def test_a_full_fetch_of_nothing_creates_an_empty_session(world: World) -> None:
     call = world.fetch(0, 0, {}, max_wait_ms=1000)
-    session_id = call.answer.session_id
+    session_id = call.response.session_id
     assert session_id
-    assert names(world.fetch(session_id, 1, {A0: 0}).answer) == [A0]
+    assert names(world.fetch(session_id, 1, {A0: 0}).response) == [A0]
 
 
 @pytest.mark.clause("F-6")
 def test_a_session_can_be_replaced(world: World) -> None:
     first = world.open_session({A0: 0})
-    answer = world.fetch(first, 0, {A1: 0}).answer
-    assert answer.session_id not in (0, first)
-    assert names(answer) == [A1]
-    assert list(world.sessions.sessions) == [answer.session_id]
-    assert world.fetch(first, 1).answer.error_code == ErrorCode.fetch_session_id_not_found
+    response = world.fetch(first, 0, {A1: 0}).response
+    assert response.session_id not in (0, first)
+    assert names(response) == [A1]
+    assert list(world.sessions.sessions) == [response.session_id]
+    assert world.fetch(first, 1).response.error_code == ErrorCode.fetch_session_id_not_found
 
 
 @pytest.mark.clause("F-8")
 def test_a_session_can_be_closed_by_a_last_full_fetch(world: World) -> None:
     first = world.open_session({A0: 0})
-    answer = world.fetch(first, -1, {A0: 0}).answer
-    assert (answer.error_code, answer.session_id, names(answer)) == (0, 0, [A0])
+    response = world.fetch(first, -1, {A0: 0}).response
+    assert (response.error_code, response.session_id, names(response)) == (0, 0, [A0])
     assert not world.sessions.sessions
     assert [note["session_id"] for note in world.outside.noted("session_closed")] == [first]
 
@@ -134,32 +134,36 @@ def test_a_session_can_be_closed_by_a_last_full_fetch(world: World) -> None:
 @pytest.mark.parametrize("epoch", [0, -1])
 @pytest.mark.parametrize("unknown", [12345, -7, LARGEST])
 def test_closing_an_unknown_session_is_no_error(world: World, epoch: int, unknown: int) -> None:
-    answer = world.fetch(unknown, epoch, {A0: 0}).answer
-    assert answer.error_code == 0
-    assert bool(answer.session_id) == (epoch == 0)
+    response = world.fetch(unknown, epoch, {A0: 0}).response
+    assert response.error_code == 0
+    assert bool(response.session_id) == (epoch == 0)
 
 
 @pytest.mark.clause("F-7", "F-12")
 def test_an_incremental_fetch_repeats_the_id_and_may_name_nothing(world: World) -> None:
     session_id = world.open_session({A0: 0})
-    answer = world.fetch(session_id, 1).answer
-    assert (answer.session_id, answer.responses) == (session_id, [])
+    response = world.fetch(session_id, 1).response
+    assert (response.session_id, response.responses) == (session_id, [])
 
 
 @pytest.mark.clause("F-7", "FetchSessionTest.testZeroSizeFetchSession", "FetchSessionTest.testToForgetPartitions")
 def test_forgetting_the_last_partition_closes_the_session(world: World) -> None:
     session_id = world.open_session({A0: 0, A1: 0})
-    answer = world.fetch(session_id, 1, forget=[A0, A1], max_wait_ms=500).answer
-    assert (answer.error_code, answer.session_id, answer.responses) == (0, 0, [])
-    assert world.fetch(session_id, 2).answer.error_code == ErrorCode.fetch_session_id_not_found
+    response = world.fetch(session_id, 1, forget=[A0, A1], max_wait_ms=500).response
+    assert (response.error_code, response.session_id, response.responses) == (0, 0, [])
+    assert world.fetch(session_id, 2).response.error_code == ErrorCode.fetch_session_id_not_found
     assert not any(partition.watchers for partition in world.partitions.by_name.values())
 
 
 @pytest.mark.clause("F-9")
 @pytest.mark.parametrize(("session_id", "epoch"), [(0, 5), (7, 1), (-1, 1), (-7, -7), (LARGEST, 1), (-(2**31), 3)])
 def test_an_id_that_is_not_there_is_not_found(world: World, session_id: int, epoch: int) -> None:
-    answer = world.fetch(session_id, epoch, {A0: 0}).answer
-    assert (answer.error_code, answer.session_id, answer.responses) == (ErrorCode.fetch_session_id_not_found, 0, [])
+    response = world.fetch(session_id, epoch, {A0: 0}).response
+    assert (response.error_code, response.session_id, response.responses) == (
+        ErrorCode.fetch_session_id_not_found,
+        0,
+        [],
+    )
     counter = world.metrics.counter("crucible.server", "FetchSessionCache", "FetchSessionIdNotFoundPerSec")
     assert counter.value == 1
 
@@ -167,8 +171,8 @@ def test_an_id_that_is_not_there_is_not_found(world: World, session_id: int, epo
 @pytest.mark.clause("F-9")
 def test_a_known_id_with_an_impossible_epoch_is_not_found(world: World) -> None:
     session_id = world.open_session({A0: 0})
-    answer = world.fetch(session_id, -2).answer
-    assert (answer.error_code, answer.session_id) == (ErrorCode.fetch_session_id_not_found, 0)
+    response = world.fetch(session_id, -2).response
+    assert (response.error_code, response.session_id) == (ErrorCode.fetch_session_id_not_found, 0)
 
 
 @pytest.mark.clause(
@@ -181,20 +185,20 @@ def test_a_wrong_epoch_is_refused_and_the_right_one_still_works(world: World) ->
     session_id = world.open_session({A0: 0})
     world.fetch(session_id, 1)
     for wrong in (1, 3):
-        answer = world.fetch(session_id, wrong, {A1: 0}, forget=[A0]).answer
-        assert (answer.error_code, answer.session_id) == (ErrorCode.invalid_fetch_session_epoch, 0)
-        assert answer.responses == []
+        response = world.fetch(session_id, wrong, {A1: 0}, forget=[A0]).response
+        assert (response.error_code, response.session_id) == (ErrorCode.invalid_fetch_session_epoch, 0)
+        assert response.responses == []
     assert list(world.sessions.sessions[session_id].partitions) == [A0]
-    assert world.fetch(session_id, 2).answer.session_id == session_id
+    assert world.fetch(session_id, 2).response.session_id == session_id
 
 
 @pytest.mark.clause("F-11", "F-20")
-def test_after_a_lost_answer_a_full_fetch_delivers_everything_again(world: World) -> None:
+def test_after_a_lost_response_a_full_fetch_delivers_everything_again(world: World) -> None:
     session_id = world.open_session({A0: 0})
     world.append("a")
-    lost = partitions_of(world.fetch(session_id, 1).answer)[A0].records
-    assert world.fetch(session_id, 1).answer.error_code == ErrorCode.invalid_fetch_session_epoch
-    again = world.fetch(session_id, 0, {A0: 0}).answer
+    lost = partitions_of(world.fetch(session_id, 1).response)[A0].records
+    assert world.fetch(session_id, 1).response.error_code == ErrorCode.invalid_fetch_session_epoch
+    again = world.fetch(session_id, 0, {A0: 0}).response
     assert partitions_of(again)[A0].records == lost
     assert again.session_id not in (0, session_id)
 
@@ -209,51 +213,51 @@ def test_naming_a_partition_overwrites_all_its_fields(world: World) -> None:
 
 
 @pytest.mark.clause("F-7")
-def test_what_the_request_names_that_forgets_the_last_partitions_is_answered_outside_the_session(world: World) -> None:
+def test_what_the_request_names_that_forgets_the_last_partitions_is_served_outside_the_session(world: World) -> None:
     """As Kafka does."""
     session_id = world.open_session({A0: 0})
     world.append("a")
-    answer = world.fetch(session_id, 1, {A0: 0, B0: 0}, forget=[A0, B0]).answer
-    assert (answer.session_id, names(answer)) == (0, [A0, B0])
-    assert partitions_of(answer)[A0].records
-    assert world.fetch(session_id, 2).answer.error_code == ErrorCode.fetch_session_id_not_found
+    response = world.fetch(session_id, 1, {A0: 0, B0: 0}, forget=[A0, B0]).response
+    assert (response.session_id, names(response)) == (0, [A0, B0])
+    assert partitions_of(response)[A0].records
+    assert world.fetch(session_id, 2).response.error_code == ErrorCode.fetch_session_id_not_found
 
 
 @pytest.mark.clause("F-12")
 def test_one_request_forgets_and_adds(world: World) -> None:
     session_id = world.open_session({A0: 0, A1: 0})
-    answer = world.fetch(session_id, 1, {B0: 0}, forget=[A0]).answer
-    assert names(answer) == [B0]
+    response = world.fetch(session_id, 1, {B0: 0}, forget=[A0]).response
+    assert names(response) == [B0]
     world.append("a", 0)
     world.append("a", 1)
-    assert names(world.fetch(session_id, 2).answer) == [A1]
+    assert names(world.fetch(session_id, 2).response) == [A1]
 
 
 @pytest.mark.clause("F-12")
 def test_forgetting_wins_over_naming_and_an_unknown_forget_is_ignored(world: World) -> None:
     session_id = world.open_session({A0: 0, A1: 0})
-    assert names(world.fetch(session_id, 1, {A0: 0}, forget=[A0, B0]).answer) == []
+    assert names(world.fetch(session_id, 1, {A0: 0}, forget=[A0, B0]).response) == []
     world.append("a", 0)
-    assert names(world.fetch(session_id, 2).answer) == []
+    assert names(world.fetch(session_id, 2).response) == []
 
 
 @pytest.mark.clause("F-20")
 def test_a_duplicated_request_is_applied_once(world: World) -> None:
     session_id = world.open_session({A0: 0})
     request = FetchRequest(session_id=session_id, session_epoch=1, max_wait_ms=0)
-    assert world.send(request).answer.error_code == 0
-    assert world.send(request).answer.error_code == ErrorCode.invalid_fetch_session_epoch
+    assert world.send(request).response.error_code == 0
+    assert world.send(request).response.error_code == ErrorCode.invalid_fetch_session_epoch
     assert world.sessions.sessions[session_id].epoch == 2
 
 
 @pytest.mark.clause("F-20")
 def test_a_late_request_of_an_old_session_leaves_the_new_one_alone(world: World) -> None:
     old = world.open_session({A0: 0})
-    new = world.fetch(old, 0, {A1: 0}).answer.session_id
-    late = world.fetch(old, 1, {B0: 0}, forget=[A1]).answer
+    new = world.fetch(old, 0, {A1: 0}).response.session_id
+    late = world.fetch(old, 1, {B0: 0}, forget=[A1]).response
     assert late.error_code == ErrorCode.fetch_session_id_not_found
     assert list(world.sessions.sessions[new].partitions) == [A1]
-    assert world.fetch(new, 1).answer.error_code == 0
+    assert world.fetch(new, 1).response.error_code == 0
 
 
 def test_a_request_that_names_too_many_partitions_is_refused_and_changes_nothing(
@@ -262,9 +266,9 @@ def test_a_request_that_names_too_many_partitions_is_refused_and_changes_nothing
     monkeypatch.setattr(k01_fetch, "MAX_NAMED_PARTITIONS", 1)
     session_id = world.open_session({A0: 0})
     for asked_id, epoch in ((0, -1), (0, 0), (session_id, 0), (session_id, 1)):
-        answer = world.fetch(asked_id, epoch, {A0: 0, A1: 0}).answer
-        assert (answer.error_code, answer.session_id, answer.responses) == (ErrorCode.invalid_request, 0, [])
-    assert world.fetch(session_id, 1, {A1: 0}).answer.session_id == session_id
+        response = world.fetch(asked_id, epoch, {A0: 0, A1: 0}).response
+        assert (response.error_code, response.session_id, response.responses) == (ErrorCode.invalid_request, 0, [])
+    assert world.fetch(session_id, 1, {A1: 0}).response.session_id == session_id
 
 
 @pytest.mark.clause("F-21")
@@ -278,13 +282,13 @@ def test_partitions_that_an_incremental_fetch_adds_and_forgets_are_counted(world
 
 @pytest.mark.clause("F-23")
 @pytest.mark.parametrize(("epoch", "error"), [(1, ErrorCode.none), (9, ErrorCode.invalid_fetch_session_epoch)])
-def test_the_trace_line_of_an_answer_carries_session_id_and_epoch(world: World, epoch: int, error: Error) -> None:
+def test_the_trace_line_of_a_response_has_session_id_and_epoch(world: World, epoch: int, error: Error) -> None:
     session_id = world.open_session({A0: 0})
     effects: list[Effect] = []
     tag = Tag(1, 12, "c", session_id, epoch)
     body = FetchRequest(session_id=session_id, session_epoch=epoch, max_wait_ms=0)
     call = ActiveCall(Request(1, 5, 1, 12, "c", body, tag), effects, lambda _: None, lambda *_: None)
-    call.respond(world.send(body).answer)
+    call.respond(world.send(body).response)
     (reply,) = effects
     assert isinstance(reply, Reply)
     assert (reply.tag.session_id, reply.tag.session_epoch, reply.tag.error) == (session_id, epoch, error)

@@ -15,13 +15,13 @@ def world() -> World:
 
 
 @pytest.mark.clause("F-13")
-def test_a_session_by_topic_id_answers_by_topic_id(world: World) -> None:
+def test_a_session_by_topic_id_responds_by_topic_id(world: World) -> None:
     world.append("a")
-    answer = world.fetch(0, 0, {A0: 0}, version=13).answer
-    assert [(topic.topic, topic.topic_id) for topic in answer.responses] == [("", id_of(world, "a"))]
+    response = world.fetch(0, 0, {A0: 0}, version=13).response
+    assert [(topic.topic, topic.topic_id) for topic in response.responses] == [("", id_of(world, "a"))]
     world.append("a")
-    answer = world.fetch(answer.session_id, 1, {A0: 1}, version=13).answer
-    assert partitions_of(answer)[id_of(world, "a"), 0].high_watermark == 2
+    response = world.fetch(response.session_id, 1, {A0: 1}, version=13).response
+    assert partitions_of(response)[id_of(world, "a"), 0].high_watermark == 2
 
 
 @pytest.mark.clause(
@@ -34,46 +34,46 @@ def test_mixing_names_and_ids_in_a_session_is_an_error_that_changes_nothing(
     world: World, opened: int, used: int
 ) -> None:
     session_id = world.open_session({A0: 0}, version=opened)
-    answer = world.fetch(session_id, 1, {A1: 0}, version=used).answer
-    assert (answer.error_code, answer.session_id) == (ErrorCode.fetch_session_topic_id_error, 0)
-    assert world.fetch(session_id, 1, version=opened).answer.session_id == session_id
+    response = world.fetch(session_id, 1, {A1: 0}, version=used).response
+    assert (response.error_code, response.session_id) == (ErrorCode.fetch_session_topic_id_error, 0)
+    assert world.fetch(session_id, 1, version=opened).response.session_id == session_id
 
 
 @pytest.mark.clause("F-9", "F-10")
 def test_the_checks_come_in_the_order_id_epoch_topic_ids(world: World) -> None:
     session_id = world.open_session({A0: 0}, version=12)
-    assert world.fetch(session_id + 1, 9, version=13).answer.error_code == ErrorCode.fetch_session_id_not_found
-    assert world.fetch(session_id, 9, version=13).answer.error_code == ErrorCode.invalid_fetch_session_epoch
+    assert world.fetch(session_id + 1, 9, version=13).response.error_code == ErrorCode.fetch_session_id_not_found
+    assert world.fetch(session_id, 9, version=13).response.error_code == ErrorCode.invalid_fetch_session_epoch
 
 
 @pytest.mark.clause("FetchSessionTest.testFetchSessionWithUnknownIdOldRequestVersion")
 def test_a_version_by_name_ignores_topic_ids(world: World) -> None:
     topics = [FetchTopic("a", b"no such topic id", [FetchPartition(0, 0, LARGE)])]
-    answer = world.send(FetchRequest(session_epoch=0, max_wait_ms=0, topics=topics), version=12).answer
-    assert partitions_of(answer)[A0].error_code == 0
+    response = world.send(FetchRequest(session_epoch=0, max_wait_ms=0, topics=topics), version=12).response
+    assert partitions_of(response)[A0].error_code == 0
 
 
 @pytest.mark.clause("FetchSessionTest.testFetchSessionWithUnknownId", "FetchSessionTest.testResolveUnknownPartitions")
 def test_unknown_topic_ids_resolve_one_after_the_other(world: World) -> None:
-    answer = world.fetch(0, 0, {("x", 0): 0, ("y", 0): 0, ("z", 0): 0}, version=13).answer
-    assert [data.error_code for data in partitions_of(answer).values()] == [ErrorCode.unknown_topic_id] * 3
+    response = world.fetch(0, 0, {("x", 0): 0, ("y", 0): 0, ("z", 0): 0}, version=13).response
+    assert [data.error_code for data in partitions_of(response).values()] == [ErrorCode.unknown_topic_id] * 3
     world.create("x")
     world.create("y")
-    answer = world.fetch(answer.session_id, 1, version=13).answer
-    assert [data.error_code for data in partitions_of(answer).values()] == [0, 0, ErrorCode.unknown_topic_id]
+    response = world.fetch(response.session_id, 1, version=13).response
+    assert [data.error_code for data in partitions_of(response).values()] == [0, 0, ErrorCode.unknown_topic_id]
     world.create("z")
-    answer = world.fetch(answer.session_id, 2, version=13).answer
-    assert list(partitions_of(answer)) == [(id_of(world, "z"), 0)]
-    assert world.fetch(answer.session_id, 3, version=13).answer.responses == []
+    response = world.fetch(response.session_id, 2, version=13).response
+    assert list(partitions_of(response)) == [(id_of(world, "z"), 0)]
+    assert world.fetch(response.session_id, 3, version=13).response.responses == []
 
 
 @pytest.mark.parametrize("version", [12, 13])
 def test_what_does_not_exist_has_an_empty_list_of_aborted_transactions(world: World, version: int) -> None:
     """Other errors have none, as in Kafka."""
     wanted: dict[tuple[str, int], int | FetchPartition] = {("x", 0): 0, ("a", 99): 0, A0: 77}
-    answer = world.fetch(0, -1, wanted, version=version).answer
-    assert [data.aborted_transactions for data in partitions_of(answer).values()] == [[], [], None]
-    assert [bool(data.error_code) for data in partitions_of(answer).values()] == [True] * 3
+    response = world.fetch(0, -1, wanted, version=version).response
+    assert [data.aborted_transactions for data in partitions_of(response).values()] == [[], [], None]
+    assert [bool(data.error_code) for data in partitions_of(response).values()] == [True] * 3
 
 
 @pytest.mark.clause("FetchSessionTest.testToForgetPartitions")
@@ -82,26 +82,26 @@ def test_an_unresolved_partition_can_be_forgotten(world: World) -> None:
     world.fetch(session_id, 1, forget=[("x", 0)], version=13, max_wait_ms=10)
     world.pass_ms(10)
     world.create("x")
-    assert world.fetch(session_id, 2, version=13).answer.responses == []
+    assert world.fetch(session_id, 2, version=13).response.responses == []
     assert not world.sessions.arrivals.keys
 
 
 @pytest.mark.clause("FetchSessionTest.testToForgetPartitions")
 def test_a_forgotten_unresolved_partition_may_empty_the_session(world: World) -> None:
     session_id = world.open_session({("x", 0): 0}, version=13)
-    assert world.fetch(session_id, 1, forget=[("x", 0)], version=13).answer.session_id == 0
+    assert world.fetch(session_id, 1, forget=[("x", 0)], version=13).response.session_id == 0
 
 
 def test_an_unknown_name_is_unknown_until_the_topic_appears(world: World) -> None:
     session_id = world.open_session({("x", 0): 0, A0: 0})
     for epoch in (1, 2):
         assert (
-            partitions_of(world.fetch(session_id, epoch).answer)[("x", 0)].error_code
+            partitions_of(world.fetch(session_id, epoch).response)[("x", 0)].error_code
             == ErrorCode.unknown_topic_or_partition
         )
     world.create("x")
-    assert partitions_of(world.fetch(session_id, 3).answer)[("x", 0)].error_code == 0
-    assert names(world.fetch(session_id, 4).answer) == []
+    assert partitions_of(world.fetch(session_id, 3).response)[("x", 0)].error_code == 0
+    assert names(world.fetch(session_id, 4).response) == []
 
 
 @pytest.mark.clause(
@@ -110,11 +110,11 @@ def test_an_unknown_name_is_unknown_until_the_topic_appears(world: World) -> Non
 )
 def test_an_unknown_partition_has_the_same_code_sessionless_full_and_incremental(world: World) -> None:
     for version, error in ((12, ErrorCode.unknown_topic_or_partition), (13, ErrorCode.unknown_topic_id)):
-        sessionless = world.fetch(0, -1, {("x", 0): 0}, version=version).answer
-        full = world.fetch(0, 0, {("x", 0): 0}, version=version).answer
-        incremental = world.fetch(full.session_id, 1, version=version).answer
-        for answer in (sessionless, full, incremental):
-            (data,) = partitions_of(answer).values()
+        sessionless = world.fetch(0, -1, {("x", 0): 0}, version=version).response
+        full = world.fetch(0, 0, {("x", 0): 0}, version=version).response
+        incremental = world.fetch(full.session_id, 1, version=version).response
+        for response in (sessionless, full, incremental):
+            (data,) = partitions_of(response).values()
             assert (data.error_code, data.high_watermark, data.records) == (error, -1, b"")
 
 
@@ -123,11 +123,11 @@ def test_a_session_by_name_follows_the_name_to_a_recreated_topic(world: World) -
     world.append("a")
     world.fetch(session_id, 1, {A0: 1})
     world.delete("a")
-    assert partitions_of(world.fetch(session_id, 2).answer)[A0].error_code == ErrorCode.unknown_topic_or_partition
+    assert partitions_of(world.fetch(session_id, 2).response)[A0].error_code == ErrorCode.unknown_topic_or_partition
     world.create("a", topic_id=b"second".rjust(16))
     world.append("a")
-    answer = partitions_of(world.fetch(session_id, 3).answer)
-    assert (answer[A0].error_code, answer[A0].high_watermark) == (0, 1)
+    response = partitions_of(world.fetch(session_id, 3).response)
+    assert (response[A0].error_code, response[A0].high_watermark) == (0, 1)
 
 
 @pytest.mark.clause(
@@ -138,12 +138,12 @@ def test_a_session_by_id_never_follows_the_name(world: World) -> None:
     key = (id_of(world, "a"), 0)
     session_id = world.open_session({A0: 0}, version=13)
     world.delete("a")
-    assert partitions_of(world.fetch(session_id, 1, version=13).answer)[key].error_code == ErrorCode.unknown_topic_id
+    assert partitions_of(world.fetch(session_id, 1, version=13).response)[key].error_code == ErrorCode.unknown_topic_id
     world.create("a", topic_id=b"second".rjust(16))
     world.append("a")
-    answer = partitions_of(world.fetch(session_id, 2, version=13).answer)
-    assert answer[key].error_code == ErrorCode.inconsistent_topic_id
-    assert not answer[key].records
+    response = partitions_of(world.fetch(session_id, 2, version=13).response)
+    assert response[key].error_code == ErrorCode.inconsistent_topic_id
+    assert not response[key].records
 
 
 def test_a_partition_that_the_recreated_topic_does_not_have_is_unknown(world: World) -> None:
@@ -152,9 +152,9 @@ def test_a_partition_that_the_recreated_topic_does_not_have_is_unknown(world: Wo
     session_id = world.open_session({A0: 0, A2: 0}, version=13)
     world.delete("a")
     world.create("a", 2, topic_id=b"second".rjust(16))
-    answer = partitions_of(world.fetch(session_id, 1, version=13).answer)
-    assert answer[kept].error_code == ErrorCode.inconsistent_topic_id
-    assert answer[gone].error_code == ErrorCode.unknown_topic_or_partition
+    response = partitions_of(world.fetch(session_id, 1, version=13).response)
+    assert response[kept].error_code == ErrorCode.inconsistent_topic_id
+    assert response[gone].error_code == ErrorCode.unknown_topic_or_partition
 
 
 def test_a_replaced_topic_id_is_forgotten_and_added_in_one_request(world: World) -> None:
@@ -164,6 +164,6 @@ def test_a_replaced_topic_id_is_forgotten_and_added_in_one_request(world: World)
     world.create("a", topic_id=new)
     topics, forgotten = [FetchTopic("", new, [FetchPartition(0, 0, LARGE)])], [ForgottenTopic("", old, [0])]
     request = FetchRequest(session_id=session_id, session_epoch=1, max_wait_ms=0, topics=topics, forgotten=forgotten)
-    answer = world.send(request, version=13).answer
-    assert [(key, data.error_code) for key, data in partitions_of(answer).items()] == [((new, 0), 0)]
+    response = world.send(request, version=13).response
+    assert [(key, data.error_code) for key, data in partitions_of(response).items()] == [((new, 0), 0)]
     assert list(world.sessions.sessions[session_id].partitions) == [(new, 0)]

@@ -65,7 +65,7 @@ class TransactionWorld(ReplicatedWorld):
         return self.send(request, "consumer")
 
     def data(self, offset: int = 0, level: int = COMMITTED, most: int = 1 << 20) -> PartitionData:
-        return partitions_of(self.read(offset, level, most=most).answer)[0]
+        return partitions_of(self.read(offset, level, most=most).response)[0]
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def test_a_reader_of_committed_records_waits_for_the_marker(world: TransactionWo
     world.end(1, commit=commit)
     assert not call.closed
     world.replicate()
-    data = partitions_of(call.answer)[0]
+    data = partitions_of(call.response)[0]
     assert offsets(data) == [0, 1]
     assert data.aborted_transactions == ([] if commit else [AbortedTransaction(1, 0)])
 
@@ -148,20 +148,20 @@ def test_an_open_transaction_of_another_producer_ends_no_wait(world: Transaction
     world.replicate()
     assert not call.closed
     world.pass_ms(500)
-    assert offsets(partitions_of(call.answer)[0]) == []
+    assert offsets(partitions_of(call.response)[0]) == []
 
 
 @pytest.mark.clause("ReplicaManagerTest.testReadCommittedFetchLimitedAtLSO")
 def test_a_session_tells_what_becomes_committed(world: TransactionWorld) -> None:
-    opened = world.read(session=(0, 0)).answer
+    opened = world.read(session=(0, 0)).response
     world.write(1)
     world.replicate()
-    held = partitions_of(world.read(session=(opened.session_id, 1), named=False).answer)
+    held = partitions_of(world.read(session=(opened.session_id, 1), named=False).response)
     assert (offsets(held[0]), held[0].last_stable_offset, held[0].high_watermark) == ([], 0, 1)
-    assert partitions_of(world.read(session=(opened.session_id, 2), named=False).answer) == {}
+    assert partitions_of(world.read(session=(opened.session_id, 2), named=False).response) == {}
     world.end(1, commit=False)
     world.replicate()
-    data = partitions_of(world.read(session=(opened.session_id, 3), named=False).answer)[0]
+    data = partitions_of(world.read(session=(opened.session_id, 3), named=False).response)[0]
     assert (offsets(data), data.aborted_transactions) == ([0, 1], [AbortedTransaction(1, 0)])
 
 
@@ -171,9 +171,9 @@ def latest(world: TransactionWorld, level: int) -> tuple[int, int]:
     request = ListOffsetsRequest(
         replica_id=BrokerId(-1), isolation_level=i8(level), topics=(topic,), timeout=i32Timedelta.parse(timedelta(0))
     )
-    answer = k02_list_offsets.handle(world.broker, FakeCall(1, "c", 10), request)
-    assert answer is not None
-    (one,) = answer.topics[0].partitions
+    response = k02_list_offsets.handle(world.broker, FakeCall(1, "c", 10), request)
+    assert response is not None
+    (one,) = response.topics[0].partitions
     return int(one.error_code), int(one.offset)
 
 

@@ -55,14 +55,14 @@ def test_a_wait_ends_when_its_time_is_over(world: World, waiting: Waiting) -> No
     world.pass_ms(499)
     assert call.waiting
     world.pass_ms(1)
-    assert call.answer.error_code == 0
-    assert names(call.answer) == ([] if waiting.in_session else [A0, A1, A2])
+    assert call.response.error_code == 0
+    assert names(call.response) == ([] if waiting.in_session else [A0, A1, A2])
 
 
 def test_a_wait_ends_when_data_comes(world: World, waiting: Waiting) -> None:
     call = waiting()
     world.append("a", 1)
-    assert partitions_of(call.answer)[A1].records
+    assert partitions_of(call.response)[A1].records
     assert not world.outside.timers
     assert waiting.in_session or no_watchers(world)
 
@@ -73,7 +73,7 @@ def test_min_bytes_are_summed_over_partitions_and_appends(world: World, waiting:
     world.append("a", 1)
     assert call.waiting
     world.append("a", 1)
-    assert [len(data.records or b"") for data in partitions_of(call.answer).values() if data.records] == [100, 200]
+    assert [len(data.records or b"") for data in partitions_of(call.response).values() if data.records] == [100, 200]
 
 
 def test_a_partition_counts_at_most_its_own_limit_towards_min_bytes(world: World) -> None:
@@ -85,13 +85,13 @@ def test_a_partition_counts_at_most_its_own_limit_towards_min_bytes(world: World
 def test_min_bytes_above_the_response_limit_do_not_wait_for_ever(world: World) -> None:
     call = world.fetch(0, -1, {A0: 0}, min_bytes=10_000, max_bytes=100, max_wait_ms=500)
     world.append("a")
-    assert partitions_of(call.answer)[A0].records
+    assert partitions_of(call.response)[A0].records
 
 
 @pytest.mark.parametrize("fields", [{"max_wait_ms": 0}, {"max_wait_ms": -1}, {"min_bytes": 0, "max_wait_ms": 500}])
 def test_some_fetches_never_wait(world: World, fields: dict[str, Any]) -> None:
     session_id = world.open_session({A0: 0})
-    assert world.fetch(session_id, 1, **fields).answer.session_id == session_id
+    assert world.fetch(session_id, 1, **fields).response.session_id == session_id
 
 
 def test_uncommitted_data_ends_no_wait_of_a_consumer_but_a_followers(world: World) -> None:
@@ -99,11 +99,11 @@ def test_uncommitted_data_ends_no_wait_of_a_consumer_but_a_followers(world: Worl
     follower = world.fetch(0, -1, {A0: 0}, max_wait_ms=500, replica_id=8)
     world.append("a", commit=False)
     assert consumer.waiting
-    assert partitions_of(follower.answer)[A0].records
+    assert partitions_of(follower.response)[A0].records
     log = world.partition("a").log
     log.high_watermark = log.log_end_offset
     world.partition("a").changed()
-    assert partitions_of(consumer.answer)[A0].records
+    assert partitions_of(consumer.response)[A0].records
 
 
 @pytest.mark.clause("F-14")
@@ -118,13 +118,13 @@ def test_watermarks_end_no_wait_but_ride_along(world: World) -> None:
     world.partition(*A1).changed()
     assert call.waiting
     world.append("a", 2)
-    answer = partitions_of(call.answer)
-    assert {key: (data.high_watermark, data.log_start_offset) for key, data in answer.items()} == {
+    response = partitions_of(call.response)
+    assert {key: (data.high_watermark, data.log_start_offset) for key, data in response.items()} == {
         A0: (4, 4),
         A1: (1, 0),
         A2: (1, 0),
     }
-    assert world.fetch(session_id, 2, {A2: 1}).answer.responses == []
+    assert world.fetch(session_id, 2, {A2: 1}).response.responses == []
 
 
 @pytest.mark.clause("DelayedFetchTest.testDelayedFetchWithMessageOnlyHighWatermark")
@@ -133,13 +133,13 @@ def test_an_error_that_appears_ends_the_wait(world: World, waiting: Waiting) -> 
     call = waiting()
     world.partition("a").log.truncate_to(0)
     world.partition("a").changed()
-    assert partitions_of(call.answer)[A0].error_code == ErrorCode.offset_out_of_range
+    assert partitions_of(call.response)[A0].error_code == ErrorCode.offset_out_of_range
 
 
 def test_a_deleted_topic_ends_the_wait(world: World, waiting: Waiting) -> None:
     call = waiting()
     world.delete("a")
-    assert ErrorCode.unknown_topic_or_partition in [data.error_code for data in partitions_of(call.answer).values()]
+    assert ErrorCode.unknown_topic_or_partition in [data.error_code for data in partitions_of(call.response).values()]
 
 
 @pytest.mark.clause("F-14")
@@ -148,7 +148,7 @@ def test_a_lasting_error_makes_no_hot_loop(world: World) -> None:
     call = world.fetch(session_id, 1, max_wait_ms=500)
     assert call.waiting
     world.pass_ms(500)
-    assert partitions_of(call.answer)[A0].error_code == ErrorCode.offset_out_of_range
+    assert partitions_of(call.response)[A0].error_code == ErrorCode.offset_out_of_range
 
 
 def test_a_session_of_nothing_but_unknown_topics_waits_its_time(world: World) -> None:
@@ -156,11 +156,11 @@ def test_a_session_of_nothing_but_unknown_topics_waits_its_time(world: World) ->
     call = world.fetch(session_id, 1, max_wait_ms=500)
     assert call.waiting
     world.pass_ms(500)
-    assert partitions_of(call.answer)[X0].error_code == ErrorCode.unknown_topic_or_partition
+    assert partitions_of(call.response)[X0].error_code == ErrorCode.unknown_topic_or_partition
 
 
 @pytest.mark.parametrize("wanted", [{A0: 99}, {X0: 0}])
-def test_an_error_that_the_request_asked_for_is_answered_at_once(
+def test_an_error_of_a_partition_that_the_request_names_is_sent_at_once(
     world: World, wanted: dict[tuple[str, int], int]
 ) -> None:
     session_id = world.open_session({**wanted, A1: 0})
@@ -172,7 +172,7 @@ def test_an_error_that_changes_ends_the_wait(world: World) -> None:
     session_id = world.open_session({A0: FetchPartition(0, 99, 100)})
     call = world.fetch(session_id, 1, max_wait_ms=500)
     world.delete("a")
-    assert partitions_of(call.answer)[A0].error_code == ErrorCode.unknown_topic_or_partition
+    assert partitions_of(call.response)[A0].error_code == ErrorCode.unknown_topic_or_partition
 
 
 def test_a_new_partition_without_data_waits(world: World) -> None:
@@ -180,7 +180,7 @@ def test_a_new_partition_without_data_waits(world: World) -> None:
     call = world.fetch(session_id, 1, {A1: 0}, max_wait_ms=500)
     assert call.waiting
     world.pass_ms(500)
-    assert names(call.answer) == [A1]
+    assert names(call.response) == [A1]
 
 
 def test_a_topic_that_appears_with_data_ends_the_wait(world: World) -> None:
@@ -190,7 +190,7 @@ def test_a_topic_that_appears_with_data_ends_the_wait(world: World) -> None:
     world.create("x")
     assert call.waiting
     world.append("x")
-    assert partitions_of(call.answer)[X0].records
+    assert partitions_of(call.response)[X0].records
     assert not world.sessions.arrivals.keys
 
 
@@ -199,7 +199,7 @@ def test_a_topic_that_appears_unled_is_told_at_the_end(world: World) -> None:
     call = world.fetch(session_id, 1, max_wait_ms=500, version=12)
     world.create("x", led_here=False)
     world.pass_ms(500)
-    assert partitions_of(call.answer)[X0].error_code == ErrorCode.not_leader_or_follower
+    assert partitions_of(call.response)[X0].error_code == ErrorCode.not_leader_or_follower
 
 
 @pytest.mark.clause("F-20")
@@ -207,9 +207,9 @@ def test_a_newer_request_supersedes_the_one_that_waits(world: World) -> None:
     session_id = world.open_session({A0: 0})
     old = world.fetch(session_id, 1, max_wait_ms=500)
     new = world.fetch(session_id, 2, max_wait_ms=500)
-    assert (old.answer.error_code, old.answer.session_id) == (ErrorCode.invalid_fetch_session_epoch, 0)
+    assert (old.response.error_code, old.response.session_id) == (ErrorCode.invalid_fetch_session_epoch, 0)
     world.append("a")
-    assert partitions_of(new.answer)[A0].records
+    assert partitions_of(new.response)[A0].records
 
 
 @pytest.mark.clause("F-10")
@@ -219,15 +219,15 @@ def test_a_refused_request_leaves_the_one_that_waits_alone(world: World) -> None
     world.fetch(session_id, 1)
     world.fetch(session_id, 7)
     world.append("a")
-    assert partitions_of(waits.answer)[A0].records
+    assert partitions_of(waits.response)[A0].records
 
 
 @pytest.mark.parametrize("epoch", [0, -1])
-def test_closing_the_session_answers_the_one_that_waits(world: World, epoch: int) -> None:
+def test_closing_the_session_ends_the_parked_fetch(world: World, epoch: int) -> None:
     session_id = world.open_session({A0: 0})
     waits = world.fetch(session_id, 1, max_wait_ms=500)
     world.fetch(session_id, epoch, {A0: 0})
-    assert (waits.answer.error_code, waits.answer.session_id) == (ErrorCode.fetch_session_id_not_found, 0)
+    assert (waits.response.error_code, waits.response.session_id) == (ErrorCode.fetch_session_id_not_found, 0)
     assert not world.outside.timers
 
 
@@ -239,8 +239,8 @@ def test_a_connection_that_closes_takes_nothing_with_it(world: World) -> None:
     call.hang_up()
     world.append("a", 1)
     assert not world.outside.timers
-    assert world.fetch(session_id, 1).answer.error_code == ErrorCode.invalid_fetch_session_epoch
-    assert names(world.fetch(session_id, 2).answer) == [A0, A1]
+    assert world.fetch(session_id, 1).response.error_code == ErrorCode.invalid_fetch_session_epoch
+    assert names(world.fetch(session_id, 2).response) == [A0, A1]
 
 
 def test_a_full_fetch_whose_connection_closed_creates_nothing(world: World) -> None:
@@ -256,27 +256,27 @@ def test_a_full_fetch_whose_connection_closed_creates_nothing(world: World) -> N
 
 
 @pytest.mark.clause("F-5")
-def test_a_full_fetch_that_waited_gets_its_session_with_the_answer(world: World) -> None:
+def test_a_full_fetch_that_was_parked_gets_its_session_with_the_response(world: World) -> None:
     call = world.fetch(0, 0, {A0: 0}, max_wait_ms=500)
     assert not world.sessions.sessions
     world.append("a")
-    assert list(world.sessions.sessions) == [call.answer.session_id]
+    assert list(world.sessions.sessions) == [call.response.session_id]
     world.append("a")
-    assert len(partitions_of(world.fetch(call.answer.session_id, 1, {A0: 1}).answer)[A0].records or b"") == 100
+    assert len(partitions_of(world.fetch(call.response.session_id, 1, {A0: 1}).response)[A0].records or b"") == 100
 
 
-def test_two_sessions_that_wait_for_one_partition_are_both_answered(world: World) -> None:
+def test_two_sessions_that_wait_for_one_partition_both_get_a_response(world: World) -> None:
     waits = [world.fetch(world.open_session({A0: 0}), 1, max_wait_ms=500) for _ in range(2)]
     world.append("a")
-    assert all(partitions_of(call.answer)[A0].records for call in waits)
+    assert all(partitions_of(call.response)[A0].records for call in waits)
 
 
 def test_changing_the_isolation_level_within_a_session_reads_to_the_new_end(world: World) -> None:
     world.log("a").lso_hold = 0
     session_id = world.open_session({A0: 0}, isolation_level=1)
     world.append("a")
-    assert not partitions_of(world.fetch(session_id, 1, isolation_level=1).answer)[A0].records
-    assert partitions_of(world.fetch(session_id, 2, isolation_level=0).answer)[A0].records
+    assert not partitions_of(world.fetch(session_id, 1, isolation_level=1).response)[A0].records
+    assert partitions_of(world.fetch(session_id, 2, isolation_level=0).response)[A0].records
 
 
 # What it costs
@@ -313,8 +313,8 @@ def test_an_incremental_fetch_touches_what_changed_not_what_is_cached(
         before, looked[:], watched[:] = touches(world), [], []
         for index in range(changed):
             world.append("big", index)
-        answer = world.fetch(session_id, epoch, {("big", i): epoch - 1 for i in range(changed)}).answer
-        assert len(partitions_of(answer)) == changed
+        response = world.fetch(session_id, epoch, {("big", i): epoch - 1 for i in range(changed)}).response
+        assert len(partitions_of(response)) == changed
         assert (len(looked), len(watched)) == (changed, changed)
         assert touches(world) - before == 2 * changed  # one count of bytes, one read
 
@@ -328,8 +328,8 @@ def test_a_backlog_that_does_not_fit_is_not_walked() -> None:
     world.fetch(session_id, 1, max_bytes=500)
     for epoch in range(2, 6):
         before = touches(world)
-        answer = world.fetch(session_id, epoch, max_bytes=500).answer
-        assert len(partitions_of(answer)) == 5
+        response = world.fetch(session_id, epoch, max_bytes=500).response
+        assert len(partitions_of(response)) == 5
         assert touches(world) - before == 10
 
 
@@ -344,7 +344,7 @@ def test_a_fetch_that_waits_looks_only_at_what_changes() -> None:
     assert call.waiting
     assert touches(world) - before == 2
     world.append("big", 5)
-    assert len(partitions_of(call.answer)) == 3
+    assert len(partitions_of(call.response)) == 3
 
 
 def test_the_fake_log_reads_whole_batches() -> None:

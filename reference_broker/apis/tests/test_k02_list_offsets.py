@@ -47,15 +47,15 @@ def ask(
         topics=(ListOffsetsTopic(name=TopicName(topic), partitions=partitions),),
         timeout=i32Timedelta.parse(timedelta(0)),
     )
-    answer = k02_list_offsets.handle(world.broker, FakeCall(1, "c", version), request)
-    assert answer is not None
-    assert [one.name for one in answer.topics] == [topic]
-    return list(answer.topics[0].partitions)
+    response = k02_list_offsets.handle(world.broker, FakeCall(1, "c", version), request)
+    assert response is not None
+    assert [one.name for one in response.topics] == [topic]
+    return list(response.topics[0].partitions)
 
 
-def found(answer: Any) -> tuple[int, int, int]:
-    assert answer.error_code == 0
-    return (answer.offset, answer.timestamp, answer.leader_epoch)
+def found(response: Any) -> tuple[int, int, int]:
+    assert response.error_code == 0
+    return (response.offset, response.timestamp, response.leader_epoch)
 
 
 @pytest.mark.clause(
@@ -158,11 +158,11 @@ def test_each_topic_and_each_partition_is_told_once(world: World) -> None:
         topics=tuple(ListOffsetsTopic(name=TopicName(name), partitions=tuple(of)) for name, of in named),
         timeout=i32Timedelta.parse(timedelta(0)),
     )
-    answer = k02_list_offsets.handle(world.broker, FakeCall(1, "c", 10), request)
-    assert answer is not None
+    response = k02_list_offsets.handle(world.broker, FakeCall(1, "c", 10), request)
+    assert response is not None
     unknown = ErrorCode.unknown_topic_or_partition
     assert [
-        (each.name, [(one.partition_index, one.error_code) for one in each.partitions]) for each in answer.topics
+        (each.name, [(one.partition_index, one.error_code) for one in each.partitions]) for each in response.topics
     ] == [
         ("a", [(0, ErrorCode.invalid_request), (1, unknown), (2, unknown)]),
         ("x", [(0, unknown)]),

@@ -62,15 +62,15 @@ def ask(world: World, timestamp: int, version: int = 10) -> FakeCall:
         topics=(ListOffsetsTopic(name=TopicName("a"), partitions=(wanted,)),),
         timeout=i32Timedelta.parse(timedelta(seconds=1)),
     )
-    answer = k02_list_offsets.handle(world.broker, call, request)
-    if answer is not None:
-        call.respond(answer)
+    response = k02_list_offsets.handle(world.broker, call, request)
+    if response is not None:
+        call.respond(response)
     return call
 
 
 def answered(call: FakeCall) -> tuple[int, int, int, int]:
-    answer: Any = call.answer
-    one = answer.topics[0].partitions[0]
+    response: Any = call.response
+    one = response.topics[0].partitions[0]
     return one.error_code, one.offset, one.timestamp, one.leader_epoch
 
 
@@ -155,7 +155,7 @@ def test_a_connection_that_closes_waits_for_nothing() -> None:
     call.hang_up()
     assert reader.abandoned == 1
     world.pass_ms(5000)
-    assert not call.answers
+    assert not call.responses
 
 
 def test_a_node_without_a_tier_does_not_pass_over_what_is_there() -> None:

@@ -29,10 +29,10 @@ from reference_broker.wire.messages import body_class
 class Call:
     api_version: int = 1001
     listener: str = ""
-    answers: list[Any] = field(default_factory=list)
+    responses: list[Any] = field(default_factory=list)
 
     def respond(self, body: object) -> None:
-        self.answers.append(body)
+        self.responses.append(body)
 
     def contain(self, work: Callable[[], object]) -> bool:
         work()
@@ -67,9 +67,9 @@ class World:
             type=update_type,
         )
         call = Call()
-        answer = self.api.handle(call, body)  # type: ignore[arg-type]
-        if answer is not None:
-            call.respond(answer)
+        response = self.api.handle(call, body)  # type: ignore[arg-type]
+        if response is not None:
+            call.respond(response)
         return call
 
     @property
@@ -78,11 +78,11 @@ class World:
 
 
 def codes(*calls: Call) -> list[list[int]]:
-    return [[answer.error_code for answer in call.answers] for call in calls]
+    return [[response.error_code for response in call.responses] for call in calls]
 
 
 @pytest.mark.clause("M-3")
-def test_an_update_is_applied_noted_and_answered() -> None:
+def test_an_update_is_applied_noted_and_acknowledged() -> None:
     world = World()
     call = world.give(4, partitions=2)
     assert (codes(call), world.epoch) == ([[0]], 4)
@@ -143,8 +143,8 @@ def announced(version: int, **config: str) -> tuple[list[str], list[int]]:
     settings = BrokerConfig.parse({key.replace("_", "."): value for key, value in config.items()})
     broker: Any = SimpleNamespace(loader=SimpleNamespace(image=EMPTY_IMAGE), config=settings)
     body = body_class(ApiKey.API_VERSIONS, "request")(client_software_name="a", client_software_version="1")
-    answer: Any = k18_api_versions.handle(broker, Call(version), body)  # type: ignore[arg-type]
-    return [one.name for one in answer.supported_features], [int(one.api_key) for one in answer.api_keys]
+    response: Any = k18_api_versions.handle(broker, Call(version), body)  # type: ignore[arg-type]
+    return [one.name for one in response.supported_features], [int(one.api_key) for one in response.api_keys]
 
 
 @pytest.mark.clause("D-3")

@@ -28,10 +28,10 @@ def world() -> World:
 def ask(world: World, epoch: int, current: int = -1, index: int = 0, topic: str = "a") -> tuple[int, int, int]:
     wanted = OffsetForLeaderPartition(partition=i32(index), current_leader_epoch=i32(current), leader_epoch=i32(epoch))
     request = OffsetForLeaderEpochRequest(topics=(OffsetForLeaderTopic(topic=TopicName(topic), partitions=(wanted,)),))
-    answer = k23_offset_for_leader_epoch.handle(world.broker, FakeCall(1, "c", 4), request)
-    assert answer is not None
-    (partition,) = answer.topics[0].partitions
-    assert (answer.topics[0].topic, partition.partition) == (topic, index)
+    response = k23_offset_for_leader_epoch.handle(world.broker, FakeCall(1, "c", 4), request)
+    assert response is not None
+    (partition,) = response.topics[0].partitions
+    assert (response.topics[0].topic, partition.partition) == (topic, index)
     return (partition.error_code, partition.leader_epoch, partition.end_offset)
 
 

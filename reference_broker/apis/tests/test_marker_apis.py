@@ -35,9 +35,9 @@ def marker(
 
 def write(world: ReplicatedWorld, *markers: WritableTxnMarker) -> FakeCall:
     call = FakeCall(9, "coordinator", 2)
-    answer = k27_write_txn_markers.handle(world.broker, call, WriteTxnMarkersRequest(markers=markers))
-    if answer is not None:
-        call.respond(answer)
+    response = k27_write_txn_markers.handle(world.broker, call, WriteTxnMarkersRequest(markers=markers))
+    if response is not None:
+        call.respond(response)
     return call
 
 
@@ -48,10 +48,10 @@ def replicate(world: ReplicatedWorld) -> None:
 
 
 def errors_of(call: FakeCall) -> dict[tuple[int, str, int], Error]:
-    answer: Any = call.answer
+    response: Any = call.response
     return {
         (int(each.producer_id), topic.name, int(one.partition_index)): one.error_code
-        for each in answer.markers
+        for each in response.markers
         for topic in each.topics
         for one in topic.partitions
     }
@@ -63,7 +63,7 @@ def open_transaction(world: ReplicatedWorld, index: int = 0, producer: int = 7, 
     world.led[index].log.append(world.now(), batch, 0)
 
 
-def test_the_answer_comes_when_all_markers_are_replicated() -> None:
+def test_the_response_comes_when_all_markers_are_replicated() -> None:
     world = ReplicatedWorld(partitions=2)
     call = write(world, marker(0), marker(1, producer=8))
     world.fetch(2, world.led[0], 1)
@@ -84,16 +84,16 @@ def test_each_partition_of_each_marker_has_its_own_error() -> None:
         (8, "events", 1): OK,
         (8, "events", 0): OK,
     }
-    answer: Any = call.answer
-    assert [int(each.producer_id) for each in answer.markers] == [7, 8]
+    response: Any = call.response
+    assert [int(each.producer_id) for each in response.markers] == [7, 8]
 
 
-def test_what_is_refused_is_answered_at_once() -> None:
+def test_what_is_refused_gets_its_response_at_once() -> None:
     world = ReplicatedWorld()
     assert errors_of(write(world, marker(5))) == {(7, "events", 5): UNKNOWN}
 
 
-def test_without_markers_there_is_nothing_to_answer() -> None:
+def test_without_markers_the_response_is_empty() -> None:
     world = ReplicatedWorld()
     assert errors_of(write(world)) == {}
     assert errors_of(write(world, marker(), marker(5, producer=8))) == {(8, "events", 5): UNKNOWN}
@@ -143,7 +143,7 @@ def describe(world: ReplicatedWorld, topic: str = "events", index: int = 0) -> P
     answer = k61_describe_producers.handle(world.broker, call, DescribeProducersRequest(topics=(topic_request,)))
     if answer is None:
         world.pass_ms(0)
-        response: Any = call.answer
+        response: Any = call.response
     else:
         response = answer
     assert response.topics[0].name == topic
@@ -200,5 +200,5 @@ def test_many_producers_are_told_in_slices() -> None:
     topic_request = TopicRequest(name=TopicName("events"), partition_indexes=(i32(0),))
     assert k61_describe_producers.handle(world.broker, call, DescribeProducersRequest(topics=(topic_request,))) is None
     world.pass_ms(0)
-    answer: Any = call.answer
-    assert len(answer.topics[0].partitions[0].active_producers) == len(world.partition.log.producers.by_id)
+    response: Any = call.response
+    assert len(response.topics[0].partitions[0].active_producers) == len(world.partition.log.producers.by_id)

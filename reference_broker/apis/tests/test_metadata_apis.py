@@ -51,18 +51,18 @@ def metadata(
     return world.ask(k03_metadata, body, version)
 
 
-def topics_of(answer: Any) -> list[tuple[str, str, int]]:
-    return [(one.name, one.error_code.name, len(one.partitions)) for one in answer.topics]
+def topics_of(response: Any) -> list[tuple[str, str, int]]:
+    return [(one.name, one.error_code.name, len(one.partitions)) for one in response.topics]
 
 
 def test_all_topics_with_brokers_cluster_and_controller() -> None:
     world = AdminWorld()
     create(world, topic("a", 2), topic("b"))
-    answer = metadata(world)
-    assert topics_of(answer) == [("a", "none", 2), ("b", "none", 1)]
-    assert [(one.node_id, one.host, one.port) for one in answer.brokers] == [(1, "127.0.0.1", 9092)]
-    assert (answer.cluster_id, answer.controller_id) == (world.controller.cluster_id, 1)
-    partition = answer.topics[0].partitions[1]
+    response = metadata(world)
+    assert topics_of(response) == [("a", "none", 2), ("b", "none", 1)]
+    assert [(one.node_id, one.host, one.port) for one in response.brokers] == [(1, "127.0.0.1", 9092)]
+    assert (response.cluster_id, response.controller_id) == (world.controller.cluster_id, 1)
+    partition = response.topics[0].partitions[1]
     assert (partition.partition_index, partition.leader_id, partition.leader_epoch) == (1, 1, 0)
     assert (partition.replica_nodes, partition.isr_nodes, partition.offline_replicas) == ((1,), (1,), ())
 
@@ -154,14 +154,14 @@ def test_allowed_operations_are_told_of_topics_that_do_not_exist() -> None:
     names = ("none", "__cluster_metadata", "..")
     for auto in (False, True):
         for operations, bits in ((False, -(2**31)), (True, 3576)):
-            answer = metadata(world, names, auto=auto, operations=operations)
-            assert [each.topic_authorized_operations for each in answer.topics] == [bits] * 3
+            response = metadata(world, names, auto=auto, operations=operations)
+            assert [each.topic_authorized_operations for each in response.topics] == [bits] * 3
     described = DescribeTopicPartitionsRequest(topics=(TopicRequest(name=TopicName("nope")),))
     (topic,) = world.ask(k75_describe_topic_partitions, described).topics
     assert topic.topic_authorized_operations == 3576
 
 
-def test_an_answer_is_made_once_for_each_state_of_a_topic() -> None:
+def test_a_description_is_made_once_for_each_state_of_a_topic() -> None:
     world = AdminWorld()
     create(world, topic("a"), topic("b"))
     first, again = metadata(world), metadata(world, operations=True)
@@ -172,23 +172,23 @@ def test_an_answer_is_made_once_for_each_state_of_a_topic() -> None:
     assert later.topics[1].partitions is first.topics[1].partitions
 
 
-def test_the_answers_of_deleted_topics_are_not_kept() -> None:
-    world, answers = AdminWorld(), DescribedTopics()
+def test_the_descriptions_of_deleted_topics_are_not_kept() -> None:
+    world, responses = AdminWorld(), DescribedTopics()
 
     def find_all() -> None:
         cache = world.broker.metadata
         for each in cache.topics.values():
-            run_to_end(answers.find(cache, each, 0))
+            run_to_end(responses.find(cache, each, 0))
 
     create(world, topic("a"), topic("b"))
     find_all()
     delete(world, named("a"))
     create(world, topic("c"))
     find_all()
-    assert list(answers.by_name) == ["b", "c"]
+    assert list(responses.by_name) == ["b", "c"]
 
 
-def test_the_draft_s_answer_is_made_once_for_each_state_of_a_topic_too() -> None:
+def test_the_draft_s_description_is_made_once_for_each_state_of_a_topic_too() -> None:
     world = AdminWorld()
     create(world, topic("a"), topic("b"))
     metadata(world, operations=True)
@@ -282,13 +282,13 @@ def test_described_partitions_have_empty_lists_and_never_null() -> None:
     world = AdminWorld()
     create(world, topic("a"))
     names = tuple(TopicRequest(name=TopicName(name)) for name in ("nope", "a", ".."))
-    answer = world.ask(k75_describe_topic_partitions, DescribeTopicPartitionsRequest(topics=names))
-    assert topics_of(answer) == [
+    response = world.ask(k75_describe_topic_partitions, DescribeTopicPartitionsRequest(topics=names))
+    assert topics_of(response) == [
         ("..", "invalid_topic_exception", 0),
         ("a", "none", 1),
         ("nope", "unknown_topic_or_partition", 0),
     ]
-    (partition,) = answer.topics[1].partitions
+    (partition,) = response.topics[1].partitions
     assert (partition.eligible_leader_replicas, partition.last_known_elr, partition.offline_replicas) == ((), (), ())
 
 
@@ -298,10 +298,10 @@ def test_the_cluster_is_described(includes_operations: bool, operations: int) ->
     body = DescribeClusterRequest(
         include_cluster_authorized_operations=includes_operations, include_fenced_brokers=True
     )
-    answer = world.ask(k60_describe_cluster, body)
-    assert (answer.error_code, answer.cluster_id) == (ErrorCode.none, world.controller.cluster_id)
-    assert answer.cluster_authorized_operations == operations
-    assert [(one.broker_id, one.port, one.is_fenced) for one in answer.brokers] == [(1, 9092, False)]
+    response = world.ask(k60_describe_cluster, body)
+    assert (response.error_code, response.cluster_id) == (ErrorCode.none, world.controller.cluster_id)
+    assert response.cluster_authorized_operations == operations
+    assert [(one.broker_id, one.port, one.is_fenced) for one in response.brokers] == [(1, 9092, False)]
 
 
 @pytest.mark.parametrize(
@@ -311,9 +311,9 @@ def test_only_brokers_can_be_described(kind: int, error: ErrorCode) -> None:
     body = DescribeClusterRequest(
         include_cluster_authorized_operations=False, endpoint_type=i8(kind), include_fenced_brokers=False
     )
-    answer = AdminWorld().ask(k60_describe_cluster, body)
-    assert (answer.error_code, answer.brokers) == (error, ())
-    assert answer.endpoint_type == 1, "it returns the endpoint's own type, whatever was requested"
+    response = AdminWorld().ask(k60_describe_cluster, body)
+    assert (response.error_code, response.brokers) == (error, ())
+    assert response.endpoint_type == 1, "it returns the endpoint's own type, whatever was requested"
 
 
 @pytest.mark.parametrize(
@@ -321,8 +321,8 @@ def test_only_brokers_can_be_described(kind: int, error: ErrorCode) -> None:
 )
 def test_no_coordinator_is_there_for_any_key(kind: int, error: str) -> None:
     body = FindCoordinatorRequest(key_type=i8(kind), coordinator_keys=("g1", "g2"))
-    answer = AdminWorld().ask(k10_find_coordinator, body)
-    assert [(one.key, one.error_code.name, one.node_id) for one in answer.coordinators] == [
+    response = AdminWorld().ask(k10_find_coordinator, body)
+    assert [(one.key, one.error_code.name, one.node_id) for one in response.coordinators] == [
         ("g1", error, -1),
         ("g2", error, -1),
     ]

@@ -96,7 +96,7 @@ def test_only_the_active_controller_changes_anything(module: ModuleType) -> None
     for peer, _, api_key, _, sent_body, _, _, failed in world.outside.sent:
         assert (peer, api_key, sent_body) == (2, key_of(module), body)
         failed()
-    assert part(call.answers[0]).error_code == ErrorCode.not_controller
+    assert part(call.responses[0]).error_code == ErrorCode.not_controller
     assert len(world.outside.sent) == (module in PASSED_ON)
 
 
@@ -109,11 +109,11 @@ def test_what_clients_ask_any_broker_for_is_passed_on_to_the_active_controller_o
     ((_, channel, _, api_version, _, _, replied, _),) = world.outside.sent
     assert (channel, api_version) == (Channel.FORWARD, newest(module))
     replied("the controller's answer")
-    assert call.answers == ["the controller's answer"]
+    assert call.responses == ["the controller's answer"]
     call = AdminCall(newest(module))
     call.client_id = client_id_of(1, world.lifecycle.incarnation_id)
     world.give(call, module, body)
-    assert part(call.answers[0]).error_code == ErrorCode.not_controller
+    assert part(call.responses[0]).error_code == ErrorCode.not_controller
     world.metadata.quorum.leader_id = -1
     assert part(world.ask(module, body)).error_code == ErrorCode.not_controller
     assert len(world.outside.sent) == 1
@@ -142,17 +142,17 @@ def test_producer_ids_come_from_another_controller_and_without_one_clients_come_
     world.metadata.ports.sent.clear()
     call = world.begin(k22_init_producer_id, init())
     ((peer, _, api_key, _, _, _, replied, failed),) = world.metadata.ports.sent
-    assert (peer, api_key, call.answers) == (2, 67, [])
+    assert (peer, api_key, call.responses) == (2, 67, [])
     failed()
-    assert call.answers[0].error_code == ErrorCode.coordinator_load_in_progress
+    assert call.responses[0].error_code == ErrorCode.coordinator_load_in_progress
     call = world.begin(k22_init_producer_id, init())
     *_, replied, failed = world.metadata.ports.sent[1]
     replied(_block(ErrorCode.not_controller))
-    assert call.answers[0].error_code == ErrorCode.coordinator_load_in_progress
+    assert call.responses[0].error_code == ErrorCode.coordinator_load_in_progress
     call = world.begin(k22_init_producer_id, init())
     *_, replied, failed = world.metadata.ports.sent[2]
     replied(_block(ErrorCode.none, 7000))
-    assert call.answers[0].producer_id == 7000
+    assert call.responses[0].producer_id == 7000
 
 
 def _block(error: ErrorCode, first: int = -1) -> AllocateProducerIdsResponse:
@@ -172,14 +172,14 @@ CASES = [(module, version) for module in ELSEWHERE for version in versions_of(mo
 
 
 @pytest.mark.parametrize(("module", "version"), CASES, ids=lambda value: getattr(value, "__name__", value))
-def test_requests_and_answers_go_over_the_wire_in_each_announced_version(module: ModuleType, version: int) -> None:
+def test_requests_and_responses_go_over_the_wire_in_each_announced_version(module: ModuleType, version: int) -> None:
     world, key = AdminWorld(), key_of(module)
     create(world, topic("t"))
     frame = memoryview(b"".join(encode_request(key, version, 1, "c", bodies(world)[module])))[4:]
     header, offset = read_request_header(frame)
     assert (header.api_key, header.api_version) == (key, version)
-    answer = world.ask(module, decode_request(key, version, frame, offset), version)
-    written = b"".join(encode_response(key, version, 9, answer))
+    response = world.ask(module, decode_request(key, version, frame, offset), version)
+    written = b"".join(encode_response(key, version, 9, response))
     correlation_id, read = decode_response(key, version, memoryview(written)[4:])
     assert correlation_id == 9
     assert b"".join(encode_response(key, version, 9, read)) == written

@@ -35,7 +35,7 @@ def consume(
     one = FetchPartition(0, offset, 1 << 20, fields.pop("leader_epoch", -1))
     topics = [] if fields.get("session_epoch", -1) > 0 else [FetchTopic("events", NO_ID, [one])]
     call = world.send(FetchRequest(rack_id=rack, topics=topics, **{"max_wait_ms": 0, **fields}), "c", version)
-    return call, partitions_of(call.answer).get(0) if call.answers else None
+    return call, partitions_of(call.response).get(0) if call.responses else None
 
 
 def preferred(world: ReplicatedWorld, offset: int = 0, rack: str = "far", version: int = 12) -> int:
@@ -137,7 +137,7 @@ def test_another_replica_is_not_sent_away() -> None:
     request = FetchRequest(
         replica_id=2, replica_epoch=102, rack_id="far", topics=[FetchTopic("events", NO_ID, [wanted(0)])]
     )
-    assert partitions_of(world.send(request, "follower-2").answer)[0].preferred_read_replica == -1
+    assert partitions_of(world.send(request, "follower-2").response)[0].preferred_read_replica == -1
 
 
 def test_a_wrong_leader_epoch_is_told_first() -> None:
@@ -154,7 +154,7 @@ def test_a_session_is_told_for_as_long_as_a_replica_is_preferred() -> None:
     call, data = consume(world, session_epoch=0)
     assert data is not None
     told_before = data.preferred_read_replica
-    session_id = call.answer.session_id
+    session_id = call.response.session_id
     for epoch in (1, 2):
         _, data = consume(world, session_id=session_id, session_epoch=epoch)
         assert data is not None
@@ -169,11 +169,11 @@ def test_a_fetch_that_waits_is_not_sent_to_a_broker_that_was_fenced_meanwhile() 
     world = make()
     copied(world, two=3, three=3)
     call, _ = consume(world, 3, session_epoch=0)
-    waiting, _ = consume(world, session_id=call.answer.session_id, session_epoch=1, max_wait_ms=500)
+    waiting, _ = consume(world, session_id=call.response.session_id, session_epoch=1, max_wait_ms=500)
     assert waiting.waiting
     world.show_broker(replace(registered(3), rack="far", fenced=True))
     world.pass_ms(500)
-    assert partitions_of(waiting.answer)[0].preferred_read_replica == 2
+    assert partitions_of(waiting.response)[0].preferred_read_replica == 2
 
 
 @pytest.mark.parametrize("how", ["the follower asks for the first time", "the follower joins the ISR"])
@@ -186,21 +186,21 @@ def test_a_session_at_rest_is_told_once_a_replica_may_be_read(how: str) -> None:
         copied(world, two=3)
     call, data = consume(world, 3, session_epoch=0)
     assert data is not None
-    session_id = call.answer.session_id
+    session_id = call.response.session_id
     waiting, _ = consume(world, session_id=session_id, session_epoch=1, max_wait_ms=500)
     assert waiting.waiting
     copied(world, three=3)
     if joins:
         assert waiting.waiting
-        world.answer()
-    assert partitions_of(waiting.answer)[0].preferred_read_replica == 3
+        world.response()
+    assert partitions_of(waiting.response)[0].preferred_read_replica == 3
 
 
 def test_one_session_is_looked_at_anew_when_its_client_names_another_rack() -> None:
     world = make()
     copied(world, two=3, three=3)
     call, _ = consume(world, 3, rack="", session_epoch=0)
-    session_id = call.answer.session_id
+    session_id = call.response.session_id
     assert consume(world, rack="", session_id=session_id, session_epoch=1)[1] is None
     _, data = consume(world, rack="far", session_id=session_id, session_epoch=2)
     assert data is not None

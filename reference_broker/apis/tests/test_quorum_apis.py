@@ -56,10 +56,10 @@ class Call:
     client_id: str = "admin"
     listener: str = ""
     api_version: int = 2
-    answers: list[Any] = field(default_factory=list)
+    responses: list[Any] = field(default_factory=list)
 
     def respond(self, body: object) -> None:
-        self.answers.append(body)
+        self.responses.append(body)
 
     def contain(self, work: Callable[[], object]) -> bool:
         work()
@@ -84,11 +84,11 @@ class World:
     def describe(self, body: DescribeQuorumRequest | None = None, client_id: str = "admin") -> Any:
         """The answer given at once, or None."""
         self.call = Call(client_id)
-        answer = k55.handle(self.broker, self.call, body or asking(("__cluster_metadata", [0])))  # type: ignore[arg-type]
-        if answer is not None:
-            frame = b"".join(encode_response(ApiKey.DESCRIBE_QUORUM, 2, 1, answer))
-            assert decode_response(ApiKey.DESCRIBE_QUORUM, 2, frame[4:]) == (1, answer)
-        return answer
+        response = k55.handle(self.broker, self.call, body or asking(("__cluster_metadata", [0])))  # type: ignore[arg-type]
+        if response is not None:
+            frame = b"".join(encode_response(ApiKey.DESCRIBE_QUORUM, 2, 1, response))
+            assert decode_response(ApiKey.DESCRIBE_QUORUM, 2, frame[4:]) == (1, response)
+        return response
 
 
 def asking(*topics: tuple[str, list[int]]) -> DescribeQuorumRequest:
@@ -100,16 +100,16 @@ def asking(*topics: tuple[str, list[int]]) -> DescribeQuorumRequest:
     )
 
 
-def only_partition(answer: Any) -> Any:
-    ((partition,),) = (topic.partitions for topic in answer.topics)
+def only_partition(response: Any) -> Any:
+    ((partition,),) = (topic.partitions for topic in response.topics)
     return partition
 
 
 @pytest.mark.clause("KRaftClusterTest.testDescribeQuorumRequestToControllers")
 def test_the_leader_describes_its_quorum() -> None:
-    answer = World(is_leader=True, leader_id=1).describe()
-    partition = only_partition(answer)
-    assert (answer.error_code, partition.error_code, partition.error_message) == (0, 0, None)
+    response = World(is_leader=True, leader_id=1).describe()
+    partition = only_partition(response)
+    assert (response.error_code, partition.error_code, partition.error_message) == (0, 0, None)
     assert (partition.leader_id, partition.leader_epoch, partition.high_watermark) == (1, 6, 44)
     assert [replica_fields(each) for each in partition.current_voters] == [
         (1, 50, 9_000, 9_000),
@@ -117,7 +117,7 @@ def test_the_leader_describes_its_quorum() -> None:
         (3, -1, -1, -1),
     ]
     assert [replica_fields(each) for each in partition.observers] == [(7, 50, 8_500, 8_400)]
-    assert [(node.node_id, node.listeners[0].host, node.listeners[0].port) for node in answer.nodes] == [
+    assert [(node.node_id, node.listeners[0].host, node.listeners[0].port) for node in response.nodes] == [
         (1, "h1", 9001),
         (2, "h2", 9002),
     ]
@@ -136,7 +136,7 @@ def replica_fields(replica: Any) -> tuple[int, int, int, int]:
 @pytest.mark.parametrize(
     "client_id", ["admin", "node-2", client_id_of(2, bytes(range(16))), client_id_of(9, bytes(16))]
 )
-def test_another_node_asks_the_leader_and_passes_its_answer_on(client_id: str) -> None:
+def test_another_node_queries_the_leader_and_passes_its_response_on(client_id: str) -> None:
     """Also for a client that calls itself after a node, but not as any registered."""
     world = World(leader_id=3)
     assert world.describe(client_id=client_id) is None
@@ -144,25 +144,25 @@ def test_another_node_asks_the_leader_and_passes_its_answer_on(client_id: str) -
     assert (request.peer, request.channel, request.api_key, request.api_version) == (3, Channel.CONTROLLER, 55, 2)
     assert request.body == asking(("__cluster_metadata", [0]))
     assert request.timeout_ms == 2000
-    assert world.call.answers == []
+    assert world.call.responses == []
     request.replied("what the leader said")
-    assert world.call.answers == ["what the leader said"]
+    assert world.call.responses == ["what the leader said"]
 
 
-def test_no_answer_of_the_leader_is_an_error_to_ask_again_after() -> None:
+def test_no_response_of_the_leader_is_a_retriable_error() -> None:
     world = World(leader_id=3)
     world.describe()
     world.sent[0].failed()
-    (answer,) = world.call.answers
-    assert only_partition(answer).error_code == ErrorCode.not_leader_or_follower
+    (response,) = world.call.responses
+    assert only_partition(response).error_code == ErrorCode.not_leader_or_follower
 
 
 @pytest.mark.parametrize(("leader_id", "client_id"), [(-1, "admin"), (1, "admin"), (3, client_id_of(2, bytes(16)))])
 def test_nobody_to_ask(leader_id: int, client_id: str) -> None:
     """No leader known; itself until a moment ago; a request of another node that takes this one for the leader."""
     world = World(leader_id=leader_id)
-    answer = world.describe(client_id=client_id)
-    assert only_partition(answer).error_code == ErrorCode.not_leader_or_follower
+    response = world.describe(client_id=client_id)
+    assert only_partition(response).error_code == ErrorCode.not_leader_or_follower
     assert world.sent == []
 
 
@@ -179,10 +179,10 @@ def test_nobody_to_ask(leader_id: int, client_id: str) -> None:
 )
 @pytest.mark.parametrize("is_leader", [True, False])
 def test_only_the_metadata_partition_has_a_quorum(topics: list[tuple[str, list[int]]], is_leader: bool) -> None:
-    answer = World(is_leader=is_leader, leader_id=1 if is_leader else 3).describe(asking(*topics))
-    named = [(topic.topic_name, [each.partition_index for each in topic.partitions]) for topic in answer.topics]
+    response = World(is_leader=is_leader, leader_id=1 if is_leader else 3).describe(asking(*topics))
+    named = [(topic.topic_name, [each.partition_index for each in topic.partitions]) for topic in response.topics]
     assert named == topics
-    codes = [each.error_code for topic in answer.topics for each in topic.partitions]
+    codes = [each.error_code for topic in response.topics for each in topic.partitions]
     assert set(codes) <= {ErrorCode.unknown_topic_or_partition}
 
 
@@ -200,7 +200,7 @@ def test_the_quorum_responds(monkeypatch: pytest.MonkeyPatch, module: Any, handl
     request = body_class(key, "request")
     body = request(**{each.name: each.default for each in schema_fields(request)})
     assert module.handle(world.broker, world.call, body) is None
-    assert world.call.answers == [(world.quorum, body)]
+    assert world.call.responses == [(world.quorum, body)]
 
 
 @pytest.mark.clause("D-3")
@@ -210,11 +210,11 @@ def test_drafts_are_announced_as_features_of_nodes_that_serve_them(monkeypatch: 
         broker: Any = SimpleNamespace(loader=SimpleNamespace(image=EMPTY_IMAGE), config=BrokerConfig.parse({}))
         request = body_class(ApiKey.API_VERSIONS, "request")
         body = request(client_software_name="a", client_software_version="1")
-        answer: Any = k18_api_versions.handle(broker, Call(api_version=4), body)  # type: ignore[arg-type]
-        features = {each.name: (each.min_version, each.max_version) for each in answer.supported_features}
-        finalized = {each.name: each.max_version_level for each in answer.finalized_features}
+        response: Any = k18_api_versions.handle(broker, Call(api_version=4), body)  # type: ignore[arg-type]
+        features = {each.name: (each.min_version, each.max_version) for each in response.supported_features}
+        finalized = {each.name: each.max_version_level for each in response.finalized_features}
         assert finalized == {name: 1 for name in features if name in DRAFTS.values()}, "nothing is left to upgrade"
-        return features, {each.api_key: each.max_version for each in answer.api_keys}
+        return features, {each.api_key: each.max_version for each in response.api_keys}
 
     levels = {
         "metadata.version": (7, 27),

@@ -42,7 +42,7 @@ def world() -> ReplicatedWorld:
     return ReplicatedWorld(2)
 
 
-def test_acks_all_is_answered_when_both_followers_have_asked_beyond_it(world: ReplicatedWorld) -> None:
+def test_acks_all_is_acknowledged_when_both_followers_have_fetched_beyond_it(world: ReplicatedWorld) -> None:
     sessions, epochs = {one: world.joined(one) for one in (2, 3)}, {2: 0, 3: 0}
     call = world.put()
     assert call.waiting
@@ -53,10 +53,10 @@ def test_acks_all_is_answered_when_both_followers_have_asked_beyond_it(world: Re
     assert [(one.error_code, one.base_offset) for one in produced(call)] == [(0, 0)]
 
 
-def test_acks_one_is_answered_at_once_and_acks_none_never(world: ReplicatedWorld) -> None:
+def test_acks_one_gets_its_response_at_once_and_acks_none_never(world: ReplicatedWorld) -> None:
     assert errors_of(world.put(acks=1)) == [0]
     call = world.put(acks=0)
-    assert call.answers == [None]
+    assert call.responses == [None]
     assert (world.partition.log.log_end_offset, world.partition.log.high_watermark) == (2, 0)
 
 
@@ -87,13 +87,13 @@ def test_lost_leadership_is_told_with_the_new_leader_where_the_version_can(
     world.elsewhere()
     assert errors_of(call) == [ErrorCode.not_leader_or_follower]
     leader = produced(call)[0].current_leader
-    answer: Any = call.answer
+    response: Any = call.response
     if version < 10:
         assert leader is None
     else:
         assert leader is not None
         assert (leader.leader_id, leader.leader_epoch) == (2, 1)
-        assert [one.node_id for one in answer.node_endpoints] == [2]
+        assert [one.node_id for one in response.node_endpoints] == [2]
 
 
 def test_a_retry_is_not_acknowledged_before_its_first_writing_is_replicated(world: ReplicatedWorld) -> None:
@@ -161,14 +161,14 @@ def test_a_topic_made_anew_under_its_name_is_not_taken_for_fetched(world: Replic
     for _ in range(2):
         world.put(acks=1)
     for follower, joined in sessions.items():
-        world.follow(follower, joined.answer.session_id, 1, max_wait_ms=0)
+        world.follow(follower, joined.response.session_id, 1, max_wait_ms=0)
     assert again.log.high_watermark == (0 if leader_epoch < 0 else 2)
     for follower, joined in sessions.items():
-        world.follow(follower, joined.answer.session_id, 2, [wanted(2, leader_epoch=leader_epoch)], max_wait_ms=0)
+        world.follow(follower, joined.response.session_id, 2, [wanted(2, leader_epoch=leader_epoch)], max_wait_ms=0)
     assert again.log.high_watermark == 2
 
 
-def test_one_replica_is_answered_without_any_of_it() -> None:
+def test_one_replica_gets_its_response_without_any_of_it() -> None:
     world = ReplicatedWorld(replicas=(1,), isr=(1,), min_isr=3)
     world.broker.replication = None  # type: ignore[assignment]
     assert errors_of(world.put()) == [0]
@@ -182,14 +182,14 @@ def test_a_follower_reads_what_is_not_committed_and_consumers_wait_for_it(world:
     follower = world.follow(2, sessions[2], 1)
     world.put()
     assert consumer.waiting
-    data = partitions_of(follower.answer)[0]
+    data = partitions_of(follower.response)[0]
     assert (data.high_watermark, len(list(iterate(data.records or b"")))) == (0, 1)
     world.follow(2, sessions[2], 2, [wanted(1)])
     assert consumer.waiting
     world.follow(3, sessions[3], 1, [wanted(1)])
     assert (
-        partitions_of(consumer.answer)[0].high_watermark,
-        len(partitions_of(consumer.answer)[0].records or b"") > 0,
+        partitions_of(consumer.response)[0].high_watermark,
+        len(partitions_of(consumer.response)[0].records or b"") > 0,
     ) == (1, True)
 
 
@@ -201,9 +201,9 @@ def test_a_high_watermark_is_told_to_a_follower_but_does_not_end_its_wait(world:
     second = world.follow(3, sessions[3], 1, [wanted(1)])
     assert (world.partition.log.high_watermark, first.waiting, second.waiting) == (1, True, True)
     world.pass_ms(500)
-    assert [partitions_of(call.answer)[0].high_watermark for call in (first, second)] == [1, 1]
+    assert [partitions_of(call.response)[0].high_watermark for call in (first, second)] == [1, 1]
     third = world.follow(2, sessions[2], 2, max_wait_ms=0)
-    assert partitions_of(third.answer) == {}
+    assert partitions_of(third.response) == {}
 
 
 @pytest.mark.clause("F-22")
@@ -222,7 +222,7 @@ def test_followers_that_name_nothing_for_long_stay_in_sync(world: ReplicatedWorl
     assert world.proposals() == [(0, (1,), 0)]
 
 
-def test_a_follower_that_waits_is_answered_when_its_leader_takes_a_partition_up(world: ReplicatedWorld) -> None:
+def test_a_parked_follower_gets_its_response_when_its_leader_takes_a_partition_up(world: ReplicatedWorld) -> None:
     session_id = world.joined(2)
     world.pass_ms(2000)
     call = world.follow(2, session_id, 1)
@@ -230,7 +230,7 @@ def test_a_follower_that_waits_is_answered_when_its_leader_takes_a_partition_up(
     assert call.waiting
     world.state(world.led[1], (1, 2, 3), leader_epoch=2, partition_epoch=1)
     world.pass_ms(1)
-    assert call.answer.error_code == 0
+    assert call.response.error_code == 0
 
 
 def test_for_a_moment_it_waits_shortly_only_since_it_may_not_have_heard_of_that_yet(world: ReplicatedWorld) -> None:
@@ -263,9 +263,9 @@ def test_a_diverging_or_refused_fetch_is_no_progress(world: ReplicatedWorld) -> 
     world.put(acks=1)
     for follower in (2, 3):
         diverging = world.follow(follower, 0, -1, [wanted(2, leader_epoch=2, last_epoch=1)], max_wait_ms=0)
-        assert partitions_of(diverging.answer)[0].diverging_epoch == EpochEndOffset(0, 1)
+        assert partitions_of(diverging.response)[0].diverging_epoch == EpochEndOffset(0, 1)
         for refused in (wanted(2, leader_epoch=1), wanted(2, leader_epoch=3), wanted(9, leader_epoch=2)):
-            assert partitions_of(world.follow(follower, 0, -1, [refused], max_wait_ms=0).answer)[0].error_code
+            assert partitions_of(world.follow(follower, 0, -1, [refused], max_wait_ms=0).response)[0].error_code
     assert world.partition.log.high_watermark == 0
 
 
@@ -276,27 +276,27 @@ def test_a_node_without_a_replica_and_an_earlier_incarnation_are_refused(world: 
         (4, -1, -1, ErrorCode.not_leader_or_follower),
         (2, broker_epoch_of(2) - 1, 0, ErrorCode.not_leader_or_follower),
     ):
-        answer = world.follow(follower, 0, 0, [wanted(0, leader_epoch=leader_epoch)], broker_epoch=epoch).answer
-        assert partitions_of(answer)[0].error_code == error
+        response = world.follow(follower, 0, 0, [wanted(0, leader_epoch=leader_epoch)], broker_epoch=epoch).response
+        assert partitions_of(response)[0].error_code == error
 
 
 @pytest.mark.clause("F-14", "ReplicaManagerTest.testFetchMessagesWhenNotFollowerForOnePartition")
 def test_a_node_without_a_replica_of_one_partition_is_served_the_others(world: ReplicatedWorld) -> None:
     world.put(0, 1, acks=1)
     world.state(world.led[1], (1, 2), leader_epoch=1, partition_epoch=1, replicas=(1, 2))
-    answer = partitions_of(world.follow(3, 0, 0, [wanted(0, 0), wanted(0, 1, leader_epoch=1)]).answer)
-    assert [(index, data.error_code, bool(data.records)) for index, data in answer.items()] == [
+    response = partitions_of(world.follow(3, 0, 0, [wanted(0, 0), wanted(0, 1, leader_epoch=1)]).response)
+    assert [(index, data.error_code, bool(data.records)) for index, data in response.items()] == [
         (0, 0, True),
         (1, ErrorCode.unknown_leader_epoch, False),
     ]
 
 
-def test_the_answer_that_commits_already_tells_the_new_high_watermark(world: ReplicatedWorld) -> None:
+def test_the_response_that_commits_already_has_the_new_high_watermark(world: ReplicatedWorld) -> None:
     world.put(acks=1)
     world.put(acks=1)
     world.follow(2, 0, -1, [wanted(1)], max_wait_ms=0)
-    answer = world.follow(3, 0, -1, [wanted(1)], max_wait_ms=0).answer
-    assert partitions_of(answer)[0].high_watermark == 1
+    response = world.follow(3, 0, -1, [wanted(1)], max_wait_ms=0).response
+    assert partitions_of(response)[0].high_watermark == 1
 
 
 @pytest.mark.clause("ReplicaManagerTest.testFetchBeyondHighWatermark")
@@ -304,7 +304,7 @@ def test_a_consumer_beyond_the_high_watermark_waits_and_beyond_the_log_is_told(w
     world.put(acks=1)
     within = world.consume(1)
     assert within.waiting
-    assert partitions_of(world.consume(2).answer)[0].error_code == ErrorCode.offset_out_of_range
+    assert partitions_of(world.consume(2).response)[0].error_code == ErrorCode.offset_out_of_range
 
 
 def offsets(world: ReplicatedWorld, timestamp: int, *, version: int = 10, replica: int = -1) -> tuple[Error, int]:
@@ -350,8 +350,8 @@ def deletion(world: ReplicatedWorld, offset: int, timeout_ms: int = 1000) -> Fak
 
 
 def deleted(call: FakeCall) -> tuple[Error, int]:
-    answer: Any = call.answer
-    one = answer.topics[0].partitions[0]
+    response: Any = call.response
+    one = response.topics[0].partitions[0]
     return known_error(int(one.error_code)), int(one.low_watermark)
 
 

@@ -44,9 +44,9 @@ class Cluster(AdminWorld):
     def register(self, broker_id: int, incarnation: int) -> None:
         """The session of an earlier incarnation has just ended."""
         self.controller.heartbeats.forget(broker_id)
-        answer = self.ask_to_register(broker_id, incarnation)
-        assert answer.error_code is ErrorCode.none
-        self.epochs[broker_id] = answer.broker_epoch
+        response = self.ask_to_register(broker_id, incarnation)
+        assert response.error_code is ErrorCode.none
+        self.epochs[broker_id] = response.broker_epoch
 
     def ask_to_register(self, broker_id: int, incarnation: int) -> BrokerRegistrationResponse:
         body = BrokerRegistrationRequest(
@@ -101,8 +101,8 @@ class Cluster(AdminWorld):
             for one in isr
         )
         entry = PartitionData(new_isr_with_epochs=wanted, **fields)
-        ((answer,),) = (one.partitions for one in self.alter(leader, (entry,)).topics)
-        return answer
+        ((response,),) = (one.partitions for one in self.alter(leader, (entry,)).topics)
+        return response
 
     def alter(
         self,
@@ -127,13 +127,13 @@ class Cluster(AdminWorld):
             TopicPartitions(topic=TopicName(name), partitions=tuple(map(i32, indexes))) for name, indexes in wanted
         )
         body = ElectLeadersRequest(election_type=i8(kind), topic_partitions=entries or None, timeout=NO_WAIT)
-        answer = self.ask(k43_elect_leaders, body, api_version)
+        response = self.ask(k43_elect_leaders, body, api_version)
         results = {
             (one.topic, part.partition_id): part.error_code.name
-            for one in answer.replica_election_results
+            for one in response.replica_election_results
             for part in one.partition_result
         }
-        return answer.error_code.name, results
+        return response.error_code.name, results
 
 
 def with_topic(*assignments: tuple[int, ...], **config: str) -> Cluster:
@@ -306,9 +306,9 @@ def test_a_change_is_judged_by_what_is_on_its_way() -> None:
     world.auto = False
     first = world.begin(k56_alter_partition, _request(world, (1, 2)))
     second = world.begin(k56_alter_partition, _request(world, (1, 3)))
-    assert first.answers == second.answers == []
+    assert first.responses == second.responses == []
     world.settle()
-    errors = [call.answers[0].topics[0].partitions[0].error_code.name for call in (first, second)]
+    errors = [call.responses[0].topics[0].partitions[0].error_code.name for call in (first, second)]
     assert errors == ["none", "invalid_update_version"]
     assert world.partition().isr == (1, 2)
 
@@ -321,7 +321,7 @@ def test_who_is_about_to_be_fenced_cannot_come_into_the_in_sync_replicas() -> No
     call = world.begin(k56_alter_partition, _request(world, (1, 3, 2)))
     assert not world.controller.image.brokers[2].fenced
     world.settle()
-    assert call.answers[0].topics[0].partitions[0].error_code is ErrorCode.ineligible_replica
+    assert call.responses[0].topics[0].partitions[0].error_code is ErrorCode.ineligible_replica
 
 
 def _request(world: Cluster, isr: tuple[int, ...]) -> AlterPartitionRequest:
@@ -347,11 +347,11 @@ def _request(world: Cluster, isr: tuple[int, ...]) -> AlterPartitionRequest:
 )
 def test_a_leader_that_is_not_the_registered_one_changes_nothing() -> None:
     world = with_topic((1, 2))
-    answer = world.alter(1, (), broker_epoch=world.epochs[1] - 1)
-    assert (answer.error_code, answer.topics) == (ErrorCode.stale_broker_epoch, ())
+    response = world.alter(1, (), broker_epoch=world.epochs[1] - 1)
+    assert (response.error_code, response.topics) == (ErrorCode.stale_broker_epoch, ())
     entry = PartitionData(partition_index=i32(0), leader_epoch=i32(0), partition_epoch=i32(0), new_isr_with_epochs=())
-    answer = world.alter(1, (entry,), topic_id=UUID(int=99))
-    assert answer.topics[0].partitions[0].error_code is ErrorCode.unknown_topic_id
+    response = world.alter(1, (entry,), topic_id=UUID(int=99))
+    assert response.topics[0].partitions[0].error_code is ErrorCode.unknown_topic_id
 
 
 def test_who_waits_when_leadership_is_lost_is_told_so() -> None:
@@ -359,7 +359,7 @@ def test_who_waits_when_leadership_is_lost_is_told_so() -> None:
     world.auto = False
     call = world.begin(k56_alter_partition, _request(world, (1,)))
     world.metadata.lose()
-    assert (call.answers[0].error_code, call.answers[0].topics) == (ErrorCode.not_controller, ())
+    assert (call.responses[0].error_code, call.responses[0].topics) == (ErrorCode.not_controller, ())
 
 
 def test_a_leader_of_an_unclean_election_says_that_it_has_recovered() -> None:

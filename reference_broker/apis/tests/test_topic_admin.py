@@ -114,7 +114,7 @@ def test_defaults_stand_for_minus_one() -> None:
     "ReplicationControlManagerTest.testCreateTopicsWithValidateOnlyFlag",
     "ReplicationControlManagerTest.testInvalidCreateTopicsWithValidateOnlyFlag",
 )
-def test_validate_only_answers_as_if_and_writes_nothing() -> None:
+def test_validate_only_responds_as_if_and_writes_nothing() -> None:
     world = AdminWorld()
     offset = world.controller.latest.provenance.offset
     good, bad = create(world, topic("t", 2), topic("..", 2), validate_only=True)
@@ -214,14 +214,14 @@ def test_a_request_larger_than_a_batch_is_refused_as_a_whole_below_the_level_of_
     assert not world.controller.latest.topics
 
 
-def test_concurrent_requests_for_one_name_create_it_once_and_are_answered_after_the_sync() -> None:
+def test_concurrent_requests_for_one_name_create_it_once_and_get_responses_after_the_sync() -> None:
     world = AdminWorld()
     world.auto = False
     body = CreateTopicsRequest(topics=(topic("t"),), timeout=NO_WAIT)
     first, second = (world.begin(k19_create_topics, body) for _ in range(2))
-    assert (first.answers, second.answers) == ([], [])
+    assert (first.responses, second.responses) == ([], [])
     world.settle()
-    codes = [call.answers[0].topics[0].error_code for call in (first, second)]
+    codes = [call.responses[0].topics[0].error_code for call in (first, second)]
     assert codes == [ErrorCode.none, ErrorCode.topic_already_exists]
 
 
@@ -234,14 +234,14 @@ def test_a_name_is_free_only_after_its_deletion_is_published() -> None:
     body = CreateTopicsRequest(topics=(topic("t"),), timeout=NO_WAIT)
     early = world.begin(k19_create_topics, body)
     world.settle()
-    assert deleting.answers[0].responses[0].error_code == ErrorCode.none
-    assert early.answers[0].topics[0].error_code == ErrorCode.topic_already_exists
+    assert deleting.responses[0].responses[0].error_code == ErrorCode.none
+    assert early.responses[0].topics[0].error_code == ErrorCode.topic_already_exists
     world.auto = True
     assert world.ask(k19_create_topics, body).topics[0].error_code == ErrorCode.none
     assert world.broker.partitions.by_name["t", 0].log.log_end_offset == 0
 
 
-def test_a_full_disk_is_an_error_in_the_answer_and_the_node_goes_on() -> None:
+def test_a_full_disk_is_an_error_in_the_response_and_the_node_goes_on() -> None:
     world = AdminWorld()
     world.metadata.quorum.failing = 1
     assert create(world, topic("t"))[0].error_code == ErrorCode.kafka_storage_error
@@ -409,4 +409,4 @@ def test_a_repeated_growth_is_not_told_that_it_is_done_by_a_leader_that_loses_it
     world.auto = False
     calls = [world.begin(k37_create_partitions, growth_of("t", 2)) for _ in range(2)]
     world.metadata.lose()
-    assert [call.answers[0].results[0].error_code for call in calls] == [ErrorCode.not_controller] * 2
+    assert [call.responses[0].results[0].error_code for call in calls] == [ErrorCode.not_controller] * 2

@@ -43,9 +43,9 @@ MINUTE = i32Timedelta.parse(timedelta(minutes=1))
 
 def find(world: AdminWorld, *keys: str) -> list[tuple[str, int]]:
     request = FindCoordinatorRequest(key_type=i8(1), coordinator_keys=keys)
-    answer = world.ask(k10_find_coordinator, request)
+    response = world.ask(k10_find_coordinator, request)
     world.settle()
-    return [(one.error_code.name, one.node_id) for one in answer.coordinators]
+    return [(one.error_code.name, one.node_id) for one in response.coordinators]
 
 
 def ready() -> AdminWorld:
@@ -81,12 +81,12 @@ def one(producer_id: int, epoch: int, *indexes: int, topic: str = "t", **more: A
 
 def add(world: AdminWorld, *transactions: AddPartitionsToTxnTransaction, version: int = 3) -> dict[str, list[str]]:
     """The errors of each transaction's partitions."""
-    answer = world.ask(k24_add_partitions_to_txn, AddPartitionsToTxnRequest(transactions=transactions), version)
+    response = world.ask(k24_add_partitions_to_txn, AddPartitionsToTxnRequest(transactions=transactions), version)
     return {
         each.transactional_id: [
             result.partition_error_code.name for topic in each.topic_results for result in topic.results_by_partition
         ]
-        for each in answer.results_by_transaction
+        for each in response.results_by_transaction
     }
 
 
@@ -150,8 +150,8 @@ def test_a_transaction_from_its_first_partition_to_its_end() -> None:
     assert (state.producer_epoch, state.transaction_timeout) == (0, MINUTE)
     assert state.transaction_start_time == EPOCH + world.broker.now.wall_ms * MILLISECOND
     assert [(each.topic, each.partitions) for each in state.topics] == [("t", (0, 2))]
-    answer = end(world, 0, 0)
-    assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (ErrorCode.none, -1, -1)
+    response = end(world, 0, 0)
+    assert (response.error_code, response.producer_id, response.producer_epoch) == (ErrorCode.none, -1, -1)
     assert [each.transaction_state for each in describe(world, ID)] == ["CompleteCommit"]
     for index, markers in ((0, 1), (1, 0), (2, 1)):
         assert world.broker.partitions.by_name["t", index].log.log_end_offset == markers
@@ -161,8 +161,8 @@ def test_version_5_of_the_end_tells_the_next_epoch() -> None:
     world = ready()
     init(world)
     add(world, one(0, 0, 0), version=5)
-    answer = end(world, 0, 0, 5)
-    assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (ErrorCode.none, 0, 1)
+    response = end(world, 0, 0, 5)
+    assert (response.error_code, response.producer_id, response.producer_epoch) == (ErrorCode.none, 0, 1)
 
 
 @pytest.mark.parametrize(
@@ -274,8 +274,8 @@ def test_a_damaged_start_time_fails_no_other_description(started_ms: int) -> Non
 def test_an_id_without_a_transaction_has_no_start() -> None:
     world = ready()
     init(world)
-    answer = world.ask(k65_describe_transactions, DescribeTransactionsRequest(transactional_ids=(ID,)))
-    frame = b"".join(encode_response(65, 0, 7, answer))
+    response = world.ask(k65_describe_transactions, DescribeTransactionsRequest(transactional_ids=(ID,)))
+    frame = b"".join(encode_response(65, 0, 7, response))
     assert b"\xff" * 8 in frame, "-1, as in Kafka"
 
 
@@ -287,8 +287,8 @@ def test_transactions_are_listed_by_state_producer_and_duration() -> None:
     init(world)
     add(world, one(0, 0, 0))
 
-    def ids(answer: Any) -> list[tuple[str, str]]:
-        return [(each.transactional_id, each.transaction_state) for each in answer.transaction_states]
+    def ids(response: Any) -> list[tuple[str, str]]:
+        return [(each.transactional_id, each.transaction_state) for each in response.transaction_states]
 
     assert ids(listed(world)) == ids(listed(world, ("Ongoing",), (0, 9))) == [(ID, "Ongoing")]
     assert ids(listed(world, ("Empty",))) == ids(listed(world, ids=(9,))) == ids(listed(world, longer_ms=10_000)) == []
@@ -297,8 +297,8 @@ def test_transactions_are_listed_by_state_producer_and_duration() -> None:
     world.broker.now = Now(began.mono_us, began.wall_ms + 2000)
     assert ids(listed(world, longer_ms=1999)) == ids(listed(world, ("Ongoing",), (0,), 1999, "t.")) == [(ID, "Ongoing")]
     assert ids(listed(world, longer_ms=2000)) == ids(listed(world, ("Empty",), (0,), 1999)) == []
-    answer = listed(world, ("Ongoing", "Wrong"))
-    assert (ids(answer), answer.unknown_state_filters) == ([(ID, "Ongoing")], ("Wrong",))
+    response = listed(world, ("Ongoing", "Wrong"))
+    assert (ids(response), response.unknown_state_filters) == ([(ID, "Ongoing")], ("Wrong",))
     assert ids(listed(world, ("Wrong",))) == []
     assert ids(listed(world, pattern="t.")) == ids(listed(world, pattern="")) == [(ID, "Ongoing")]
     assert ids(listed(world, pattern="t")) == []
@@ -311,8 +311,8 @@ def test_a_node_that_loads_lists_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
     world = ready()
     init(world)
     monkeypatch.setattr(world.broker.transactions, "loading", lambda: True)
-    answer = listed(world)
-    assert (answer.error_code, answer.transaction_states) == (ErrorCode.coordinator_load_in_progress, ())
+    response = listed(world)
+    assert (response.error_code, response.transaction_states) == (ErrorCode.coordinator_load_in_progress, ())
 
 
 def test_a_node_that_coordinates_nothing_says_so() -> None:

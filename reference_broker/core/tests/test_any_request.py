@@ -127,7 +127,7 @@ class Anything:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("api_key", sorted(SERVED), ids=lambda key: ApiKey(key).name)
-def test_every_request_is_answered_or_closes_its_connection_and_the_node_goes_on(api_key: int) -> None:
+def test_every_request_gets_a_response_or_closes_its_connection_and_the_node_goes_on(api_key: int) -> None:
     random = Random(api_key)
     low, high = SERVED[api_key]
     drafts = [version for key, version in DRAFTS if key == api_key]

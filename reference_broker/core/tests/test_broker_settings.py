@@ -310,7 +310,7 @@ def test_a_broker_that_is_not_meant_says_so_and_passes_the_rest_on(module: Any) 
     ((_, _, _, _, sent, _, replied, _),) = world.outside.sent
     assert [one.resource_name for one in sent.resources] == ["", "1"]
     replied(module._response([module._result(one, None) for one in sent.resources]))
-    (answer,) = call.answers
+    (answer,) = call.responses
     assert [(one.resource_name, one.error_code.name) for one in answer.responses] == [
         ("7", "invalid_request"),
         ("", "none"),

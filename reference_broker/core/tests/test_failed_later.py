@@ -153,7 +153,7 @@ def test_a_bug_in_a_later_slice_of_a_fetch_costs_the_fetch_and_its_session(
     goes_on(world)
 
 
-def test_a_bug_in_a_later_slice_of_an_answer_costs_the_request() -> None:
+def test_a_bug_in_a_later_slice_of_a_response_costs_the_request() -> None:
     world = NodeWorld()
     world.create("t")
     costs = contained(world)
@@ -235,7 +235,7 @@ def join(world: NodeWorld, connection: int, group_id: str = "h") -> int:
     return world.send(ApiKey.JOIN_GROUP, 3, body(ApiKey.JOIN_GROUP, **said), connection)
 
 
-def test_a_bug_in_the_answer_to_one_member_costs_neither_the_others_nor_the_group() -> None:
+def test_a_bug_in_the_response_to_one_member_costs_neither_the_others_nor_the_group() -> None:
     world = coordinated(group_initial_rebalance_delay_ms="100")
     world.create("t")
     costs = contained(world)

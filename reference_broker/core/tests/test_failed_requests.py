@@ -64,14 +64,14 @@ def test_a_failed_request_of_any_version_gets_an_error_that_can_be_encoded_or_it
 
 
 @pytest.mark.parametrize("key", [ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.HEARTBEAT])
-def test_an_api_with_an_error_of_its_own_is_answered(key: int) -> None:
+def test_an_api_with_an_error_field_gets_a_response(key: int) -> None:
     call: Any = FakeCall()
     failed_request(call, Request(1, 1, key, SERVED[key][1], "c", None, _tag()))
     assert call.body.error_code == FAILED
 
 
 @pytest.mark.parametrize(("acks", "answered"), [(-1, True), (1, True), (0, False)])
-def test_a_failed_produce_names_each_partition_unless_nobody_waits_for_an_answer(acks: int, answered: bool) -> None:
+def test_a_failed_produce_names_each_partition_unless_nobody_waits_for_a_response(acks: int, answered: bool) -> None:
     call: Any = FakeCall()
     body = ProduceRequest(acks, 1000, [ProduceTopic("t", NO_ID, [ProducePartition(each, None) for each in (4, 7)])])
     failed_request(call, Request(1, 1, ApiKey.PRODUCE, 9, "c", body, _tag()))

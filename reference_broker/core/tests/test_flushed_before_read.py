@@ -82,7 +82,7 @@ def test_a_leader_whose_records_must_be_durable_by_a_new_setting_makes_them_so()
     assert (partition.log.high_watermark, partition.log.synced_offset) == (1, 1)
 
 
-def test_records_that_a_sync_made_durable_enough_while_their_answer_was_due_are_read(
+def test_records_that_a_sync_made_durable_enough_while_their_response_was_due_are_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The batches of a request are appended one after the other. When the first one was, its log needed a sync."""

@@ -232,7 +232,7 @@ def test_batches_that_claim_all_offsets_are_refused_so_that_they_open_no_segment
 
 
 @pytest.mark.parametrize("acks", [-1, 1])
-def test_a_request_with_large_and_small_batches_has_all_answers_in_its_order(acks: int) -> None:
+def test_a_request_with_large_and_small_batches_has_all_results_in_its_order(acks: int) -> None:
     world = NodeWorld()
     world.create("t", 3, cleanup_policy="compact")
     world.create("u", 1)

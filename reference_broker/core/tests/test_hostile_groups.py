@@ -139,7 +139,7 @@ def built(schema: type, said: dict[str, Any], member_ids: list[str]) -> Any:
 @pytest.mark.thorough
 @given(st.lists(st.tuples(requests(), st.sampled_from([0, 0, 0, 1, 3000, 30_000])), min_size=20, max_size=40))
 @settings(max_examples=8, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
-def test_any_requests_in_any_order_are_answered_and_the_node_goes_on(
+def test_any_requests_in_any_order_get_responses_and_the_node_goes_on(
     steps: list[tuple[tuple[ApiKey, int, dict[str, Any]], int]],
 ) -> None:
     world = coordinated()

@@ -52,7 +52,7 @@ REFUSED_IN_BOTH = [(key, version) for key in NAMED for version in range(SERVED[k
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("key", "version"), REFUSED_IN_BOTH)
-def test_a_long_name_is_refused_in_an_answer_that_can_be_written(key: int, version: int) -> None:
+def test_a_long_name_is_refused_in_a_response_that_can_be_written(key: int, version: int) -> None:
     if key == ApiKey.FIND_COORDINATOR and version < 4:
         named: dict[str, Any] = {"key_type": 0, "coordinator_keys": ("x" * 32_760,)}
     else:

@@ -54,7 +54,7 @@ def test_a_group_that_is_named_many_times_is_described_once() -> None:
     assert [len(each.members[0].member_assignment) for each in described] == [ASSIGNMENT_BYTES]
 
 
-def test_groups_that_do_not_fit_one_answer_are_told_so() -> None:
+def test_groups_that_do_not_fit_one_response_get_an_error() -> None:
     client = HostileClient(coordinated())
     names = [f"g{number}" for number in range(MOST_MEMBER_BYTES // ASSIGNMENT_BYTES + 2)]
     for name in names:
@@ -160,7 +160,7 @@ def test_a_topic_that_is_asked_for_by_one_id_and_many_names_is_told_once() -> No
     assert [(one.name, len(one.partitions)) for one in answer.topics] == [("t", 100)]
 
 
-def test_an_answer_holds_no_more_records_than_are_read_in_a_few_milliseconds() -> None:
+def test_a_response_has_no_more_records_than_are_read_in_a_few_milliseconds() -> None:
     """Reading an answer is one slice of work. Clients may ask for 50 MiB at once, and most do."""
     world = NodeWorld()
     world.create("t")

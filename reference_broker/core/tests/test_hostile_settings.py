@@ -58,7 +58,7 @@ def test_a_value_is_kept_in_its_plain_form(client: HostileClient, name: str, val
         ("cleanup.policy", ",".join(["delete"] * 8000)),
     ],
 )
-def test_a_value_that_no_answer_could_tell_is_refused(client: HostileClient, name: str, value: str) -> None:
+def test_a_value_that_no_response_could_contain_is_refused(client: HostileClient, name: str, value: str) -> None:
     assert alter(client, name, value).error_code == ErrorCode.invalid_config
     client.world.create("u", 1, **{name.replace(".", "_"): value})
     assert "u" not in client.world.node.broker.controller.image.topics

@@ -56,7 +56,7 @@ def response_to(world: NodeWorld, key: int, version: int, frame: memoryview) -> 
         (ApiKey.DESCRIBE_PRODUCERS, 0, ("topics", "partition_indexes"), "name"),
     ],
 )
-def test_many_names_are_answered_in_slices(key: ApiKey, version: int, path: tuple[str, ...], field: str) -> None:
+def test_many_names_get_their_results_in_slices(key: ApiKey, version: int, path: tuple[str, ...], field: str) -> None:
     world = coordinated()
     with slices_of(world) as cost:
         answer = response_to(world, key, version, frame_of(key, version, named(key, version, path, field))[0])
@@ -93,7 +93,7 @@ def test_offsets_of_as_many_topics_as_a_request_may_name_are_told_in_slices() ->
         (ApiKey.ALTER_CONFIGS, 2, ("resources", "configs"), "resource_name"),
     ],
 )
-def test_many_names_are_answered(key: ApiKey, version: int, path: tuple[str, ...], field: str) -> None:
+def test_many_names_get_their_results(key: ApiKey, version: int, path: tuple[str, ...], field: str) -> None:
     assert (
         response_to(coordinated(), key, version, frame_of(key, version, named(key, version, path, field))[0])
         is not None

@@ -356,7 +356,7 @@ def test_a_node_that_starts_from_a_snapshot_knows_the_epoch() -> None:
 
 @pytest.mark.clause("D-3")
 @pytest.mark.clause("M-14")
-def test_a_node_that_has_the_epoch_switched_off_answers_none_of_its_drafts() -> None:
+def test_a_node_that_has_the_epoch_switched_off_serves_none_of_its_drafts() -> None:
     body = MetadataRequest(topics=None, allow_auto_topic_creation=False, include_topic_authorized_operations=False)
     on = NodeWorld()
     assert on.ask(ApiKey.METADATA, 1000, body).metadata_epoch == -1

@@ -98,7 +98,7 @@ def test_a_stop_waits_for_the_syncs_of_everything_appended() -> None:
     assert log.sync_point().paths == ()
 
 
-def test_a_stop_answers_the_produce_that_waits_for_its_sync() -> None:
+def test_a_stop_responds_to_the_produce_that_waits_for_its_sync() -> None:
     world = filled(MemoryDisk(), log_flush_interval_messages="1")
     world.hold_syncs = True
     number = world.send(ApiKey.PRODUCE, 9, produce_request("t0", 0, sent_batch(7, 3)))

@@ -24,7 +24,7 @@ from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error, ErrorCode
 
 
-def test_an_api_versions_request_of_an_unknown_version_is_answered_in_the_layout_of_version_0() -> None:
+def test_an_api_versions_request_of_an_unknown_version_gets_a_response_in_the_layout_of_version_0() -> None:
     world = NodeWorld()
     number = world.send(ApiKey.API_VERSIONS, 99, None)
     reply = world.replies[number]
@@ -44,7 +44,7 @@ def test_what_is_not_served_closes_its_connection_only(api_key: int, version: in
     assert world.create("t").error_code == 0
 
 
-def test_a_produce_without_acks_is_done_without_an_answer_and_an_error_closes_the_connection() -> None:
+def test_a_produce_without_acks_is_done_without_a_response_and_an_error_closes_the_connection() -> None:
     world = NodeWorld()
     world.create("t")
     assert world.produce("t", 0, batch(), acks=0) is None
@@ -160,7 +160,7 @@ def test_a_closed_connection_forgets_its_parked_fetch() -> None:
     assert number not in world.replies
 
 
-def test_a_parked_fetch_is_answered_by_the_produce_that_it_waits_for() -> None:
+def test_a_parked_fetch_is_completed_by_the_produce_that_it_waits_for() -> None:
     world = NodeWorld()
     world.create("t")
     number = world.send(ApiKey.FETCH, 12, fetch_request("t", max_wait_ms=10_000), connection=3)
@@ -169,7 +169,7 @@ def test_a_parked_fetch_is_answered_by_the_produce_that_it_waits_for() -> None:
     assert number in world.replies
 
 
-def test_timers_of_answered_fetches_do_not_pile_up_in_the_driver() -> None:
+def test_timers_of_completed_fetches_do_not_pile_up_in_the_driver() -> None:
     """A client that asks for a wait of weeks and is answered at once leaves nothing behind for weeks."""
     world = NodeWorld()
     world.create("t")
@@ -215,7 +215,7 @@ def test_housekeeping_goes_on_where_the_disk_is_full() -> None:
     assert len(world.log("t").segments) == 2
 
 
-def test_a_full_disk_is_an_error_in_the_answer_and_no_end() -> None:
+def test_a_full_disk_is_an_error_in_the_response_and_no_end() -> None:
     disk = MemoryDisk()
     world = NodeWorld(disk)
     world.create("t")
@@ -309,7 +309,7 @@ def test_no_producer_id_is_given_twice_also_across_restarts() -> None:
     assert len(dict.fromkeys(given)) == 9
 
 
-def test_those_who_wait_for_a_block_of_producer_ids_are_answered_when_it_is_durable() -> None:
+def test_requests_that_wait_for_a_block_of_producer_ids_get_responses_when_it_is_durable() -> None:
     world = NodeWorld()
     world.hold_syncs = True
     body = InitProducerIdRequest(transactional_id=None, transaction_timeout=timedelta(minutes=1))  # type: ignore[arg-type]

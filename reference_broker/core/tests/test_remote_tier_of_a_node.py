@@ -97,7 +97,7 @@ def test_a_tier_that_no_topic_uses_costs_no_topic() -> None:
 
 
 @pytest.mark.clause("RemoteTopicCrudTest.testEnableRemoteLogOnExistingTopicTest")
-def test_a_topic_that_becomes_tiered_is_copied_and_the_change_is_answered() -> None:
+def test_a_topic_that_becomes_tiered_is_copied_and_the_change_gets_its_response() -> None:
     """The first tiered topic makes the node ask for the topic of the metadata, while the change is being published."""
     world = NodeWorld(**TIER)
     world.create("events", segment_bytes="1048576")
@@ -110,7 +110,7 @@ def test_a_topic_that_becomes_tiered_is_copied_and_the_change_is_answered() -> N
 
 
 @pytest.mark.thorough
-def test_what_a_fetch_read_from_the_tier_goes_with_its_answer() -> None:
+def test_what_a_fetch_read_from_the_tier_is_dropped_with_its_response() -> None:
     """Records of many MiB in a circle of objects would stay until Python looks for circles, which is seldom."""
     world = NodeWorld(**TIER)
     world.create("events", **TOPIC)

@@ -13,7 +13,7 @@ from reference_broker.ports.store import Delete, FailureKind, Get, ListObjects, 
 AWAY = StoreFailure(FailureKind.UNAVAILABLE, "away")
 
 
-def test_an_answer_goes_to_the_call_with_its_token_and_comes_once() -> None:
+def test_a_result_goes_to_the_call_with_its_token_and_comes_once() -> None:
     effects: list[Effect] = []
     calls, heard = StoreCalls(effects), list[object]()
     calls.request(Get("a", 0, 1), lambda data: heard.append(("one", data)), heard.append)

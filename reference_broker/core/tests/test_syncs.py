@@ -54,7 +54,7 @@ def test_a_request_over_a_flying_and_a_fresh_file_waits_for_both() -> None:
     assert done == ["first", "both"]
 
 
-def test_a_token_is_answered_once() -> None:
+def test_a_token_is_completed_once() -> None:
     syncs, _, _ = _syncs()
     syncs.request(("a",), lambda: None)
     syncs.synced(1)

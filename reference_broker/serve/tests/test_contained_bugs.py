@@ -110,7 +110,7 @@ def events(log: StringIO) -> list[str]:
 
 
 @pytest.mark.parametrize("hooked", [False, True])
-def test_an_answer_that_cannot_be_encoded_becomes_an_error(
+def test_a_response_that_cannot_be_encoded_becomes_an_error(
     driver: Driver, node: Echo, log: StringIO, failures: list[str], hooked: bool
 ) -> None:
     driver.watched = hooked
@@ -136,7 +136,7 @@ def test_where_no_error_fits_the_connection_closes(
 
 
 @pytest.mark.parametrize("hooked", [False, True])
-def test_an_answer_whose_items_cannot_be_counted_becomes_an_error(
+def test_a_response_whose_items_cannot_be_counted_becomes_an_error(
     driver: Driver, node: Echo, log: StringIO, failures: list[str], hooked: bool
 ) -> None:
     driver.watched = hooked

@@ -109,7 +109,7 @@ def test_what_kafka_overlooks_is_overlooked(broker: "Broker", payload: bytes) ->
         assert read_frame(sock)[:6] == struct.pack(">ih", 7, 0)
 
 
-def test_api_versions_in_an_unknown_version_is_answered_in_version_0(broker: "Broker") -> None:
+def test_api_versions_in_an_unknown_version_gets_a_response_in_version_0(broker: "Broker") -> None:
     with connected(broker) as sock:
         sock.sendall(framed(struct.pack(">hhih", 18, 99, 7, -1) + b"\x00whatever the future holds"))
         assert read_frame(sock)[:6] == struct.pack(">ih", 7, 35)
@@ -129,7 +129,7 @@ def test_a_promise_of_a_hundred_megabytes_costs_nothing(broker: "Broker") -> Non
         liar.close()
 
 
-def test_a_request_that_arrives_byte_by_byte_is_answered(broker: "Broker") -> None:
+def test_a_request_that_arrives_byte_by_byte_is_served(broker: "Broker") -> None:
     with connected(broker) as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for byte in framed(API_VERSIONS_0):
@@ -138,7 +138,7 @@ def test_a_request_that_arrives_byte_by_byte_is_answered(broker: "Broker") -> No
         assert read_frame(sock)
 
 
-def test_pipelined_requests_are_answered_in_order(broker: "Broker") -> None:
+def test_pipelined_requests_get_their_responses_in_order(broker: "Broker") -> None:
     with connected(broker) as sock:
         sock.sendall(b"".join(framed(struct.pack(">hhih", 18, 0, each, -1)) for each in range(200)))
         assert [struct.unpack(">i", read_frame(sock)[:4])[0] for each in range(200)] == list(range(200))

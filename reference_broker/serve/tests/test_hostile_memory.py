@@ -111,7 +111,7 @@ def test_half_frames_of_many_peers_stay_inside_the_bound(start_broker: "Callable
         peer.close()
 
 
-def test_unread_answers_of_many_peers_stay_inside_the_bound(start_broker: "Callable[..., Broker]") -> None:
+def test_unread_responses_of_many_peers_stay_inside_the_bound(start_broker: "Callable[..., Broker]") -> None:
     broker = start_broker(*SMALL, "--config", "message.max.bytes=8000000")
     with connected(broker) as honest:
         honest.sendall(topic())

@@ -205,7 +205,7 @@ def test_the_request_of_a_node_goes_before_those_of_clients(world: World) -> Non
     assert first <= 1, "only what came first has some slices meanwhile"
 
 
-def test_an_answer_is_encoded_before_further_requests_of_its_size_are_decoded(world: World) -> None:
+def test_a_response_is_encoded_before_further_requests_of_its_size_are_decoded(world: World) -> None:
     asking, waiting = world.connected(), [world.connected() for _ in range(3)]
     for each in waiting:
         world.ask(each, ApiKey.METADATA, 9, names(20_000))
@@ -346,7 +346,7 @@ def _list_groups() -> ListGroupsRequest:
     return ListGroupsRequest(states_filter=(), types_filter=())
 
 
-def test_a_large_answer_is_sent_whole_after_several_passes(world: World) -> None:
+def test_a_large_response_is_sent_whole_after_several_passes(world: World) -> None:
     connection = world.connected()
     reply(world, connection, 5, groups(20_000))
     assert connection.sent == b""
@@ -356,14 +356,14 @@ def test_a_large_answer_is_sent_whole_after_several_passes(world: World) -> None
     assert not connection.busy
 
 
-def test_a_small_answer_is_sent_at_once(world: World) -> None:
+def test_a_small_response_is_sent_at_once(world: World) -> None:
     connection = world.connected()
     reply(world, connection, 5, groups(900))
     assert connection.sent
     assert not world.soon
 
 
-def test_a_large_answer_that_cannot_be_encoded_becomes_an_error(world: World) -> None:
+def test_a_large_response_that_cannot_be_encoded_becomes_an_error(world: World) -> None:
     connection = world.connected()
     reply(world, connection, 2, groups(5000, last=LONG_NAME))
     world.settle()

@@ -15,7 +15,7 @@ from reference_broker.wire.messages import encode_request
 @pytest.mark.parametrize(
     ("version", "session_id", "session_epoch"), [(12, 77, 5), (18, 2**31 - 1, 2**31 - 1), (1000, 77, 5), (1002, 78, 6)]
 )
-def test_a_fetch_and_its_answer_carry_the_session_of_the_frame(
+def test_a_fetch_and_its_response_carry_the_session_of_the_frame(
     version: int, session_id: int, session_epoch: int
 ) -> None:
     """Also where the node answers an error, because it does not know the session."""

@@ -62,7 +62,7 @@ def test_files_that_take_long_delay_no_read() -> None:
     asyncio.run(play())
 
 
-def test_a_call_without_a_sign_of_life_fails_once_and_its_late_answer_is_left_out() -> None:
+def test_a_call_without_a_sign_of_life_fails_once_and_its_late_result_is_dropped() -> None:
     async def play() -> None:
         world = StoreWorld(LIMIT_S)
         world.threads.start(StoreCall(1, Put("a", b"x")))
@@ -111,7 +111,7 @@ def test_closing_waits_for_no_silent_store_and_gives_nothing_more() -> None:
 
 
 @pytest.mark.parametrize("size_bytes", [5, PART_BYTES + 5])
-def test_a_folder_has_synced_the_file_and_each_folder_above_it_when_it_answers(
+def test_a_folder_has_synced_the_file_and_each_folder_above_it_when_it_responds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size_bytes: int
 ) -> None:
     (tmp_path / "node").mkdir()

@@ -137,7 +137,7 @@ def test_connections_with_a_backlog_are_served_in_turn() -> None:
     assert Counter(driver.served) == {connection.number: count for connection, count in backlogs.items()}
 
 
-def test_a_late_answer_puts_its_connection_at_the_end_of_the_queue() -> None:
+def test_a_late_response_puts_its_connection_at_the_end_of_the_queue() -> None:
     driver = Answering()
     (waiting, _), (greedy, _) = driver.connected(), driver.connected()
     driver.keeps = True

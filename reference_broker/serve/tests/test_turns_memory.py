@@ -82,7 +82,7 @@ def test_while_the_memory_of_clients_is_full_nodes_are_served() -> None:
     assert driver.served == [node.number] * 3
 
 
-def test_an_answer_counts_whole_until_its_last_byte_is_read() -> None:
+def test_a_response_counts_whole_until_its_last_byte_is_read() -> None:
     """Its buffers are sent as they are, so none of them is let go of before that."""
     driver = Answering()
     reader, transport = driver.connected()
@@ -100,7 +100,7 @@ def test_an_answer_counts_whole_until_its_last_byte_is_read() -> None:
     assert reader.held_bytes() == empty_bytes
 
 
-def test_what_a_large_request_is_decoded_to_counts_until_it_is_answered() -> None:
+def test_what_a_large_request_is_decoded_to_counts_until_its_response() -> None:
     driver = Answering()
     reader, _ = driver.connected()
     empty_bytes = reader.held_bytes()
