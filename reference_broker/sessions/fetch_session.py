@@ -10,7 +10,7 @@ as a bit, marked or not. ``Revision`` is what differs between the two.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol, TypeAlias
 
@@ -178,8 +178,12 @@ class FetchSession:
     def key(self, topic: str, topic_id: bytes, index: int) -> PartitionKey:
         return (topic_id if self.uses_topic_ids else topic, index)
 
-    def name_all(self, topics: Iterable[FetchTopic], *, with_ids: bool) -> Iterable[None]:
+    def name_all(self, topics: Sequence[FetchTopic], *, with_ids: bool) -> Iterable[None]:
         """Apply the partitions that a request names. Its topic IDs count only in a version that has them."""
+        if len(topics) == 1 and len(topics[0].partitions) == 1:  # As most requests that name any.
+            (topic,) = topics
+            self.name(topic.topic, topic.topic_id if with_ids else NO_TOPIC_ID, topic.partitions[0])
+            return ()
 
         def name(some: Iterable[tuple[FetchTopic, FetchPartition]]) -> None:
             for topic, wanted in some:

@@ -404,9 +404,10 @@ class Fetch:
         if marked:
             yield from in_slices(marked, SESSION_PARTITIONS_PER_SLICE, lambda some: self._add_news_of(some, data))
         builder = ResponseBuilder(self.call.api_version, session)
-        results: list[PartitionResult] = []
-        if data:
-            results = yield from sort_in_slices(data.items(), SESSION_PARTITIONS_PER_SLICE, self._place)
+        results = list(data.items())
+        if len(results) > 1:
+            results = yield from sort_in_slices(results, SESSION_PARTITIONS_PER_SLICE, self._place)
+        if results:
             yield from in_slices(results, SESSION_PARTITIONS_PER_SLICE, builder.add)
         if self.call.closed:
             yield from session.put_back(marked, data)

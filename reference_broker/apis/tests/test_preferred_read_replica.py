@@ -192,7 +192,7 @@ def test_a_session_at_rest_is_told_once_a_replica_may_be_read(how: str) -> None:
     copied(world, three=3)
     if joins:
         assert waiting.waiting
-        world.response()
+        world.answer()
     assert partitions_of(waiting.response)[0].preferred_read_replica == 3
 
 
