@@ -282,7 +282,7 @@ class BlockingConsumer:
             if outcome.body is None:
                 self.consumer.failed(outcome.lane, _now_us())
             else:
-                self.consumer.answered(outcome.lane, _now_us(), outcome.body)
+                self.consumer.responded(outcome.lane, _now_us(), outcome.body)
 
     def _beat(self) -> None:
         """Handle what has arrived and keep the membership, or end it if the application is late. Runs in the thread."""

@@ -178,7 +178,7 @@ class BlockingTransactionalProducer:
             if outcome.body is None:
                 self.producer.failed(outcome.lane, _now_us())
             else:
-                self.producer.answered(outcome.lane, _now_us(), outcome.body)
+                self.producer.responded(outcome.lane, _now_us(), outcome.body)
 
 
 def _now_us() -> int:

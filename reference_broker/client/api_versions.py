@@ -27,12 +27,12 @@ NEEDED_DRAFTS: Final = tuple(
 
 
 def announced_in(body: object) -> frozenset[str]:
-    """The names of all features that the node announces in this ApiVersions answer."""
+    """The names of all features that the node announces in this ApiVersions response."""
     return frozenset(each.name for each in cast("ApiVersionsResponse", body).supported_features)
 
 
 def announces_drafts(body: object) -> bool:
-    """Return whether the node that sent this ApiVersions answer knows every draft of KIP-232 that a consumer with the
+    """Return whether the node that sent this ApiVersions response knows every draft of KIP-232 that a consumer with the
     epoch uses."""
     return announced_in(body).issuperset(NEEDED_DRAFTS)
 
@@ -74,12 +74,12 @@ class Announced:
 
     def learn(self, host: str, port: int, body: object) -> None:
         """Learn from one node's response to ApiVersions."""
-        answer = cast("ApiVersionsResponse", body)
-        self._newest[host, port] = {int(each.api_key): int(each.max_version) for each in answer.api_keys}
-        epoch = int(answer.finalized_features_epoch)
+        response = cast("ApiVersionsResponse", body)
+        self._newest[host, port] = {int(each.api_key): int(each.max_version) for each in response.api_keys}
+        epoch = int(response.finalized_features_epoch)
         if epoch > self._epoch:
             self._epoch = epoch
-            levels = {each.name: int(each.max_version_level) for each in answer.finalized_features}
+            levels = {each.name: int(each.max_version_level) for each in response.finalized_features}
             self.transaction_version = levels.get(TRANSACTION_VERSION, 0)
 
     @property

@@ -112,7 +112,7 @@ class ConsumerState:
     positions: dict[TopicPartition, Position] = field(default_factory=dict)
 
     def seek(self, where: TopicPartition, offset: int) -> None:
-        """Move the position to ``offset``. The high watermark and log start stay as last answered."""
+        """Move the position to ``offset``. The high watermark and log start stay those of the last response."""
         known = self.positions.get(where)
         if known is None:
             self.positions[where] = Position(offset)

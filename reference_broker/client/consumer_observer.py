@@ -35,17 +35,17 @@ class FetchedPartition:
 
 
 @dataclass(frozen=True, slots=True)
-class FetchAnswer:
+class FetchResult:
     """One Fetch response, as the consumer applied it.
 
-    ``problem`` says why the whole response cannot be used, and is None if it can. ``answered`` is the number of
-    partitions in it. ``partitions`` holds those of them that the consumer still waited for.
+    ``problem`` says why the whole response cannot be used, and is None if it can. ``partition_count`` is the number
+    of partitions in it. ``partitions`` holds those of them that the consumer still waited for.
     """
 
     node_id: int
     response: FetchResponse
     problem: str | None
-    answered: int
+    partition_count: int
     partitions: tuple[FetchedPartition, ...]
 
 
@@ -64,7 +64,7 @@ class PositionReset:
 class ConsumerObserver:
     """An observer that ignores everything. The top of the file says how to write another one."""
 
-    def metadata_answered(self, update: "MetadataUpdate", accepted: bool) -> None:
+    def metadata_received(self, update: "MetadataUpdate", accepted: bool) -> None:
         """``accepted`` is False if the response is older than the last accepted one and is dropped (spec M-5)."""
 
     def offsets_wanted(self, partitions: tuple[TopicPartition, ...]) -> None:
@@ -82,8 +82,8 @@ class ConsumerObserver:
     def fetching(self, node_id: int, plan: "FetchPlan", wanted: Mapping[TopicPartition, "Wanted"]) -> None:
         """The consumer makes a Fetch for a node. ``wanted`` is everything that its session then holds."""
 
-    def fetched(self, answer: FetchAnswer) -> None:
-        """A Fetch was answered."""
+    def fetched(self, result: FetchResult) -> None:
+        """The consumer has applied a Fetch response."""
 
     def position_reset(self, reset: PositionReset) -> None:
         """A position has moved without reading or seeking."""

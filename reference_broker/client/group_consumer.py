@@ -7,7 +7,7 @@ times of one monotonic clock in microseconds:
     consumer = GroupConsumer(ConsumerConfig(...))
     loop:
         for lane, request in consumer.next_requests(now): ... send it to request.to on that lane ...
-        consumer.answered(lane, now, body)         # or failed(lane, now)
+        consumer.responded(lane, now, body)         # or failed(lane, now)
         for event in consumer.take_events(): ...    # events of group_events; after Revoked call consumer.release()
         consumer.take_records(500)
         wait for a response, but not beyond consumer.wake_at_us
@@ -45,7 +45,7 @@ COMMIT_LANE: Final = "commit"
 COMMITTED_LANE: Final = "committed"
 _NODE_LANE: Final = "node-"
 FIRST_METADATA_WITH_TOPIC_IDS: Final = 10
-"""The first version of Metadata whose answers name topics by IDs, too (KIP-516)."""
+"""The first version of Metadata whose responses name topics by IDs, too (KIP-516)."""
 _RETRIED_BY_A_MEMBER: Final = (
     ErrorCode.not_coordinator,
     ErrorCode.coordinator_not_available,
@@ -339,7 +339,7 @@ class GroupConsumer:
     # -- the loop -----------------------------------------------------------------------------------------------
 
     def next_requests(self, now_us: int, placing: bool = True) -> list[LaneRequest]:
-        """Return what to send now. For each request exactly one of ``answered`` and ``failed`` must follow. With
+        """Return what to send now. For each request exactly one of ``responded`` and ``failed`` must follow. With
         ``placing`` False no position is looked up, since the application may still seek."""
         found: list[LaneRequest] = []
         self._choose_versions()
@@ -383,24 +383,24 @@ class GroupConsumer:
         due += [at for each in parts if each is not None and (at := each.wake_at_us) is not None]
         return min(due, default=None)
 
-    def answered(self, lane: str, now_us: int, body: object) -> None:
+    def responded(self, lane: str, now_us: int, body: object) -> None:
         """Apply the response to the lane's request."""
         if lane == METADATA_LANE:
-            if self.metadata.answered(now_us, body):
+            if self.metadata.responded(now_us, body):
                 self._learn_metadata(now_us)
         elif lane == GROUP_LANE:
-            assert self.membership is not None, "an answer to no member"
-            self.membership.answered(now_us, body)
+            assert self.membership is not None, "a response to no member"
+            self.membership.responded(now_us, body)
             self._collect()
         elif lane == COMMIT_LANE:
-            assert self._committing is not None, "an answer to no commit"
-            self._committing.answered(now_us, body)
+            assert self._committing is not None, "a response to no commit"
+            self._committing.responded(now_us, body)
         elif lane == COMMITTED_LANE:
-            assert self._placing is not None, "an answer to no fetch of offsets"
-            self._placing.answered(now_us, body)
+            assert self._placing is not None, "a response to no fetch of offsets"
+            self._placing.responded(now_us, body)
             self._placed(now_us)
         else:
-            self._fetches.answered(int(lane.removeprefix(_NODE_LANE)), now_us, body)
+            self._fetches.responded(int(lane.removeprefix(_NODE_LANE)), now_us, body)
 
     def failed(self, lane: str, now_us: int) -> None:
         """Record that the lane's request got no response."""

@@ -8,7 +8,7 @@ A driver runs this loop, with times of one monotonic clock in microseconds:
         request = membership.next_request(now)     # None: nothing to send now; look again at membership.wake_at_us,
                                                    # after a response, or after release / learn_partitions
         ... send it to request.to (None: any node) on a connection of the membership's own ...
-        membership.answered(now, body)             # or membership.failed(now): no response came
+        membership.responded(now, body)             # or membership.failed(now): no response came
         for event in membership.take_events():
             Revoked: stop reading them, commit, then membership.release()
             Lost: stop reading them
@@ -99,7 +99,7 @@ class MemberState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A generation began for this member, because its SyncGroup was answered."""
+    """A generation began for this member, because it has the response to its SyncGroup."""
 
     generation: int
     member_id: str
@@ -311,7 +311,7 @@ class GroupMembership:
     # -- requests -----------------------------------------------------------------------------------------------
 
     def next_request(self, now_us: int) -> GroupRequest | None:
-        """Return what to send now, if anything. Exactly one of ``answered`` and ``failed`` must follow it."""
+        """Return what to send now, if anything. Exactly one of ``responded`` and ``failed`` must follow it."""
         if self._in_flight is not None or self.is_over or self._is_dormant:
             return None
         if self.coordinator.node is None:
@@ -414,25 +414,25 @@ class GroupMembership:
         body = requests.leave(self.identity, "the consumer is being closed")
         return self._request(requests.LEAVE_GROUP, self.config.versions.leave_group, body)
 
-    # -- answers ------------------------------------------------------------------------------------------------
+    # -- responses -----------------------------------------------------------------------------------------------
 
-    def answered(self, now_us: int, body: object) -> None:
+    def responded(self, now_us: int, body: object) -> None:
         """Apply the response to the request in flight."""
         api_key, self._in_flight = self._in_flight, None
         if api_key == requests.FIND_COORDINATOR:
-            self.coordinator.answered(now_us, body)
+            self.coordinator.responded(now_us, body)
         elif self.is_over:
             pass  # The membership has ended meanwhile, by an error in a response to OffsetCommit or OffsetFetch.
         elif api_key == requests.JOIN_GROUP:
-            self._join_answered(now_us, requests.joined(body))
+            self._join_responded(now_us, requests.joined(body))
         elif api_key == requests.SYNC_GROUP:
-            self._sync_answered(now_us, body)
+            self._sync_responded(now_us, body)
         elif api_key == requests.HEARTBEAT:
-            self._heartbeat_answered(now_us, error_of(cast("HeartbeatResponse", body).error_code))
+            self._heartbeat_responded(now_us, error_of(cast("HeartbeatResponse", body).error_code))
         elif api_key == requests.LEAVE_GROUP:
             self._leave_silently()
         else:
-            raise AssertionError("an answer to no request")
+            raise AssertionError("a response to no request")
 
     def failed(self, now_us: int) -> None:
         """Record that the request in flight got no response (timeout, lost connection, no connection at all)."""
@@ -448,7 +448,7 @@ class GroupMembership:
         elif api_key != requests.HEARTBEAT:
             self._again(now_us)
 
-    def _join_answered(self, now_us: int, joined: requests.Joined) -> None:
+    def _join_responded(self, now_us: int, joined: requests.Joined) -> None:
         if not joined.error or joined.error is ErrorCode.member_id_required:
             self.member_id = joined.member_id
         if self._leaving or self.state is MemberState.LEAVING:
@@ -471,18 +471,18 @@ class GroupMembership:
             except ProtocolError:
                 self._fail(ErrorCode.inconsistent_group_protocol)
 
-    def _sync_answered(self, now_us: int, body: object) -> None:
-        answer = cast("SyncGroupResponse", body)
-        error = error_of(answer.error_code)
+    def _sync_responded(self, now_us: int, body: object) -> None:
+        response = cast("SyncGroupResponse", body)
+        error = error_of(response.error_code)
         if self._leaving or self.state is MemberState.LEAVING:
             return
         joined = self._joined
-        assert joined is not None, "an answer to no SyncGroup"
+        assert joined is not None, "a response to no SyncGroup"
         if error:
             self._refused(now_us, error)
             return
         try:
-            assigned = decode_assignment(answer.assignment).partitions
+            assigned = decode_assignment(response.assignment).partitions
         except ProtocolError:
             self._fail(ErrorCode.inconsistent_group_protocol)
             return
@@ -503,7 +503,7 @@ class GroupMembership:
             self.state = MemberState.RELEASING
         self._events.append(Assigned(added, self.generation))
 
-    def _heartbeat_answered(self, now_us: int, error: Error | int) -> None:
+    def _heartbeat_responded(self, now_us: int, error: Error | int) -> None:
         if not error:
             return
         if error in COORDINATOR_MOVED:

@@ -145,17 +145,17 @@ class Joined:
 
 def joined(body: object) -> Joined:
     """Read JoinGroup's response."""
-    answer = cast("JoinGroupResponse", body)
+    response = cast("JoinGroupResponse", body)
     return Joined(
-        error=error_of(answer.error_code),
-        generation_id=int(answer.generation_id),
-        protocol=answer.protocol_name,
-        member_id=answer.member_id,
-        is_leader=answer.leader == answer.member_id,
-        skip_assignment=bool(answer.skip_assignment),
-        members={each.member_id: each.metadata for each in answer.members},
+        error=error_of(response.error_code),
+        generation_id=int(response.generation_id),
+        protocol=response.protocol_name,
+        member_id=response.member_id,
+        is_leader=response.leader == response.member_id,
+        skip_assignment=bool(response.skip_assignment),
+        members={each.member_id: each.metadata for each in response.members},
         instance_ids={
-            each.member_id: each.group_instance_id for each in answer.members if each.group_instance_id is not None
+            each.member_id: each.group_instance_id for each in response.members if each.group_instance_id is not None
         },
     )
 
@@ -193,9 +193,9 @@ def leave(identity: MemberIdentity, reason: str | None = None) -> LeaveGroupRequ
 
 def leave_error(body: object) -> Error | int:
     """Return the error of the whole response, or else the member's own."""
-    answer = cast("LeaveGroupResponse", body)
-    own = [error_of(each.error_code) for each in answer.members]
-    return error_of(answer.error_code) or next((each for each in own if each), ErrorCode.none)
+    response = cast("LeaveGroupResponse", body)
+    own = [error_of(each.error_code) for each in response.members]
+    return error_of(response.error_code) or next((each for each in own if each), ErrorCode.none)
 
 
 FIND_COORDINATOR: Final = int(ApiKey.FIND_COORDINATOR)
@@ -248,7 +248,7 @@ class GroupCoordinator:
             FIND_COORDINATOR, version, find_coordinator(self.group_id, self.key_type), self.request_timeout_us
         )
 
-    def answered(self, now_us: int, body: object) -> None:
+    def responded(self, now_us: int, body: object) -> None:
         """Apply the response to the request in flight."""
         self.asking = False
         found = coordinator_of(body, self.group_id)

@@ -15,7 +15,7 @@ from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i8, i32, i32Timedelta, i64
 
 from reference_broker.client.consumer import READ_COMMITTED, READ_UNCOMMITTED, TakenBatch
-from reference_broker.client.consumer_observer import ConsumerObserver, FetchAnswer, FetchedPartition
+from reference_broker.client.consumer_observer import ConsumerObserver, FetchedPartition, FetchResult
 from reference_broker.client.consumer_partitions import Held, HeldPartitions, Phase
 from reference_broker.client.group_requests import GroupRequest, error_of
 from reference_broker.client.metadata_cache import MetadataCache, NodeAddress, PartitionInfo
@@ -269,7 +269,7 @@ class LeaderFetches:
         return min(waiting, default=None)
 
     def next_requests(self, now_us: int) -> list[tuple[int, GroupRequest]]:
-        """Return at most one request for each node, with its ID. ``answered`` or ``failed`` must follow each."""
+        """Return at most one request for each node, with its ID. ``responded`` or ``failed`` must follow each."""
         for lane in self._lanes.values():
             if lane.retry_at_us <= now_us:  # This includes nodes that lead nothing any more: they must wake nobody.
                 lane.retry_at_us = 0
@@ -288,7 +288,7 @@ class LeaderFetches:
         return all(lane.has_left and lane.in_flight is None for lane in self._lanes.values())
 
     def _farewells(self) -> list[tuple[int, GroupRequest]]:
-        """What closes the sessions of the nodes that have answered the request before (F-8)."""
+        """What closes the sessions of the nodes that have responded to the request before (F-8)."""
         found = []
         for node_id, lane in self._lanes.items():
             node = self.metadata.cache.nodes.get(node_id)
@@ -300,7 +300,7 @@ class LeaderFetches:
                 found.append((node_id, request))
         return found
 
-    def answered(self, node_id: int, now_us: int, body: object) -> None:
+    def responded(self, node_id: int, now_us: int, body: object) -> None:
         """Apply the response to that node's request."""
         lane = self._lanes[node_id]
         if lane.has_left:
@@ -389,7 +389,7 @@ class LeaderFetches:
                 if self._is_awaited(where, fetch_offsets)
             ]
         count = len(handled.partitions)
-        self.observer.fetched(FetchAnswer(node_id, response, handled.problem, count, tuple(taken)))
+        self.observer.fetched(FetchResult(node_id, response, handled.problem, count, tuple(taken)))
 
     def _is_awaited(self, where: TopicPartition, fetch_offsets: Mapping[TopicPartition, int]) -> bool:
         """Return whether the response is still of use for the partition. It is too late if the position has moved

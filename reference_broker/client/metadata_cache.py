@@ -141,7 +141,7 @@ class MetadataCache:
         return MetadataCache(nodes, topics, update.controller_id, update.metadata_epoch, self.guards)
 
     def learn_leader(self, where: TopicPartition, leader_id: int, leader_epoch: int) -> "MetadataCache":
-        """Learn a new leader from an error answer that names it (KIP-951). It is ignored unless its epoch is newer,
+        """Learn a new leader from an error response that names it (KIP-951). It is ignored unless its epoch is newer,
         and always ignored while KIP-320's guard is off."""
         if not self.guards.leader_epochs:
             return self

@@ -99,7 +99,7 @@ class MetadataRefresher:
         self._once_more = self.asking
 
     def next_request(self, now_us: int, topics: Iterable[str]) -> GroupRequest | None:
-        """Return a Metadata request for these topics, if one is due. Exactly one of ``answered`` and ``failed`` must
+        """Return a Metadata request for these topics, if one is due. Exactly one of ``responded`` and ``failed`` must
         follow."""
         if self.asking or now_us < self.due_at_us:
             return None
@@ -108,13 +108,13 @@ class MetadataRefresher:
         version = self.draft_version if self.speaks_drafts(node) else self.version
         return GroupRequest(METADATA, version, metadata_request(topics), self.request_timeout_us, node)
 
-    def answered(self, now_us: int, body: object) -> bool:
+    def responded(self, now_us: int, body: object) -> bool:
         """Apply a response. Returns True if the cache has taken it. The caller must then call ``done``."""
         self.asking = False
         update = MetadataUpdate.of(cast("MetadataResponse", body))
         accepted = self.cache.accepts(update)
         self.refused += not accepted
-        self.observer.metadata_answered(update, accepted)
+        self.observer.metadata_received(update, accepted)
         if not accepted or not update.nodes:
             self._again(now_us)
             return False

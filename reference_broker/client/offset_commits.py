@@ -8,7 +8,7 @@ There is no I/O. ``CommittedOffsets`` runs one operation at a time, with times o
     loop while offsets.busy:
         request = offsets.next_request(now)        # None: see wake_at_us
         ... send it to request.to on a connection of its own ...
-        offsets.answered(now, body)                # or failed(now)
+        offsets.responded(now, body)                # or failed(now)
     offsets.take_result()                          # Committed or Fetched
 
 The operation itself retries after a lost response, and while the coordinator has moved or is loading. The driver passes
@@ -356,7 +356,7 @@ class CommittedOffsets:
         return result
 
     def next_request(self, now_us: int) -> GroupRequest | None:
-        """Return what to send now, if anything. Exactly one of ``answered`` and ``failed`` must follow it."""
+        """Return what to send now, if anything. Exactly one of ``responded`` and ``failed`` must follow it."""
         if self._in_flight or not self.busy:
             return None
         if now_us >= self._deadline_us or self.coordinator.failure is not None:
@@ -382,16 +382,16 @@ class CommittedOffsets:
         fetch = fetch_request(self._fetch, self._identity, versions.offset_fetch)
         return GroupRequest(OFFSET_FETCH, versions.offset_fetch, fetch, timeout_us, node)
 
-    def answered(self, now_us: int, body: object) -> None:
+    def responded(self, now_us: int, body: object) -> None:
         """Apply the response to the request in flight."""
         self._in_flight = False
         if self._finding:
             self._finding = False
-            self.coordinator.answered(now_us, body)
+            self.coordinator.responded(now_us, body)
         elif self._commit is not None:
-            self._commit_answered(now_us, commit_errors(body))
+            self._commit_responded(now_us, commit_errors(body))
         else:
-            self._fetch_answered(now_us, fetched_offsets(body))
+            self._fetch_responded(now_us, fetched_offsets(body))
 
     def failed(self, now_us: int) -> None:
         """Record that the request in flight got no response."""
@@ -403,7 +403,7 @@ class CommittedOffsets:
         self.coordinator.lose(now_us, self._sent_to)
         self._retry_at_us = now_us + self.coordinator.backoff_us
 
-    def _commit_answered(self, now_us: int, errors: Mapping[TopicPartition, Error | int]) -> None:
+    def _commit_responded(self, now_us: int, errors: Mapping[TopicPartition, Error | int]) -> None:
         for where, error in errors.items():
             if where not in self._left:
                 continue
@@ -417,9 +417,9 @@ class CommittedOffsets:
         else:
             self._end_commit()
 
-    def _fetch_answered(self, now_us: int, found: dict[TopicPartition, CommittedOffset] | Error | int) -> None:
+    def _fetch_responded(self, now_us: int, found: dict[TopicPartition, CommittedOffset] | Error | int) -> None:
         if isinstance(found, dict):
-            assert self._fetch is not None, "an answer to no fetch"
+            assert self._fetch is not None, "a response to no fetch"
             self._end_fetch({each: found.get(each, CommittedOffset(NO_OFFSET)) for each in self._fetch}, ErrorCode.none)
         elif found in _MOVED or found in _AGAIN:
             if found in _MOVED:

@@ -40,7 +40,7 @@ class Next(Enum):
 
 
 @dataclass(slots=True)
-class Batch:
+class ProducerBatch:
     """``maybe_written`` says that an attempt ended without a response. ``base_offset`` is set once the batch is done.
     It is -1 if the broker did not say it."""
 
@@ -66,7 +66,7 @@ class ProducerState:
     producer_id: int = -1
     producer_epoch: int = -1
     _next_sequence: dict[TopicPartition, int] = field(default_factory=dict)
-    _open: dict[TopicPartition, deque[Batch]] = field(default_factory=dict)
+    _open: dict[TopicPartition, deque[ProducerBatch]] = field(default_factory=dict)
     """The unsettled batches of each partition in the order of their sequences. They must be sent in this order, also
     when they are sent again."""
 
@@ -88,24 +88,24 @@ class ProducerState:
     def can_add(self, where: TopicPartition) -> bool:
         return not self.needs_producer_id and len(self._open.get(where, ())) < self.max_in_flight
 
-    def add(self, where: TopicPartition, count: int) -> Batch:
+    def add(self, where: TopicPartition, count: int) -> ProducerBatch:
         """Make a batch with the next sequence number."""
         assert self.can_add(where), "too many batches in flight, or no producer ID"
         sequence = -1
         if self.idempotent:
             sequence = self._next_sequence.get(where, 0)
             self._next_sequence[where] = add_sequence(sequence, count)
-        batch = Batch(where, self.producer_id, self.producer_epoch, sequence, count)
+        batch = ProducerBatch(where, self.producer_id, self.producer_epoch, sequence, count)
         self._open.setdefault(where, deque()).append(batch)
         return batch
 
-    def lost(self, batch: Batch) -> Next:
+    def lost(self, batch: ProducerBatch) -> Next:
         """Record that an attempt ended without a response. A batch without a sequence is not sent again, because the
         broker could not recognise it."""
         batch.maybe_written = True
         return Next.RETRY_ELSEWHERE if self.idempotent else self.give_up(batch)
 
-    def answered(self, batch: Batch, error_code: int, base_offset: int) -> Next:
+    def responded(self, batch: ProducerBatch, error_code: int, base_offset: int) -> Next:
         """Return what one partition's response means for its batch."""
         if error_code == 0 or error_code == DUPLICATE_SEQUENCE_NUMBER:
             batch.base_offset = base_offset
@@ -125,28 +125,28 @@ class ProducerState:
             return self._renumber(batch)
         return self.give_up(batch)
 
-    def _renumber(self, batch: Batch) -> Next:
+    def _renumber(self, batch: ProducerBatch) -> Next:
         """Handle UNKNOWN_PRODUCER_ID: the broker has forgotten this producer and has certainly not written the batch.
         So the batch may be sent with a new producer ID."""
         if batch.producer_id == self.producer_id:
             self.forget_producer_id()
         return Next.RETRY
 
-    def renew(self, batch: Batch) -> None:
+    def renew(self, batch: ProducerBatch) -> None:
         """Give a batch that was refused with UNKNOWN_PRODUCER_ID the new producer ID and its next sequence."""
         assert not batch.maybe_written, "a batch that may be written must keep its sequence"
         batch.producer_id, batch.producer_epoch = self.producer_id, self.producer_epoch
         batch.base_sequence = self._next_sequence.get(batch.where, 0)
         self._next_sequence[batch.where] = add_sequence(batch.base_sequence, batch.count)
 
-    def give_up(self, batch: Batch) -> Next:
+    def give_up(self, batch: ProducerBatch) -> Next:
         """End the attempts of a batch. The sequence now has a hole, so this producer ID is not used any more."""
         self._settle(batch)
         if batch.producer_id == self.producer_id:
             self.forget_producer_id()
         return Next.UNKNOWN if batch.maybe_written else Next.FAILED
 
-    def _settle(self, batch: Batch) -> None:
+    def _settle(self, batch: ProducerBatch) -> None:
         batches = self._open[batch.where]
         batches.remove(batch)
         if not batches:

@@ -208,7 +208,7 @@ class SessionHandler(ABC):
 
     @abstractmethod
     def presume_processed(self) -> bool:
-        """Continues as if the request in flight, which got no response, had been answered with no partitions. Returns
+        """Continue as if the request in flight, which got no response, had got one without partitions. Returns
         False, and changes nothing, if that is impossible."""
 
     @abstractmethod
@@ -222,13 +222,13 @@ class SessionHandler(ABC):
 
     def _take_in_flight(self) -> FetchPlan:
         plan, self.in_flight = self.in_flight, None
-        assert plan is not None, "an answer without a request"
+        assert plan is not None, "a response without a request"
         return plan
 
     def _missing_in(self, found: Found) -> str | None:
         """Return which partitions are missing in a full response; None if none are."""
-        answered = {tp for tp, _ in found}
-        missing = [tp for tp in self.partitions if tp not in answered]
+        present = {tp for tp, _ in found}
+        missing = [tp for tp in self.partitions if tp not in present]
         return f"partitions missing in a full answer: {listed(missing)}" if missing else None
 
 
@@ -291,7 +291,7 @@ class DraftSessionHandler(SessionHandler):
         return FetchPlan(self.session_id, self.sequence_number, False, to_send, first_revision=True)
 
     def _rotate(self) -> None:
-        """Move the first partition to the end, so that the next full request begins at another one. The broker answers
+        """Move the first partition to the end, so that the next full request begins at another one. The broker returns
         partitions in the order of the request. If several full requests followed each other in the same order, a byte
         limit would starve the last partitions."""
         first = next(iter(self.partitions), None)
@@ -499,9 +499,9 @@ class FetchSessionHandler(SessionHandler):
         if response.session_id == NO_SESSION_ID:
             self._restart()
         elif response.session_id != self.session_id:
-            answered = response.session_id
+            session_id = response.session_id
             self._close_and_recreate()
-            return Handled(f"answered with session {answered}, which is another one's", found)
+            return Handled(f"answered with session {session_id}, which is another one's", found)
         else:
             self.session_epoch = next_epoch(self.session_epoch)
         return Handled(None, found)

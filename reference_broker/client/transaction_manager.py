@@ -56,7 +56,7 @@ class State(Enum):
 
 
 class Step(Enum):
-    """What leads from one state to the next. The application takes the first four. Answers bring the others."""
+    """What leads from one state to the next. The application takes the first four. Responses bring the others."""
 
     INIT = "init"
     BEGIN = "begin"
@@ -313,7 +313,7 @@ class TransactionManager:
 
     def next_request(self, now_us: int, is_flushed: bool) -> GroupRequest | None:
         """Return what to send now, if anything. ``is_flushed`` says that no batch waits for its end. Exactly one of
-        ``answered`` and ``failed`` must follow it."""
+        ``responded`` and ``failed`` must follow it."""
         if self._in_flight is not None or now_us < self._retry_at_us:
             return None
         self._end_unsent(is_flushed)
@@ -375,14 +375,14 @@ class TransactionManager:
         self._end_was_sent = True
         return requests.end_request(own, producer, request_kind is RequestKind.COMMIT)
 
-    # -- answers ------------------------------------------------------------------------------------------------
+    # -- responses -----------------------------------------------------------------------------------------------
 
-    def answered(self, now_us: int, body: object) -> None:
+    def responded(self, now_us: int, body: object) -> None:
         """Apply the response to the request in flight."""
         request_kind, self._in_flight = self._in_flight, None
-        assert self._sent_to is not None, "an answer to no request"
+        assert self._sent_to is not None, "a response to no request"
         if request_kind is RequestKind.FIND_COORDINATOR:
-            self._sent_to.answered(now_us, body)
+            self._sent_to.responded(now_us, body)
             if self._sent_to.failure is not None:
                 failure, self._sent_to.failure = self._sent_to.failure, None
                 self._fail(request_kind, failure)
@@ -395,7 +395,7 @@ class TransactionManager:
         elif request_kind is RequestKind.COMMIT_OFFSETS:
             self._offsets_committed(now_us, commit_errors(body))
         else:
-            assert request_kind is not None, "an answer to no request"
+            assert request_kind is not None, "a response to no request"
             found = requests.ended(body)
             if isinstance(found, ProducerIdentity):
                 self._ended(found)

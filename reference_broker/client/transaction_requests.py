@@ -231,8 +231,8 @@ def init_request(transactional_id: str, timeout_us: int, current: ProducerIdenti
 
 def initialized(body: object) -> ProducerIdentity | Error | int:
     """Read the response to InitProducerId."""
-    answer = cast("InitProducerIdResponse", body)
-    return error_of(answer.error_code) or ProducerIdentity(int(answer.producer_id), int(answer.producer_epoch))
+    response = cast("InitProducerIdResponse", body)
+    return error_of(response.error_code) or ProducerIdentity(int(response.producer_id), int(response.producer_epoch))
 
 
 def add_partitions_request(
@@ -324,7 +324,7 @@ def end_request(transactional_id: str, producer: ProducerIdentity, committed: bo
 def ended(body: object) -> ProducerIdentity | Error | int:
     """Read the response to EndTxn. From version 5 on it has the identity for the next transaction. Before, that is not
     known."""
-    answer = cast("EndTxnResponse", body)
-    return error_of(answer.error_code) or ProducerIdentity(
-        int(getattr(answer, "producer_id", -1)), int(getattr(answer, "producer_epoch", -1))
+    response = cast("EndTxnResponse", body)
+    return error_of(response.error_code) or ProducerIdentity(
+        int(getattr(response, "producer_id", -1)), int(getattr(response, "producer_epoch", -1))
     )

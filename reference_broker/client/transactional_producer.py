@@ -7,8 +7,8 @@ leader. A driver runs this loop, with times of one monotonic clock in microsecon
     producer.init()
     loop:
         for lane, request in producer.next_requests(now): ... send it to request.to on that lane ...
-        producer.learn_versions(node, body)        # whatever each node answers to ApiVersions
-        producer.answered(lane, now, body)         # or failed(lane, now)
+        producer.learn_versions(node, body)        # each response to ApiVersions
+        producer.responded(lane, now, body)         # or failed(lane, now)
         wait for a response, but not beyond producer.wake_at_us
 
 Between, while ``state`` allows it (``transaction_manager``): ``begin``, ``send``, ``send_offsets``, ``commit`` or
@@ -31,7 +31,7 @@ from reference_broker.client.metadata_cache import EpochGuards, MetadataCache, N
 from reference_broker.client.metadata_refresher import MetadataRefresher
 from reference_broker.client.offset_commits import OffsetToCommit
 from reference_broker.client.partitions import TopicPartition
-from reference_broker.client.producer import Batch, Next, ProducerState
+from reference_broker.client.producer import Next, ProducerBatch, ProducerState
 from reference_broker.client.transaction_manager import (
     OffsetsSend,
     Outcome,
@@ -91,7 +91,7 @@ class Delivery:
 class _Outgoing:
     """One partition's batch, until it is settled."""
 
-    batch: Batch
+    batch: ProducerBatch
     deliveries: tuple[Delivery, ...]
     data: bytes
     due_us: int
@@ -194,11 +194,11 @@ class TransactionalProducer:
     # -- the loop -----------------------------------------------------------------------------------------------
 
     def learn_versions(self, node: NodeAddress, body: object) -> None:
-        """Learn what a node answered to ApiVersions. Call it before the first request goes to the node."""
+        """Learn the versions in a node's ApiVersions response. Call it before the first request goes to the node."""
         self.transactions.announced.learn(node.host, node.port, body)
 
     def next_requests(self, now_us: int) -> list[LaneRequest]:
-        """Return what to send now. For each request exactly one of ``answered`` and ``failed`` must follow."""
+        """Return what to send now. For each request exactly one of ``responded`` and ``failed`` must follow."""
         self._give_up_late(now_us)
         found: list[LaneRequest] = []
         self._add(found, METADATA_LANE, self.metadata.next_request(now_us, tuple(self._topics)))
@@ -218,15 +218,15 @@ class TransactionalProducer:
         due += [each[0].due_us for each in self._waiting.values() if each]
         return min(due, default=None)
 
-    def answered(self, lane: str, now_us: int, body: object) -> None:
+    def responded(self, lane: str, now_us: int, body: object) -> None:
         """Apply the response to the lane's request."""
         if lane == METADATA_LANE:
-            if self.metadata.answered(now_us, body):
+            if self.metadata.responded(now_us, body):
                 cache = self.metadata.cache
                 known = all(each in cache.topics for each in self._topics)
                 self.metadata.done(now_us, known and not cache.missing(self._wanted))
         elif lane == TRANSACTION_LANE:
-            self.transactions.answered(now_us, body)
+            self.transactions.responded(now_us, body)
         else:
             self._produced(lane, now_us, cast(ProduceResponse, body))
         self._settle()
@@ -312,12 +312,12 @@ class TransactionalProducer:
         body = ProduceRequest(_ALL_REPLICAS, self.config.replicas_timeout_ms, named, transactional_id)
         return GroupRequest(int(ApiKey.PRODUCE), version, body, self.config.request_timeout_us, node)
 
-    def _produced(self, lane: str, now_us: int, answer: ProduceResponse) -> None:
+    def _produced(self, lane: str, now_us: int, response: ProduceResponse) -> None:
         cache = self.metadata.cache
         names = {cache.topic_id(topic): topic for topic in self._topics}
         found = {
             TopicPartition(topic.topic or names.get(topic.topic_id, ""), each.partition): each
-            for topic in answer.responses
+            for topic in response.responses
             for each in topic.partitions
         }
         for outgoing in self._sent.pop(lane):
@@ -332,13 +332,13 @@ class TransactionalProducer:
                 )
             self._go_on(outgoing, now_us, self._next(outgoing.batch, error, data.base_offset), error)
 
-    def _next(self, batch: Batch, error: Error | int, base_offset: int) -> Next:
+    def _next(self, batch: ProducerBatch, error: Error | int, base_offset: int) -> Next:
         """What becomes of a batch. A new producer ID for it alone, which helps outside of transactions, would take it
         out of the transaction."""
         is_hopeless = remedy_of(RequestKind.PRODUCE, error) is not Remedy.ABORT_AND_RAISE_EPOCH
         if error and (is_hopeless or error is ErrorCode.unknown_producer_id):
             return self._sequences.give_up(batch)
-        return self._sequences.answered(batch, int(error), base_offset)
+        return self._sequences.responded(batch, int(error), base_offset)
 
     def _go_on(self, outgoing: _Outgoing, now_us: int, following: Next, error: Error | int) -> None:
         outgoing.in_flight = False

@@ -42,11 +42,11 @@ __all__ = ["DIFFERENT_DEFAULTS", "BrokerConfig", "ConfigError"]
 
 DIFFERENT_DEFAULTS: Mapping[str, str] = {
     "max.connections": "Kafka has no limit; everything here has one, and 10,000 sockets fit a usual file limit.",
-    "fetch.max.bytes": "Kafka reads 55 MiB; a node here reads an answer in one piece, for which everybody else waits.",
+    "fetch.max.bytes": "Kafka reads 55 MiB; a node here reads a response in one piece, and all else waits.",
     "log.flush.interval.ms": "Kafka says null for never; here never is the largest number, so that the type stays.",
     "log.roll.jitter.ms": "Kafka says null and falls back to hours; here the hours are converted: none.",
     "log.retention.ms": "Kafka says null and falls back to hours; here the hours are converted: the same week.",
-    "queued.max.request.bytes": "Kafka has no limit and counts requests only; here answers count, too.",
+    "queued.max.request.bytes": "Kafka has no limit and counts requests only; here responses count, too.",
     "log.roll.ms": "Kafka says null and falls back to hours; here the hours are converted: the same week.",
 }
 
@@ -108,7 +108,7 @@ class BrokerConfig(ControllerSettings, CoordinationSettings, TierSettings, IdleS
     crucible_request_log_enable: bool = setting(False, "Each request is logged.")
     crucible_tombstone_horizon_enable: bool = setting(
         False,
-        "Fetch answers can tell below which offset tombstones may be gone, and followers heed that.",
+        "Fetch responses can contain the offset below which tombstones may be gone, and followers use it.",
     )
     crucible_unknown_producer_id_policy: str = setting(
         "accept",
@@ -120,7 +120,7 @@ class BrokerConfig(ControllerSettings, CoordinationSettings, TierSettings, IdleS
     )
     delete_topic_enable: bool = setting(True, "Topics can be deleted.")
     fetch_max_bytes: int = setting(
-        4_194_304, "The answer to a consumer's fetch has at most so many bytes of records.", at_least=1024
+        4_194_304, "The most bytes of records in the response to a consumer's fetch.", at_least=1024
     )
     fetch_session_revision: str = setting(
         "final", "This node's followers use the fetch sessions of this revision of KIP-227.", choices=("final", "first")
@@ -182,7 +182,7 @@ class BrokerConfig(ControllerSettings, CoordinationSettings, TierSettings, IdleS
         1000, "The broker keeps so many fetch sessions at once.", at_least=0
     )
     max_request_partition_size_limit: int = setting(
-        2000, "The answer to DescribeTopicPartitions has at most so many partitions.", at_least=1
+        2000, "The most partitions in a response to DescribeTopicPartitions.", at_least=1
     )
     message_max_bytes: int = default_of("max.message.bytes")
     min_incremental_fetch_session_eviction_ms: int = setting(
@@ -198,7 +198,7 @@ class BrokerConfig(ControllerSettings, CoordinationSettings, TierSettings, IdleS
     offset_metadata_max_bytes: int = setting(4096, "The text of a committed offset may have so many bytes.", at_least=0)
     queued_max_request_bytes: int = setting(
         268_435_456,
-        "All connections together hold so many bytes of requests and unread answers; -1: no bound.",
+        "The most bytes of requests and unread responses of all connections together; -1: no bound.",
         kind=Kind.LONG,
         at_least=-1,
     )

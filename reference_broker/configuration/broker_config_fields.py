@@ -146,7 +146,7 @@ class CoordinationSettings:
     replica_fetch_max_bytes: int = setting(1_048_576, "A follower asks for so many bytes of one partition.", at_least=0)
     replica_fetch_min_bytes: int = setting(1, "A follower's fetch waits for so many bytes.", at_least=0)
     replica_fetch_response_max_bytes: int = setting(
-        10_485_760, "A follower's fetch asks for so many bytes in all, and is answered with no more.", at_least=0
+        10_485_760, "The most bytes in all that a follower's fetch requests and gets.", at_least=0
     )
     replica_fetch_wait_max_ms: int = setting(500, "A follower's fetch waits for data for so many ms.", at_least=0)
     replica_high_watermark_checkpoint_interval_ms: int = setting(

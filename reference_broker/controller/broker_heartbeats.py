@@ -1,8 +1,8 @@
 """The sessions of brokers, which the active controller keeps in memory.
 
-A heartbeat is answered at once, even while the controller works on something else. Fencing, unfencing and controlled
-shutdowns are queued as changes. A broker that shuts down first hands over its leadership of partitions. When every
-other broker has published the new leaders, the broker is fenced and may go.
+A heartbeat gets its response at once, even while the controller works on something else. Fencing, unfencing and
+controlled shutdowns are queued as changes. A broker that shuts down first hands over its leadership of partitions. When
+every other broker has published the new leaders, the broker is fenced and may go.
 
 A silent broker is fenced after ``broker.session.timeout.ms``, but never because this node was slow. Of a time in which
 this node did not run, at most one interval between two checks is counted, and a queued fencing checks the session again
@@ -44,7 +44,7 @@ class Heartbeat:
 
 
 @dataclass(frozen=True, slots=True)
-class HeartbeatAnswer:
+class HeartbeatResult:
     """Describes the published state. ``is_caught_up`` says that the broker knows its own registration."""
 
     is_caught_up: bool
@@ -99,7 +99,7 @@ class BrokerHeartbeats:
         self.deadlines_us.pop(broker_id, None)
         self.left_at.pop(broker_id, None)
 
-    def heartbeat(self, beat: Heartbeat) -> HeartbeatAnswer | Refusal:
+    def heartbeat(self, beat: Heartbeat) -> HeartbeatResult | Refusal:
         """Take a heartbeat. It is refused if this is not the active controller, or if the registration is not the
         latest. So is that of a broker that has left and does not want to: a heartbeat may have been damaged on its way,
         and a registration that has left is never unfenced."""
@@ -121,7 +121,7 @@ class BrokerHeartbeats:
         for leaver in list(self.left_at):
             self._end_shutdown(leaver)
         published = self.controller.image.brokers.get(beat.broker_id)
-        return HeartbeatAnswer(
+        return HeartbeatResult(
             is_caught_up=beat.metadata_offset >= broker.broker_epoch,
             is_fenced=published is None or published.fenced,
             should_shut_down=beat.want_shut_down and is_shut_down(published, beat.broker_epoch),

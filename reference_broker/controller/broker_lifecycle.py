@@ -155,7 +155,7 @@ class BrokerLifecycle:
         if self._state is _State.REGISTERING:
             self._send(ApiKey.BROKER_REGISTRATION, self._registration(), self._registered)
         else:
-            self._send(ApiKey.BROKER_HEARTBEAT, self._heartbeat(), self._heartbeat_answered)
+            self._send(ApiKey.BROKER_HEARTBEAT, self._heartbeat(), self._heartbeat_responded)
 
     def _send(self, api_key: ApiKey, body: object, replied: Callable[[object], None]) -> None:
         self.channel.ask(api_key, VERSIONS[api_key][1], body, replied, self._failed)
@@ -190,35 +190,35 @@ class BrokerLifecycle:
             self._surroundings.ports.cancel_timer(self._timer)
             self._timer = None
 
-    def _registered(self, answer: object) -> None:
-        assert isinstance(answer, BrokerRegistrationResponse), f"a registration was answered by {type(answer).__name__}"
+    def _registered(self, response: object) -> None:
+        assert isinstance(response, BrokerRegistrationResponse), f"a registration got {type(response).__name__}"
         self._in_flight = False
-        if answer.error_code is not ErrorCode.none or self._state is not _State.REGISTERING:
-            if answer.error_code is not ErrorCode.not_controller:
-                self._surroundings.ports.note("registration_refused", ("error", int(answer.error_code)))
+        if response.error_code is not ErrorCode.none or self._state is not _State.REGISTERING:
+            if response.error_code is not ErrorCode.not_controller:
+                self._surroundings.ports.note("registration_refused", ("error", int(response.error_code)))
             self._retry()
             return
-        self.registered_epoch = answer.broker_epoch
+        self.registered_epoch = response.broker_epoch
         self._state = _State.REGISTERED
         self._retry_ms = FIRST_RETRY_MS
         self._surroundings.ports.note("broker_registered", ("epoch", self.registered_epoch))
         self._attempt()
         self.on_registered()
 
-    def _heartbeat_answered(self, answer: object) -> None:
-        assert isinstance(answer, BrokerHeartbeatResponse), f"a heartbeat was answered by {type(answer).__name__}"
+    def _heartbeat_responded(self, response: object) -> None:
+        assert isinstance(response, BrokerHeartbeatResponse), f"a heartbeat got {type(response).__name__}"
         self._in_flight = False
-        if answer.error_code in _REGISTER_AGAIN and self._state is _State.REGISTERED:
+        if response.error_code in _REGISTER_AGAIN and self._state is _State.REGISTERED:
             self._state, self.registered_epoch = _State.REGISTERING, NOT_REGISTERED
             self._retry()
-        elif answer.error_code is not ErrorCode.none:
+        elif response.error_code is not ErrorCode.none:
             self._retry()
         elif self._state is _State.SHUTTING_DOWN:
-            if answer.should_shut_down:
+            if response.should_shut_down:
                 self._stop()
             else:
                 self._retry()
-        elif answer.is_fenced and self._wants_unfenced:
+        elif response.is_fenced and self._wants_unfenced:
             self._retry()  # It had not caught up, or was not ready. The pause is short, because clients wait.
         else:
             self._retry_ms = FIRST_RETRY_MS
@@ -325,11 +325,11 @@ class DirectoryAssignment:
         def again() -> None:
             self._surroundings.after(RETRY_MS * 1000, lambda: self.report(replicas, done))
 
-        def replied(answer: object) -> None:
-            assert isinstance(answer, AssignReplicasToDirsResponse), f"directories were answered by {answer!r}"
-            if answer.error_code == ErrorCode.none:
+        def replied(response: object) -> None:
+            assert isinstance(response, AssignReplicasToDirsResponse), f"directories got {response!r}"
+            if response.error_code == ErrorCode.none:
                 self.report({key: is_lost for key, is_lost in replicas.items() if key not in reported}, done)
-            elif answer.error_code == ErrorCode.unsupported_version:
+            elif response.error_code == ErrorCode.unsupported_version:
                 done()
             else:
                 again()
@@ -337,9 +337,9 @@ class DirectoryAssignment:
         def failed() -> None:
             channel.ask(ApiKey.API_VERSIONS, VERSIONS[ApiKey.API_VERSIONS][1], _versions_request(), announced, again)
 
-        def announced(answer: object) -> None:
-            assert isinstance(answer, versions_response.ApiVersionsResponse), f"versions were answered by {answer!r}"
-            if any(int(each.api_key) == ApiKey.ASSIGN_REPLICAS_TO_DIRS for each in answer.api_keys):
+        def announced(response: object) -> None:
+            assert isinstance(response, versions_response.ApiVersionsResponse), f"ApiVersions got {response!r}"
+            if any(int(each.api_key) == ApiKey.ASSIGN_REPLICAS_TO_DIRS for each in response.api_keys):
                 again()
                 return
             self._surroundings.ports.note("lost_replicas_not_told", ("replicas", len(replicas)))

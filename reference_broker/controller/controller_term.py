@@ -15,7 +15,7 @@ from typing import Protocol
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.activation import Activation
 from reference_broker.controller.changes import Completed, QueuedChange, Refusal
-from reference_broker.controller.record_batches import Batch, Cut, TooMuch, cut, planned, replayed
+from reference_broker.controller.record_batches import ChangeBatch, ChangeBatches, TooMuch, cut, planned, replayed
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.features import allows_transactions, metadata_version
 from reference_broker.metadata.image import MetadataImage
@@ -187,7 +187,7 @@ class ControllerTerm:
         else:
             yield from self._write_separately(change, batches)
 
-    def _write_batch(self, change: QueuedChange, batches: Cut) -> None:
+    def _write_batch(self, change: QueuedChange, batches: ChangeBatches) -> None:
         try:
             last_offset = self._write_one(batches.batches[0], batches.delta)
         except DiskError as failure:
@@ -195,7 +195,7 @@ class ControllerTerm:
         else:
             self._written(change, last_offset)
 
-    def _write_one(self, batch: Batch, delta: MetadataDelta) -> int:
+    def _write_one(self, batch: ChangeBatch, delta: MetadataDelta) -> int:
         """Write a change of one batch, which ``delta`` has replayed, and return its last offset. After a DiskError
         nothing was written."""
         image = delta.build(NOWHERE)
@@ -203,7 +203,7 @@ class ControllerTerm:
         self.latest = image.at(last)
         return last.offset
 
-    def _write_transaction(self, change: QueuedChange, batches: Cut) -> Sliced[None]:
+    def _write_transaction(self, change: QueuedChange, batches: ChangeBatches) -> Sliced[None]:
         """Append one batch in each event. If the disk refuses one, an Abort follows. If it refuses that too, this node
         resigns: the next leader writes the Abort."""
         of = len(batches.batches)
@@ -241,7 +241,7 @@ class ControllerTerm:
         if not self._is_over:
             self._quorum.resign(f"the abort of a transaction could not be written: {failure}")
 
-    def _write_separately(self, change: QueuedChange, batches: Cut) -> Sliced[None]:
+    def _write_separately(self, change: QueuedChange, batches: ChangeBatches) -> Sliced[None]:
         """Write each batch as a change of its own, where the metadata.version has no transactions (T-2).
 
         Only changes that need not be atomic come here: those caused by brokers and timers, where each record is right
@@ -288,7 +288,7 @@ class ControllerTerm:
         self._current = None
         assert not self._in_flight or self._in_flight[-1][0] <= last_offset, (
             f"a change ({change.name}) ends at offset {last_offset}, before the change ahead of it, which ends at "
-            f"{self._in_flight[-1][0]}: they would be answered out of order"
+            f"{self._in_flight[-1][0]}: they would be completed out of order"
         )
         self._in_flight.append((last_offset, change.completed))
         self.complete_published()
@@ -301,7 +301,7 @@ class ControllerTerm:
 _TOO_LARGE = "Unable to perform excessively large batch operation"
 
 
-def _no_transactions(batches: Cut, latest: MetadataImage) -> str:
+def _no_transactions(batches: ChangeBatches, latest: MetadataImage) -> str:
     return (
         f"{_TOO_LARGE}: {batches.records} metadata records do not fit one batch, and metadata.version "
         f"{metadata_version(latest)} has no transactions."

@@ -383,8 +383,8 @@ class MetadataBroadcast:
         ports = self._surroundings.ports
         ports.note("update_metadata_sent", ("broker", recipient.broker_id), ("epoch", target.metadata_epoch))
 
-        def replied(answer: object) -> None:
-            self._answered(recipient, target, answer)
+        def replied(response: object) -> None:
+            self._responded(recipient, target, response)
 
         if recipient.broker_id == self._surroundings.node_id:
             self._controller.serve_locally(ApiKey.UPDATE_METADATA, body, replied)
@@ -401,13 +401,13 @@ class MetadataBroadcast:
             lambda: self._failed(recipient),
         )
 
-    def _answered(self, recipient: _Recipient, target: Content, answer: object) -> None:
-        assert isinstance(answer, UpdateMetadataResponse1000), f"an update was answered by {type(answer).__name__}"
+    def _responded(self, recipient: _Recipient, target: Content, response: object) -> None:
+        assert isinstance(response, UpdateMetadataResponse1000), f"an update got {type(response).__name__}"
         if not self._is_current(recipient):
             return
-        if answer.error_code == ErrorCode.stale_controller_epoch:
+        if response.error_code == ErrorCode.stale_controller_epoch:
             self._failed(recipient)  # A newer controller has reached it. This node will soon learn of that.
-        elif answer.error_code != ErrorCode.none:
+        elif response.error_code != ErrorCode.none:
             recipient.known = recipient.target = None  # It cannot use a difference. It gets everything next time.
             self._failed(recipient)
         else:

@@ -31,7 +31,7 @@ class TooMuch(Exception):  # noqa: N818 - the limit is the news
 
 
 @dataclass(slots=True)
-class Batch:
+class ChangeBatch:
     """Records that are appended together. ``values`` holds the same records, encoded."""
 
     records: list[MetadataRecord] = field(default_factory=list)
@@ -39,11 +39,11 @@ class Batch:
 
 
 @dataclass(slots=True)
-class Cut:
+class ChangeBatches:
     """The records of a change as batches. ``delta`` has replayed all of them, and ``records`` counts them."""
 
     delta: MetadataDelta
-    batches: list[Batch] = field(default_factory=list)
+    batches: list[ChangeBatch] = field(default_factory=list)
     records: int = 0
 
 
@@ -55,20 +55,20 @@ def planned(plan: Callable[[], Records | Sliced[Records]]) -> Sliced[Records]:
     return found
 
 
-def cut(records: Records, delta: MetadataDelta, max_batch_bytes: int, budget: Budget) -> Sliced[Cut]:
+def cut(records: Records, delta: MetadataDelta, max_batch_bytes: int, budget: Budget) -> Sliced[ChangeBatches]:
     """Cut the records into batches of at most ``max_batch_bytes``, and replay them on ``delta``. A larger record gets a
     batch of its own.
 
     Raises TooMuch, and MetadataFault for a record that cannot follow the ones before it.
     """
-    found, size_bytes = Cut(delta), max_batch_bytes
+    found, size_bytes = ChangeBatches(delta), max_batch_bytes
     for record in records:
         value = encode(record)
         length = len(value) + _RECORD_OVERHEAD_BYTES
         if length > MAX_RECORD_BYTES:
             raise TooMuch(f"a metadata record of {length} bytes, at most {MAX_RECORD_BYTES} are allowed")
         if size_bytes + length > max_batch_bytes:
-            found.batches.append(Batch())
+            found.batches.append(ChangeBatch())
             size_bytes = HEADER_BYTES
         found.batches[-1].records.append(record)
         found.batches[-1].values.append(value)
@@ -82,7 +82,7 @@ def cut(records: Records, delta: MetadataDelta, max_batch_bytes: int, budget: Bu
     return found
 
 
-def replayed(batch: Batch, delta: MetadataDelta, budget: Budget) -> Sliced[None]:
+def replayed(batch: ChangeBatch, delta: MetadataDelta, budget: Budget) -> Sliced[None]:
     """Replay one batch of a cut on ``delta``. Raises MetadataFault for a record that cannot follow."""
     for record in batch.records:
         replay(delta, record)

@@ -8,7 +8,14 @@ from reference_broker.ports.disk import DiskError
 from reference_broker.quorum.messages import RaftFetchResponse, RaftResponse
 from reference_broker.quorum.metadata_log import CutBelowHighWatermark
 from reference_broker.quorum.roles import GONE_DELAY_US, Election, Role, RoleContext, RoleState
-from reference_broker.quorum.values import Download, Installed, LeaderChanged, OffsetAndEpoch, Outcome, Rediscover
+from reference_broker.quorum.values import (
+    Download,
+    DownloadOutcome,
+    Installed,
+    LeaderChanged,
+    OffsetAndEpoch,
+    Rediscover,
+)
 from reference_broker.wire.errors import ErrorCode
 
 RETRY_US = 10_000
@@ -212,7 +219,7 @@ class Follower(RoleState):
             lambda outcome: self.while_live(lambda: self._downloaded(snapshot, outcome))(),
         )
 
-    def _downloaded(self, snapshot: OffsetAndEpoch, outcome: Outcome) -> None:
+    def _downloaded(self, snapshot: OffsetAndEpoch, outcome: DownloadOutcome) -> None:
         self._downloading = False
         if isinstance(outcome, LeaderChanged):
             self.context.learn_leader(outcome.leader_id, outcome.leader_epoch)

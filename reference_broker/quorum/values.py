@@ -120,7 +120,7 @@ class Failed:
     """The leader could not be reached or cannot serve the snapshot now."""
 
 
-Outcome: TypeAlias = Installed | Rediscover | LeaderChanged | Failed
+DownloadOutcome: TypeAlias = Installed | Rediscover | LeaderChanged | Failed
 
 
 class Download(Protocol):
@@ -132,7 +132,7 @@ class Download(Protocol):
         leader_epoch: int,
         id: OffsetAndEpoch,  # noqa: A002 - Kafka's word for the name of a snapshot
         progress: Callable[[], None],
-        outcome: Callable[[Outcome], None],
+        outcome: Callable[[DownloadOutcome], None],
     ) -> None:
         """Start a download. It calls ``progress`` for each piece that arrives, and then ``outcome`` once, unless it is
         cancelled before."""

@@ -95,7 +95,7 @@ def _is_late(marker: Marker, known: Producer) -> bool:
     )
 
 
-Written: TypeAlias = Callable[[dict[TopicPartition, Error]], None]
+MarkersWritten: TypeAlias = Callable[[dict[TopicPartition, Error]], None]
 """Called once, with the error of each partition. NONE means that the marker is replicated there."""
 
 UNITS_PER_MARKER = 60
@@ -147,7 +147,7 @@ class MarkerWriter:
         self._image = image
         self.offsets: OffsetsMarkers = offsets or NoOffsets()
 
-    def write(self, marker: Marker, partitions: Iterable[TopicPartition], written: Written) -> None:
+    def write(self, marker: Marker, partitions: Iterable[TopicPartition], written: MarkersWritten) -> None:
         """Append the marker to each partition. One that is named twice gets one marker.
         ``written`` is called once all are replicated or refused. The errors are Kafka's:
 
@@ -159,7 +159,7 @@ class MarkerWriter:
         run_slices(self._ports, self.writing(marker, partitions, written, Budget(LOOKUP_UNITS_PER_SLICE)))
 
     def writing(
-        self, marker: Marker, partitions: Iterable[TopicPartition], written: Written, budget: Budget
+        self, marker: Marker, partitions: Iterable[TopicPartition], written: MarkersWritten, budget: Budget
     ) -> Sliced[None]:
         """Do what ``write`` does, for callers with several markers."""
         errors: dict[TopicPartition, Error] = {}
@@ -236,7 +236,7 @@ class MarkerWriter:
         )
 
     def _settle(
-        self, errors: dict[TopicPartition, Error], appended: list[tuple[Partition, int]], written: Written
+        self, errors: dict[TopicPartition, Error], appended: list[tuple[Partition, int]], written: MarkersWritten
     ) -> None:
         """Wait until the markers are synced, where that is required, and replicated."""
 
@@ -409,7 +409,7 @@ class MarkerSender:
     ) -> None:
         from kio.schema.write_txn_markers.v2.response import WriteTxnMarkersResponse
 
-        assert isinstance(response, WriteTxnMarkersResponse), f"markers: answered by {type(response).__name__}"
+        assert isinstance(response, WriteTxnMarkersResponse), f"markers: got {type(response).__name__}"
         errors = {
             (int(each.producer_id), str(topic.name), int(one.partition_index)): known_error(one.error_code)
             for each in response.markers

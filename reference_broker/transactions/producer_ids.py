@@ -81,7 +81,7 @@ class ProducerIds:
     def _replied(self, response: object) -> None:
         from kio.schema.allocate_producer_ids.v0.response import AllocateProducerIdsResponse
 
-        assert isinstance(response, AllocateProducerIdsResponse), f"producer IDs: answered by {type(response).__name__}"
+        assert isinstance(response, AllocateProducerIdsResponse), f"producer IDs: got {type(response).__name__}"
         if not response.error_code:
             self._refill(int(response.producer_id_start))
         else:

@@ -138,8 +138,8 @@ FETCH_FIRST_REVISION: Final = 1000
 FETCH_FIRST_REVISION_REPLICAS: Final = 1002
 """The same with what followers must tell since then (KIP-320, KIP-516, KIP-595, KIP-903)."""
 FETCH_TOMBSTONE_HORIZON: Final = 1001
-"""The draft of Fetch whose answers carry the tombstone horizon marker (H-1). Its sessions are of the final revision. A
-node with ``crucible.tombstone.horizon.enable`` off does not serve it."""
+"""The draft of Fetch whose responses carry the tombstone horizon marker (H-1). Its sessions are of the final revision.
+A node with ``crucible.tombstone.horizon.enable`` off does not serve it."""
 
 FIRST_REVISIONS: Final = frozenset({FETCH_FIRST_REVISION, FETCH_FIRST_REVISION_REPLICAS})
 """The versions of Fetch whose sessions are of KIP-227's first revision."""

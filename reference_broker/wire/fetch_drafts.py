@@ -208,7 +208,7 @@ def decode_draft_response(version: int, frame: Frame, offset: int) -> tuple[Fetc
     count, offset = read_legacy_count(frame, offset + _SESSION.size, 6)
     for _ in range(count):
         topic, offset = read_legacy_string(frame, offset)
-        partitions, offset = _read_answers(frame, offset, version == FETCH_FIRST_REVISION_REPLICAS)
+        partitions, offset = _read_response_partitions(frame, offset, version == FETCH_FIRST_REVISION_REPLICAS)
         topics.append(FetchTopicResponse(topic, NO_TOPIC_ID, partitions))
     response = FetchResponse(
         error_code, session_id, topics, throttle_time_ms, error_string=error_string, response_flags=flags
@@ -216,7 +216,7 @@ def decode_draft_response(version: int, frame: Frame, offset: int) -> tuple[Fetc
     return response, offset
 
 
-def _read_answers(frame: Frame, offset: int, of_replica: bool) -> tuple[list[PartitionData], int]:
+def _read_response_partitions(frame: Frame, offset: int, of_replica: bool) -> tuple[list[PartitionData], int]:
     count, offset = read_legacy_count(frame, offset, MIN_PARTITION_5 + of_replica * _DIVERGING.size)
     partitions = []
     for _ in range(count):

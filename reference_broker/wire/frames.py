@@ -163,7 +163,7 @@ class RequestHeader(NamedTuple):
 
 
 class UnsupportedVersion(ProtocolError):  # noqa: N818  (what the peer sent, named as Kafka names the error)
-    """A request has an unknown API or version. ``header`` says which, so that ApiVersions can be answered."""
+    """A request has an unknown API or version. ``header`` says which, so that the broker can respond to ApiVersions."""
 
     def __init__(self, header: RequestHeader) -> None:
         super().__init__(f"{api_name(header.api_key)} version {header.api_version} is not known")

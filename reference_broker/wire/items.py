@@ -21,8 +21,8 @@ UNITS_PER_LOOK: Final = 32
 is looked at, too: many short arrays are as much work as a long one."""
 
 ITEM_BYTES: Final = 300
-"""An estimate of what an item takes in memory while its request is decoded, served and answered. So much was measured
-of a Metadata request for topics that do not exist."""
+"""An estimate of what an item takes in memory while its request is decoded and served, and its response encoded. So
+much was measured of a Metadata request for topics that do not exist."""
 SLICE_BYTES: Final = WIRE_UNITS_PER_SLICE * ITEM_BYTES
 """An estimate of what a slice of decoding adds."""
 LEAST_ITEM_BYTES: Final = 2

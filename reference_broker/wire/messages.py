@@ -181,7 +181,7 @@ def encode_request(api_key: int, version: int, correlation_id: int, client_id: s
 def decode_response(api_key: int, version: int, frame: Frame) -> tuple[int, object]:
     """Return the correlation ID and the body. ``frame`` does not include its length.
 
-    Raise ProtocolError. A broker that does not know the version of an ApiVersions request answers in version 0 with
+    Raise ProtocolError. A broker that does not know the version of an ApiVersions request responds in version 0 with
     error 35 (KIP-511); that response is decoded too.
     """
     assert is_known(api_key, version), f"no codec for {api_name(api_key)} version {version}"

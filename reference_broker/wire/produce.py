@@ -334,5 +334,5 @@ def _flexible_partition(version: int, frame: Frame, offset: int) -> tuple[Produc
     error_message, offset = read_compact_nullable_string(frame, offset)
     tags, offset = read_known_tags(frame, offset, _PARTITION_TAGS if version >= 10 else {})
     offsets = (base_offset, append_time_ms, log_start)
-    answer = ProducePartitionResponse(index, error_code, *offsets, record_errors, error_message, tags.get(0))
-    return answer, offset
+    response = ProducePartitionResponse(index, error_code, *offsets, record_errors, error_message, tags.get(0))
+    return response, offset

@@ -13,7 +13,7 @@ from bench.fleet.behaviours.consumer_lanes import LaneHistory
 from bench.fleet.behaviours.journal import AssignmentBook, Journal, Operation
 from bench.fleet.behaviours.protocol import HistoryRow, ResponseReceived, TopicPartition
 from bench.fleet.values import Run, compress, read_record, read_row
-from reference_broker.client.consumer_observer import ConsumerObserver, FetchAnswer, FetchedPartition, PositionReset
+from reference_broker.client.consumer_observer import ConsumerObserver, FetchedPartition, FetchResult, PositionReset
 from reference_broker.client.consumer_partitions import ConsumerRecord
 from reference_broker.client.group_consumer import COMMIT_LANE, COMMITTED_LANE, METADATA_LANE
 from reference_broker.client.group_membership import Assigned, GroupEvent, Joined, Left, Lost, Revoked
@@ -175,7 +175,7 @@ class ConsumerHistory(ConsumerObserver, LaneHistory):
 
     # -- metadata -----------------------------------------------------------------------------------------------
 
-    def metadata_answered(self, update: MetadataUpdate, accepted: bool) -> None:
+    def metadata_received(self, update: MetadataUpdate, accepted: bool) -> None:
         """Record the metadata epoch, which only the drafts carry."""
         outcome, operation = self._response_in_hand()
         if self._drafted:
@@ -188,10 +188,10 @@ class ConsumerHistory(ConsumerObserver, LaneHistory):
     def fetching(self, node_id: int, plan: FetchPlan, wanted: Mapping[TopicPartition, Wanted]) -> None:
         self._planned[node_id] = plan, wanted
 
-    def fetched(self, reply: FetchAnswer) -> None:
+    def fetched(self, reply: FetchResult) -> None:
         outcome, operation = self._response_in_hand()
         response = reply.response
-        outcome.session_id, outcome.partitions = response.session_id, reply.answered
+        outcome.session_id, outcome.partitions = response.session_id, reply.partition_count
         if reply.problem is not None:
             outcome.error = error_name(response.error_code) if response.error_code else "INVALID_ANSWER"
         reads = Reads(operation.index)

@@ -55,7 +55,7 @@ class Lane:
 class LaneClient(Protocol):
     """A client that sends on lanes: ``GroupConsumer`` or ``TransactionalProducer``."""
 
-    def answered(self, lane: str, now_us: int, body: object) -> None: ...
+    def responded(self, lane: str, now_us: int, body: object) -> None: ...
     def failed(self, lane: str, now_us: int) -> None: ...
 
 
@@ -196,7 +196,7 @@ class ClientLanes(Generic[C]):
             return
         lane.request = None
         self.history.answering(lane.name, event)
-        self.consumer.answered(lane.name, self.journal.now.mono_us, event.body)
+        self.consumer.responded(lane.name, self.journal.now.mono_us, event.body)
         self.history.answered(lane.name)
 
     def _lost(self, lane: Lane, reason: str) -> None:

@@ -417,6 +417,6 @@ class OffsetsReader(ClusterScript):
             self._failures[request.to] += request.to is not None
             offsets.failed(self.now.mono_us)
             return response
-        offsets.answered(self.now.mono_us, response.body)
+        offsets.responded(self.now.mono_us, response.body)
         found = fetched_offsets(response.body) if request.api_key == ApiKey.OFFSET_FETCH else {}
         return None if isinstance(found, dict) else name_of(found)

@@ -20,7 +20,7 @@ from bench.fleet.behaviours.protocol import Chance, ClientSettings, HistoryRow, 
 from bench.fleet.behaviours.script import Steps
 from bench.fleet.values import Run, compress, read_record
 from reference_broker.client.consumer_partitions import ConsumerRecord
-from reference_broker.client.producer import Batch, ProducerState
+from reference_broker.client.producer import ProducerBatch, ProducerState
 from reference_broker.records.record import Record
 from reports.rows import CopyRow
 
@@ -121,7 +121,7 @@ class MirrorWriter(ClusterScript):
         if (yield from self.delivery.deliver(slot)):
             self.pipe.settle(where, self._pieces)
 
-    def _rows(self, slot: Slot, batch: Batch) -> tuple[CopyRow, ...]:
+    def _rows(self, slot: Slot, batch: ProducerBatch) -> tuple[CopyRow, ...]:
         rows: list[CopyRow] = []
         done = 0
         for run in _runs(self._pieces):

@@ -19,7 +19,7 @@ from bench.fleet.behaviours.cluster import PATIENT_FAILURES, ClusterScript, Epoc
 from bench.fleet.behaviours.protocol import Chance, ClientSettings, HistoryRow, Now, ResponseReceived, TopicPartition
 from bench.fleet.behaviours.script import OpenLoop, Operation, Steps
 from bench.fleet.values import PROOF, ValueMaker
-from reference_broker.client.producer import Batch, Next, ProducerState
+from reference_broker.client.producer import Next, ProducerBatch, ProducerState
 from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import error_name
@@ -127,7 +127,7 @@ class Slot:
     first_sequence: int
     deadline_us: int
     count: int
-    batch: Batch | None = None
+    batch: ProducerBatch | None = None
     records: bytes = b""
 
 
@@ -138,7 +138,7 @@ class BatchDelivery:
     script: ClusterScript
     state: ProducerState
     records: Callable[[Slot], list[Record]]  # makes the records of a slot
-    rows: Callable[[Slot, Batch], tuple[HistoryRow, ...]]  # makes the history rows of a slot whose batch was made
+    rows: Callable[[Slot, ProducerBatch], tuple[HistoryRow, ...]]  # makes the history rows of a sent slot
     acks: int = -1
     request_wait_ms: int = 1_000
     pending: Slot | None = None  # the slot whose end is not known yet
@@ -163,7 +163,7 @@ class BatchDelivery:
         slot = self.pending
         return () if slot is None or slot.batch is None else self.rows(slot, slot.batch)
 
-    def _encoded(self, slot: Slot, batch: Batch) -> bytes:
+    def _encoded(self, slot: Slot, batch: ProducerBatch) -> bytes:
         epoch, sequence = batch.producer_epoch, batch.base_sequence
         if not self.state.idempotent:
             epoch, sequence = PLAIN_HEADERS[slot.operation.index % len(PLAIN_HEADERS)]
@@ -228,7 +228,7 @@ class BatchDelivery:
         found = _partition_of(cast(ProduceResponse, response.body))
         if found is None:
             return self.state.lost(batch), "INVALID_ANSWER", response
-        result = self.state.answered(batch, found.error_code, found.base_offset)
+        result = self.state.responded(batch, found.error_code, found.base_offset)
         if result is Next.DONE:
             self.script.succeeded()
             return result, None, response
@@ -333,7 +333,7 @@ class KeyedProducer(ClusterScript):
         """Ends at once. The batch in flight may be written, so its run is recorded too."""
         return [*super().close(now), *self.delivery.rows_in_flight()]
 
-    def _rows(self, slot: Slot, batch: Batch) -> tuple[HistoryRow, ...]:
+    def _rows(self, slot: Slot, batch: ProducerBatch) -> tuple[HistoryRow, ...]:
         run = RunRow(
             self.process,
             slot.operation.index,

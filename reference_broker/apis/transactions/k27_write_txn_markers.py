@@ -31,7 +31,7 @@ from reference_broker.apis.broker import HasMarkers, HasOutside
 from reference_broker.apis.call import Call, contained, respond_later, run_contained
 from reference_broker.apis.registry import Api
 from reference_broker.ports.slicing import LOOKUP_UNITS_PER_SLICE, Budget, Sliced
-from reference_broker.transactions.markers import Marker, TopicPartition, Written
+from reference_broker.transactions.markers import Marker, MarkersWritten, TopicPartition
 from reference_broker.wire.errors import Error, ErrorCode
 
 UNITS_PER_NAME = 3
@@ -58,7 +58,7 @@ def handle(broker: WriteTxnMarkersNeeds, call: Call, body: WriteTxnMarkersReques
             if work.spend(UNITS_PER_NAME):
                 yield
 
-    def when_written(each: WritableTxnMarker) -> Written:
+    def when_written(each: WritableTxnMarker) -> MarkersWritten:
         def written(found: dict[TopicPartition, Error]) -> None:
             nonlocal missing
             if found:

@@ -222,7 +222,7 @@ class World:
                     self.lost_answers.discard(name)
                     self.members[name].failed(self.now)
                 else:
-                    self.members[name].answered(self.now, body)
+                    self.members[name].responded(self.now, body)
                 self._note(name)
                 busy = True
             self.now += 200_000
@@ -237,7 +237,7 @@ class World:
         if request is None:
             return False
         if request.api_key == requests.FIND_COORDINATOR:
-            member.answered(self.now, found())
+            member.responded(self.now, found())
         else:
             self.group.ask(name, request)
         return request.api_key != requests.HEARTBEAT

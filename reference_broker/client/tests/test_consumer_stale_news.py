@@ -47,7 +47,7 @@ class Member:
 
     def answer(self, lane: str, body: object) -> dict[str, Any]:
         self.sent.pop(lane)
-        self.consumer.answered(lane, self.now, body)
+        self.consumer.responded(lane, self.now, body)
         return self.go()
 
     @property
@@ -179,7 +179,7 @@ def test_committed_offsets_of_no_group_are_an_error() -> None:
     offsets.fetch([T0], requests.MemberIdentity("g"), 10_000)
     offsets.next_request(0)
     body = fetched_offsets(1)
-    offsets.answered(0, type(body)(throttle_time=body.throttle_time, groups=()))
+    offsets.responded(0, type(body)(throttle_time=body.throttle_time, groups=()))
     assert offsets.busy  # It was sent again.
     assert offsets.next_request(100) is not None
 
@@ -196,14 +196,14 @@ def test_a_member_whose_offsets_nobody_will_report_is_reported_so() -> None:
 def test_a_member_that_has_failed_stays_so() -> None:
     membership = GroupMembership(GroupConfig("g", ("t",), heartbeat_interval_us=1000), GroupCoordinator("g"))
     membership.next_request(0)
-    membership.answered(0, found())
+    membership.responded(0, found())
     membership.next_request(0)
-    membership.answered(0, join_answer(0, 1, "range", "leader", "me"))
+    membership.responded(0, join_answer(0, 1, "range", "leader", "me"))
     membership.next_request(0)
-    membership.answered(0, sync_answer(0, encode_assignment(Assignment((T0,)))))
+    membership.responded(0, sync_answer(0, encode_assignment(Assignment((T0,)))))
     assert due(membership.next_request(1000)).api_key == requests.HEARTBEAT
     membership.apply_error(1000, ErrorCode.fenced_instance_id, membership.identity)
-    membership.answered(1000, heartbeat_answer(25))
+    membership.responded(1000, heartbeat_answer(25))
     assert membership.state is MemberState.FAILED
     assert [each for each in membership.take_events() if isinstance(each, Failed)] == [
         Failed(ErrorCode.fenced_instance_id)

@@ -13,7 +13,7 @@ from kio.schema.list_offsets.v10.response import (
 from kio.schema.types import TopicName
 from kio.static.primitive import i32, i32Timedelta, i64
 
-from reference_broker.client.consumer_observer import ConsumerObserver, FetchAnswer, PositionReset
+from reference_broker.client.consumer_observer import ConsumerObserver, FetchResult, PositionReset
 from reference_broker.client.group_consumer import ConsumerConfig, GroupConsumer
 from reference_broker.client.group_membership import Assigned, GroupConfig, GroupEvent
 from reference_broker.client.group_requests import DRAFT_VERSION
@@ -81,7 +81,7 @@ class Driver:
 
     def answer(self, lane: str, body: object) -> dict[str, Any]:
         self.sent.pop(lane)
-        self.consumer.answered(lane, self.now, body)
+        self.consumer.responded(lane, self.now, body)
         return self.go()
 
     def position(self) -> int:
@@ -149,9 +149,9 @@ def test_a_subscribed_topic_that_is_not_there_yet_is_requested_again() -> None:
     consumer = GroupConsumer(ConsumerConfig((SEED,), GroupConfig("g", ()), backoff_us=100))
     consumer.subscribe(("t",))
     consumer.next_requests(0)
-    consumer.answered("metadata", 0, metadata(known=False))
+    consumer.responded("metadata", 0, metadata(known=False))
     assert "metadata" in [lane for lane, _ in consumer.next_requests(100)]
-    consumer.answered("metadata", 100, metadata())
+    consumer.responded("metadata", 100, metadata())
     assert "metadata" not in [lane for lane, _ in consumer.next_requests(10_000)]
 
 
@@ -253,7 +253,7 @@ def test_a_coordinator_without_the_drafts_is_committed_to_as_ever() -> None:
     consumer.partitions.place(T0, 3)
     assert consumer.commit(0)
     [(lane, request)] = [each for each in consumer.next_requests(0) if each.lane == "commit"]
-    consumer.answered(lane, 0, found())
+    consumer.responded(lane, 0, found())
     assert consumer.coordinator is not None
     assert consumer.coordinator.node is not None
     consumer.metadata.learn_drafts(consumer.coordinator.node, False)
@@ -271,12 +271,12 @@ def test_a_member_that_leads_waits_for_the_topics_that_others_want() -> None:
     consumer.subscribe(("t",))
     lanes = [lane for lane, _ in consumer.next_requests(0)]
     assert lanes == ["metadata", "group"]
-    consumer.answered("group", 0, found())
+    consumer.responded("group", 0, found())
     [(lane, request)] = consumer.next_requests(0)
     row = ("me", None, due(request).body.protocols[0].metadata)
-    consumer.answered(lane, 0, join_answer(0, 1, "range", "me", "me", [row]))
+    consumer.responded(lane, 0, join_answer(0, 1, "range", "me", "me", [row]))
     assert consumer.next_requests(0) == []
-    consumer.answered("metadata", 0, metadata())
+    consumer.responded("metadata", 0, metadata())
     [(lane, request)] = consumer.next_requests(0)
     assert (lane, len(due(request).body.assignments)) == ("group", 1)
     assert not any(isinstance(each, Assigned) for each in consumer.take_events())
@@ -288,7 +288,7 @@ class Noted(ConsumerObserver):
     def __init__(self) -> None:
         self.heard: list[tuple[object, ...]] = []
 
-    def metadata_answered(self, update: MetadataUpdate, accepted: bool) -> None:
+    def metadata_received(self, update: MetadataUpdate, accepted: bool) -> None:
         self.heard.append(("metadata", update.metadata_epoch, accepted))
 
     def offsets_wanted(self, partitions: tuple[TopicPartition, ...]) -> None:
@@ -302,7 +302,7 @@ class Noted(ConsumerObserver):
             ("fetching", node_id, plan.session_epoch, {each: wanted[each].fetch_offset for each in wanted})
         )
 
-    def fetched(self, answer: FetchAnswer) -> None:
+    def fetched(self, answer: FetchResult) -> None:
         moved = [(each.where, each.before, each.after, each.error, len(each.batches)) for each in answer.partitions]
         self.heard.append(("fetched", answer.node_id, answer.problem, moved))
 
@@ -346,13 +346,13 @@ def test_an_observer_hears_of_offsets_and_of_the_group() -> None:
     assert consumer.commit(0, {T0: OffsetToCommit(4)})
     sent = {each.lane: each.request for each in consumer.next_requests(0)}
     assert {"commit"} == set(sent) - {"metadata"}, "both lanes ask for the coordinator"
-    consumer.answered("commit", 0, found())
+    consumer.responded("commit", 0, found())
     assert {each.lane for each in consumer.next_requests(0)} == {"commit", "committed"}
-    consumer.answered("commit", 0, committed(0))
+    consumer.responded("commit", 0, committed(0))
     result = consumer.take_commit(0)
     assert result is not None
     assert result.succeeded
-    consumer.answered("committed", 0, fetched_offsets(17))
+    consumer.responded("committed", 0, fetched_offsets(17))
     assert noted.heard == [
         ("committing", (T0,)),
         ("wanted", (T0,)),

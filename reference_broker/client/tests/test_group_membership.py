@@ -63,15 +63,15 @@ def follow(
 ) -> None:
     """A generation in which somebody else leads."""
     ask(membership, now, requests.JOIN_GROUP)
-    membership.answered(now, join_answer(0, generation, protocol, "leader", "me"))
+    membership.responded(now, join_answer(0, generation, protocol, "leader", "me"))
     ask(membership, now, requests.SYNC_GROUP)
-    membership.answered(now, given(*partitions))
+    membership.responded(now, given(*partitions))
 
 
 def joined_member(*partitions: TopicPartition, now: int = 0, **more: Any) -> GroupMembership:
     membership = member(**more)
     ask(membership, now, requests.FIND_COORDINATOR)
-    membership.answered(now, found())
+    membership.responded(now, found())
     follow(membership, now, *partitions, protocol=membership.config.protocols[0])
     membership.take_events()
     return membership
@@ -80,15 +80,15 @@ def joined_member(*partitions: TopicPartition, now: int = 0, **more: Any) -> Gro
 def test_a_new_member_finds_its_coordinator_gets_an_id_joins_syncs_and_beats() -> None:
     membership = member()
     assert ask(membership, 0, requests.FIND_COORDINATOR).to is None
-    membership.answered(0, found())
+    membership.responded(0, found())
     first = ask(membership, 0, requests.JOIN_GROUP)
     assert (first.to, first.body.member_id) == (NODE, "")
-    membership.answered(0, join_answer(79, member_id="me"))
+    membership.responded(0, join_answer(79, member_id="me"))
     assert ask(membership, 0, requests.JOIN_GROUP).body.member_id == "me"
-    membership.answered(0, join_answer(0, 5, "range", "leader", "me"))
+    membership.responded(0, join_answer(0, 5, "range", "leader", "me"))
     sync = ask(membership, 0, requests.SYNC_GROUP).body
     assert (sync.generation_id, sync.member_id, sync.protocol_name, sync.assignments) == (5, "me", "range", ())
-    membership.answered(0, given(T0))
+    membership.responded(0, given(T0))
     assert membership.take_events() == [Joined(5, "me", False), Assigned((T0,), 5)]
     assert (membership.next_request(999), membership.wake_at_us) == (None, 1000)
     assert ask(membership, 1000, requests.HEARTBEAT).body.generation_id == 5
@@ -97,10 +97,10 @@ def test_a_new_member_finds_its_coordinator_gets_an_id_joins_syncs_and_beats() -
 def test_the_leader_requests_topics_that_it_does_not_know_and_assigns() -> None:
     membership = member()
     membership.next_request(0)
-    membership.answered(0, found())
+    membership.responded(0, found())
     membership.next_request(0)
     rows = [(each, None, encode_subscription(Subscription(("t", "u")))) for each in ("a", "me")]
-    membership.answered(0, join_answer(0, 1, "range", "me", "me", rows))
+    membership.responded(0, join_answer(0, 1, "range", "me", "me", rows))
     assert membership.wanted_topics == ("t", "u")
     assert (membership.next_request(0), membership.wake_at_us) == (None, None)
     membership.learn_partitions({"t": 3})
@@ -112,12 +112,12 @@ def test_the_leader_rejoins_when_a_topic_grows_and_nobody_else_does() -> None:
     membership = member()
     membership.learn_partitions({"t": 1})
     membership.next_request(0)
-    membership.answered(0, found())
+    membership.responded(0, found())
     membership.next_request(0)
     row = ("me", None, encode_subscription(Subscription(("t",))))
-    membership.answered(0, join_answer(0, 1, "range", "me", "me", [row]))
+    membership.responded(0, join_answer(0, 1, "range", "me", "me", [row]))
     membership.next_request(0)
-    membership.answered(0, given(T0))
+    membership.responded(0, given(T0))
     membership.learn_partitions({"t": 1})
     assert membership.next_request(0) is None
     membership.learn_partitions({"t": 2})
@@ -133,21 +133,21 @@ def test_the_leader_rejoins_when_a_topic_grows_and_nobody_else_does() -> None:
 def test_a_leader_reported_to_skip_assigns_nothing() -> None:
     membership = member()
     membership.next_request(0)
-    membership.answered(0, found())
+    membership.responded(0, found())
     membership.next_request(0)
     row = ("me", "i", encode_subscription(Subscription(("t",))))
-    membership.answered(0, join_answer(0, 1, "range", "me", "me", [row], skip=True))
+    membership.responded(0, join_answer(0, 1, "range", "me", "me", [row], skip=True))
     assert ask(membership, 0, requests.SYNC_GROUP).body.assignments == ()
 
 
 def test_an_eager_member_gives_all_up_and_waits_for_release_before_it_joins_again() -> None:
     membership = joined_member(T0, T1)
     ask(membership, 1000, requests.HEARTBEAT)
-    membership.answered(1000, heartbeat_answer(27))
+    membership.responded(1000, heartbeat_answer(27))
     assert membership.next_request(1000) is None
     assert membership.take_events() == [Revoked((T0, T1), 1)]
     assert ask(membership, 2000, requests.HEARTBEAT)  # It lives while the application commits.
-    membership.answered(2000, heartbeat_answer(27))
+    membership.responded(2000, heartbeat_answer(27))
     membership.release()
     again = ask(membership, 2000, requests.JOIN_GROUP).body
     assert again.member_id == "me"
@@ -160,9 +160,9 @@ def test_a_cooperative_member_keeps_what_it_owns_and_joins_once_more_after_givin
     again = ask(membership, 0, requests.JOIN_GROUP).body
     said = decode_subscription(again.protocols[0].metadata)
     assert (said.owned, said.generation_id, said.user_data) == ((T0, T1), 1, b"\0\0\0\1")
-    membership.answered(0, join_answer(0, 2, COOPERATIVE[0], "leader", "me"))
+    membership.responded(0, join_answer(0, 2, COOPERATIVE[0], "leader", "me"))
     membership.next_request(0)
-    membership.answered(0, given(T1, T2))
+    membership.responded(0, given(T1, T2))
     assert membership.take_events() == [Joined(2, "me", False), Revoked((T0,), 2), Assigned((T2,), 2)]
     assert membership.next_request(0) is None
     membership.release()
@@ -173,7 +173,7 @@ def test_a_cooperative_member_keeps_what_it_owns_and_joins_once_more_after_givin
 def test_a_member_that_is_unknown_or_late_loses_its_partitions(error: int, keeps_id: bool) -> None:
     membership = joined_member(T0)
     ask(membership, 1000, requests.HEARTBEAT)
-    membership.answered(1000, heartbeat_answer(error))
+    membership.responded(1000, heartbeat_answer(error))
     assert membership.take_events() == [Lost((T0,), 1)]
     assert (membership.generation, membership.assignment) == (-1, ())
     assert ask(membership, 1000, requests.JOIN_GROUP).body.member_id == ("me" if keeps_id else "")
@@ -186,10 +186,10 @@ def test_a_coordinator_that_moved_or_fell_silent_is_looked_for_and_the_member_st
     if lost is None:
         membership.failed(1000)
     else:
-        membership.answered(1000, heartbeat_answer(lost))
+        membership.responded(1000, heartbeat_answer(lost))
     assert membership.next_request(1099) is None
     ask(membership, 1100, requests.FIND_COORDINATOR)
-    membership.answered(1100, found(NODES[1]))
+    membership.responded(1100, found(NODES[1]))
     assert ask(membership, 2000, requests.HEARTBEAT).to == NODES[1]
     assert (membership.take_events(), membership.assignment) == ([], (T0,))
 
@@ -200,7 +200,7 @@ def test_a_join_without_a_response_is_begun_again_with_the_same_id() -> None:
     ask(membership, 0, requests.JOIN_GROUP)
     membership.failed(50)
     ask(membership, 150, requests.FIND_COORDINATOR)
-    membership.answered(150, found())
+    membership.responded(150, found())
     assert ask(membership, 150, requests.JOIN_GROUP).body.member_id == "me"
     assert membership.assignment == (T0,)
 
@@ -209,9 +209,9 @@ def test_a_join_without_a_response_is_begun_again_with_the_same_id() -> None:
 def test_joining_goes_on_after_a_backoff(error: int) -> None:
     membership = member()
     membership.next_request(0)
-    membership.answered(0, found())
+    membership.responded(0, found())
     membership.next_request(0)
-    membership.answered(0, join_answer(error))
+    membership.responded(0, join_answer(error))
     assert (membership.next_request(99), membership.wake_at_us) == (None, 100)
     ask(membership, 100, requests.JOIN_GROUP)
 
@@ -220,9 +220,9 @@ def test_a_sync_that_comes_too_late_joins_again() -> None:
     membership = joined_member(T0, protocols=COOPERATIVE)
     membership.apply_error(0, ErrorCode.rebalance_in_progress, membership.identity)
     membership.next_request(0)
-    membership.answered(0, join_answer(0, 2, COOPERATIVE[0], "leader", "me"))
+    membership.responded(0, join_answer(0, 2, COOPERATIVE[0], "leader", "me"))
     membership.next_request(0)
-    membership.answered(0, sync_answer(27))
+    membership.responded(0, sync_answer(27))
     assert membership.generation == 1
     again = ask(membership, 100, requests.JOIN_GROUP).body
     assert decode_subscription(again.protocols[0].metadata).generation_id == 1
@@ -232,9 +232,9 @@ def test_a_sync_that_comes_too_late_joins_again() -> None:
 def test_errors_that_no_retry_cures_end_it(error: int) -> None:
     membership = member()
     membership.next_request(0)
-    membership.answered(0, found())
+    membership.responded(0, found())
     membership.next_request(0)
-    membership.answered(0, join_answer(error))
+    membership.responded(0, join_answer(error))
     assert membership.take_events() == [Failed(known_error(error))]
     assert (membership.failure, membership.next_request(10**9), membership.wake_at_us) == (
         known_error(error),
@@ -246,7 +246,7 @@ def test_errors_that_no_retry_cures_end_it(error: int) -> None:
 def test_a_fenced_static_member_loses_all() -> None:
     membership = joined_member(T0, instance_id="i")
     ask(membership, 1000, requests.HEARTBEAT)
-    membership.answered(1000, heartbeat_answer(82))
+    membership.responded(1000, heartbeat_answer(82))
     assert membership.take_events() == [Lost((T0,), 1), Failed(ErrorCode.fenced_instance_id)]
 
 
@@ -258,7 +258,7 @@ def test_leaving_gives_up_says_so_and_ends() -> None:
     membership.release()
     [left] = ask(membership, 0, requests.LEAVE_GROUP).body.members
     assert left.member_id == "me"
-    membership.answered(0, leave_answer())
+    membership.responded(0, leave_answer())
     assert (membership.take_events(), membership.state) == ([Left(1)], MemberState.LEFT)
 
 
@@ -272,10 +272,10 @@ def test_a_static_member_leaves_without_a_word() -> None:
 def test_who_leaves_while_joining_leaves_with_the_id_it_is_given() -> None:
     membership = member()
     membership.next_request(0)
-    membership.answered(0, found())
+    membership.responded(0, found())
     membership.next_request(0)
     membership.leave()
-    membership.answered(0, join_answer(0, 3, "range", "me", "me"))
+    membership.responded(0, join_answer(0, 3, "range", "me", "me"))
     assert ask(membership, 0, requests.LEAVE_GROUP).body.members[0].member_id == "me"
 
 
@@ -337,9 +337,9 @@ def beat(membership: GroupMembership, now: int) -> int | None:
 def test_while_the_application_is_busy_heartbeats_go_on_and_no_rebalance_begins() -> None:
     membership = joined_member(T0)
     assert (beat(membership, 999), beat(membership, 1000)) == (None, requests.HEARTBEAT)
-    membership.answered(1000, heartbeat_answer(27))
+    membership.responded(1000, heartbeat_answer(27))
     assert beat(membership, 2000) == requests.HEARTBEAT
-    membership.answered(2000, heartbeat_answer(27))
+    membership.responded(2000, heartbeat_answer(27))
     assert (membership.take_events(), membership.assignment) == ([], (T0,))
     membership.next_request(2000)
     assert membership.take_events() == [Revoked((T0,), 1)]
@@ -350,7 +350,7 @@ def test_a_member_that_steps_out_loses_all_leaves_and_joins_again_as_another() -
     membership.step_out()
     assert membership.take_events() == [Lost((T0,), 1)]
     assert beat(membership, 0) == requests.LEAVE_GROUP
-    membership.answered(0, leave_answer())
+    membership.responded(0, leave_answer())
     assert (beat(membership, 9000), membership.next_request(9000), membership.wake_at_us) == (None, None, None)
     assert (membership.generation, membership.member_id, membership.take_events()) == (-1, "", [])
     membership.come_back()
@@ -365,11 +365,11 @@ def test_a_member_that_comes_back_while_it_leaves_joins_after_that(answered: boo
     membership.come_back()
     assert membership.next_request(0) is None
     if answered:
-        membership.answered(0, leave_answer())
+        membership.responded(0, leave_answer())
     else:
         membership.failed(0)
         ask(membership, 100, requests.FIND_COORDINATOR)
-        membership.answered(100, found())
+        membership.responded(100, found())
     assert ask(membership, 100, requests.JOIN_GROUP).body.member_id == ""
 
 
@@ -381,7 +381,7 @@ def test_a_member_that_steps_out_while_it_joins_leaves_with_the_id_that_it_gets(
     ask(membership, 0, requests.JOIN_GROUP)
     membership.step_out()
     assert beat(membership, 0) is None
-    membership.answered(0, join_answer(0, 2, "range", "leader", "me"))
+    membership.responded(0, join_answer(0, 2, "range", "leader", "me"))
     assert due(membership.next_heartbeat(0)).body.members[0].member_id == "me"
 
 
@@ -395,7 +395,7 @@ def test_a_member_that_has_stepped_out_can_leave_for_good() -> None:
     membership = joined_member(T0)
     membership.step_out()
     assert beat(membership, 0) == requests.LEAVE_GROUP
-    membership.answered(0, leave_answer())
+    membership.responded(0, leave_answer())
     membership.leave()
     membership.take_events()
     membership.next_request(0)
@@ -409,11 +409,11 @@ def test_a_member_that_is_thrown_out_while_it_leaves_in_the_midst_of_a_rebalance
     membership = joined_member(T0, protocols=COOPERATIVE)
     membership.apply_error(0, ErrorCode.rebalance_in_progress, membership.identity)
     ask(membership, 0, requests.JOIN_GROUP)
-    membership.answered(0, join_answer(0, 2, COOPERATIVE[0], "leader", "me"))
+    membership.responded(0, join_answer(0, 2, COOPERATIVE[0], "leader", "me"))
     ask(membership, 0, requests.SYNC_GROUP)
     membership.leave()
     membership.apply_error(0, error, membership.identity)
-    membership.answered(0, given(T0))
+    membership.responded(0, given(T0))
     membership.release()
     assert membership.take_events()[-1] == Lost((T0,), 1)
     membership.next_request(0)

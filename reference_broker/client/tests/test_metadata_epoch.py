@@ -91,16 +91,16 @@ def refresher(**more: Any) -> MetadataRefresher:
 def test_a_refused_response_is_requested_again_elsewhere_after_the_backoff() -> None:
     metadata = refresher()
     assert due(metadata.next_request(0, ("foo",))).to == SEED
-    assert metadata.answered(0, answer(0, 5))
+    assert metadata.responded(0, answer(0, 5))
     metadata.done(0, True)
     metadata.want(50)
     first = due(metadata.next_request(50, ("foo",))).to
-    assert not metadata.answered(60, answer(1, 4))
+    assert not metadata.responded(60, answer(1, 4))
     assert (metadata.refused, metadata.cache.metadata_epoch) == (1, 5)
     assert metadata.next_request(159, ("foo",)) is None
     second = due(metadata.next_request(160, ("foo",))).to
     assert second != first
-    assert metadata.answered(160, answer(1, 5))
+    assert metadata.responded(160, answer(1, 5))
 
 
 @pytest.mark.clause("M-12")
@@ -111,7 +111,7 @@ def test_a_wanted_epoch_is_requested_until_it_is_reached() -> None:
     for now, epoch in ((0, 6), (100, 7), (200, 8)):
         nodes.append(due(metadata.next_request(now, ())).to)
         assert metadata.next_request(now, ()) is None
-        assert metadata.answered(now, answer(0, epoch))
+        assert metadata.responded(now, answer(0, epoch))
         metadata.done(now, True)
     assert (metadata.stale, metadata.due_at_us) == (False, 10_200)
     assert len(dict.fromkeys(nodes)) > 1
@@ -138,7 +138,7 @@ def test_a_source_chooses_who_is_queried() -> None:
     nodes = []
     for _ in range(2):
         nodes.append(due(metadata.next_request(0, ())).to)
-        metadata.answered(0, answer(0, 1))
+        metadata.responded(0, answer(0, 1))
         metadata.done(0, True)
         metadata.want_at_once()
     assert (nodes, offered) == ([SEED, B], [((), (SEED,)), ((A, B), (SEED,))])
@@ -147,7 +147,7 @@ def test_a_source_chooses_who_is_queried() -> None:
 def test_nodes_and_then_seeds_take_turns_after_failures() -> None:
     metadata = refresher()
     metadata.next_request(0, ())
-    metadata.answered(0, answer(0, 1))
+    metadata.responded(0, answer(0, 1))
     metadata.done(0, False)
     nodes = []
     for turn in range(1, 5):

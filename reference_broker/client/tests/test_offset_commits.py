@@ -151,7 +151,7 @@ def test_an_invalid_metadata_epoch_is_that_partitions_end_and_is_not_retried(
     offsets.coordinator.versions = versions
     offsets.commit(OFFSETS, ME, 10_000)
     assert due(offsets.next_request(0)).api_version == DRAFT_VERSION
-    offsets.answered(0, committed(int(DraftError.INVALID_METADATA_EPOCH), 0, draft=True))
+    offsets.responded(0, committed(int(DraftError.INVALID_METADATA_EPOCH), 0, draft=True))
     result = ended(offsets)
     assert result == Committed(
         OFFSETS, {T0: DraftError.INVALID_METADATA_EPOCH, T1: ErrorCode.none}, ME, ErrorCode.none, DRAFT_VERSION
@@ -164,11 +164,11 @@ def test_an_invalid_metadata_epoch_is_that_partitions_end_and_is_not_retried(
 def test_a_commit_is_retried_for_the_partitions_that_need_it(offsets: CommittedOffsets, error: int) -> None:
     offsets.commit(OFFSETS, ME, 10_000)
     offsets.next_request(0)
-    offsets.answered(0, committed(0, error))
+    offsets.responded(0, committed(0, error))
     assert (offsets.next_request(99), offsets.wake_at_us) == (None, 100)
     [topic] = due(offsets.next_request(100)).body.topics
     assert [each.partition_index for each in topic.partitions] == [1]
-    offsets.answered(100, committed(0, 0))
+    offsets.responded(100, committed(0, 0))
     assert ended(offsets).succeeded
 
 
@@ -179,9 +179,9 @@ def test_a_commit_follows_its_coordinator(offsets: CommittedOffsets, lost: int |
     if lost is None:
         offsets.failed(0)
     else:
-        offsets.answered(0, committed(lost, lost))
+        offsets.responded(0, committed(lost, lost))
     assert due(offsets.next_request(100)).api_key == requests.FIND_COORDINATOR
-    offsets.answered(100, found(NODES[1]))
+    offsets.responded(100, found(NODES[1]))
     again = offsets.next_request(100)
     assert (due(again).to, len(due(again).body.topics[0].partitions)) == (NODES[1], 2)
 
@@ -198,7 +198,7 @@ def test_a_commit_ends_at_its_deadline_not_knowing(offsets: CommittedOffsets) ->
 def test_what_the_group_says_ends_a_commit_and_is_named(offsets: CommittedOffsets, error: int) -> None:
     offsets.commit(OFFSETS, ME, 10_000)
     offsets.next_request(0)
-    offsets.answered(0, committed(error, error))
+    offsets.responded(0, committed(error, error))
     result = ended(offsets)
     assert (result.group_error, result.succeeded, result.sent_as) == (known_error(error), False, ME)
 
@@ -213,7 +213,7 @@ def test_nothing_to_commit_and_nothing_to_fetch_are_done_at_once(offsets: Commit
 def test_a_fetch_gives_every_partition_also_those_without_an_offset(offsets: CommittedOffsets) -> None:
     offsets.fetch([T0, T1], ME, 10_000)
     assert due(offsets.next_request(0)).body.require_stable
-    offsets.answered(0, fetched(17))
+    offsets.responded(0, fetched(17))
     result = offsets.take_result()
     assert result == Fetched({T0: CommittedOffset(17, 7), T1: CommittedOffset(-1)}, ErrorCode.none, ME, 9)
 
@@ -224,7 +224,7 @@ def test_a_fetch_is_retried_while_the_coordinator_loads_or_offsets_are_unstable(
 ) -> None:
     offsets.fetch([T0], ME, 10_000)
     offsets.next_request(0)
-    offsets.answered(0, fetched(1, error=error, partition_error=partition_error))
+    offsets.responded(0, fetched(1, error=error, partition_error=partition_error))
     assert offsets.take_result() is None
     assert offsets.next_request(100) is not None
 
@@ -236,7 +236,7 @@ def test_one_findcoordinator_serves_all_who_wait_for_it() -> None:
     second.fetch([T0], ME, 10_000)
     assert due(first.next_request(0)).api_key == requests.FIND_COORDINATOR
     assert second.next_request(0) is None
-    first.answered(0, found())
+    first.responded(0, found())
     assert due(second.next_request(0)).api_key == requests.OFFSET_FETCH
 
 
@@ -244,7 +244,7 @@ def test_a_group_that_may_not_be_requested_ends_the_operation(offsets: Committed
     offsets.coordinator.node = None
     offsets.commit(OFFSETS, ME, 10_000)
     offsets.next_request(0)
-    offsets.answered(0, found(error=30))
+    offsets.responded(0, found(error=30))
     offsets.next_request(0)
     assert ended(offsets).group_error is ErrorCode.group_authorization_failed
 

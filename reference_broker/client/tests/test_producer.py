@@ -28,7 +28,7 @@ def test_no_more_than_the_limit_are_in_flight_in_a_partition(limit: int) -> None
     batches = [state.add(FOO0, 1) for _ in range(limit)]
     assert not state.can_add(FOO0)
     assert state.can_add(FOO1)
-    state.answered(batches[0], 0, 0)
+    state.responded(batches[0], 0, 0)
     assert state.can_add(FOO0)
 
 
@@ -41,7 +41,7 @@ def test_more_than_five_in_flight_are_refused() -> None:
 def test_written_and_written_before_are_both_done(error: int) -> None:
     state = ready()
     batch = state.add(FOO0, 3)
-    assert state.answered(batch, error, 40) is Next.DONE
+    assert state.responded(batch, error, 40) is Next.DONE
     assert batch.base_offset == 40
     assert state.can_add(FOO0)
 
@@ -53,14 +53,14 @@ def test_written_and_written_before_are_both_done(error: int) -> None:
 def test_a_retried_batch_keeps_its_sequence(error: int, what: Next) -> None:
     state = ready()
     batch = state.add(FOO0, 3)
-    assert state.answered(batch, error, -1) is what
+    assert state.responded(batch, error, -1) is what
     assert (batch.producer_id, batch.base_sequence) == (9, 0)
     assert not state.can_add(FOO0)
 
 
 def test_a_refused_batch_that_was_never_lost_failed_for_sure() -> None:
     state = ready()
-    assert state.answered(state.add(FOO0, 3), 10, -1) is Next.FAILED
+    assert state.responded(state.add(FOO0, 3), 10, -1) is Next.FAILED
     assert state.needs_producer_id, "its sequence is missing now"
 
 
@@ -69,23 +69,23 @@ def test_a_refused_batch_with_a_lost_attempt_has_an_unknown_end(error: int) -> N
     state = ready()
     batch = state.add(FOO0, 3)
     assert state.lost(batch) is Next.RETRY_ELSEWHERE
-    assert state.answered(batch, error, -1) is Next.UNKNOWN
+    assert state.responded(batch, error, -1) is Next.UNKNOWN
     assert state.needs_producer_id
 
 
 def test_a_timeout_completed_by_the_broker_counts_as_perhaps_written() -> None:
     state = ready()
     batch = state.add(FOO0, 3)
-    state.answered(batch, 7, -1)
+    state.responded(batch, 7, -1)
     assert state.give_up(batch) is Next.UNKNOWN
 
 
 @pytest.mark.clause("P-5")
 def test_a_batch_refused_by_a_broker_that_forgot_the_producer_goes_under_a_new_id() -> None:
     state = ready()
-    state.answered(state.add(FOO0, 3), 0, 0)
+    state.responded(state.add(FOO0, 3), 0, 0)
     batch = state.add(FOO0, 3)
-    assert state.answered(batch, 59, -1) is Next.RETRY
+    assert state.responded(batch, 59, -1) is Next.RETRY
     assert state.needs_producer_id
     state.assign(10, 0)
     state.renew(batch)
@@ -96,8 +96,8 @@ def test_a_batch_refused_by_a_broker_that_forgot_the_producer_goes_under_a_new_i
 def test_a_batch_out_of_order_behind_one_being_retried_waits_for_it() -> None:
     state = ready(5)
     first, second = state.add(FOO0, 3), state.add(FOO0, 3)
-    assert state.answered(first, 6, -1) is Next.RETRY_ELSEWHERE
-    assert state.answered(second, 45, -1) is Next.RETRY
+    assert state.responded(first, 6, -1) is Next.RETRY_ELSEWHERE
+    assert state.responded(second, 45, -1) is Next.RETRY
 
 
 def test_giving_up_before_any_attempt_is_a_failure_and_keeps_nothing_open() -> None:
@@ -113,4 +113,4 @@ def test_without_idempotence_batches_carry_nothing_and_lost_ones_are_not_sent_ag
     batch = state.add(FOO0, 3)
     assert (batch.producer_id, batch.producer_epoch, batch.base_sequence) == (-1, -1, -1)
     assert state.lost(batch) is Next.UNKNOWN
-    assert state.answered(state.add(FOO0, 3), 20, -1) is Next.UNKNOWN
+    assert state.responded(state.add(FOO0, 3), 20, -1) is Next.UNKNOWN

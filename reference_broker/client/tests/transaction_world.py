@@ -339,7 +339,7 @@ class World:
             if body is None:
                 self.producer.failed(lane, self.now_us)
             else:
-                self.producer.answered(lane, self.now_us, body)
+                self.producer.responded(lane, self.now_us, body)
         return bool(requests)
 
     def run(self, turns: int = 60, until_us: int = 1_000_000) -> None:

@@ -72,7 +72,7 @@ def fencing(situation: Situation, broker: BrokerImage) -> Sliced[list[MetadataRe
 
 def leaving(situation: Situation, broker: BrokerImage) -> Sliced[list[MetadataRecord]]:
     """Begin a controlled shutdown. The broker leads nothing and is in no ISR, but it is not fenced yet, so that it can
-    still answer clients that have not heard of this. Return no records for a broker that is fenced or leaves
+    still serve clients that do not know of this yet. Return no records for a broker that is fenced or leaves
     already."""
     if broker.fenced or broker.in_controlled_shutdown:
         return []
@@ -419,5 +419,5 @@ class ProducerIdBlock(Change[int | Refusal]):
     def outcome(self, refused: Refusal | None) -> int | Refusal:
         if refused is not None:
             return refused
-        assert self.found is not None, "a block of producer IDs is answered before it is planned"
+        assert self.found is not None, "a block of producer IDs is completed before it is planned"
         return self.found

@@ -1,6 +1,6 @@
 """Brokers that live, and topics with several replicas, on an active controller with its log in memory."""
 
-from reference_broker.controller.broker_heartbeats import Heartbeat, HeartbeatAnswer
+from reference_broker.controller.broker_heartbeats import Heartbeat, HeartbeatResult
 from reference_broker.controller.changes import Refusal
 from reference_broker.controller.planning.brokers import Registration
 from reference_broker.metadata.image import MetadataImage
@@ -50,12 +50,12 @@ class Brokers:
 
     def beat(
         self, broker_id: int, *, offset: int | None = None, fence: bool = False, shut_down: bool = False
-    ) -> HeartbeatAnswer:
+    ) -> HeartbeatResult:
         offset = self.image.provenance.offset if offset is None else offset
         answer = self.world.controller.heartbeats.heartbeat(
             Heartbeat(broker_id, self.epochs[broker_id], offset, fence, shut_down)
         )
-        assert isinstance(answer, HeartbeatAnswer)
+        assert isinstance(answer, HeartbeatResult)
         self.world.settle()
         return answer
 

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from reference_broker.controller.broker_heartbeats import CHECKS_PER_SESSION, Heartbeat, HeartbeatAnswer
+from reference_broker.controller.broker_heartbeats import CHECKS_PER_SESSION, Heartbeat, HeartbeatResult
 from reference_broker.controller.changes import Refusal
 from reference_broker.controller.planning.brokers import Registration, Unregistration, registration_problem
 from reference_broker.metadata.tests.metadata_world import MetadataWorld, started, topic_id, topic_records
@@ -53,7 +53,7 @@ def beat(
     offset: int = 10**6,
     fence: bool = False,
     shut_down: bool = False,
-) -> HeartbeatAnswer | Refusal:
+) -> HeartbeatResult | Refusal:
     return world.controller.heartbeats.heartbeat(Heartbeat(broker_id, epoch, offset, fence, shut_down))
 
 
@@ -80,14 +80,14 @@ def pass_time(world: MetadataWorld, milliseconds: int) -> None:
 def test_a_registered_broker_is_fenced_until_it_wants_otherwise_and_knows_its_registration() -> None:
     world = started()
     epoch = register(world, 7)
-    assert beat(world, 7, epoch, fence=True) == HeartbeatAnswer(True, True, False)
-    assert beat(world, 7, epoch, offset=epoch - 1) == HeartbeatAnswer(False, True, False)
+    assert beat(world, 7, epoch, fence=True) == HeartbeatResult(True, True, False)
+    assert beat(world, 7, epoch, offset=epoch - 1) == HeartbeatResult(False, True, False)
     world.settle()
     assert fenced(world) == [7]
-    assert beat(world, 7, epoch, offset=epoch) == HeartbeatAnswer(True, True, False)
+    assert beat(world, 7, epoch, offset=epoch) == HeartbeatResult(True, True, False)
     world.settle()
     assert fenced(world) == []
-    assert beat(world, 7, epoch) == HeartbeatAnswer(True, False, False)
+    assert beat(world, 7, epoch) == HeartbeatResult(True, False, False)
     assert world.ports.notes_of("broker_unfenced") == [{"broker": 7}]
 
 
@@ -115,7 +115,7 @@ def test_a_broker_whose_removal_failed_is_fenced_if_it_is_silent() -> None:
     assert fenced(world) == [7]
 
 
-def _error(answer: HeartbeatAnswer | Refusal) -> Error:
+def _error(answer: HeartbeatResult | Refusal) -> Error:
     assert isinstance(answer, Refusal)
     return answer.error
 
@@ -165,10 +165,10 @@ def test_a_controlled_shutdown_ends_the_broker_and_only_a_new_registration_bring
     world, epochs = unfenced(1)
     world.submit(lambda: topic_records("t", topic_id(1)), lambda _: None)
     world.settle()
-    assert beat(world, 1, epochs[1], shut_down=True) == HeartbeatAnswer(True, False, False)
+    assert beat(world, 1, epochs[1], shut_down=True) == HeartbeatResult(True, False, False)
     world.settle()
     assert world.controller.image.topics["t"].partitions[0].leader == -1
-    assert beat(world, 1, epochs[1], shut_down=True) == HeartbeatAnswer(True, True, True)
+    assert beat(world, 1, epochs[1], shut_down=True) == HeartbeatResult(True, True, True)
     beat(world, 1, epochs[1])
     world.settle()
     assert fenced(world) == [1]
@@ -185,7 +185,7 @@ def test_heartbeats_are_completed_while_a_long_change_is_on_its_way_and_nobody_i
     for _ in range(40):
         world.ports.step()
         world.ports.now_us += 1_000_000
-        assert beat(world, 1, epochs[1]) == HeartbeatAnswer(True, False, False)
+        assert beat(world, 1, epochs[1]) == HeartbeatResult(True, False, False)
     assert answers == []
     world.settle()
     assert (answers, fenced(world)) == ([None], [])
@@ -316,7 +316,7 @@ class Sessions(RuleBasedStateMachine):
     def beat(self, broker_id: int, wants_fence: bool) -> None:
         if broker_id in self.epochs:
             answer = beat(self.world, broker_id, self.epochs[broker_id], fence=wants_fence)
-            assert isinstance(answer, HeartbeatAnswer)
+            assert isinstance(answer, HeartbeatResult)
             self.world.settle()
             assert (broker_id in fenced(self.world)) == wants_fence
             self.heard_ms[broker_id], self.serving[broker_id] = self.ran_ms, not wants_fence

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from reference_broker.controller.broker_heartbeats import Heartbeat, HeartbeatAnswer
+from reference_broker.controller.broker_heartbeats import Heartbeat, HeartbeatResult
 from reference_broker.controller.changes import Change, Records, Refusal
 from reference_broker.controller.controller import Controller
 from reference_broker.controller.leader_balance import MOST_ELECTIONS_AT_ONCE
@@ -119,7 +119,7 @@ def test_who_leaves_hands_over_first_and_goes_once_all_others_have_heard_of_it()
     before = brokers.image.provenance.offset
     for broker_id in (2, 3):
         brokers.beat(broker_id)
-    assert brokers.beat(1, shut_down=True) == HeartbeatAnswer(True, False, False)
+    assert brokers.beat(1, shut_down=True) == HeartbeatResult(True, False, False)
     assert brokers.states() == [(2, (2, 3), 1, 1), (2, (2, 3), 0, 1)]
     assert (brokers.image.brokers[1].fenced, brokers.image.brokers[1].in_controlled_shutdown) == (False, True)
     assert not brokers.beat(1, shut_down=True).should_shut_down
@@ -128,7 +128,7 @@ def test_who_leaves_hands_over_first_and_goes_once_all_others_have_heard_of_it()
     assert not brokers.beat(1, shut_down=True).should_shut_down
     brokers.beat(3)
     assert brokers.image.brokers[1].fenced
-    assert brokers.beat(1, shut_down=True) == HeartbeatAnswer(True, True, True)
+    assert brokers.beat(1, shut_down=True) == HeartbeatResult(True, True, True)
     assert brokers.world.ports.notes_of("broker_leaves") == [{"broker": 1}]
 
 
@@ -210,7 +210,7 @@ def test_what_an_old_incarnation_requested_is_not_done_to_the_new_one() -> None:
     old = brokers.epochs[1]
     brokers.ask_to_register(1)
     answer = brokers.world.controller.heartbeats.heartbeat(Heartbeat(1, old, 10**6, False, False))
-    assert isinstance(answer, HeartbeatAnswer), "the old one is still the latest"
+    assert isinstance(answer, HeartbeatResult), "the old one is still the latest"
     brokers.world.controller.heartbeats.forget(1)  # Its session ends while the controller is busy.
     brokers.world.settle()
     assert brokers.image.brokers[1].broker_epoch > old

@@ -32,7 +32,7 @@ from reference_broker.quorum.snapshots.messages import (
     request_for,
 )
 from reference_broker.quorum.snapshots.store import SnapshotStore
-from reference_broker.quorum.values import Failed, Installed, LeaderChanged, OffsetAndEpoch, Outcome, Rediscover
+from reference_broker.quorum.values import DownloadOutcome, Failed, Installed, LeaderChanged, OffsetAndEpoch, Rediscover
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 
@@ -248,7 +248,7 @@ class SnapshotDownload:
         leader_epoch: int,
         id: OffsetAndEpoch,  # noqa: A002 - Kafka's word
         progress: Callable[[], None],
-        outcome: Callable[[Outcome], None],
+        outcome: Callable[[DownloadOutcome], None],
     ) -> None:
         """Start a transfer in place of the current one. All its work is done in later events."""
         self.cancel()
@@ -454,7 +454,7 @@ class SnapshotDownload:
 
     # Running
 
-    def _end(self, job: "_Job", outcome: Outcome) -> None:
+    def _end(self, job: "_Job", outcome: DownloadOutcome) -> None:
         if self._job is job:
             self._job = None
             job.outcome(outcome)
@@ -525,6 +525,6 @@ class _Job:
     epoch: int
     id: OffsetAndEpoch
     progress: Callable[[], None]
-    outcome: Callable[[Outcome], None]
+    outcome: Callable[[DownloadOutcome], None]
     has_last: bool = False
     """The leader has sent the last piece."""

@@ -81,7 +81,7 @@ class SnapshotDamaged(Exception):  # noqa: N818 - says what the file is
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class SnapshotBatch:
     """``data`` is the whole batch, whose CRC was checked. A control batch is the header or the footer."""
 
     header: BatchHeader
@@ -112,7 +112,7 @@ def prepare() -> None:
     leader_change(0, (), (), 0)
 
 
-def read_batches(disk: Disk, path: str, snapshot: OffsetAndEpoch) -> Iterator[Batch]:
+def read_batches(disk: Disk, path: str, snapshot: OffsetAndEpoch) -> Iterator[SnapshotBatch]:
     """Yield every batch of the file, including header and footer. The caller must take all of them, because only the
     end of the iteration shows that the file is complete. Raise SnapshotDamaged and DiskError."""
     size = disk.size(path)
@@ -152,7 +152,7 @@ def header_timestamp_ms(batch: bytes | memoryview) -> int:
     return int(decode_snapshot_header(control).last_contained_log_timestamp)
 
 
-def _delimits(path: str, batch: Batch, is_first: bool) -> bool:
+def _delimits(path: str, batch: SnapshotBatch, is_first: bool) -> bool:
     """Whether the batch is the footer. Raises SnapshotDamaged for a control batch that is neither first nor last."""
     if not batch.header.is_control:
         if is_first:
@@ -168,7 +168,7 @@ def _delimits(path: str, batch: Batch, is_first: bool) -> bool:
     return not is_first
 
 
-def _whole_batches(disk: Disk, path: str, size: int) -> Iterator[Batch]:
+def _whole_batches(disk: Disk, path: str, size: int) -> Iterator[SnapshotBatch]:
     position = 0
     chunk, start = b"", 0
     while position < size:
@@ -192,9 +192,9 @@ def _size_at(path: str, chunk: bytes, index: int, position: int, size: int) -> i
     return length
 
 
-def _checked(path: str, data: memoryview, position: int) -> Batch:
+def _checked(path: str, data: memoryview, position: int) -> SnapshotBatch:
     try:
         ((_, header),) = validate(data)
     except InvalidRecords as bad:
         raise SnapshotDamaged(f"{path} at byte {position}: {bad.message}") from bad
-    return Batch(header, data)
+    return SnapshotBatch(header, data)

@@ -32,7 +32,7 @@ from reference_broker.quorum.requests import (
 )
 from reference_broker.quorum.tests.quorum_snapshots import NamedSnapshots
 from reference_broker.quorum.tests.quorum_surroundings import AroundQuorum, SentRequest, opened
-from reference_broker.quorum.values import OffsetAndEpoch, Outcome
+from reference_broker.quorum.values import DownloadOutcome, OffsetAndEpoch
 from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error, ErrorCode, known_error
@@ -64,7 +64,7 @@ class Download:
     cancels: int = 0
     waits_us: int = 0
     progress: Callable[[], None] = lambda: None
-    outcome: Callable[[Outcome], None] = lambda _: None
+    outcome: Callable[[DownloadOutcome], None] = lambda _: None
 
     def begin(
         self,
@@ -72,7 +72,7 @@ class Download:
         leader_epoch: int,
         id: OffsetAndEpoch,  # noqa: A002
         progress: Callable[[], None],
-        outcome: Callable[[Outcome], None],
+        outcome: Callable[[DownloadOutcome], None],
     ) -> None:
         self.begun.append((leader, leader_epoch, id))
         self.progress, self.outcome = progress, outcome

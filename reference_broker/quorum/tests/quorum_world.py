@@ -23,12 +23,12 @@ from reference_broker.quorum.tests.quorum_invariants import Invariants
 from reference_broker.quorum.tests.quorum_snapshots import NamedSnapshots
 from reference_broker.quorum.tests.quorum_surroundings import AroundQuorum, SentRequest, opened
 from reference_broker.quorum.values import (
+    DownloadOutcome,
     Failed,
     Installed,
     LeaderChanged,
     NotLeader,
     OffsetAndEpoch,
-    Outcome,
     Rediscover,
 )
 from reference_broker.wire.apis import ApiKey
@@ -145,7 +145,7 @@ class TimedDownload:
         leader_epoch: int,
         id: OffsetAndEpoch,  # noqa: A002
         progress: Callable[[], None],
-        outcome: Callable[[Outcome], None],
+        outcome: Callable[[DownloadOutcome], None],
     ) -> None:
         self.number += 1
         number = self.number
@@ -162,7 +162,7 @@ class TimedDownload:
 
         self.process.after(5_000, lambda: step(2))
 
-    def _judge(self, leader: int, leader_epoch: int, id: OffsetAndEpoch) -> Outcome | None:  # noqa: A002
+    def _judge(self, leader: int, leader_epoch: int, id: OffsetAndEpoch) -> DownloadOutcome | None:  # noqa: A002
         world = self.process.world
         other = world.processes.get(leader)
         links = world.network.lets(leader, self.process.node_id) and world.network.lets(self.process.node_id, leader)
@@ -175,7 +175,7 @@ class TimedDownload:
         other.quorum.contacted(self.process.node_id)
         return None
 
-    def _installed(self, id: OffsetAndEpoch) -> Outcome:  # noqa: A002
+    def _installed(self, id: OffsetAndEpoch) -> DownloadOutcome:  # noqa: A002
         self.process.snapshots.add(id)
         self.log.install_snapshot(self.process.now(), id)
         self.process.snapshots.drop_older(id)

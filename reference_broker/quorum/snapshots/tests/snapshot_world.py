@@ -34,7 +34,7 @@ from reference_broker.quorum.snapshots.messages import (
 )
 from reference_broker.quorum.snapshots.serving import serve
 from reference_broker.quorum.snapshots.store import SnapshotStore
-from reference_broker.quorum.values import OffsetAndEpoch, Outcome, Provenance
+from reference_broker.quorum.values import DownloadOutcome, OffsetAndEpoch, Provenance
 from reference_broker.wire.errors import Error, ErrorCode
 
 WALL_MS = 1_700_000_000_000
@@ -259,7 +259,7 @@ class Transfer:
         self.leader = leader
         self.follower = follower
         self.leadership = Leadership(leader_id=leader_id)
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[DownloadOutcome] = []
         self.progress = 0
         self.bytes_sent = 0
 

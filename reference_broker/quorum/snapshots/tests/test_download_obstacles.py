@@ -18,7 +18,7 @@ from reference_broker.quorum.snapshots.tests.download_world import (
     refusal,
 )
 from reference_broker.quorum.snapshots.tests.snapshot_world import filled, setting
-from reference_broker.quorum.values import Failed, Installed, LeaderChanged, Outcome, Rediscover
+from reference_broker.quorum.values import DownloadOutcome, Failed, Installed, LeaderChanged, Rediscover
 from reference_broker.wire.errors import ErrorCode
 
 
@@ -146,7 +146,7 @@ def test_a_disk_that_fails_once_the_download_is_over_is_no_failure_of_the_downlo
     """The loader reads the snapshot that was installed. If that failed unseen, the node would never fetch again."""
     _, snapshot, follower, transfer = a_world()
 
-    def unreadable(_: Outcome) -> None:
+    def unreadable(_: DownloadOutcome) -> None:
         raise DiskError("cannot read")
 
     follower.download.begin(
