@@ -120,7 +120,7 @@ class BrokerConfig(ControllerSettings, CoordinationSettings, TierSettings, IdleS
     )
     delete_topic_enable: bool = setting(True, "Topics can be deleted.")
     fetch_max_bytes: int = setting(
-        4_194_304, "The most bytes of records in the response to a consumer's fetch.", at_least=1024
+        4_194_304, "The response to a consumer's fetch has at most this many bytes of records.", at_least=1024
     )
     fetch_session_revision: str = setting(
         "final", "This node's followers use the fetch sessions of this revision of KIP-227.", choices=("final", "first")
@@ -182,7 +182,7 @@ class BrokerConfig(ControllerSettings, CoordinationSettings, TierSettings, IdleS
         1000, "The broker keeps so many fetch sessions at once.", at_least=0
     )
     max_request_partition_size_limit: int = setting(
-        2000, "The most partitions in a response to DescribeTopicPartitions.", at_least=1
+        2000, "A response to DescribeTopicPartitions has at most this many partitions.", at_least=1
     )
     message_max_bytes: int = default_of("max.message.bytes")
     min_incremental_fetch_session_eviction_ms: int = setting(
@@ -198,7 +198,7 @@ class BrokerConfig(ControllerSettings, CoordinationSettings, TierSettings, IdleS
     offset_metadata_max_bytes: int = setting(4096, "The text of a committed offset may have so many bytes.", at_least=0)
     queued_max_request_bytes: int = setting(
         268_435_456,
-        "The most bytes of requests and unread responses of all connections together; -1: no bound.",
+        "All connections together have at most this many bytes of requests and unread responses; -1: no bound.",
         kind=Kind.LONG,
         at_least=-1,
     )
