@@ -122,7 +122,7 @@ def _wrong_in_load(load: Load) -> Iterator[str]:
     yield from _wrong_with_compaction(load)
     for producers in load.producers:
         if producers.acks == 0:
-            yield f"load: {producers.name!r} has acks 0: nothing would be answered, so nothing could be judged"
+            yield f"load: {producers.name!r} has acks 0: nothing would get a response, so nothing could be judged"
     for admins in load.admins:
         if not load.topics and any(operation.startswith("loaded_") for operation, _ in admins.mix):
             yield f"load.admins: {admins.name!r} would alter topics of the load, which has none"

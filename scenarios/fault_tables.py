@@ -131,11 +131,11 @@ def _link_at_a_state(reader: Reader, kind: str) -> Link | None:
     match = reader.table("match", required=False)
     for table, key in ((reader, "node"), (match, "role"), (match, "from_node")):
         if table.has(key):
-            raise table.refusal(key, "means nothing beside link, which says who sends and who answers")
+            raise table.refusal(key, "means nothing beside link, which names the sender and the receiver")
     link = _ends(reader)
     if link.source == "client" or link.source in NODE_ROLES:
         raise reader.refusal(
-            "link", f"is {str(link)!r}; at a state its source is a node's number or all: who answers knows no more"
+            "link", f"is {str(link)!r}; at a state its source is a node's number or all: the receiver knows no more"
         )
     return link
 

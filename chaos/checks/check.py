@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from chaos.checks.fetch_model import AnsweredFetch
+from chaos.checks.fetch_model import CompletedFetch
 from chaos.checks.history import History, TopicPartition
 from chaos.checks.quorum_view import QuorumObserver, QuorumView
 from chaos.checks.replica_view import ReplicaObserver, ReplicaView
@@ -156,7 +156,7 @@ class FetchCheck(Check):
     judges_followers: ClassVar[bool] = False
     """whether ``fetched`` is also called with fetches in sessions of followers"""
 
-    def fetched(self, at_us: int, fetch: AnsweredFetch) -> None:
+    def fetched(self, at_us: int, fetch: CompletedFetch) -> None:
         """Called with each client fetch whose response has no top-level error."""
 
 

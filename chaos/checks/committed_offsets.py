@@ -64,8 +64,8 @@ class OffsetRequest:
 def effective_requests(history: History, kind: str) -> dict[Key, list[OffsetRequest]]:
     """Return requests by their key.
 
-    For ``kind`` COMMIT these are the requests that wrote or may have written. For FETCHED they are those that were
-    answered.
+    For ``kind`` COMMIT these are the requests that wrote or may have written. For FETCHED they are those that got
+    a response.
     """
     effective = (each for each in requests(history, kind) if each.row.error not in REFUSED)
     known = (each for each in effective if kind == COMMIT or each.acked)

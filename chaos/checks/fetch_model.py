@@ -66,7 +66,7 @@ class Session:
 
     partitions: WantedPartitions = field(default_factory=dict)
     number: int | None = None
-    """epoch, or number in the first revision, of the last request that was answered"""
+    """epoch, or number in the first revision, of the last request that got a response"""
     _kept: dict[type, Any] = field(default_factory=dict)
 
     def kept(self, kind: type[KeptT]) -> KeptT:
@@ -103,7 +103,7 @@ class PendingFetch:
 
 
 @dataclass(slots=True)
-class AnsweredFetch:
+class CompletedFetch:
     """A request with its response, which has no top-level error."""
 
     node: "Node"
@@ -113,7 +113,7 @@ class AnsweredFetch:
     """an empty one if ``session_id`` is 0"""
     request: PendingFetch
     repeated: bool
-    """whether the request had been answered before (the first revision's retransmission)"""
+    """whether the request had got a response before (the first revision's retransmission)"""
     data: dict[PartitionName, PartitionData]
 
     def led(self, named: PartitionName) -> Partition | None:
@@ -147,7 +147,7 @@ class FetchModel:
     _nodes: "dict[int, Node]" = field(default_factory=dict)
     """last incarnation of each node"""
 
-    def acted(self, node: "Node", event: Event | None, effects: Sequence[Effect]) -> Iterator[AnsweredFetch]:
+    def acted(self, node: "Node", event: Event | None, effects: Sequence[Effect]) -> Iterator[CompletedFetch]:
         """Follow a node's effects for an event, and yield the fetches that got a response."""
         node_id = node.broker.node_id
         if event is None:  # It starts, or it was requested to shut down and continues for a while.
@@ -166,9 +166,9 @@ class FetchModel:
             if type(effect) is Note and effect.what == EVICTED:
                 self.sessions.pop((node_id, int(dict(effect.fields)["session_id"])), None)
             elif type(effect) is Reply and effect.api_key == FETCH and isinstance(effect.body, FetchResponse):
-                answered = self._pending.pop(node_id, effect)
-                if answered is not None and effect.body.error_code == 0:
-                    yield self._answered(node, answered, effect.body, effect)
+                request = self._pending.pop(node_id, effect)
+                if request is not None and effect.body.error_code == 0:
+                    yield self._completed(node, request, effect.body, effect)
         if type(event) is Request:
             waiting = self._pending.get(node_id, event)
             if waiting is not None and (waiting.incremental or (waiting.is_first and waiting.session_id)):
@@ -204,7 +204,7 @@ class FetchModel:
             by_follower,
         )
 
-    def _answered(self, node: "Node", request: PendingFetch, body: FetchResponse, reply: Reply) -> AnsweredFetch:
+    def _completed(self, node: "Node", request: PendingFetch, body: FetchResponse, reply: Reply) -> CompletedFetch:
         node_id, data = node.broker.node_id, dict(partitions_of(reply.api_version, body.responses))
         if request.session_id not in (0, body.session_id):
             self.sessions.pop((node_id, request.session_id), None)
@@ -213,7 +213,7 @@ class FetchModel:
         session.partitions = request.partitions
         if request.incremental or not (request.is_first and request.session_id):
             session.number = request.number  # G-4: a full request of the first revision keeps the session's number.
-        return AnsweredFetch(node, reply.tag.client_id, body.session_id, session, request, repeated, data)
+        return CompletedFetch(node, reply.tag.client_id, body.session_id, session, request, repeated, data)
 
     def _session(self, node_id: int, session_id: int) -> Session:
         return self.sessions.setdefault((node_id, session_id), Session())

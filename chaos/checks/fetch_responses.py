@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from chaos.checks.batches import batches_of, read_batches, record_count
 from chaos.checks.check import FetchCheck
-from chaos.checks.fetch_model import AnsweredFetch, PartitionName, WantedPartition
+from chaos.checks.fetch_model import CompletedFetch, PartitionName, WantedPartition
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.fetch import PartitionData
 
@@ -17,17 +17,17 @@ NO_REPLICA = -1
 # The followers that a leader may name as preferred read replicas (KIP-392, Kafka's RackAwareReplicaSelector)
 
 
-def selects(fetch: AnsweredFetch) -> bool:
+def selects(fetch: CompletedFetch) -> bool:
     """Return whether the node sends consumers to followers, and the client names a rack."""
     return bool(fetch.request.rack and fetch.node.broker.config.replica_selector_class)
 
 
-def in_rack(fetch: AnsweredFetch, node_id: int) -> bool:
+def in_rack(fetch: CompletedFetch, node_id: int) -> bool:
     found = fetch.node.broker.controller.image.brokers.get(node_id)
     return found is not None and not found.fenced and found.rack == fetch.request.rack
 
 
-def may_be_read(fetch: AnsweredFetch, partition: Partition, offset: int) -> list[int]:
+def may_be_read(fetch: CompletedFetch, partition: Partition, offset: int) -> list[int]:
     """Return the followers to which the leader may send the client that requests this offset.
 
     These are in sync, registered in the client's rack and not fenced, and have reported that their logs have the
@@ -77,7 +77,7 @@ class NoStarvation(FetchCheck):
     guarantee = "no-starvation"
     needs_one_node = True
 
-    def fetched(self, at_us: int, fetch: AnsweredFetch) -> None:
+    def fetched(self, at_us: int, fetch: CompletedFetch) -> None:
         # F-15 and G-7 are about sessions. G-6: a response that is sent again is the same one.
         if fetch.session_id == 0 or fetch.repeated:
             return
@@ -96,7 +96,7 @@ class NoStarvation(FetchCheck):
                 self._look(at_us, fetch, named, wanted, turns)
 
     def _look(
-        self, at_us: int, fetch: AnsweredFetch, named: PartitionName, wanted: WantedPartition, turns: _Turns
+        self, at_us: int, fetch: CompletedFetch, named: PartitionName, wanted: WantedPartition, turns: _Turns
     ) -> None:
         partition = fetch.served(named)
         if partition is None or may_be_read(fetch, partition, wanted.offset):
@@ -133,7 +133,7 @@ class NoEmptyResponse(FetchCheck):
     guarantee = "no-starvation"
     needs_one_node = True
 
-    def fetched(self, at_us: int, fetch: AnsweredFetch) -> None:
+    def fetched(self, at_us: int, fetch: CompletedFetch) -> None:
         for named, data in fetch.data.items():
             sent = list(batches_of(bytes(data.records or b"")))
             if not sent or any(record_count(batch) for _, batch in sent):
@@ -189,7 +189,7 @@ class IncrementalExact(FetchCheck):
     needs_one_node = True
     judges_followers = True
 
-    def fetched(self, at_us: int, fetch: AnsweredFetch) -> None:
+    def fetched(self, at_us: int, fetch: CompletedFetch) -> None:
         if fetch.session_id == 0:
             return  # F-7: the session is closed. F-4, F-5: there is none.
         session = fetch.session.kept(_Session)
@@ -217,7 +217,7 @@ class IncrementalExact(FetchCheck):
     # No partition without a reason
 
     def _check_justified(
-        self, at_us: int, fetch: AnsweredFetch, session: _Session, named: PartitionName, data: PartitionData
+        self, at_us: int, fetch: CompletedFetch, session: _Session, named: PartitionName, data: PartitionData
     ) -> None:
         wanted = fetch.request.partitions.get(named)
         if wanted is None:
@@ -233,7 +233,7 @@ class IncrementalExact(FetchCheck):
 
     @staticmethod
     def _is_unchanged_in_first(
-        fetch: AnsweredFetch, session: _Session, named: PartitionName, wanted: WantedPartition
+        fetch: CompletedFetch, session: _Session, named: PartitionName, wanted: WantedPartition
     ) -> bool:
         """Return whether the partition is not dirty.
 
@@ -248,7 +248,7 @@ class IncrementalExact(FetchCheck):
         is_led_on = partition is not None and session.idle_epochs.get(named) == partition.leader_epoch
         return is_read_up and is_led_on and not is_new and 0 < session.responses == wanted.idle_at
 
-    def _check_repeated(self, at_us: int, fetch: AnsweredFetch, session: _Session) -> None:
+    def _check_repeated(self, at_us: int, fetch: CompletedFetch, session: _Session) -> None:
         for named in session.first_sent:
             wanted = fetch.request.partitions.get(named)
             # G-4: nothing has been sent of a partition that a full request has added.
@@ -257,7 +257,7 @@ class IncrementalExact(FetchCheck):
 
     # Each partition that is due
 
-    def _check_due(self, at_us: int, fetch: AnsweredFetch, session: _Session) -> None:
+    def _check_due(self, at_us: int, fetch: CompletedFetch, session: _Session) -> None:
         sent_bytes = sum(len(data.records or b"") for data in fetch.data.values())
         for named, wanted in fetch.request.partitions.items():
             partition = fetch.served(named)
@@ -278,7 +278,7 @@ class IncrementalExact(FetchCheck):
                 session.idle_epochs[named] = partition.leader_epoch
 
     @staticmethod
-    def _due(fetch: AnsweredFetch, wanted: WantedPartition, partition: Partition | None) -> str:
+    def _due(fetch: CompletedFetch, wanted: WantedPartition, partition: Partition | None) -> str:
         """Return why the next response must have the partition, or nothing if it need not."""
         if partition is None or wanted.leader_epoch not in (-1, partition.leader_epoch):
             return ERROR
@@ -302,7 +302,7 @@ class IncrementalExact(FetchCheck):
         return DATA if has_data and is_stable else ""
 
     @staticmethod
-    def _has_room(fetch: AnsweredFetch, wanted: WantedPartition, partition: Partition | None, sent_bytes: int) -> bool:
+    def _has_room(fetch: CompletedFetch, wanted: WantedPartition, partition: Partition | None, sent_bytes: int) -> bool:
         """Return whether the limits leave room for the partition. Only records need any (F-15, G-5)."""
         if wanted.due != DATA or partition is None:
             return True
@@ -319,13 +319,13 @@ class IncrementalExact(FetchCheck):
         has_left = not fetch.request.is_first and len(batch) <= wanted.max_bytes <= left
         return has_left or not sent_bytes  # F-16.
 
-    def _report(self, at_us: int, fetch: AnsweredFetch, named: PartitionName, what: str) -> None:
+    def _report(self, at_us: int, fetch: CompletedFetch, named: PartitionName, what: str) -> None:
         topic = named[0] if isinstance(named[0], str) else named[0].hex()
         who = f"{fetch.client_id}, session {fetch.session_id}, response to {fetch.request.number}"
         self.violated(at_us, f"{who}: {topic}-{named[1]} {what}")
 
 
-def _end(fetch: AnsweredFetch, partition: Partition) -> int:
+def _end(fetch: CompletedFetch, partition: Partition) -> int:
     """Return where the fetcher's data ends. Followers read beyond the high watermark."""
     return partition.log.log_end_offset if fetch.request.by_follower else partition.log.high_watermark
 
@@ -336,7 +336,7 @@ class FullResponseExact(FetchCheck):
     guarantee = "unrequested-partition"
     needs_one_node = True
 
-    def fetched(self, at_us: int, fetch: AnsweredFetch) -> None:
+    def fetched(self, at_us: int, fetch: CompletedFetch) -> None:
         if fetch.request.incremental:
             return
         for named in fetch.data:
@@ -344,7 +344,7 @@ class FullResponseExact(FetchCheck):
                 topic = named[0] if isinstance(named[0], str) else named[0].hex()
                 self.violated(
                     at_us,
-                    f"{fetch.client_id} was answered about {topic}-{named[1]}, which its full request did not name",
+                    f"{fetch.client_id} got a response about {topic}-{named[1]}, which its full request did not name",
                 )
 
 
@@ -358,7 +358,7 @@ class NoUncommittedRead(FetchCheck):
     guarantee = "no-uncommitted-read"
     needs_one_node = True
 
-    def fetched(self, at_us: int, fetch: AnsweredFetch) -> None:
+    def fetched(self, at_us: int, fetch: CompletedFetch) -> None:
         for named, data in fetch.data.items():
             partition = fetch.served(named) if data.records else None
             if partition is None or not data.records:
@@ -384,7 +384,7 @@ class StaleLeaderEpochFenced(FetchCheck):
     guarantee = "stale-leader-epoch-fenced"
     needs_one_node = True
 
-    def fetched(self, at_us: int, fetch: AnsweredFetch) -> None:
+    def fetched(self, at_us: int, fetch: CompletedFetch) -> None:
         for named, data in fetch.data.items():
             wanted = fetch.request.partitions.get(named)
             if wanted is None or data.error_code or wanted.leader_epoch < 0:
@@ -408,7 +408,7 @@ class ReadReplicaEligible(FetchCheck):
 
     guarantee = "read-replica-eligible"
 
-    def fetched(self, at_us: int, fetch: AnsweredFetch) -> None:
+    def fetched(self, at_us: int, fetch: CompletedFetch) -> None:
         for named, data in fetch.data.items():
             partition, wanted = fetch.led(named), fetch.request.partitions.get(named)
             if data.preferred_read_replica != NO_REPLICA and wanted is not None and partition is not None:
@@ -420,7 +420,7 @@ class ReadReplicaEligible(FetchCheck):
                         f"of {partition.topic}-{partition.index}: {wrong}",
                     )
 
-    def _wrong(self, fetch: AnsweredFetch, partition: Partition, data: PartitionData, offset: int) -> str:
+    def _wrong(self, fetch: CompletedFetch, partition: Partition, data: PartitionData, offset: int) -> str:
         node_id = data.preferred_read_replica
         if not selects(fetch) or not in_rack(fetch, node_id):
             return f"it is not in the rack {fetch.request.rack!r}"

@@ -201,8 +201,8 @@ class SessionOrder(OrderTrace):
                 return
         self.violated(
             row.at_us,
-            f"session {row.session_id} epoch {row.session_epoch} of {row.client_id} on connection {row.connection} was "
-            f"answered with error {row.error}, not {pending.must}",
+            f"session {row.session_id} epoch {row.session_epoch} of {row.client_id} on connection {row.connection} got "
+            f"error {row.error}, not {pending.must}",
         )
 
 
@@ -257,7 +257,7 @@ class SequenceOrder(OrderTrace):
         self.violated(
             row.at_us,
             f"session {row.session_id} number {row.session_epoch} of {row.client_id} on connection {row.connection} "
-            f"came after number {pending.before} and was answered with error {row.error}",
+            f"came after number {pending.before} and got error {row.error}",
         )
 
 
@@ -299,14 +299,14 @@ class SessionLost(SessionTrace):
                 self._judge(row, closed)
 
     def _judge_full(self, row: TraceRow) -> None:
-        answered = row.answered_session_id
-        if answered == 0:
+        session_id = row.answered_session_id
+        if session_id == 0:
             return  # F-5, F-6: the broker may decline.
         who = f"a full fetch of {row.client_id} with session {row.session_id} and epoch {row.session_epoch}"
         if row.session_epoch == -1:
-            self.violated(row.at_us, f"{who} wants no session and was answered with session {answered}")
-        elif answered == row.session_id or (row.node, answered) not in self._alive:
-            self.violated(row.at_us, f"{who} was answered with session {answered}, which is not new")
+            self.violated(row.at_us, f"{who} wants no session and got session {session_id}")
+        elif session_id == row.session_id or (row.node, session_id) not in self._alive:
+            self.violated(row.at_us, f"{who} got session {session_id}, which is not new")
 
     def _restarted(self, node_id: int) -> None:
         self._alive = without_node(self._alive, node_id)
@@ -344,11 +344,11 @@ class SessionLost(SessionTrace):
         if row.error == INVALID_EPOCH and closed == row.session_id:
             self.violated(row.at_us, f"{who} was refused for its epoch, and that closed the session")
         elif row.error == ID_NOT_FOUND and known and 1 <= row.session_epoch <= LARGEST_EPOCH:
-            self.violated(row.at_us, f"{who} was answered as unknown, but nothing had closed or evicted it")
+            self.violated(row.at_us, f"{who} was refused as unknown, but nothing had closed or evicted it")
         elif row.error == 0 and row.answered_session_id not in (0, row.session_id):
-            self.violated(row.at_us, f"{who} was answered with session {row.answered_session_id}")
+            self.violated(row.at_us, f"{who} got session {row.answered_session_id}")
         elif row.error == 0 and row.answered_session_id == 0 and known:
-            self.violated(row.at_us, f"{who} was answered without its ID, although the session is still there")
+            self.violated(row.at_us, f"{who} got no session ID, although the session is still there")
 
 
 CREATED = "session_created"
@@ -450,7 +450,7 @@ class _FirstFetch:
     may_follow: bool | None
 
 
-class FirstAnswers(Check):
+class FirstRevisionResponses(Check):
     """first-answers-exact: a response of the first revision contains its kind, the requests that may follow, and errors
     (G-9).
 
@@ -498,7 +498,7 @@ class FirstAnswers(Check):
                 if found is not None:
                     for wrong in self._wrong(node_id, found, effect.body):
                         who = f"{effect.tag.client_id}, session {found.session_id}"
-                        self.violated(at_us, f"node-{node_id} answered {who}: {wrong}")
+                        self.violated(at_us, f"node-{node_id} responded to {who}: {wrong}")
 
     def _wrong(self, node_id: int, request: _FirstFetch, response: FetchResponse) -> list[str]:
         """Return what is wrong with a response, and update the model."""

@@ -448,7 +448,7 @@ class UpdatesSentAtOnce(Check):
             known.held_us = at_us
         known.seen_us = at_us
         if isinstance(event, PeerReply | PeerDown) and event.peer in known.sent:
-            _answered(at_us, known, event)
+            _take_response(at_us, known, event)
         for effect in effects:
             if type(effect) is Note and effect.what == EPOCH_COMMITTED:
                 _has_content(at_us, known, dict(effect.fields))
@@ -480,7 +480,7 @@ def _has_content(at_us: int, known: _Controller, fields: Mapping[str, int | str]
             known.due_us.setdefault(broker_id, at_us)
 
 
-def _answered(at_us: int, known: _Controller, event: PeerReply | PeerDown) -> None:
+def _take_response(at_us: int, known: _Controller, event: PeerReply | PeerDown) -> None:
     sent = known.sent[event.peer]
     if event.channel is not sent.channel or (isinstance(event, PeerReply) and event.token != sent.token):
         return

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 from chaos.checks.check import Check, CheckContext, FetchCheck, QuorumCheck, fields_of
-from chaos.checks.fetch_model import AnsweredFetch
+from chaos.checks.fetch_model import CompletedFetch
 from chaos.checks.history import History
 from chaos.checks.pending_requests import PendingRequests
 from chaos.checks.quorum_view import Member, Seen
@@ -283,7 +283,7 @@ class _SnapshotResponse(NamedTuple):
     """whether anything remains"""
 
 
-class SnapshotAnswers(FetchCheck):
+class SnapshotResponses(FetchCheck):
     """snapshot-answers-exact: each request for bytes of a snapshot gets those bytes, or the error that fits it.
 
     KIP-630, FetchSnapshot: only the metadata log has snapshots (S-13), so any other partition is unknown. A node that
@@ -323,9 +323,9 @@ class SnapshotAnswers(FetchCheck):
                     wrong = _wrong(node.broker.replica, found, response, effect.api_version == DRAFT)
                     if wrong:
                         story = f"node-{node_id}, fetch of {found.place[0]}, snapshot {found.snapshot} from byte"
-                        self.violated(at_us, f"{story} {found.position} in epoch {found.epoch}, {wrong}")
+                        self.violated(at_us, f"{story} {found.position} in epoch {found.epoch}; response: {wrong}")
 
-    def fetched(self, at_us: int, fetch: AnsweredFetch) -> None:
+    def fetched(self, at_us: int, fetch: CompletedFetch) -> None:
         for named, data in fetch.data.items():
             if data.snapshot_id is not None and named[0] != METADATA[0]:
                 topic = named[0] if isinstance(named[0], str) else named[0].hex()
@@ -359,7 +359,7 @@ def _wrong(replica: Any, request: _SnapshotRequest, response: _SnapshotResponse,
         return ""
     must = _error(replica, request, is_draft)
     if response.error != must:
-        return f"answered error {response.error}, not {must}"
+        return f"error {response.error}, not {must}"
     if must or request.place != METADATA:
         return ""
     held = {tuple(each): each for each in replica.store.ids}[request.snapshot]
@@ -367,16 +367,14 @@ def _wrong(replica: Any, request: _SnapshotRequest, response: _SnapshotResponse,
     with WatchedDisk.unwatched():
         there = bytes(replica.store.read(held, request.position, len(response.data)))
     if response.position != request.position or response.data != there:
-        return f"answered {len(response.data)} bytes from {response.position} on that are not those of the snapshot"
+        return f"{len(response.data)} bytes from {response.position} on that are not those of the snapshot"
     if len(response.data) > max(request.max_bytes, 0):
-        return f"answered {len(response.data)} bytes, more than {request.max_bytes}"
+        return f"{len(response.data)} bytes, more than {request.max_bytes}"
     if response.size >= 0:
-        return "" if response.size == size else f"answered that it has {response.size} bytes, and it has {size}"
-    return (
-        ""
-        if response.more == (end < size)
-        else f"answered {'' if response.more else 'not '}that more remains after {end}"
-    )
+        return "" if response.size == size else f"size {response.size}, and the snapshot has {size} bytes"
+    if response.more == (end < size):
+        return ""
+    return f"{'more' if response.more else 'nothing'} remains after {end}"
 
 
 def _error(replica: Any, request: _SnapshotRequest, is_draft: bool) -> int:

@@ -255,7 +255,7 @@ class SessionKept(Check):
         broker = fields_of(row)["broker"]
         if self._has_session(row.at_us, row.node, broker):
             self.violated(
-                row.at_us, f"controller {row.node} fenced broker {broker}, whose heartbeats it had answered in time"
+                row.at_us, f"controller {row.node} fenced broker {broker}, whose heartbeats had got responses in time"
             )
         self._alive.pop((row.node, broker), None)
 

@@ -211,12 +211,12 @@ class UnrequestedPartition(Check):
             ):
                 self.violated(
                     operation.complete_us,
-                    f"{position.process} was answered about {position.topic}-{position.partition}, which it does not "
+                    f"{position.process} got a response about {position.topic}-{position.partition}, which it does not "
                     f"read (operation {position.index})",
                 )
 
 
-class AnswersAfterHeal(Check):
+class ResponsesAfterHeal(Check):
     """answers-after-heal: once all faults are healed, every node responds, and each partition can be read to its end.
 
     A cluster that does not respond any more is no lack of evidence: an operator who restarts a node expects it back.

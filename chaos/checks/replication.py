@@ -247,7 +247,7 @@ class NoAckedLost(ReplicaCheck):
         super().__init__(context)
         self._pending = PendingRequests[bool]()
         """requests with acks=all"""
-        self._answered: list[tuple[Node, ProduceResponse]] = []
+        self._responses: list[tuple[Node, ProduceResponse]] = []
         self._acknowledged: dict[tuple[PartitionKey, int], dict[int, None]] = {}
         """the offsets by partition, and by how many losses it had had when they were acknowledged"""
 
@@ -265,14 +265,14 @@ class NoAckedLost(ReplicaCheck):
                 and isinstance(effect.body, ProduceResponse)
                 and self._pending.pop(node_id, effect)
             ):
-                self._answered.append((node, effect.body))
+                self._responses.append((node, effect.body))
 
     def viewed(self, at_us: int, node: "Node") -> None:
-        if not self._answered:
+        if not self._responses:
             return
-        answered, self._answered = self._answered, []
-        for answerer, body in answered:
-            if answerer is not node:
+        responses, self._responses = self._responses, []
+        for sender, body in responses:
+            if sender is not node:
                 continue  # It died in that event, so nobody got the response.
             for topic in body.responses:
                 for each in topic.partitions:

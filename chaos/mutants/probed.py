@@ -77,7 +77,7 @@ def _met(address: Address, process: "subprocess.Popen[bytes]") -> ProbedBroker:
             return meet(address)
         except NotKafka:
             assert process.poll() is None, "the broker ended"
-            assert time.monotonic() < deadline, "the broker does not answer"
+            assert time.monotonic() < deadline, "the broker does not respond"
             time.sleep(0.05)
 
 

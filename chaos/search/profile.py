@@ -118,7 +118,7 @@ def kind_of(event: Any) -> str:
     if isinstance(event, Request):
         return f"request of a {event.tag.role}: {api_name(event.api_key)}"
     if isinstance(event, PeerReply):
-        return f"answer of a node: {type(event.body).__name__}"
+        return f"response of a node: {type(event.body).__name__}"
     return type(event).__name__
 
 

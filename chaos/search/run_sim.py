@@ -23,7 +23,7 @@ REWOUND = (OUT_OF_RANGE, "tombstones_missed")
 """Why a client leaves its position for an earlier one, if nothing was cut off there."""
 _OFFSETS = ("offset", "base_offset", "base")
 """Names of what the innermost function works on, if it has an offset."""
-NO_ANSWER = "REQUEST_TIMED_OUT"
+NO_RESPONSE = "REQUEST_TIMED_OUT"
 """How a commit ends that was sent again and again until its time was over (``client.offset_commits``)."""
 
 
@@ -129,9 +129,9 @@ def _shortcomings(world: SimWorld, fired: Counter[str], fetches: int, acked: int
     rewinds = sum(row.reason in REWOUND and 0 <= row.to_offset < row.from_offset for row in resets)
     if rewinds < scenario.min_rewinds:
         yield f"{rewinds} rewinds, at least {scenario.min_rewinds} are needed"
-    lost = sum(row.f == "offset_commit" and row.error == NO_ANSWER for row in world.history.operations)
+    lost = sum(row.f == "offset_commit" and row.error == NO_RESPONSE for row in world.history.operations)
     if 0 <= scenario.sim_max_lost_commits < lost:
-        yield f"{lost} commits were never answered, at most {scenario.sim_max_lost_commits} may be"
+        yield f"{lost} commits never got a response, at most {scenario.sim_max_lost_commits} may be"
     produced = (row for row in world.history.operations if row.f == "produce")
     slip_us = max((row.invoke_us - row.intended_us for row in produced), default=0)
     if slip_us > scenario.max_schedule_slip_ms * 1000:

@@ -139,9 +139,9 @@ class ReplyStream:
             if found is None:
                 return
             if not self._awaited:
-                raise ProtocolError("an answer to nothing")
+                raise ProtocolError("a response to no request")
             oldest = self._awaited.popleft()
             correlation, body = decode_response(oldest.api_key, oldest.api_version, found)
             if correlation != oldest.correlation_id:
-                raise ProtocolError(f"an answer to request {correlation}, not {oldest.correlation_id}")
+                raise ProtocolError(f"a response to request {correlation}, not {oldest.correlation_id}")
             yield correlation, body

@@ -216,6 +216,6 @@ class Lane:
         self._network.request(self.connection, action, self._correlation)
         self._ends_after(action.timeout_us, TimedOut(self._number))
 
-    def answered(self, connection: Connection, correlation: int, body: object) -> None:
+    def responded(self, connection: Connection, correlation: int, body: object) -> None:
         if connection is self.connection and correlation == self._correlation and self._last_requested == self._waiting:
             self._end(ResponseReceived(body, lane=self._number))

@@ -155,8 +155,8 @@ class Network:
             connection.node.give(connection.incarnation, event)
 
     def _next_request(self, connection: Connection) -> None:
-        """Give the node the connection's next request, if the node has answered the one before. A live driver waits
-        for that response too."""
+        """Give the node the connection's next request, if the node has responded to the one before. A live
+        driver waits for that response too."""
         if connection.node_open and connection.waiting and not connection.busy:
             connection.busy = True
             connection.node.give(connection.incarnation, connection.waiting.popleft())
@@ -187,7 +187,7 @@ class Network:
             return
         if self._codec.random() < self._coded_share:
             body = same_after_codec_reply(reply)
-        connection.send_down(connection.client.answered, connection, reply.correlation_id, body)
+        connection.send_down(connection.client.responded, connection, reply.correlation_id, body)
 
     def reply_bytes(self, reply: Reply, frame: bytes) -> None:
         """Send damaged bytes in place of the response. From then on the receiver reads the connection's bytes."""
@@ -206,7 +206,7 @@ class Network:
             return
         try:
             for correlation, body in connection.garbled.arrived(reply, frame):
-                connection.client.answered(connection, correlation, body)
+                connection.client.responded(connection, correlation, body)
         except ProtocolError:
             self.reset(connection)
 
@@ -289,7 +289,7 @@ class PeerChannel:
         self._checked_at_us = -1
 
     def send(self, send: Send) -> None:
-        """Send a request. One PeerReply answers it, or one PeerDown ends it with all others of the channel."""
+        """Send a request. One PeerReply completes it, or one PeerDown ends it with all others of the channel."""
         agenda = self._machine.agenda
         if self._connection is None:
             self._connection = self._network.connect(self, self._network.address(self._peer), self._machine.node_id)
@@ -332,7 +332,7 @@ class PeerChannel:
     def refused(self, connection: Connection) -> None:
         self.lost(connection, "refused")
 
-    def answered(self, connection: Connection, correlation: int, body: object) -> None:
+    def responded(self, connection: Connection, correlation: int, body: object) -> None:
         if connection is self._connection and self._deadlines.pop(correlation, None) is not None:
             self._give(PeerReply(self._peer, self._channel, correlation, body))
 

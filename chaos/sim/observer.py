@@ -25,7 +25,7 @@ class Observer:
     """Watches one incarnation of a node. ``keep`` gets every row of the trace.
 
     If ``keep`` is None, only the rows that a check wants are made. A request or a reply then becomes a row only if it
-    is a client's, or if it belongs to a follower's session, and a reply only if it answers a fetch.
+    is a client's, or if it belongs to a follower's session, and a reply only if it is that of a fetch.
     """
 
     def __init__(

@@ -120,7 +120,7 @@ class Intruder:
     def refused(self, connection: Connection) -> None:
         self.lost(connection, "refused")
 
-    def answered(self, connection: Connection, correlation: int, body: object) -> None:  # noqa: ARG002
+    def responded(self, connection: Connection, correlation: int, body: object) -> None:  # noqa: ARG002
         self._responses += 1
         if self._responses == len(self._requests):
             self._leave()

@@ -11,7 +11,7 @@ from chaos.checks.groups import AllAssigned
 from chaos.checks.history import History, TopicPartition
 from chaos.checks.quorum_liveness import QuorumConverges
 from chaos.checks.quorum_view import QuorumView
-from chaos.checks.reads import AnswersAfterHeal
+from chaos.checks.reads import ResponsesAfterHeal
 from chaos.checks.replica_view import ReplicaView, TouchedLogs
 from chaos.checks.replication import ReplicasConverge
 from chaos.checks.suite import CheckSuite, all_checks
@@ -98,7 +98,7 @@ class SimWorld:
         self.network = self.cluster.network
         self.cluster.fault_scheduler.clients = self._client
         self._converges = _only(QuorumConverges, self.checks)
-        self._answers = _only(AnswersAfterHeal, self.checks)
+        self._after_heal = _only(ResponsesAfterHeal, self.checks)
         self._assigned = _only(AllAssigned, self.checks)
         self._replicated = _only(ReplicasConverge, self.checks)
         self._stored = _only(ClosedSegmentsStored, self.checks)
@@ -195,10 +195,10 @@ class SimWorld:
     def _last_look(self, fleet: Fleet) -> None:
         for reader in fleet.last_readers:
             self._phase(reader.process, [reader], DRAIN_US)
-            self._answers.looked(self.agenda.now_us, reader.missed)
+            self._after_heal.looked(self.agenda.now_us, reader.missed)
         if fleet.final_describer is not None:
             self._phase("final describe", [fleet.final_describer], DRAIN_US)
-            self._answers.looked(self.agenda.now_us, fleet.final_describer.missed)
+            self._after_heal.looked(self.agenda.now_us, fleet.final_describer.missed)
 
     def _phase(self, stage: str, behaviours: Sequence[Behaviour], limit_us: int) -> None:
         self.stage = stage

@@ -47,7 +47,7 @@ def test_a_run_whose_commits_are_not_answered_shows_nothing() -> None:
     scenario = replace(loader.find("40"), faults=(), sim_max_lost_commits=1)
     lost = SimpleNamespace(f="offset_commit", error="REQUEST_TIMED_OUT")
     other = SimpleNamespace(f="offset_commit", error=None)
-    for count, reasons in ((1, []), (2, ["2 commits were never answered, at most 1 may be"])):
+    for count, reasons in ((1, []), (2, ["2 commits never got a response, at most 1 may be"])):
         history = SimpleNamespace(resets=[], operations=[lost] * count + [other])
         world: Any = SimpleNamespace(scenario=scenario, history=history)
         assert list(_shortcomings(world, Counter(), 10**6, 10**6)) == reasons

@@ -198,7 +198,7 @@ def test_a_full_response_about_what_was_not_named() -> None:
     talk.fetch(1, {}, {1: 5})
     assert talk.stories == []
     talk.fetch(0, {0: 0}, {0: 5, 1: 0})
-    assert talk.stories == [f"{CLIENT} was answered about t-1, which its full request did not name"]
+    assert talk.stories == [f"{CLIENT} got a response about t-1, which its full request did not name"]
 
 
 @pytest.mark.clause("F-13")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from chaos.checks.check import FetchCheck
-from chaos.checks.fetch_model import EVICTED, FIRST_REVISION, AnsweredFetch, FetchModel
+from chaos.checks.fetch_model import EVICTED, FIRST_REVISION, CompletedFetch, FetchModel
 from chaos.checks.fetch_responses import IncrementalExact, NoStarvation
 from chaos.checks.suite import CheckSuite
 from chaos.tests.check_context import check_context
@@ -235,7 +235,7 @@ def test_only_checks_that_judge_followers_are_given_responses_to_them() -> None:
     given: list[tuple[str, bool]] = []
 
     class OfClients(FetchCheck):
-        def fetched(self, at_us: int, fetch: AnsweredFetch) -> None:  # noqa: ARG002
+        def fetched(self, at_us: int, fetch: CompletedFetch) -> None:  # noqa: ARG002
             given.append((type(self).__name__, fetch.request.by_follower))
 
     class OfAll(OfClients):
@@ -244,7 +244,7 @@ def test_only_checks_that_judge_followers_are_given_responses_to_them() -> None:
     context = check_context()
     suite = CheckSuite([OfClients(context), OfAll(context)], context)
 
-    def acted(*what: Any) -> tuple[AnsweredFetch, ...]:
+    def acted(*what: Any) -> tuple[CompletedFetch, ...]:
         suite.acted(0, *what)
         return ()
 

@@ -8,7 +8,7 @@ import pytest
 
 from chaos.checks.check import FetchCheck
 from chaos.checks.fetch_model import (
-    AnsweredFetch,
+    CompletedFetch,
     PartitionName,
     PendingFetch,
     Session,
@@ -60,14 +60,14 @@ def make_fetch(
     may_follow: bool = True,
     epoch: int = -1,
     **data: Any,
-) -> AnsweredFetch:
+) -> CompletedFetch:
     partitions: WantedPartitions = {NAMED: WantedPartition(offset, 1 << 20, epoch)}
     request = PendingFetch(partitions, 7, 1, True, False, 1 << 20, False, partitions, may_follow, rack)
     line = PartitionData(0, 0, 3, 3, 0, **data)
-    return AnsweredFetch(node, "c", 7, Session(), request, False, {NAMED: line})
+    return CompletedFetch(node, "c", 7, Session(), request, False, {NAMED: line})
 
 
-def is_red(check: FetchCheck, *fetches: AnsweredFetch) -> bool:
+def is_red(check: FetchCheck, *fetches: CompletedFetch) -> bool:
     for each in fetches:
         check.fetched(0, each)
     return bool(check.violations)
@@ -164,6 +164,6 @@ def test_a_response_of_a_follower_that_leaves_out_what_is_due(may_follow: bool, 
     assert all(story in each.story for each in check.violations)
 
 
-def left_out(before: AnsweredFetch) -> AnsweredFetch:
+def left_out(before: CompletedFetch) -> CompletedFetch:
     """The next response of the session, without the partition."""
     return replace(before, data={})

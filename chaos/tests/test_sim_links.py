@@ -56,7 +56,7 @@ class FakeClient:
     def refused(self, connection: Connection) -> None:  # noqa: ARG002
         self.received.append("refused")
 
-    def answered(self, connection: Connection, correlation: int, body: object) -> None:  # noqa: ARG002
+    def responded(self, connection: Connection, correlation: int, body: object) -> None:  # noqa: ARG002
         self.received.append(correlation)
 
     def lost(self, connection: Connection, reason: str) -> None:  # noqa: ARG002

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from kio.schema.types import TopicName
 
-from chaos.checks.metadata_snapshots import SnapshotAnswers
+from chaos.checks.metadata_snapshots import SnapshotResponses
 from chaos.tests.check_context import check_context
 from reference_broker.core.events import Reply, Request
 from reference_broker.quorum.snapshots.messages import (
@@ -38,11 +38,11 @@ def story(wanted: SnapshotRequest, piece: Piece, *, leads: bool = True, version:
     topics = (replace(body.topics[0], name=TopicName(wanted.topic)),)
     tag = Tag(KEY, version, "node-3")
     request = Request(1, 1, KEY, version, "node-3", replace(body, topics=topics), tag)
-    answered = [(replace(wanted, partition=0), piece)]
-    response = draft_response_of(answered) if version == DRAFT else response_of(answered, None)
-    check = SnapshotAnswers(check_context())
+    pieces = [(replace(wanted, partition=0), piece)]
+    response = draft_response_of(pieces) if version == DRAFT else response_of(pieces, None)
+    check = SnapshotResponses(check_context())
     check.acted(0, node, request, [Reply(1, 1, KEY, version, response, tag)])
-    return "; ".join(each.story.partition(", answered ")[2] for each in check.violations)
+    return "; ".join(each.story.partition("; response: ")[2] for each in check.violations)
 
 
 @pytest.mark.clause("S-1", "S-2", "S-3", "S-4")
@@ -53,13 +53,13 @@ def test_bytes_must_be_those_of_the_request() -> None:
         story(REQUEST, replace(GOOD, position=3, data=b"345")) == "3 bytes from 3 on that are not those of the snapshot"
     )
     assert story(REQUEST, replace(GOOD, data=b"4567")) == "4 bytes, more than 3"
-    assert story(REQUEST, replace(GOOD, size=7)) == "that it has 7 bytes, and it has 10"
+    assert story(REQUEST, replace(GOOD, size=7)) == "size 7, and the snapshot has 10 bytes"
 
 
 @pytest.mark.clause("S-4", "S-17")
 def test_the_draft_must_say_whether_more_remains() -> None:
     assert story(REQUEST, GOOD, version=DRAFT) == ""
-    assert story(REQUEST, replace(GOOD, is_last=True), version=DRAFT) == "not that more remains after 7"
+    assert story(REQUEST, replace(GOOD, is_last=True), version=DRAFT) == "nothing remains after 7"
     assert story(replace(REQUEST, position=10), replace(GOOD, position=10, data=b"", is_last=True), version=DRAFT) == ""
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from chaos.checks.fetch_sessions import FirstAnswers
+from chaos.checks.fetch_sessions import FirstRevisionResponses
 from chaos.tests.check_context import check_context
 from reference_broker.core.events import Effect, Note, Reply, Request
 from reference_broker.wire.fetch import FetchRequest, FetchResponse
@@ -20,7 +20,7 @@ class Session:
     """Session 7 of one fetcher, which its first full fetch has made."""
 
     def __init__(self, flags: int = MAY_FOLLOW) -> None:
-        self.check = FirstAnswers(check_context())
+        self.check = FirstRevisionResponses(check_context())
         self.fetches(
             0, FetchResponse(session_id=7, response_flags=flags), Note("session_created", (("session_id", 7),))
         )
