@@ -74,7 +74,7 @@ def session_checks(first_epoch: int = 1) -> tuple[SessionOrder, SessionLost, Tra
 
 
 @pytest.mark.clause("F-3", "F-7", "F-9", "F-10")
-def test_a_right_session_breaks_nothing() -> None:
+def test_a_correct_session_violates_nothing() -> None:
     order, lost, trace = session_checks()
     trace.fetch(9, 1)
     trace.fetch(9, 2)
@@ -115,7 +115,9 @@ def test_a_waiting_request_may_be_overtaken_in_its_session() -> None:
         ([(0x7FFFFFFF, NONE)], "the last epoch accepted first"),
     ],
 )
-def test_session_order_speaks(fetches: Sequence[tuple[int, int]], why: str) -> None:
+def test_a_response_with_an_error_that_does_not_fit_the_epoch_violates_session_epoch_order(
+    fetches: Sequence[tuple[int, int]], why: str
+) -> None:
     order, _, trace = session_checks()
     for epoch, error in fetches:
         trace.fetch(9, epoch, error)
@@ -131,13 +133,13 @@ def test_session_order_wraps_to_one() -> None:
     assert order.violations
 
 
-def test_session_lost_speaks_on_a_session_that_nothing_ended() -> None:
+def test_an_unknown_session_that_nothing_ended_violates_session_lost() -> None:
     _, lost, trace = session_checks()
     trace.fetch(9, 1, UNKNOWN)
     assert "nothing had closed" in lost.violations[0].story
 
 
-def test_session_lost_speaks_on_a_session_closed_for_a_wrong_epoch() -> None:
+def test_a_session_closed_for_a_wrong_epoch_violates_session_lost() -> None:
     _, lost, trace = session_checks()
     trace.request(9, 5)
     trace.note("session_closed", session_id=9, reason="")
@@ -146,7 +148,7 @@ def test_session_lost_speaks_on_a_session_closed_for_a_wrong_epoch() -> None:
 
 
 @pytest.mark.parametrize("answered", [0, 8])
-def test_session_lost_speaks_on_a_response_with_another_id(answered: int) -> None:
+def test_a_response_with_another_session_id_violates_session_lost(answered: int) -> None:
     _, lost, trace = session_checks()
     trace.fetch(9, 1, NONE, answered=answered)
     assert len(lost.violations) == 1
@@ -160,7 +162,7 @@ def node() -> Node:
 
 @pytest.mark.clause("F-21")
 @pytest.mark.parametrize("which", [0, 1, 2])
-def test_metrics_that_are_off_by_one_are_seen(which: int) -> None:
+def test_session_metrics_that_are_off_by_one_are_a_violation(which: int) -> None:
     subject, check = node(), MetricsExact(check_context())
     check.inspect(0, 0, subject, None, thorough=False)
     assert check.violations == []
@@ -176,7 +178,7 @@ def test_metrics_that_are_off_by_one_are_seen(which: int) -> None:
     assert len(check.violations) == 1
 
 
-def test_a_high_watermark_that_goes_back_is_seen() -> None:
+def test_a_high_watermark_that_goes_back_violates_log_consistent() -> None:
     from types import SimpleNamespace
     from typing import Any
 
@@ -274,7 +276,7 @@ def broken(
         ([*BASE, *SENDS, position(0, 0, 5), *READS], ["fetch-gap"]),
     ],
 )
-def test_each_anomaly_is_named(rows: Sequence[HistoryRow], guarantees: list[str]) -> None:
+def test_each_anomaly_of_a_history_violates_its_guarantee(rows: Sequence[HistoryRow], guarantees: list[str]) -> None:
     assert broken(rows) == sorted(guarantees)
 
 

@@ -76,7 +76,7 @@ def test_a_replica_lacks_what_is_superseded(compacted: Cluster) -> None:
         ((0, 1, 4), "lacks the record at offset 4, which is the newest of its key"),
     ],
 )
-def test_a_replica_that_is_cleaned_wrongly(compacted: Cluster, gone: tuple[int, ...], story: str) -> None:
+def test_a_wrongly_cleaned_replica_is_a_violation(compacted: Cluster, gone: tuple[int, ...], story: str) -> None:
     cleaned = compacted.logs[1]
     assert isinstance(cleaned, CompactedLog)
     cleaned.clean(*gone)

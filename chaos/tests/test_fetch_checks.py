@@ -86,7 +86,7 @@ class Talk:
 
 
 @pytest.mark.clause("F-15", "G-7")
-def test_what_is_left_out_once_in_a_while_does_not_starve() -> None:
+def test_a_partition_that_is_skipped_now_and_then_does_not_starve() -> None:
     talk = Talk(NoStarvation(check_context()))
     talk.fetch(0, {0: 0, 1: 0}, {0: 5, 1: 0})
     for epoch in range(1, 9):
@@ -96,7 +96,7 @@ def test_what_is_left_out_once_in_a_while_does_not_starve() -> None:
 
 @pytest.mark.clause("F-15", "G-7")
 @pytest.mark.parametrize("version", [BY_NAME, FIRST_REVISION])
-def test_a_partition_that_is_never_served(version: int) -> None:
+def test_a_partition_that_is_never_served_starves(version: int) -> None:
     talk = Talk(NoStarvation(check_context()))
     talk.fetch(0, {0: 0, 1: 0}, {0: 5, 1: 0}, version=version)
     talk.fetch(1, {}, {0: 5}, version=version)
@@ -180,7 +180,9 @@ def batch(base_offset: int, records: int) -> bytes:
         ([], [1], False, True),
     ],
 )
-def test_a_response_of_empty_batches_alone(sent: list[int], follow: list[int], committed: bool, is_right: bool) -> None:
+def test_a_response_of_empty_batches_alone_is_a_violation(
+    sent: list[int], follow: list[int], committed: bool, is_right: bool
+) -> None:
     """The last stable offset is 1. Only the first batch is below it."""
     stored = [batch(offset, records) for offset, records in enumerate((*sent, *follow))]
     talk = Talk(NoEmptyResponse(check_context()))
@@ -192,7 +194,7 @@ def test_a_response_of_empty_batches_alone(sent: list[int], follow: list[int], c
 
 
 @pytest.mark.clause("F-5", "G-4")
-def test_a_full_response_about_what_was_not_named() -> None:
+def test_a_full_response_with_a_partition_that_was_not_requested_is_a_violation() -> None:
     talk = Talk(FullResponseExact(check_context()))
     talk.fetch(0, {0: 0}, {0: 5})
     talk.fetch(1, {}, {1: 5})
@@ -202,7 +204,7 @@ def test_a_full_response_about_what_was_not_named() -> None:
 
 
 @pytest.mark.clause("F-13")
-def test_a_response_to_another_leader_epoch() -> None:
+def test_a_response_to_a_stale_leader_epoch_is_a_violation() -> None:
     talk = Talk(StaleLeaderEpochFenced(check_context()))
     talk.fetch(0, {0: 0, 1: 0}, {0: 5, 1: 5})
     talk.fetch(1, {0: 5}, {0: 5}, leader_epoch=-1)

@@ -163,7 +163,7 @@ def test_a_refusal_needs_a_greater_epoch_before_it() -> None:
 
 
 @pytest.mark.clause("M-5")
-def test_a_client_that_takes_older_metadata() -> None:
+def test_a_client_that_accepts_older_metadata_is_a_violation() -> None:
     rows = [MetadataEpochRow(A, 1, 0, 5, True, 0), MetadataEpochRow(A, 2, 3, 4, True, 10)]
     assert judged(NonmonotonicMetadataEpoch(check_context()), History(metadata_epochs=rows))
     dropped = [rows[0], replace(rows[1], accepted=False)]
@@ -177,7 +177,7 @@ def note(what: str, at_us: int, node: int = 0, **fields: int | str) -> TraceRow:
 
 
 @pytest.mark.clause("M-2")
-def test_an_epoch_that_is_committed_twice() -> None:
+def test_an_epoch_that_is_committed_twice_is_a_violation() -> None:
     check = NonmonotonicMetadataEpoch(check_context())
     for node in (0, 1):
         check.trace(note("metadata_epoch", 1, node, epoch=1, offset=10))
@@ -287,7 +287,7 @@ def test_one_leader_and_one_owner_in_a_generation() -> None:
     assert not judged(OneGroupLeader(check_context()), History(memberships=[assigned(A, 3, 0), assigned(B, 4, 5)]))
 
 
-def test_a_coordinator_that_contradicts_itself() -> None:
+def test_a_coordinator_that_contradicts_itself_is_a_violation() -> None:
     world = CoordinatorWorld()
     target = world.lead_offsets(0)
     assert target is not None

@@ -54,7 +54,7 @@ def test_a_tombstone_goes_below_the_marker_only(marker: int, broken: list[str]) 
     assert made.broken() == broken
 
 
-def test_where_no_replica_heeds_markers_they_promise_nothing() -> None:
+def test_markers_are_not_judged_where_replicas_do_not_heed_them() -> None:
     made = cluster(heeded=False)
     log_of(made, 0).clean(0, 1, 3, marker=0)
     log_of(made, 1).gone[3] = None
@@ -88,7 +88,9 @@ def test_a_follower_does_not_overtake_its_leader(follower: int, leader: int, bro
 
 
 @pytest.mark.parametrize(("follower", "broken"), [(3, []), (4, [MARKED])])
-def test_another_follower_is_no_measure(follower: int, broken: list[str]) -> None:
+def test_a_follower_may_not_exceed_its_leaders_marker_whatever_another_follower_has(
+    follower: int, broken: list[str]
+) -> None:
     made = cluster()
     judge = next(each for each in made.checks if isinstance(each, TombstonesMarked))
     made.restart(2)  # A new process may have any marker.
@@ -100,7 +102,9 @@ def test_another_follower_is_no_measure(follower: int, broken: list[str]) -> Non
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("follower", "broken"), [(3, []), (4, [MARKED])])
-def test_a_leader_of_long_ago_is_no_measure(follower: int, broken: list[str]) -> None:
+def test_a_follower_may_not_exceed_its_leaders_marker_whatever_an_earlier_leader_had(
+    follower: int, broken: list[str]
+) -> None:
     """Node 2 led before the process of node 1 began that follows now."""
     made = cluster()
     judge = next(each for each in made.checks if isinstance(each, TombstonesMarked))
@@ -116,7 +120,9 @@ def test_a_leader_of_long_ago_is_no_measure(follower: int, broken: list[str]) ->
 @pytest.mark.thorough
 @pytest.mark.clause("H-2")
 @pytest.mark.parametrize(("follower", "broken"), [(2, []), (3, []), (4, [MARKED]), (5, [MARKED])])
-def test_the_marker_of_the_leader_before_is_no_measure(follower: int, broken: list[str]) -> None:
+def test_the_previous_leaders_marker_does_not_allow_a_follower_to_exceed_the_present_one(
+    follower: int, broken: list[str]
+) -> None:
     """Node 2 led with the marker 5 while node 1 followed it with 2. Now node 0 leads, whose marker is 3."""
     made = cluster()
     judge = next(each for each in made.checks if isinstance(each, TombstonesMarked))

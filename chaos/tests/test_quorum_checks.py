@@ -148,7 +148,7 @@ def quorum() -> Quorum:
     return settled()
 
 
-def test_a_right_history_breaks_nothing(quorum: Quorum) -> None:
+def test_a_correct_history_violates_nothing(quorum: Quorum) -> None:
     quorum.now_us += 20 * SECOND_US
     quorum.fault_times.node(0, quorum.now_us)
     quorum.elect(1, 2)
@@ -160,26 +160,26 @@ def test_a_right_history_breaks_nothing(quorum: Quorum) -> None:
     assert quorum.broken() == []
 
 
-def test_two_leaders_of_one_epoch(quorum: Quorum) -> None:
+def test_two_leaders_of_one_epoch_violate_one_leader_per_epoch(quorum: Quorum) -> None:
     quorum.nodes[1].is_leader = True
     quorum.look(1)
     assert quorum.broken() == ["one-leader-per-epoch"]
 
 
-def test_two_beliefs_about_one_epoch(quorum: Quorum) -> None:
+def test_nodes_that_follow_different_leaders_in_one_epoch_are_a_violation(quorum: Quorum) -> None:
     quorum.nodes[3].leader_id = 1
     quorum.look(3)
     assert quorum.broken() == ["one-leader-per-epoch"]
 
 
-def test_an_epoch_that_goes_back(quorum: Quorum) -> None:
+def test_an_epoch_that_goes_back_is_a_violation(quorum: Quorum) -> None:
     quorum.nodes[1].epoch, quorum.nodes[1].leader_id = 0, -1
     quorum.look(1)
     assert quorum.broken() == ["monotonic-epoch"]
 
 
 @pytest.mark.parametrize("voted", [True, False])
-def test_an_epoch_that_a_restart_forgot(quorum: Quorum, voted: bool) -> None:
+def test_a_restart_that_forgets_an_epoch_is_a_violation(quorum: Quorum, voted: bool) -> None:
     node = quorum.nodes[1]
     node.epoch, node.leader_id = 2, -1
     quorum.look(1)
@@ -190,24 +190,24 @@ def test_an_epoch_that_a_restart_forgot(quorum: Quorum, voted: bool) -> None:
     assert quorum.broken() == (["monotonic-epoch"] if voted else [])
 
 
-def test_other_bytes_at_one_offset_and_epoch(quorum: Quorum) -> None:
+def test_different_batches_at_one_offset_and_epoch_are_a_violation(quorum: Quorum) -> None:
     quorum.append(batch(3, 1), to=(0,))
     quorum.append(batch(3, 1, time_ms=5), to=(1,))
     assert quorum.broken() == ["log-matching"]
 
 
-def test_another_batch_before_the_same_one(quorum: Quorum) -> None:
+def test_equal_batches_after_different_ones_are_a_violation(quorum: Quorum) -> None:
     quorum.append(batch(3, 1), batch(4, 3), to=(0,))
     quorum.append(batch(3, 2), batch(4, 3), to=(1,))
     assert quorum.broken() == ["log-matching"]
 
 
-def test_a_gap_in_a_log(quorum: Quorum) -> None:
+def test_a_gap_in_a_metadata_log_is_a_violation(quorum: Quorum) -> None:
     quorum.append(batch(5, 1), to=(0,))
     assert quorum.broken() == ["log-matching"]
 
 
-def test_a_leader_without_a_committed_batch(quorum: Quorum) -> None:
+def test_a_leader_that_lacks_a_committed_batch_is_a_violation(quorum: Quorum) -> None:
     quorum.append(batch(3, 1), to=(0, 1, 3))
     quorum.commit(4, 0)
     quorum.fault_times.node(0, quorum.now_us)
@@ -216,7 +216,7 @@ def test_a_leader_without_a_committed_batch(quorum: Quorum) -> None:
     assert quorum.broken() == ["leader-completeness"]
 
 
-def test_a_node_that_calls_other_things_committed(quorum: Quorum) -> None:
+def test_a_node_with_another_batch_below_its_high_watermark_is_a_violation(quorum: Quorum) -> None:
     quorum.append(batch(3, 1), to=(0, 1))
     quorum.commit(4, 0)
     quorum.append(batch(3, 2), to=(3,))
@@ -224,17 +224,17 @@ def test_a_node_that_calls_other_things_committed(quorum: Quorum) -> None:
     assert quorum.broken() == ["leader-completeness"]
 
 
-def test_a_truncation_below_the_high_watermark(quorum: Quorum) -> None:
+def test_a_truncation_below_the_high_watermark_is_a_violation(quorum: Quorum) -> None:
     quorum.note(1, "truncated", offset=2)
     assert quorum.broken() == ["leader-completeness"]
 
 
-def test_a_high_watermark_that_goes_back(quorum: Quorum) -> None:
+def test_a_high_watermark_that_goes_back_is_a_violation(quorum: Quorum) -> None:
     quorum.commit(2, 1)
     assert quorum.broken() == ["monotonic-high-watermark"]
 
 
-def test_a_new_leader_that_says_less_than_the_old_one(quorum: Quorum) -> None:
+def test_a_new_leader_with_a_smaller_high_watermark_is_a_violation(quorum: Quorum) -> None:
     quorum.fault_times.node(0, quorum.now_us)
     quorum.nodes[1].incarnation, quorum.nodes[1].high_watermark = 1, -1
     quorum.look(1)
@@ -243,7 +243,7 @@ def test_a_new_leader_that_says_less_than_the_old_one(quorum: Quorum) -> None:
     assert quorum.broken() == ["monotonic-high-watermark"]
 
 
-def test_a_high_watermark_that_only_a_minority_holds_durably(quorum: Quorum) -> None:
+def test_a_high_watermark_above_what_a_majority_has_durably_is_a_violation(quorum: Quorum) -> None:
     quorum.append(batch(3, 1))
     quorum.nodes[1].synced_offset = quorum.nodes[2].synced_offset = 3
     quorum.look(1)
@@ -254,7 +254,7 @@ def test_a_high_watermark_that_only_a_minority_holds_durably(quorum: Quorum) -> 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("touched", ["", "leader", "one voter", "two voters", "links of two voters"])
-def test_a_leader_that_was_well_keeps_its_office(quorum: Quorum, touched: str) -> None:
+def test_a_leader_may_be_deposed_only_after_a_fault_of_it_or_of_a_majority(quorum: Quorum, touched: str) -> None:
     quorum.now_us += 20 * SECOND_US
     nodes = {"leader": (0,), "one voter": (1,), "two voters": (1, 2)}.get(touched, ())
     for each in nodes:
@@ -266,7 +266,7 @@ def test_a_leader_that_was_well_keeps_its_office(quorum: Quorum, touched: str) -
     assert quorum.broken() == (["stable-leadership"] if touched in ("", "one voter") else [])
 
 
-def test_a_log_start_without_a_snapshot(quorum: Quorum) -> None:
+def test_a_log_start_above_0_without_a_snapshot_is_a_violation(quorum: Quorum) -> None:
     node = quorum.nodes[1]
     node.start_offset, node.held = 2, node.held[2:]
     quorum.look(1)
@@ -274,7 +274,7 @@ def test_a_log_start_without_a_snapshot(quorum: Quorum) -> None:
 
 
 @pytest.mark.parametrize(("snapshot", "right"), [((2, 1), True), ((2, 0), False), ((4, 1), False)])
-def test_where_a_snapshot_may_end(quorum: Quorum, snapshot: tuple[int, int], right: bool) -> None:
+def test_a_snapshot_must_end_at_a_committed_batch(quorum: Quorum, snapshot: tuple[int, int], right: bool) -> None:
     node = quorum.nodes[1]
     node.snapshots = [snapshot]
     node.start_offset, node.held = 2, node.held[2:]
@@ -283,12 +283,12 @@ def test_where_a_snapshot_may_end(quorum: Quorum, snapshot: tuple[int, int], rig
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_leader_that_loads_a_snapshot(quorum: Quorum, number: int) -> None:
+def test_a_leader_that_loads_a_snapshot_is_a_violation(quorum: Quorum, number: int) -> None:
     quorum.note(number, "snapshot_loaded", end_offset=3, epoch=1)
     assert quorum.broken() == (["leader-never-loads-snapshot"] if number == 0 else [])
 
 
-def test_two_contents_at_one_offset(quorum: Quorum) -> None:
+def test_different_images_at_one_offset_are_a_violation(quorum: Quorum) -> None:
     for node, digest in ((0, "aa"), (1, "aa"), (2, "bb")):
         quorum.suite.trace(note_row(0, node, PUBLISHED, offset=2, digest=digest, partitions=1))
     assert quorum.broken() == ["snapshot-equals-replay"]
@@ -321,7 +321,7 @@ def test_nothing_is_published_from_a_misplaced_marker_on(quorum: Quorum, offset:
 
 
 @pytest.mark.clause("T-7")
-def test_a_bootstrap_that_is_not_reported(quorum: Quorum) -> None:
+def test_a_node_without_metadata_version_at_the_end_is_a_violation(quorum: Quorum) -> None:
     for number in range(4):
         quorum.nodes[number].image = EMPTY_IMAGE
         quorum.look(number)
@@ -329,7 +329,7 @@ def test_a_bootstrap_that_is_not_reported(quorum: Quorum) -> None:
     assert quorum.broken() == ["bootstrapped"]
 
 
-def test_nodes_that_do_not_agree_at_the_end(quorum: Quorum) -> None:
+def test_nodes_that_disagree_at_the_end_are_a_violation(quorum: Quorum) -> None:
     quorum.append(batch(3, 1), to=(0, 1))
     quorum.commit(4, 0, 1)
     quorum.end()
@@ -348,7 +348,7 @@ def test_a_process_registers_once(quorum: Quorum, restarted: bool) -> None:
 
 
 @pytest.mark.parametrize("touched", ["", "broker", "link"])
-def test_a_broker_that_was_well_is_not_fenced(quorum: Quorum, touched: str) -> None:
+def test_a_broker_may_be_fenced_only_after_a_fault_of_it_or_of_its_link(quorum: Quorum, touched: str) -> None:
     quorum.now_us += 60 * SECOND_US
     if touched == "broker":
         quorum.fault_times.node(3, quorum.now_us)

@@ -74,7 +74,7 @@ def test_only_another_directory_forgets_an_epoch(quorum: Quorum, replaced: bool)
 
 
 @pytest.mark.parametrize("held", [True, False])
-def test_what_nobody_had_as_a_batch_does_not_hide_what_comes_after_it(quorum: Quorum, held: bool) -> None:
+def test_batches_after_a_part_known_only_as_a_snapshot_are_still_compared(quorum: Quorum, held: bool) -> None:
     quorum.append(batch(3, 1), to=(0, 1, 2, 3))
     quorum.commit(4)
     del quorum.view.committed[1]
@@ -111,7 +111,7 @@ def test_a_leader_that_learns_late_of_its_election_may_lack_what_a_later_one_com
 @pytest.mark.thorough
 @pytest.mark.clause("T-2", "T-7")
 @pytest.mark.parametrize(("level", "right"), [(0, True), (1, False), (12, False), (13, True)])
-def test_the_level_from_which_markers_may_be_written(quorum: Quorum, level: int, right: bool) -> None:
+def test_markers_are_allowed_from_metadata_version_13_on(quorum: Quorum, level: int, right: bool) -> None:
     quorum.append(batch(3, 1, BEGIN))
     for node in quorum.nodes:
         node.image = MetadataImage(features={METADATA_VERSION_FEATURE: level} if level else {})
@@ -137,7 +137,7 @@ def test_partitions_of_many_sessions_are_counted_in_the_thorough_comparison(coun
 
 @pytest.mark.clause("M-14")
 @pytest.mark.parametrize("level", [0, 1])
-def test_a_draft_request_before_the_switch(level: int) -> None:
+def test_drafts_are_sent_only_while_the_feature_is_finalized(level: int) -> None:
     loader = SimpleNamespace(image=SimpleNamespace(features={FEATURE: level}, metadata_epoch=0))
     node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, loader=loader), listening=True)
     check = SwitchRespected(check_context())

@@ -75,13 +75,13 @@ def is_red(check: FetchCheck, *fetches: CompletedFetch) -> bool:
 
 @pytest.mark.parametrize("number", [LEADER, FOLLOWER])
 @pytest.mark.parametrize(("last", "red"), [(2, False), (3, True)])
-def test_records_above_the_high_watermark_of_their_server(number: int, last: int, red: bool) -> None:
+def test_records_may_be_sent_only_below_the_servers_high_watermark(number: int, last: int, red: bool) -> None:
     records = b"".join(batch(each, 4) for each in range(2, last + 1))
     assert is_red(NoUncommittedRead(check_context()), make_fetch(make_node(number), records=records)) is red
 
 
 @pytest.mark.parametrize(("epoch", "red"), [(4, False), (-1, False), (3, True), (5, True)])
-def test_a_follower_that_serves_another_leader_epoch(epoch: int, red: bool) -> None:
+def test_a_follower_may_serve_only_fetches_of_its_leader_epoch(epoch: int, red: bool) -> None:
     assert is_red(StaleLeaderEpochFenced(check_context()), make_fetch(make_node(FOLLOWER), epoch=epoch)) is red
 
 
@@ -108,7 +108,7 @@ def test_which_replicas_may_be_preferred(changes: dict[str, Any], rack: str, rep
     assert is_red(check, make_fetch(make_node(**changes), rack=rack, preferred_read_replica=replica)) is red
 
 
-def test_a_preferred_read_replica_beside_records() -> None:
+def test_a_preferred_read_replica_together_with_records_is_a_violation() -> None:
     check = eligible(in_order())
     assert is_red(check, make_fetch(make_node(), preferred_read_replica=1, records=batch(2, 4)))
 

@@ -28,7 +28,7 @@ def cluster() -> Cluster:
     return in_order()
 
 
-def test_a_right_history_breaks_nothing(cluster: Cluster) -> None:
+def test_a_correct_history_violates_nothing(cluster: Cluster) -> None:
     cluster.acknowledge(2)
     cluster.append(batch(3, 0), to=(0, 1))
     cluster.view.fault_times.node(0, cluster.now_us)
@@ -46,7 +46,7 @@ def test_a_right_history_breaks_nothing(cluster: Cluster) -> None:
     assert cluster.broken() == []
 
 
-def test_a_replica_with_other_bytes(cluster: Cluster) -> None:
+def test_a_replica_with_other_bytes_is_a_violation(cluster: Cluster) -> None:
     cluster.append(batch(3, 0), to=(0, 2))
     cluster.append(batch(3, 0, b"other"), to=(1,))
     cluster.commit(4, 0)
@@ -55,7 +55,7 @@ def test_a_replica_with_other_bytes(cluster: Cluster) -> None:
     assert cluster.broken() == ["replicas-equal"]
 
 
-def test_a_leader_without_what_is_committed(cluster: Cluster) -> None:
+def test_a_leader_that_lacks_committed_records_is_a_violation(cluster: Cluster) -> None:
     cluster.append(batch(3, 0), to=(0, 1))
     cluster.commit(4, 0)
     cluster.lead(2, 1)
@@ -64,7 +64,7 @@ def test_a_leader_without_what_is_committed(cluster: Cluster) -> None:
     assert "replicas-equal" in cluster.broken()
 
 
-def test_replicas_that_do_not_come_together(cluster: Cluster) -> None:
+def test_replicas_that_do_not_converge_are_a_violation(cluster: Cluster) -> None:
     (converge,) = (each for each in cluster.checks if isinstance(each, ReplicasConverge))
     assert converge.reached()
     cluster.append(batch(3, 0), to=(0,))
@@ -112,7 +112,7 @@ def test_a_replica_that_was_only_killed_has_lost_no_directory(cluster: Cluster) 
     assert not converge.reached()
 
 
-def test_a_leader_that_comes_back_with_less(cluster: Cluster) -> None:
+def test_a_leader_that_restarts_without_committed_records_is_a_violation(cluster: Cluster) -> None:
     cluster.restart(0)
     del cluster.logs[0].held[2:]
     cluster.logs[0].high_watermark = 0
@@ -120,36 +120,36 @@ def test_a_leader_that_comes_back_with_less(cluster: Cluster) -> None:
     assert "replicas-equal" in cluster.broken()
 
 
-def test_a_high_watermark_that_goes_back(cluster: Cluster) -> None:
+def test_a_high_watermark_that_goes_back_is_a_violation(cluster: Cluster) -> None:
     cluster.commit(2, 1)
     assert cluster.broken() == ["high-watermark-monotonic"]
 
 
-def test_a_new_process_may_know_less(cluster: Cluster) -> None:
+def test_a_new_process_may_have_a_smaller_high_watermark(cluster: Cluster) -> None:
     cluster.restart(1)
     cluster.commit(2, 1)
     assert cluster.broken() == []
 
 
-def test_a_high_watermark_beyond_the_log(cluster: Cluster) -> None:
+def test_a_high_watermark_beyond_the_log_end_is_a_violation(cluster: Cluster) -> None:
     cluster.commit(4, 1)
     assert cluster.broken() == ["high-watermark-monotonic"]
 
 
-def test_two_leaders_in_one_epoch(cluster: Cluster) -> None:
+def test_two_partition_leaders_in_one_epoch_are_a_violation(cluster: Cluster) -> None:
     cluster.epochs[2] = 0
     cluster.look(2)
     assert cluster.broken() == ["one-partition-leader-per-epoch"]
 
 
-def test_a_high_watermark_that_an_in_sync_replica_has_not_reached(cluster: Cluster) -> None:
+def test_a_high_watermark_above_the_log_of_an_in_sync_replica_is_a_violation(cluster: Cluster) -> None:
     cluster.append(batch(3, 0), to=(0, 1))
     cluster.commit(4, 0)
     assert cluster.broken() == ["isr-honest"]
 
 
 @pytest.mark.thorough
-def test_a_replica_that_joins_too_early(cluster: Cluster) -> None:
+def test_a_replica_that_joins_the_isr_without_committed_records_is_a_violation(cluster: Cluster) -> None:
     cluster.view.fault_times.node(2, cluster.now_us)
     cluster.change(isr=(0, 1))
     cluster.append(batch(3, 0), to=(0, 1))
@@ -160,7 +160,7 @@ def test_a_replica_that_joins_too_early(cluster: Cluster) -> None:
 
 
 @pytest.mark.clause("F-22")
-def test_a_replica_that_leaves_without_a_reason(cluster: Cluster) -> None:
+def test_a_replica_that_leaves_the_isr_without_a_fault_is_a_violation(cluster: Cluster) -> None:
     cluster.change(isr=(0, 1))
     assert cluster.broken() == ["stable-isr"]
 
@@ -168,7 +168,7 @@ def test_a_replica_that_leaves_without_a_reason(cluster: Cluster) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("touched", ["member", "leader", "link", "another replica"])
 @pytest.mark.parametrize("too_long_ago_us", [0, 1])
-def test_a_replica_may_leave_when_something_happened(cluster: Cluster, touched: str, too_long_ago_us: int) -> None:
+def test_a_replica_may_leave_the_isr_soon_after_a_fault(cluster: Cluster, touched: str, too_long_ago_us: int) -> None:
     fault_times, until_us = cluster.view.fault_times, cluster.now_us - IN_SYNC_US - too_long_ago_us
     if touched == "link":
         fault_times.link(2, 0, until_us)
@@ -179,7 +179,7 @@ def test_a_replica_may_leave_when_something_happened(cluster: Cluster, touched: 
     assert cluster.broken() == ([] if is_excused else ["stable-isr"])
 
 
-def test_an_acknowledgement_before_it_is_committed(cluster: Cluster) -> None:
+def test_an_acknowledgement_before_the_commit_is_a_violation(cluster: Cluster) -> None:
     cluster.append(batch(3, 0), to=(0,))
     cluster.acknowledge(3, acks=1)
     assert cluster.broken() == []
@@ -198,7 +198,7 @@ def test_a_response_that_a_node_did_not_send_before_it_died_does_not_count(clust
     assert cluster.broken() == []
 
 
-def test_an_acknowledgement_that_too_few_hold(cluster: Cluster) -> None:
+def test_an_acknowledgement_that_fewer_than_min_isr_replicas_have_is_a_violation(cluster: Cluster) -> None:
     for number in (1, 2):
         cluster.view.fault_times.node(number, cluster.now_us)
     cluster.change(isr=(0,))
@@ -249,7 +249,7 @@ def test_an_in_sync_replica_without_a_log_holds_nothing(cluster: Cluster) -> Non
     assert cluster.broken() == ["isr-honest"]
 
 
-def test_acknowledged_batches_that_the_last_leader_lacks(cluster: Cluster) -> None:
+def test_acknowledged_batches_that_the_last_leader_lacks_are_a_violation(cluster: Cluster) -> None:
     cluster.acknowledge(2)
     for log in cluster.logs:
         del log.held[2:]

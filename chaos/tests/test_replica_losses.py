@@ -78,7 +78,7 @@ def test_after_an_excused_loss_all_replicas_are_alike_in_the_end(cluster: Cluste
 
 @pytest.mark.clause("E-7")
 @pytest.mark.parametrize(("start_offset", "broken"), [(1, []), (0, ["replicas-equal"])])
-def test_what_lies_below_the_log_of_the_leader_after_a_loss_is_not_known(
+def test_records_below_the_leaders_log_after_an_excused_loss_are_not_judged(
     cluster: Cluster, start_offset: int, broken: list[str]
 ) -> None:
     """The leader's first segment was damaged. Another replica still has what was in it."""

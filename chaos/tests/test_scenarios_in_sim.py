@@ -338,7 +338,7 @@ def test_the_ledger_names_what_is_played() -> None:
 @pytest.mark.clause("F-17", "F-18", "F-20", "F-21")
 @pytest.mark.rotated(2)
 @pytest.mark.parametrize("name", ALL)
-def test_control_is_green(name: str) -> None:
+def test_each_scenario_passes_without_a_mutant(name: str) -> None:
     alone = ALL[name].cluster.total == 1
     found = search(ALL[name], CONTROL_SEEDS if alone else CLUSTER_SEEDS, processes=1)
     assert found.outcome is Outcome.PASSED, report(found)
@@ -350,7 +350,7 @@ def test_control_is_green(name: str) -> None:
 @pytest.mark.clause("X-1", "X-2", "X-3", "X-4", "X-5", "X-6", "X-7", "X-8", "X-9", "X-10", "X-12", "X-13", "X-14")
 @pytest.mark.clause("G-1", "G-3", "G-4", "G-5", "G-6", "G-7", "G-8", "G-10", "G-11")
 @pytest.mark.parametrize(("name", "mutant"), PLAYED)
-def test_mutant_is_red_for_the_right_reason(name: str, mutant: str) -> None:
+def test_each_mutant_violates_the_guarantee_that_it_is_listed_with(name: str, mutant: str) -> None:
     fastest = FASTEST.get(mutant)
     first = fastest.seed if fastest and fastest.scenario == name else CAUGHT_FIRST.get((name, mutant), 1)
     for tries, seed in enumerate((first, *(each for each in MUTANT_SEEDS if each != first)), 1):
@@ -590,5 +590,5 @@ def test_a_run_can_be_written_out(tmp_path: Path) -> None:
         assert list(folder.glob(f"{table}*.parquet")), table
 
 
-def test_what_is_tried_first_or_repeated_is_played() -> None:
+def test_first_seeds_and_repeats_are_listed_only_for_pairs_that_are_played() -> None:
     assert {*CAUGHT_FIRST, *REPEATED} <= {*PAIRS}

@@ -96,7 +96,7 @@ def restarted(controller: Controller) -> None:
 
 
 @pytest.mark.parametrize("excuse", [silent, just_back, unanswered, leaving, fenced, restarted])
-def test_what_excuses_a_controller(excuse: Any) -> None:
+def test_an_excused_controller_may_fence_a_broker_and_give_its_id_away(excuse: Any) -> None:
     for is_wrong in (Controller.is_wrong_to_fence, lambda one: one.is_wrong_to_register(OTHER)):
         controller = Controller()
         excuse(controller)

@@ -59,7 +59,7 @@ def test_each_seed_has_only_some_of_the_kinds_and_all_seeds_have_all() -> None:
     assert max(len(kinds) for kinds in drawn) < len(SWARM_KINDS)
 
 
-def test_bits_are_turned_over_where_it_shows_and_on_one_disk() -> None:
+def test_a_swarm_flips_bits_of_one_disk_and_in_frames_under_a_checksum_or_in_their_length() -> None:
     scenario = SCENARIOS["swarm-replicated"]
     parts = set()
     for seed in range(1, 120):

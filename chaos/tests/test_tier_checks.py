@@ -111,7 +111,7 @@ def snapshot(*rows: tuple[int, int, int, int, int], ms: int = 1_000_000, coordin
     return pack(">hI", 1, crc32c(body)) + body
 
 
-def test_a_segment_with_all_its_objects_is_well() -> None:
+def test_a_segment_with_all_its_objects_violates_nothing() -> None:
     world = Tiered()
     check = ListedWhenStored(world.context)
     world.write(count=2)

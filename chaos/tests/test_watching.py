@@ -48,7 +48,9 @@ class Acting(Check):
         (METADATA, None, [SEND], False),
     ],
 )
-def test_what_an_event_touches(kind: Kind, event: Event | None, effects: list[Effect], touches: bool) -> None:
+def test_a_check_is_called_for_events_that_touch_its_kinds_only(
+    kind: Kind, event: Event | None, effects: list[Effect], touches: bool
+) -> None:
     class Picky(Acting):
         acts_on = (kind,)
 
