@@ -32,24 +32,22 @@ class MutantError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One mutant.
-
-    ``target`` is ``package.module:Class.method`` or ``package.module:function``. ``replacement`` is called instead of
-    the target. Its first parameter is the original function, and the others are those of the target. A replacement that
-    ``remembers`` gets a dictionary as its second parameter, which is empty when the mutant is applied. ``revisions``
-    are those of fetch sessions that have the mechanism at all. ``one_use`` says why a function is replaced in the
-    target's module only. It is empty for a function that is replaced wherever it was imported. ``partner`` is the other
-    half of a mutant that must replace two functions, such as one that writes and one that reads.
-    """
+    """One mutant: a target, and the function that is called instead of it."""
 
     name: str
     target: str
+    """``package.module:Class.method`` or ``package.module:function``"""
     replacement: Function
+    """its first parameter is the original function, and the others are those of the target"""
     side: Side = "node"
     revisions: tuple[str, ...] = BOTH_REVISIONS
+    """those of fetch sessions that have the mechanism at all"""
     remembers: bool = False
+    """whether the second parameter of the replacement is a dictionary, which is empty when the mutant is applied"""
     one_use: str = ""
+    """why a function is replaced in the target's module only; empty if it is replaced wherever it was imported"""
     partner: "Mutant | None" = None
+    """other half of a mutant that must replace two functions, such as one that writes and one that reads"""
 
     @property
     def clauses(self) -> tuple[str, ...]:
@@ -138,11 +136,11 @@ def applied(mutant: Mutant | None) -> Iterator[Applied | None]:
     if mutant is None:
         yield None
         return
-    at_work = apply(mutant)
+    in_place = apply(mutant)
     try:
-        yield at_work
+        yield in_place
     finally:
-        at_work.undo()
+        in_place.undo()
 
 
 def _owner(mutant: Mutant) -> tuple[Any, str]:

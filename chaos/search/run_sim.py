@@ -20,11 +20,11 @@ from scenarios import loader
 from scenarios.loader import Scenario
 
 REWOUND = (OUT_OF_RANGE, "tombstones_missed")
-"""Why a client leaves its position for an earlier one, if nothing was cut off there."""
+"""Reasons for which a client leaves its position for an earlier one, if nothing was truncated there."""
 _OFFSETS = ("offset", "base_offset", "base")
-"""Names of what the innermost function works on, if it has an offset."""
+"""Names of local variables that have the offset at which a function failed."""
 NO_RESPONSE = "REQUEST_TIMED_OUT"
-"""How a commit ends that was sent again and again until its time was over (``client.offset_commits``)."""
+"""The error of a commit that was retried until it timed out (``client.offset_commits``)."""
 
 
 def run(scenario: Scenario, seed: int, mutant: str | None = None, *, hashed: bool = False) -> SimVerdict:
@@ -42,9 +42,9 @@ def play(
     coded_share: float = CODED_SHARE,
     also: Sequence[type[Check]] = (),
 ) -> tuple[SimVerdict, SimWorld]:
-    """Do the same as ``run``. Return also the world as it was at the end, for writing the run out. ``also`` are
-    checks that only this run has."""
-    with applied(by_name(mutant) if mutant else None) as at_work:
+    """Play one seed, and return also its world at the end, which ``write_out`` needs. ``also`` are checks that only
+    this run has."""
+    with applied(by_name(mutant) if mutant else None) as applied_mutant:
         played = materialised(scenario, seed)
         world = SimWorld(played, seed, hashed=hashed, keep_trace=keep_trace, coded_share=coded_share, also=also)
         crash, stuck = tuple[str, ...](), ""
@@ -54,11 +54,11 @@ def play(
             stuck = str(error)
         except Exception as error:
             crash = _crash(error, world.stage)
-        return _compute_verdict(world, at_work, crash, stuck), world
+        return _compute_verdict(world, applied_mutant, crash, stuck), world
 
 
 def _crash(error: Exception, stage: str) -> tuple[str, ...]:
-    """Return what ended the suite or a node, and then the node, and the offset or batch, that were worked on."""
+    """Return the exception that ended the run, and then the node and the offset at which it was raised."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     last = traceback.extract_tb(error.__traceback__)[-1]
     what = f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno}, during {stage})"
@@ -72,21 +72,22 @@ def _crash(error: Exception, stage: str) -> tuple[str, ...]:
     return (what, f"it worked on {' at '.join(where)}") if where else (what,)
 
 
-def _compute_verdict(world: SimWorld, at_work: Applied | None, crash: tuple[str, ...], stuck: str) -> SimVerdict:
+def _compute_verdict(world: SimWorld, applied_mutant: Applied | None, crash: tuple[str, ...], stuck: str) -> SimVerdict:
     scenario, history = world.scenario, world.history
     fired = Counter(row.name for row in world.faults if is_hit(row.kind))
     fetches = sum(row.f == "fetch" and row.type == "ok" for row in history.operations)
     acked = sum(row.count for row in history.runs if row.kind == "send" and row.first_offset >= 0)
     found = (each for check in world.checks for each in check.violations if is_judged(scenario, each.guarantee))
     violations = sorted(found, key=lambda each: each.at_us)
-    unused = at_work is not None and at_work.calls == 0
+    unused = applied_mutant is not None and applied_mutant.calls == 0
     if crash:
         reasons = [*crash]
     else:
-        reasons = [*filter(None, [stuck]), *_shortcomings(world, fired, fetches, acked)]
-        if at_work is not None and unused:
-            reasons.append(f"the mutant {at_work.mutant.name} was never called")
-    # A broken guarantee is a failure even in a run that was too thin. Without one, a run that is too thin is INVALID.
+        reasons = [stuck] if stuck else []
+        reasons += _shortcomings(world, fired, fetches, acked)
+        if applied_mutant is not None and unused:
+            reasons.append(f"the mutant {applied_mutant.mutant.name} was never called")
+    # A violation is a failure even in a run that was too thin. Without one, a run that is too thin is INVALID.
     outcome = Outcome.PASSED
     if crash:
         outcome = Outcome.CRASHED
@@ -97,7 +98,7 @@ def _compute_verdict(world: SimWorld, at_work: Applied | None, crash: tuple[str,
     return SimVerdict(
         scenario.name,
         world.seed,
-        at_work.mutant.name if at_work is not None else "",
+        applied_mutant.mutant.name if applied_mutant is not None else "",
         outcome,
         tuple(violations),
         tuple(reasons),
@@ -107,7 +108,7 @@ def _compute_verdict(world: SimWorld, at_work: Applied | None, crash: tuple[str,
         world.events,
         world.agenda.now_us,
         world.hash.hexdigest() if world.hash is not None else "",
-        at_work.calls if at_work is not None else -1,
+        applied_mutant.calls if applied_mutant is not None else -1,
         loader.typed(scenario),
         tuple(world.cluster.fault_scheduler.coverage.items()),
     )

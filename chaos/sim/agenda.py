@@ -1,4 +1,4 @@
-"""Virtual time: the agenda of what happens when. Acts with equal times happen in the order in which they were added."""
+"""Virtual time: the callbacks of a run by their times. Those with equal times run in the order of their addition."""
 
 from collections.abc import Callable
 from heapq import heappop, heappush
@@ -9,8 +9,8 @@ START_WALL_MS = 1_750_000_000_000
 
 
 class Agenda:
-    """``now_us`` counts virtual microseconds since the run's start. It moves only when the next act is taken. Wall
-    clocks move every ``clock_tick_ms`` only."""
+    """A heap of timed callbacks. ``now_us`` counts virtual microseconds since the run's start, and advances only when
+    the next callback is taken. Wall clocks advance every ``clock_tick_ms`` only."""
 
     __slots__ = ("_clock_tick_ms", "_count", "_heap", "now_us")
 
@@ -22,12 +22,12 @@ class Agenda:
 
     @property
     def wall_ms(self) -> int:
-        """What a wall clock shows that is right, in Unix milliseconds."""
+        """The time of a correct wall clock, in Unix milliseconds."""
         passed_ms = self.now_us // 1000
         return START_WALL_MS + passed_ms - passed_ms % self._clock_tick_ms
 
     def at(self, time_us: int, act: Act, *args: Any) -> None:
-        """Plans ``act(*args)`` for that time, or for now if it is past."""
+        """Plan ``act(*args)`` for that time, or for now if it is past."""
         count = self._count = self._count + 1
         now_us = self.now_us
         heappush(self._heap, (time_us if time_us > now_us else now_us, count, act, args))
@@ -36,7 +36,7 @@ class Agenda:
         self.at(self.now_us + delay_us, act, *args)
 
     def step(self, end_us: int) -> bool:
-        """Do the next act if it is due at or before ``end_us``. Otherwise move time there and return False."""
+        """Run the next callback if it is due at or before ``end_us``. Otherwise advance the time, and return False."""
         if not self._heap or self._heap[0][0] > end_us:
             self.now_us = max(self.now_us, end_us)
             return False
@@ -45,6 +45,6 @@ class Agenda:
         return True
 
     def run(self, end_us: int) -> None:
-        """Do all acts that are due at or before ``end_us``, and move time there."""
+        """Run all callbacks that are due at or before ``end_us``, and advance the time."""
         while self.step(end_us):
             pass

@@ -33,7 +33,7 @@ from scenarios.model import Scenario
 CLUSTER_ID = "crucible-simulated-cluster"
 THOROUGH_EVERY = 1_000
 STARTING_US = 2_000_000
-"""A node may be busy with its start for this long."""
+"""time for which a node may be busy with its start"""
 NOT_YET = 2**62
 """The time of the load's start until the load begins. Until then only rules with ``boot`` hit."""
 
@@ -51,9 +51,10 @@ def config_of(scenario: Scenario, over: Mapping[str, str], node_id: int = 0) -> 
 class Cluster:
     """The nodes of a run.
 
-    ``suite`` holds the checks. ``target`` is the only node of the second cluster, if there is a mirror. ``keep``
-    gets every row of the trace; it is None if nobody wants them all. ``coded_share`` is the share of the messages that
-    go through the codec. ``content`` is what the object store holds.
+    - ``suite``: the checks of the run.
+    - ``keep``: called with every row of the trace, if not None. Otherwise only the rows that a check requests are made.
+    - ``coded_share``: the share of the messages that go through the codec.
+    - ``content``: the objects of the object store.
     """
 
     def __init__(
@@ -96,7 +97,8 @@ class Cluster:
         self._load_from_us = NOT_YET
         self._disarmed = False
         self._rules = [rules_for(scenario, number, random_for(seed, "rules")) for number in range(len(self.machines))]
-        self.target = None
+        self.target: Machine | None = None
+        """the only node of the second cluster, if there is a mirror"""
         if scenario.load.mirror is not None:
             self.target = target_cluster(len(self.machines), seed, agenda, self.network)
 
@@ -116,7 +118,7 @@ class Cluster:
             self.target.start()
 
     def arm(self, load_from_us: int) -> None:
-        """Notes that the load begins. Rules and intervals of snapshots count their times from here."""
+        """Record that the load begins. Rules and intervals of snapshots count their times from here."""
         self._load_from_us = load_from_us
         for interceptor in self._interceptors:
             interceptor.load_from(load_from_us)
@@ -212,8 +214,8 @@ class Cluster:
 
 
 class MachineFaultActions:
-    """Implements chaos.interceptor.actions.FaultActions. Evidence goes to the scheduler, which also knows how long a
-    killed node stays away."""
+    """The actions of a machine for its interceptor (chaos.interceptor.actions.FaultActions). Evidence goes to the
+    scheduler, which also knows how long a killed node stays away."""
 
     def __init__(self, machine: Machine, fault_scheduler: SimulatedFaultScheduler) -> None:
         self._machine = machine

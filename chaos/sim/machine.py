@@ -51,7 +51,7 @@ SYNC_US = (200, 4000)
 class NodeDied(BaseException):
     """Raised by kill, power_off and lose_host, so that they never return; no handler in the node may catch it.
 
-    With ``silent`` nobody sees that the node's connections are gone.
+    With ``silent`` the node's connections stay open at the other ends.
     """
 
     def __init__(self, power_loss: bool, silent: bool = False) -> None:
@@ -69,23 +69,21 @@ Boot: TypeAlias = Callable[["Machine"], tuple[Node, Sequence[Hooks], Watcher]]
 
 
 def nothing(*_: object) -> None:
-    """The callbacks of a machine that nobody watches."""
+    """A callback that does nothing."""
 
 
 class Machine:
     """One node's machine.
 
-    ``after_event`` is called for the checks when an event was handled and carried out. ``gone`` is called when the
-    process has ended. ``ended`` is called before that, with the node's last words, if the node ended itself and no
-    fault of the disk was to blame. ``network`` is set by the network itself, and ``store`` by the cluster.
-
-    A ``silent`` machine is off or out of reach, so the other ends of its connections stay open. After a death with
-    ``power_loss`` what was not synced is lost. The last death without it cost bytes of the files ``lost_bytes_of``. Of
-    the files ``damaged``, bits went bad since the last start.
+    - ``after_event``: called for the checks when an event was handled and its effects were carried out.
+    - ``gone``: called when the process has ended.
+    - ``ended``: called before that, with the error, if the node ended itself and no fault of the disk was the reason.
     """
 
     network: "Network"
+    """set by the network itself"""
     store: "SimStore"
+    """set by the cluster"""
 
     def __init__(
         self,
@@ -106,11 +104,17 @@ class Machine:
         self.events = 0
         self.sync_extra_us = 0
         self.names_extra_us = 0
+        """additional time of a sync that covers names"""
         self.restart_after_us = -1
+        """time from the next end of the process to its restart, -1 for never"""
         self.silent = False
+        """whether the machine is off or out of reach, so that the other ends of its connections stay open"""
         self.power_loss = False
+        """whether its last process ended by a power loss, which loses all that was not synced"""
         self.lost_bytes_of: Sequence[str] = ()
+        """files of which the last end without a power loss lost bytes"""
         self.damaged: list[str] = []
+        """files of which bits were flipped since the last start"""
         self.paused_until_us = 0
         self._random = random_for(seed, f"machine-{node_id}")
         self._boot = boot
@@ -197,7 +201,7 @@ class Machine:
             self._die(power_loss, silent)
 
     def terminate(self) -> None:
-        """Send the node SIGTERM, at which it ends in good order. A stopped process sees the signal when it goes on."""
+        """Send the node SIGTERM, at which it ends in good order. A stopped process sees the signal when it resumes."""
         if self.node is not None and not self._stopping:
             self._stopping = True
             self._see_signal(self.incarnation)
@@ -240,7 +244,7 @@ class Machine:
         return bool(gone)
 
     def disk_failed(self, reported_after_us: int = 0) -> None:
-        """Notes that an operation of the disk fails now, which the process sees after that time. It may end itself."""
+        """Record that an operation of the disk fails now, which the process sees after that time. It may end itself."""
         self._may_end_until_us = max(self._may_end_until_us, self.agenda.now_us + reported_after_us + ERROR_LIMIT_US)
 
     @property
@@ -252,7 +256,7 @@ class Machine:
 
     def pause(self, for_us: int) -> None:
         until_us = self.agenda.now_us + for_us
-        if self.agenda.now_us <= self._may_end_until_us:  # A stopped process learns of the failure when it goes on.
+        if self.agenda.now_us <= self._may_end_until_us:  # A stopped process sees the failure when it resumes.
             self._may_end_until_us = max(self._may_end_until_us, until_us + ERROR_LIMIT_US)
         if until_us > self.paused_until_us:
             self.paused_until_us = until_us
@@ -289,7 +293,7 @@ class Machine:
             self._done(now, each, node.handle(now, each))
 
     def _done(self, now: Now, event: Event | None, effects: Sequence[Effect]) -> None:
-        """Show what the node did, and carry out what the hooks let through."""
+        """Show event and effects to the watcher, and carry out the effects that the hooks let through."""
         self._watch(now, event, effects)
         if event is not None:
             for hook in self._hooks:
@@ -335,7 +339,7 @@ class Machine:
         self.agenda.at(at_us, self._timer_passed, self.incarnation, timer.timer)
 
     def _timer_passed(self, incarnation: int, timer: int) -> None:
-        """Notifies the node, unless it has cancelled the timer. Most timers of parked fetches are cancelled, because
+        """Notify the node, unless it has cancelled the timer. Most timers of parked fetches are cancelled, because
         the response came in time."""
         if self.node is not None and incarnation == self.incarnation and self.node.awaits(timer):
             self.give(incarnation, TimerFired(timer))

@@ -6,34 +6,39 @@ from chaos.checks.check import Violation
 from reports.verdict import Outcome
 
 NODE_ENDED = ("NodeFailed", "StartRefused")
-"""Errors by which a node ends itself; any other exception is a mistake of the code, or of the mutant."""
+"""Errors with which a node ends itself; any other exception is a mistake of the code, or of the mutant."""
 
 
 @dataclass(frozen=True, slots=True)
 class SimVerdict:
-    """The result of one run.
-
-    ``reasons`` say why it is INVALID or CRASHED. ``trace_hash`` is empty unless a single seed was played.
-    ``mutant_calls`` counts how often the mutant's replacement ran; it is -1 without a mutant.
-    """
+    """The result of one run."""
 
     scenario: str
     seed: int
     mutant: str
+    """its name, empty for none"""
     outcome: Outcome
     violations: tuple[Violation, ...]
+    """in the order of their times"""
     reasons: tuple[str, ...]
+    """why the run is INVALID or CRASHED"""
     faults: tuple[tuple[str, int], ...]
+    """name of each fault that fired, and how often"""
     fetches: int
+    """number of fetches with a response"""
     acked: int
+    """number of acknowledged records"""
     events: int
+    """number of events that the nodes handled"""
     virtual_us: int
     trace_hash: str = ""
+    """empty unless a single seed was played"""
     mutant_calls: int = -1
+    """number of calls of the mutant's replacement, -1 without a mutant"""
     typed: str = ""
-    """How the scenario is named on the command line, if not by its name."""
+    """name of the scenario on the command line, if not its own name"""
     coverage: tuple[tuple[tuple[str, str, str], int], ...] = ()
-    """How often a fault hit, by (kind, role, state) of its target."""
+    """how often a fault fired, by (kind, role, state) of its target"""
 
     @property
     def repeat_command(self) -> str:
@@ -42,12 +47,11 @@ class SimVerdict:
 
     @property
     def broken(self) -> tuple[str, ...]:
-        """Return the names of the broken guarantees, each once, in the order in which they broke."""
+        """The names of the violated guarantees, each once, in the order of their violations."""
         return tuple(dict.fromkeys(each.guarantee for each in self.violations))
 
     @property
     def red(self) -> bool:
-        """Return whether the run came to what a mutant must come to: a broken guarantee, or a node that noticed the
-        damage itself and ended."""
+        """Whether the run kills a mutant: a guarantee was violated, or a node noticed the damage itself and ended."""
         ended = self.outcome is Outcome.CRASHED and self.reasons[0].startswith(NODE_ENDED)
         return ended or self.outcome is Outcome.FAILED

@@ -31,19 +31,22 @@ from scenarios.load import MIRROR_GROUP, Groups, Load, Workers
 from scenarios.model import Fault, Scenario
 
 BOOT_US = 30_000_000
+"""limit for all nodes to become ready"""
 PREPARE_US = 30_000_000
+"""limit for the topics to be created, and for another one to seed them"""
 DRAIN_US = 60_000_000
+"""limit for clients to finish, once they are stopped, and for each last read"""
 CONVERGE_US = 60_000_000
-"""The nodes must agree within this time after the heal, or quorum-converges is broken."""
+"""The nodes must agree within this time after the heal, or quorum-converges is violated."""
 SETTLED_FETCH_TIMEOUTS = 3
-"""No fault must have touched the voters for so many fetch timeouts before their leader must stay. A voter seeks a new
-leader after one fetch timeout, and elections and backoff take time too."""
+"""Number of fetch timeouts without a fault of the voters after which their leader must stay. A voter seeks a new leader
+after one fetch timeout, and elections and backoff take time too."""
 ELECTION_MS = 15_000
-"""How long it takes until a coordinator is elected and has loaded, and all clients have found it."""
+"""limit for a coordinator to be elected and to load, and for all clients to find it"""
 MIRROR_REBALANCE_MS = 10_000
 REGISTRATION_US = 3_000_000
-LOOK_EVERY = 8
-"""The number of acts between two looks at whether a phase is over."""
+CALLBACKS_BETWEEN_TESTS = 8
+"""number of callbacks between two tests of whether a phase is over"""
 
 
 C = TypeVar("C", bound=Check)
@@ -54,12 +57,14 @@ class RunStuckError(Exception):
 
 
 class SimWorld:
-    """Plays one run.
+    """One run: ``play`` takes it through all phases, and afterwards the checks have its violations.
 
-    With ``hashed`` it also hashes all that happens, which is slower. With ``keep_trace`` it keeps the trace rows.
-    ``coded_share`` is the share of the messages that go through the codec (1.0 means all, which is slower too).
-    ``also`` are checks that only this run has, such as one that counts.
-    ``scenario`` is what was drawn for the seed. A swarm must have become explicit faults (chaos/search/swarm.py).
+    - ``scenario``: a swarm must have become explicit faults before (chaos/search/swarm.py). The run draws from it what
+      the seed decides.
+    - ``hashed``: also hash all that happens, which is slower.
+    - ``keep_trace``: keep the trace rows.
+    - ``coded_share``: the share of the messages that go through the codec (1.0 means all, which is slower too).
+    - ``also``: checks that only this run has, such as one that counts.
     """
 
     def __init__(
@@ -74,7 +79,7 @@ class SimWorld:
     ) -> None:
         self.scenario = scenario = drawn(scenario, seed)
         self.seed = seed
-        self.history = History(writes_guaranteed=_promises_writes(scenario), unguaranteed=_unpromised(scenario))
+        self.history = History(writes_guaranteed=_guarantees_writes(scenario), unguaranteed=_unguaranteed(scenario))
         self.trace: list[TraceRow] = []
         self.hash = TraceHash() if hashed else None
         self.stage = "boot"
@@ -106,7 +111,7 @@ class SimWorld:
     # The run
 
     def play(self) -> None:
-        """Play all phases. Raise RunStuckError, or whatever a bug of ours raises."""
+        """Play all phases. Raise RunStuckError, or any exception that a bug of ours raises."""
         with shared_coding(), self._touched.noted():
             self._play()
 
@@ -129,7 +134,7 @@ class SimWorld:
         writers: list[Behaviour] = [*fleet.writers, *([appender] if appender is not None else [])]
         self._load([self._client(each) for each in writers], workers, readers)
         self._converge()
-        self._last_look(fleet)
+        self._last_reads(fleet)
         self._converge()  # Once more, because the controller's upkeep may have written a record meanwhile.
         self.stage = "end"
         self.cluster.compare_all()
@@ -192,7 +197,7 @@ class SimWorld:
         while not (self.cluster.ready and self._converges.reached()) and self.agenda.step(end_us):
             pass
 
-    def _last_look(self, fleet: Fleet) -> None:
+    def _last_reads(self, fleet: Fleet) -> None:
         for reader in fleet.last_readers:
             self._phase(reader.process, [reader], DRAIN_US)
             self._after_heal.looked(self.agenda.now_us, reader.missed)
@@ -212,9 +217,9 @@ class SimWorld:
             raise RunStuckError(f"{self.stage}: not done after {limit_us / 1e6:g} virtual seconds")
 
     def _reaches(self, end_us: int, done: Callable[[], bool]) -> bool:
-        """Go on until it is done, or until the time is over. Return whether it is done."""
+        """Advance until it is done, or until the time is over. Return whether it is done."""
         while not done():
-            for _ in range(LOOK_EVERY):
+            for _ in range(CALLBACKS_BETWEEN_TESTS):
                 if not self.agenda.step(end_us):
                     return done()
         return True
@@ -266,8 +271,8 @@ def _subscribed(load: Load) -> dict[str, list[TopicPartition]]:
 def _settle_us(load: Load) -> int:
     """Return the time from the heal until each partition must have its owner.
 
-    In that time a coordinator is elected and loads, sessions of members that are gone run out, and the members that are
-    there take part in two rebalances.
+    In that time a coordinator is elected and loads, sessions of members that are gone expire, and the remaining members
+    take part in two rebalances.
     """
     members: tuple[Groups | Workers, ...] = (*load.groups, *load.workers)
     slowest = max((each.session_timeout_ms + 2 * each.rebalance_timeout_ms for each in members), default=0)
@@ -275,7 +280,7 @@ def _settle_us(load: Load) -> int:
     return (ELECTION_MS + max(slowest, mirrors)) * 1000
 
 
-def _promises_writes(scenario: Scenario) -> bool:
+def _guarantees_writes(scenario: Scenario) -> bool:
     """Return whether acknowledged writes must survive.
 
     They survive a kill. They survive a power loss or a failed sync only if each is flushed before its response, or if
@@ -299,7 +304,7 @@ def _is_flushed(scenario: Scenario) -> bool:
     return dict(scenario.cluster.config).get("log.flush.interval.messages") == "1"
 
 
-def _unpromised(scenario: Scenario) -> tuple[str, ...]:
+def _unguaranteed(scenario: Scenario) -> tuple[str, ...]:
     """Return the producers that wait for only one of several replicas. Producers are numbered through all groups."""
     acks_of_producers = [group.acks for group in scenario.load.in_simulator.producers for _ in range(group.count)]
     several = scenario.load.hot.replicas > 1
