@@ -166,9 +166,9 @@ class FetchModel:
             if type(effect) is Note and effect.what == EVICTED:
                 self.sessions.pop((node_id, int(dict(effect.fields)["session_id"])), None)
             elif type(effect) is Reply and effect.api_key == FETCH and isinstance(effect.body, FetchResponse):
-                request = self._pending.pop(node_id, effect)
-                if request is not None and effect.body.error_code == 0:
-                    yield self._completed(node, request, effect.body, effect)
+                pending = self._pending.pop(node_id, effect)
+                if pending is not None and effect.body.error_code == 0:
+                    yield self._completed(node, pending, effect.body, effect)
         if type(event) is Request:
             waiting = self._pending.get(node_id, event)
             if waiting is not None and (waiting.incremental or (waiting.is_first and waiting.session_id)):
