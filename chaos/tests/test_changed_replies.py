@@ -119,7 +119,7 @@ def test_a_rule_counts_only_responses_that_match() -> None:
 
 
 @pytest.mark.parametrize("version", [0, 3, 4, 6])
-def test_kios_values_are_stamped_in_every_version(version: int) -> None:
+def test_an_error_code_is_put_into_every_version_of_a_kio_response(version: int) -> None:
     coordinator: Any = Coordinator
     response: Any = FindCoordinatorResponse
     one = coordinator(key="g", node_id=1, host="h", port=9092, error_code=ErrorCode.none, error_message=None)
@@ -129,7 +129,7 @@ def test_kios_values_are_stamped_in_every_version(version: int) -> None:
     assert [each.error_code for each in seen.coordinators] == [ErrorCode.coordinator_not_available]
 
 
-def test_what_our_codecs_do_not_know_is_left_alone() -> None:
+def test_a_frame_of_an_unknown_api_is_not_changed() -> None:
     unknown = reply(999, 0, RawFrame(b"\0\0\0\4abcd", 999, 0, is_request=False))
     subject = interceptor(Log(), rule("response_error", "reply", code=NOT_LEADER))
     assert after(subject, unknown) == [unknown]

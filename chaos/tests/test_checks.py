@@ -344,7 +344,7 @@ def test_no_client_of_a_load_deletes_records() -> None:
         "'No docstring.'\nname = {'delete_records': 1}",
     ],
 )
-def test_it_is_seen_however_a_client_names_it(code: str) -> None:
+def test_a_client_that_deletes_records_is_found_by_any_name_of_the_api(code: str) -> None:
     assert names_delete_records(code)
 
 

@@ -90,7 +90,7 @@ def test_aborted_and_superseded_records_go_and_their_markers_stay() -> None:
         ((0, 1, 5), "lacks the record at offset 5, which is the newest of its key; cleaners may work below 9"),
     ],
 )
-def test_a_replica_with_transactions_that_is_cleaned_wrongly(gone: tuple[int, ...], story: str) -> None:
+def test_a_wrongly_cleaned_replica_with_transactions_is_a_violation(gone: tuple[int, ...], story: str) -> None:
     assert after_cleaning(decided(), *gone) == [story]
 
 
@@ -142,7 +142,7 @@ def test_an_open_record_supersedes_nothing() -> None:
     assert cluster.broken() == ["replicas-equal"]
 
 
-def test_another_kind_of_marker() -> None:
+def test_a_commit_marker_in_place_of_an_abort_marker_is_a_violation() -> None:
     cluster = decided()
     cluster.restart(1)
     cluster.logs[1].held[3] = marker(3, 7, COMMIT)

@@ -73,7 +73,7 @@ def reply_of(api_key: int, version: int, body: object) -> Reply:
     ("before", "after"),
     [([1, (2, 3)], (1, [2, 3])), (b"ab", memoryview(b"ab")), (Number.ONE, 1), (Old("a", [b"c"]), Old("a", (b"c",)))],
 )
-def test_kinds_of_the_same_value_are_equal(before: object, after: object) -> None:
+def test_equal_values_of_different_types_do_not_differ(before: object, after: object) -> None:
     assert list(differences(before, after, "request")) == []
     assert list(differences(after, before, "request")) == []
 
@@ -91,7 +91,7 @@ def test_kinds_of_the_same_value_are_equal(before: object, after: object) -> Non
         (Old("a", [New("b", (), 1), New("c", (), 2)]), Old("a", [New("b", (), 1), New("c")]), ["request.items.epoch"]),
     ],
 )
-def test_other_values_are_reported_by_their_place(before: object, after: object, places: list[str]) -> None:
+def test_differing_values_are_reported_with_their_fields(before: object, after: object, places: list[str]) -> None:
     assert [place for place, _, _ in differences(before, after, "request")] == places
 
 

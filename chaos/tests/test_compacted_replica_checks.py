@@ -95,14 +95,14 @@ def test_a_tombstone_goes_when_its_time_is_over(compacted: Cluster) -> None:
     assert compacted.broken() == []
 
 
-def test_another_record_at_an_offset_of_a_compacted_partition(compacted: Cluster) -> None:
+def test_another_record_at_a_committed_offset_is_a_violation(compacted: Cluster) -> None:
     compacted.restart(1)
     compacted.logs[1].held[2] = keyed(2, b"a", b"other")
     compacted.look(1)
     assert compacted.broken() == ["replicas-equal"]
 
 
-def test_what_is_cleaned_is_committed(compacted: Cluster) -> None:
+def test_a_cleaned_batch_above_the_committed_end_is_a_violation(compacted: Cluster) -> None:
     compacted.append(keyed(5, b"c"), keyed(6, b"d"), to=(0, 1, 2))
     cleaned = compacted.logs[0]
     assert isinstance(cleaned, CompactedLog)

@@ -24,7 +24,7 @@ def violations_of(history: History) -> list[Violation]:
 
 @pytest.mark.clause("X-3", "X-4", "E-7")
 @pytest.mark.parametrize("name", list(PLANTED))
-def test_exactly_the_planted_circle_is_found(name: str) -> None:
+def test_exactly_the_planted_cycle_is_found(name: str) -> None:
     _, circle, at_us = PLANTED[name]
     found = violations_of(planted(name))
     assert [(each.story.partition(":")[0], each.at_us) for each in found] == ([(circle, at_us)] if circle else []), (
@@ -33,7 +33,7 @@ def test_exactly_the_planted_circle_is_found(name: str) -> None:
     assert closed_at(planted(name)) == at_us
 
 
-def test_a_circle_is_reported_edge_by_edge() -> None:
+def test_a_cycle_is_reported_edge_by_edge() -> None:
     (found,) = violations_of(planted("sends"))
     assert found.story == (
         "G0-realtime: operation 0 of b began at 20 us, before log-0 offset 2 was written (within), before log-0 offset "
@@ -45,25 +45,25 @@ def test_a_circle_is_reported_edge_by_edge() -> None:
 @pytest.mark.thorough
 @given(RANDOMS)
 @settings(max_examples=100, deadline=None)
-def test_a_serial_execution_has_no_circle(random: Random) -> None:
+def test_a_serial_execution_has_no_cycle(random: Random) -> None:
     assert not violations_of(serial(random))
 
 
 @given(RANDOMS)
 @settings(max_examples=100, deadline=None)
-def test_it_finds_what_force_finds(random: Random) -> None:
+def test_the_cycles_found_are_those_of_a_brute_force_search(random: Random) -> None:
     history = drawn(random)
     found = violations_of(history)
     assert (found[0].at_us if found else -1) == closed_at(history)
 
 
-def test_about_half_of_the_drawn_histories_have_circles() -> None:
+def test_about_half_of_the_drawn_histories_have_cycles() -> None:
     """So that the comparison above means something."""
     red = sum(closed_at(drawn(Random(seed))) >= 0 for seed in range(200))
     assert 40 <= red <= 160
 
 
-def test_a_log_that_may_lose_what_it_held_is_not_judged() -> None:
+def test_histories_whose_writes_may_be_lost_are_not_judged() -> None:
     rows = history_of(planted("sends"))
     rows.writes_guaranteed = False
     check = DependencyCycle(check_context())

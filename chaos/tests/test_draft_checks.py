@@ -73,7 +73,7 @@ def stories(times: int = 1) -> list[str]:
 
 
 @pytest.mark.clause("D-1", "G-12")
-def test_the_pages_layout_reads_what_was_said() -> None:
+def test_a_draft_response_in_another_layout_is_a_violation() -> None:
     assert stories() == []
     with applied(by_name("flags_before_the_session_id")):
         (story,) = stories()
@@ -81,7 +81,7 @@ def test_the_pages_layout_reads_what_was_said() -> None:
 
 
 @pytest.mark.clause("G-12")
-def test_a_partner_is_taken_back_with_its_mutant() -> None:
+def test_a_partner_is_undone_with_its_mutant() -> None:
     mutant = by_name("flags_before_the_session_id")
     assert mutant.partner is not None
     with pytest.raises(Exception, match="no mutant"):
@@ -92,7 +92,7 @@ def test_a_partner_is_taken_back_with_its_mutant() -> None:
 
 
 @pytest.mark.clause("D-1")
-def test_of_many_messages_one_in_so_many_is_read() -> None:
+def test_after_the_first_messages_only_a_sample_is_read() -> None:
     check = DraftLayout(check_context())
     read_ones = [number for number in range(1, 50) if check._is_read("request", ApiKey.FETCH)]
     assert read_ones == [*range(1, AT_FIRST + 1), THEN_EACH, 2 * THEN_EACH, 3 * THEN_EACH]
@@ -100,7 +100,7 @@ def test_of_many_messages_one_in_so_many_is_read() -> None:
 
 
 @pytest.mark.clause("G-12")
-def test_each_difference_is_named() -> None:
+def test_a_difference_names_the_field_and_both_values() -> None:
     layout = (("a", "INT16"), ("b", [(("c", "STRING"),)]))
     data = b"\0\7\0\0\0\1\0\2hi"
     said, end = read(layout, data, 0)

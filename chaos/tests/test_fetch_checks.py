@@ -271,7 +271,7 @@ CREATED = row("session_created", partitions=2, privileged=0, revision="first")
         ([row("session_closed"), row("request", 1), row("reply", 1, INVALID_FETCH_SESSION)], True),
     ],
 )
-def test_numbers_of_the_first_revision(rows: list[TraceRow], right: bool) -> None:
+def test_numbers_of_the_first_revision_must_follow_each_other(rows: list[TraceRow], right: bool) -> None:
     check = SequenceOrder(check_context())
     for each in (CREATED, *rows):
         check.trace(each)
@@ -279,7 +279,7 @@ def test_numbers_of_the_first_revision(rows: list[TraceRow], right: bool) -> Non
 
 
 @pytest.mark.clause("F-2", "G-1")
-def test_an_id_that_comes_again_while_its_session_lives() -> None:
+def test_a_session_id_given_twice_while_its_session_lives_is_a_violation() -> None:
     check = SessionLost(check_context())
     check.trace(CREATED)
     assert check.violations == []
@@ -288,7 +288,7 @@ def test_an_id_that_comes_again_while_its_session_lives() -> None:
 
 
 @pytest.mark.clause("F-2", "G-1")
-def test_ids_that_come_again_after_their_sessions_have_ended() -> None:
+def test_session_ids_reused_more_often_than_by_chance_are_a_violation() -> None:
     check = SessionLost(check_context())
     for _ in range(2):
         check.trace(CREATED)

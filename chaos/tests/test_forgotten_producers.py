@@ -104,7 +104,7 @@ def test_a_wall_clock_that_steps_leaves_the_node_an_interval_to_see_it() -> None
 
 
 @pytest.mark.clause("P-5", "P-7")
-def test_only_the_idle_are_called_unknown() -> None:
+def test_only_an_expired_producer_may_be_refused_as_unknown() -> None:
     idle = Partition()
     idle.produces(0)
     idle.ms += EXPIRES_MS

@@ -192,7 +192,7 @@ def test_an_epoch_that_is_committed_twice_is_a_violation() -> None:
 
 
 @pytest.mark.clause("M-15")
-def test_a_rewind_is_a_position_that_the_partition_holds() -> None:
+def test_a_rewind_from_a_position_that_the_partition_has_is_a_violation() -> None:
     reset = ResetRow(A, 3, "hot", 0, 40, 0, "OFFSET_OUT_OF_RANGE", 5, 100)
     ends = [EndRow("hot", 0, 0, 90, 500)]
     assert judged(Rewinds(check_context()), History(resets=[reset], ends=ends))

@@ -142,7 +142,7 @@ def grow(log: Log, high_watermark: int) -> None:
 
 @pytest.mark.clause("F-14", "G-6")
 @pytest.mark.parametrize("version", [FINAL, FIRST_REVISION])
-def test_a_line_needs_a_reason(version: int) -> None:
+def test_a_partition_sent_again_without_a_reason_is_a_violation(version: int) -> None:
     talk = session(version)
     talk.fetch({})
     assert talk.stories == []
@@ -152,7 +152,7 @@ def test_a_line_needs_a_reason(version: int) -> None:
 
 @pytest.mark.clause("F-14")
 @pytest.mark.parametrize("reason", ["high watermark", "log start", "error", "diverging", "replica", "after an error"])
-def test_each_reason_of_the_final_revision_justifies_a_line(reason: str) -> None:
+def test_each_reason_of_the_final_revision_allows_a_partition_to_be_sent(reason: str) -> None:
     talk = session()
     line = talk.line(1)
     if reason == "high watermark":
@@ -256,7 +256,7 @@ def test_only_checks_that_judge_followers_are_given_responses_to_them() -> None:
 
 
 @pytest.mark.clause("F-13")
-def test_being_named_again_is_no_change() -> None:
+def test_naming_a_partition_again_is_no_reason_to_send_it() -> None:
     talk = session()
     talk.fetch({1: 5})
     talk.fetch({1: 5}, talk.line(1))
@@ -335,7 +335,7 @@ def test_a_change_between_two_responses_to_a_request_is_sent_by_the_second_and_b
 
 @pytest.mark.clause("G-5")
 @pytest.mark.parametrize(("why", "right"), [("log end", True), ("named", True), ("left out", True), ("nothing", False)])
-def test_more_makes_a_partition_of_the_first_revision_dirty(why: str, right: bool) -> None:
+def test_the_first_revision_has_further_reasons_to_send_a_partition(why: str, right: bool) -> None:
     talk = session(FIRST_REVISION, offset=4 if why == "left out" else 5)
     talk.fetch({}, *([talk.line(0, BATCH), talk.line(1, BATCH)] if why == "left out" else []))
     if why == "log end":

@@ -56,7 +56,7 @@ def test_a_rule_hits_exactly_the_frames_that_it_names(match: Match, hit: bool) -
         ({"nth": 1, "every": 1, "times": 0, "after_us": 4, "until_us": 6}, "4 5"),
     ],
 )
-def test_counting_of_one_client(counting: dict[str, Any], hits: str) -> None:
+def test_a_rule_hits_the_counted_matches_of_one_client(counting: dict[str, Any], hits: str) -> None:
     counter = Counter(rule("request_dropped", **counting), SharedHitCounter())
     assert " ".join(str(at) for at in range(1, 9) if counter.hit("one", at)) == hits
 
@@ -208,7 +208,7 @@ def test_a_delayed_request_arrives_even_if_its_client_left() -> None:
     assert late.tag == held.tag
 
 
-def test_disarmed_it_hits_nothing() -> None:
+def test_a_disarmed_interceptor_injects_nothing() -> None:
     log = Log()
     subject = interceptor(log, rule("request_dropped"))
     subject.disarm()

@@ -36,7 +36,7 @@ def of_cluster(value: str = "2", **own: str) -> Configs:
 
 
 @pytest.mark.clause("E-8")
-def test_the_cluster_has_one_and_no_broker_has_its_own() -> None:
+def test_the_cluster_must_have_a_minimum_and_no_broker_its_own() -> None:
     assert stories(image(of_cluster())) == []
     assert stories(image({}, level=0)) == []
     assert stories(image({})) == [f"node-0 published metadata in which the cluster has no {MIN_ISR}"]

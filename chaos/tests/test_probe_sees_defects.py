@@ -11,7 +11,7 @@ def test_each_broker_of_the_list_has_a_defect_that_exists() -> None:
     assert {found(name).name for name in PLAYED} == PLAYED.keys()
 
 
-def test_exceptions_are_cases() -> None:
+def test_exceptions_name_existing_cases() -> None:
     assert NO_DEFECT_YET.keys() <= {each.id for each in all_cases()}
 
 

@@ -46,7 +46,7 @@ def _file(mutant: str) -> str:
     return by_name(mutant).replacement.__module__
 
 
-def test_what_is_excused_exists() -> None:
+def test_excused_mutants_and_guarantees_exist() -> None:
     for mutant, guarantee in EXCUSED:
         assert by_name(mutant)
         assert guarantee in COMPARED

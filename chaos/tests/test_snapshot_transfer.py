@@ -65,7 +65,7 @@ DAMAGED: Step = ("download_discarded", {"why": "00000000000000000070-0000000003.
         ([each for end in range(5) for each in (start(0, 1, end), *chunks(*range(0, 900, 100)))], ["until it has"]),
     ],
 )
-def test_what_a_download_may_fetch(steps: list[Step], words: list[str]) -> None:
+def test_a_download_may_fetch_a_snapshot_once_and_a_chunk_for_each_restart(steps: list[Step], words: list[str]) -> None:
     check = SnapshotTransfer(check_context())
     for at, (what, fields) in enumerate(steps):
         check.trace(TraceRow(4, 0, at, at, what, detail=json.dumps(fields)))

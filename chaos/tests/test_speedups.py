@@ -25,12 +25,12 @@ def test_a_value_is_frozen_again_and_equal_to_one_made_inside() -> None:
             value.at_us = 2
 
 
-def test_defaults_are_as_before() -> None:
+def test_default_values_are_equal_inside_plain_values() -> None:
     with plain_values():
         assert MetadataImage() == EMPTY_IMAGE
 
 
-def test_a_seed_plays_alike() -> None:
+def test_a_seed_has_the_same_hash_inside_plain_values() -> None:
     frozen = run(loader.find("1"), 4_600_001, hashed=True)
     with plain_values():
         assert run(loader.find("1"), 4_600_001, hashed=True) == frozen

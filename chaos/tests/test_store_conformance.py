@@ -202,7 +202,7 @@ def test_what_is_no_key_is_refused_by_every_operation(store: Played, key: str) -
     assert everything(store) == ()
 
 
-def test_the_longest_key(store: Played) -> None:
+def test_a_key_of_the_largest_length_can_be_put_and_listed(store: Played) -> None:
     key = "/".join(["x" * 204] * 5)
     assert len(key) == LARGEST_KEY_BYTES
     assert store.carry_out(Put(key, b"x")) is None

@@ -72,7 +72,7 @@ def talk() -> Talk:
     return Talk()
 
 
-def test_no_timeout_is_longer_than_the_longest(talk: Talk) -> None:
+def test_a_timeout_above_the_maximum_must_be_refused(talk: Talk) -> None:
     talk.take(7, LONGEST_MS)
     talk.take(-1, LONGEST_MS + 1, error=50)
     assert talk.stories == []

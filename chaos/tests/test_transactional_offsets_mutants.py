@@ -44,7 +44,7 @@ SEEN_BY = [
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("mutant", "play"), SEEN_BY, ids=lambda it: it.name if isinstance(it, Mutant) else "")
-def test_a_mutant_is_seen(mutant: Mutant, play: Callable[[], None]) -> None:
+def test_each_mutant_fails_the_test_of_its_mechanism(mutant: Mutant, play: Callable[[], None]) -> None:
     with applied(mutant) as at_work:
         with pytest.raises((AssertionError, ExceptionGroup)):
             play()

@@ -80,7 +80,7 @@ def test_a_broker_that_has_not_responded_delays_only_itself() -> None:
 
 
 @pytest.mark.parametrize("why", ["fenced", "transaction", "stopped", "another term"])
-def test_what_keeps_a_controller_from_sending(why: str) -> None:
+def test_a_controller_may_delay_an_update_for_each_of_these_reasons(why: str) -> None:
     controller = Controller()
     controller.content()
     controller.sends(1, 1)
