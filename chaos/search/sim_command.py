@@ -152,7 +152,7 @@ def _prove(scenarios: Sequence[Scenario], seeds: Sequence[int], processes: int) 
 
 
 def coverage_of(verdicts: Iterable[SimVerdict]) -> dict[Point, int]:
-    """Return how often all seeds together hit each (kind, role, state)."""
+    """Return how often faults fired in all seeds together, by (kind, role, state)."""
     found = Counter[Point]()
     for verdict in verdicts:
         found.update(dict(verdict.coverage))
@@ -160,7 +160,7 @@ def coverage_of(verdicts: Iterable[SimVerdict]) -> dict[Point, int]:
 
 
 def coverage_table(coverage: Mapping[Point, int]) -> list[str]:
-    """Return lines for the terminal. Each shows a kind and a role, and how often each state was hit."""
+    """Return lines for the terminal. Each shows a kind and a role, and how often faults fired in each state."""
     if not coverage:
         return []
     rows: dict[tuple[str, str], list[str]] = {}

@@ -1,4 +1,4 @@
-"""The faults of a simulated run that begin at a time: when they begin, what they hit, and the evidence of all faults.
+"""The faults of a simulated run that begin at a time: their times and targets, and the evidence of all faults.
 
 A role becomes a node when the fault begins. ``timed_faults`` and ``stepwise_faults`` say what each kind does.
 """
@@ -30,7 +30,7 @@ from scenarios.model import Fault, Link, NodeChoice, Scenario
 from scenarios.vocabulary import SIM_AT_PERCENT
 
 Point: TypeAlias = tuple[str, str, str]
-"""The kind of a fault, with the role and the state of the node that it hit."""
+"""The kind of a fault, with the role and the state of its target."""
 NOBODY_YET_US = 50_000
 """While no node has the role, the fault looks for one at this interval."""
 DAMAGE_LASTS_US = 2_000_000
@@ -65,7 +65,7 @@ class SimulatedFaultScheduler:
         self._reconfigure = reconfigure
         self.faults: list[FaultRow] = []
         self.coverage: dict[Point, int] = {}
-        """How often each point was hit."""
+        """number of faults that fired at each point"""
         self.targets = Targets(network.machines, scenario.cluster.nodes, topic_of_roles(scenario))
         self._by_name = {fault.name: fault for fault in scenario.faults}
         self._timed = [fault for fault in scenario.faults if fault.timed]
@@ -87,17 +87,17 @@ class SimulatedFaultScheduler:
         return -1 if after_s < 0 else int(after_s * 1_000_000)
 
     def clipped_us(self, lasts_us: int) -> int:
-        """Return ``lasts_us``, cut off at the heal for a fault that begins now: no fault outlasts the heal."""
+        """Return ``lasts_us``, or the time to the heal if that is shorter: no fault outlasts the heal."""
         return min(lasts_us, self._until_us - self._agenda.now_us) if self._until_us >= 0 else lasts_us
 
     def lasts_us(self, row: FaultRow) -> int:
-        """Return how long the hit of a rule lasts, as its evidence says."""
+        """Return how long a fault of a rule lasts, from its evidence."""
         if row.kind == "node_paused":
             return self.clipped_us(int(self._by_name[row.name].duration_s * 1_000_000))
         return max(self.restart_after_us(row.name), 0)
 
     def plan(self, from_us: int, until_us: int) -> None:
-        """Plans the faults when the load begins. No fault begins at ``until_us`` or later."""
+        """Plan the faults when the load begins. No fault begins at ``until_us`` or later."""
         self._until_us = until_us
         for fault in self._timed:
             at_us = int(fault.sim_at_s * 1_000_000) * self._randoms[fault.name].randint(*SIM_AT_PERCENT) // 100

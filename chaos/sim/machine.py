@@ -303,7 +303,7 @@ class Machine:
         self._after_event(self, event)
 
     def _failed(self, failure: Exception) -> None:
-        """Handle a node that ended itself. ``ended`` is called unless a fault had hit its disk."""
+        """Handle a node that ended itself. ``ended`` is called unless a fault of its disk may be the reason."""
         if not self._may_end:
             self._ended(self, str(failure))
         self.restart_after_us = RESTART_AFTER_FAILURE_US

@@ -26,8 +26,8 @@ from scenarios.load import Load
 
 WORKER = "sim"
 JUDGED_HERE = names_seen_from(SeenFrom.INSIDE)
-"""The guarantees that only the simulator's own checks can judge. Every scenario promises them that
-``guarantee_selection.is_judged`` does not except. The judge of the folder judges all others from its tables."""
+"""The guarantees that only the simulator's own checks can judge. Every scenario has those of them that
+``guarantee_selection.is_judged`` does not except. All others are judged from the tables of the folder."""
 
 
 def write_out(verdict: SimVerdict, world: SimWorld, folder: Path, command: str = "") -> Path:
@@ -79,16 +79,15 @@ def _manifest(verdict: SimVerdict, world: SimWorld, folder: Path, command: str) 
             min_acked=scenario.sim_min_acked,
             min_rewinds=scenario.min_rewinds,
             max_schedule_slip_ms=scenario.max_schedule_slip_ms,
-            guarantees=_promised(world),
+            guarantees=_guarantees(world),
         ),
         checks=tuple(_judged(check, verdict.events) for check in world.checks if is_judged_here(check)),
     )
 
 
-def _promised(world: SimWorld) -> tuple[str, ...]:
-    """Return the guarantees that this run promises, which are no others than those that the simulator judges it for.
-    They depend on the faults that this seed has drawn. The result is empty, and then all are promised, if the scenario
-    lists none."""
+def _guarantees(world: SimWorld) -> tuple[str, ...]:
+    """Return the guarantees of this run, which are no others than those that the simulator judges it for. They depend
+    on the faults that this seed has drawn. The result is empty, and then all are judged, if the scenario lists none."""
     listed = world.scenario.guarantees
     if not world.history.writes_guaranteed:
         listed = tuple(each for each in listed if not GUARANTEES[each].keeps_writes)
