@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from chaos.faults.disk_damage import DamageCheck
 from chaos.live.cluster import LiveCluster
 from chaos.live.launchers import NodeUnderTest
-from chaos.live.node_side.node_process import NodeSpec
+from chaos.live.node_side.node_protocol import NodeSpec
 from chaos.live.processes import Child, NodeProcess
 from chaos.live.targets import FaultTarget
 from reports.rows import FaultRow

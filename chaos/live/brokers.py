@@ -18,7 +18,7 @@ from chaos.live.fleet import ANSWERS_AFTER_HEAL, Way
 from chaos.live.frame_proxies import Frames, LinkFrames, has_link_rules
 from chaos.live.launchers import nodes_under_test, samples_of
 from chaos.live.links import Links
-from chaos.live.node_side.evidence import ROLE
+from chaos.live.node_side.node_protocol import ROLE
 from chaos.live.quorum import Dial
 from chaos.live.run_folder import RunFolder
 from chaos.live.sampler import Sampler

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from chaos.live.errors import NodeDied, SetupError
-from chaos.live.node_side.evidence import ROLE
+from chaos.live.node_side.node_protocol import ROLE
 from chaos.live.processes import READY_LIMIT_S, NodeProcess
 from chaos.live.targets import Roles
 from chaos.seeds import random_for

@@ -20,7 +20,7 @@ from chaos.interceptor import roles
 from chaos.live.cluster import LiveCluster
 from chaos.live.links import Links
 from chaos.live.node_side.checks_inside import Findings
-from chaos.live.node_side.evidence import DISK, FAULT, LOST_BY_PROXY, MUTANT_REACHED
+from chaos.live.node_side.node_protocol import DISK, FAULT, LOST_BY_PROXY, MUTANT_REACHED
 from chaos.live.processes import NodeProcess, ShellProcess
 from chaos.live.targets import FaultTarget
 from reports.rows import FaultRow

@@ -19,7 +19,7 @@ from bench.targets.model import Chosen, Commands, TargetError
 from chaos.live.cluster import ABILITIES, Launcher, LiveNode
 from chaos.live.errors import EndedItself, NodeDied, NotBack, SetupError, TargetDied
 from chaos.live.links import Links
-from chaos.live.node_side.node_process import NOT_YET, NodeSpec
+from chaos.live.node_side.node_protocol import NOT_YET, NodeSpec
 from chaos.live.processes import READY_LIMIT_S, Child, EvidencePipe, ShellProcess, TargetProcess, run_shell
 from chaos.live.quorum import Dial, introductions, new_cluster_id, shared_store
 from chaos.live.run_folder import RunFolder

@@ -12,7 +12,6 @@ PACKAGES = ("bench", "campaigns", "chaos", "crucible_kafka", "reference_broker",
 HINTED = (
     {"bench.probe.broker", "bench.probe.case", "bench.probe.context"},
     {"chaos.frame_proxy.conversation", "chaos.frame_proxy.node_front"},
-    {"chaos.live.node_side.inside", "chaos.live.node_side.node_process"},
     {"chaos.sim.links", "chaos.sim.machine", "chaos.sim.network", "chaos.sim.store"},
     {f"reference_broker.serve.{module}" for module in ("connection", "driver", "requests", "responses")},
 )

@@ -16,7 +16,7 @@ from chaos.checks.quorum_view import QuorumView
 from chaos.checks.replica_view import ReplicaView
 from chaos.checks.suite import check_kinds
 from chaos.hooks.trace import PassiveHook
-from chaos.live.node_side.evidence import BROKEN, LOOKED, Evidence
+from chaos.live.node_side.node_protocol import BROKEN, LOOKED, Evidence
 from reference_broker.core.events import Effect, Event
 from reference_broker.ports.node_ports import Now
 from reports.manifest import Check as Judged

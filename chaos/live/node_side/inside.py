@@ -1,8 +1,4 @@
-"""What runs inside the process of a node under test, around its core: trace, faults at states, faults of the disk.
-
-``RequestsKept`` keeps the requests that other nodes send to this one, for the fault that replays them. Each node has
-one file for all its incarnations. A line has the time of the run in microseconds and the frame as hexadecimal digits.
-"""
+"""What runs inside the process of a node under test, around its core: trace, faults at states, faults of the disk."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -21,8 +17,8 @@ from chaos.interceptor.roles import role_of, topic_of_roles
 from chaos.interceptor.rules import FileHitCounter, at_a_link, rules_for
 from chaos.interceptor.watched_disk import WatchedDisk, WriteFault
 from chaos.live.node_side.checks_inside import ChecksInside
-from chaos.live.node_side.evidence import DISK, FAULT, LOST_BY_PROXY, ROLE, Evidence
 from chaos.live.node_side.fetch_costs import FetchCosts, measure_waiting
+from chaos.live.node_side.node_protocol import DISK, FAULT, LOST_BY_PROXY, ROLE, Evidence, NodeSpec
 from chaos.live.run_folder import TraceSpool, costs_beside
 from chaos.seeds import random_for
 from reference_broker.core.events import Effect, Event, Hooks, Note, Reply, Request
@@ -35,98 +31,14 @@ from scenarios.fault_kinds import FAULT_KINDS
 from scenarios.model import Scenario
 
 if TYPE_CHECKING:
-    from chaos.live.node_side.node_process import NodeSpec
     from reference_broker.core.node import Node
-
-
-class DiskFaults(PassiveHook):
-    """Carries out the runner's orders. The first effect of an order is reported as one line of evidence."""
-
-    def __init__(self, actions: DriverFaultActions, evidence: Evidence) -> None:
-        self._actions = actions
-        self._evidence = evidence
-        self._full = False
-        self._full_reported = False
-        self._slow_ms = 0
-        self._names_only = False
-        self._slow_now_ms = 0
-        self._slow_from = 0
-        self._slow_reported = False
-
-    def order(self, slow_ms: int | None = None, full: bool | None = None, names_only: bool = False) -> None:
-        """Take an order, in another thread than the node's. ``acted`` carries it out in the node's thread. A parameter
-        that is None changes nothing."""
-        if slow_ms is not None:
-            self._slow_reported = False
-            self._names_only = names_only
-            self._slow_ms = slow_ms
-        if full is not None:
-            self._full_reported = False
-            self._full = full
-
-    def watch(self, disk: Disk) -> Disk:
-        """Return the disk to give to the node."""
-        return WatchedDisk(disk, self._before_write)
-
-    def acted(self, now: Now, event: Event, effects: Sequence[Effect]) -> None:  # noqa: ARG002
-        if self._slow_now_ms != self._slow_ms:
-            self._slow_now_ms = self._slow_ms
-            self._slow_from = self._actions.syncs_delayed
-            self._actions.slow_syncs(self._slow_now_ms, self._names_only)
-        if self._slow_ms and not self._slow_reported and self._actions.syncs_delayed > self._slow_from:
-            self._slow_reported = True
-            what = "syncs of folders" if self._names_only else "syncs"
-            self._evidence.report(DISK, ["disk_slowed", f"{what} take {self._slow_ms} ms longer"])
-
-    def _before_write(self, path: str, position: int, size: int) -> WriteFault | None:
-        if not self._full:
-            return None
-        if not self._full_reported:
-            self._full_reported = True
-            self._evidence.report(DISK, ["disk_full", f"no space for {size} bytes of {path} at {position}"])
-        return WriteFault(0, lambda: _refuse(path))
-
-
-def _refuse(path: str) -> None:
-    raise DiskError(f"{path}: no space left on device (injected)")
-
-
-def kept_at(folder: Path, node: int) -> Path:
-    return folder / f"requests-of-{node}"
-
-
-class RequestsKept(PassiveHook):
-    """Implements core.events.Hooks."""
-
-    def __init__(self, path: Path, origin_us: int) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._path = path
-        self._origin_us = origin_us
-
-    def arrives(self, now: Now, event: Event) -> None:
-        if isinstance(event, Request) and event.api_key in OF_NODES and event.tag.role == "peer":
-            with self._path.open("a", encoding="ascii") as file:
-                file.write(f"{now.mono_us - self._origin_us} {request_frame(event).hex()}\n")
-
-
-def recorded(folder: Path, node: int) -> Recorded:
-    """Read what the node has kept so far. A line that is still being written is left out."""
-    found = Recorded()
-    path = kept_at(folder, node)
-    text = path.read_text(encoding="ascii") if path.exists() else ""
-    for line in text.splitlines(keepends=True):
-        if line.endswith("\n"):
-            at_us, frame = line.split()
-            for request in RequestStream().arrived(0, bytes.fromhex(frame)):
-                found.add(int(at_us), node, request.api_key, request.api_version, request.client_id, request.body)
-    return found
 
 
 class Inside:
     """What runs inside one node. ``attach`` is called before the node is built, ``built`` after that, and ``order``
     while it runs."""
 
-    def __init__(self, spec: "NodeSpec", scenario: Scenario, evidence: Evidence) -> None:
+    def __init__(self, spec: NodeSpec, scenario: Scenario, evidence: Evidence) -> None:
         self._spec = spec
         self._scenario = scenario
         self._evidence = evidence
@@ -213,6 +125,93 @@ class Inside:
     def _published(self, image: Published) -> None:
         now = Now(time.monotonic_ns() // 1000, time.time_ns() // 1_000_000)
         self._recorder.effects(now, (Note(ROW, tuple(image.fields().items())),))
+
+
+class DiskFaults(PassiveHook):
+    """Carries out the runner's orders. The first effect of an order is reported as one line of evidence."""
+
+    def __init__(self, actions: DriverFaultActions, evidence: Evidence) -> None:
+        self._actions = actions
+        self._evidence = evidence
+        self._full = False
+        self._full_reported = False
+        self._slow_ms = 0
+        self._names_only = False
+        self._slow_now_ms = 0
+        self._slow_from = 0
+        self._slow_reported = False
+
+    def order(self, slow_ms: int | None = None, full: bool | None = None, names_only: bool = False) -> None:
+        """Take an order, in another thread than the node's. ``acted`` carries it out in the node's thread. A parameter
+        that is None changes nothing."""
+        if slow_ms is not None:
+            self._slow_reported = False
+            self._names_only = names_only
+            self._slow_ms = slow_ms
+        if full is not None:
+            self._full_reported = False
+            self._full = full
+
+    def watch(self, disk: Disk) -> Disk:
+        """Return the disk to give to the node."""
+        return WatchedDisk(disk, self._before_write)
+
+    def acted(self, now: Now, event: Event, effects: Sequence[Effect]) -> None:  # noqa: ARG002
+        if self._slow_now_ms != self._slow_ms:
+            self._slow_now_ms = self._slow_ms
+            self._slow_from = self._actions.syncs_delayed
+            self._actions.slow_syncs(self._slow_now_ms, self._names_only)
+        if self._slow_ms and not self._slow_reported and self._actions.syncs_delayed > self._slow_from:
+            self._slow_reported = True
+            what = "syncs of folders" if self._names_only else "syncs"
+            self._evidence.report(DISK, ["disk_slowed", f"{what} take {self._slow_ms} ms longer"])
+
+    def _before_write(self, path: str, position: int, size: int) -> WriteFault | None:
+        if not self._full:
+            return None
+        if not self._full_reported:
+            self._full_reported = True
+            self._evidence.report(DISK, ["disk_full", f"no space for {size} bytes of {path} at {position}"])
+        return WriteFault(0, lambda: _refuse(path))
+
+
+def _refuse(path: str) -> None:
+    raise DiskError(f"{path}: no space left on device (injected)")
+
+
+def kept_at(folder: Path, node: int) -> Path:
+    return folder / f"requests-of-{node}"
+
+
+class RequestsKept(PassiveHook):
+    """Keeps the requests that other nodes send to this one, for the fault that replays them.
+
+    Each node has one file for all its incarnations. A line has the time of the run in microseconds and the frame as
+    hexadecimal digits.
+    """
+
+    def __init__(self, path: Path, origin_us: int) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
+        self._origin_us = origin_us
+
+    def arrives(self, now: Now, event: Event) -> None:
+        if isinstance(event, Request) and event.api_key in OF_NODES and event.tag.role == "peer":
+            with self._path.open("a", encoding="ascii") as file:
+                file.write(f"{now.mono_us - self._origin_us} {request_frame(event).hex()}\n")
+
+
+def recorded(folder: Path, node: int) -> Recorded:
+    """Read what the node has kept so far. A line that is still being written is left out."""
+    found = Recorded()
+    path = kept_at(folder, node)
+    text = path.read_text(encoding="ascii") if path.exists() else ""
+    for line in text.splitlines(keepends=True):
+        if line.endswith("\n"):
+            at_us, frame = line.split()
+            for request in RequestStream().arrived(0, bytes.fromhex(frame)):
+                found.add(int(at_us), node, request.api_key, request.api_version, request.client_id, request.body)
+    return found
 
 
 class RoleReporter(PassiveHook):

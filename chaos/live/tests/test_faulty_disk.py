@@ -6,8 +6,8 @@ from typing import cast
 
 import pytest
 
-from chaos.live.node_side.evidence import Evidence
 from chaos.live.node_side.inside import DiskFaults
+from chaos.live.node_side.node_protocol import Evidence
 from chaos.live.processes import EvidencePipe
 from reference_broker.core.events import TimerFired
 from reference_broker.ports.disk import DiskError

@@ -14,7 +14,7 @@ from chaos.live.cluster import LiveNode
 from chaos.live.errors import EndedItself, NodeDied, NotBack, SetupError
 from chaos.live.fault_scheduler import DueActions
 from chaos.live.launchers import NodeUnderTest
-from chaos.live.node_side.node_process import NodeSpec
+from chaos.live.node_side.node_protocol import NodeSpec
 from chaos.live.processes import MAX_WORDS, Child, EvidencePipe, TargetProcess
 
 pytestmark = pytest.mark.live
