@@ -40,11 +40,11 @@ class ProxiedLosses:
         self._closed_us: dict[int, int] = {}
 
     def held(self, node: int, row: FaultRow) -> None:
-        """The sender holds a response, and ``row`` says at which state."""
+        """Note that the sender holds a response. ``row`` has the state."""
         self._held.setdefault(node, {})[row.name, row.hit, row.client_id] = row
 
     def lost(self, node: int, keys: Sequence[tuple[str, int, str]]) -> list[FaultRow]:
-        """The sender says whose connections were closed. Removes the toxic, and returns the rows that count."""
+        """Remove the toxic once the sender has reported which connections were closed. Return the rows that count."""
         window, held = self._windows.get(node), self._held.get(node, {})
         if window is None:
             return []

@@ -36,25 +36,24 @@ LOOK_EVERY_S = 0.05
 
 
 class Spec(msgspec.Struct):
-    """``nodes`` hold ID, and host and port as advertised to clients. Rules know a node by its place in this list, from
-    0 on. ``dial``, ``frames``, ``topic`` and ``roles_are_reported`` are as in ProxyPlan. ``pairs`` are the links
-    between nodes. The rules are those of the ``scenario`` for the ``seed``. Those with a link and those at other nodes'
-    responses are played on the pairs, all others before the nodes. Our own nodes play faults at the responses of others
-    themselves. Empty means none."""
+    """What the process is started with. A field without a note is as in ProxyPlan.
 
-    nodes: list[tuple[int, str, int]] = []
+    The rules are those of the ``scenario`` for the ``seed``. Those with a link and those at other nodes' responses are
+    played on the ``pairs``, all others before the ``nodes``. Our own nodes play faults at the responses of others
+    themselves.
+    """
+
+    nodes: list[tuple[int, str, int]] = []  # ID, and host and port as advertised; rules know a node by its place here
     dial: dict[str, str] = {}
-    pairs: list[LinkPair] = []
+    pairs: list[LinkPair] = []  # the links between nodes
     scenario: str = ""
     seed: int = 1
     origin_us: int = 0
     frames: str = ""
     topic: str = ""
-    external_faults: list[str] | None = None
-    """The names of the faults that are played in front of a target. None in front of our own nodes."""
+    external_faults: list[str] | None = None  # names of those that are played in front of a target; None: of our nodes
     roles_are_reported: bool = False
-    processes: dict[int, int | str] = {}
-    """As in ProxyPlan. The order ``processes`` names those of nodes that were started again."""
+    processes: dict[int, int | str] = {}  # the order ``processes`` names those of nodes that were started again
 
 
 class ProxyProcess(Child):

@@ -52,27 +52,20 @@ class LinkPair:
 
 @dataclass(frozen=True, slots=True)
 class ProxyPlan:
-    """``host`` is where the proxy listens. The front of the first node has ``port``, the next one has the port above
-    it, and so on; 0 means free ports.
+    """The options of a proxy."""
 
-    ``dial`` says what to dial instead of an address that a node advertises, both HOST:PORT. ``processes`` are the
-    processes of nodes (``fault_actions.ProxyFaultActions``). ``is_alive`` returns whether the process of a node still
-    runs. ``topic`` is that to whose first partition ``partition_leader`` and ``partition_follower`` belong; empty means
-    none. With ``roles_are_reported`` all roles come by ``take_role``, and none from Metadata. ``frames`` is the folder
-    for what is recorded for the judge of a run. ``origin_us`` is what times count from, on the monotonic clock."""
-
-    host: str = "127.0.0.1"
-    port: int = 0
+    host: str = "127.0.0.1"  # where it listens
+    port: int = 0  # of the first node's front, the next one has the port above it, and so on; 0: free ports
     rules: Sequence[Fault] = ()
-    dial: Mapping[str, str] = field(default_factory=dict)
-    processes: Mapping[int, int | str] = field(default_factory=dict)
-    is_alive: Callable[[int], bool] = lambda _: True
+    dial: Mapping[str, str] = field(default_factory=dict)  # what to dial instead of an advertised address, HOST:PORT
+    processes: Mapping[int, int | str] = field(default_factory=dict)  # of nodes (fault_actions.ProxyFaultActions)
+    is_alive: Callable[[int], bool] = lambda _: True  # whether the process of a node still runs
     log: Path | None = None
-    topic: str = ""
-    roles_are_reported: bool = False
-    frames: Path | None = None
+    topic: str = ""  # ``partition_leader`` and ``partition_follower`` are of its first partition; empty: none
+    roles_are_reported: bool = False  # all roles come by ``take_role``, and none from Metadata
+    frames: Path | None = None  # the folder for what is recorded for the judge of a run
     seed: int = 1
-    origin_us: int | None = None
+    origin_us: int | None = None  # what times count from, on the monotonic clock
     most_frame_bytes: int = MOST_FRAME_BYTES
     behind_toxiproxy: bool = False
 

@@ -61,7 +61,7 @@ def why_not(
     behind_toxiproxy: bool = False,
 ) -> str:
     """Return why a proxy cannot play the fault, or nothing. ``nodes`` are the node IDs with their processes
-    (``fault_actions.ProxyFaultActions``), 0 for none. ``has_links`` says that it is on links between nodes, too,
+    (``fault_actions.ProxyFaultActions``), 0 for none. ``has_links`` is true if it is on links between nodes, too,
     and gets the roles of their ends. ``roles`` are those of nodes that it knows."""
     if fault.on not in (BETWEEN_NODES if has_links else PLACES):
         place = f"on = {fault.on!r}" if fault.on else "a time (at_s)"

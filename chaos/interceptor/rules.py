@@ -243,7 +243,7 @@ def _anything(_: Rule) -> bool:
 class RuleBook:
     """The rules of one node: which of them hit now, and what all hits have in common.
 
-    All nodes of the run share ``hit_counter``. ``role`` says what this node is now
+    All nodes of the run share ``hit_counter``. ``role`` returns what this node is now
     (``chaos.interceptor.roles.role_of``). The owner sets ``now_us``, the time since the run's start.
     """
 

@@ -33,17 +33,13 @@ ANSWERS_AFTER_HEAL = "answers-after-heal"
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How to reach the brokers.
+    """How to reach the brokers. Addresses are HOST:PORT."""
 
-    ``bootstrap`` holds each broker's HOST:PORT. ``topic_prefix`` begins the names of the run's topics. FleetSpec
-    explains ``versions`` and ``dial``. ``target`` is HOST:PORT of the cluster that a mirror copies to.
-    """
-
-    bootstrap: tuple[str, ...]
-    topic_prefix: str = ""
-    versions: Mapping[str, int] = field(default_factory=dict)
-    dial: Mapping[str, str] = field(default_factory=dict)
-    target: tuple[str, ...] = ()
+    bootstrap: tuple[str, ...]  # of each broker
+    topic_prefix: str = ""  # begins the names of the run's topics
+    versions: Mapping[str, int] = field(default_factory=dict)  # as in FleetSpec
+    dial: Mapping[str, str] = field(default_factory=dict)  # as in FleetSpec
+    target: tuple[str, ...] = ()  # of the cluster that a mirror copies to
 
 
 def spec_of(scenario: Scenario, folder: Path, way: Way, origin_us: int, seed: int) -> FleetSpec:
@@ -96,19 +92,15 @@ class FleetProcess(Child):
 
 
 class Fleet:
-    """The fleet of one run, with the writer of idle partitions. ``mutant`` names a mutant of the client, or is empty.
-
-    ``events`` has when the fleet first reported each event, in microseconds since the run's start. ``report`` is the
-    last one about its progress. ``missed`` describes what its last readers could not get.
-    """
+    """The fleet of one run, with the writer of idle partitions. ``mutant`` names a mutant of the client, if any."""
 
     def __init__(
         self, scenario: Scenario, folder: RunFolder, way: Way, origin_us: int, seed: int, mutant: str = ""
     ) -> None:
         self._origin_us = origin_us
-        self.events: dict[str, int] = {}
-        self.report: dict[str, int] = {}
-        self.missed: list[str] = []
+        self.events: dict[str, int] = {}  # when the fleet first reported each, in microseconds since the run's start
+        self.report: dict[str, int] = {}  # the last one about its progress
+        self.missed: list[str] = []  # what its last readers could not get
         spec = spec_of(scenario, folder.path, way, origin_us, seed)
         prelude, words = (PRELUDE, words_for(mutant, folder)) if mutant else ("", [])
         spec = msgspec.structs.replace(spec, prelude=prelude, prelude_words=words)

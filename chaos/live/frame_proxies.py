@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from chaos.frame_proxy.process import FAULT, ProxyProcess, Spec
+from chaos.frame_proxy.process import ProxyProcess, Spec
 from chaos.frame_proxy.proxy import AdvertisedNode, LinkPair
 from chaos.frame_proxy.rules_file import PLACES
 from chaos.interceptor.held_responses import LostKeys
@@ -20,8 +20,6 @@ from chaos.live.run_folder import RunFolder
 from reports.rows import FaultRow
 from scenarios.loader import typed
 from scenarios.model import Scenario
-
-__all__ = ["FAULT", "ExternalFrames", "Frames", "LinkFrames", "has_frame_rules", "has_link_rules"]
 
 
 def has_frame_rules(scenario: Scenario) -> bool:

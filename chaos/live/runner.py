@@ -18,10 +18,9 @@ from chaos.live.external.target import REFERENCE
 from chaos.live.fault_scheduler import LiveFaultScheduler
 from chaos.live.fault_selection import is_live, select_live_faults
 from chaos.live.fleet import Fleet
-from chaos.live.frame_proxies import FAULT
 from chaos.live.links import Links
 from chaos.live.local_cluster import ClusterPlan, started
-from chaos.live.node_side.node_protocol import LOST_BY_PROXY
+from chaos.live.node_side.node_protocol import FAULT, LOST_BY_PROXY
 from chaos.live.run_folder import RunFolder
 from chaos.live.run_manifest import manifest_of
 from chaos.live.toxiproxy_server import ToxiproxyServer
