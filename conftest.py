@@ -46,18 +46,24 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None if any(mark in source for part in wanted for mark in marks[part]) else True
 
 
-def is_due(case: str, parts: int) -> bool:
-    """Return whether the tests of this commit play the case. Each commit plays about one in ``parts``."""
-    return crc32(case.encode()) % parts == int(head()[:8] or "0", 16) % parts
+def due_cases(cases: Sequence[str], parts: int) -> set[str]:
+    """Return the cases that the tests of this commit play: each ``parts``-th one, in an order of their own. No commit
+    plays none, unless there are fewer cases than parts."""
+    return {*sorted(cases, key=lambda case: crc32(case.encode()))[int(head()[:8] or "0", 16) % parts :: parts]}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip the rotated cases that are not due, which the night plays. If parts are chosen, put tests with Spark last:
     its process stays and would slow down live tests."""
-    for item in items:
-        rotated = item.get_closest_marker("rotated")
-        if rotated is not None and not is_due(item.nodeid, *rotated.args):
-            item.add_marker(pytest.mark.nightly)
+    rotated: dict[tuple[str, int], list[pytest.Item]] = {}
+    for item in () if config.getoption("--benchmark-only", False) else items:
+        for mark in item.iter_markers("rotated"):
+            rotated.setdefault((item.nodeid.partition("[")[0], *mark.args), []).append(item)
+    for (_, parts), cases in rotated.items():
+        due = due_cases([each.nodeid for each in cases], parts)
+        for item in cases:
+            if item.nodeid not in due:
+                item.add_marker(pytest.mark.nightly)
     wanted = config.getoption("--part")
     if wanted:
         config.hook.pytest_deselected(items=[item for item in items if part_of(item) not in wanted])

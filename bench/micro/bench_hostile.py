@@ -99,6 +99,7 @@ ATTACKS: dict[str, Callable[[], tuple[NodeWorld, Callable[[], object]]]] = {
 
 
 @pytest.mark.thorough
+@pytest.mark.rotated(6)
 @pytest.mark.benchmark(group="hostile requests")
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
 def bench_hostile(benchmark: BenchmarkFixture, attack: Callable[[], tuple[NodeWorld, Callable[[], object]]]) -> None:
@@ -367,6 +368,7 @@ def _encoded_ms(key: int, version: int, body: Any) -> float:
 
 
 @pytest.mark.thorough
+@pytest.mark.rotated(6)
 @pytest.mark.benchmark(group="hostile frames")
 @pytest.mark.parametrize("frame", FRAMES.values(), ids=FRAMES)
 def bench_hostile_frame(benchmark: BenchmarkFixture, frame: Callable[[], tuple[NodeWorld, memoryview]]) -> None:

@@ -1,8 +1,8 @@
 """The whole path with real processes: played live, judged by Spark; controls pass, mutants are caught.
 
-Each of the five mechanisms has a control and a mutant, in a scenario of a few seconds and few nodes. Some runs are
-played at a time, since they wait more than they compute, and all are judged in one Spark session. Replication and
-an external broker are played at night, and so are the whole scenarios of the mechanisms.
+Each of the five mechanisms has a control and a mutant, in a scenario of a few seconds and few nodes. A commit plays
+one or two of them. Some runs are played at a time, since they wait more than they compute, and all are judged in one
+Spark session. Replication and an external broker are played at night, and so are the whole scenarios of the mechanisms.
 """
 
 from collections.abc import Mapping, Sequence
@@ -100,6 +100,7 @@ def _pair(played: tuple[str, str, int], fault: str, *clauses: str) -> ParameterS
 
 @pytest.mark.spark
 @pytest.mark.timeout(1500)
+@pytest.mark.rotated(3)
 @pytest.mark.parametrize(
     ("played", "fault"),
     [

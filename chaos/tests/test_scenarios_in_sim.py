@@ -36,7 +36,7 @@ FASTEST = {each.mutant: each for each in ledger.catches_in(ledger.KEPT["sim"])}
 """The scenario and the seed that kill each mutant fastest."""
 SLOW = {"consumer_begins_for_ever"}
 """Mutants that are played at night only, since one play takes more than a minute."""
-PARTS = 4
+PARTS = 8
 PART = int(ledger.head()[:8] or "0", 16) % PARTS
 
 
@@ -336,7 +336,7 @@ def test_the_ledger_names_what_is_played() -> None:
 
 
 @pytest.mark.clause("F-17", "F-18", "F-20", "F-21")
-@pytest.mark.rotated(2)
+@pytest.mark.rotated(3)
 @pytest.mark.parametrize("name", ALL)
 def test_each_scenario_passes_without_a_mutant(name: str) -> None:
     alone = ALL[name].cluster.total == 1
@@ -373,6 +373,7 @@ def test_each_mutant_violates_the_guarantee_that_it_is_listed_with(name: str, mu
 
 
 @pytest.mark.clause("P-5", "P-6")
+@pytest.mark.rotated(4)
 @pytest.mark.parametrize("number", [22, 23, 24, 25])
 def test_producers_are_written_once_under_the_other_policy_for_unknown_ones(number: int) -> None:
     """The scenarios have one policy each."""
@@ -420,6 +421,7 @@ def with_retention(limits: tuple[tuple[str, str], ...]) -> Scenario:
     )
 
 
+@pytest.mark.rotated(4)
 @pytest.mark.parametrize("file", sorted(REGRESSIONS.glob("*.toml")), ids=lambda file: file.stem)
 def test_what_a_search_found_stays_mended(file: Path) -> None:
     scenario, seed = loader.load(file), int(file.stem.rpartition("-")[2])

@@ -107,13 +107,17 @@ def test_exit_codes(commands_run: Commands) -> None:
     assert commands_run
 
 
-def test_a_rotated_case_is_due_in_one_commit_of_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    for case in map(str, range(20)):
-        due = []
-        for commit in range(12):
-            monkeypatch.setattr(conftest, "head", lambda commit=commit: f"{commit:08x}" + "0" * 32)
-            due += [commit] if conftest.is_due(case, 4) else []
-        assert [commit - due[0] for commit in due] == [0, 4, 8]
+def test_each_commit_plays_its_share_of_rotated_cases_and_a_round_of_commits_all_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cases = [str(case) for case in range(21)]
+    due = []
+    for commit in range(8):
+        monkeypatch.setattr(conftest, "head", lambda commit=commit: f"{commit:08x}" + "0" * 32)
+        due.append(conftest.due_cases(cases, 4))
+    assert {len(each) for each in due} == {5, 6}
+    assert set().union(*due[:4]) == {*cases}
+    assert due[:4] == due[4:]
 
 
 def test_only_what_runs_spark_needs_java(
