@@ -34,10 +34,11 @@ def broken_in(parts: Sequence[History], root: Path, spark: "SparkSession") -> li
     from pyspark.sql import functions as F  # noqa: N812
 
     from reports.early import early_jobs, reading_part, violations_of
+    from reports.spark import sized_for
 
     folders = [each.write(root / str(number)) for number, each in enumerate(parts)]
     found: list[dict[str, int]] = [{} for _ in parts]
-    with reading_part(spark, folders) as tables:
+    with sized_for(spark, 0), reading_part(spark, folders) as tables:
         for one in early_jobs(tables):
             for row in violations_of(one, tables).groupBy("run").agg(F.min("at_us").alias("at_us")).collect():
                 found[row["run"]][one.name] = row["at_us"]

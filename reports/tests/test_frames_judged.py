@@ -10,6 +10,7 @@ from reports import schema
 from reports.guarantees import names_on_the_wire
 from reports.jobs.guarantee_job import guarantee_jobs
 from reports.read_tables import JobConfig, reading
+from reports.spark import sized_for
 from reports.tests.planted_frames import EXACT, FOREIGN, LOST, ORDER, PLANTED_FRAMES, Wire, forgotten_with_followers
 
 JUDGED = (ORDER, LOST, EXACT, FOREIGN)
@@ -29,7 +30,7 @@ def broken(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, se
             path.parent.mkdir(parents=True, exist_ok=True)
             pq.write_table(pa.Table.from_pylist(rows, schema=schema.arrow_schema(table)), path)
     found: dict[str, set[str]] = {run.name: set() for run in runs}
-    with reading(spark, runs, JobConfig()) as tables:
+    with sized_for(spark, 0), reading(spark, runs, JobConfig()) as tables:
         for one in guarantee_jobs():
             if one.name in JUDGED:
                 for row in one.find(tables).collect():

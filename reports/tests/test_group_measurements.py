@@ -1,13 +1,13 @@
 """The figures of groups and mirrors equal a plain computation over the same history; the pages show it."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from reports.collect import Findings
 from reports.comparison import compare_runs
-from reports.judge import _findings, silent
-from reports.manifest import read_manifest
 from reports.mirrored import mirrored, rewinds, tracks
 from reports.page import groups
 from reports.tests.groups import EVERY_US, GROUP
@@ -15,7 +15,10 @@ from reports.tests.history import History, int_of
 from reports.tests.played import generate
 from reports.tests.test_verdict import findings
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+if TYPE_CHECKING:
+    from reports.tests.conftest import Found
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 BACK_US, PARTITION = 3_800_000, 1
 """The mirror starts again then, in this partition, and is slow."""
 
@@ -38,16 +41,23 @@ def rewound(history: History) -> int:
     return sum(int_of(row, "count") for row in again)
 
 
-@pytest.fixture(scope="module")
-def run(spark: object, tmp_path_factory: pytest.TempPathFactory) -> tuple[History, Findings, Findings, int]:
-    root = tmp_path_factory.mktemp("groups")
-    clean, back = generate(12), generate(13)
-    again = rewound(back)
+def clean_history() -> History:
+    clean = generate(12)
     joined = clean.rows("memberships", event="joined", generation=2, process="member-1")[0]
     clean.tables["memberships"].append({**joined, "since_us": 2_400_000, "at_us": 2_500_000})
-    folders = [clean.write(root / "clean"), back.write(root / "back")]
-    measured = _findings(folders, [read_manifest(one) for one in folders], spark, silent)  # type: ignore[arg-type]
-    return clean, measured[0], measured[1], again
+    return clean
+
+
+def write_histories(root: Path) -> dict[str, Path]:
+    back = generate(13)
+    rewound(back)
+    return {"clean": clean_history().write(root / "clean"), "back": back.write(root / "back")}
+
+
+@pytest.fixture(scope="module")
+def run(found_by_name: "Mapping[str, Found]") -> tuple[History, Findings, Findings, int]:
+    measured, of_rewound = (found_by_name[name].findings for name in ("clean", "back"))
+    return clean_history(), measured, of_rewound, rewound(generate(13))
 
 
 def test_a_group_is_counted(run: tuple[History, Findings, Findings, int]) -> None:

@@ -1,7 +1,7 @@
 """Each anomaly is planted in a history of its own; all are judged at once; exactly its guarantee must break."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,8 @@ from reports.verdict import Outcome, Verdict
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from reports.tests.conftest import Found
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -331,11 +333,11 @@ SHORT = Shape(rate_per_s=8)
 
 
 @pytest.fixture(scope="module")
-def verdicts(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verdict]:
-    return judged(spark, tmp_path_factory.mktemp("runs"))
+def verdicts(found_by_name: "Mapping[str, Found]") -> dict[str, Verdict]:
+    return {name: each.verdict() for name, each in found_by_name.items()}
 
 
-def judged(spark: "SparkSession", root: Path) -> dict[str, Verdict]:
+def write_histories(root: Path) -> dict[str, Path]:
     folders = {}
     for number, (name, (plant, _)) in enumerate(PLANTED.items()):
         history = generate(number, SHORT)
@@ -349,8 +351,7 @@ def judged(spark: "SparkSession", root: Path) -> dict[str, Verdict]:
         existed = generate(98, SHORT)
         plant_topic_that_existed(existed)
         folders[target] = existed.write(root / target, target=target)
-    found = compute_verdicts(list(folders.values()), spark)
-    return dict(zip(folders, found, strict=True))
+    return folders
 
 
 @pytest.mark.nightly
@@ -359,9 +360,9 @@ def test_as_a_large_history_they_are_judged_alike(
     spark: "SparkSession", verdicts: dict[str, Verdict], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("reports.spark.SMALL_HISTORY_BYTES", 0)
-    large = judged(spark, tmp_path)
-    for name, small in verdicts.items():
-        assert large[name].guarantees == small.guarantees, name
+    large = compute_verdicts([*write_histories(tmp_path).values()], spark)
+    for (name, small), each in zip(verdicts.items(), large, strict=True):
+        assert each.guarantees == small.guarantees, name
 
 
 def test_an_external_broker_may_send_to_its_next_controller_again(verdicts: dict[str, Verdict]) -> None:

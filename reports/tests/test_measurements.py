@@ -4,13 +4,15 @@ import itertools
 import math
 import re
 from collections import defaultdict
+from collections.abc import Mapping
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from reports.collect import Findings
-from reports.judge import _findings, _report, silent
+from reports.judge import _report
 from reports.manifest import Manifest, read_manifest
 from reports.page.control_plane import Failover, summary, transfers
 from reports.tests.control_plane import SIZE_BYTES
@@ -18,23 +20,42 @@ from reports.tests.history import Fault, History, Shape, int_of
 from reports.tests.played import generate
 from reports.tests.replicas import FOLLOWER, FULL_US, INCREMENTAL_US
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+if TYPE_CHECKING:
+    from reports.tests.conftest import Found
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 NAMES = {0.5: "p50_us", 0.75: "p75_us", 0.9: "p90_us", 0.95: "p95_us", 0.99: "p99_us", 0.999: "p999_us"}
 
 BARE = Shape(seconds=9, histograms=False, faults=(Fault("early", "node_killed", 1_200_000, 1_400_000),))
 
 
+def write_histories(root: Path) -> dict[str, Path]:
+    return {
+        "histograms": generate(41).write(
+            root / "with histograms", title="<b>A & B</b>", warm_up_us=1_000_000, world="live"
+        ),
+        "bare": generate(41, BARE).write(root / "bare"),
+        "more hits": _with_more_hits().write(root / "more hits"),
+    }
+
+
 @pytest.fixture(scope="module")
-def run(spark: object, tmp_path_factory: pytest.TempPathFactory) -> tuple[History, list[Findings], list[Path]]:
-    root = tmp_path_factory.mktemp("measured")
-    history = generate(41)
-    bare = generate(41, BARE)
-    folders = [
-        history.write(root / "with histograms", title="<b>A & B</b>", warm_up_us=1_000_000, world="live"),
-        bare.write(root / "bare"),
-    ]
-    manifests = [read_manifest(one) for one in folders]
-    return history, _findings(folders, manifests, spark, silent), folders  # type: ignore[arg-type]
+def run(found_by_name: "Mapping[str, Found]") -> tuple[History, list[Findings], list[Path]]:
+    """The history with histograms. Its findings and its folder, and those of the bare one."""
+    both = [found_by_name["histograms"], found_by_name["bare"]]
+    return generate(41), [each.findings for each in both], [each.folder for each in both]
+
+
+def _with_more_hits() -> History:
+    never_us = 10**9
+    history = generate(43)
+    drop = history.rows("faults", name="drop_answer")[0]
+    for name, ends_us in (("again", (2_300_000, 4_000_000, 4_001_000, 4_900_000)), ("last", (never_us, 2_300_000))):
+        history.tables["faults"] += [
+            {**drop, "name": name, "hit": hit, "at_us": end_us, "until_us": end_us}
+            for hit, end_us in enumerate(ends_us, 1)
+        ]
+    return history
 
 
 def test_percentiles_are_exact_to_the_bucket(run: tuple[History, list[Findings], list[Path]]) -> None:
@@ -117,17 +138,10 @@ def test_the_longest_outage(run: tuple[History, list[Findings], list[Path]]) -> 
     assert (found["gap_us"], found["from_us"], found["until_us"]) == worst
 
 
-def test_the_first_success_after_the_hit_after_which_it_took_longest(spark: object, tmp_path: Path) -> None:
-    history = generate(43)
-    drop = history.rows("faults", name="drop_answer")[0]
-    never_us = 10**9
-    for name, ends_us in (("again", (2_300_000, 4_000_000, 4_001_000, 4_900_000)), ("last", (never_us, 2_300_000))):
-        history.tables["faults"] += [
-            {**drop, "name": name, "hit": hit, "at_us": end_us, "until_us": end_us}
-            for hit, end_us in enumerate(ends_us, 1)
-        ]
-    folder = history.write(tmp_path / "run")
-    (measured,) = _findings([folder], [read_manifest(folder)], spark, silent)  # type: ignore[arg-type]
+def test_the_first_success_after_the_hit_after_which_it_took_longest(
+    found_by_name: "Mapping[str, Found]",
+) -> None:
+    history, measured = _with_more_hits(), found_by_name["more hits"].findings
     done: dict[str, list[int]] = defaultdict(list)
     for row in history.rows("operations", type="ok"):
         done[str(row["f"])].append(int_of(row, "complete_us"))

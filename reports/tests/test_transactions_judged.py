@@ -1,6 +1,6 @@
 """One violation each of what transactions promise, and what looks like one and is none."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,8 @@ from reports.verdict import Verdict
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from reports.tests.conftest import Found
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -301,18 +303,17 @@ PLANTED: dict[str, tuple[Callable[[History], None], set[str]]] = {
 
 
 @pytest.fixture(scope="module")
-def verdicts(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verdict]:
-    return judged(spark, tmp_path_factory.mktemp("runs"))
+def verdicts(found_by_name: "Mapping[str, Found]") -> dict[str, Verdict]:
+    return {name: each.verdict() for name, each in found_by_name.items()}
 
 
-def judged(spark: "SparkSession", root: Path) -> dict[str, Verdict]:
-    folders = []
+def write_histories(root: Path) -> dict[str, Path]:
+    folders = {}
     for name, (plant, _) in PLANTED.items():
         history = Ledger().play()
         plant(history)
-        folders.append(history.write(root / name.replace(" ", "_"), expectations=EXPECTATIONS))
-    found = compute_verdicts(folders, spark)
-    return dict(zip(PLANTED, found, strict=True))
+        folders[name] = history.write(root / name.replace(" ", "_"), expectations=EXPECTATIONS)
+    return folders
 
 
 @pytest.mark.nightly
@@ -321,9 +322,9 @@ def test_as_a_large_history_they_are_judged_alike(
     spark: "SparkSession", verdicts: dict[str, Verdict], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("reports.spark.SMALL_HISTORY_BYTES", 0)
-    large = judged(spark, tmp_path)
-    for name, small in verdicts.items():
-        assert large[name].guarantees == small.guarantees, name
+    large = compute_verdicts([*write_histories(tmp_path).values()], spark)
+    for (name, small), each in zip(verdicts.items(), large, strict=True):
+        assert each.guarantees == small.guarantees, name
 
 
 @pytest.mark.parametrize("name", list(PLANTED))
