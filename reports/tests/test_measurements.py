@@ -13,12 +13,13 @@ import pytest
 
 from reports.collect import Findings
 from reports.judge import _report
-from reports.manifest import Manifest, read_manifest
+from reports.manifest import read_manifest
 from reports.page.control_plane import Failover, summary, transfers
 from reports.tests.control_plane import SIZE_BYTES
 from reports.tests.history import Fault, History, Shape, int_of
 from reports.tests.played import generate
 from reports.tests.replicas import FOLLOWER, FULL_US, INCREMENTAL_US
+from reports.verdict import Verdict
 
 if TYPE_CHECKING:
     from reports.tests.conftest import Found
@@ -268,13 +269,20 @@ class _Page(HTMLParser):
             self.loads.append(values.get("src") or values.get("href") or "")
 
 
-def test_the_page_stands_alone_and_holds_every_section(
-    run: tuple[History, list[Findings], list[Path]], tmp_path: Path
-) -> None:
+@pytest.fixture(scope="module")
+def report(
+    run: tuple[History, list[Findings], list[Path]], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Verdict]:
+    """The folder of the report, and the verdict. The baseline is the run without histograms."""
     _, (measured, bare), folders = run
-    manifest: Manifest = read_manifest(folders[0])
-    verdict = _report(manifest, measured, folders[0], tmp_path, (read_manifest(folders[1]), bare))
-    text = (tmp_path / "index.html").read_text(encoding="utf-8")
+    folder = tmp_path_factory.mktemp("report")
+    baseline = read_manifest(folders[1]), bare
+    return folder, _report(read_manifest(folders[0]), measured, folders[0], folder, baseline)
+
+
+def test_the_page_stands_alone_and_holds_every_section(report: tuple[Path, Verdict]) -> None:
+    folder, verdict = report
+    text = (folder / "index.html").read_text(encoding="utf-8")
     page = _Page()
     page.feed(text)
     sections = [
@@ -315,14 +323,12 @@ def test_the_page_stands_alone_and_holds_every_section(
         "groups",
         "mirror",
     )
-    assert {path.name for path in tmp_path.glob("*.png")} == {f"{name}.png" for name in figures}
-    assert (tmp_path / "verdict.json").exists()
-    assert (tmp_path / "junit.xml").exists()
+    assert {path.name for path in folder.glob("*.png")} == {f"{name}.png" for name in figures}
+    assert (folder / "verdict.json").exists()
+    assert (folder / "junit.xml").exists()
 
 
-def test_ids_on_the_page_are_unique(run: tuple[History, list[Findings], list[Path]], tmp_path: Path) -> None:
-    _, (measured, _), folders = run
-    _report(read_manifest(folders[0]), measured, folders[0], tmp_path, None)
+def test_ids_on_the_page_are_unique(report: tuple[Path, Verdict]) -> None:
     page = _Page()
-    page.feed((tmp_path / "index.html").read_text(encoding="utf-8"))
+    page.feed((report[0] / "index.html").read_text(encoding="utf-8"))
     assert len(page.ids) == len(set(page.ids))
