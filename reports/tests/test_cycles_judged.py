@@ -50,7 +50,7 @@ def test_exactly_the_planted_circle_is_found(found: dict[str, list[Violation]], 
         assert str(mine[0]["detail"]).partition(":")[0] == OTHER_NAMES.get(name, circle)
 
 
-def test_a_violation_tells_what_contradicts_what(found: dict[str, list[Violation]]) -> None:
+def test_a_violation_names_what_contradicts_what(found: dict[str, list[Violation]]) -> None:
     assert [row["detail"] for row in found["sends"]] == [
         "G0-realtime: operation 0 of b began at 20 us, but its value 10 of b is at offset 2. Value 2 of a, at "
         "offset 7, had been acknowledged to a at 10 us (operation 0)."
