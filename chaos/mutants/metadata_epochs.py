@@ -26,13 +26,13 @@ def producers_keep_no_epoch(original: Function, self: Any, update: Any) -> bool:
     return bool(original(self, update))
 
 
-@mutant("reference_broker.metadata.cache:MetadataCache.told_epoch")
+@mutant("reference_broker.metadata.cache:MetadataCache.served_epoch")
 def epoch_forgotten_when_off(original: Function, self: Any) -> int:
     """When the metadata epoch is disabled, brokers send none, so clients with an epoch accept no metadata (M-14)."""
     return int(self.metadata_epoch)
 
 
-@mutant("reference_broker.metadata.cache:MetadataCache.told_epoch")
+@mutant("reference_broker.metadata.cache:MetadataCache.served_epoch")
 def epoch_not_told(original: Function, self: Any) -> int:
     """A broker does not send clients the epoch of its metadata (M-4)."""
     return -1

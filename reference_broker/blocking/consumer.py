@@ -9,7 +9,8 @@
 A member's heartbeats go out inside these methods, and between them from a thread of the consumer's own. If the
 application does not call ``poll`` for ``max.poll.interval.ms``, the member leaves its group: its partitions go to
 others, and the next ``poll`` joins again. One lock guards the consumer: a method that waits keeps it, and sends the
-heartbeats itself meanwhile. ``metadata_epoch`` and ``wait_for_metadata_update`` are KIP-232's (spec M-12).
+heartbeats itself meanwhile. ``metadata_epoch`` and ``wait_for_metadata_update`` are for applications that store
+offsets, with the metadata epoch, outside Kafka (KIP-232, M-12).
 """
 
 import threading

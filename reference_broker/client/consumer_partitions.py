@@ -197,8 +197,9 @@ class HeldPartitions:
 
     def seek(self, where: TopicPartition, offset: int, leader_epoch: int = -1) -> None:
         """Read from where the application wants. What it has made of earlier records may be as old as the position, so
-        the position is judged anew (H-3). A seek to the start of an unsafe bootstrap only goes on with that, or an
-        application that reacts to a missed tombstone so would get it again and again (H-5)."""
+        the tombstone horizon that was seen before no longer counts (H-3). A seek to the start of a bootstrap that may
+        miss tombstones keeps the horizon. Otherwise an application that seeks there after a missed tombstone would get
+        the error again and again (H-5)."""
         held = self.held[where]
         if offset > held.bootstrap_start:
             held.remembered_horizon = 0

@@ -12,12 +12,12 @@ There is no I/O. ``CommittedOffsets`` runs one operation at a time, with times o
     offsets.take_result()                          # Committed or Fetched
 
 The operation itself retries after a lost response, and while the coordinator has moved or is loading. The driver passes
-``Committed.group_error`` or ``Fetched.error`` to ``GroupMembership.apply_error``. INVALID_METADATA_EPOCH (KIP-232, spec
-M-7) is never retried; it is that partition's result.
+``Committed.group_error`` or ``Fetched.error`` to ``GroupMembership.apply_error``. INVALID_METADATA_EPOCH (KIP-232, M-7)
+means that a commit with a newer metadata epoch exists. It is never retried; it is that partition's result.
 
 The draft of OffsetCommit (``GroupVersions.with_metadata_epoch``) sends the epoch of the last accepted metadata (M-6),
-and that of OffsetFetch returns it (M-9). ``may_consume`` is the wait of M-10: no fetch before the metadata has reached
-every partition's epoch.
+and that of OffsetFetch returns it (M-9). ``may_consume`` delays the first fetch until the metadata has reached every
+partition's epoch (M-10).
 """
 
 from collections.abc import Iterable, Mapping

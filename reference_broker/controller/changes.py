@@ -39,7 +39,7 @@ NOT_CONTROLLER = Refusal(ErrorCode.not_controller, "This is not the active contr
 
 
 Records: TypeAlias = Iterable[MetadataRecord]
-"""They may be made lazily, because the controller takes them in slices too."""
+"""The records of a change. They may be made lazily."""
 
 UNITS_PER_ENTRY = 3
 """The cost of one entry of a request, in units of about 10 us."""

@@ -2,7 +2,7 @@
 
 Changes are planned, written and completed in turn. When leadership is lost, each pending change gets NOT_CONTROLLER.
 
-Each change is planned in slices of less than 5 ms, one in each event. Records that do not fit into one batch are
+A large change is planned over several events. Records that do not fit into one batch are
 written as a transaction: Begin, the batches, End, one append in each event, with nothing between them. Plans judge by
 ``latest``, which also holds the changes that are written but not committed.
 """

@@ -91,7 +91,7 @@ def live_broker(broker: BrokerImage) -> UpdateMetadataBroker1000:
 
 @dataclass(slots=True)
 class Frames:
-    """Builds partition states in slices. What several brokers need is built once, and kept until ``forget``."""
+    """The partition states of updates. What several brokers need is built once, and kept until ``forget``."""
 
     ports: Ports
     history: deque[tuple[int, tuple[str, ...]]] = field(default_factory=lambda: deque(maxlen=MOST_REMEMBERED))

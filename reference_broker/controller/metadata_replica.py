@@ -75,7 +75,7 @@ class MetadataReplica:
         self.identity = Identity("", home.node_id, "")
 
     def load(self, clean: bool) -> Sliced[None]:
-        """Recovers the metadata log in slices and builds the parts. Raises StartRefused for a damaged directory or that
+        """Recover the metadata log and build the parts. Raises StartRefused for a damaged directory or that
         of another node."""
         home = self._home
         known = read_identity(home.disk, home.node_id)

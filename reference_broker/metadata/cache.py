@@ -92,8 +92,8 @@ class MetadataCache:
             topic_names=topic_names,
         )
 
-    def told_epoch(self) -> int:
-        """The metadata epoch that clients get (M-4), or -1 for none.
+    def served_epoch(self) -> int:
+        """Return the metadata epoch that clients get (M-4), or -1 for none.
 
         While the metadata epoch is switched off, it stays at the last one. Clients that have accepted it, or
         that find it beside a committed offset, go on then.
@@ -208,7 +208,7 @@ def is_full(request: Request, cache: MetadataCache) -> bool:
 
 
 def update_from(request: Request, cache: MetadataCache) -> Sliced[MetadataUpdate | None]:
-    """Turn a request into an update of ``cache``, in slices. The result is None if a topic has a gap in its
+    """Turn a request into an update of ``cache``. The result is None if a topic has a gap in its
     partitions. Version 1000 names no topic IDs, so a topic keeps the one that is known."""
     whole = is_full(request, cache)
     drafts: dict[str, _Topic] = {}

@@ -1,7 +1,7 @@
 """Turns the committed part of the metadata log into published images.
 
-The leader publishes from its committed log, as its followers do. The work is split into slices. Each slice is one event
-of less than 5 ms, and a new high watermark or snapshot may arrive between two slices.
+The leader publishes from its committed log, as its followers do. A part of the batches is loaded in each event, so a
+new high watermark or snapshot may arrive in between.
 
 A transaction becomes visible as a whole at its End, or never (KIP-868). Batches come in the order of the log, and one
 may end in the middle of a transaction. ``MetadataBatchLoader.flush`` publishes what is complete. Records before a Begin
@@ -239,9 +239,9 @@ class MetadataLoader:
     _store: SnapshotStore
     last_offset: int = -1
     on_progress: Callable[[], None] = lambda: None
-    """Is called after every slice, after all listeners got what the slice published."""
+    """Called at the end of each event of loading, after all listeners have what was published."""
     on_loaded: Callable[[OffsetAndEpoch, int], None] = lambda _snapshot, _latency_us: None
-    """Is called when a snapshot is loaded, with the time from the first slice to the last."""
+    """Called when a snapshot is loaded, with the time that this took."""
     on_published: Callable[[MetadataImage, int], None] = lambda _image, _record_bytes: None
     _batches: MetadataBatchLoader = field(init=False)
     _notes: BatchNotes = field(init=False)
@@ -280,7 +280,7 @@ class MetadataLoader:
         self._notes.expect(begin_offset, batches)
 
     def load(self) -> Sliced[None]:
-        """Load the newest snapshot in slices at start, and publish nothing. Raises StartRefused if it is damaged."""
+        """Load the newest snapshot at start, and publish nothing. Raises StartRefused if it is damaged."""
         newest = self._store.latest
         if newest is not None:
             self._take(newest, (yield from self._loading(newest)))
@@ -290,10 +290,10 @@ class MetadataLoader:
         self._batches.splits_at_epochs = wanted
 
     def catch_up(self, high_watermark: int) -> None:
-        """Replay all batches below ``high_watermark``: one slice now, and each further one in an event of its own."""
+        """Replay all batches below ``high_watermark``: some now, and the others in events of their own."""
         self._high_watermark = max(self._high_watermark, high_watermark)
         if not self._scheduled and self._reloading is None:
-            self._slice()
+            self._load_some()
 
     def reload(self, snapshot: OffsetAndEpoch) -> None:
         """Load a snapshot that has replaced the log, and publish the difference to it. If a newer snapshot arrives
@@ -310,7 +310,7 @@ class MetadataLoader:
         before = self.image
         self._take(snapshot, image)
         self._publish(MetadataDelta.between(before, image), image, True)
-        self._slice()
+        self._load_some()
 
     def _loading(self, snapshot: OffsetAndEpoch) -> Sliced[MetadataImage]:
         started_us = self._surroundings.now_us
@@ -318,7 +318,7 @@ class MetadataLoader:
         self.on_loaded(snapshot, self._surroundings.now_us - started_us)
         return image
 
-    def _slice(self) -> None:
+    def _load_some(self) -> None:
         self._scheduled = False
         if self._reloading is not None:
             return
@@ -337,7 +337,7 @@ class MetadataLoader:
     def _schedule(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            self._surroundings.after(0, self._slice)
+            self._surroundings.after(0, self._load_some)
 
     def _take_batches(self) -> None:
         taken = 0
@@ -358,7 +358,7 @@ class MetadataLoader:
         """Read again what is not published, now batch by batch up to the damage, and publish it. Returns the offset of
         the last record before the damage.
 
-        A slice has one delta for all its batches. After a fault it may contain a part of the damaged batch, and a
+        The batches of one event have one delta. After a fault it may contain a part of the damaged batch, and a
         missing partition shows only when an image is built of it.
         """
         batches = self._batches

@@ -1,7 +1,7 @@
 """Snapshots of published images: made, written and loaded (KIP-630).
 
 A snapshot holds one record for each thing that exists (S-16), in an order that depends on the content alone. Each node
-makes its own, after a number of bytes of records or a time. It writes the whole file in slices, syncs it and renames
+makes its own, after a number of bytes of records or a time. It writes the file a batch at a time, syncs it and renames
 it. Only then may the log before it be deleted (``quorum.snapshots.store``). So a crash at any point leaves a whole
 snapshot or none. If the disk is full, the node runs without the snapshot and tries again later.
 """
@@ -56,7 +56,7 @@ NO_BROKER = -1
 
 
 def records_of(image: MetadataImage) -> Iterator[MetadataRecord]:
-    """Yield the records of an image lazily, so that the caller may take them in slices; the image never changes.
+    """Yield the records of an image lazily; the image never changes.
     Replaying them on an empty image gives the same content. The metadata version comes first, because it says how to
     read the rest."""
     for name in sorted(image.features, key=lambda name: (name != METADATA_VERSION_FEATURE, name)):
@@ -121,7 +121,7 @@ def _topic(topic: TopicImage) -> Iterator[MetadataRecord]:
 
 
 RECORDS_PER_BATCH = 150
-"""One slice encodes and writes this many records, in some 3 ms."""
+"""Encoding and writing this many records takes some 3 ms."""
 
 
 def snapshot_id(image: MetadataImage) -> OffsetAndEpoch:
@@ -153,8 +153,7 @@ DOMAIN, KIND = "kafka.controller", "KafkaController"
 
 
 class SnapshotMetrics:
-    """Measures latencies in milliseconds. Loading is measured from the first slice to the last, and making a snapshot
-    from the first slice until it is synced and renamed."""
+    """The time it takes to load a snapshot, and to make one until it is synced and renamed, in milliseconds."""
 
     def __init__(self, ports: Ports, store: SnapshotStore, metrics: Metrics) -> None:
         self._ports = ports

@@ -71,7 +71,7 @@ MAX_BATCH_BYTES = 8 * 2**20
 """Kafka's raft batch limit (KafkaRaftClient.MAX_BATCH_SIZE_BYTES)."""
 
 READ_BYTES = 32 * 2**10
-"""One slice of replay reads this much: some 400 records, in less than 5 ms. A larger batch is read whole."""
+"""One event of replay reads this much: some 400 records, in less than 5 ms. A larger batch is read whole."""
 
 
 class BatchTooLarge(Exception):  # noqa: N818 - the limit is the news
@@ -207,7 +207,7 @@ class MetadataLog:
         return self.log.read(offset, max_bytes, end_offset, True)
 
     def batches(self, offset: int, end_offset: int) -> Iterator[LogBatch]:
-        """Yield the batches of one slice from ``offset`` on, at least one if there is any.
+        """Yield some batches from ``offset`` on, at least one if there is any.
 
         It checks their CRC again, because nothing else does so after a clean stop. Raise InvalidRecords.
         """
@@ -232,8 +232,8 @@ class MetadataLog:
         return OffsetAndEpoch(known.end_offset, known.epoch)
 
     def validate(self, offset: int, epoch: int) -> Validity:
-        """Compare the log with that of a replica that fetches from ``offset`` and whose last fetched epoch is ``epoch``
-        (S-10)."""
+        """Compare the log with that of a replica that fetches from ``offset`` and whose last fetched epoch is
+        ``epoch``. A replica whose position is no longer in this log needs the newest snapshot (S-10)."""
         start, oldest, latest = self.start_offset, self.snapshots.oldest, self.snapshots.latest
         if oldest is not None and latest is not None:
             at_start = offset == start == oldest.offset and epoch != oldest.epoch
@@ -323,7 +323,7 @@ def read_batch(batch: bytes) -> LogBatch:
 def open_metadata_log(
     disk: Disk, config: BrokerConfig, now: Now, clean: bool, snapshots: Snapshots
 ) -> Sliced[MetadataLog]:
-    """Open and recover the log in slices.
+    """Open and recover the log.
 
     A torn tail is cut at the first bad batch. Other damage stays as it is, since this node may have reported to a
     leader that it has these records. If a crash between the rename of the newest snapshot and the truncation of the log

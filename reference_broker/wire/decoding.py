@@ -30,7 +30,7 @@ from reference_broker.wire.schema import (
 )
 
 SlicedReader: TypeAlias = Callable[[Frame, int, Work], Sliced[tuple[Any, int]]]
-"""A Reader that yields after each slice."""
+"""A Reader that yields where the rest must wait for another event."""
 Step: TypeAlias = Callable[[Frame, int, dict[str, Any]], int]
 
 _MAX_DATETIME_MS: Final = (datetime.max.replace(tzinfo=UTC) - EPOCH) // MILLISECOND
@@ -64,7 +64,7 @@ def decoder(wire: type, target: type, version: int = _NEWEST) -> Reader:
 
 @cache
 def sliced_decoder(wire: type, target: type, version: int = _NEWEST) -> SlicedReader:
-    """As ``decoder``, for large messages. It yields after each slice. It raises TooMuchError before it reads more items
+    """As ``decoder``, for large messages, which take several events. It raises TooMuchError before it reads more items
     than the message may hold."""
     wanted = {each.name: each for each in schema_fields(target)}
     defaults = {name: each.default for name, each in wanted.items()}
@@ -93,7 +93,7 @@ def sliced_decoder(wire: type, target: type, version: int = _NEWEST) -> SlicedRe
 def _sliced_steps(
     wire: type, wanted: Mapping[str, SchemaField], version: int
 ) -> list[tuple[str, Step, SlicedReader | None]]:
-    """Arrays are read in slices, and everything else in steps. A tagged array is no larger than a slice."""
+    """Arrays may take several events, and every other field takes one. A tagged array fits into one event."""
     flexible = is_flexible_entity(wire)
     steps: list[tuple[str, Step, SlicedReader | None]] = []
     fields = [each for each in schema_fields(wire) if each.since <= version]

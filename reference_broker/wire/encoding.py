@@ -28,7 +28,7 @@ from reference_broker.wire.schema import (
 )
 
 SlicedWriter: TypeAlias = Callable[[bytearray, Any, Work], Sliced[None]]
-"""A Writer that yields after each slice."""
+"""A Writer that yields where the rest must wait for another event."""
 Writer: TypeAlias = Callable[[bytearray, Any], None]
 
 _PACKED_AS_THEY_ARE: Final = {*NUMBERS, "bool", "error_code"}
@@ -52,7 +52,7 @@ def encoder(wire: type, source: type, version: int = _NEWEST) -> Writer:
 
 @cache
 def sliced_encoder(wire: type, source: type, version: int = _NEWEST) -> SlicedWriter:
-    """As ``encoder``, for large messages. It yields after each slice."""
+    """As ``encoder``, for large messages, which take several events."""
     given = {each.name: each for each in schema_fields(source)}
     flexible = is_flexible_entity(wire)
     fields = [each for each in schema_fields(wire) if each.since <= version]

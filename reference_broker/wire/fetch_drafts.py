@@ -121,7 +121,7 @@ def decode_draft_request(version: int, frame: Frame, offset: int) -> tuple[Fetch
 
 
 def draft_request_in_slices(version: int, frame: Frame, offset: int, work: Work) -> Decoding[FetchRequest]:
-    """As ``decode_draft_request``, but yields after each slice."""
+    """As ``decode_draft_request``, for large requests, which take several events."""
     if version == FETCH_TOMBSTONE_HORIZON:
         return (yield from _horizon_request_in_slices(frame, offset, work))
     replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, fetch_type, session_id, number = (
@@ -276,7 +276,7 @@ def _encode_horizon_request(start: bytes, request: FetchRequest) -> Buffers:
 
 
 def _horizon_request_in_slices(frame: Frame, offset: int, work: Work) -> Decoding[FetchRequest]:
-    """Return the body and the offset behind it, and yield after each slice. Raise ProtocolError, or one of
+    """Return the body and the offset behind it. Raise ProtocolError, or one of
     BAD_BYTES."""
     replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch, replica_epoch = (
         _HORIZON_REQUEST.unpack_from(frame, offset)

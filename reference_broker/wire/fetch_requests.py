@@ -144,7 +144,7 @@ def _one_topic(version: int, frame: Frame, offset: int) -> tuple[_Lists, int] | 
 
 
 def fetch_request_in_slices(version: int, frame: Frame, offset: int, work: Work) -> Decoding[FetchRequest]:
-    """As ``decode_fetch_request``, but yields after each slice."""
+    """As ``decode_fetch_request``, for large requests, which take several events."""
     lists, end = yield from _lists(version, frame, offset + _head_of(version).size, work)
     return _request(version, frame, offset, lists, end)
 
@@ -292,7 +292,7 @@ def read_topic(by_id: bool, frame: Frame, offset: int) -> tuple[str, bytes, int]
 def partitions_in_slices(
     read_rows: RowReader, frame: Frame, offset: int, count: int, work: Work
 ) -> Decoding[list[FetchPartition]]:
-    """Read the partitions of one topic. Yield after each slice."""
+    """Read the partitions of one topic."""
     work.announce(count, False)
     if count <= WIRE_UNITS_PER_SLICE:
         partitions, offset = read_rows(frame, offset, count)

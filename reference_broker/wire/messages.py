@@ -102,8 +102,8 @@ def decode_request(api_key: int, version: int, frame: Frame, offset: int) -> obj
 
 
 def decode_request_in_slices(api_key: int, version: int, frame: Frame, offset: int) -> Sliced[tuple[object, int]]:
-    """As ``decode_request``, for a frame of more than LARGE_FRAME_BYTES. Yields after each slice. Returns the body, and
-    how many items it holds. Raises TooMuchError, too. Produce, whose codec is fast, takes a single slice."""
+    """As ``decode_request``, for a frame of more than LARGE_FRAME_BYTES, which takes several events. Returns the body,
+    and how many items it has. Raises TooMuchError, too. Produce, whose codec is fast, takes a single event."""
     if api_key == _PRODUCE or not is_known(api_key, version):
         return decode_request(api_key, version, frame, offset), 0
     check_request_bytes(api_key, len(frame))
@@ -126,7 +126,7 @@ def _request_in_slices(api_key: int, version: int, frame: Frame, offset: int) ->
 
 
 def is_large_response(api_key: int, version: int, body: Any) -> bool:
-    """Whether a response is to be encoded in slices."""
+    """Return whether a response is so large that it is encoded in several events."""
     return items_of_response(api_key, version, body) > LARGE_RESPONSE_ITEMS
 
 
@@ -146,7 +146,7 @@ def _counter(api_key: int, version: int) -> tuple[type, Callable[[Any], int]]:
 
 
 def encode_response_in_slices(api_key: int, version: int, correlation_id: int, body: Any) -> Sliced[Buffers]:
-    """As ``encode_response``, for a large response. Yields after each slice."""
+    """As ``encode_response``, for a large response, which takes several events."""
     out = bytearray(_NO_LENGTH + write_response_header(api_key, version, correlation_id))
     yield from _codec(api_key, version, "response").write_in_slices(out, body, Work(api_key, 0))
     _LENGTH.pack_into(out, 0, len(out) - 4)

@@ -95,8 +95,8 @@ class ProduceResponse:
 
 
 MOST_TOPICS_AND_PARTITIONS: Final = 14_000
-"""A request that holds more is refused, since a request is decoded in one slice, and so many take some 10 ms. Kafka's
-Java producer sends a megabyte at most by default, which has room for 13,000 batches of one record."""
+"""A request that holds more is refused, because a request is decoded in one event, and this many take some 10 ms.
+Kafka's Java producer sends a megabyte at most by default, which has room for 13,000 batches of one record."""
 _INT32: Final = Struct(">i")
 _HEAD: Final = Struct(">hi")
 

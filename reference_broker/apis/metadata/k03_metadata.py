@@ -155,14 +155,14 @@ def _draft(
             brokers=brokers,
             cluster_id=cache.cluster_id,
             controller_id=cache.controller_id,
-            metadata_epoch=cache.told_epoch(),
+            metadata_epoch=cache.served_epoch(),
             topics=cast("tuple[MetadataTopic1001, ...]", tuple(topics_found)),
         )
     return MetadataResponse1000(
         brokers=brokers,
         cluster_id=cache.cluster_id,
         controller_id=cache.controller_id,
-        metadata_epoch=cache.told_epoch(),
+        metadata_epoch=cache.served_epoch(),
         topics=cast("tuple[MetadataTopic1000, ...]", tuple(topics_found)),
     )
 

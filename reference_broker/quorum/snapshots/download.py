@@ -166,7 +166,7 @@ class Partial:
 
 
 def read_partial(disk: Disk, snapshot: OffsetAndEpoch) -> Sliced[Partial | None]:
-    """Read the files of a download that an earlier process wrote, in slices, and cut off what cannot be trusted.
+    """Read the files of a download that an earlier process wrote, and cut off what cannot be trusted.
 
     The result has length 0 if no length fits its CRC. It is None if even the entry with leader and snapshot cannot be
     read. Raises DiskError.
@@ -460,7 +460,7 @@ class SnapshotDownload:
             job.outcome(outcome)
 
     def _run(self, job: "_Job", slices: Sliced[None]) -> None:
-        """Run the first slice now, and each further one in an event of its own."""
+        """Run the work until its first pause now, and the rest in later events."""
 
         def run(_job: "_Job") -> None:
             try:

@@ -38,7 +38,7 @@ class SnapshotChecks:
 
     def before_serving(self, snapshot: OffsetAndEpoch, position: int, then: Callable[[], None]) -> None:
         """Call ``then`` when the bytes from ``position`` on may be served, or the snapshot is known to be damaged. It
-        calls at once if a check is not due, or takes only one slice."""
+        calls at once if a check is not due, or is short."""
         waiting = self._waiting.get(snapshot)
         if waiting is not None:
             waiting.append(then)
@@ -61,7 +61,7 @@ class SnapshotChecks:
                 if budget.spend(batch.header.size_bytes):
                     yield
         except (SnapshotDamaged, DiskError) as damage:
-            if self._store.holds(snapshot):  # It may have been deleted between two slices.
+            if self._store.holds(snapshot):  # It may have been deleted meanwhile.
                 self._found_damaged(snapshot, str(damage))
         else:
             self._good_us = {each: at for each, at in self._good_us.items() if self._store.holds(each)}
