@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from bench.fleet.behaviours.admin import Admin
-from bench.fleet.behaviours.final_reads import FINAL_READ, FinalReader, OffsetsReader, target_reader, without_ends
+from bench.fleet.behaviours.final_reads import FinalReader, FinalReadPlan, OffsetsReader, target_reader, without_ends
 from bench.fleet.behaviours.group_member import GroupMember
 from bench.fleet.behaviours.hanging_transactions import Janitor, StrayProducer
 from bench.fleet.behaviours.member_storage import OutsideStore
@@ -189,30 +189,19 @@ class _Maker:
 
     def _final_reader(self) -> FinalReader:
         spec, name = self._spec, self._named("final-reader")
-        everything = [*spec.load_partitions, *spec.idle_partitions]
-        limit_us = spec.final_read_ms * 1000
+        everything = (*spec.load_partitions, *spec.idle_partitions)
         keep = without_ends if spec.load.has_transactions else list
-        return FinalReader(
-            name, self._settings, self._random(name), everything, self._reader, limit_us, FINAL_READ, keep
-        )
+        plan = FinalReadPlan(name, everything, spec.final_read_ms * 1000, keep=keep)
+        return FinalReader(plan, self._settings, self._random(name), self._reader)
 
     def _committed_reader(self) -> FinalReader | None:
         """With transactions the logs are read once more, as readers with read_committed see them."""
         spec, name = self._spec, self._named("committed-reader")
         if not spec.load.has_transactions:
             return None
-        everything = [*spec.load_partitions, *spec.idle_partitions]
-        limit_us = spec.final_read_ms * 1000
-        return FinalReader(
-            name,
-            self._settings,
-            self._random(name),
-            everything,
-            self._reader,
-            limit_us,
-            FINAL_READ,
-            read_committed=True,
-        )
+        everything = (*spec.load_partitions, *spec.idle_partitions)
+        plan = FinalReadPlan(name, everything, spec.final_read_ms * 1000, read_committed=True)
+        return FinalReader(plan, self._settings, self._random(name), self._reader)
 
     def _offsets_reader(self) -> OffsetsReader | None:
         spec, name = self._spec, self._named("offsets-reader")

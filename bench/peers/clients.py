@@ -47,7 +47,7 @@ def produce_request(topic: str, partition: int, batch: bytes, timeout_ms: int = 
 
 def base_offset(response: object, name: str) -> int:
     """Return the offset of the batch's first record. Raise PeerError if the broker ``name`` refused the batch."""
-    assert isinstance(response, ProduceResponse), f"{response} answers no produce"
+    assert isinstance(response, ProduceResponse), f"{response} is no response to a produce"
     partition = response.responses[0].partitions[0]
     if partition.error_code:
         raise PeerError(f"{name} refused a record with error {partition.error_code}")
@@ -90,7 +90,7 @@ class RetryingClient:
         self._next = 0
         self._connections: dict[int, Connection] = {}
         self._ports_by_node: dict[int, int] = {}
-        self.last_error = "no node answered"
+        self.last_error = "no node responded"
 
     def __enter__(self) -> Self:
         return self

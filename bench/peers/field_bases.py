@@ -123,7 +123,7 @@ class PreparedBroker:
         self._until(ApiKey.SYNC_GROUP, 3, {**member, "generation_id": 1, "assignments": assignments})
 
     def make_producer(self) -> None:
-        """A transactional ID whose producer has begun nothing."""
+        """A transactional ID whose producer has started nothing."""
         self.own_producer_id, self.own_producer_epoch = self._producer(self.name)
 
     def make_transaction(self) -> None:

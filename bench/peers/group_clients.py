@@ -93,7 +93,7 @@ class RawMember:
 
 
 def subscription_of(topic: str, mark: bytes = b"") -> bytes:
-    """Encode a subscription as consumers do, since Kafka's coordinator reads it. ``mark`` tells two of them apart."""
+    """Encode a subscription as consumers do, since Kafka's coordinator reads it. ``mark`` distinguishes two of them."""
     return encode_subscription(Subscription((topic,), user_data=mark))
 
 

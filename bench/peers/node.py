@@ -62,7 +62,7 @@ class BrokerNode:
             )
 
     def await_ready(self) -> None:
-        """Wait until an ApiVersions request is answered. Raise PeerError."""
+        """Wait until an ApiVersions request gets its response. Raise PeerError."""
         assert self.process is not None
         deadline = time.perf_counter() + self._ready_limit_s
         while time.perf_counter() < deadline:

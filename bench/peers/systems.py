@@ -72,7 +72,7 @@ def make_tiered(cluster: PeerCluster, topic: str) -> None:
 
 
 def offsets(connection: Connection, topic: str, partitions: int, at: int) -> list[int]:
-    """The offset that each partition tells for one of the special times, and -1 where it tells none."""
+    """The offset that each partition returns for one of the special times, and -1 where it returns none."""
     named = [TopicPartition(topic, index) for index in range(partitions)]
     response = connection.call(ApiKey.LIST_OFFSETS, OFFSETS_VERSION, list_offsets_request(named, at))
     rows = response.topics[0].partitions

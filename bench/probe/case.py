@@ -84,19 +84,19 @@ ANY = since_version(0)
 
 
 class CaseVerdict(Enum):
-    """FAIL and DIFFERS: the broker does something else than a MUST or a SHOULD says. NOT_ADVERTISED: it does not claim
-    to have what the case needs, which is no failure. INCONSISTENT: it claims so, but it closes the connection, stays
-    silent, sends bytes that are no response, or says that the version is not supported. NOT_PLAYED: a hostile case and
-    a target that is not on loopback, a restart and a target that the probe cannot restart, or a broker that is gone.
-    OUR_ERROR: the case itself stumbles, which says nothing about the broker."""
+    """The verdict on one case."""
 
     PASS = "pass"
-    FAIL = "fail"
-    DIFFERS = "differs"
-    NOT_ADVERTISED = "not advertised"
+    FAIL = "fail"  # a MUST is violated
+    DIFFERS = "differs"  # a SHOULD is violated
+    NOT_ADVERTISED = "not advertised"  # the broker does not claim to have what the case needs, which is no failure
     INCONSISTENT = "inconsistent"
+    """It claims to have it, but closes the connection, stays silent, sends bytes that are no response, or rejects the
+    version as unsupported."""
     NOT_PLAYED = "not played"
-    OUR_ERROR = "our error"
+    """A hostile case and a target that is not on loopback, a restart and a target that the probe cannot restart, or a
+    broker that is gone."""
+    OUR_ERROR = "our error"  # the case itself failed, which shows nothing about the broker
 
 
 @dataclass(frozen=True, slots=True)

@@ -318,9 +318,9 @@ class Admin(ClusterScript):
             wrong = next((each for each in task.errors.values() if not self._is_done(task, each)), 0)
             error = "" if all(done) else error_name(wrong) if wrong else "INVALID_ANSWER"
         self._remember(task, kind)
-        changed = task.operation.partitions_sent if kind == "ok" else -1
+        task.operation.response_partitions = task.operation.partitions_sent if kind == "ok" else -1
         rows = tuple(self._change_rows(task, "" if response is not None else kind))
-        self.journal.end(task.operation, kind, error or None, response, -1, changed, rows)
+        self.journal.end(task.operation, kind, error or None, response, rows)
 
     @staticmethod
     def _is_done(task: Task, code: int) -> bool:

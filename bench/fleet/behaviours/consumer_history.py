@@ -48,8 +48,6 @@ class ResponseEffect:
     response: ResponseReceived
     operation: Operation | None
     error: str | None = None
-    session_id: int = -1
-    partitions: int = -1
     rows: list[HistoryRow] = field(default_factory=list)
 
 
@@ -154,9 +152,7 @@ class ConsumerHistory(ConsumerObserver, LaneHistory):
         outcome, self._outcome = self._outcome, None
         if outcome is not None and outcome.operation is not None:
             kind, rows = "fail" if outcome.error else "ok", tuple(outcome.rows)
-            self.journal.end(
-                outcome.operation, kind, outcome.error, outcome.response, outcome.session_id, outcome.partitions, rows
-            )
+            self.journal.end(outcome.operation, kind, outcome.error, outcome.response, rows)
 
     def lost(self, lane: str, reason: str) -> None:
         """The request gets no response."""
@@ -191,7 +187,7 @@ class ConsumerHistory(ConsumerObserver, LaneHistory):
     def fetched(self, reply: FetchResult) -> None:
         outcome, operation = self._response_in_hand()
         response = reply.response
-        outcome.session_id, outcome.partitions = response.session_id, reply.partition_count
+        operation.response_session_id, operation.response_partitions = response.session_id, reply.partition_count
         if reply.problem is not None:
             outcome.error = error_name(response.error_code) if response.error_code else "INVALID_ANSWER"
         reads = Reads(operation.index)

@@ -8,6 +8,7 @@ that shows only here.
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from bench.fleet.behaviours.bodies import describe_topic_config_request
@@ -64,6 +65,20 @@ def without_ends(rows: Sequence[HistoryRow]) -> list[HistoryRow]:
     return [each for each in rows if not isinstance(each, EndRow)]
 
 
+@dataclass(frozen=True, slots=True)
+class FinalReadPlan:
+    """What one final reader reads and records."""
+
+    process: str
+    partitions: tuple[TopicPartition, ...]
+    limit_us: int = 60_000_000
+    operation: str = FINAL_READ  # the name of its reads in the history
+    keep: Callable[[Sequence[HistoryRow]], list[HistoryRow]] = list  # selects or converts the rows to record
+    read_committed: bool = False
+    """Read until the last stable offset has reached the high watermark, too. A partition in which a transaction stays
+    open then gets its EndRow at the limit."""
+
+
 class FinalReader(ClusterScript):
     """Reads each partition from its log's start to its high watermark, outside any session; one EndRow for each.
 
@@ -71,36 +86,18 @@ class FinalReader(ClusterScript):
     that does not exist any more gets an EndRow with its error: that it cannot be read is evidence, not a lack of it.
     Where a log does not begin at 0, the EndRow also has the settings by which records may have been deleted. It waits
     for them until the limit, unless no broker serves DescribeConfigs (``Versions.describe_configs`` is -1).
-    ``operation`` is what the history calls its reads. ``keep`` turns the rows of a read into those that are recorded.
-
-    With ``read_committed`` it reads on until the last stable offset has reached the high watermark, too. A partition in
-    which a transaction stays open then gets its EndRow at the limit.
     """
 
     KEEPS_CONNECTIONS = True
 
-    def __init__(
-        self,
-        process: str,
-        settings: ClientSettings,
-        random: Chance,
-        partitions: Sequence[TopicPartition],
-        reader: BatchReader,
-        limit_us: int = 60_000_000,
-        operation: str = FINAL_READ,
-        keep: Callable[[Sequence[HistoryRow]], list[HistoryRow]] = list,
-        read_committed: bool = False,
-    ) -> None:
-        super().__init__(process, settings, random, [each.topic for each in partitions])
-        self.partitions = tuple(partitions)
+    def __init__(self, plan: FinalReadPlan, settings: ClientSettings, random: Chance, reader: BatchReader) -> None:
+        super().__init__(plan.process, settings, random, [each.topic for each in plan.partitions])
+        self._plan = plan
         self.reader = reader
-        self.limit_us = limit_us
-        self._operation = operation
-        self._kept = keep
-        self._isolation = READ_COMMITTED if read_committed else READ_UNCOMMITTED
-        self._keeps_ends = any(isinstance(each, EndRow) for each in keep([EndRow("", 0, 0, 0, 0)]))
+        self._isolation = READ_COMMITTED if plan.read_committed else READ_UNCOMMITTED
+        self._keeps_ends = any(isinstance(each, EndRow) for each in plan.keep([EndRow("", 0, 0, 0, 0)]))
         self._held_back: dict[TopicPartition, EndRow] = {}
-        self.unread: dict[TopicPartition, None] = dict.fromkeys(partitions)
+        self.unread: dict[TopicPartition, None] = dict.fromkeys(plan.partitions)
         self.consumer = ConsumerState()
         self._unknown_since_us: dict[TopicPartition, int] = {}
         self._sizes: Counter[TopicPartition] = Counter()
@@ -124,8 +121,8 @@ class FinalReader(ClusterScript):
         return ", and ".join(filter(None, parts))
 
     def run(self) -> Steps[None]:
-        self._deadline_us = self.now.mono_us + self.limit_us
-        if not self.partitions:
+        self._deadline_us = self.now.mono_us + self._plan.limit_us
+        if not self._plan.partitions:
             return
         if (yield from self.refresh()):
             self.succeeded()
@@ -146,7 +143,7 @@ class FinalReader(ClusterScript):
             if self.now.mono_us < self._describe_at_us and all(map(self._waits_for_retention, self.unread)):
                 yield from self.sleep_until(min(self._describe_at_us, self._deadline_us))
         self._undescribed = {each.topic: None for each in self.unread if self._waits_for_retention(each)}
-        self.journal.record(*self._kept(list(self._held_back.values())))
+        self.journal.record(*self._plan.keep(list(self._held_back.values())))
         for where in self._held_back:
             self.unread.pop(where, None)
 
@@ -167,10 +164,10 @@ class FinalReader(ClusterScript):
     def _end_unknown(self) -> None:
         """Record the end of partitions that do not exist any more."""
         for where, since_us in list(self._unknown_since_us.items()):
-            if where in self.unread and self.now.mono_us - since_us >= min(UNKNOWN_FOR_US, self.limit_us // 2):
+            if where in self.unread and self.now.mono_us - since_us >= min(UNKNOWN_FOR_US, self._plan.limit_us // 2):
                 del self.unread[where]
                 error = error_name(UNKNOWN_TOPIC_OR_PARTITION)
-                self.journal.record(*self._kept([EndRow(*where, 0, 0, self.now.mono_us, 0, error)]))
+                self.journal.record(*self._plan.keep([EndRow(*where, 0, 0, self.now.mono_us, 0, error)]))
 
     def _next_leader(self) -> NodeAddress | None:
         for where in self.unread:
@@ -240,7 +237,7 @@ class FinalReader(ClusterScript):
         wanted = {each: self._wanted(each) for each in chosen}
         handler = FetchSessionHandler(sessionless=True)
         plan = handler.build(wanted)
-        operation = self.journal.begin(self._operation)
+        operation = self.journal.begin(self._plan.operation)
         operation.node, operation.partitions_sent = leader.node_id, len(wanted)
         version = plan.version(self.settings.versions.fetch)
         request = plan.request(version, MAX_WAIT_MS, 0, MAX_BYTES, isolation_level=self._isolation)
@@ -255,10 +252,8 @@ class FinalReader(ClusterScript):
         if error is None:
             for where, data in handled.partitions:
                 error = self._take(operation.index, where, data, rows) or error
-        count = len(handled.partitions)
-        self.journal.end(
-            operation, "fail" if error else "ok", error, response, body.session_id, count, tuple(self._kept(rows))
-        )
+        operation.response_session_id, operation.response_partitions = body.session_id, len(handled.partitions)
+        self.journal.end(operation, "fail" if error else "ok", error, response, tuple(self._plan.keep(rows)))
         return error is None
 
     def _wanted(self, where: TopicPartition) -> Wanted:
@@ -315,7 +310,8 @@ def target_reader(
 ) -> FinalReader:
     """Return a final reader whose rows go to a table of their own. The topics of both clusters have the same names,
     but a record has another offset in the target."""
-    return FinalReader(process, settings, random, partitions, BatchReader(), limit_us, "target_read", _as_target_runs)
+    plan = FinalReadPlan(process, tuple(partitions), limit_us, "target_read", _as_target_runs)
+    return FinalReader(plan, settings, random, BatchReader())
 
 
 def _as_target_runs(rows: Sequence[HistoryRow]) -> list[HistoryRow]:

@@ -8,16 +8,18 @@ from reports.rows import AssignmentRow, OperationRow
 
 @dataclass(slots=True)
 class Operation:
-    """An operation whose end is not known yet. ``invoke_us`` is -1 until it is sent."""
+    """An operation whose end is not recorded yet."""
 
     index: int
     f: str
     intended_us: int
-    invoke_us: int
+    invoke_us: int  # -1 until it is sent
     node: int = -1
     session_id: int = 0
     session_epoch: int = -1
     partitions_sent: int = 0
+    response_session_id: int = -1  # -1: no response to a fetch came
+    response_partitions: int = -1  # number of partitions in the response; -1: none came
 
 
 @dataclass(slots=True)
@@ -50,13 +52,11 @@ class Journal:
         kind: str,
         error: str | None = None,
         response: ResponseReceived | None = None,
-        answered_session_id: int = -1,
-        partitions_answered: int = -1,
         rows: tuple[HistoryRow, ...] = (),
     ) -> None:
         """End an operation as ok, fail or info. ``rows`` are the rows that belong to it."""
         del self._open[operation.index]
-        row = self._row(operation, kind, error, response, answered_session_id, partitions_answered)
+        row = self._row(operation, kind, error, response)
         self.actions.append(Record((row, *rows)))
 
     def record(self, *rows: HistoryRow) -> None:
@@ -70,13 +70,7 @@ class Journal:
         return rows
 
     def _row(
-        self,
-        operation: Operation,
-        kind: str,
-        error: str | None = None,
-        response: ResponseReceived | None = None,
-        answered_session_id: int = -1,
-        partitions_answered: int = -1,
+        self, operation: Operation, kind: str, error: str | None = None, response: ResponseReceived | None = None
     ) -> OperationRow:
         ended_us = self.now.mono_us
         return OperationRow(
@@ -91,9 +85,9 @@ class Journal:
             error,
             operation.session_id,
             operation.session_epoch,
-            answered_session_id,
+            operation.response_session_id,
             operation.partitions_sent,
-            partitions_answered,
+            operation.response_partitions,
             response.request_bytes if response is not None else 0,
             response.response_bytes if response is not None else 0,
         )

@@ -155,7 +155,8 @@ class BatchDelivery:
         rows = self.rows_in_flight()
         self.pending = None
         kind = {Next.DONE: "ok", Next.UNKNOWN: "info"}.get(result, "fail")
-        self.script.journal.end(slot.operation, kind, error, response, -1, -1 if response is None else 1, rows)
+        slot.operation.response_partitions = -1 if response is None else 1
+        self.script.journal.end(slot.operation, kind, error, response, rows)
         return result is Next.DONE
 
     def rows_in_flight(self) -> tuple[HistoryRow, ...]:

@@ -407,8 +407,8 @@ class SessionFetcher(ClusterScript):
         error = None
         if handled.problem is not None:
             error = error_name(body.error_code) if body.error_code else "INVALID_ANSWER"
-        kind, count = "ok" if error is None else "fail", len(handled.partitions)
-        self.journal.end(operation, kind, error, event, body.session_id, count, tuple(found.rows))
+        operation.response_session_id, operation.response_partitions = body.session_id, len(handled.partitions)
+        self.journal.end(operation, "ok" if error is None else "fail", error, event, tuple(found.rows))
         # Only polls after the load's end show that a fetcher has caught up.
         quiet = self.stopping and error is None and not found.failed and found.runs == 0
         session.quiet_polls = session.quiet_polls + 1 if quiet else 0

@@ -1,4 +1,4 @@
-"""Three nodes that answer admins and metadata readers, one of them the active controller; faults as a test asks."""
+"""Three nodes that respond to admins and metadata readers, one of them the active controller; faults on request."""
 
 import uuid
 from collections.abc import Callable
@@ -42,7 +42,7 @@ class Made:
 
 
 class FakeQuorum:
-    """``behind``: nodes whose metadata stands still. ``hidden``: partitions that a node leaves out of a topic."""
+    """``behind``: nodes whose metadata does not change. ``hidden``: partitions that a node omits from a topic."""
 
     def __init__(self) -> None:
         self.controller = 0

@@ -1,4 +1,4 @@
-"""A small broker with virtual time, for behaviours: one node, correct sessions, and faults that a test asks for."""
+"""A small broker with virtual time, for behaviours: one node, correct sessions, and faults on request."""
 
 import heapq
 import uuid
@@ -332,7 +332,7 @@ class FakeBroker:
 
 class FleetWorld:
     """Virtual time for any number of behaviours. ``fault(request)`` says what happens to a request: None,
-    ``lose_request`` (never processed), ``lose_response`` (processed, no answer), ``cut`` (processed, closed).
+    ``lose_request`` (never processed), ``lose_response`` (processed, no response), ``cut`` (processed, closed).
     ``proxied``: connections to a node that is down are accepted, then closed."""
 
     def __init__(self, broker: FakeBroker) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bench.fleet.behaviours.final_reads import FinalReader
+from bench.fleet.behaviours.final_reads import FinalReader, FinalReadPlan
 from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
 from bench.fleet.behaviours.protocol import Address, ClientSettings, Request, TopicPartition
 from bench.fleet.behaviours.session_fetcher import REVISIONS, VARIANTS, FetcherPlan, SessionFetcher
@@ -234,7 +234,7 @@ def test_the_final_reader_opens_one_connection_to_each_leader(world: FleetWorld,
     world.run(1)
     world.stop(load)
     world.run(1)
-    subject = FinalReader("final-reader", settings, Random(5), (IDLE, *HOT), BatchReader())
+    subject = FinalReader(FinalReadPlan("final-reader", (IDLE, *HOT)), settings, Random(5), BatchReader())
     world.start(subject)
     world.run(10)
     assert subject.process in world.finished

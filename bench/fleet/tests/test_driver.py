@@ -131,7 +131,7 @@ def test_the_answer_that_comes_first_is_given_first(serve: Serve) -> None:
     events, times = played(connecting([slow, quick], then))
     responses = [each for each in events if isinstance(each, ResponseReceived)]
     assert [each.lane for each in responses] == [1, 0]
-    assert times[-1] - times[-2] > 200_000, "the quick answer waited for the slow one"
+    assert times[-1] - times[-2] > 200_000, "the quick response waited for the slow one"
     assert all(each.response_bytes == 14 for each in responses)
 
 

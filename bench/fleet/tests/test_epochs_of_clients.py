@@ -46,7 +46,7 @@ def admin(settings: ClientSettings, metadata_epoch: bool) -> ClusterScript:
 
 
 def played(make: Made, settings: ClientSettings, *, drafts: set[int], metadata_epoch: bool = True) -> list[object]:
-    """The rows of metadata epochs, after 10 s in which one node tells older metadata."""
+    """The rows of metadata epochs, after 10 s in which one node returns older metadata."""
     broker = EpochsBroker({"hot": 4})
     broker.drafts, broker.epoch = drafts, OLD
     broker.grow_old(CUT_OFF)

@@ -455,7 +455,7 @@ def test_groups_whose_coordinator_is_gone_are_named(
 def test_groups_whose_offsets_stay_unknown_hold_up_no_other(
     world: GroupWorld, broker: GroupsBroker, settings: ClientSettings, trouble: str
 ) -> None:
-    """A request that nobody answers takes 3 s, so there is time for one only."""
+    """A request without a response takes 3 s, so there is time for one only."""
     stuck = [f"stuck-{number}" for number in range(4)]
     if trouble == "no answer":
         broker.coordinators = dict.fromkeys(stuck, 1)

@@ -237,7 +237,7 @@ def test_a_look_without_an_answer_counts_for_nothing(world: FleetWorld, admin: J
 
 
 def test_each_look_asks_who_leads(world: FleetWorld, admin: JanitorBroker) -> None:
-    """A replica that follows would tell what is open, and refuse the abort."""
+    """A follower would report what is open, and refuse the abort."""
     admin.held = {HOT0: [OpenAtBroker(7, 3)]}
     world.start(janitor())
     world.run(1)

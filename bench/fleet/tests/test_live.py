@@ -207,7 +207,7 @@ def test_locusts_page_starts_and_stops_the_load_again_and_again(tmp_path: Path, 
 
 
 PAGE_MEMORY_S = 2.5
-"""Locust's page answers with what it said before for two seconds: the last start's figures."""
+"""Locust's page returns its previous figures for two seconds: those of the last start."""
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 30) -> bool:

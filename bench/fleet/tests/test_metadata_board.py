@@ -1,4 +1,4 @@
-"""Clients of one worker share what metadata says; nobody waits long for somebody who got no answer."""
+"""Clients of one worker share metadata; none waits long for one that got no response."""
 
 import pytest
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bench.fleet import negotiation
-from bench.fleet.behaviours.final_reads import FinalReader, without_ends
+from bench.fleet.behaviours.final_reads import FinalReader, FinalReadPlan, without_ends
 from bench.fleet.behaviours.preparer import NewTopic, TopicPreparer, seeder
 from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan, partition_keys
 from bench.fleet.behaviours.protocol import ClientSettings, Request, TopicPartition, Versions
@@ -235,7 +235,7 @@ def test_the_final_reader_reads_each_partition_to_its_end_and_notes_its_bounds(
     broker.logs[HOT[2]].start = 9
     broker.configs["hot"] = OF_A_WEEK
     world.fault = nth_produce(set(), None)
-    subject = FinalReader("final-reader", settings, Random(1), (*HOT, *IDLE), BatchReader())
+    subject = FinalReader(FinalReadPlan("final-reader", (*HOT, *IDLE)), settings, Random(1), BatchReader())
     world.start(subject)
     world.run(3)
     assert subject.process in world.finished
@@ -277,7 +277,7 @@ def test_the_final_reader_notes_the_retention_of_logs_that_do_not_begin_at_0(
     cut, whole = HOT[2], HOT[1]
     broker.logs[cut].start = broker.logs[cut].end
     broker.configs["hot"] = settings_of_topic
-    subject = FinalReader("final-reader", settings, Random(1), (*HOT, *IDLE), BatchReader())
+    subject = FinalReader(FinalReadPlan("final-reader", (*HOT, *IDLE)), settings, Random(1), BatchReader())
     world.start(subject)
     world.run(3)
     assert subject.process in world.finished
@@ -302,7 +302,8 @@ def written(world: FleetWorld, broker: FakeBroker, settings: ClientSettings) -> 
 
 
 def last_look(world: FleetWorld, settings: ClientSettings, limit_us: int = 2_000_000, **more: Any) -> FinalReader:
-    subject = FinalReader("final-reader", settings, Random(1), (*HOT, *IDLE), BatchReader(), limit_us, **more)
+    plan = FinalReadPlan("final-reader", (*HOT, *IDLE), limit_us, **more)
+    subject = FinalReader(plan, settings, Random(1), BatchReader())
     world.start(subject)
     world.run(limit_us / 1e6 + 1)
     assert subject.process in world.finished
@@ -320,7 +321,7 @@ def fetches(broker: FakeBroker) -> int:
 def test_a_log_that_begins_later_at_its_next_leader_is_described_too(
     world: FleetWorld, broker: FakeBroker, settings: ClientSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All logs begin at 0 when the reader asks for their starts, and one begins at 1 when the first batch was read."""
+    """All logs begin at 0 when the reader queries their starts, and one begins at 1 when the first batch was read."""
     written(world, broker, settings)
     broker.configs["hot"] = OF_A_WEEK
 
@@ -415,7 +416,8 @@ def test_the_final_reader_notes_a_topic_that_does_not_exist_any_more(
 ) -> None:
     """A topic that the first Metadata responses do not know yet does exist."""
     broker.unknown = {HOT[0].topic, IDLE[0].topic}
-    subject = FinalReader("final-reader", settings, Random(1), (*HOT, *IDLE), BatchReader(), limit_us=8_000_000)
+    plan = FinalReadPlan("final-reader", (*HOT, *IDLE), limit_us=8_000_000)
+    subject = FinalReader(plan, settings, Random(1), BatchReader())
     world.start(subject)
     world.run(1)
     broker.unknown = {IDLE[0].topic}
@@ -434,7 +436,8 @@ def test_the_final_reader_gives_up_on_a_partition_that_stays_in_error(
     world: FleetWorld, broker: FakeBroker, settings: ClientSettings
 ) -> None:
     broker.errors[HOT[0]] = 6
-    subject = FinalReader("final-reader", settings, Random(1), HOT, BatchReader(), limit_us=3_000_000)
+    plan = FinalReadPlan("final-reader", tuple(HOT), limit_us=3_000_000)
+    subject = FinalReader(plan, settings, Random(1), BatchReader())
     world.start(subject)
     world.run(6)
     assert subject.process in world.finished

@@ -108,7 +108,7 @@ def test_each_transaction_is_recorded_with_its_fate(level: int, seed: int) -> No
 @pytest.mark.thorough
 @pytest.mark.parametrize("abort_percent", [0, 100])
 def test_an_end_is_asked_for_when_the_records_are_there(abort_percent: int) -> None:
-    """The first answer to records comes late, and the first answer to EndTxn is lost."""
+    """The first response to records comes late, and the first response to EndTxn is lost."""
     played = driver(2, abort_percent=abort_percent)
     played.broker.will(ApiKey.PRODUCE, NOT_ARRIVED)
     played.broker.will(ApiKey.END_TXN, LOST)

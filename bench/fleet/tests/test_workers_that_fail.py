@@ -87,7 +87,7 @@ def test_the_load_s_begin_is_told_with_all_kinds_of_clients(
 ) -> None:
     monkeypatch.setattr(FleetRun, "_wait", lambda *_: True)
     run = FleetRun(FleetSpec(["127.0.0.1:1"], Load(seconds=0.01), out_dir=str(tmp_path), workers=3), hold=False)
-    locust: Any = SimpleNamespace(wait_until_ready=lambda: None, tell=lambda _: None, report=lambda: None)
+    locust: Any = SimpleNamespace(wait_until_ready=lambda: None, send_command=lambda _: None, report=lambda: None)
     run._load(locust)
     line = json.loads(capsys.readouterr().out.splitlines()[0])
     assert (line["event"], line["workers"], line["producers"], line["transactional_workers"]) == ("load", 3, 0, 0)

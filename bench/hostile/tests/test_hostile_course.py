@@ -54,7 +54,7 @@ def test_a_node_that_ended_and_a_client_that_was_not_served_are_reported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("bench.hostile.honest.read_back", lambda _: [])
-    honest = Honest([9], acknowledged=[4], failure="no node answered")
+    honest = Honest([9], acknowledged=[4], failure="no node responded")
     outcome = CourseResult()
     gone = BrokerNode("n", 0, 9, [], tmp_path / "log")
     course._judge(CoursePlan(1, 1, 1.0, kinds=("flood",)), outcome, PeerCluster("c", (gone,)), honest)

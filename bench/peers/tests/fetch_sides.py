@@ -1,4 +1,4 @@
-"""The same Fetch request to several brokers, and their answers in words that can be compared.
+"""The same Fetch request to several brokers, and their responses in words that can be compared.
 
 Topic IDs and session IDs differ between brokers; everything else of an answer is kept. A topic that is deleted leaves
 its ID behind: its *label*, such as ``b#2``, stands for that ID, or for its name where a version has no IDs.
@@ -138,7 +138,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRow:
-    """What an answer says about one partition. ``leader`` is -1 and -1 if it names none. ``batches`` has base offset,
+    """One partition of a response. ``leader`` is -1 and -1 if it names none. ``batches`` has base offset,
     leader epoch and checksum of each."""
 
     topic: str
@@ -167,7 +167,7 @@ class FetchReply:
 
 
 def fetch(side: FetchSide, ask: Ask) -> tuple[FetchReply, int]:
-    """The answer and the session ID that it carries."""
+    """The response and the session ID that it carries."""
     asked_id = ask.session_id if ask.session is None else side.session_ids[ask.session]
     wanted = [FetchTopic(*side.topic(label, ask.version), [one]) for label, one in ask.wanted]
     forgotten = [ForgottenTopic(*side.topic(label, ask.version), [index]) for label, index in ask.forgotten]

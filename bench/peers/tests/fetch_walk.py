@@ -1,4 +1,4 @@
-"""Random walks of one fetcher over two brokers at once: the same requests in the same order, answers side by side.
+"""Random walks of one fetcher over two brokers at once: the same requests in the same order, responses side by side.
 
 Between the requests records come and go, and topics are deleted and created again. All batches have one size, and
 limits are multiples of it, so that no answer ends inside a batch (Kafka cuts there, the reference broker before it).
@@ -29,7 +29,7 @@ IN_BATCH = 2
 BATCH = one_batch(IN_BATCH, 40)
 LIMITS = (0, len(BATCH), 2 * len(BATCH), 3 * len(BATCH), ALL, ALL, ALL)
 VERSIONS = ((7, 9, 10, 11), (12,), (13, 14, 15, 16, 17, 18))
-"""Those that one session may mix: before 12 an answer has no place for what Kafka checks since then."""
+"""Those that one session may mix: before 12 a response has no place for what Kafka checks since then."""
 STRANGE_IDS = (-1, -77, 424_242_424)
 """Of no session. Kafka's shards fail on the ends of the range, with UNKNOWN_SERVER_ERROR."""
 NOT_THERE = (ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id)
@@ -41,8 +41,8 @@ REMEMBERED = 2
 class WalkSession:
     """``epoch``: of its next request. ``limited``: requests may have byte limits, so that the order of its partitions
     matters. It is the same on all sides if the session began without records and without topics that were not there:
-    the reference broker moves partitions with records to the end in each answer, Kafka in all but the first, and Kafka
-    puts what its metadata does not have at the end of the first."""
+    the reference broker moves partitions with records to the end in each response, Kafka in all but the first, and
+    Kafka puts what its metadata does not have at the end of the first."""
 
     versions: tuple[int, ...]
     limited: bool
@@ -168,7 +168,7 @@ class Walk:
         )
 
     def take(self, ask: Ask) -> list[FetchReply]:
-        """One answer a side; the sessions go on."""
+        """One response from each side; the sessions continue."""
         self.requests += 1
         given = [fetch(side, ask) for side in self.sides]
         response = given[0][0]

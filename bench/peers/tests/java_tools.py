@@ -202,7 +202,7 @@ class JavaTools:
         return {int(key): (int(low), int(high or low)) for key, low, high in rows}
 
     def quorum_status(self) -> dict[str, str]:
-        """``kafka-metadata-quorum describe --status``, by what stands before each colon."""
+        """``kafka-metadata-quorum describe --status``, by the words before each colon."""
         shown = run_tool(QUORUM, "--bootstrap-server", self.bootstrap, "describe", "--status")
         return {key: value.strip() for key, value in re.findall(r"^(\w+):(.*)$", shown, re.M)}
 
@@ -229,7 +229,7 @@ class JavaTools:
 
 @contextmanager
 def console_member(bootstrap: str, topic: str, group: str) -> "Iterator[subprocess.Popen[str]]":
-    """A console consumer in a group until the block ends, which asks it to leave. Values on its standard output, one a
+    """A console consumer in a group until the block ends, which makes it leave. Values on its standard output, one a
     line."""
     words = ["--bootstrap-server", bootstrap, "--topic", topic, "--group", group, "--from-beginning"]
     with _running_consumer(words) as process:

@@ -1,4 +1,4 @@
-"""Batches with one field changed: both brokers answer alike, but for what ``DIFFERENT`` lists."""
+"""Batches with one field changed: both brokers respond alike, but for what ``DIFFERENT`` lists."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -58,7 +58,7 @@ DIFFERENT = {
         for changed in ("attributes=8", "base_timestamp_ms=-2", "max_timestamp_ms=-2", "max_timestamp_ms=far")
     },
 }
-"""What we answer, and what Apache Kafka does. ``bench/peers/refusals.toml`` has the reasons."""
+"""Our response, and Apache Kafka's. ``bench/peers/refusals.toml`` has the reasons."""
 
 
 def batches(new_producer: Callable[[], int]) -> Iterator[tuple[str, bytes, str | None]]:

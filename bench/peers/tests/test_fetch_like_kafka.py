@@ -1,4 +1,4 @@
-"""Fetch and its sessions beside Apache Kafka: the same random requests get the same answers from both.
+"""Fetch and its sessions beside Apache Kafka: the same random requests get the same responses from both.
 
 The differences that are declared on the card of Fetch (``apis/records/k01_fetch.py``) are left out of the comparison.
 """
@@ -136,7 +136,7 @@ def _differences(ours: FetchReply, theirs: FetchReply, ask: Ask, walk: Walk) -> 
 
 def _declared(row: PartitionRow, of_follower: bool) -> PartitionRow:
     """The ID of a deleted topic stays resolved in Kafka's sessions: its error is that of an unknown name. A follower of
-    ours sends a fetcher without leader epochs to the leader, where Kafka's answers OFFSET_OUT_OF_RANGE."""
+    ours sends a fetcher without leader epochs to the leader, where Kafka's responds with OFFSET_OUT_OF_RANGE."""
     if of_follower and row.error_code == ErrorCode.not_leader_or_follower:
         return replace(row, error_code=int(ErrorCode.offset_out_of_range), leader=(-1, -1))
     if OF_DELETED in row.topic and row.error_code == ErrorCode.unknown_topic_or_partition:

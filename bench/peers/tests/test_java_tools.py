@@ -137,7 +137,7 @@ def test_every_compression_comes_back_in_order(tools: JavaTools, metrics: "Metri
 def test_a_consumer_at_the_end_keeps_one_session_until_it_leaves(
     tools: JavaTools, metrics: "Metrics", eventually: Callable[[Callable[[], bool]], bool]
 ) -> None:
-    """A Java consumer asks for incremental fetches; what comes later wakes its long poll."""
+    """A Java consumer sends incremental fetches; later records wake its long poll."""
     tools.create_topic("tail")
     tools.produce("tail", ["before"])
     assert metrics.fetch_sessions() == 0

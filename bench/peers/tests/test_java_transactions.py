@@ -29,7 +29,7 @@ SHOWN = ("ProducerId", "ProducerEpoch", "LastSequence", "CurrentTransactionStart
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerNode]:
-    """It asks no coordinator, so a producer can begin a transaction that nobody knows, as before KIP-890."""
+    """No coordinator is involved, so a producer can begin a transaction that none knows, as before KIP-890."""
     unverified = {"transaction.partition.verification.enable": "false"}
     with reference_node(tmp_path_factory.mktemp("node"), unverified) as running:
         yield running

@@ -1,4 +1,4 @@
-"""Apache Kafka answers the probe's cases as it was recorded.
+"""Apache Kafka responds to the probe's cases as it was recorded.
 
 The cases that restart Kafka have a test of their own: each waits at least once for a Java process to start, which takes
 a few seconds on an idle machine and a minute on a crowded one. ``pytest --log-cli-level=INFO`` shows the slowest cases.
@@ -25,7 +25,7 @@ SHOWN = 10
 
 
 def _differences(folder: Path, cases: Sequence[ProbeCase]) -> dict[str, tuple[str, str]]:
-    """Play the cases on a new node. Return what it answered and what was recorded, where they differ."""
+    """Play the cases on a new node. Return its responses and the recorded ones, where they differ."""
     with KAFKA.launched(folder, 1, kafka_responses.SETTINGS) as cluster:
         target = of_cluster(cluster)
         outcomes = play(meet(target.address), cases, target=target)

@@ -73,7 +73,7 @@ def test_replication_is_described(cluster: Cluster, eventually: Callable[[Callab
 
 
 def check_times(follower: DescribedReplica, asked_ms: int) -> None:
-    """A follower that has all asks again within its fetch's wait."""
+    """A follower that has everything fetches again within its fetch's wait."""
     assert follower.last_fetch_ms > asked_ms - 5_000
     assert follower.last_caught_up_ms > asked_ms - 5_000
 
@@ -111,7 +111,7 @@ def came_back(cluster: Cluster, node: int) -> bool:
 
 
 def test_a_setting_is_altered_through_whichever_node_is_asked(cluster: Cluster) -> None:
-    """kafka-configs asks any broker for it, and stays with the one that it has found."""
+    """kafka-configs sends it to any broker, and stays with the one that it has found."""
     JavaTools(cluster[0].bootstrap).create_topic("set", "--partitions", "3")
     for node in cluster:
         tools = JavaTools(node.bootstrap)

@@ -15,7 +15,7 @@ import pytest
 
 from bench.peers.cluster import until
 from bench.peers.tests.nodes import LIMIT_S, ThreeNodes, three_nodes
-from bench.peers.tests.test_three_nodes_libraries import NumberWriter
+from bench.peers.tests.writing import BackgroundWriter
 from reference_broker.blocking.consumer import BlockingConsumer
 from reference_broker.client.group_consumer import ConsumerConfig
 from reference_broker.client.leader_fetches import FetchSettings
@@ -92,8 +92,8 @@ class LibrdkafkaReader:
 
 
 class KafkaPythonReader:
-    """It forgets a follower whose answer names none, so it asks the leader every other time. ``source`` is the follower
-    that the leader has named lately."""
+    """It forgets a follower whose response names none, so it fetches from the leader every other time. ``source`` is
+    the follower that the leader has named lately."""
 
     def __init__(self, bootstrap: str, topic: str, rack: str) -> None:
         self._partition = kafka.TopicPartition(topic, 0)
@@ -199,7 +199,7 @@ def test_a_follower_is_read_from_and_missed_by_nobody(
     follower = next(each for each in led.replicas if each != led.leader)
     member = nodes.cluster.members[follower]
     writer, reader = (
-        NumberWriter(nodes.bootstrap, topic),
+        BackgroundWriter(nodes.bootstrap, topic),
         ReaderThread(library(nodes.bootstrap, topic, f"rack-{follower}")),
     )
     writer.start()

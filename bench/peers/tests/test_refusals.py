@@ -41,7 +41,7 @@ def sites(tree: ast.AST, path: tuple[str, ...] = ()) -> Iterator[str]:
     """Yield ``function error`` where a function or a constant of a module names an error code to return or raise it,
     and ``function closes`` where a request ends its connection.
 
-    Comparisons, patterns, keys of mappings and constant collections only tell errors apart.
+    Comparisons, patterns, keys of mappings and constant collections only distinguish errors.
     """
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Compare | ast.pattern) or (not path and isinstance(node, ast.Set | ast.Tuple)):
@@ -108,7 +108,7 @@ def test_each_refusal_has_a_row() -> None:
     found = [f"{module} {each}" for module, those in refusing().items() for each in those]
     missing, stale = sorted({*found} - {*rows}), sorted({*rows} - {*found})
     assert not missing, "add a row to bench/peers/refusals.toml, and say what Apache Kafka does"
-    assert not stale, "these rows stand for nothing any more"
+    assert not stale, "these rows match nothing any more"
     assert len(rows) == len({*rows})
 
 

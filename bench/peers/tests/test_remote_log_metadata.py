@@ -56,4 +56,4 @@ WORDS = [
     ("state=DELETE_PARTITION_STARTED",),
     ("state=DELETE_PARTITION_FINISHED",),
 ]
-"""What stands in the line of each event."""
+"""The content of each event's line."""

@@ -11,6 +11,7 @@ import confluent_kafka
 import pytest
 
 from bench.peers.tests.nodes import LIMIT_S, ThreeNodes, three_nodes
+from bench.peers.tests.writing import BackgroundWriter
 
 with warnings.catch_warnings():  # kafka-python reads its schemas in a way that Python 3.11 warns of.
     warnings.filterwarnings("ignore", "(read_text|open_text) is deprecated", DeprecationWarning)
@@ -22,7 +23,6 @@ KILLS = 10
 WITH_SESSIONS_KILLS = 3
 BETWEEN = 200
 """Records that must be acknowledged between two kills."""
-PAUSE_S = 0.001
 
 
 @pytest.fixture(scope="module")
@@ -31,51 +31,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreeNodes]:
         yield running
 
 
-class NumberWriter(threading.Thread):
-    """librdkafka, idempotent, acks=all: numbers to one partition, without end until stopped. The outcomes are kept."""
-
-    def __init__(self, bootstrap: str, topic: str) -> None:
-        super().__init__()
-        self.sent = 0
-        self.acknowledged: list[int] = []
-        self.failures: list[str] = []
-        self._topic = topic
-        self._ends = threading.Event()
-        self._producer = confluent_kafka.Producer(
-            {"bootstrap.servers": bootstrap, "enable.idempotence": True, "acks": "all", "linger.ms": 5}
-        )
-
-    def run(self) -> None:
-        while not self._ends.is_set():
-            number = self.sent
-            self._producer.produce(self._topic, str(number).encode(), partition=0, on_delivery=self._delivered)
-            self.sent += 1
-            self._producer.poll(0)
-            time.sleep(PAUSE_S)
-        left = self._producer.flush(LIMIT_S)
-        if left:
-            self.failures.append(f"{left} records had no answer at the end")
-
-    def end(self) -> None:
-        self._ends.set()
-        self.join(LIMIT_S * 2)
-
-    def await_progress(self, records: int) -> None:
-        """So many more acknowledged."""
-        wanted = len(self.acknowledged) + records
-        deadline = time.monotonic() + LIMIT_S
-        while len(self.acknowledged) < wanted:
-            assert time.monotonic() < deadline, f"no progress: {self.failures}"
-            time.sleep(0.02)
-
-    def _delivered(self, error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message) -> None:
-        if error is None:
-            self.acknowledged.append(int(message.value() or b""))
-        else:
-            self.failures.append(str(error))
-
-
-def _kill_again_and_again(nodes: ThreeNodes, topic: str, kills: int, writer: NumberWriter) -> list[int]:
+def _kill_again_and_again(nodes: ThreeNodes, topic: str, kills: int, writer: BackgroundWriter) -> list[int]:
     """The nodes that were killed; each was back in sync before the next."""
     killed = []
     for _ in range(kills):
@@ -104,7 +60,7 @@ def _read(nodes: ThreeNodes, topic: str, count: int) -> list[int]:
 
 def test_an_idempotent_producer_through_ten_leader_kills(nodes: ThreeNodes) -> None:
     nodes.create("kills", 1)
-    writer = NumberWriter(nodes.bootstrap, "kills")
+    writer = BackgroundWriter(nodes.bootstrap, "kills")
     writer.start()
     try:
         killed = _kill_again_and_again(nodes, "kills", KILLS, writer)
@@ -123,7 +79,7 @@ def test_kafka_python_reads_in_its_sessions_through_leader_kills(
 ) -> None:
     caplog.set_level(logging.CRITICAL, "kafka")  # Kept log lines would keep its sockets.
     nodes.create("sessions", 1)
-    writer = NumberWriter(nodes.bootstrap, "sessions")
+    writer = BackgroundWriter(nodes.bootstrap, "sessions")
     reader = GroupReader(nodes.bootstrap, "sessions")
     writer.start()
     reader.start()

@@ -1,4 +1,4 @@
-"""Apache Kafka's own tools with our transaction coordinator: one reads its records, another asks it."""
+"""Apache Kafka's own tools with our transaction coordinator: one reads its records, another queries it."""
 
 from pathlib import Path
 

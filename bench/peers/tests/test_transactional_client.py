@@ -144,7 +144,7 @@ def test_offsets_count_with_their_transaction_and_for_the_right_member(node: Nod
 
 
 def test_lost_connections_leave_whole_transactions(node: NodeAddress, topic: str) -> None:
-    """Connections break at random moments, so that answers are lost. Kafka says what became of each transaction."""
+    """Connections break at random moments, so that responses are lost. Kafka reports the end of each transaction."""
     chance, seen = Random(topic), dict[bytes, Outcome | None]()
     with producer(node, topic) as writer:
         for number in range(60):

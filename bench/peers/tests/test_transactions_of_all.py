@@ -63,7 +63,7 @@ def test_a_library_commits_aborts_and_is_fenced(node: BrokerNode, kind: type[Pro
         (first.commit if commits else first.abort)()
         assert _committed_offset(node.bootstrap, f"group-{name}", name) == (offset if commits else offset - 1)
     second = kind(node.bootstrap, name)
-    with pytest.raises(kind.errors):  # noqa: PT012 - Each library tells of it at another step.
+    with pytest.raises(kind.errors):  # noqa: PT012 - Each library reports it at another step.
         first.begin()
         first.send(name, 0, b"fenced")
         first.commit()
