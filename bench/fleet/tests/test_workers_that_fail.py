@@ -82,7 +82,7 @@ def test_a_worker_that_is_silent_for_a_while_does_not_end_the_load(tmp_path: Pat
     assert int(printed.stdout.split()[-1]) >= 50
 
 
-def test_the_load_s_begin_is_told_with_all_kinds_of_clients(
+def test_the_load_event_counts_all_kinds_of_clients(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(FleetRun, "_wait", lambda *_: True)
