@@ -44,15 +44,15 @@ class World:
         self.log: list[str] = []
         client: Any = None
         nodes = [SimpleNamespace(process=FakeChild(node, self.log)) for node in range(3)]
-        crew: Any = SimpleNamespace(
+        cluster: Any = SimpleNamespace(
             roles=Roles(3, 3, Random(1), lambda _: True),
             nodes=nodes,
             restart=lambda node: self.log.append(f"restart {node}"),
             read=lambda node: None,  # noqa: ARG005
         )
-        self.roles, self.nodes = crew.roles, nodes
+        self.roles, self.nodes = cluster.roles, nodes
         scenario: Any = SimpleNamespace(faults=faults, load=SimpleNamespace(topics=(), hot=SimpleNamespace(name="hot")))
-        self.scheduler = LiveFaultScheduler(scenario, crew, Links(client), lambda: self.now_us, self.log.append)
+        self.scheduler = LiveFaultScheduler(scenario, cluster, Links(client), lambda: self.now_us, self.log.append)
         self.scheduler.plan(0)
 
     def run_until(self, at_s: float) -> None:

@@ -182,9 +182,9 @@ def test_a_target_that_ends_by_itself_breaks_a_guarantee_with_its_last_words(tmp
 
 
 def test_a_target_stands_without_a_run_for_as_long_as_it_is_needed(tmp_path: Path) -> None:
-    with standing(target_file(tmp_path, SERVE), tmp_path) as crew:
-        assert [each.node_id for each in nodes_of(crew.bootstrap)] == [0]
-        assert len(crew.processes()) == 1
+    with standing(target_file(tmp_path, SERVE), tmp_path) as target:
+        assert [each.node_id for each in nodes_of(target.bootstrap)] == [0]
+        assert len(target.processes()) == 1
     assert not children()
     dies = target_file(tmp_path, "echo 'no such option'; exit 3")
     with pytest.raises(SetupError, match="node-0 exited with 3 before it was ready"), standing(dies, tmp_path):
