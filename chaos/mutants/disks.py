@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from chaos.mutants.mutant import Function, mutant
-from reference_broker.log.partition_log import Appended, Origin
+from reference_broker.log.partition_log import Appended, BatchOrigin
 from reference_broker.ports.disk import DiskError
 from reference_broker.quorum.node_files import META_PROPERTIES, METADATA_DIRECTORY
 from reference_broker.records.batch import CRC_FROM, BatchHeader, InvalidRecords, checksum, iterate, read_header
@@ -30,7 +30,7 @@ def failed_append_acknowledged(
     records: Any,
     leader_epoch: int,
     *,
-    origin: Origin = Origin.CLIENT,
+    origin: BatchOrigin = BatchOrigin.CLIENT,
     is_looked_into: bool = False,
     guard: Any = None,
 ) -> Appended:

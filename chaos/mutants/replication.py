@@ -14,9 +14,11 @@ from reference_broker.metadata.records import ClearElrRecord, ConfigRecord
 
 
 @mutant("reference_broker.replication.leader.leaders:Leaders.acknowledge")
-def acknowledged_before_replicated(original: Function, self: Any, offsets: Any, timeout_ms: int, answered: Any) -> None:
+def acknowledged_before_replicated(
+    original: Function, self: Any, offsets: Any, timeout_ms: int, completed: Any
+) -> None:
     """A leader acknowledges acks=all as soon as its own log has the records (F-22)."""
-    answered({})
+    completed({})
 
 
 @mutant("reference_broker.replication.leader.replicas:Followers.high_watermark")

@@ -66,7 +66,7 @@ def uploaded_with_empty_snapshot(
     return replace(prepared, objects=objects)
 
 
-@mutant("reference_broker.remote_log.expiring.expirer:Removal.remove")
+@mutant("reference_broker.remote_log.expiring.expirer:SegmentRemoval.remove")
 def nothing_removed(original: Function, self: Any, segment: RemoteSegment, ended: Callable[[str], None]) -> None:
     """Objects of abandoned copies are not deleted (P-11)."""
     ended("")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
-from reference_broker.log.partition_log import Origin, RecordsRefused
+from reference_broker.log.partition_log import BatchOrigin, RecordsRefused
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.node_ports import Ports
 from reference_broker.records.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
@@ -38,18 +38,18 @@ def client_error(error: Error) -> Error:
 
 KeyAndValue: TypeAlias = tuple[bytes, bytes | None]
 
-Written: TypeAlias = Callable[[Error], None]
+ReplicatedCallback: TypeAlias = Callable[[Error], None]
 """Called once, with NONE when the records are replicated, else with an error."""
 
 
-class Producer(NamedTuple):
+class TransactionProducer(NamedTuple):
     """The producer in whose transaction records are written. Such records have no sequence numbers, as in Kafka."""
 
     producer_id: int
     producer_epoch: int
 
 
-NO_PRODUCER = Producer(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+NO_PRODUCER = TransactionProducer(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
 
 @dataclass(slots=True)
@@ -66,8 +66,8 @@ class CoordinatorLog:
         self,
         records: Sequence[KeyAndValue],
         taken: Callable[[int], None],
-        written: Written,
-        producer: Producer = NO_PRODUCER,
+        written: ReplicatedCallback,
+        producer: TransactionProducer = NO_PRODUCER,
         spare_bytes: int = 0,
     ) -> None:
         """Append all records or none, in one batch, so that a coordinator that takes over has all of them or none, too.
@@ -94,7 +94,7 @@ class CoordinatorLog:
             written(ErrorCode.record_list_too_large)
             return
         try:
-            appended = led.log.append(now, batch, led.leader_epoch, origin=Origin.BROKER)
+            appended = led.log.append(now, batch, led.leader_epoch, origin=BatchOrigin.BROKER)
         except RecordsRefused as refused:
             written(refused.error)
             return
@@ -114,7 +114,7 @@ class CoordinatorLog:
             self._acknowledge(end_offset, written)
         led.changed()
 
-    def when_replicated(self, end_offset: int, replicated: Written) -> None:
+    def when_replicated(self, end_offset: int, replicated: ReplicatedCallback) -> None:
         """Call ``replicated`` when all records below ``end_offset`` are, even if too few replicas are in sync by then.
         The errors are otherwise those of ``append``."""
         led = self.led
@@ -133,7 +133,7 @@ class CoordinatorLog:
         followers = self.led.followers
         return followers is not None and followers.is_under_min_isr(self.led.log.config.min_insync_replicas)
 
-    def _refusal(self, producer: Producer) -> Error:
+    def _refusal(self, producer: TransactionProducer) -> Error:
         led = self.led
         if led.is_removed:
             return ErrorCode.not_leader_or_follower
@@ -144,7 +144,7 @@ class CoordinatorLog:
             return ErrorCode.invalid_producer_epoch
         return ErrorCode.none
 
-    def _acknowledge(self, end_offset: int, written: Written) -> None:
+    def _acknowledge(self, end_offset: int, written: ReplicatedCallback) -> None:
         led = self.led
         if led.is_removed:
             written(ErrorCode.not_leader_or_follower)

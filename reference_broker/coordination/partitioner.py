@@ -19,9 +19,9 @@ def java_hash(text: str) -> int:
     return min(value, 2**32 - value) & 0x7FFFFFFF
 
 
-UNITS_PER_KEY = 5
-CHARACTERS_PER_UNIT = 16
-"""What it costs to find the partition of a key, in microseconds: some for each, and one more for so many characters."""
+KEY_COST_US = 5
+CHARACTERS_PER_US = 16
+"""Cost of finding the partition of a key: some microseconds, and one more for each 16 characters."""
 _remembered_hash = lru_cache(maxsize=REMEMBERED_HASHES)(java_hash)
 
 

@@ -59,7 +59,7 @@ Change: TypeAlias = tuple[OffsetKey, CommitOffset | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredOffset:
     """A commit that is visible or pending."""
 
     commit: CommitOffset
@@ -76,15 +76,15 @@ class PendingOffsets:
     """Offsets of open transactions (KIP-98). A producer has one commit for each key, its last. A method costs O(1),
     unless it says otherwise."""
 
-    _by_group: dict[str, dict[OffsetKey, dict[int, Stored]]] = field(default_factory=dict)
+    _by_group: dict[str, dict[OffsetKey, dict[int, StoredOffset]]] = field(default_factory=dict)
     """The commits by producer ID, for each key of each group."""
     _by_producer: dict[int, dict[OffsetKey, None]] = field(default_factory=dict)
 
-    def put(self, producer_id: int, key: OffsetKey, stored: Stored) -> None:
+    def put(self, producer_id: int, key: OffsetKey, stored: StoredOffset) -> None:
         self._by_group.setdefault(key.group, {}).setdefault(key, {})[producer_id] = stored
         self._by_producer.setdefault(producer_id, {})[key] = None
 
-    def take(self, producer_id: int, most: int) -> Iterator[tuple[OffsetKey, Stored]]:
+    def take(self, producer_id: int, most: int) -> Iterator[tuple[OffsetKey, StoredOffset]]:
         """Remove up to ``most`` commits of a producer, in the order in which their keys came, and yield them."""
         keys = self._by_producer.get(producer_id, {})
         for key in [key for key, _ in zip(keys, range(most), strict=False)]:
@@ -95,7 +95,7 @@ class PendingOffsets:
         for producer_id in tuple(self._by_group.get(key.group, {}).get(key, ())):
             self._remove(key, producer_id)
 
-    def _remove(self, key: OffsetKey, producer_id: int) -> Stored:
+    def _remove(self, key: OffsetKey, producer_id: int) -> StoredOffset:
         keys = self._by_producer[producer_id]
         del keys[key]
         if not keys:
@@ -117,7 +117,7 @@ class PendingOffsets:
         """Return whether the producer has pending commits."""
         return producer_id in self._by_producer
 
-    def of(self, group: str) -> Mapping[OffsetKey, Mapping[int, Stored]]:
+    def of(self, group: str) -> Mapping[OffsetKey, Mapping[int, StoredOffset]]:
         """Return the pending commits of a group, by key and producer ID."""
         return self._by_group.get(group, {})
 
@@ -148,7 +148,7 @@ class PendingOffsets:
         assert all(self._by_producer.values()), "a producer without pending commits is kept"
 
 
-class Batch(NamedTuple):
+class OffsetsBatch(NamedTuple):
     """Commits on their way. ``producer_id`` is NO_PRODUCER_ID outside of transactions."""
 
     end_offset: int
@@ -170,9 +170,9 @@ class CommittedOffsets:
 
     count: int = 0
     """The number of visible offsets."""
-    _by_group: dict[str, dict[str, dict[int, Stored]]] = field(default_factory=dict)
+    _by_group: dict[str, dict[str, dict[int, StoredOffset]]] = field(default_factory=dict)
     _by_topic: dict[str, dict[str, None]] = field(default_factory=dict)
-    _waiting: deque[Batch | Marker] = field(default_factory=deque)
+    _waiting: deque[OffsetsBatch | Marker] = field(default_factory=deque)
     """In the order of the log."""
     _newest: dict[OffsetKey, tuple[int, CommitOffset | None]] = field(default_factory=dict)
     """The last change of a key on its way, outside of transactions, with one past its record."""
@@ -186,7 +186,7 @@ class CommittedOffsets:
     def appended(self, end_offset: int, changes: Sequence[Change], producer_id: int = NO_PRODUCER_ID) -> None:
         """The changes are in the log, up to ``end_offset``. With a producer ID they belong to its open transaction,
         and are no removals."""
-        self._append(Batch(end_offset, changes, producer_id))
+        self._append(OffsetsBatch(end_offset, changes, producer_id))
         for key, commit in changes:
             if producer_id == NO_PRODUCER_ID:
                 self._newest[key] = (end_offset, commit)
@@ -198,7 +198,7 @@ class CommittedOffsets:
         """A marker of the producer is in the log, just before ``end_offset``."""
         self._append(Marker(end_offset, producer_id, is_commit))
 
-    def _append(self, entry: Batch | Marker) -> None:
+    def _append(self, entry: OffsetsBatch | Marker) -> None:
         last = self._waiting[-1].end_offset if self._waiting else 0
         assert entry.end_offset >= last, f"commits up to offset {entry.end_offset} follow those up to {last}"
         self._waiting.append(entry)
@@ -229,7 +229,7 @@ class CommittedOffsets:
             f"{len(self._newest) + len(self._newest_pending)} offsets are on their way in no record"
         )
 
-    def _replicated_plainly(self, batch: Batch) -> Iterator[Change]:
+    def _replicated_plainly(self, batch: OffsetsBatch) -> Iterator[Change]:
         end_offset = batch.end_offset
         for key, commit in batch.changes:
             newest = self._newest.get(key)
@@ -240,14 +240,14 @@ class CommittedOffsets:
             self._apply(key, commit, end_offset)
             yield key, commit
 
-    def _replicated_pending(self, batch: Batch) -> None:
+    def _replicated_pending(self, batch: OffsetsBatch) -> None:
         for key, commit in batch.changes:
             if self._newest_pending.get(key) == batch.end_offset:
                 del self._newest_pending[key]
             if commit is not None:
-                self._pending.put(batch.producer_id, key, Stored(commit, batch.end_offset))
+                self._pending.put(batch.producer_id, key, StoredOffset(commit, batch.end_offset))
 
-    def _is_newer(self, key: OffsetKey, pending: Stored) -> bool:
+    def _is_newer(self, key: OffsetKey, pending: StoredOffset) -> bool:
         """Return whether there is no later commit of the key. Otherwise a reader would go back."""
         visible = self._stored(key)
         return visible is None or visible.end_offset < pending.end_offset
@@ -261,7 +261,7 @@ class CommittedOffsets:
             self._by_topic.setdefault(key.topic, {})[key.group] = None
         if key.partition not in partitions:
             self.count += 1
-        partitions[key.partition] = Stored(commit, end_offset)
+        partitions[key.partition] = StoredOffset(commit, end_offset)
 
     def _remove(self, key: OffsetKey) -> None:
         topics = self._by_group.get(key.group)
@@ -323,12 +323,12 @@ class CommittedOffsets:
             is_there = stored is not None or pending_end != NOWHERE
         return is_there and max(written_end, pending_end) <= end_offset
 
-    def _stored(self, key: OffsetKey) -> Stored | None:
+    def _stored(self, key: OffsetKey) -> StoredOffset | None:
         return self._by_group.get(key.group, {}).get(key.topic, {}).get(key.partition)
 
     # --- the offsets of a group ---------------------------------------------------------------------------------------
 
-    def of(self, group: str) -> Mapping[str, Mapping[int, Stored]]:
+    def of(self, group: str) -> Mapping[str, Mapping[int, StoredOffset]]:
         """Return all visible offsets of a group, by topic and partition."""
         return self._by_group.get(group, {})
 
@@ -400,7 +400,7 @@ class CommittedOffsets:
         pairs = {(key.topic, key.group) for key in visible}
         by_topic = {(topic, group) for topic, groups in self._by_topic.items() for group in groups}
         assert pairs == by_topic, f"the offsets by topic and by group differ in {pairs ^ by_topic}"
-        batches = [entry for entry in self._waiting if isinstance(entry, Batch)]
+        batches = [entry for entry in self._waiting if isinstance(entry, OffsetsBatch)]
         plain = [each for each in batches if each.producer_id == NO_PRODUCER_ID]
         newest = {key: (each.end_offset, commit) for each in plain for key, commit in each.changes}
         assert self._newest == newest, "the newest changes are not those of the records on their way"

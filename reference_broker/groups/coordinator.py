@@ -15,7 +15,7 @@ from reference_broker.groups.membership import Membership
 from reference_broker.groups.metrics import GroupMetrics
 from reference_broker.groups.offset_cleanup import OffsetCleanup
 from reference_broker.groups.offset_commits import Commits
-from reference_broker.groups.offsets_partition import OffsetsPartition, OffsetsPlayback, Retention
+from reference_broker.groups.offsets_partition import OffsetsPartition, OffsetsPlayback, OffsetsRetention
 from reference_broker.groups.records import partition_count
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.identifiers import OFFSETS_TOPIC
@@ -97,7 +97,9 @@ class GroupCoordinator:
 
     def begin(self, partition: Partition) -> OffsetsPartition:
         log = CoordinatorLog(self._ports, self._config.offsets_commit_timeout_ms, self._leaders, partition)
-        return OffsetsPartition(self._ports, log, Retention(self._config.offsets_retention_minutes), self.metrics)
+        return OffsetsPartition(
+            self._ports, log, OffsetsRetention(self._config.offsets_retention_minutes), self.metrics
+        )
 
     def playback(self, found: OffsetsPartition) -> OffsetsPlayback:
         return OffsetsPlayback(self._ports, found)

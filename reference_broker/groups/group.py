@@ -33,7 +33,7 @@ class GroupState(Enum):
     """The group is deleted, or another node coordinates it now. This state is final."""
 
 
-class Step(Enum):
+class GroupStep(Enum):
     """The transitions of a group. The value completes the sentence "the group ..."."""
 
     REBALANCE = "begins a rebalance"
@@ -43,14 +43,14 @@ class Step(Enum):
     END = "ends"
 
 
-TRANSITIONS: Final[Mapping[tuple[GroupState, Step], GroupState]] = {
-    (GroupState.EMPTY, Step.REBALANCE): GroupState.PREPARING_REBALANCE,
-    (GroupState.COMPLETING_REBALANCE, Step.REBALANCE): GroupState.PREPARING_REBALANCE,
-    (GroupState.STABLE, Step.REBALANCE): GroupState.PREPARING_REBALANCE,
-    (GroupState.PREPARING_REBALANCE, Step.GENERATION): GroupState.COMPLETING_REBALANCE,
-    (GroupState.PREPARING_REBALANCE, Step.LAST_MEMBER_GONE): GroupState.EMPTY,
-    (GroupState.COMPLETING_REBALANCE, Step.ASSIGNMENT): GroupState.STABLE,
-    **{(each, Step.END): GroupState.DEAD for each in GroupState},
+TRANSITIONS: Final[Mapping[tuple[GroupState, GroupStep], GroupState]] = {
+    (GroupState.EMPTY, GroupStep.REBALANCE): GroupState.PREPARING_REBALANCE,
+    (GroupState.COMPLETING_REBALANCE, GroupStep.REBALANCE): GroupState.PREPARING_REBALANCE,
+    (GroupState.STABLE, GroupStep.REBALANCE): GroupState.PREPARING_REBALANCE,
+    (GroupState.PREPARING_REBALANCE, GroupStep.GENERATION): GroupState.COMPLETING_REBALANCE,
+    (GroupState.PREPARING_REBALANCE, GroupStep.LAST_MEMBER_GONE): GroupState.EMPTY,
+    (GroupState.COMPLETING_REBALANCE, GroupStep.ASSIGNMENT): GroupState.STABLE,
+    **{(each, GroupStep.END): GroupState.DEAD for each in GroupState},
 }
 """The state that follows, by state and step."""
 
@@ -341,7 +341,7 @@ class Group:
 
     @property
     def can_rebalance(self) -> bool:
-        return (self.state, Step.REBALANCE) in TRANSITIONS
+        return (self.state, GroupStep.REBALANCE) in TRANSITIONS
 
     @property
     def rebalance_timeout_ms(self) -> int:
@@ -466,7 +466,7 @@ class Group:
     # --- transitions --------------------------------------------------------------------------------------------------
 
     def begin_rebalance(self, now_ms: int) -> None:
-        self._transition(Step.REBALANCE, now_ms)
+        self._transition(GroupStep.REBALANCE, now_ms)
         self.pending_syncs.clear()
 
     def elect_joined_leader(self) -> bool:
@@ -484,7 +484,7 @@ class Group:
 
     def begin_generation(self, now_ms: int) -> None:
         """Begin the next generation with the present members, all of which have to sync."""
-        self._transition(Step.GENERATION if self.members else Step.LAST_MEMBER_GONE, now_ms)
+        self._transition(GroupStep.GENERATION if self.members else GroupStep.LAST_MEMBER_GONE, now_ms)
         self.generation = self.generation % LAST_GENERATION + 1
         self.new_member_added = False
         self.pending_syncs = dict.fromkeys(self.members)
@@ -492,12 +492,12 @@ class Group:
 
     def stabilise(self, now_ms: int) -> None:
         """The leader's assignment is stored."""
-        self._transition(Step.ASSIGNMENT, now_ms)
+        self._transition(GroupStep.ASSIGNMENT, now_ms)
 
     def die(self, now_ms: int) -> None:
-        self._transition(Step.END, now_ms)
+        self._transition(GroupStep.END, now_ms)
 
-    def _transition(self, step: Step, now_ms: int) -> None:
+    def _transition(self, step: GroupStep, now_ms: int) -> None:
         after = TRANSITIONS.get((self.state, step))
         assert after is not None, f"group {self.group_id} is {self.state.value} and {step.value}, which it cannot"
         self.previous_state, self.state, self.state_since_ms = self.state, after, now_ms

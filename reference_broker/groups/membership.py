@@ -1,8 +1,8 @@
 """JoinGroup, SyncGroup, Heartbeat, LeaveGroup and DeleteGroups of classic groups (Kafka's GroupMetadataManager).
 
 ``Membership`` finds the group of a request, and begins and ends the service of the groups of a partition that is loaded
-or lost. The functions below it have the rules of one request each: joining, static members that restart, syncing and
-leaving. ``rebalances`` has the transitions from one generation to the next.
+or lost. The functions below it have the rules of one request each: ``join_group`` (also for static members that
+restart), ``sync_group`` and ``leave_group``. ``rebalances`` has the transitions from one generation to the next.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,6 +32,12 @@ from reference_broker.ports.node_ports import Ports, RandomSource
 from reference_broker.ports.slicing import SERVED_GROUPS_PER_SLICE, SERVED_MEMBERS_PER_SLICE, Sliced, run_slices
 from reference_broker.wire.errors import Error, ErrorCode, error_name
 
+NEW_MEMBER_TIMEOUT_MS = 300_000
+"""How long the first JoinGroup of a member may be parked. The member cannot send heartbeats yet, and the state of its
+connection is unknown (Kafka's classicGroupNewMemberJoinTimeoutMs)."""
+MEMBER_ID_SUFFIX_BYTES = 37
+"""The length of the suffix of a member ID after the ID of the client or of the instance: a hyphen and a UUID."""
+
 
 class Membership:
     """The served groups of the led partitions, and the requests to them. A group is served from the moment it is
@@ -59,7 +65,7 @@ class Membership:
         FENCED_INSTANCE_ID, INCONSISTENT_GROUP_PROTOCOL, GROUP_MAX_SIZE_REACHED or MEMBER_ID_REQUIRED."""
         served = _join_refusal(request, self._context.config) or self._joined_group(request)
         if isinstance(served, ServedGroup):
-            join(served, request, respond)
+            join_group(served, request, respond)
         else:
             respond(JoinResponse(served, request.member_id))
 
@@ -69,7 +75,7 @@ class Membership:
         """
         served = self._served_group(request.group_id)
         if isinstance(served, ServedGroup):
-            sync(served, request, respond)
+            sync_group(served, request, respond)
         else:
             respond(SyncResponse(served))
 
@@ -93,7 +99,7 @@ class Membership:
         """Return an error for all, and if that is NONE one for each: NONE, UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID."""
         served = self._served_group(group_id)
         if isinstance(served, ServedGroup):
-            return ErrorCode.none, leave(served, members)
+            return ErrorCode.none, leave_group(served, members)
         if served is ErrorCode.unknown_member_id:
             return ErrorCode.none, (served,) * len(members)
         return served, ()
@@ -104,6 +110,31 @@ class Membership:
         member = served.group.members.get(member_id) if served is not None else None
         if served is not None and member is not None:
             served.restart_session(member_id, member.session_timeout_ms)
+
+    # --- the group of a request ---------------------------------------------------------------------------------------
+
+    def _served_group(self, group_id: str) -> ServedGroup | Error:
+        """Return the group, or UNKNOWN_MEMBER_ID where there is no such group, since it has no members then."""
+        if not group_id:
+            return ErrorCode.invalid_group_id
+        partition = self._find(group_id)
+        if isinstance(partition, Error):
+            return partition
+        group = partition.groups.get(group_id)
+        return ErrorCode.unknown_member_id if group is None else self.serve(partition, group)
+
+    def _joined_group(self, request: JoinRequest) -> ServedGroup | Error:
+        """Return the group to join. Only a client without a member ID creates it."""
+        served = self._served_group(request.group_id)
+        if served is not ErrorCode.unknown_member_id or request.member_id != UNKNOWN_MEMBER:
+            return served
+        partition = self._find(request.group_id)
+        if isinstance(partition, Error):
+            return partition
+        group = Group(request.group_id, self._context.ports.now().wall_ms)
+        if not group.supports(request.protocol_type, request.protocols):
+            return ErrorCode.inconsistent_group_protocol
+        return self.serve(partition, partition.add_group(group))
 
     # --- deletion -----------------------------------------------------------------------------------------------------
 
@@ -194,31 +225,6 @@ class Membership:
             group.die(self._context.ports.now().wall_ms)
         served.halt()
 
-    # --- the group of a request ---------------------------------------------------------------------------------------
-
-    def _served_group(self, group_id: str) -> ServedGroup | Error:
-        """Return the group, or UNKNOWN_MEMBER_ID where there is no such group, since it has no members then."""
-        if not group_id:
-            return ErrorCode.invalid_group_id
-        partition = self._find(group_id)
-        if isinstance(partition, Error):
-            return partition
-        group = partition.groups.get(group_id)
-        return ErrorCode.unknown_member_id if group is None else self.serve(partition, group)
-
-    def _joined_group(self, request: JoinRequest) -> ServedGroup | Error:
-        """Return the group to join. Only a client without a member ID creates it."""
-        served = self._served_group(request.group_id)
-        if served is not ErrorCode.unknown_member_id or request.member_id != UNKNOWN_MEMBER:
-            return served
-        partition = self._find(request.group_id)
-        if isinstance(partition, Error):
-            return partition
-        group = Group(request.group_id, self._context.ports.now().wall_ms)
-        if not group.supports(request.protocol_type, request.protocols):
-            return ErrorCode.inconsistent_group_protocol
-        return self.serve(partition, partition.add_group(group))
-
     # --- invariants ---------------------------------------------------------------------------------------------------
 
     def validate(self) -> None:
@@ -250,31 +256,7 @@ def _fits(request: JoinRequest) -> bool:
     )
 
 
-def _batch_of(groups: Iterator[Group]) -> list[Group]:
-    """Return the groups of the next slice, and none at the end."""
-    found: list[Group] = []
-    members = 0
-    for group in groups:
-        found.append(group)
-        members += len(group.members)
-        if len(found) == SERVED_GROUPS_PER_SLICE or members >= SERVED_MEMBERS_PER_SLICE:
-            break
-    return found
-
-
-def _ignore_result(error: Error) -> None:
-    """If the tombstone is not replicated, a group without members and offsets stays in the log. The next load finds it,
-    and the next check for expired offsets deletes it."""
-
-
-NEW_MEMBER_TIMEOUT_MS = 300_000
-"""How long the first JoinGroup of a member may be parked. The member cannot send heartbeats yet, and the state of its
-connection is unknown (Kafka's classicGroupNewMemberJoinTimeoutMs)."""
-MEMBER_ID_SUFFIX_BYTES = 37
-"""The length of the suffix of a member ID after the ID of the client or of the instance: a hyphen and a UUID."""
-
-
-def join(served: ServedGroup, request: JoinRequest, respond: Joined) -> None:
+def join_group(served: ServedGroup, request: JoinRequest, respond: Joined) -> None:
     """JoinGroup: respond now, or when the generation begins. The order of the checks is Kafka's."""
     group = served.group
     if not group.accepts(request.member_id, served.context.config.group_max_size):
@@ -293,7 +275,7 @@ def _join_without_id(served: ServedGroup, request: JoinRequest, respond: Joined)
     instance = request.group_instance_id
     member_id = _new_member_id(served, request)
     if instance is not None and instance in served.group.static_members:
-        replace_static(served, request, member_id, respond)
+        _replace_static(served, request, member_id, respond)
     elif instance is None and request.needs_member_id:
         _assign_id(served, request, member_id, respond)
     else:
@@ -369,7 +351,7 @@ def _why(text: str, request: JoinRequest) -> str:
     return f"{text}: {request.reason}" if request.reason else text
 
 
-def replace_static(served: ServedGroup, request: JoinRequest, member_id: str, respond: Joined) -> None:
+def _replace_static(served: ServedGroup, request: JoinRequest, member_id: str, respond: Joined) -> None:
     """Give a static member that restarted (KIP-345) a new member ID and its old place. The old ID is fenced.
 
     No rebalance is needed where the group is Stable and its protocol stays."""
@@ -439,7 +421,7 @@ def _kept(served: ServedGroup, request: JoinRequest, member_id: str, old_leader:
     return changed(kept, skip_assignment=leads, members=joined_members(group) if leads else ())
 
 
-def sync(served: ServedGroup, request: SyncRequest, respond: Synced) -> None:
+def sync_group(served: ServedGroup, request: SyncRequest, respond: Synced) -> None:
     """SyncGroup: respond now, or when the leader's assignment is written."""
     group = served.group
     error = _sync_refusal(group, request)
@@ -494,7 +476,7 @@ def _differs(given: str | None, known: str | None) -> bool:
     return given is not None and known is not None and given != known
 
 
-def leave(served: ServedGroup, leaving: tuple[Leaving, ...]) -> tuple[Error, ...]:
+def leave_group(served: ServedGroup, leaving: tuple[Leaving, ...]) -> tuple[Error, ...]:
     """LeaveGroup: return an error for each member: NONE, UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID."""
     errors = tuple(_leave(served, each) for each in leaving)
     gone = errors.count(ErrorCode.none)
@@ -516,3 +498,20 @@ def _leave(served: ServedGroup, leaving: Leaving) -> Error:
         return ErrorCode.unknown_member_id
     rebalances.remove(served, member_id, "removed")
     return ErrorCode.none
+
+
+def _ignore_result(error: Error) -> None:
+    """If the tombstone is not replicated, a group without members and offsets stays in the log. The next load finds it,
+    and the next check for expired offsets deletes it."""
+
+
+def _batch_of(groups: Iterator[Group]) -> list[Group]:
+    """Return the groups of the next slice, and none at the end."""
+    found: list[Group] = []
+    members = 0
+    for group in groups:
+        found.append(group)
+        members += len(group.members)
+        if len(found) == SERVED_GROUPS_PER_SLICE or members >= SERVED_MEMBERS_PER_SLICE:
+            break
+    return found

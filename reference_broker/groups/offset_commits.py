@@ -11,7 +11,13 @@ from functools import partial
 from typing import Protocol, TypeAlias
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.coordination.log import NO_PRODUCER, KeyAndValue, Producer, Written, client_error
+from reference_broker.coordination.log import (
+    NO_PRODUCER,
+    KeyAndValue,
+    ReplicatedCallback,
+    TransactionProducer,
+    client_error,
+)
 from reference_broker.coordination.record_fields import MOST_TEXT_BYTES
 from reference_broker.groups.committed_offsets import (
     MAX_TIMESTAMP_MS,
@@ -444,7 +450,7 @@ class Commits:
         group_id: str,
         wanted: Sequence[tuple[str, int]],
         errors: list[Error],
-        removed: Written,
+        removed: ReplicatedCallback,
     ) -> None:
         """Add an error for each of these partitions, and remove the offsets of the others. The group may have changed
         meanwhile."""
@@ -472,10 +478,10 @@ class Commits:
         target.remove_offsets(list(doomed), removed)
 
 
-def _producer_of(transaction: Transaction | None) -> Producer:
+def _producer_of(transaction: Transaction | None) -> TransactionProducer:
     if transaction is None:
         return NO_PRODUCER
-    return Producer(transaction.producer_id, transaction.producer_epoch)
+    return TransactionProducer(transaction.producer_id, transaction.producer_epoch)
 
 
 def _fetched(

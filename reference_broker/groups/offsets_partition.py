@@ -8,7 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from reference_broker.coordination.led_partitions import LedPartition, Skipped
-from reference_broker.coordination.log import NO_PRODUCER, CoordinatorLog, KeyAndValue, Producer, Written, client_error
+from reference_broker.coordination.log import (
+    NO_PRODUCER,
+    CoordinatorLog,
+    KeyAndValue,
+    ReplicatedCallback,
+    TransactionProducer,
+    client_error,
+)
 from reference_broker.coordination.record_fields import DamagedRecord, TextTooLong
 from reference_broker.coordination.scheduling import DueTimes
 from reference_broker.groups.committed_offsets import Change, CommitOffset, CommittedOffsets, OffsetKey
@@ -40,7 +47,7 @@ from reference_broker.wire.errors import Error, ErrorCode
 MS_PER_MINUTE = 60_000
 
 
-class Retention(DueTimes):
+class OffsetsRetention(DueTimes):
     """When to check which group for offsets that are too old (KIP-211), without a walk over the other groups.
 
     Each group is scheduled at the earliest time at which it could lose an offset. ``offset_cleanup`` checks it then and
@@ -56,7 +63,7 @@ class OffsetsPartition(LedPartition):
     """The groups and offsets of one led partition. ``written`` callbacks get the error for clients. They may be called
     before the method returns, and are called even if another node leads the partition by then (NOT_COORDINATOR)."""
 
-    def __init__(self, ports: Ports, log: CoordinatorLog, retention: Retention, metrics: GroupMetrics) -> None:
+    def __init__(self, ports: Ports, log: CoordinatorLog, retention: OffsetsRetention, metrics: GroupMetrics) -> None:
         super().__init__(log.led)
         self.groups: dict[str, Group] = {}
         """All its groups by ID. ``add_group`` adds to them, and membership deletes from them."""
@@ -80,7 +87,7 @@ class OffsetsPartition(LedPartition):
             self.retention.schedule(group.group_id, self._ports.now().wall_ms)
         return group
 
-    def write_group(self, group: Group, written: Written) -> None:
+    def write_group(self, group: Group, written: ReplicatedCallback) -> None:
         """Append the group as it is at this moment: its generation, leader, and members with their selected metadata
         and assignment."""
         if not group.members:
@@ -92,7 +99,7 @@ class OffsetsPartition(LedPartition):
             return
         self._append([(group_key(group.group_id), value)], (), written)
 
-    def remove_group(self, group_id: str, written: Written) -> bool:
+    def remove_group(self, group_id: str, written: ReplicatedCallback) -> bool:
         """Append tombstones of the group and of all its committed offsets. Returns whether they are in the log: only
         then the caller drops the group from ``groups``.
 
@@ -118,7 +125,7 @@ class OffsetsPartition(LedPartition):
         return True
 
     def _remove_rest(
-        self, group_id: str, batches: Sequence[list[OffsetKey]], boundary: int, removed: Written
+        self, group_id: str, batches: Sequence[list[OffsetKey]], boundary: int, removed: ReplicatedCallback
     ) -> Sliced[None]:
         for some in batches:
             if not self.is_led:
@@ -134,8 +141,8 @@ class OffsetsPartition(LedPartition):
     def commit(
         self,
         commits: Mapping[OffsetKey, tuple[CommitOffset, KeyAndValue]],
-        written: Written,
-        producer: Producer = NO_PRODUCER,
+        written: ReplicatedCallback,
+        producer: TransactionProducer = NO_PRODUCER,
     ) -> None:
         """Append commits of one group, each with its record. A missing group, of consumers that assign
         themselves, is created once something is written. With a ``producer`` they are pending until its transaction
@@ -148,7 +155,7 @@ class OffsetsPartition(LedPartition):
         self.offsets.ended(offset + 1, producer_id, is_commit=is_commit)
         self.make_visible()
 
-    def remove_offsets(self, keys: Sequence[OffsetKey], written: Written) -> bool:
+    def remove_offsets(self, keys: Sequence[OffsetKey], written: ReplicatedCallback) -> bool:
         """Append tombstones. Returns whether they are in the log, which is true if there is nothing to remove."""
         if not keys:
             written(ErrorCode.none)
@@ -156,7 +163,7 @@ class OffsetsPartition(LedPartition):
         records: list[KeyAndValue] = [(offset_key(*key), None) for key in keys]
         return self._append(records, [(key, None) for key in keys], written)
 
-    def when_settled(self, requires_stable: bool, settled: Written) -> None:
+    def when_settled(self, requires_stable: bool, settled: ReplicatedCallback) -> None:
         """Call ``settled`` when offsets may be read, which is mostly at once. The loaded records must be replicated,
         and with ``requires_stable`` also everything that is on its way now."""
 
@@ -176,8 +183,8 @@ class OffsetsPartition(LedPartition):
         self,
         records: Sequence[KeyAndValue],
         changes: Sequence[Change],
-        written: Written,
-        producer: Producer = NO_PRODUCER,
+        written: ReplicatedCallback,
+        producer: TransactionProducer = NO_PRODUCER,
     ) -> bool:
         """Return whether the records are in the log."""
         is_taken = False

@@ -2,7 +2,7 @@
 
 1. The set of members changes: ``prepare`` begins a rebalance, and all of them have to join again.
 2. All have joined, or the rebalance timeout is over: ``complete`` begins a generation and responds to the JoinGroups.
-3. The leader's assignment is written (``membership.sync``): ``stabilise`` responds to the SyncGroups.
+3. The leader's assignment is written (``membership.sync_group``): ``stabilise`` responds to the SyncGroups.
 """
 
 from reference_broker.groups.group import Group, GroupState, Member

@@ -50,7 +50,7 @@ class UnexpectedOffset(RecordsRefused):
         )
 
 
-class Origin(Enum):
+class BatchOrigin(Enum):
     """The origin of batches. CLIENT batches are checked against every rule. BROKER batches are the node's own
     (transaction markers, the metadata log). They are only checked for damage."""
 
@@ -129,14 +129,14 @@ def with_codec_at_once(view: memoryview, batches: Batches, rules: Rules, config:
 
 
 def validated(
-    view: memoryview, rules: Rules, config: LogConfig, wall_ms: int, origin: Origin, is_looked_into: bool
+    view: memoryview, rules: Rules, config: LogConfig, wall_ms: int, origin: BatchOrigin, is_looked_into: bool
 ) -> Batches:
     """Validate the batches that a leader appends, and return their headers. Raise RecordsRefused."""
     try:
         batches = validate(view)
         if not batches:
             raise InvalidRecords(ErrorCode.invalid_record, "there is no record batch")
-        if origin is Origin.CLIENT:
+        if origin is BatchOrigin.CLIENT:
             for _, header in batches:
                 check_client_batch(header, rules, wall_ms)
             if rules.keys_needed and not is_looked_into:
@@ -144,7 +144,7 @@ def validated(
                     run_to_end(check_records(view[at : at + header.size_bytes], rules, wall_ms))
     except InvalidRecords as invalid:
         raise RecordsRefused(invalid.error, invalid.message, invalid.record_errors) from invalid
-    if origin is Origin.CLIENT and len(view) > config.segment_bytes:
+    if origin is BatchOrigin.CLIENT and len(view) > config.segment_bytes:
         raise _no_segment_holds(len(view), config)
     return batches
 

@@ -11,7 +11,7 @@ from operator import attrgetter
 from reference_broker.log import invariants, reading
 from reference_broker.log.appending import (
     Appended,
-    Origin,
+    BatchOrigin,
     RecordsRefused,
     Run,
     UnexpectedOffset,
@@ -46,10 +46,10 @@ from reference_broker.wire.fetch import AbortedTransaction, EpochEndOffset
 
 __all__ = [
     "Appended",
+    "BatchOrigin",
     "FoundOffset",
     "MovedToRemote",
     "OffsetOutOfRange",
-    "Origin",
     "PartitionLog",
     "RecordsRefused",
     "UnexpectedOffset",
@@ -311,7 +311,7 @@ class PartitionLog:
         records: Buffer,
         leader_epoch: int,
         *,
-        origin: Origin = Origin.CLIENT,
+        origin: BatchOrigin = BatchOrigin.CLIENT,
         is_looked_into: bool = False,
         guard: Guard | None = None,
     ) -> Appended:
@@ -323,7 +323,7 @@ class PartitionLog:
         """
         view = memoryview(records)
         batches = validated(view, self._rules, self._config, now.wall_ms, origin, is_looked_into)
-        if origin is Origin.CLIENT:
+        if origin is BatchOrigin.CLIENT:
             if now.wall_ms - self.producers.swept_ms >= self._config.producer_id_expiration_check_interval_ms:
                 self.expire_producers(now)
             has_producer = len(batches) > 1 or batches[0][1].producer_id >= 0

@@ -18,17 +18,16 @@ from reference_broker.records.compression import PIECE_BYTES, decompressed_piece
 from reference_broker.records.record import INT64_END, MOST_PLAIN_BYTES, read_zigzag, wrapped
 from reference_broker.wire.errors import ErrorCode
 
-UNITS_PER_HEADER = 1
-
-UNITS_PER_READ = 30
+HEADER_COST_US = 1
+READ_COST_US = 30
 """A read of the disk, including the search of its position."""
 
-UNITS_PER_PIECE = 1000
+PIECE_COST_US = 1000
 """A piece of a compressed batch."""
 
 RECORDS_AT_ONCE = 500
 
-UNITS_PER_RECORDS = 500
+RECORDS_COST_US = 500
 
 TimeAndOffset: TypeAlias = tuple[int, int]
 
@@ -55,7 +54,7 @@ class LookUp:
     segments: Segments
     log_start_offset: int
     budget: Budget
-    """In LOOKUP_UNITS_PER_SLICE."""
+    """In LOOKUP_US_PER_SLICE."""
     _cuts: int = 0
 
     def __post_init__(self) -> None:
@@ -67,10 +66,10 @@ class LookUp:
         for segment in tuple(self.segments.items):
             if segment.max_timestamp_ms < timestamp_ms:
                 continue
-            yield from self._spend(segment, UNITS_PER_READ)
+            yield from self._spend(segment, READ_COST_US)
             after = segment.base_offset + segment.times.offset_before(timestamp_ms)
             for position, header in self._batches(segment, max(after, start_offset)):
-                yield from self._spend(segment, UNITS_PER_HEADER)
+                yield from self._spend(segment, HEADER_COST_US)
                 if header.max_timestamp_ms < timestamp_ms or header.record_count == 0:
                     continue
                 found = yield from self._first_of(segment, position, header, timestamp_ms)
@@ -84,7 +83,7 @@ class LookUp:
         for segment in tuple(self.segments.items):
             if segment.max_timestamp_ms <= best.timestamp_ms:
                 continue
-            yield from self._spend(segment, UNITS_PER_READ)
+            yield from self._spend(segment, READ_COST_US)
             found = yield from self._largest_of_segment(segment)
             if found is not None and found.timestamp_ms > best.timestamp_ms:
                 best = found
@@ -101,7 +100,7 @@ class LookUp:
         best: FoundOffset | None = None
         latest: tuple[int, BatchHeader] | None = None
         for position, header in self._batches(segment, self.log_start_offset):
-            yield from self._spend(segment, UNITS_PER_HEADER)
+            yield from self._spend(segment, HEADER_COST_US)
             if header.record_count == 0:
                 continue
             if header.base_offset < self.log_start_offset:
@@ -132,8 +131,8 @@ class LookUp:
         self._check(segment)
         return None if found is None else FoundOffset(*found, header.leader_epoch)
 
-    def _spend(self, relied_on: Segment, units: int) -> Sliced[None]:
-        if self.budget.spend(units):
+    def _spend(self, relied_on: Segment, cost_us: int) -> Sliced[None]:
+        if self.budget.spend(cost_us):
             yield
             self._check(relied_on)
 
@@ -156,7 +155,7 @@ def first_at(
             for record_ms, offset in times:
                 if record_ms >= timestamp_ms and offset >= start_offset:
                     return record_ms, offset
-            if budget.spend(UNITS_PER_RECORDS):
+            if budget.spend(RECORDS_COST_US):
                 yield
     except InvalidRecords:
         pass
@@ -173,7 +172,7 @@ def largest_from(batch: Buffer, header: BatchHeader, start_offset: int, budget: 
             for record_ms, offset in times:
                 if offset >= start_offset and (best is None or record_ms > best[0]):
                     best = record_ms, offset
-            if budget.spend(UNITS_PER_RECORDS):
+            if budget.spend(RECORDS_COST_US):
                 yield
     except InvalidRecords:
         return None
@@ -188,7 +187,7 @@ def _plain(batch: Buffer, header: BatchHeader, budget: Budget) -> Sliced[bytes]:
     pieces: list[bytes] = []
     for piece in decompressed_pieces(header.compression, body, MOST_PLAIN_BYTES):
         pieces.append(piece)
-        if budget.spend(UNITS_PER_PIECE * len(piece) // PIECE_BYTES):
+        if budget.spend(PIECE_COST_US * len(piece) // PIECE_BYTES):
             yield
     return b"".join(pieces)
 

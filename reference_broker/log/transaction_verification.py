@@ -14,7 +14,7 @@ from reference_broker.records.batch import BatchHeader, InvalidRecords
 from reference_broker.wire.errors import ErrorCode
 
 
-class Batch(Protocol):
+class TransactionalBatch(Protocol):
     """What counts of a transactional batch. The node's own have no sequence (-1)."""
 
     @property
@@ -57,7 +57,9 @@ class Verification:
     is_demanded: bool = False
     guards: dict[int, Guard] = field(default_factory=dict)
 
-    def begin(self, known: Producer | None, batch: Batch, *, raises_epoch: bool, wall_ms: int) -> Guard | None:
+    def begin(
+        self, known: Producer | None, batch: TransactionalBatch, *, raises_epoch: bool, wall_ms: int
+    ) -> Guard | None:
         """A transactional batch of a producer is to be appended. Returns the guard of its wait, or None if the
         transaction is open here already. Raises InvalidRecords (INVALID_PRODUCER_EPOCH) for an older epoch."""
         _check_epoch(known, batch)
@@ -87,7 +89,7 @@ class Verification:
         if there is not None:
             _check_sequence(known, header, there)
 
-    def check(self, known: Producer | None, batch: Batch, guard: Guard | None) -> None:
+    def check(self, known: Producer | None, batch: TransactionalBatch, guard: Guard | None) -> None:
         """Validate a transactional batch of the node itself, which has no sequence. Raise InvalidRecords as
         ``check_client`` does."""
         if _is_open(known, batch):
@@ -114,12 +116,12 @@ class Verification:
             del self.guards[producer_id]
 
 
-def _is_open(known: Producer | None, batch: Batch) -> bool:
+def _is_open(known: Producer | None, batch: TransactionalBatch) -> bool:
     """A newer epoch's transaction is another one."""
     return known is not None and known.current_txn_first_offset >= 0 and known.producer_epoch == batch.producer_epoch
 
 
-def _check_epoch(known: Producer | None, batch: Batch) -> None:
+def _check_epoch(known: Producer | None, batch: TransactionalBatch) -> None:
     if known is not None and batch.producer_epoch < known.producer_epoch:
         raise InvalidRecords(
             ErrorCode.invalid_producer_epoch,

@@ -171,8 +171,8 @@ RECREATED_BATCHES_PER_SLICE: Final = 500
 """Batch headers that are read to recreate the producer snapshot of an old segment."""
 PRODUCERS_PER_SLICE: Final = 500
 """Producers of a snapshot that are encoded or decoded: 0.3 ms."""
-LOOKUP_UNITS_PER_SLICE: Final = 3000
-"""Work of a lookup in a log, or of a request that names many things: 1 us a unit, 3 ms."""
+LOOKUP_US_PER_SLICE: Final = 3000
+"""Microseconds for a lookup in a log, or for a request that names many things."""
 INDEXED_OFFSETS_PER_SLICE: Final = 5000
 """Newest offsets of keys for which the cleaner finds the batch."""
 CLEANED_RECORDS_PER_SLICE: Final = 3000

@@ -15,7 +15,7 @@ from reference_broker.log.config import LogConfig
 from reference_broker.log.durability import SyncPoint
 from reference_broker.log.leader_epochs import FILE_NAME as LEADER_EPOCH_FILE
 from reference_broker.log.opening import open_undamaged_log
-from reference_broker.log.partition_log import Origin, PartitionLog
+from reference_broker.log.partition_log import BatchOrigin, PartitionLog
 from reference_broker.log.quarantine import LogDamaged
 from reference_broker.ports.disk import Disk
 from reference_broker.ports.node_ports import Now, Ports
@@ -197,7 +197,7 @@ class MetadataLog:
     def _append(self, now: Now, batch: bytes, epoch: int) -> Provenance:
         if len(batch) > MAX_BATCH_BYTES:
             raise BatchTooLarge(f"a batch of {len(batch)} bytes, at most {MAX_BATCH_BYTES} are allowed")
-        appended = self.log.append(now, batch, epoch, origin=Origin.BROKER)
+        appended = self.log.append(now, batch, epoch, origin=BatchOrigin.BROKER)
         return Provenance(appended.last_offset, epoch, now.wall_ms)
 
     # Reading

@@ -27,7 +27,7 @@ class ObjectKind(StrEnum):
     """The leader epochs from the log's start up to the segment's end."""
 
 
-class Stored(Protocol):
+class NamedSegment(Protocol):
     """The fields of a segment that its names are made of."""
 
     @property
@@ -55,13 +55,13 @@ def folder_of(topic: str, topic_id: bytes, partition: int) -> str:
     return f"{topic}-{partition}-{uuid_text(topic_id)}"
 
 
-def key_of(segment: Stored, kind: ObjectKind) -> str:
+def key_of(segment: NamedSegment, kind: ObjectKind) -> str:
     """The key of one object of a segment."""
     folder = folder_of(segment.topic, segment.topic_id, segment.partition)
     return f"{folder}/{segment.start_offset:020d}-{uuid_text(segment.segment_id)}.{kind}"
 
 
-def keys_of(segment: Stored) -> tuple[str, ...]:
+def keys_of(segment: NamedSegment) -> tuple[str, ...]:
     """The keys of all objects that a segment may have."""
     return tuple(key_of(segment, kind) for kind in ObjectKind)
 

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.coordination.led_partitions import LedPartitions
-from reference_broker.coordination.log import CoordinatorLog, Written, client_error
+from reference_broker.coordination.log import CoordinatorLog, ReplicatedCallback, client_error
 from reference_broker.coordination.partitioner import partition_of
 from reference_broker.coordination.record_fields import fits
 from reference_broker.coordination.scheduling import DeferredCallbacks
@@ -247,7 +247,7 @@ class TransactionCoordinator:
 
     # --- AddPartitionsToTxn, AddOffsetsToTxn --------------------------------------------------------------------------
 
-    def add_partitions(self, request: AddRequest, respond: Written) -> None:
+    def add_partitions(self, request: AddRequest, respond: ReplicatedCallback) -> None:
         """Add the partitions, all or none, and begin the transaction with the first ones. Errors: those of ``find``
         and of ``judge_adding``, INVALID_PRODUCER_ID_MAPPING for an unknown ID, and those of the log."""
         target = self.find(request.transactional_id)

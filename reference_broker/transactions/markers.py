@@ -18,7 +18,7 @@ from kio.schema.types import ProducerId, TopicName
 from kio.static.primitive import i8, i16, i32
 
 from reference_broker.coordination.scheduling import DeferredCallbacks
-from reference_broker.log.partition_log import Origin, RecordsRefused
+from reference_broker.log.partition_log import BatchOrigin, RecordsRefused
 from reference_broker.log.producer_state import Producer
 from reference_broker.metadata.identifiers import OFFSETS_TOPIC
 from reference_broker.metadata.image import MetadataImage
@@ -26,7 +26,7 @@ from reference_broker.metrics.metrics import Gauge
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.node_ports import Channel, Ports, later
 from reference_broker.ports.slicing import (
-    LOOKUP_UNITS_PER_SLICE,
+    LOOKUP_US_PER_SLICE,
     MARKER_PARTITIONS_PER_SLICE,
     Budget,
     Sliced,
@@ -156,7 +156,7 @@ class MarkerWriter:
         - NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS_AFTER_APPEND, REQUEST_TIMED_OUT, KAFKA_STORAGE_ERROR, as a produce
           with acks=all. After the second and the third the marker is in the log, and a later one does no harm.
         """
-        run_slices(self._ports, self.writing(marker, partitions, written, Budget(LOOKUP_UNITS_PER_SLICE)))
+        run_slices(self._ports, self.writing(marker, partitions, written, Budget(LOOKUP_US_PER_SLICE)))
 
     def writing(
         self, marker: Marker, partitions: Iterable[TopicPartition], written: MarkersWritten, budget: Budget
@@ -201,7 +201,7 @@ class MarkerWriter:
             timestamp_ms=now.wall_ms,
         )
         try:
-            appended = log.append(now, batch, partition.leader_epoch, origin=Origin.BROKER)
+            appended = log.append(now, batch, partition.leader_epoch, origin=BatchOrigin.BROKER)
         except RecordsRefused as refused:
             return refused.error
         except DiskError as failure:

@@ -14,7 +14,7 @@ from typing import Final
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.coordination.led_partitions import LedPartition, Skipped
-from reference_broker.coordination.log import CoordinatorLog, Written, client_error
+from reference_broker.coordination.log import CoordinatorLog, ReplicatedCallback, client_error
 from reference_broker.coordination.record_fields import DamagedRecord, FieldReader, FieldWriter
 from reference_broker.coordination.scheduling import DeferredCallbacks, DueTimes
 from reference_broker.metadata.identifiers import TRANSACTION_TOPIC
@@ -117,7 +117,9 @@ class TransactionsPartition(LedPartition):
         held = self.held[transaction.transactional_id] = Held(transaction)
         return held
 
-    def write(self, held: Held, step: Transaction, done: Written, then: Callable[[], None] = lambda: None) -> None:
+    def write(
+        self, held: Held, step: Transaction, done: ReplicatedCallback, then: Callable[[], None] = lambda: None
+    ) -> None:
         """Write the next step. It takes effect once it is replicated. Then ``done`` is called with NONE, and ``then``
         is called, both at the end of the event.
 

@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 from bench.peers.clients import RetryingClient
 from bench.peers.systems import KAFKA
 from bench.peers.tests.java_tools import dump_segments
-from reference_broker.log.appending import Origin
+from reference_broker.log.appending import BatchOrigin
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
 from reference_broker.log.partition_log import PartitionLog
@@ -43,7 +43,7 @@ def test_kafkas_dump_tool_reads_our_files(tmp_path: Path) -> None:
     _send(log, 7, 0, 4)
     _send(log, 9, 0, 2)
     marker = {"producer_id": 7, "producer_epoch": 3, "coordinator_epoch": 5, "timestamp_ms": NOW.wall_ms}
-    log.append(NOW, build_marker(commit=False, **marker), 0, origin=Origin.BROKER)
+    log.append(NOW, build_marker(commit=False, **marker), 0, origin=BatchOrigin.BROKER)
     log.roll(NOW)
     _send(log, 7, 4, 3)
     stopped(log)

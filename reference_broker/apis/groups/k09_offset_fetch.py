@@ -37,10 +37,10 @@ from reference_broker.apis.broker import HasGroups, HasOutside
 from reference_broker.apis.call import Call, contained, run_contained
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
-from reference_broker.coordination.partitioner import CHARACTERS_PER_UNIT, UNITS_PER_KEY
+from reference_broker.coordination.partitioner import CHARACTERS_PER_US, KEY_COST_US
 from reference_broker.groups.committed_offsets import NO_METADATA_EPOCH
 from reference_broker.groups.offset_commits import FetchedOffset
-from reference_broker.ports.slicing import LOOKUP_UNITS_PER_SLICE, Budget, Sliced
+from reference_broker.ports.slicing import LOOKUP_US_PER_SLICE, Budget, Sliced
 from reference_broker.wire.drafts import (
     OffsetFetchRequest1000,
     OffsetFetchRequest1001,
@@ -96,9 +96,9 @@ def handle(
         call.respond(OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=()))
 
     def fetch() -> Sliced[None]:
-        work = Budget(LOOKUP_UNITS_PER_SLICE)
+        work = Budget(LOOKUP_US_PER_SLICE)
         for at, group in enumerate(requested):
-            if work.spend(UNITS_PER_KEY + len(group.group_id) // CHARACTERS_PER_UNIT):
+            if work.spend(KEY_COST_US + len(group.group_id) // CHARACTERS_PER_US):
                 yield
             broker.groups.commits.fetch(
                 group.group_id,

@@ -29,10 +29,10 @@ from reference_broker.apis.call import Call, respond_now_or_later
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.apis.topics.automatic_creation import CreatesCoordinatorTopics, ask_to_create_topic
-from reference_broker.coordination.partitioner import CHARACTERS_PER_UNIT, UNITS_PER_KEY, partition_of
+from reference_broker.coordination.partitioner import CHARACTERS_PER_US, KEY_COST_US, partition_of
 from reference_broker.coordination.record_fields import fits
 from reference_broker.metadata.identifiers import OFFSETS_TOPIC, TRANSACTION_TOPIC
-from reference_broker.ports.slicing import LOOKUP_UNITS_PER_SLICE, Budget, Sliced
+from reference_broker.ports.slicing import LOOKUP_US_PER_SLICE, Budget, Sliced
 from reference_broker.wire.errors import ErrorCode
 
 GROUP = 0
@@ -62,7 +62,7 @@ def handle(broker: FindCoordinatorNeeds, call: Call, body: FindCoordinatorReques
 def _build_response(
     broker: FindCoordinatorNeeds, call: Call, body: FindCoordinatorRequest
 ) -> Sliced[FindCoordinatorResponse]:
-    work = Budget(LOOKUP_UNITS_PER_SLICE)
+    work = Budget(LOOKUP_US_PER_SLICE)
     if body.key_type not in KEY_TYPES:
         problem = f"Unknown key type {body.key_type}."
         found = [_nobody(key, ErrorCode.invalid_request, problem) for key in body.coordinator_keys]
@@ -73,7 +73,7 @@ def _build_response(
         found = []
         for key in body.coordinator_keys:
             found.append(_coordinator(broker, body.key_type, key, call.listener, message))
-            if work.spend(UNITS_PER_KEY + len(key) // CHARACTERS_PER_UNIT):
+            if work.spend(KEY_COST_US + len(key) // CHARACTERS_PER_US):
                 yield
     return FindCoordinatorResponse(throttle_time=NO_THROTTLE, coordinators=tuple(found))
 

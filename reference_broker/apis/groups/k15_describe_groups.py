@@ -22,9 +22,9 @@ from reference_broker.apis.broker import HasGroups, HasOutside
 from reference_broker.apis.call import Call, respond_now_or_later
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, OPERATIONS_NOT_ASKED
-from reference_broker.coordination.partitioner import CHARACTERS_PER_UNIT, UNITS_PER_KEY
+from reference_broker.coordination.partitioner import CHARACTERS_PER_US, KEY_COST_US
 from reference_broker.groups.group import Group, GroupState, Member
-from reference_broker.ports.slicing import LOOKUP_UNITS_PER_SLICE, Budget, Sliced
+from reference_broker.ports.slicing import LOOKUP_US_PER_SLICE, Budget, Sliced
 from reference_broker.wire.errors import Error, ErrorCode, bounded_message
 
 GROUP_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
@@ -45,15 +45,15 @@ def handle(broker: DescribeGroupsNeeds, call: Call, body: DescribeGroupsRequest)
 
 
 def _build_response(broker: HasGroups, call: Call, body: DescribeGroupsRequest) -> Sliced[DescribeGroupsResponse]:
-    work = Budget(LOOKUP_UNITS_PER_SLICE)
+    work = Budget(LOOKUP_US_PER_SLICE)
     operations = GROUP_OPERATIONS if body.include_authorized_operations else OPERATIONS_NOT_ASKED
     described_groups: list[DescribedGroup] = []
     member_bytes = 0
     for group_id in dict.fromkeys(body.groups):
-        if work.spend(UNITS_PER_KEY + len(group_id) // CHARACTERS_PER_UNIT):
+        if work.spend(KEY_COST_US + len(group_id) // CHARACTERS_PER_US):
             yield
         described = _described(broker, group_id, operations, call.api_version)
-        work.spend(UNITS_PER_KEY * len(described.members))
+        work.spend(KEY_COST_US * len(described.members))
         size = sum(len(each.member_metadata) + len(each.member_assignment) for each in described.members)
         if size and member_bytes and member_bytes + size > MOST_MEMBER_BYTES:
             described_groups.append(_group(group_id, "", error=ErrorCode.policy_violation, message=TOO_MUCH))

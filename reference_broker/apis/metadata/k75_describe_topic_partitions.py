@@ -34,7 +34,7 @@ from reference_broker.apis.responses import NO_THROTTLE, OPERATIONS_NOT_ASKED, T
 from reference_broker.metadata.cache import MetadataCache
 from reference_broker.metadata.identifiers import is_internal
 from reference_broker.metadata.image import PartitionImage, TopicImage
-from reference_broker.ports.slicing import LOOKUP_UNITS_PER_SLICE, Budget, Sliced
+from reference_broker.ports.slicing import LOOKUP_US_PER_SLICE, Budget, Sliced
 from reference_broker.wire.errors import ErrorCode
 
 UNITS_PER_TOPIC = 3
@@ -58,7 +58,7 @@ def _build_response(
     broker: DescribeTopicPartitionsNeeds, body: DescribeTopicPartitionsRequest
 ) -> Sliced[DescribeTopicPartitionsResponse]:
     """Build the response from one state of the metadata, also if that changes meanwhile."""
-    cache, image, work = broker.metadata, broker.loader.image, Budget(LOOKUP_UNITS_PER_SLICE)
+    cache, image, work = broker.metadata, broker.loader.image, Budget(LOOKUP_US_PER_SLICE)
     names = sorted({topic.name for topic in body.topics} if body.topics else cache.topics)
     first, start = 0, 0
     if body.cursor is not None:

@@ -44,7 +44,7 @@ from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.timestamp_lookup import FoundOffset, Overtaken
 from reference_broker.ports.disk import DiskError
-from reference_broker.ports.slicing import LOOKUP_UNITS_PER_SLICE, Budget, Sliced
+from reference_broker.ports.slicing import LOOKUP_US_PER_SLICE, Budget, Sliced
 from reference_broker.records.batch import InvalidRecords
 from reference_broker.remote_log.reading.reader import Abandon, RemoteReader
 from reference_broker.replication.partitions import Partition
@@ -148,7 +148,7 @@ def _build_response(
     broker: ListOffsetsNeeds, call: Call, body: ListOffsetsRequest, remote: RemoteOffsets
 ) -> Sliced[ListOffsetsResponse]:
     reader = reader_of(body.replica_id != CONSUMER, body.isolation_level)
-    work = Budget(LOOKUP_UNITS_PER_SLICE)
+    work = Budget(LOOKUP_US_PER_SLICE)
     named: Counter[tuple[str, int]] = Counter()
     for topic in body.topics:
         for one in topic.partitions:

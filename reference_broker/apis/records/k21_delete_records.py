@@ -27,7 +27,7 @@ from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.metadata.identifiers import is_internal
 from reference_broker.ports.disk import DiskError
-from reference_broker.ports.slicing import LOOKUP_UNITS_PER_SLICE, Budget, Sliced
+from reference_broker.ports.slicing import LOOKUP_US_PER_SLICE, Budget, Sliced
 from reference_broker.replication.durable import nobody_waits, sync_led_then
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import Error, ErrorCode
@@ -62,7 +62,7 @@ def handle(broker: DeleteRecordsNeeds, call: Call, body: DeleteRecordsRequest) -
 
 def _handled(broker: DeleteRecordsNeeds, call: Call, body: DeleteRecordsRequest) -> Sliced[None]:
     done: list[list[_Done]] = []
-    work = Budget(LOOKUP_UNITS_PER_SLICE)
+    work = Budget(LOOKUP_US_PER_SLICE)
     for topic in body.topics:
         results: list[_Done] = []
         done.append(results)
@@ -85,7 +85,7 @@ def _handled(broker: DeleteRecordsNeeds, call: Call, body: DeleteRecordsRequest)
     if all(partition.followers is None for partition, _ in offsets):
         respond({})
         return
-    abandon = broker.replication.leaders.deleted(
+    abandon = broker.replication.leaders.await_deletion(
         offsets, int(body.timeout.total_seconds() * 1000), contained(call, respond)
     )
     if abandon is not None:
@@ -119,7 +119,7 @@ def _delete(broker: DeleteRecordsNeeds, topic: str, entry: DeleteRecordsPartitio
 def _response(
     broker: DeleteRecordsNeeds, request: DeleteRecordsRequest, done: list[list[_Done]], errors: dict[Partition, Error]
 ) -> Sliced[DeleteRecordsResponse]:
-    work = Budget(LOOKUP_UNITS_PER_SLICE)
+    work = Budget(LOOKUP_US_PER_SLICE)
     topics: list[DeleteRecordsTopicResult] = []
     for topic, results in zip(request.topics, done, strict=True):
         responses: list[DeleteRecordsPartitionResult] = []

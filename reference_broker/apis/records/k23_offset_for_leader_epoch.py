@@ -21,7 +21,7 @@ from reference_broker.apis.call import Call, respond_now_or_later
 from reference_broker.apis.records.led_partitions import LooksUpPartitions, led_partition
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
-from reference_broker.ports.slicing import LOOKUP_UNITS_PER_SLICE, Budget, Sliced
+from reference_broker.ports.slicing import LOOKUP_US_PER_SLICE, Budget, Sliced
 from reference_broker.wire.errors import Error, ErrorCode
 
 UNITS_PER_NAME = 3
@@ -43,7 +43,7 @@ def handle(
 def _build_response(
     broker: LooksUpPartitions, body: OffsetForLeaderEpochRequest
 ) -> Sliced[OffsetForLeaderEpochResponse]:
-    work = Budget(LOOKUP_UNITS_PER_SLICE)
+    work = Budget(LOOKUP_US_PER_SLICE)
     topics: list[OffsetForLeaderTopicResult] = []
     for topic in body.topics:
         ends: list[EpochEndOffset] = []

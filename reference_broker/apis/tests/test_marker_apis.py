@@ -12,7 +12,7 @@ from kio.static.primitive import i8, i16, i32
 from reference_broker.apis.tests.fetch_world import FakeCall
 from reference_broker.apis.tests.replicated_world import ReplicatedWorld
 from reference_broker.apis.transactions import k27_write_txn_markers, k61_describe_producers
-from reference_broker.ports.slicing import LOOKUP_UNITS_PER_SLICE
+from reference_broker.ports.slicing import LOOKUP_US_PER_SLICE
 from reference_broker.records.record import Record, build
 from reference_broker.replication.tests.timed_ports import START_MS
 from reference_broker.wire.errors import Error, ErrorCode
@@ -127,7 +127,7 @@ def test_the_transaction_version_decides_whether_the_epoch_is_raised(version: in
 
 def test_many_markers_take_several_events() -> None:
     world = ReplicatedWorld()
-    many = LOOKUP_UNITS_PER_SLICE // 50
+    many = LOOKUP_US_PER_SLICE // 50
     call = write(world, *[marker(0, producer=one) for one in range(many)])
     assert 0 < world.partition.log.log_end_offset < many
     world.pass_ms(0)
@@ -194,7 +194,7 @@ def test_partitions_that_do_not_exist() -> None:
 
 def test_many_producers_are_told_in_slices() -> None:
     world = ReplicatedWorld()
-    for producer in range(LOOKUP_UNITS_PER_SLICE // k61_describe_producers.UNITS_PER_PRODUCER + 1):
+    for producer in range(LOOKUP_US_PER_SLICE // k61_describe_producers.UNITS_PER_PRODUCER + 1):
         open_transaction(world, producer=producer)
     call = FakeCall(9, "admin", 0)
     topic_request = TopicRequest(name=TopicName("events"), partition_indexes=(i32(0),))

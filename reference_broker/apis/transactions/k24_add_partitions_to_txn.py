@@ -35,7 +35,7 @@ from reference_broker.apis.call import Call, contained, respond_later, run_conta
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, error_for_version
 from reference_broker.metadata.identifiers import is_internal
-from reference_broker.ports.slicing import LOOKUP_UNITS_PER_SLICE, Budget, Sliced, run_to_end
+from reference_broker.ports.slicing import LOOKUP_US_PER_SLICE, Budget, Sliced, run_to_end
 from reference_broker.transactions.coordinator import AddRequest
 from reference_broker.transactions.markers import TopicPartition
 from reference_broker.wire.errors import Error, ErrorCode
@@ -74,7 +74,7 @@ def handle(
             respond_later(broker, call, _response(settled_ones))
 
     def settle() -> Sliced[None]:
-        work = Budget(LOOKUP_UNITS_PER_SLICE)
+        work = Budget(LOOKUP_US_PER_SLICE)
         for each in body.transactions:
             yield from _settle(broker, call, each, settled, work)
             if work.spend(UNITS_PER_LOOK if each.verify_only else UNITS_PER_STEP):
@@ -136,7 +136,7 @@ def _settle(
 
 
 def _response(results: Mapping[str, Mapping[TopicPartition, Error]]) -> Sliced[AddPartitionsToTxnResponse]:
-    work = Budget(LOOKUP_UNITS_PER_SLICE)
+    work = Budget(LOOKUP_US_PER_SLICE)
     transactions = []
     for transactional_id, errors in results.items():
         by_topic: dict[str, list[AddPartitionsToTxnPartitionResult]] = {}

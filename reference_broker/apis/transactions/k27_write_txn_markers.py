@@ -30,8 +30,8 @@ from kio.static.primitive import i32
 from reference_broker.apis.broker import HasMarkers, HasOutside
 from reference_broker.apis.call import Call, contained, respond_later, run_contained
 from reference_broker.apis.registry import Api
-from reference_broker.ports.slicing import LOOKUP_UNITS_PER_SLICE, Budget, Sliced
 from reference_broker.transactions.markers import Marker, MarkersWritten, TopicPartition
+from reference_broker.ports.slicing import LOOKUP_US_PER_SLICE, Budget, Sliced
 from reference_broker.wire.errors import Error, ErrorCode
 
 UNITS_PER_NAME = 3
@@ -50,7 +50,7 @@ def handle(broker: WriteTxnMarkersNeeds, call: Call, body: WriteTxnMarkersReques
         return WriteTxnMarkersResponse(markers=())
 
     def write() -> Sliced[None]:
-        work = Budget(LOOKUP_UNITS_PER_SLICE)
+        work = Budget(LOOKUP_US_PER_SLICE)
         for each in body.markers:
             yield from broker.markers.writing(
                 _marker(each), _partitions(each), contained(call, when_written(each)), work
@@ -93,7 +93,7 @@ def _partitions(each: WritableTxnMarker) -> Iterator[TopicPartition]:
 
 
 def _response(errors: dict[int, dict[TopicPartition, Error]]) -> Sliced[WriteTxnMarkersResponse]:
-    work = Budget(LOOKUP_UNITS_PER_SLICE)
+    work = Budget(LOOKUP_US_PER_SLICE)
     markers = []
     for producer_id, found in errors.items():
         topics: dict[str, list[WritableTxnMarkerPartitionResult]] = {}

@@ -26,7 +26,7 @@ from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.identifiers import name_problem
-from reference_broker.ports.slicing import LOOKUP_UNITS_PER_SLICE, Budget, Sliced
+from reference_broker.ports.slicing import LOOKUP_US_PER_SLICE, Budget, Sliced
 from reference_broker.wire.errors import Error, ErrorCode
 
 UNITS_PER_NAME = 3
@@ -52,7 +52,7 @@ API = Api.of(DescribeProducersRequest, handle)
 def _build_response(
     broker: DescribeProducersNeeds, body: DescribeProducersRequest
 ) -> Sliced[DescribeProducersResponse]:
-    work = Budget(LOOKUP_UNITS_PER_SLICE)
+    work = Budget(LOOKUP_US_PER_SLICE)
     topics = []
     for topic in body.topics:
         problem = name_problem(topic.name)

@@ -18,8 +18,8 @@ from reference_broker.apis.broker import HasOutside, HasTransactions
 from reference_broker.apis.call import Call, respond_now_or_later
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
-from reference_broker.coordination.partitioner import CHARACTERS_PER_UNIT, UNITS_PER_KEY
-from reference_broker.ports.slicing import LOOKUP_UNITS_PER_SLICE, Budget, Sliced
+from reference_broker.coordination.partitioner import CHARACTERS_PER_US, KEY_COST_US
+from reference_broker.ports.slicing import LOOKUP_US_PER_SLICE, Budget, Sliced
 from reference_broker.transactions.transaction import DECIDED
 from reference_broker.transactions.transactions_partition import Held
 from reference_broker.wire.errors import Error, ErrorCode
@@ -43,10 +43,10 @@ def handle(
 def _response(
     broker: DescribeTransactionsNeeds, body: DescribeTransactionsRequest
 ) -> Sliced[DescribeTransactionsResponse]:
-    work = Budget(LOOKUP_UNITS_PER_SLICE)
+    work = Budget(LOOKUP_US_PER_SLICE)
     states: list[TransactionState] = []
     for each in dict.fromkeys(body.transactional_ids):
-        if work.spend(UNITS_PER_KEY + len(each) // CHARACTERS_PER_UNIT):
+        if work.spend(KEY_COST_US + len(each) // CHARACTERS_PER_US):
             yield
         found = broker.transactions.held(each)
         if isinstance(found, Error):

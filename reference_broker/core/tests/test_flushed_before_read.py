@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from reference_broker.core.tests.node_world import NodeWorld, batch, fetch_request, produce_request
-from reference_broker.log.partition_log import Origin, PartitionLog
+from reference_broker.log.partition_log import BatchOrigin, PartitionLog
 from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import Sliced
 from reference_broker.replication.tests.leader_world import World as LeaderWorld
@@ -37,7 +37,7 @@ def test_what_the_broker_itself_appends_waits_for_the_sync_too() -> None:
     world.create("t")
     partition = world.node.broker.partitions.by_name["t", 0]
     for _ in range(2):
-        partition.log.append(Now(0, 0), batch(), partition.leader_epoch, origin=Origin.BROKER)
+        partition.log.append(Now(0, 0), batch(), partition.leader_epoch, origin=BatchOrigin.BROKER)
         world.node.broker.replication.leaders.appended(partition)
     assert (partition.log.high_watermark, partition.log.log_end_offset) == (1, 2)
 

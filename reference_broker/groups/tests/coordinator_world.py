@@ -20,7 +20,7 @@ from reference_broker.groups.offset_commits import (
 from reference_broker.groups.offsets_partition import OffsetsPartition
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import Origin, PartitionLog
+from reference_broker.log.partition_log import BatchOrigin, PartitionLog
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.identifiers import OFFSETS_TOPIC
 from reference_broker.metadata.image import MetadataImage, PartitionImage, TopicImage
@@ -175,7 +175,7 @@ class CoordinatorWorld(World):
             coordinator_epoch=0,
             timestamp_ms=self.now().wall_ms,
         )
-        offset = led.log.append(self.now(), marker, led.leader_epoch, origin=Origin.BROKER).first_offset
+        offset = led.log.append(self.now(), marker, led.leader_epoch, origin=BatchOrigin.BROKER).first_offset
         self.leaders.appended(led)
         led.changed()
         self.groups.marker_appended(index, producer, epoch, offset, commit)

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.coordination.log import Written
+from reference_broker.coordination.log import ReplicatedCallback
 from reference_broker.groups.group import Group, GroupState, MemberProtocol
 from reference_broker.groups.membership import Membership
 from reference_broker.groups.metrics import GroupMetrics
-from reference_broker.groups.offsets_partition import OffsetsPartition, Retention
+from reference_broker.groups.offsets_partition import OffsetsPartition, OffsetsRetention
 from reference_broker.groups.served_group import JoinRequest, JoinResponse, Leaving, SyncRequest, SyncResponse
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.node_ports import Now
@@ -74,7 +74,7 @@ class Write:
     state: GroupState
     generation: int
     assignments: dict[str, bytes]
-    written: Written
+    written: ReplicatedCallback
 
 
 class FakePartition(OffsetsPartition):
@@ -87,16 +87,16 @@ class FakePartition(OffsetsPartition):
         self.fails = ErrorCode.none
         led = SimpleNamespace(index=0, unwatch=lambda _: None)
         log: Any = SimpleNamespace(led=led)
-        super().__init__(FakePorts(), log, Retention(1), GroupMetrics(Metrics()))  # type: ignore[arg-type]
+        super().__init__(FakePorts(), log, OffsetsRetention(1), GroupMetrics(Metrics()))  # type: ignore[arg-type]
         self.is_loaded = True
 
-    def write_group(self, group: Group, written: Written) -> None:
+    def write_group(self, group: Group, written: ReplicatedCallback) -> None:
         assignments = {each.member_id: each.assignment for each in group.members.values()}
         self.writes.append(Write(group.group_id, group.state, group.generation, assignments, written))
         if not self.holds:
             written(self.fails)
 
-    def remove_group(self, group_id: str, written: Written) -> bool:
+    def remove_group(self, group_id: str, written: ReplicatedCallback) -> bool:
         """An error that is returned at once means that nothing is written."""
         self.writes.append(Write(group_id, GroupState.DEAD, self.groups[group_id].generation, {}, written))
         if not self.holds:

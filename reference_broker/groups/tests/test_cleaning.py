@@ -12,7 +12,7 @@ from reference_broker.groups.tests.coordinator_world import CoordinatorWorld
 from reference_broker.groups.tests.test_commits import put, subscription
 from reference_broker.groups.tests.test_group_coordinator import stable_group
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import Origin, PartitionLog
+from reference_broker.log.partition_log import BatchOrigin, PartitionLog
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.slicing import run_to_end
 from reference_broker.records.record import Record, build, read_all
@@ -221,7 +221,7 @@ def compacted(world: CoordinatorWorld, log: PartitionLog) -> PartitionLog:
         newest[record.key] = record
     made = run_to_end(open_log(MemoryDisk(), log.directory, log.config, world.now(), True))
     if newest:
-        made.append(world.now(), build(list(newest.values())), 0, origin=Origin.BROKER)
+        made.append(world.now(), build(list(newest.values())), 0, origin=BatchOrigin.BROKER)
     return made
 
 

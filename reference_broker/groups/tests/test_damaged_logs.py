@@ -11,7 +11,7 @@ from reference_broker.coordination.record_fields import DamagedRecord, FieldWrit
 from reference_broker.groups.group import Group, Member, MemberProtocol
 from reference_broker.groups.records import group_key, group_value, offset_key, read_group
 from reference_broker.groups.tests.coordinator_world import CoordinatorWorld
-from reference_broker.log.partition_log import Origin
+from reference_broker.log.partition_log import BatchOrigin
 from reference_broker.ports.disk import DiskError
 from reference_broker.records.compression import Compression
 from reference_broker.records.record import Record, build
@@ -21,7 +21,7 @@ from reference_broker.wire.errors import ErrorCode
 def reloaded(world: CoordinatorWorld, *records: Record, **how: Any) -> None:
     log = world.lose(0)
     if records:
-        log.append(world.now(), build(records, **how), 0, origin=Origin.BROKER)
+        log.append(world.now(), build(records, **how), 0, origin=BatchOrigin.BROKER)
     world.lead_offsets(0, log, epoch=1)
     world.pass_ms(0)
 

@@ -8,9 +8,9 @@ from reference_broker.groups.group import (
     TRANSITIONS,
     Group,
     GroupState,
+    GroupStep,
     Member,
     MemberProtocol,
-    Step,
     subscribed_topics,
 )
 from reference_broker.wire.errors import ErrorCode
@@ -70,7 +70,7 @@ def test_every_pair_of_states(before: GroupState, after: GroupState) -> None:
         ("Stable", "PreparingRebalance"),
         *((each.value, "Dead") for each in GroupState),
     }
-    found = {step for step in Step if TRANSITIONS.get((before, step)) is after}
+    found = {step for step in GroupStep if TRANSITIONS.get((before, step)) is after}
     assert bool(found) is ((before.value, after.value) in allowed)
 
 

@@ -8,7 +8,7 @@ from reference_broker.groups.group import Group, GroupState, Member, MemberProto
 from reference_broker.groups.offsets_partition import OffsetsPartition
 from reference_broker.groups.records import group_key, offset_key
 from reference_broker.groups.tests.coordinator_world import CoordinatorWorld
-from reference_broker.log.partition_log import Origin
+from reference_broker.log.partition_log import BatchOrigin
 from reference_broker.metadata.identifiers import OFFSETS_TOPIC
 from reference_broker.records.record import Record, build, read_all
 from reference_broker.wire.errors import Error, ErrorCode
@@ -158,7 +158,7 @@ def test_damaged_records_are_left_out_and_the_rest_is_loaded() -> None:
         Record(key=group_key(group), value=b"\0\3"),
         Record(key=b"\0\x63", value=b"from the future"),
     ]
-    log.append(world.now(), build(wrong), 0, origin=Origin.BROKER)
+    log.append(world.now(), build(wrong), 0, origin=BatchOrigin.BROKER)
     world.lead_offsets(0, log, epoch=1)
     world.pass_ms(0)
     assert world.fetched(group) == {("t", 0): 5}

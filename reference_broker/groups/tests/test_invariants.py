@@ -5,7 +5,13 @@ from typing import Any
 
 import pytest
 
-from reference_broker.groups.committed_offsets import Batch, CommitOffset, CommittedOffsets, OffsetKey, Stored
+from reference_broker.groups.committed_offsets import (
+    CommitOffset,
+    CommittedOffsets,
+    OffsetKey,
+    OffsetsBatch,
+    StoredOffset,
+)
 from reference_broker.groups.group import Group, GroupState
 from reference_broker.groups.served_group import ServedGroup
 from reference_broker.groups.tests.coordinator_world import CoordinatorWorld
@@ -153,9 +159,15 @@ def test_what_a_served_group_validates(change: Callable[[ServedGroup], None], st
     [
         (given("count", 2), "2 offsets are counted, 1 are visible"),
         (spoilt("_by_topic"), "the offsets by topic and by group differ"),
-        (lambda it: it._by_group["g"]["t"].update({1: Stored(COMMIT, 9)}), "1 offsets are counted, 2 are visible"),
+        (
+            lambda it: it._by_group["g"]["t"].update({1: StoredOffset(COMMIT, 9)}),
+            "1 offsets are counted, 2 are visible",
+        ),
         (spoilt("_newest"), "the newest changes are not those of the records on their way"),
-        (lambda it: it._waiting.appendleft(Batch(99, (), NO_PRODUCER_ID)), "commits wait out of the log's order"),
+        (
+            lambda it: it._waiting.appendleft(OffsetsBatch(99, (), NO_PRODUCER_ID)),
+            "commits wait out of the log's order",
+        ),
     ],
 )
 def test_what_committed_offsets_validate(change: Callable[[CommittedOffsets], None], story: str) -> None:

@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from reference_broker.coordination.log import Written
+from reference_broker.coordination.log import ReplicatedCallback
 from reference_broker.groups.group import Group, GroupState, Member, MemberProtocol
 from reference_broker.groups.membership import NEW_MEMBER_TIMEOUT_MS
 from reference_broker.groups.served_group import JoinResponse, Leaving, SyncResponse
@@ -30,10 +30,10 @@ class LoggedPartition(FakePartition):
     def __init__(self, log: Group | None = None) -> None:
         super().__init__()
         self.log = log
-        self.waiting: list[Written] = []
+        self.waiting: list[ReplicatedCallback] = []
         """Writes that are not settled, oldest first."""
 
-    def write_group(self, group: Group, written: Written) -> None:
+    def write_group(self, group: Group, written: ReplicatedCallback) -> None:
         kept = copy_of(group)
 
         def settled(error: Error) -> None:

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from reference_broker.log.appending import Appended, Origin
+from reference_broker.log.appending import Appended, BatchOrigin
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
 from reference_broker.log.partition_log import FoundOffset, PartitionLog, RecordsRefused
 from reference_broker.ports.disk import Disk
 from reference_broker.ports.node_ports import Now
-from reference_broker.ports.slicing import LOOKUP_UNITS_PER_SLICE, Budget, run_to_end
+from reference_broker.ports.slicing import LOOKUP_US_PER_SLICE, Budget, run_to_end
 from reference_broker.records.batch import BatchHeader, iterate
 from reference_broker.records.record import Record, build
 from reference_broker.wire.errors import Error
@@ -36,11 +36,11 @@ def opened(disk: Disk, config: LogConfig | None = None, *, now: Now = NOW, clean
 
 
 def offset_for_timestamp(log: PartitionLog, timestamp_ms: int) -> FoundOffset | None:
-    return run_to_end(log.search_timestamp(timestamp_ms, Budget(LOOKUP_UNITS_PER_SLICE)))
+    return run_to_end(log.search_timestamp(timestamp_ms, Budget(LOOKUP_US_PER_SLICE)))
 
 
 def offset_of_max_timestamp(log: PartitionLog) -> FoundOffset:
-    return run_to_end(log.search_max_timestamp(Budget(LOOKUP_UNITS_PER_SLICE)))
+    return run_to_end(log.search_max_timestamp(Budget(LOOKUP_US_PER_SLICE)))
 
 
 def batch_of(count: int, *, timestamps: Sequence[int] | None = None, value: bytes = b"value", **how: Any) -> bytes:
@@ -82,7 +82,7 @@ def refused(log: PartitionLog, producer_id: int, sequence: int, count: int = 1, 
 
 def marked(log: PartitionLog, data: bytes) -> Appended:
     """A transaction marker, as the broker writes it."""
-    result = log.append(NOW, data, 0, origin=Origin.BROKER)
+    result = log.append(NOW, data, 0, origin=BatchOrigin.BROKER)
     log.advance_high_watermark(log.log_end_offset)
     return result
 

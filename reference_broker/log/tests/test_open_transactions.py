@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from reference_broker.log.appending import Origin
+from reference_broker.log.appending import BatchOrigin
 from reference_broker.log.config import LogConfig
 from reference_broker.log.indexes import Aborted
 from reference_broker.log.partition_log import PartitionLog
@@ -54,7 +54,7 @@ class Producers:
             coordinator_epoch=coordinator,
             timestamp_ms=START_MS,
         )
-        return self.log.append(NOW, marker, 0, origin=Origin.BROKER).first_offset
+        return self.log.append(NOW, marker, 0, origin=BatchOrigin.BROKER).first_offset
 
 
 @pytest.mark.clause(

@@ -5,7 +5,7 @@ from struct import pack
 
 import pytest
 
-from reference_broker.log.appending import Origin
+from reference_broker.log.appending import BatchOrigin
 from reference_broker.log.cleaner.tests.cleaner_world import cleaned, fresh, put
 from reference_broker.log.config import LogConfig
 from reference_broker.log.partition_log import PartitionLog
@@ -265,7 +265,7 @@ def test_the_epoch_of_a_coordinator_is_loaded() -> None:
     disk = MemoryDisk()
     log = opened(disk)
     marker = build_marker(commit=True, producer_id=1, producer_epoch=0, coordinator_epoch=7, timestamp_ms=NOW.wall_ms)
-    log.append(NOW, marker, 0, origin=Origin.BROKER)
+    log.append(NOW, marker, 0, origin=BatchOrigin.BROKER)
     stopped(log)
     assert opened(disk).producers.by_id[1].coordinator_epoch == 7
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from reference_broker.log.appending import Origin
+from reference_broker.log.appending import BatchOrigin
 from reference_broker.log.config import LogConfig
 from reference_broker.log.partition_log import RecordsRefused
 from reference_broker.log.tests.log_world import (
@@ -66,7 +66,7 @@ def test_the_last_stable_offset_waits_for_the_markers_replication() -> None:
     data = batch_of(2, producer_id=9, producer_epoch=1, base_sequence=0, is_transactional=True)
     log.append(at(0), data, 0)
     marker = build_marker(commit=True, producer_id=9, producer_epoch=1, coordinator_epoch=0, timestamp_ms=START_MS)
-    log.append(at(0), marker, 0, origin=Origin.BROKER)
+    log.append(at(0), marker, 0, origin=BatchOrigin.BROKER)
     log.advance_high_watermark(2)
     assert log.last_stable_offset == 0
     log.advance_high_watermark(3)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reference_broker.log.appending import Origin
+from reference_broker.log.appending import BatchOrigin
 from reference_broker.log.config import LogConfig
 from reference_broker.log.tests.log_world import at, opened, sent
 from reference_broker.ports.disk import MemoryDisk
@@ -40,7 +40,7 @@ def test_a_marker_of_an_older_coordinator_in_the_log_is_no_damage() -> None:
         marker = build_marker(
             commit=False, producer_id=1, producer_epoch=0, coordinator_epoch=coordinator, timestamp_ms=now.wall_ms
         )
-        log.append(now, marker, 0, origin=Origin.BROKER)
+        log.append(now, marker, 0, origin=BatchOrigin.BROKER)
     again = opened(disk, config, now=at(1500), clean=False)
     assert again.log_end_offset == 2
     assert again.producers.by_id[1].last_timestamp_ms == at(1000).wall_ms

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reference_broker.log.appending import Origin
+from reference_broker.log.appending import BatchOrigin
 from reference_broker.log.config import LogConfig
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.producer_replay import Recreated
@@ -86,7 +86,7 @@ class WrittenLog:
         self.coordinator_epoch += 1
 
     def _written(self, data: bytes, batch: Batch) -> None:
-        self.log.append(NOW, data, 0, origin=Origin.CLIENT if batch.commit is None else Origin.BROKER)
+        self.log.append(NOW, data, 0, origin=BatchOrigin.CLIENT if batch.commit is None else BatchOrigin.BROKER)
         self.log.advance_high_watermark(self.log.log_end_offset)
         self.history.append(batch)
 

@@ -6,7 +6,7 @@ import pytest
 
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import Origin, PartitionLog, RecordsRefused
+from reference_broker.log.partition_log import BatchOrigin, PartitionLog, RecordsRefused
 from reference_broker.log.tests.log_world import (
     DIRECTORY,
     NOW,
@@ -193,7 +193,7 @@ def test_the_broker_may_append_control_batches_of_any_size() -> None:
         NOW,
         build_control([leader_change(1, [1], [1], 0)]) + batch_of(1, value=bytes(2_000_000)),
         4,
-        origin=Origin.BROKER,
+        origin=BatchOrigin.BROKER,
     )
     first, second = headers_of(all_bytes(log))
     assert (first.is_control, first.compression, first.leader_epoch, second.base_offset) == (True, 0, 4, 1)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from chaos.sim.disk import SimDisk
-from reference_broker.log.appending import Origin
+from reference_broker.log.appending import BatchOrigin
 from reference_broker.log.cleaner.cleaning import Cleaning, cleanable
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
@@ -108,7 +108,7 @@ class ReplayMachine(RuleBasedStateMachine):
             coordinator_epoch=0,
             timestamp_ms=START_MS + self.clock_ms,
         )
-        self.log.append(at(self.clock_ms), marker, 0, origin=Origin.BROKER)
+        self.log.append(at(self.clock_ms), marker, 0, origin=BatchOrigin.BROKER)
 
     def _note(self, step: Step) -> None:
         self.history.append(step)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from reference_broker.log.appending import Origin
+from reference_broker.log.appending import BatchOrigin
 from reference_broker.log.config import LogConfig
 from reference_broker.log.partition_log import PartitionLog, RecordsRefused
 from reference_broker.log.tests.log_world import NOW, START_MS, batch_of, opened
@@ -43,7 +43,7 @@ def error_of(log: PartitionLog, data: bytes, guard: Guard | None) -> Error:
 
 def end(log: PartitionLog, epoch: int = 0) -> None:
     marker = build_marker(commit=True, producer_id=7, producer_epoch=epoch, coordinator_epoch=0, timestamp_ms=START_MS)
-    log.append(NOW, marker, 0, origin=Origin.BROKER)
+    log.append(NOW, marker, 0, origin=BatchOrigin.BROKER)
 
 
 @pytest.mark.clause("ProducerStateManagerTest.testEntryForVerification")

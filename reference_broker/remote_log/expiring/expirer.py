@@ -132,7 +132,7 @@ class Shares:
 
 
 @dataclass(frozen=True, slots=True)
-class Removal:
+class SegmentRemoval:
     """Removes segments as the leader of ``leader_epoch``. ``may_go_on`` is called before each step."""
 
     ports: StorePorts
@@ -449,7 +449,7 @@ class Expirer:
             return
         self._setting.metrics.delete_requests.value += 1
         setting = self._setting
-        removal = Removal(setting.ports, setting.metadata, setting.node_id, self._epoch, self._may_go_on)
+        removal = SegmentRemoval(setting.ports, setting.metadata, setting.node_id, self._epoch, self._may_go_on)
         removal.remove(segment, lambda reason: self._end(reason) if reason else self._next())
 
     # --- objects without events ---------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from reference_broker.log.indexes import TRANSACTION_ENTRY as ABORTED_ENTRY
 from reference_broker.log.producer_state import ProducerStates, SnapshotDamaged, decoded, pieces_of, restored
 from reference_broker.log.timestamp_lookup import FoundOffset, first_at
 from reference_broker.ports.slicing import (
-    LOOKUP_UNITS_PER_SLICE,
+    LOOKUP_US_PER_SLICE,
     REMOTE_HEADERS_PER_SLICE,
     REMOTE_STEPS_PER_SLICE,
     Budget,
@@ -273,7 +273,7 @@ def first_of_time(
 ) -> Reading[FoundOffset | None]:
     """The first record in [start_offset, end_offset) whose timestamp is >= ``timestamp_ms``, in the segments of a log
     with these leader epochs. None if there is none, or from where no segment is listed any more."""
-    budget, offset = Budget(LOOKUP_UNITS_PER_SLICE), start_offset
+    budget, offset = Budget(LOOKUP_US_PER_SLICE), start_offset
     while offset < end_offset and (segment := segments.segment_at(lineage, offset)) is not None:
         until = min(common_end(segment, lineage, end_offset), end_offset)
         if segment.max_timestamp_ms >= timestamp_ms:

@@ -20,7 +20,7 @@ from reference_broker.ports.node_ports import Channel, Ports, later
 from reference_broker.ports.slicing import FOLLOWED_BYTES_PER_SLICE, FOLLOWED_PARTITIONS_PER_SLICE
 from reference_broker.replication.durable import must_be_durable, sync_then
 from reference_broker.replication.follower.followed import NEVER, Delays, FetchLag, Followed, backoff_ms
-from reference_broker.replication.follower.intake import Intake, Outcome
+from reference_broker.replication.follower.intake import Intake, IntakeOutcome
 from reference_broker.replication.follower.offset_lookups import LookupRequest, Lookups, Tier, TierStarts
 from reference_broker.wire.apis import DRAFTS, FETCH_FIRST_REVISION_REPLICAS, FETCH_TOMBSTONE_HORIZON, VERSIONS, ApiKey
 from reference_broker.wire.fetch import FetchResponse, PartitionData
@@ -55,7 +55,7 @@ def versions_request() -> "request_schema.ApiVersionsRequest":
 def announces(version: int, response: object) -> bool:
     """Whether the leader's response to ApiVersions announces the draft of Fetch with this version."""
     assert isinstance(response, response_schema.ApiVersionsResponse), (
-        f"ApiVersions was answered by {type(response).__name__}"
+        f"the response to ApiVersions is a {type(response).__name__}"
     )
     draft = DRAFTS[ApiKey.FETCH, version]
     return any(feature.name == draft for feature in response.supported_features)
@@ -293,7 +293,7 @@ class Fetcher:
         return changed, forgotten, has_newcomers
 
     def _handle_fetch(self, response: object) -> None:
-        assert isinstance(response, FetchResponse), f"a fetch was answered by {type(response).__name__}"
+        assert isinstance(response, FetchResponse), f"the response to a fetch is a {type(response).__name__}"
         handled: Handled = self._handler.handle_response(response)
         if self._ended:
             return
@@ -309,7 +309,7 @@ class Fetcher:
             self._settle_diverged({name for name, _ in handled.partitions})
         self._apply(iter(handled.partitions))
 
-    def _settle_diverged(self, answered: Collection[TopicPartition]) -> None:
+    def _settle_diverged(self, responded: Collection[TopicPartition]) -> None:
         """Apply the high watermark that came with a divergence, once the leader finds no divergence any more.
 
         A leader sends a high watermark once. If nothing else is new, the next response omits the partition (F-14).
@@ -317,11 +317,11 @@ class Fetcher:
         diverged, self._diverged = self._diverged, {}
         for name, data in diverged.items():
             one = self.followed.get(name)
-            if one is None or name in answered:
+            if one is None or name in responded:
                 continue
             if one.requested == one.wanted(self._setting.config.replica_fetch_max_bytes):
                 intake = self._setting.intake
-                if intake.settle(one, partial(intake.follow_high_watermark, one, data)) is not Outcome.TAKEN:
+                if intake.settle(one, partial(intake.follow_high_watermark, one, data)) is not IntakeOutcome.TAKEN:
                     self._delay(one)
             elif one.resumes_us == 0:
                 self._diverged[name] = data  # The last fetch had no room to name it.
@@ -344,23 +344,23 @@ class Fetcher:
         if one is None or not one.accepts_response():
             return  # The partition is followed differently by now, and the next request names it so.
         outcome = self._setting.intake.take(one, data)
-        if outcome is Outcome.TAKEN:
+        if outcome is IntakeOutcome.TAKEN:
             one.errors = 0
             if data.diverging_epoch is None:
-                self._setting.lag.answered(one, data.high_watermark)
+                self._setting.lag.update(one, data.high_watermark)
             else:
                 self._diverged[name] = data
             if must_be_durable(one.log) or one.log.durability.unsettled_cut:
                 self._undurable.append(one.log)
             if one.requested != one.wanted(self._setting.config.replica_fetch_max_bytes):
                 self._to_name[name] = None
-        elif outcome is Outcome.OUT_OF_RANGE:
+        elif outcome is IntakeOutcome.OUT_OF_RANGE:
             one.requested = None
             self._lookups.want_offsets(one)
-        elif outcome is Outcome.MOVED:
+        elif outcome is IntakeOutcome.MOVED:
             one.requested = None
             self._tier_starts.want(one, data.log_start_offset)
-        elif outcome is Outcome.FENCED:
+        elif outcome is IntakeOutcome.FENCED:
             one.resumes_us = NEVER
             self._to_name[name] = None
         else:

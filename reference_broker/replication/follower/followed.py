@@ -123,7 +123,7 @@ class FetchLag:
     """A heap of (-lag, number, partition). An entry with an outdated lag is ignored."""
     _last: int = 0
 
-    def answered(self, one: Followed, high_watermark: int) -> None:
+    def update(self, one: Followed, high_watermark: int) -> None:
         """Called when the records of a response are in the log. ``high_watermark`` is the leader's in that response."""
         self._set(one, max(0, high_watermark - one.log.log_end_offset))
 

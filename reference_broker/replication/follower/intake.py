@@ -35,7 +35,7 @@ def truncation_offset(log: PartitionLog, leader: EpochEndOffset) -> int:
     return min(leader.end_offset, own.end_offset, log.log_end_offset)
 
 
-class Outcome(Enum):
+class IntakeOutcome(Enum):
     TAKEN = 0
     """Fetching continues where the log ends now."""
     OUT_OF_RANGE = 1
@@ -70,7 +70,7 @@ class Intake:
     changed: Callable[[Followed], None] = lambda _: None
     """Is called with each partition whose high watermark or log start moved, or whose end went back."""
 
-    def take(self, one: Followed, data: PartitionData) -> Outcome:
+    def take(self, one: Followed, data: PartitionData) -> IntakeOutcome:
         """Apply the response to the latest request of ``one``."""
         if data.error_code:
             return self._refused(one, data.error_code)
@@ -80,7 +80,7 @@ class Intake:
             return self.settle(one, lambda: self._take_if_complete(one, data))
         if not data.records and data.log_start_offset <= one.log.log_start_offset:
             self.follow_high_watermark(one, data)
-            return Outcome.TAKEN
+            return IntakeOutcome.TAKEN
         return self.settle(one, lambda: self._take_all(one, data))
 
     def diverged(self, one: Followed, leader: EpochEndOffset | None) -> None:
@@ -182,22 +182,22 @@ class Intake:
         if log.quarantine is not None and log.release(data.high_watermark):
             self.ports.note("quarantine_ended", ("partition", log.directory), ("end_offset", log.log_end_offset))
 
-    def _refused(self, one: Followed, code: int) -> Outcome:
+    def _refused(self, one: Followed, code: int) -> IntakeOutcome:
         if code == ErrorCode.offset_out_of_range:
-            return Outcome.OUT_OF_RANGE
+            return IntakeOutcome.OUT_OF_RANGE
         if code == ErrorCode.offset_moved_to_tiered_storage:
-            return Outcome.MOVED
+            return IntakeOutcome.MOVED
         if one.errors == 0:
             where = ("partition", one.trace_name)
             self.ports.note("replica_fetch_error", where, ("leader", one.leader_id), ("error", code))
-        return Outcome.FENCED if code == ErrorCode.fenced_leader_epoch else Outcome.RETRY
+        return IntakeOutcome.FENCED if code == ErrorCode.fenced_leader_epoch else IntakeOutcome.RETRY
 
-    def settle(self, one: Followed, work: Callable[[], None]) -> Outcome:
+    def settle(self, one: Followed, work: Callable[[], None]) -> IntakeOutcome:
         """Run ``work``. Damaged records or a failing disk harm no client: the replica falls behind and retries."""
         try:
             work()
         except (RecordsRefused, DiskError) as failure:
             if one.errors == 0:
                 self.ports.note("replica_append_failed", ("partition", one.trace_name), ("reason", str(failure)))
-            return Outcome.RETRY
-        return Outcome.TAKEN
+            return IntakeOutcome.RETRY
+        return IntakeOutcome.TAKEN

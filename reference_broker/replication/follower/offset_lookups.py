@@ -20,7 +20,7 @@ from kio.static.primitive import i8, i32, i32Timedelta, i64
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.replication.follower.followed import Followed
-from reference_broker.replication.follower.intake import Intake, Outcome, TierState
+from reference_broker.replication.follower.intake import Intake, IntakeOutcome, TierState
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error
 from reference_broker.wire.schema import LazySchema
@@ -111,7 +111,7 @@ class Lookups:
 
     def _settle(self, one: Followed, change: Callable[[], None]) -> None:
         outcome = self._intake.settle(one, change)
-        (self._settled if outcome is Outcome.TAKEN else self._put_off)(one)
+        (self._settled if outcome is IntakeOutcome.TAKEN else self._put_off)(one)
 
     def _current(
         self, waiting: dict[TopicPartition, Followed], chunk: Chunk, found: Mapping[TopicPartition, int]
@@ -170,7 +170,7 @@ def _offsets(response: object) -> Mapping[TopicPartition, int]:
 def offset_results(response: object) -> Mapping[TopicPartition, "list_offsets_response.ListOffsetsPartitionResponse"]:
     """Return the results by partition, without those that are an error or have no offset."""
     assert isinstance(response, list_offsets_response.ListOffsetsResponse), (
-        f"ListOffsets was answered by {type(response).__name__}"
+        f"the response to ListOffsets is a {type(response).__name__}"
     )
     return {
         TopicPartition(topic.name, int(each.partition_index)): each
@@ -310,4 +310,4 @@ class TierStarts:
             self._put_off(one)
             return
         outcome = self._intake.settle(one, lambda: self._intake.start_in_tier(one, state, log_start_offset))
-        (self._settled if outcome is Outcome.TAKEN else self._put_off)(one)
+        (self._settled if outcome is IntakeOutcome.TAKEN else self._put_off)(one)

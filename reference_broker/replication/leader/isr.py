@@ -155,8 +155,8 @@ class IsrProposals:
             return
         self._is_in_flight = True
         channel, version = self._replica.lifecycle.channel, VERSIONS[ApiKey.ALTER_PARTITION][1]
-        answered = partial(self._answered, sent)
-        channel.ask(ApiKey.ALTER_PARTITION, version, self._request(sent), answered, self._failed)
+        responded = partial(self._responded, sent)
+        channel.ask(ApiKey.ALTER_PARTITION, version, self._request(sent), responded, self._failed)
 
     def _still_wanted(self) -> dict[Partition, Proposal]:
         """The oldest proposals that no metadata has settled meanwhile."""
@@ -194,16 +194,16 @@ class IsrProposals:
         self._is_in_flight = False
         self._send_soon(RETRY_MS)
 
-    def _answered(self, sent: dict[Partition, Proposal], answer: object) -> None:
-        assert isinstance(answer, response_schema.AlterPartitionResponse), (
-            f"AlterPartition was answered by {type(answer).__name__}"
+    def _responded(self, sent: dict[Partition, Proposal], response: object) -> None:
+        assert isinstance(response, response_schema.AlterPartitionResponse), (
+            f"the response to AlterPartition is a {type(response).__name__}"
         )
         self._is_in_flight = False
-        if answer.error_code:
-            self._ports.note("isr_proposal_failed", ("error", int(answer.error_code)))
+        if response.error_code:
+            self._ports.note("isr_proposal_failed", ("error", int(response.error_code)))
             self._send_soon(RETRY_MS)
             return
-        by_id = {(topic.topic_id, one.partition_index): one for topic in answer.topics for one in topic.partitions}
+        by_id = {(topic.topic_id, one.partition_index): one for topic in response.topics for one in topic.partitions}
         retried = False
         for partition, proposal in sent.items():
             one = by_id.get((UUID(bytes=partition.topic_id), i32(partition.index)))
@@ -211,7 +211,7 @@ class IsrProposals:
         self._send_soon(RETRY_MS if retried else 0)
 
     def _settled(
-        self, partition: Partition, proposal: Proposal, answer: "response_schema.PartitionData | None"
+        self, partition: Partition, proposal: Proposal, response: "response_schema.PartitionData | None"
     ) -> bool:
         """Handle one partition's result. Return False if the proposal must be sent again."""
         if self._pending.get(partition) is not proposal:
@@ -219,9 +219,9 @@ class IsrProposals:
         if not _is_current(partition, proposal):  # Newer metadata was first.
             del self._pending[partition]
             return True
-        if answer is None:
+        if response is None:
             return False
-        error = answer.error_code
+        error = response.error_code
         if error:
             self._failures.value += 1
             self._ports.note("isr_proposal_refused", ("partition", partition.log.directory), ("error", int(error)))

@@ -23,7 +23,7 @@ from reference_broker.replication.leader.isr import IsrProposals, LagCheck
 from reference_broker.replication.leader.purgatory import (
     Abandon,
     Acknowledgements,
-    Answered,
+    Completed,
     FollowerWaits,
     Offsets,
     acks_of,
@@ -283,10 +283,10 @@ class Leaders:
             for partition in moved:
                 partition.changed()
 
-    def acknowledge(self, offsets: Offsets, timeout_ms: int, answered: Answered) -> Abandon | None:
-        """Wait for acks=all: calls ``answered`` when every partition's high watermark has reached its offset.
+    def acknowledge(self, offsets: Offsets, timeout_ms: int, completed: Completed) -> Abandon | None:
+        """Wait for acks=all: calls ``completed`` when every partition's high watermark has reached its offset.
 
-        An offset is one past the last record written. ``answered`` gets the partitions that failed, with
+        An offset is one past the last record written. ``completed`` gets the partitions that failed, with
         NOT_ENOUGH_REPLICAS_AFTER_APPEND, REQUEST_TIMED_OUT or NOT_LEADER_OR_FOLLOWER. A partition that this node
         stopped leading while the append was being synced fails, since it may hold another leader's records by now.
 
@@ -304,22 +304,22 @@ class Leaders:
                 if error:
                     errors[partition] = error
         if not missing:
-            answered(errors)
+            completed(errors)
             return None
         if errors:
-            return self._acks.wait(missing, timeout_ms, lambda late: answered(errors | late))
-        return self._acks.wait(missing, timeout_ms, answered)
+            return self._acks.wait(missing, timeout_ms, lambda late: completed(errors | late))
+        return self._acks.wait(missing, timeout_ms, completed)
 
-    def deleted(self, offsets: Offsets, timeout_ms: int, answered: Answered) -> Abandon | None:
-        """Wait for DeleteRecords: calls ``answered`` when the log start of every live replica has reached its offset.
+    def await_deletion(self, offsets: Offsets, timeout_ms: int, completed: Completed) -> Abandon | None:
+        """Wait for DeleteRecords: calls ``completed`` when the log start of every live replica has reached its offset.
 
         It is called at once if that is already so. Return the same as ``acknowledge``.
         """
         missing = [(partition, offset) for partition, offset in offsets if self.low_watermark(partition) < offset]
         if not missing:
-            answered({})
+            completed({})
             return None
-        abandon = self._deletions.wait(missing, timeout_ms, answered)
+        abandon = self._deletions.wait(missing, timeout_ms, completed)
         for partition, _ in missing:
             if partition.followers is not None:
                 self._lag_check.watch(partition, partition.followers)  # A follower that dies must not hold it up.

@@ -4,8 +4,8 @@ Requests that wait for a partition's high watermark (acks=all) or low watermark 
 for each partition, so the cost of completing is proportional to what completes. One timer serves all requests. It is
 set to the earliest deadline, which a second heap finds; completed requests drop out of that heap.
 
-A follower can name a newly followed partition only after its fetch in flight is answered. If the leader has nothing to
-send, that takes ``replica.fetch.wait.max.ms``, and acks=all takes as long. So a leader that takes up partitions
+A follower can name a newly followed partition only after the response to its fetch in flight. If the leader has nothing
+to send, that takes ``replica.fetch.wait.max.ms``, and acks=all takes as long. So a leader that takes up partitions
 responds to the parked fetches of their replicas at once. Until a replica has named all of them it parks that replica's
 fetches only shortly, since a replica may learn of its new leader later than that leader does.
 """
@@ -23,7 +23,7 @@ from reference_broker.wire.errors import Error, ErrorCode
 Offsets: TypeAlias = list[tuple[Partition, int]]
 """Pairs of (partition, the watermark that it must reach)."""
 
-Answered: TypeAlias = Callable[[dict[Partition, Error]], None]
+Completed: TypeAlias = Callable[[dict[Partition, Error]], None]
 """Called with the partitions that failed and their errors. All others have reached their offset."""
 
 Abandon: TypeAlias = Callable[[], None]
@@ -36,12 +36,12 @@ _COMPACT_FROM = 64
 
 
 @dataclass(slots=True, eq=False)
-class Waiting:
+class ParkedRequest:
     """One parked request."""
 
     pending: dict[Partition, int]
     """The partitions below their offset. It is empty once the request is completed."""
-    answered: Answered
+    completed: Completed
     errors: dict[Partition, Error] = field(default_factory=dict)
 
     def settle(self, partition: Partition, error: Error) -> None:
@@ -52,7 +52,7 @@ class Waiting:
         if error:
             self.errors[partition] = error
         if not pending:
-            self.answered(self.errors)
+            self.completed(self.errors)
 
 
 @dataclass(slots=True)
@@ -62,13 +62,13 @@ class Acknowledgements:
     _ports: Ports
     _heap_of: Callable[[Partition], Heap]
     """Returns the heap of the requests that wait for a partition."""
-    _deadlines: list[tuple[int, int, Waiting]] = field(default_factory=list)
+    _deadlines: list[tuple[int, int, ParkedRequest]] = field(default_factory=list)
     _compact_at: int = _COMPACT_FROM
     _last: int = 0
     _timer: int | None = None
     _timer_us: int = 0
 
-    def wait(self, offsets: Offsets, timeout_ms: int, answered: Answered) -> Abandon:
+    def wait(self, offsets: Offsets, timeout_ms: int, completed: Completed) -> Abandon:
         """Wait for ``offsets``, none of which is reached yet.
 
         Partitions that do not reach theirs within ``timeout_ms`` fail with REQUEST_TIMED_OUT.
@@ -77,7 +77,7 @@ class Acknowledgements:
         if len(pending) < len(offsets):
             for partition, offset in offsets:
                 pending[partition] = max(pending[partition], offset)
-        waiting = Waiting(pending, answered)
+        waiting = ParkedRequest(pending, completed)
         for partition, offset in pending.items():
             self._last += 1
             heappush(self._heap_of(partition), (offset, self._last, waiting))
@@ -88,7 +88,7 @@ class Acknowledgements:
             self._arm(deadline_us)
         return partial(self._abandon, waiting)
 
-    def _abandon(self, waiting: Waiting) -> None:
+    def _abandon(self, waiting: ParkedRequest) -> None:
         """Costs one step for each request that waits for the same partitions; closing connections are rare."""
         stale, waiting.pending = waiting.pending, {}
         for partition in stale:
@@ -104,7 +104,7 @@ class Acknowledgements:
         """The watermark is now ``offset``. All requests that this settles get ``error``."""
         while heap and heap[0][0] <= offset:
             waiting = heappop(heap)[2]
-            assert isinstance(waiting, Waiting), "only this class fills the heap"
+            assert isinstance(waiting, ParkedRequest), "only this class fills the heap"
             waiting.settle(partition, error)
 
     def fail(self, partition: Partition, heap: Heap, error: Error) -> None:
@@ -156,7 +156,7 @@ def deletions_of(partition: Partition) -> Heap:
 
 
 def _is_waiting(entry: tuple[int, int, object]) -> bool:
-    return isinstance(entry[2], Waiting) and bool(entry[2].pending)
+    return isinstance(entry[2], ParkedRequest) and bool(entry[2].pending)
 
 
 GATHER_US = 1000

@@ -172,7 +172,7 @@ def cut_at_3() -> tuple[World, Partition]:
 def test_a_deletion_waits_for_the_log_start_of_every_live_replica() -> None:
     world, partition = cut_at_3()
     done: list[dict[object, Error]] = []
-    world.leaders.deleted([(partition, 3)], 1000, done.append)  # type: ignore[arg-type]
+    world.leaders.await_deletion([(partition, 3)], 1000, done.append)  # type: ignore[arg-type]
     world.fetch(2, partition, 4, log_start=3)
     assert (done, world.leaders.low_watermark(partition)) == ([], 0)
     world.fetch(3, partition, 4, log_start=3)
@@ -182,11 +182,11 @@ def test_a_deletion_waits_for_the_log_start_of_every_live_replica() -> None:
 def test_a_deletion_does_not_wait_for_the_dead_and_may_run_out_of_time() -> None:
     world, partition = cut_at_3()
     done: list[dict[object, Error]] = []
-    world.leaders.deleted([(partition, 3)], 1000, done.append)  # type: ignore[arg-type]
+    world.leaders.await_deletion([(partition, 3)], 1000, done.append)  # type: ignore[arg-type]
     world.pass_ms(1000)
     assert done == [{partition: ErrorCode.request_timed_out}]
     world.controller.image = world.controller.image.__class__(brokers={1: world.controller.image.brokers[1]})
-    world.leaders.deleted([(partition, 3)], 1000, done.append)  # type: ignore[arg-type]
+    world.leaders.await_deletion([(partition, 3)], 1000, done.append)  # type: ignore[arg-type]
     assert done[1:] == [{}]
 
 
@@ -198,7 +198,7 @@ def test_a_follower_that_dies_lets_a_deletion_go_on() -> None:
     world.fetch(2, partition, 4, log_start=3)
     partition.log.delete_records_before(3)
     done: list[dict[object, Error]] = []
-    world.leaders.deleted([(partition, 3)], 10_000, done.append)  # type: ignore[arg-type]
+    world.leaders.await_deletion([(partition, 3)], 10_000, done.append)  # type: ignore[arg-type]
     world.show_broker(registered(2))
     assert done == []
     world.show_broker(replace(registered(3), fenced=True))
@@ -241,7 +241,7 @@ def test_who_left_is_forgotten_and_others_go_on() -> None:
 def test_a_deletion_that_nobody_waits_for_is_forgotten() -> None:
     world, partition = cut_at_3()
     done: list[dict[object, Error]] = []
-    abandon = world.leaders.deleted([(partition, 3)], 1000, done.append)  # type: ignore[arg-type]
+    abandon = world.leaders.await_deletion([(partition, 3)], 1000, done.append)  # type: ignore[arg-type]
     assert abandon is not None
     abandon()
     assert world.followers(partition).deletions == []
@@ -252,6 +252,6 @@ def test_a_deletion_that_nobody_waits_for_is_forgotten() -> None:
 def test_a_deletion_ends_with_the_leadership() -> None:
     world, partition = cut_at_3()
     done: list[dict[object, Error]] = []
-    world.leaders.deleted([(partition, 3)], 1000, done.append)  # type: ignore[arg-type]
+    world.leaders.await_deletion([(partition, 3)], 1000, done.append)  # type: ignore[arg-type]
     world.leaders.stops_leading(partition)
     assert done == [{partition: ErrorCode.not_leader_or_follower}]

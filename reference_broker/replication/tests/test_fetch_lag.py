@@ -35,15 +35,15 @@ def test_the_gauge_is_exact_after_every_step(seed: int) -> None:
             expected[one] = 0
         else:
             expected[one] = random.choice((0, 0, 1, 2, 3, 50))
-            lag.answered(one, expected[one])
+            lag.update(one, expected[one])
         assert gauge.value == max(expected.values())
 
 
 def test_one_that_stays_far_behind_does_not_keep_what_others_were() -> None:
     lag, stuck, other = FetchLag(Gauge()), followed(0), followed(1)
-    lag.answered(stuck, 1000)
+    lag.update(stuck, 1000)
     for number in range(10_000):
-        lag.answered(other, number % 7)
+        lag.update(other, number % 7)
     assert len(lag._furthest) < 200
 
 

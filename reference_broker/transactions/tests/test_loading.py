@@ -5,7 +5,7 @@ import pytest
 
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import Origin, PartitionLog
+from reference_broker.log.partition_log import BatchOrigin, PartitionLog
 from reference_broker.metadata.identifiers import TRANSACTION_TOPIC
 from reference_broker.ports.slicing import run_to_end
 from reference_broker.records.batch import checksum
@@ -29,7 +29,7 @@ def record(one: Transaction) -> Record:
 def log_with(world: TransactionWorld, *batches: bytes, index: int = 0) -> PartitionLog:
     log = run_to_end(open_log(world.disk, f"{TRANSACTION_TOPIC}-{index}", LogConfig(), world.now(), True))
     for batch in batches:
-        log.append(world.now(), batch, 0, origin=Origin.BROKER)
+        log.append(world.now(), batch, 0, origin=BatchOrigin.BROKER)
     return log
 
 
@@ -136,7 +136,7 @@ def test_a_batch_that_the_cleaner_emptied_is_passed_over() -> None:
     log = log_with(world, build([record(first)]))
     log.append_replicated(world.now(), empty)
     log.roll(world.now())
-    log.append(world.now(), build([record(second)]), 0, origin=Origin.BROKER)
+    log.append(world.now(), build([record(second)]), 0, origin=BatchOrigin.BROKER)
     assert (log.log_end_offset, len(log.segments)) == (3, 2)
     world.coordinate(0, log)
     world.pass_ms(0)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from reference_broker.coordination.log import NO_PRODUCER, CoordinatorLog, Producer
+from reference_broker.coordination.log import NO_PRODUCER, CoordinatorLog, TransactionProducer
 from reference_broker.transactions.coordinator import NO_OWNER
 from reference_broker.transactions.tests.transaction_world import START, TransactionWorld, in_state
 from reference_broker.transactions.transaction import TransactionState
@@ -28,7 +28,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch, error: ErrorCode, *indexes: int) -> 
         records: Sequence[tuple[bytes, bytes | None]],
         taken: Callable[[int], None],
         written: Callable[[Error], None],
-        producer: Producer = NO_PRODUCER,
+        producer: TransactionProducer = NO_PRODUCER,
         spare_bytes: int = 0,
     ) -> None:
         if log.led.index in indexes:

@@ -3,7 +3,7 @@
 import pytest
 
 from reference_broker.metadata.identifiers import OFFSETS_TOPIC
-from reference_broker.ports.slicing import LOOKUP_UNITS_PER_SLICE
+from reference_broker.ports.slicing import LOOKUP_US_PER_SLICE
 from reference_broker.records.control import build_marker
 from reference_broker.records.tests import markers as by_schema
 from reference_broker.replication.tests.timed_ports import START_MS
@@ -195,7 +195,7 @@ def test_a_leader_that_resigns_tells_so() -> None:
 
 
 def test_many_partitions_take_several_events() -> None:
-    at_once = LOOKUP_UNITS_PER_SLICE // UNITS_PER_MARKER
+    at_once = LOOKUP_US_PER_SLICE // UNITS_PER_MARKER
     many = at_once + 1
     world = MarkerWorld(partitions=many)
     answers = world.end(*[("events", index) for index in range(many)])

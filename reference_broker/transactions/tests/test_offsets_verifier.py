@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.log.appending import Origin
+from reference_broker.log.appending import BatchOrigin
 from reference_broker.log.config import LogConfig
 from reference_broker.metadata.identifiers import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from reference_broker.metadata.image import MetadataImage, PartitionImage, TopicImage
@@ -114,7 +114,7 @@ def test_an_old_epoch_is_refused_and_an_open_transaction_taken_without_a_questio
     world.link.answer()
     record = Record(timestamp_ms=START_MS, key=b"k", value=b"v")
     batch = build([record], producer_id=7, producer_epoch=2, is_transactional=True)
-    world.offsets.log.append(world.now(), batch, 0, origin=Origin.BROKER)
+    world.offsets.log.append(world.now(), batch, 0, origin=BatchOrigin.BROKER)
     assert errors == world.verify(producer_epoch=2) == [ErrorCode.none]
     assert (world.link.requests, world.offsets.log.verification.guards) == ([], {})
 

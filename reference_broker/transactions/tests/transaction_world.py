@@ -20,7 +20,7 @@ from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.coordination.partitioner import partition_of
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import Origin, PartitionLog
+from reference_broker.log.partition_log import BatchOrigin, PartitionLog
 from reference_broker.metadata.features import TRANSACTION_FEATURE
 from reference_broker.metadata.identifiers import TRANSACTION_TOPIC
 from reference_broker.metadata.image import MetadataImage, PartitionImage, TopicImage
@@ -202,7 +202,7 @@ class TransactionWorld(World):
         if log is None:
             config = LogConfig(min_insync_replicas=self.min_isr, cleanup_policy="compact")
             log = run_to_end(open_log(self.disk, f"{TRANSACTION_TOPIC}-{index}", config, self.now(), True))
-        log.append(self.now(), batch, 0, origin=Origin.BROKER)
+        log.append(self.now(), batch, 0, origin=BatchOrigin.BROKER)
         self.coordinate(index, log, epoch=1)
         self.pass_ms(0)
 

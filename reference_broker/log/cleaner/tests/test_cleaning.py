@@ -19,7 +19,7 @@ from reference_broker.log.cleaner.tests.cleaner_world import (
     sync_all,
     texts,
 )
-from reference_broker.log.partition_log import Origin, PartitionLog
+from reference_broker.log.partition_log import BatchOrigin, PartitionLog
 from reference_broker.log.tests.log_world import DIRECTORY, NOW, START_MS, at, offset_for_timestamp, opened
 from reference_broker.records.batch import (
     CRC_FROM,
@@ -264,7 +264,7 @@ def _marker(log: PartitionLog, producer_id: int = 7, *, commit: bool) -> None:
     marker = build_marker(
         commit=commit, producer_id=producer_id, producer_epoch=0, coordinator_epoch=0, timestamp_ms=START_MS
     )
-    log.append(NOW, marker, 0, origin=Origin.BROKER)
+    log.append(NOW, marker, 0, origin=BatchOrigin.BROKER)
     log.advance_high_watermark(log.log_end_offset)
 
 

@@ -15,7 +15,7 @@ from reference_broker.log.cleaner.tests.cleaner_world import (
     put,
     rolled,
 )
-from reference_broker.log.partition_log import Origin, PartitionLog
+from reference_broker.log.partition_log import BatchOrigin, PartitionLog
 from reference_broker.log.tests.log_world import NOW, START_MS, at, opened
 from reference_broker.ports.node_ports import Now
 from reference_broker.records.control import ControlType, control_record
@@ -45,7 +45,7 @@ class World:
         marker = build_marker(
             commit=commit, producer_id=producer_id, producer_epoch=0, coordinator_epoch=0, timestamp_ms=START_MS
         )
-        self.log.append(NOW, marker, 0, origin=Origin.BROKER)
+        self.log.append(NOW, marker, 0, origin=BatchOrigin.BROKER)
         self.log.advance_high_watermark(self.log.log_end_offset)
 
     def clean(self, now: Now = NOW, *, again: bool = False) -> None:

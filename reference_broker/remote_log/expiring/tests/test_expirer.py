@@ -14,7 +14,7 @@ from reference_broker.log.tests.tiered_world import TIERED, filled
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.store import StoreFailure
-from reference_broker.remote_log.expiring.expirer import Expirer, ExpiringSetting, Removal
+from reference_broker.remote_log.expiring.expirer import Expirer, ExpiringSetting, SegmentRemoval
 from reference_broker.remote_log.fence import Fence
 from reference_broker.remote_log.metadata.events import RemoteLogEvent, RemoteSegment, SegmentState
 from reference_broker.remote_log.metadata.partition_segments import Applied, PartitionSegments
@@ -348,7 +348,7 @@ def test_a_copy_whose_end_was_written_late_is_not_removed_as_garbage() -> None:
 
     reasons: list[str] = []
     ports: Any = node.ports
-    Removal(ports, node.metadata, 1, 5, lambda: True).remove(given_up, reasons.append)
+    SegmentRemoval(ports, node.metadata, 1, 5, lambda: True).remove(given_up, reasons.append)
     tier.pass_ms(1_000)
     assert reasons == [""]
     check_whole(tier, partition)
