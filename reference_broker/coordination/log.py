@@ -13,9 +13,9 @@ from reference_broker.ports.disk import DiskError
 from reference_broker.ports.node_ports import Ports
 from reference_broker.records.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from reference_broker.records.record import Record, build
-from reference_broker.replication.durable import must_be_durable, nobody_waits, plan_timed_flush, sync_led_then
 from reference_broker.replication.leader.leaders import Leaders
 from reference_broker.replication.partitions import Partition
+from reference_broker.replication.syncing import must_sync, nobody_waits, plan_timed_flush, sync_led_then
 from reference_broker.wire.errors import Error, ErrorCode
 
 _CLIENT_ERRORS: Final[Mapping[Error, Error]] = {
@@ -108,7 +108,7 @@ class CoordinatorLog:
         plan_timed_flush(self._ports, led)
         if len(led.log.segments) > segments > 0:
             sync_led_then(self._ports, [led], nobody_waits)  # So that a crash need not scan it again.
-        if must_be_durable(led.log):
+        if must_sync(led.log):
             sync_led_then(self._ports, [led], lambda: self._acknowledge(end_offset, written))
         else:
             self._acknowledge(end_offset, written)

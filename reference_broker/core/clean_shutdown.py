@@ -14,7 +14,7 @@ from reference_broker.log.partition_log import PartitionLog
 from reference_broker.ports.disk import Disk
 from reference_broker.ports.node_ports import Ports
 from reference_broker.quorum.node_files import CLEAN_SHUTDOWN_FILE
-from reference_broker.replication.durable import sync_then
+from reference_broker.replication.syncing import sync_then
 
 UNKNOWN_EPOCH = -1
 

@@ -8,8 +8,8 @@ from reference_broker.log.partition_log import PartitionLog
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.node_ports import later
 from reference_broker.ports.slicing import HOUSEKEPT_PARTITIONS_PER_SLICE, Sliced, run_slices
-from reference_broker.replication.durable import nobody_waits, sync_led_then, sync_then
 from reference_broker.replication.partitions import Partition
+from reference_broker.replication.syncing import nobody_waits, sync_led_then, sync_then
 
 
 @dataclass(slots=True)

@@ -47,7 +47,6 @@ from reference_broker.ports.slicing import (
     Sliced,
     run_to_end,
 )
-from reference_broker.replication.durable import must_be_durable
 from reference_broker.replication.partition_directories import (
     DELETED_DIRECTORY,
     PartitionDirectories,
@@ -55,6 +54,7 @@ from reference_broker.replication.partition_directories import (
     no_note,
 )
 from reference_broker.replication.partitions import Partition, PartitionRoles, Partitions
+from reference_broker.replication.syncing import must_sync
 
 _SEGMENT = re.compile(r"\d{20}\.log")
 _PARTITION_DIRECTORY = re.compile(r"(.+)-(\d+)")
@@ -318,14 +318,14 @@ class PartitionPublisher:
             del self._resting[key]
         if is_new_epoch:
             log.assign_leader_epoch(state.leader_epoch)
-        if len(state.replicas) == 1 and not must_be_durable(log):
+        if len(state.replicas) == 1 and not must_sync(log):
             log.advance_high_watermark(log.log_end_offset)
         if partition is None:
             partition = Partition(topic.name, topic.topic_id, index, state.leader_epoch, log)
             self.partitions.add(partition)
             self.roles.leads(partition, state)
             self.partitions.unfollow(*key)
-            if len(state.replicas) == 1 and must_be_durable(log):
+            if len(state.replicas) == 1 and must_sync(log):
                 self._sync(partition)
             return
         partition.leader_epoch = state.leader_epoch

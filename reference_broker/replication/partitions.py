@@ -47,7 +47,7 @@ class Partition:
     flush_planned: bool = False
     """True while a timer is set that will sync the appended records (flush.ms)."""
     synced: Callable[[], None] = lambda: None
-    """Is called when more of the log is durable, if there are other replicas."""
+    """Is called when more of the log is synced, if there are other replicas."""
     watchers: dict[Watcher, None] = field(default_factory=dict)
 
     def is_followed_by(self, node_id: int) -> bool:

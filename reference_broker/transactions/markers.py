@@ -35,9 +35,9 @@ from reference_broker.ports.slicing import (
     run_slices,
 )
 from reference_broker.records.control import build_marker
-from reference_broker.replication.durable import must_be_durable, nobody_waits, plan_timed_flush, sync_led_then
 from reference_broker.replication.leader.leaders import Leaders
 from reference_broker.replication.partitions import Partition, Partitions
+from reference_broker.replication.syncing import must_sync, nobody_waits, plan_timed_flush, sync_led_then
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.errors import Error, ErrorCode, known_error
 
@@ -257,7 +257,7 @@ class MarkerWriter:
                 errors[partition.topic, partition.index] = error
             written(errors)
 
-        due = [partition for partition, _ in appended if not partition.is_removed and must_be_durable(partition.log)]
+        due = [partition for partition, _ in appended if not partition.is_removed and must_sync(partition.log)]
         if due:
             sync_led_then(self._ports, due, synced)
         else:

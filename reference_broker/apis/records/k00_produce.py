@@ -60,8 +60,8 @@ from reference_broker.ports.disk import DiskError
 from reference_broker.ports.slicing import PRODUCED_UNITS_PER_SLICE, Sliced
 from reference_broker.records.batch import COMPRESSION_MASK, HEADER_BYTES
 from reference_broker.records.compression import Compression
-from reference_broker.replication.durable import must_be_durable, nobody_waits, plan_timed_flush, sync_led_then
 from reference_broker.replication.partitions import Partition
+from reference_broker.replication.syncing import must_sync, nobody_waits, plan_timed_flush, sync_led_then
 from reference_broker.wire.errors import Error, ErrorCode, error_name
 from reference_broker.wire.fetch import NO_TOPIC_ID, LeaderIdAndEpoch
 from reference_broker.wire.produce import (
@@ -332,7 +332,7 @@ def _append(
     written.append(WrittenBatch(partition, not appended.duplicate, appended.last_offset + 1))
     if not appended.duplicate:
         if partition.followers is None:
-            if not must_be_durable(log):  # Else the sync moves it: records that were read must survive a power loss.
+            if not must_sync(log):  # Else the sync moves it: records that were read must survive a power loss.
                 log.advance_high_watermark(log.log_end_offset)
         else:
             broker.replication.leaders.appended(partition)
@@ -390,7 +390,7 @@ def _finish(
     for partition, _, end in written:
         if partition.followers is not None:
             replicated.append((partition, end))
-        if must_be_durable(partition.log):
+        if must_sync(partition.log):
             due.append(partition)
         elif partition.followers is None and partition.log.high_watermark < end and not partition.is_removed:
             # A sync was due at the append, and another one has made it needless since.

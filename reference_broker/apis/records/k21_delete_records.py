@@ -28,8 +28,8 @@ from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.metadata.identifiers import is_internal
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.slicing import LOOKUP_US_PER_SLICE, Budget, Sliced
-from reference_broker.replication.durable import nobody_waits, sync_led_then
 from reference_broker.replication.partitions import Partition
+from reference_broker.replication.syncing import nobody_waits, sync_led_then
 from reference_broker.wire.errors import Error, ErrorCode
 
 TO_HIGH_WATERMARK = -1

@@ -71,7 +71,7 @@ def test_a_new_leader_makes_durable_what_it_holds() -> None:
     assert (partition.log.high_watermark, partition.log.synced_offset) == (2, 2)
 
 
-def test_a_leader_whose_records_must_be_durable_by_a_new_setting_makes_them_so() -> None:
+def test_a_leader_whose_records_must_sync_by_a_new_setting_makes_them_so() -> None:
     """Else the high watermark would wait for the next append."""
     world = LeaderWorld()
     partition = world.lead(isr=(1, 2), replicas=(1, 2))

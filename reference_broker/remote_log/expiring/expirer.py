@@ -33,8 +33,8 @@ from reference_broker.remote_log.metadata.events import (
 from reference_broker.remote_log.metadata.partition_segments import PartitionSegments, RemoteLogMetadata
 from reference_broker.remote_log.metrics import RemoteLogMetrics
 from reference_broker.remote_log.objects import folder_of, keys_of, name_of
-from reference_broker.replication.durable import sync_led_then
 from reference_broker.replication.partitions import Partition
+from reference_broker.replication.syncing import sync_led_then
 from reference_broker.wire.errors import Error, ErrorCode, error_name
 
 UNLIMITED: Final = -1

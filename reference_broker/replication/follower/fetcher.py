@@ -18,10 +18,10 @@ from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.image import PartitionImage, TopicImage
 from reference_broker.ports.node_ports import Channel, Ports, later
 from reference_broker.ports.slicing import FOLLOWED_BYTES_PER_SLICE, FOLLOWED_PARTITIONS_PER_SLICE
-from reference_broker.replication.durable import must_be_durable, sync_then
 from reference_broker.replication.follower.followed import NEVER, Delays, FetchLag, Followed, backoff_ms
 from reference_broker.replication.follower.intake import Intake, IntakeOutcome
 from reference_broker.replication.follower.offset_lookups import LookupRequest, Lookups, Tier, TierStarts
+from reference_broker.replication.syncing import must_sync, sync_then
 from reference_broker.wire.apis import DRAFTS, FETCH_FIRST_REVISION_REPLICAS, FETCH_TOMBSTONE_HORIZON, VERSIONS, ApiKey
 from reference_broker.wire.fetch import FetchResponse, PartitionData
 from reference_broker.wire.schema import LazySchema
@@ -124,7 +124,7 @@ class Fetcher:
     def follow(self, one: Followed) -> None:
         """Follows ``one`` from now on, perhaps under another epoch, without a pause. The records that a start found in
         its log may have to be durable first."""
-        if must_be_durable(one.log):
+        if must_sync(one.log):
             self._undurable.append(one.log)
         self.followed[one.name] = one
         one.resumes_us = one.errors = 0
@@ -350,7 +350,7 @@ class Fetcher:
                 self._setting.lag.update(one, data.high_watermark)
             else:
                 self._diverged[name] = data
-            if must_be_durable(one.log) or one.log.durability.unsettled_cut:
+            if must_sync(one.log) or one.log.durability.unsettled_cut:
                 self._undurable.append(one.log)
             if one.requested != one.wanted(self._setting.config.replica_fetch_max_bytes):
                 self._to_name[name] = None

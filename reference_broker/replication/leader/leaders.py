@@ -17,7 +17,6 @@ from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import MetadataImage, PartitionImage
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.node_ports import Ports
-from reference_broker.replication.durable import must_be_durable, nobody_waits, sync_led_then
 from reference_broker.replication.high_watermarks import HighWatermarks
 from reference_broker.replication.leader.isr import IsrProposals, LagCheck
 from reference_broker.replication.leader.purgatory import (
@@ -39,6 +38,7 @@ from reference_broker.replication.leader.replicas import (
     error_without_replica,
 )
 from reference_broker.replication.partitions import Partition
+from reference_broker.replication.syncing import must_sync, nobody_waits, sync_led_then
 from reference_broker.wire.errors import Error, ErrorCode
 
 
@@ -125,7 +125,7 @@ class Leaders:
             self._metrics.count(partition)
             log = partition.log
             self.high_watermarks.leads_alone(log)
-            if not must_be_durable(log) and log.advance_high_watermark(log.log_end_offset):  # Everything is committed.
+            if not must_sync(log) and log.advance_high_watermark(log.log_end_offset):  # Everything is committed.
                 partition.changed()
             return
         followers = partition.followers
@@ -137,7 +137,7 @@ class Leaders:
             followers.assign(state.replicas, self._now_us())
             self._forget_restarted(followers)
             self._commit(partition, followers, state.isr)
-        if new_epoch and must_be_durable(partition.log):
+        if new_epoch and must_sync(partition.log):
             sync_led_then(self._ports, [partition], nobody_waits)
 
     def stops_leading(self, partition: Partition) -> None:
@@ -169,7 +169,7 @@ class Leaders:
             return
         if self._advance(partition, partition.followers):
             partition.changed()
-        if must_be_durable(partition.log):
+        if must_sync(partition.log):
             sync_led_then(self._ports, [partition], nobody_waits)
 
     def _take_up(self, partition: Partition, state: PartitionImage) -> Followers:
@@ -219,7 +219,7 @@ class Leaders:
         """
         followers, end = partition.followers, partition.log.log_end_offset
         if followers is None:
-            if not must_be_durable(partition.log):
+            if not must_sync(partition.log):
                 partition.log.advance_high_watermark(end)
             return
         followers.appended(end)
@@ -229,7 +229,7 @@ class Leaders:
             self._advance(partition, followers)
 
     def _synced(self, partition: Partition) -> None:
-        """More of this node's log is durable."""
+        """More of this node's log is synced."""
         if partition.followers is not None and self._advance(partition, partition.followers):
             partition.changed()
 
@@ -338,7 +338,7 @@ class Leaders:
         log = partition.log
         if not self._may_advance(partition, followers):
             return False
-        end = log.synced_offset if must_be_durable(log) else log.log_end_offset
+        end = log.synced_offset if must_sync(log) else log.log_end_offset
         mark = followers.high_watermark(end, self._now_us(), self._max_lag_ms, self._brokers.is_eligible)
         if not log.advance_high_watermark(mark):
             return False

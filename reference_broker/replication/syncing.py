@@ -13,13 +13,13 @@ from reference_broker.ports.node_ports import Ports, later
 from reference_broker.replication.partitions import Partition
 
 
-def must_be_durable(log: PartitionLog) -> bool:
+def must_sync(log: PartitionLog) -> bool:
     """Whether the log has reached ``flush.messages`` (log.flush.interval.messages) unsynced records."""
     return log.config.flush_messages < UNBOUNDED and log.appended_since_sync >= log.config.flush_messages
 
 
 def sync_then(ports: Ports, logs: Sequence[PartitionLog], done: Callable[[], None]) -> None:
-    """Call ``done`` when everything appended so far to ``logs`` is durable."""
+    """Call ``done`` when everything appended so far to ``logs`` is synced."""
     points = [(log, log.sync_point()) for log in logs]
     ports.sync(tuple(path for _, point in points for path in point.paths), partial(_synced, points, done))
 
@@ -40,7 +40,7 @@ def _flush(ports: Ports, partition: Partition) -> None:
 
 
 def sync_led_then(ports: Ports, partitions: Sequence[Partition], done: Callable[[], None]) -> None:
-    """Call ``done`` when everything appended so far to led ``partitions`` is durable. Partitions with one replica are
+    """Call ``done`` when everything appended so far to led ``partitions`` is synced. Partitions with one replica are
     committed up to there."""
     missing = len(partitions)
 
