@@ -104,15 +104,15 @@ def high_watermark_below_min_isr(original: Function, partition: Any, followers: 
 
 
 @mutant("reference_broker.replication.leader.isr:IsrProposals._settled")
-def answered_isr_counts_at_once(original: Function, self: Any, partition: Any, proposal: Any, answer: Any) -> bool:
+def answered_isr_counts_at_once(original: Function, self: Any, partition: Any, proposal: Any, response: Any) -> bool:
     """A leader applies the ISR of an AlterPartition response at once, with the min.insync.replicas of its own, older
     metadata (E-2)."""
     is_held = self._pending.get(partition) is proposal and partition.followers.proposal is proposal
-    settled: bool = original(self, partition, proposal, answer)
-    if is_held and settled and not answer.error_code:
-        partition.partition_epoch = int(answer.partition_epoch)
+    settled: bool = original(self, partition, proposal, response)
+    if is_held and settled and not response.error_code:
+        partition.partition_epoch = int(response.partition_epoch)
         leaders = self._refused.__self__
-        leaders._commit(partition, partition.followers, tuple(int(one) for one in answer.isr))
+        leaders._commit(partition, partition.followers, tuple(int(one) for one in response.isr))
     return settled
 
 
