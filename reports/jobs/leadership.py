@@ -169,8 +169,8 @@ def _ends(tables: Tables) -> DataFrame:
         F.lit(True).alias("for_good"),
     )
     named = F.array_distinct(F.regexp_extract_all("target", F.lit("node-([0-9]+)"), F.lit(1))).cast("array<bigint>")
-    on_nodes = "startswith(kind, 'node_') or startswith(kind, 'link_') and not contains(target, 'client')"
-    hits = tables.faults.where(on_nodes).select(
+    on_links = "startswith(kind, 'link_') and not contains(target, 'client')"
+    hits = tables.faults.where(f"startswith(kind, 'node_') or kind = 'host_lost' or {on_links}").select(
         "run",
         F.explode(named).alias("node"),
         F.col("at_us").alias("ended_us"),

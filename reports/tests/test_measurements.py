@@ -56,6 +56,8 @@ def _with_more_hits() -> History:
             {**drop, "name": name, "hit": hit, "at_us": end_us, "until_us": end_us}
             for hit, end_us in enumerate(ends_us, 1)
         ]
+    for kill in history.rows("faults", name="kill"):
+        kill["kind"] = "host_lost"
     return history
 
 
@@ -174,6 +176,11 @@ def test_a_failover_lasts_from_the_fault_to_the_next_controller_and_the_first_ac
         3_450_000,
         4_000_000,
     )
+
+
+def test_a_lost_host_is_the_cause_of_a_failover(found_by_name: "Mapping[str, Found]") -> None:
+    (found,) = found_by_name["more hits"].findings.failovers
+    assert (found["cause"], found["lost_us"]) == ("kill", 3_000_000)
 
 
 def test_a_download_that_a_kill_cut_in_two_is_one_transfer_that_resumed(
