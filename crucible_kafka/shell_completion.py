@@ -20,7 +20,7 @@ def script(main: click.Command, shell: str) -> str:
 
 
 def scenarios(_: click.Context, __: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Offers the names of scenarios, or files once a path is begun."""
+    """Offer the names of scenarios, or files once a path is begun."""
     if "/" in typed or typed.endswith(".toml"):
         return [CompletionItem(typed, type="file")]
     names = sorted(each.stem for each in (ROOT / "scenarios").glob("*.toml"))
@@ -45,7 +45,7 @@ def targets(_: click.Context, __: click.Parameter, typed: str) -> list[Completio
 
 
 def run_folders(_: click.Context, __: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Offers folders in runs/, the newest first, or any folder once a path is begun."""
+    """Offer folders in runs/, the newest first, or any folder once a path is begun."""
     found = sorted((ROOT / "runs").glob("*-*"), key=lambda each: each.stat().st_mtime, reverse=True)
     names = [f"runs/{each.name}" for each in found if each.is_dir()]
     return [CompletionItem(name) for name in names if name.startswith(typed)] or [CompletionItem(typed, type="dir")]

@@ -52,7 +52,7 @@ def need_java() -> None:
 
 
 def need_disk(folder: Path) -> None:
-    """Refuses to play while so little is free that a run might fill the disk. ``folder`` need not exist yet."""
+    """Refuse to play while so little is free that a run might fill the disk. ``folder`` need not exist yet."""
     there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
     usage = shutil.disk_usage(there)
     if usage.total and usage.free < LEAST_FREE_BYTES:  # A file system without a size, such as /proc, holds no runs.
@@ -64,7 +64,7 @@ def need_disk(folder: Path) -> None:
 
 
 def refuse(why: str) -> NoReturn:
-    """Ends with one sentence and exit code 2."""
+    """End with one sentence and exit code 2."""
     click.echo(f"crucible: {why}, and try again.", err=True)
     sys.exit(USAGE_ERROR)
 

@@ -43,7 +43,7 @@ class Reader:
         self._allowed.add(key)
 
     def end(self) -> None:
-        """Refuses keys that were never read."""
+        """Refuse keys that were never read."""
         for key in self._table:
             if key not in self._allowed:
                 allowed = ", ".join(sorted(self._allowed)) or "none"

@@ -68,7 +68,7 @@ def remember(catch: Catch) -> None:
 
 
 def keep(catch: Catch) -> None:
-    """Remembers the catch, and puts it into the repository in place of an older one of that mutant there."""
+    """Remember the catch, and put it into the repository in place of an older one of that mutant there."""
     remember(catch)
     _keep(catch.world, (catch,))
 

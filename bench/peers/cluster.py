@@ -89,7 +89,7 @@ class System:
     def launched(
         self, folder: Path, nodes: int, config: Mapping[str, str], advertised: Sequence[str] = ()
     ) -> Iterator[PeerCluster]:
-        """Prepare the same nodes, launches them and wait until each of them is ready. Raise PeerError."""
+        """Prepare the same nodes, launch them and wait until each of them is ready. Raise PeerError."""
         with self.prepare(folder, nodes, config, advertised) as cluster:
             cluster.launch()
             cluster.await_ready()

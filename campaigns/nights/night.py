@@ -493,7 +493,7 @@ class Work:
         self.write()
 
     def try_(self, item: str) -> None:
-        """Notes that the stage has tried this, so that another night tries something else first."""
+        """Note that the stage has tried this, so that another night tries something else first."""
         tried = self.stage(self._stage).tried
         if item not in tried:
             self._change(tried=(*tried, item))

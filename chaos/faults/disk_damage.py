@@ -105,7 +105,7 @@ class DamageCheck:
         self._damaged: list[tuple[Path, str, bytes]] = []
 
     def note(self, folder: Path, paths: Sequence[str]) -> None:
-        """Remembers what these files of a stopped node are now. Paths are relative to the node's folder."""
+        """Remember what these files of a stopped node are now. Paths are relative to the node's folder."""
         for path in paths:
             if path.partition("/")[0].rpartition("-")[0] in self._topics:
                 self._damaged.append((folder, path, _digest(folder / path)))

@@ -101,7 +101,7 @@ def _moved(each: Any, node_id: str, advertised: AdvertisedAddress) -> Any:
 
 
 def _capped(body: Any, _: AdvertisedAddress) -> Any:
-    """Offers no version whose addresses we could not read."""
+    """Offer no version whose addresses we could not read."""
     kept = tuple(_capped_key(each) for each in body.api_keys if int(each.api_key) not in UNREADABLE)
     return replace(body, api_keys=kept) if kept != tuple(body.api_keys) else body
 

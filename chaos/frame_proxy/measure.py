@@ -65,7 +65,7 @@ def _connect(address: str) -> Connection:
 
 
 def _prepared(send: Send) -> bytes:
-    """Make the topic, fills it with what one large fetch reads, and return its ID."""
+    """Make the topic, fill it with what one large fetch reads, and return its ID."""
     topic: Any = CreatableTopic
     made = topic(name=TOPIC, num_partitions=1, replication_factor=1, assignments=(), configs=())
     send(ApiKey.CREATE_TOPICS, 7, bodies.create_topics_request([made], LIMIT_US // 1000))

@@ -133,7 +133,7 @@ class NodeFront:
         self._is_reached = True
 
     def not_reached(self, failure: Exception) -> str:
-        """Complains once until the node is reached again."""
+        """Complain once until the node is reached again."""
         reason = str(failure) or "no response in time"
         if self._is_reached:
             self._is_reached = False

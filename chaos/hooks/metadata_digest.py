@@ -66,7 +66,7 @@ class Digest:
         self.partitions = sum(len(topic.partitions) for topic in image.topics.values())
 
     def follow(self, delta: MetadataDelta, image: MetadataImage) -> Published:
-        """Follows one publication. A delta on another image than the last one (a test's or a mutant's) is not trusted:
+        """Follow one publication. A delta on another image than the last one (a test's or a mutant's) is not trusted:
         the whole image is hashed anew."""
         if delta.image is self._image:
             self.value = (self.value + _change(delta, image)) % MODULUS

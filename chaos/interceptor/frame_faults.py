@@ -62,7 +62,7 @@ class FrameFaults:
         return (event,)
 
     def closed(self, connection: int) -> None:
-        """Notes that a client has left."""
+        """Note that a client has left."""
         self._garbled.pop(connection, None)
         if connection in self._held:
             self._left[connection] = None
@@ -104,7 +104,7 @@ class FrameFaults:
         return (event,)
 
     def _arrived_late(self, event: Request) -> Sequence[Event]:
-        """Delivers a held request. If its client has left meanwhile, nobody gets the response."""
+        """Deliver a held request. If its client has left meanwhile, nobody gets the response."""
         del self._held[event.connection]
         rule = self._late.pop(event.connection)
         if event.connection not in self._left:

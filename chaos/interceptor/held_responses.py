@@ -98,7 +98,7 @@ class HeldResponses:
             self._loop.call_soon_threadsafe(self._toxic_added if is_on else self._toxic_removed)
 
     def disarm(self) -> None:
-        """Notes that the load is over. Nothing is held any more."""
+        """Note that the load is over. Nothing is held any more."""
         self._is_over = True
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._release)

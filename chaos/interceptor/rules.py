@@ -277,7 +277,7 @@ class RuleBook:
             counters[:] = [each for each in counters if each.rule.name != name]
 
     def load_from(self, at_us: int) -> None:
-        """Notes that the load begins at ``at_us``, microseconds since the run's start."""
+        """Note that the load begins at ``at_us``, microseconds since the run's start."""
         self._load_from_us = at_us
 
     def disarm(self) -> None:

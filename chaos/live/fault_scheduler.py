@@ -91,7 +91,7 @@ class LiveFaultScheduler:
         return (name, (at_us - now_us) / 1e6) if name else None
 
     def end_all(self) -> None:
-        """Notes that the load is over. No fault begins any more, and those that last end now."""
+        """Note that the load is over. No fault begins any more, and those that last end now."""
         self.context.is_over = True
         self._due_actions.do_all()
         self._losses.end_all()

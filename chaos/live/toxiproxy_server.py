@@ -45,7 +45,7 @@ def find() -> Path:
 
 
 def build() -> Path:
-    """Compiles the server unless it is there. That takes about half a minute. Raises SetupError."""
+    """Compile the server unless it is there. That takes about half a minute. Raise SetupError."""
     target = home() / "server"
     if os.access(target, os.X_OK):
         return target

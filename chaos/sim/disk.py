@@ -379,7 +379,7 @@ class SimDisk:
         self.finish_sync(self.begin_sync((path,)))
 
     def begin_sync(self, paths: Sequence[str]) -> Synced:
-        """Remembers what ``finish_sync`` makes durable. Of a path that is gone, the folders are synced."""
+        """Remember what ``finish_sync`` makes durable. Of a path that is gone, the folders are synced."""
         names = self._names
         files = [names.files[path] for path in paths if path in names.files]
         for file in files:
@@ -441,7 +441,7 @@ class SimDisk:
         self._measure()
 
     def flip(self, path: str, bit: int) -> None:
-        """Damages the file: its bit with this number, counted from its start, is another one from now on."""
+        """Damage the file: its bit with this number, counted from its start, is another one from now on."""
         content = self._file(path).content
         content[bit // 8] ^= 1 << bit % 8
         self.damaged.append((path, bytes(content)))

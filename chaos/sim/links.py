@@ -74,7 +74,7 @@ class Link:
             act(*args)
 
     def mend(self, direction: Direction) -> None:
-        """Delivers what was held, in order and before anything sent later. Does nothing while a fault still cuts it."""
+        """Deliver what was held, in order and before anything sent later. Do nothing while a fault still cuts it."""
         if direction.cuts:
             return
         held, direction.held = direction.held, []

@@ -259,7 +259,7 @@ class Network:
     # Faults of links
 
     def reset(self, connection: Connection) -> None:
-        """Notifies both sides that the connection is gone."""
+        """Notify both sides that the connection is gone."""
         if connection.number in self._connections:
             self.discard(connection.number)
             connection.send_up(connection.node.give, connection.incarnation, Closed(connection.number))

@@ -16,6 +16,7 @@ from chaos.tests.test_wire_damage import fetched, produce
 from reference_broker.core.events import Closed, Note, StoreCall, StoreDone
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.store import ListObjects, Put, StoredObject
+from reports.jobs.guarantee_job import LOSING_KINDS
 from reports.jobs.leadership import ENDS_A_PROCESS
 from reports.page.faults import fault_sentence
 from scenarios.fault_kinds import FAULT_KINDS, KINDS_AT, STATES, SWARM_KINDS, TIMED_KINDS
@@ -117,6 +118,12 @@ def test_the_report_has_words_for_each_kind(kind: str) -> None:
 def test_the_report_knows_which_kinds_end_a_process() -> None:
     ends = {kind.name for kind in FAULT_KINDS.values() if kind.ends_node and not kind.shown_at_end}
     assert ends == set(ENDS_A_PROCESS)
+
+
+def test_the_report_knows_that_each_kind_which_ends_a_node_cuts_it_off_or_changes_its_files_can_lose_records() -> None:
+    losing = {kind.name for kind in FAULT_KINDS.values() if kind.ends_node or kind.cuts or kind.changes_files}
+    assert "host_lost" in losing
+    assert {name for name in losing if not re.search(LOSING_KINDS, name)} == set()
 
 
 def test_the_documentation_has_how_each_kind_at_a_time_is_done_with_real_processes() -> None:

@@ -88,7 +88,7 @@ T = TypeVar("T")
 def _locked(
     method: Callable[Concatenate["BlockingConsumer", P], T],
 ) -> Callable[Concatenate["BlockingConsumer", P], T]:
-    """Holds the lock while the method runs. The thread of the heartbeats waits until it is done."""
+    """Hold the lock while the method runs. The thread of the heartbeats waits until it is done."""
 
     @wraps(method)
     def locked(consumer: "BlockingConsumer", /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -209,7 +209,7 @@ class BlockingConsumer:
 
     @_locked
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Continues to read at this offset."""
+        """Continue to read at this offset."""
         self.consumer.seek(partition, offset)
 
     @_locked

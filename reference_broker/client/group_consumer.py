@@ -190,7 +190,7 @@ class GroupConsumer:
         self.partitions.set_paused(partitions, True)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Continues with paused partitions."""
+        """Continue with paused partitions."""
         self.partitions.set_paused(partitions, False)
 
     @property

@@ -70,7 +70,7 @@ def range_assignor(counts: Mapping[str, int], members: Mapping[str, Subscription
 
 
 def round_robin_assignor(counts: Mapping[str, int], members: Mapping[str, Subscription], order: list[str]) -> Given:
-    """Deals all partitions, ordered by topic and number, to the members in turn. It skips members that do not
+    """Deal all partitions, ordered by topic and number, to the members in turn. It skips members that do not
     subscribe to the topic."""
     given: Given = {each: [] for each in order}
     place = 0
@@ -88,7 +88,7 @@ def round_robin_assignor(counts: Mapping[str, int], members: Mapping[str, Subscr
 def cooperative_sticky_assignor(
     counts: Mapping[str, int], members: Mapping[str, Subscription], order: list[str]
 ) -> Given:
-    """Balances the partitions and lets members keep theirs. A partition that moves goes to nobody in this round."""
+    """Balance the partitions and let members keep theirs. A partition that moves goes to nobody in this round."""
     owners = _valid_owners(counts, members, order)
     given: Given = {each: [] for each in order}
     for partition, member in owners.items():

@@ -264,7 +264,7 @@ class GroupMembership:
             self._rejoin = True
 
     def release(self) -> None:
-        """Continues after a revocation. By now the caller has committed the offsets of the revoked partitions, or has
+        """Continue after a revocation. By now the caller has committed the offsets of the revoked partitions, or has
         given that up."""
         if self.state is MemberState.RELEASING:
             self.state = MemberState.LEAVING if self._leaving else MemberState.OUT
@@ -545,7 +545,7 @@ class GroupMembership:
             self.state = MemberState.LEAVING if self._leaving else MemberState.OUT
 
     def _lose(self, error: Error | int) -> None:
-        """Loses everything, because the coordinator does not know this member or its generation is over."""
+        """Lose everything, because the coordinator does not know this member or its generation is over."""
         if self.assignment:
             self._events.append(Lost(self.assignment, self.generation))
         self.assignment = ()

@@ -327,7 +327,7 @@ class DraftSessionHandler(SessionHandler):
         return Handled(None, found)
 
     def _take_up(self, session_id: int) -> None:
-        """Continues in the response's session. A new session begins with ``first_epoch``."""
+        """Continue in the response's session. A new session begins with ``first_epoch``."""
         if session_id not in (NO_SESSION_ID, self.session_id):
             self.sequence_number = self.first_epoch
         self.session_id = session_id

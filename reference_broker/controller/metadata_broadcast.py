@@ -75,7 +75,7 @@ def is_visible_to_clients(delta: MetadataDelta) -> bool:
 
 
 def _address(broker: BrokerImage | None) -> tuple[int, tuple[tuple[str, str, int], ...], str | None] | None:
-    """Includes the broker epoch, because a new incarnation knows nothing and needs an update."""
+    """Include the broker epoch, because a new incarnation knows nothing and needs an update."""
     if broker is None or broker.fenced:
         return None
     return broker.broker_epoch, broker.endpoints, broker.rack

@@ -72,13 +72,13 @@ ENDS_THE_NODE = (NodeFailed, StartRefused, DiskError, UndoFailed, MetadataFault,
 """Failures that end the node wherever they occur: it can no longer trust its disk or its metadata log."""
 
 _SHARED: Mapping[type, str] = {
-    Request: "in what a request set off beside its own answer",
+    Request: "in what a request set off beside its own response",
     TimerFired: "in a timer",
     Synced: "in what a sync set off",
-    StoreDone: "in what an answer of the object store set off",
+    StoreDone: "in what a response of the object store set off",
     StoreFailed: "in what a failure of the object store set off",
     Closed: "in what the end of a connection set off",
-    PeerReply: "in what the answer of another node set off",
+    PeerReply: "in what the response of another node set off",
     PeerDown: "in what the loss of a channel to another node set off",
 }
 """Notes for a bug that belongs to no single request. The state that it leaves may be wrong for all clients."""

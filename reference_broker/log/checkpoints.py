@@ -183,7 +183,7 @@ class OffsetCheckpoints:
         return self._synced.path
 
     def note_synced(self, offset: int) -> None:
-        """Notes that records below ``offset`` are durable. If the disk fails, less is known after a crash."""
+        """Note that records below ``offset`` are durable. If the disk fails, less is known after a crash."""
         with suppress(DiskError):
             self._synced.overwrite(_checked(offset))
             self.synced = offset
@@ -204,7 +204,7 @@ class OffsetCheckpoints:
             self.synced = offset
 
     def settle(self, synced: Sequence[str]) -> None:
-        """Notes that these paths are durable. New files among them replace the old ones."""
+        """Note that these paths are durable. New files among them replace the old ones."""
         if self._log_start.new_path in synced:
             self._log_start.settle()
             self.durable_log_start = self._prepared_log_start

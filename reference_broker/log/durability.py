@@ -39,14 +39,14 @@ class Durability:
         self.dirty[path] = self.changes
 
     def cut(self, path: str, offset: int) -> None:
-        """Notes that a file lost its records from ``offset`` on."""
+        """Note that a file lost its records from ``offset`` on."""
         self.changed(path)
         self.last_cut = self.changes
         self.unsettled_cut = path
         self.synced_offset = min(self.synced_offset, offset)
 
     def emptied(self, path: str) -> None:
-        """Notes that every record is gone, with its file. The file at ``path`` is the new beginning of the log."""
+        """Note that every record is gone, with its file. The file at ``path`` is the new beginning of the log."""
         self.changes += 1
         self.last_cut = self.changes
         self.unsettled_cut = path
@@ -58,7 +58,7 @@ class Durability:
         return SyncPoint(tuple(self.dirty), end_offset, self.changes)
 
     def synced(self, point: SyncPoint) -> tuple[str, ...]:
-        """Notes that every byte that existed at ``point`` is durable. Returns the paths that need no further sync."""
+        """Note that every byte that existed at ``point`` is durable. Return the paths that need no further sync."""
         clean = tuple(path for path in point.paths if self.dirty.get(path, point.change + 1) <= point.change)
         for path in clean:
             del self.dirty[path]

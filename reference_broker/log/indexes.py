@@ -120,7 +120,7 @@ class OffsetIndex(_Index):
         return number < len(self.positions) and self.positions[number] == position
 
     def truncate(self, disk: Disk, size: int) -> None:
-        """Forgets the batches at byte positions >= ``size``."""
+        """Forget the batches at byte positions >= ``size``."""
         self._cut(disk, bisect_left(self.positions, size))
 
     def load(self, disk: Disk, segment_bytes: int) -> bool:
@@ -164,7 +164,7 @@ class TimeIndex(_Index):
         return self.offsets[at] if at >= 0 else 0
 
     def truncate(self, disk: Disk, relative: int) -> None:
-        """Forgets the entries whose offset is >= ``relative``."""
+        """Forget the entries whose offset is >= ``relative``."""
         self._cut(disk, bisect_left(self.offsets, relative))
 
     def load(self, disk: Disk) -> bool:
@@ -304,7 +304,7 @@ class TransactionIndex:
         return self.path, self.checksum_path
 
     def release(self) -> None:
-        """Forgets the entries of a closed segment, since they are in the file."""
+        """Forget the entries of a closed segment, since they are in the file."""
         if self.is_known and (self._saved or not self.has_markers):
             self._entries = None if self.count else []
 
@@ -344,7 +344,7 @@ class TransactionIndex:
             raise DiskError(f"{self.path} is damaged, and the next start makes it anew")
 
     def truncate(self, disk: Disk, end_offset: int) -> None:
-        """Forgets the markers from ``end_offset`` on. The files go, and are written anew with the next ones."""
+        """Forget the markers from ``end_offset`` on. The files go, and are written anew with the next ones."""
         self.hold(disk)
         if not self.has_markers:
             return
@@ -359,7 +359,7 @@ class TransactionIndex:
         disk.delete(self.path)
 
     def clear(self) -> None:
-        """Forgets everything, before the segment is read anew."""
+        """Forget everything, before the segment is read anew."""
         self._entries = []
         self.has_markers = self._saved = False
         self.is_known = True

@@ -34,7 +34,7 @@ class LeaderEpochs:
         return self.epochs[-1] if self.epochs else UNDEFINED
 
     def note(self, epoch: int, start_offset: int) -> bool:
-        """Notes in memory that ``epoch`` is in force from ``start_offset`` on. Returns True if that is news.
+        """Note in memory that ``epoch`` is in force from ``start_offset`` on. Return True if that is news.
 
         An epoch that is not newer than the latest is ignored. Epochs that began at or after ``start_offset`` hold no
         batch, so they are forgotten.
@@ -65,7 +65,7 @@ class LeaderEpochs:
             self.saved = False
 
     def drop(self, offset: int) -> None:
-        """Forgets in memory the epochs that began at or after ``offset``, where the log has no records any more. The
+        """Forget in memory the epochs that began at or after ``offset``, where the log has no records any more. The
         file follows with the next ``assign`` or ``save``."""
         keep = bisect_left(self.starts, offset)
         if keep < len(self.starts):
@@ -89,7 +89,7 @@ class LeaderEpochs:
         return EpochEndOffset(floor, self.starts[higher])
 
     def learn(self, epoch: int, offset: int) -> None:
-        """Notes in memory that a batch of ``epoch`` is at ``offset``. Recovery calls it with each batch, in order.
+        """Note in memory that a batch of ``epoch`` is at ``offset``. Recovery calls it with each batch, in order.
 
         The batches are right. The rows from the file may be wrong, because a power loss can bring back an older file
         or take away the records that it was written for. So rows that contradict the batches are dropped.
@@ -123,7 +123,7 @@ class LeaderEpochs:
             self.starts[0] = min(self.starts[0], log_start_offset)
 
     def truncate_from_start(self, offset: int) -> None:
-        """Forgets the epochs that ended at or before ``offset``, where the log now begins. The epoch in force there
+        """Forget the epochs that ended at or before ``offset``, where the log now begins. The epoch in force there
         begins at ``offset`` from now on."""
         first = max(bisect_right(self.starts, offset) - 1, 0)
         if self.starts and (first > 0 or self.starts[0] < offset):

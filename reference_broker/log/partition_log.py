@@ -315,7 +315,7 @@ class PartitionLog:
         is_looked_into: bool = False,
         guard: Guard | None = None,
     ) -> Appended:
-        """Append as the leader: validates, numbers and write one or more batches, all or nothing. ``is_looked_into``
+        """Append as the leader: validate, number and write one or more batches, all or nothing. ``is_looked_into``
         means that ``look_into`` has validated their records. ``guard`` is that of the first batch of a transaction
         here, whose coordinator knows the partition (``Verification.begin``).
 
@@ -393,7 +393,7 @@ class PartitionLog:
 
     def expire_producers(self, now: Now) -> int:
         """Remove idle producers (P-7) and return how many. The node calls it every
-        ``producer.id.expiration.check.interval.ms``. Append do the same."""
+        ``producer.id.expiration.check.interval.ms``. Appends do the same."""
         self.verification.expire(now.wall_ms, self.producers.expiration_ms)
         return self.producers.expire(now.wall_ms)
 
@@ -601,7 +601,7 @@ class PartitionLog:
     # --- cleaning ---------------------------------------------------------------------------------------------------
 
     def note_cleaned(self, offset: int) -> None:
-        """Notes that the log is clean up to ``offset``: a pass of the cleaner got that far, or records from ``offset``
+        """Note that the log is clean up to ``offset``: a pass of the cleaner got that far, or records from ``offset``
         on are about to be removed."""
         self.files.checkpoints.write_cleaned(offset)
         self.cleaned_offset = offset
@@ -614,7 +614,7 @@ class PartitionLog:
         return self.durability.point(self.log_end_offset)
 
     def mark_synced(self, point: SyncPoint) -> None:
-        """Notes that all bytes appended before ``point`` was taken are durable."""
+        """Note that all bytes appended before ``point`` was taken are durable."""
         self.files.mark_synced(point)
         assert self.durability.synced_offset <= self.log_end_offset, (
             f"{self.directory}: a sync up to offset {point.end_offset} covers more than the log, which ends at "

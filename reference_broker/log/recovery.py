@@ -323,7 +323,7 @@ class Recovery:
             segment.delete(self.disk)
 
     def _scan(self, segment: Segment, size: int, *, verify: bool) -> Sliced[Flaw | None]:
-        """Learns a segment from its batches: sizes, timestamps, epochs, and the indexes unless its files hold them.
+        """Learn a segment from its batches: sizes, timestamps, epochs, and the indexes unless its files hold them.
         Aborted transactions that are in no file are found later. None if batches fill the file and the index is theirs.
         Otherwise the segment ends before the first bad batch."""
         disk = self.disk

@@ -53,7 +53,7 @@ MAX_TIERABLE_SEGMENTS: Final = 200
 
 
 class TierableSegment(NamedTuple):
-    """A closed segment. Its index files exist after ``PartitionLog.write_index_files``."""
+    """A closed segment. Its index files exist after ``LogFiles.write_index_files``."""
 
     base_offset: int
     next_offset: int

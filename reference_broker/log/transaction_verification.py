@@ -111,7 +111,7 @@ class Verification:
             del self.guards[header.producer_id]
 
     def expire(self, wall_ms: int, expiration_ms: int) -> None:
-        """Forgets the waits that nothing came of."""
+        """Forget the waits that nothing came of."""
         for producer_id in [one for one, guard in self.guards.items() if wall_ms - guard.since_ms >= expiration_ms]:
             del self.guards[producer_id]
 

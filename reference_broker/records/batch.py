@@ -108,7 +108,7 @@ class BatchHeader(NamedTuple):
 
 
 def add_sequence(sequence: int, count: int) -> int:
-    """Advances a sequence number by ``count``. After 2^31-1 comes 0."""
+    """Advance a sequence number by ``count``. After 2^31-1 comes 0."""
     return (sequence + count) & MAX_SEQUENCE
 
 

@@ -95,7 +95,7 @@ class HighWatermarks:
         self._is_stale = False
 
     def _rewrite_soon(self) -> None:
-        """Plans one write for all partitions that are removed at about the same time."""
+        """Plan one write for all partitions that are removed at about the same time."""
         if self._is_stale:
             return
         self._is_stale = True

@@ -105,7 +105,7 @@ class PartitionPublisher:
     def start(
         self, image: MetadataImage, clean: bool, high_watermarks: Mapping[tuple[str, int], int] = NONE_KNOWN
     ) -> Sliced[None]:
-        """Recovers every replica of this node, in slices.
+        """Recover every replica of this node, in slices.
 
         ``clean`` says whether the last stop was clean. ``high_watermarks`` are those known then, by topic and index.
         """

@@ -61,7 +61,7 @@ class Partition:
         self.watchers.pop(watcher, None)
 
     def changed(self) -> None:
-        """Calls and drops all watchers, in the order in which they registered."""
+        """Call and drop all watchers, in the order in which they registered."""
         if not self.watchers:
             return
         watchers, self.watchers = self.watchers, {}

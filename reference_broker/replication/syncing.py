@@ -25,7 +25,7 @@ def sync_then(ports: Ports, logs: Sequence[PartitionLog], done: Callable[[], Non
 
 
 def plan_timed_flush(ports: Ports, partition: Partition) -> None:
-    """Plans the sync of ``flush.ms``: the first unsynced append starts a timer, one for each partition."""
+    """Plan the sync of ``flush.ms``: the first unsynced append starts a timer, one for each partition."""
     flush_ms = partition.log.config.flush_ms
     if flush_ms >= UNBOUNDED or partition.flush_planned:
         return

@@ -76,7 +76,7 @@ class DescriptorPlan:
 
 
 def plan_descriptors(limit: int, wanted_files: int = 0) -> DescriptorPlan:
-    """Shares out ``limit`` descriptors (RLIMIT_NOFILE). ``wanted_files`` is ``crucible.max.open.files``; 0: a quarter.
+    """Share out ``limit`` descriptors (RLIMIT_NOFILE). ``wanted_files`` is ``crucible.max.open.files``; 0: a quarter.
 
     Connections get the rest. The event loop accepts all that wait before it can refuse any, so for a moment there
     may be more; then ``OpenFiles`` and ``FileSyncs`` make room for what the node needs.

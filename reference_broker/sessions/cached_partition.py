@@ -144,12 +144,12 @@ class CachedPartition:
         return partition
 
     def read_from(self, followed: Partition) -> None:
-        """Binds it to a partition that this node follows."""
+        """Bind it to a partition that this node follows."""
         self._unbind()
         self.partition = followed
 
     def read_from_leader(self) -> None:
-        """Unbinds it from a partition that this node follows, since the fetcher may not read from followers any
+        """Unbind it from a partition that this node follows, since the fetcher may not read from followers any
         more."""
         if self.partition is not None and self.partition.followed_leader is not None:
             self._unbind()

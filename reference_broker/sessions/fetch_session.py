@@ -51,7 +51,7 @@ class SessionFetch(ParkedFetch, Protocol):
         ...
 
     def abandon(self, error_code: int) -> bool:
-        """Responds now with this top-level error, since the session can no longer serve this fetch. Returns False if it
+        """Respond now with this top-level error, since the session can no longer serve this fetch. Return False if it
         was completed before."""
         ...
 
@@ -123,7 +123,7 @@ class FetchSession:
         self.touch(now)
 
     def accept_full(self, now: Now) -> Removed:
-        """Accept a full request, which replaces all partitions and keep ID and number (first revision)."""
+        """Accept a full request, which replaces all partitions and keeps ID and number (first revision)."""
         removed = self.empty()
         self.serves_full, self.denied = True, False
         self.responded_number = self.number - 1
@@ -203,7 +203,7 @@ class FetchSession:
         return in_slices(forgotten, SESSION_PARTITIONS_PER_SLICE, forget)
 
     def name(self, topic: str, topic_id: bytes, wanted: FetchPartition) -> CachedPartition:
-        """Apply an entry of a request: adds the partition at the end of the list, or overwrite the cached values."""
+        """Apply an entry of a request: add the partition at the end of the list, or overwrite the cached values."""
         key = self.key(topic, topic_id, wanted.partition)
         cached = self.partitions.get(key)
         if cached is None:
@@ -282,7 +282,7 @@ class FetchSession:
         return None
 
     def rank(self, ordered: list[CachedPartition]) -> Sliced[None]:
-        """Reorders the partitions, from 0 on."""
+        """Reorder the partitions, from 0 on."""
         self._with_data = self.revision.queue()
         rank = 0
 
@@ -312,7 +312,7 @@ class FetchSession:
         return marked
 
     def put_back(self, marked: dict[CachedPartition, None], read: Collection[CachedPartition]) -> Sliced[None]:
-        """Restores the marks and the read partitions of a response that was not sent."""
+        """Restore the marks and the read partitions of a response that was not sent."""
         marked.update(self.changed)
         self.changed = marked
 
@@ -353,7 +353,7 @@ class FetchSession:
 
 
 def leave(all_removed: Iterable[Removed]) -> Sliced[None]:
-    """Unregisters removed partitions from the partitions that they watch.
+    """Unregister removed partitions from the partitions that they watch.
 
     Until then such a partition may still be called. It does nothing then, since it is not ``live``.
     """

@@ -26,7 +26,7 @@ class Endings:
 
     A decision counts once it is replicated. From then on the rest follows by itself, also on a node that takes over
     (X-3): markers are sent until each partition has one, and then the completion is written until it is replicated.
-    ``unwritten`` counts completions that wait for a retry.
+    ``_unwritten`` counts completions that wait for a retry.
     """
 
     _ports: Ports

@@ -190,7 +190,7 @@ def read_known_tags(frame: Frame, offset: int, readers: Mapping[int, Reader]) ->
 
 
 def skip_tagged_fields(frame: Frame, offset: int) -> int:
-    """Skips a tag buffer in which no tag is known, and returns the offset behind it."""
+    """Skip a tag buffer in which no tag is known, and return the offset behind it."""
     try:
         count, offset = read_uvarint(frame, offset)
         if count > MOST_TAGGED_FIELDS:

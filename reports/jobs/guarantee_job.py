@@ -123,8 +123,9 @@ def counted(count: str | Column, one: str, many: str) -> Column:
     return F.when(_column(count) == 1, F.lit(one)).otherwise(sentence(many, count))
 
 
-_LOSES = "mark.kind rlike '^(node_|directory_|files_|rolling_|disk_(error|full|write|bit)|link_(cut|down))'"
+LOSING_KINDS = "^(node_|host_lost|directory_|files_|rolling_|disk_(error|full|write|bit)|link_(cut|down))"
 """Faults that can lose a broker's data or partition it from the others. Slow and lost frames cannot."""
+_LOSES = f"mark.kind rlike '{LOSING_KINDS}'"
 _ACKNOWLEDGED = ("lost-write", "unseen", "lost-transaction")
 """The time of these violations is that of the acknowledgement, so the cause of the loss came later."""
 _LOSSES = tuple(name for name, one in GUARANTEES.items() if one.keeps_writes)

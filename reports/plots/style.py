@@ -112,7 +112,7 @@ def series(number: int) -> str:
 
 
 def canvas(heights: Sequence[float]) -> tuple[Figure, list[Axes]]:
-    """Stacks one axes for each height (inches), with one x axis. Use it inside ``with styled():``."""
+    """Stack one axes for each height (inches), with one x axis. Use it inside ``with styled():``."""
     figure = blank(sum(heights) + 0.34 * len(heights) + 0.25)
     axes = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=list(heights))[:, 0]
     return figure, list(axes)

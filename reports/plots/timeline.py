@@ -31,7 +31,7 @@ def fault_names(hits: Rows) -> list[str]:
 
 
 def shade_faults(axes: Axes, hits: Rows, seconds: float) -> None:
-    """Shades the faults. Only the lane shows a fault that hit more often than a reader can distinguish."""
+    """Shade the faults. Only the lane shows a fault that hit more often than a reader can distinguish."""
     for name in fault_names(hits)[:MOST_LANES]:
         mine = [one for one in hits if one["name"] == name]
         for one in mine if len(mine) <= _MOST_MARKS else []:

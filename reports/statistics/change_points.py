@@ -56,7 +56,7 @@ def change_points(values: Sequence[float], significance: float = SIGNIFICANCE, s
 
 
 def _p_value(parts: Sequence[Floats], difference: float, wanted: float, random: np.random.Generator) -> float:
-    """Shuffles each part within itself, so that changes already found stay. It stops once the value is above
+    """Shuffle each part within itself, so that changes already found stay. It stops once the value is above
     ``wanted``."""
     as_great, done = 0, 0
     while done < SHUFFLES and as_great <= wanted * (SHUFFLES + 1) - 1:

@@ -8,7 +8,7 @@ from tools.checks import ROOT
 
 VERBS = (
     "Adds|Asks|Begins|Appends|Checks|Closes|Creates|Deletes|Makes|Lets|"
-    "Opens|Plays|Reads|Returns|Runs|Sends|Sets|Takes|Waits|Writes|Yields"
+    "Continues|Forgets|Notes|Opens|Plays|Reads|Returns|Runs|Sends|Sets|Takes|Waits|Writes|Yields"
 )
 ROOMS = ("bench", "campaigns", "chaos", "crucible_kafka", "reference_broker", "reports", "scenarios", "tools")
 THIRD_PERSON = re.compile(rf'^ *(?:async )?def [^"]*?:\n\s+r?"""(?:{VERBS})\b', re.MULTILINE)

@@ -213,7 +213,7 @@ class Admin(ClusterScript):
         return self.out_of_time or (self._task is not None and self.now.mono_us >= self._task.deadline_us)
 
     def close(self, now: Now) -> list[HistoryRow]:
-        """Ends at once. What is in flight may be carried out."""
+        """End at once. What is in flight may be carried out."""
         rows = super().close(now)
         if self._task is not None:
             rows.extend(self._change_rows(self._task, "info"))

@@ -439,7 +439,7 @@ class GroupMember:
             self._wake_at(self._back_at_us if self._life is None else self._due_at_us(self._life))
 
     def _live(self, life: MemberLife) -> None:
-        """Works until nothing is left to do without waiting."""
+        """Work until nothing is left to do without waiting."""
         going = True
         while going:
             life.offsets.settle(self._now_us)
@@ -452,7 +452,7 @@ class GroupMember:
             going = self._hear(life) or going
 
     def _forget_missed(self, life: MemberLife) -> None:
-        """Forgets what was made of records whose tombstones may have been missed (H-3)."""
+        """Forget what was made of records whose tombstones may have been missed (H-3)."""
         missed = life.consumer.take_missed_tombstones()
         self.sink.drop(missed)
         life.begun_us.update(dict.fromkeys(missed, self._now_us))

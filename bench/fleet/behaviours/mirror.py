@@ -143,7 +143,7 @@ class MirrorWriter(ClusterScript):
         return tuple(rows)
 
     def close(self, now: Now) -> list[HistoryRow]:
-        """Ends at once. What is in flight may be in the target."""
+        """End at once. What is in flight may be in the target."""
         return [*super().close(now), *self.delivery.rows_in_flight()]
 
     def _records(self, slot: Slot) -> list[Record]:  # noqa: ARG002

@@ -331,7 +331,7 @@ class KeyedProducer(ClusterScript):
         yield from self.delivery.deliver(slot)
 
     def close(self, now: Now) -> list[HistoryRow]:
-        """Ends at once. The batch in flight may be written, so its run is recorded too."""
+        """End at once. The batch in flight may be written, so its run is recorded too."""
         return [*super().close(now), *self.delivery.rows_in_flight()]
 
     def _rows(self, slot: Slot, batch: ProducerBatch) -> tuple[HistoryRow, ...]:

@@ -175,7 +175,7 @@ class TransactionalClient(ABC):
         return self.journal.take_actions()
 
     def close(self, now: Now) -> list[HistoryRow]:
-        """Ends at once. What is open ends as far as it can be known."""
+        """End at once. What is open ends as far as it can be known."""
         self.journal.now, self._finished = now, True
         rows: list[HistoryRow] = []
         if self._life is not None and self._life.current is not None:
@@ -251,7 +251,7 @@ class TransactionalClient(ABC):
         self.journal.actions.append(Finished())
 
     def _live(self, life: ProducerLife) -> None:
-        """Works until nothing is left to do without waiting."""
+        """Work until nothing is left to do without waiting."""
         going = True
         while going:
             going = self._advance(life)

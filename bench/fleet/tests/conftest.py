@@ -108,7 +108,7 @@ class FakeLog:
 
 
 def described(body: DescribeConfigsRequest, configs: Mapping[str, Mapping[str, str | None]]) -> DescribeConfigsResponse:
-    """Answers with all settings of the topics. The others are unknown."""
+    """Answer with all settings of the topics. The others are unknown."""
     return DescribeConfigsResponse(
         throttle_time=bodies.milliseconds(0),
         results=tuple(

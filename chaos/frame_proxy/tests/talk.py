@@ -87,7 +87,7 @@ class ProxyServices:
         return self._last
 
     def learn(self, topics: Iterable[Any]) -> None:
-        """Learns nothing."""
+        """Learn nothing."""
 
     def role_of(self, node: int) -> str:  # noqa: ARG002
         return ""

@@ -69,7 +69,7 @@ class Writer:
         until(lambda: self.write() or len(self.acknowledged) >= goal)  # type: ignore[func-returns-value]
 
     def assert_kept(self, addresses: list[str]) -> None:
-        """Fails unless one of the nodes serves each number that was acknowledged."""
+        """Fail unless one of the nodes serves each number that was acknowledged."""
         until(lambda: any({*self.acknowledged} <= {*held(address)} for address in addresses))
 
 
@@ -84,7 +84,7 @@ def held(address: str) -> list[int]:
 
 
 def assert_gone(processes: list[psutil.Process]) -> None:
-    """Fails unless all end soon. Those whose parent is gone may wait as zombies until somebody reaps them."""
+    """Fail unless all end soon. Those whose parent is gone may wait as zombies until somebody reaps them."""
     _, alive = psutil.wait_procs(processes, timeout=0.1)
     deadline = time.monotonic() + GONE_WITHIN_S
     while [each for each in alive if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]:

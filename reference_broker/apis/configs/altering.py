@@ -36,7 +36,7 @@ def alter(
     result: Callable[[Any, Refusal | None], ResultT],
     response: Callable[[Sequence[ResultT]], Any],
 ) -> None:
-    """Responds later, with one result for each resource in the order of the request.
+    """Respond later, with one result for each resource in the order of the request.
 
     ``wanted`` turns a resource of the request into a change, ``result`` makes the result of a resource, and
     ``response`` the whole response. Resources that are refused here are not sent to the active controller.

@@ -28,7 +28,7 @@ from reference_broker.wire.apis import ApiKey
 
 
 def handle(broker: ForwardsToController, call: Call, body: AlterConfigsRequest) -> None:
-    """Responds later, with one result for each resource in the order of the request."""
+    """Respond later, with one result for each resource in the order of the request."""
     alter(broker, call, ApiKey.ALTER_CONFIGS, body, _wanted, _result, _response)
 
 

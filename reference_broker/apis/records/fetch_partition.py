@@ -366,14 +366,14 @@ class RemoteReads:
         )
 
     def drop(self, cached: CachedPartition) -> None:
-        """Abandons the read of one partition."""
+        """Abandon the read of one partition."""
         part = self.parts.pop(cached, None)
         if part is not None and part.result is None:
             part.abandon()
             part.abandon = _nothing
 
     def end(self) -> None:
-        """Abandons all reads."""
+        """Abandon all reads."""
         for cached in list(self.parts):
             self.drop(cached)
 

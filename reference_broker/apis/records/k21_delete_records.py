@@ -56,7 +56,7 @@ class DeleteRecordsNeeds(LooksUpPartitions, HasReplication, HasOutside, Protocol
 
 
 def handle(broker: DeleteRecordsNeeds, call: Call, body: DeleteRecordsRequest) -> None:
-    """Responds later, with one result for each partition, in the request's order."""
+    """Respond later, with one result for each partition, in the request's order."""
     run_contained(broker, call, _handled(broker, call, body))
 
 

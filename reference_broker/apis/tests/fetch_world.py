@@ -134,7 +134,7 @@ class FollowedPartition(Partition):
 
 
 class FakeCall:
-    """``answers``: at most one."""
+    """``responses``: at most one."""
 
     def __init__(self, connection: int, client_id: str, api_version: int) -> None:
         self.connection = connection
@@ -150,7 +150,7 @@ class FakeCall:
     def respond(self, body: object | None, *, api_version: int | None = None) -> None:  # noqa: ARG002
         if self.closed:
             return
-        assert not self.responses, "answered twice"
+        assert not self.responses, "two responses"
         self.closed = True
         self.responses.append(body)
 
@@ -177,7 +177,7 @@ class FakeCall:
 
     @property
     def response(self) -> FetchResponse:
-        assert self.responses, "no answer yet"
+        assert self.responses, "no response yet"
         response: FetchResponse = self.responses[0]
         return response
 

@@ -222,7 +222,7 @@ class PartitionChanges:
     def coming(
         self, topic: TopicImage, indexes: range, election: Election, broker_id: int
     ) -> Iterator[PartitionChangeRecord]:
-        """Elects leaders for partitions without one, now that the broker is there. A partition without other replicas
+        """Elect leaders for partitions without one, now that the broker is there. A partition without other replicas
         that the broker still leads begins a new leader epoch, because it may have lost records that were read."""
         for index in indexes:
             partition = topic.partitions[index]

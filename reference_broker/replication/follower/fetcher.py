@@ -122,7 +122,7 @@ class Fetcher:
     # --- followed partitions ---------------------------------------------------------------------------------------
 
     def follow(self, one: Followed) -> None:
-        """Follows ``one`` from now on, perhaps under another epoch, without a pause. The records that a start found in
+        """Follow ``one`` from now on, perhaps under another epoch, without a pause. The records that a start found in
         its log may have to be durable first."""
         if must_sync(one.log):
             self._undurable.append(one.log)
@@ -147,7 +147,7 @@ class Fetcher:
     # --- requests --------------------------------------------------------------------------------------------------
 
     def _wake(self, after_us: int) -> None:
-        """Plans the next request. An earlier planned time stays, and so does the pause after a failure."""
+        """Plan the next request. An earlier planned time stays, and so does the pause after a failure."""
         if self._busy or self._ended:
             return
         ports = self._setting.ports

@@ -84,7 +84,7 @@ class Delays:
     """By the time from which the partitions are fetched again."""
 
     def put(self, one: Followed) -> None:
-        """Pauses a partition after an error, longer with each error in a row."""
+        """Pause a partition after an error, longer with each error in a row."""
         one.resumes_us = self._ports.now().mono_us + backoff_ms(one.errors, self._longest_ms) * 1000 + 1
         one.errors += 1
         group = self._groups.get(one.resumes_us)

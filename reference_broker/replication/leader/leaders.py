@@ -234,7 +234,7 @@ class Leaders:
             partition.changed()
 
     def fetched(self, partition: Partition, cached: Cached, replica_id: int, replica_epoch: int) -> Error:
-        """Notes that a follower's accepted request fetches from ``cached.fetch_offset`` on.
+        """Note that a follower's accepted request fetches from ``cached.fetch_offset`` on.
 
         The caller has checked that this offset is in the log and that the logs have not diverged before it.
         ``replica_epoch`` is the follower's broker epoch, -1 if the request has none. ``notify_watchers`` must follow.
@@ -407,7 +407,7 @@ class Leaders:
             self._let_next_join(partition, followers)
 
     def _let_next_join(self, partition: Partition, followers: Followers) -> None:
-        """Proposes the next replica that may join, since only one joins at a time.
+        """Propose the next replica that may join, since only one joins at a time.
 
         A follower that became ready meanwhile does not name a partition at rest again. Without this step it would wait
         for the lag check.

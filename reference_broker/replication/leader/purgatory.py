@@ -45,7 +45,7 @@ class ParkedRequest:
     errors: dict[Partition, Error] = field(default_factory=dict)
 
     def settle(self, partition: Partition, error: Error) -> None:
-        """Settles one partition; the last one completes the request. A completed request ignores the call."""
+        """Settle one partition; the last one completes the request. A completed request ignores the call."""
         pending = self.pending
         if pending.pop(partition, None) is None:
             return
@@ -108,7 +108,7 @@ class Acknowledgements:
             waiting.settle(partition, error)
 
     def fail(self, partition: Partition, heap: Heap, error: Error) -> None:
-        """Fails all requests that wait for this partition with ``error``."""
+        """Fail all requests that wait for this partition with ``error``."""
         self.reached(partition, heap, 1 << 63, error)
 
     def _drop_completed(self) -> None:
@@ -168,7 +168,7 @@ SHORT_WAIT_MS = 20
 
 class ParkedFetch(Protocol):
     def respond(self) -> None:
-        """Responds now, with the data that there is."""
+        """Respond now, with the data that there is."""
         ...
 
 
@@ -207,7 +207,7 @@ class FollowerWaits:
             self._ports.set_timer(now_us + GATHER_US, self._respond_to_expected)
 
     def named(self, partition: Partition, replica_id: int) -> None:
-        """Notes that the replica fetches the partition from this leader."""
+        """Note that the replica fetches the partition from this leader."""
         unnamed = self._unnamed.get(replica_id)
         if unnamed is not None and partition in unnamed:
             del unnamed[partition]

@@ -51,7 +51,7 @@ class ReplicaMetrics:
 
 
 def _standing(partition: Partition) -> int:
-    """Classifies by the committed in-sync replicas. The wanted minimum is capped at the number of replicas."""
+    """Classify by the committed in-sync replicas. The wanted minimum is capped at the number of replicas."""
     followers = partition.followers
     replicas, isr = (1, 1) if followers is None else (len(followers.states) + 1, len(followers.isr))
     wanted = min(partition.log.config.min_insync_replicas, replicas)

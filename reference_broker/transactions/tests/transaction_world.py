@@ -138,7 +138,7 @@ class TransactionWorld(World):
         self.timeouts_ms.append(timeout_ms)
 
     def reply(self, error: ErrorCode = ErrorCode.none, **errors: ErrorCode) -> WriteTxnMarkersRequest:
-        """Answers the oldest request; ``p3``: the error of partition 3."""
+        """Answer the oldest request; ``p3``: the error of partition 3."""
         _, body, replied, _ = self.sent.pop(0)
         replied(
             WriteTxnMarkersResponse(
