@@ -52,7 +52,7 @@ def print_verdicts(verdicts: "Sequence[Verdict]", away: Sequence[Path] = ()) -> 
 
 
 def hint_at_old_runs() -> None:
-    """Names ``crucible runs --prune`` if there is something for it to delete. Nothing is deleted unasked."""
+    """Name ``crucible runs --prune`` if there is something for it to delete. Nothing is deleted unasked."""
     from chaos.live.kept_runs import KEEP, surplus
 
     old = surplus(ROOT / "runs")

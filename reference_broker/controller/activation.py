@@ -42,12 +42,14 @@ def activation(
     bootstrap_min_isr: int = 0,
     bootstrap_transaction_level: int = 0,
 ) -> Activation:
-    """``image`` is the metadata at the end of the log, without the open transaction. The two levels are those of
-    metadata.version and crucible.metadata.epoch in a new cluster. A new cluster keeps eligible leader replicas if its
-    metadata.version has them, unless ``bootstrap_min_isr`` is 0. That is then the cluster's min.insync.replicas. It
-    begins with ``bootstrap_transaction_level`` of transaction.version if its metadata.version has that.
+    """Return what a new controller writes first. ``image`` is the metadata at the end of the log, without the open
+    transaction.
 
-    Raises MetadataFault if a transaction is open although the metadata.version allows none. Then another controller
+    The bootstrap values are for a new cluster: the levels of metadata.version, crucible.metadata.epoch and
+    transaction.version (if its metadata.version has that), and min.insync.replicas. Unless that is 0, a new cluster
+    keeps eligible leader replicas if its metadata.version has them.
+
+    Raise MetadataFault if a transaction is open although the metadata.version allows none. Then another controller
     of the quorum is configured differently.
     """
     is_empty = metadata_version(image) == 0
