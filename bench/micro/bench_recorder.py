@@ -23,7 +23,7 @@ def _rows(number: int) -> tuple[OperationRow, PositionRow]:
 @pytest.mark.benchmark(group="recording 5,000 operations")
 @pytest.mark.parametrize("kind", ["memory", "parquet"])
 def bench_record(benchmark: BenchmarkFixture, tmp_path: Path, kind: str) -> None:
-    """Measure what the load's own thread spends and wait. Another thread writes Parquet."""
+    """Measure the time that the load's own thread spends and waits. Another thread writes Parquet."""
     rows = [_rows(number) for number in range(OPERATIONS)]
     files = iter(range(1_000_000))
     recorders: list[Recorder] = []

@@ -30,11 +30,11 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from bench.fleet.behaviours.bodies import create_topics_request, new_topic
 from chaos.checks.batches import batches_of
-from chaos.checks.check import Check, Kind
+from chaos.checks.check import Check, Kind, fields_of
 from chaos.search.children import in_children
 from chaos.search.run_sim import play
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.core.events import Effect, Event, Note, Opened, Reply, Request, SetTimer, Sync, Synced, TimerFired
+from reference_broker.core.events import Effect, Event, Opened, Reply, Request, SetTimer, Sync, Synced, TimerFired
 from reference_broker.core.node import Node
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.node_ports import Now
@@ -51,6 +51,7 @@ from reference_broker.wire.fetch import (
 )
 from reference_broker.wire.messages import encode_request, encode_response
 from reference_broker.wire.tags import Tag
+from reports.rows import TraceRow
 from reports.verdict import Outcome
 from scenarios import loader
 from scenarios.model import Scenario
@@ -58,7 +59,6 @@ from scenarios.revisions import in_revision
 
 if TYPE_CHECKING:
     from chaos.checks.check import CheckContext
-    from chaos.checks.quorum_view import Member
     from reference_broker.core.node import Node
 
 
@@ -88,7 +88,7 @@ class Counted:
 class FetchMeter(Check):
     """Judges nothing. ``counted`` is the result."""
 
-    notes: ClassVar[tuple[str, ...]] = ("session_created", "session_evicted")
+    rows: ClassVar[tuple[str, ...]] = ("session_created", "session_evicted")
     acts_on: ClassVar[tuple[Kind, ...]] = (ApiKey.FETCH.value,)
 
     def __init__(self, context: "CheckContext") -> None:
@@ -97,11 +97,11 @@ class FetchMeter(Check):
         self._began: set[str] = set()
         self._sent_up_to: dict[tuple[str, str, int], int] = {}
 
-    def note(self, at_us: int, member: "Member", note: Note) -> None:  # noqa: ARG002
-        if note.what == "session_evicted":
+    def trace(self, row: TraceRow) -> None:
+        if row.what == "session_evicted":
             self.counted.evicted += 1
         else:
-            self.counted.sessions += str(dict(note.fields)["client_id"]).startswith(FETCHERS)
+            self.counted.sessions += str(fields_of(row)["client_id"]).startswith(FETCHERS)
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
         names = node.broker.partitions.topic_names

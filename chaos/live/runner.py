@@ -123,14 +123,15 @@ class LiveRun:
         self._duration_us = 0
         self._brokers: Brokers = OwnBrokers(plan) if plan.target == REFERENCE else ExternalBrokers(plan)
         self._scenario = self._brokers.scenario
-        self._servers = ExitStack()
-        self._toxiproxy = self._servers.enter_context(ToxiproxyServer(plan.folder.logs / "toxiproxy.log"))
-        self._links = Links(self._toxiproxy.client)
-        self._scheduler = LiveFaultScheduler(
-            self._scenario, self._brokers.cluster, self._links, plan.now_us, plan.progress
-        )
         self._mirror_cluster: LiveCluster | None = None
         self._fleet: Fleet | None = None
+        with ExitStack() as servers:
+            self._toxiproxy = servers.enter_context(ToxiproxyServer(plan.folder.logs / "toxiproxy.log"))
+            self._links = Links(self._toxiproxy.client)
+            self._scheduler = LiveFaultScheduler(
+                self._scenario, self._brokers.cluster, self._links, plan.now_us, plan.progress
+            )
+            self._servers = servers.pop_all()  # From here on ``close`` ends them.
 
     def play(self) -> None:
         plan, scheduler, cluster = self._plan, self._scheduler, self._brokers.cluster

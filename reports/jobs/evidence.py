@@ -25,7 +25,7 @@ _VALUE = (
 
 
 def ours(reads: DataFrame) -> DataFrame:
-    """Read of values that a writer of this run made."""
+    """Return the reads of values that a writer of this run made."""
     return reads.where("valid and writer != ''")
 
 
@@ -83,7 +83,7 @@ def ok_reads(tables: Tables) -> DataFrame:
 
 
 def group_reads(tables: Tables) -> DataFrame:
-    """Run of records that members read while they were members, with their group."""
+    """Return the runs of records that members read while they were members, with their group."""
     return ok_reads(tables).join(F.broadcast(members(tables)), ["run", "process"])
 
 
@@ -93,7 +93,7 @@ def members(tables: Tables) -> DataFrame:
 
 
 def committed_reads(tables: Tables) -> DataFrame:
-    """Read of our values by readers with read_committed."""
+    """Return the reads of our values by readers with read_committed."""
     return ours(ok_reads(tables)).where("isolation = 1")
 
 

@@ -122,7 +122,7 @@ class Reading:
         return VARIANTS[self.plan.variant]
 
     def change_mind(self, stopping: bool) -> None:
-        """Drop, takes back or seeks partitions before a poll. Nothing is dropped after the load has ended."""
+        """Drop, take back or seek partitions before a poll. Nothing is dropped after the load has ended."""
         hot = self.plan.partitions[1:]
         forget, seek = self.habits.forget_every, self.habits.seek_every
         if stopping:

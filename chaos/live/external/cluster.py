@@ -112,7 +112,7 @@ def via_proxies(plan: ClusterLayout, links: Links, lead: Lead | None = None) -> 
     put something more before the proxies.
 
     Nodes that look names up find each other at addresses of their own in 127.0.0.0/8, one for each pair, with the same
-    ports. Run side by side draw different blocks of these.
+    ports. Runs side by side draw different blocks of these.
     """
     pairs = [(node, other) for node in range(plan.total) for other in range(plan.total) if node != other]
     if plan.node.links == "none":
