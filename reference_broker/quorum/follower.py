@@ -7,7 +7,7 @@ When the leader is gone, a voter seeks an election.
 from reference_broker.ports.disk import DiskError
 from reference_broker.quorum.messages import RaftFetchResponse, RaftResponse
 from reference_broker.quorum.metadata_log import CutBelowHighWatermark
-from reference_broker.quorum.roles import GONE_DELAY_US, Election, Role, RoleContext, RoleState
+from reference_broker.quorum.roles import GONE_DELAY_US, ElectionState, Role, RoleContext, RoleState
 from reference_broker.quorum.values import (
     Download,
     DownloadOutcome,
@@ -32,7 +32,7 @@ class Follower(RoleState):
 
     role = Role.FOLLOWER
 
-    def __init__(self, context: RoleContext, election: Election, download: Download) -> None:
+    def __init__(self, context: RoleContext, election: ElectionState, download: Download) -> None:
         super().__init__(context, election)
         self._download = download
         self.has_fetched = False

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from reference_broker.ports.disk import DiskError
 from reference_broker.quorum.messages import RaftResponse, begin_epoch, fetched, read_epoch_response
 from reference_broker.quorum.metadata_log import VALID, Valid
-from reference_broker.quorum.roles import Election, Role, RoleContext, RoleState
+from reference_broker.quorum.roles import ElectionState, Role, RoleContext, RoleState
 from reference_broker.quorum.values import NO_NODE, QuorumDescription, QuorumListener, ReplicaDescription
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
@@ -59,7 +59,7 @@ class Leader(RoleState):
 
     role = Role.LEADER
 
-    def __init__(self, context: RoleContext, election: Election, listener: QuorumListener) -> None:
+    def __init__(self, context: RoleContext, election: ElectionState, listener: QuorumListener) -> None:
         super().__init__(context, election)
         self._listener = listener
         self.start_offset = -1

@@ -4,7 +4,7 @@ A PROSPECTIVE node requests pre-votes, by which voters promise nothing (KIP-996)
 """
 
 from reference_broker.quorum.messages import RaftResponse, Vote, read_voted, vote
-from reference_broker.quorum.roles import Election, Role, RoleContext, RoleState
+from reference_broker.quorum.roles import ElectionState, Role, RoleContext, RoleState
 from reference_broker.quorum.values import MAX_EPOCH, NO_NODE
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
@@ -23,7 +23,7 @@ class Nominee(RoleState):
 
     pre_vote = True
 
-    def __init__(self, context: RoleContext, election: Election) -> None:
+    def __init__(self, context: RoleContext, election: ElectionState) -> None:
         super().__init__(context, election)
         self.granted = {context.node_id: True}
         self.rejected: dict[int, bool] = {}
@@ -99,7 +99,7 @@ class Prospective(Nominee):
 
     role = Role.PROSPECTIVE
 
-    def __init__(self, context: RoleContext, election: Election, starting: bool = False) -> None:
+    def __init__(self, context: RoleContext, election: ElectionState, starting: bool = False) -> None:
         super().__init__(context, election)
         self._starting = starting
         """The node has just started and has not looked for a leader for long. Other voters that have just started would
@@ -141,7 +141,7 @@ class Candidate(Nominee):
     role = Role.CANDIDATE
     pre_vote = False
 
-    def __init__(self, context: RoleContext, election: Election) -> None:
+    def __init__(self, context: RoleContext, election: ElectionState) -> None:
         super().__init__(context, election)
         self._over = False
 

@@ -24,7 +24,7 @@ from reference_broker.quorum.node_files import (
     write_quorum_state,
 )
 from reference_broker.quorum.nominee import Candidate, Prospective
-from reference_broker.quorum.roles import Election, QuorumTiming, Role, RoleContext, RoleState, Step, may_follow
+from reference_broker.quorum.roles import ElectionState, QuorumTiming, Role, RoleContext, RoleState, Step, may_follow
 from reference_broker.quorum.unattached import Resigned, Unattached
 from reference_broker.quorum.values import (
     MAX_EPOCH,
@@ -123,7 +123,7 @@ class Quorum:
             run=self._run,
             learn_leader=self.learn_leader,
         )
-        kept = Election(self._synced.leader_epoch, NO_NODE, self._synced.voted_id)
+        kept = ElectionState(self._synced.leader_epoch, NO_NODE, self._synced.voted_id)
         self.state: RoleState = Unattached(self._context, kept)
         """The object of the current role."""
 
@@ -279,22 +279,22 @@ class Quorum:
     def become_unattached(
         self, epoch: int, *, voted_id: int, then: Callable[[], None] | None = None, starting: bool = False
     ) -> None:
-        self._become(Unattached(self._context, Election(epoch, NO_NODE, voted_id), starting), then)
+        self._become(Unattached(self._context, ElectionState(epoch, NO_NODE, voted_id), starting), then)
 
     def become_follower(self, epoch: int, leader_id: int, then: Callable[[], None] | None = None) -> None:
         voted_id = self.voted_id if epoch == self.epoch else NO_NODE
-        self._become(Follower(self._context, Election(epoch, leader_id, voted_id), self._download), then)
+        self._become(Follower(self._context, ElectionState(epoch, leader_id, voted_id), self._download), then)
 
     def become_prospective(self) -> None:
         starting = isinstance(self.state, Unattached) and self.state.starting
-        self._become(Prospective(self._context, Election(self.epoch, self.leader_id, self.voted_id), starting))
+        self._become(Prospective(self._context, ElectionState(self.epoch, self.leader_id, self.voted_id), starting))
 
     def become_candidate(self) -> None:
-        self._become(Candidate(self._context, Election(self.epoch + 1, NO_NODE, self.node_id)))
+        self._become(Candidate(self._context, ElectionState(self.epoch + 1, NO_NODE, self.node_id)))
 
     def become_leader(self) -> None:
         self._context.timing.note_contact()
-        self._become(Leader(self._context, Election(self.epoch, self.node_id, self.voted_id), self.listener))
+        self._become(Leader(self._context, ElectionState(self.epoch, self.node_id, self.voted_id), self.listener))
 
     def resign(self, why: str) -> None:
         assert isinstance(self.state, Leader), f"a {self.role.value} resigns"
@@ -302,7 +302,7 @@ class Quorum:
 
     def _become_resigned(self) -> None:
         assert isinstance(self.state, Leader), f"a {self.role.value} resigns"
-        election = Election(self.epoch, NO_NODE, self.voted_id)
+        election = ElectionState(self.epoch, NO_NODE, self.voted_id)
         self._become(Resigned(self._context, election, self.state.successors(), self.leaving, self._all_notified))
 
     def _become(self, state: RoleState, then: Callable[[], None] | None = None) -> None:

@@ -145,7 +145,7 @@ class QuorumTiming:
         return 1 + self._random.randrange(min(GONE_DELAY_US << min(self.attempts, 10), self.fetch_timeout_us))
 
 
-class Election(NamedTuple):
+class ElectionState(NamedTuple):
     """What is known of an epoch (Kafka's ElectionState). ``voted_id`` is the node that got this node's vote. The IDs
     are -1 if there is none."""
 
@@ -204,7 +204,7 @@ class RoleState:
 
     role: ClassVar[Role] = Role.UNATTACHED
 
-    def __init__(self, context: RoleContext, election: Election) -> None:
+    def __init__(self, context: RoleContext, election: ElectionState) -> None:
         self.context = context
         self.election = election
         self.live = True

@@ -7,7 +7,7 @@ leader's ID and epoch (KIP-595). A voter that finds none in time seeks to become
 from collections.abc import Callable
 
 from reference_broker.quorum.messages import RaftResponse, end_epoch, read_epoch_response
-from reference_broker.quorum.roles import Election, Role, RoleContext, RoleState
+from reference_broker.quorum.roles import ElectionState, Role, RoleContext, RoleState
 from reference_broker.quorum.values import NO_NODE
 from reference_broker.wire.apis import ApiKey
 
@@ -62,7 +62,7 @@ class Unattached(RoleState):
 
     role = Role.UNATTACHED
 
-    def __init__(self, context: RoleContext, election: Election, starting: bool = False) -> None:
+    def __init__(self, context: RoleContext, election: ElectionState, starting: bool = False) -> None:
         super().__init__(context, election)
         self.starting = starting
         """The node has just started, so a leader may exist that it has not found yet. Its first election comes soon,
@@ -93,7 +93,7 @@ class Resigned(RoleState):
     def __init__(
         self,
         context: RoleContext,
-        election: Election,
+        election: ElectionState,
         successors: tuple[int, ...],
         leaving: bool,
         all_notified: Callable[[], None],

@@ -16,7 +16,7 @@ from typing import ClassVar, Protocol, TypeAlias
 
 from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import SESSION_PARTITIONS_PER_SLICE, Budget, Sliced, in_slices
-from reference_broker.replication.leader.purgatory import ParkedFetch
+from reference_broker.replication.leader.purgatory import DelayedFetch
 from reference_broker.replication.partitions import Partitions
 from reference_broker.sessions.cached_partition import Arrivals, CachedPartition, PartitionKey, is_lasting
 from reference_broker.wire.errors import Error
@@ -34,7 +34,7 @@ Removed: TypeAlias = dict[PartitionKey, CachedPartition]
 """Partitions that a session no longer caches. They must be passed to ``leave``."""
 
 
-class SessionFetch(ParkedFetch, Protocol):
+class SessionFetch(DelayedFetch, Protocol):
     """A fetch that is parked on one session, or whose work for it goes on in later events."""
 
     @property

@@ -166,7 +166,9 @@ EXPECTED_MS = 1000
 SHORT_WAIT_MS = 20
 
 
-class ParkedFetch(Protocol):
+class DelayedFetch(Protocol):
+    """A fetch of a follower that waits for records (Kafka's DelayedFetch)."""
+
     def respond(self) -> None:
         """Respond now, with the data that there is."""
         ...
@@ -177,7 +179,7 @@ class FollowerWaits:
     """The latest parked fetch of each follower, which has only one in flight."""
 
     _ports: Ports
-    _waiting: dict[int, ParkedFetch] = field(default_factory=dict)
+    _waiting: dict[int, DelayedFetch] = field(default_factory=dict)
     _unnamed: dict[int, dict[Partition, None]] = field(default_factory=dict)
     """By replica: the partitions that it has yet to name. A dead replica never names them. Its entry is dropped after
     its deadline, at its next fetch or when the leader takes up the next partition."""
@@ -185,12 +187,12 @@ class FollowerWaits:
     """By replica: the time until which it is expected to name them."""
     _is_planned: bool = False
 
-    def begin(self, replica_id: int, fetch: ParkedFetch, max_wait_ms: int) -> int:
+    def begin(self, replica_id: int, fetch: DelayedFetch, max_wait_ms: int) -> int:
         """Register a parked fetch. Return how long it may wait at most, in ms."""
         self._waiting[replica_id] = fetch
         return min(max_wait_ms, SHORT_WAIT_MS) if self._is_expected(replica_id) else max_wait_ms
 
-    def end(self, replica_id: int, fetch: ParkedFetch) -> None:
+    def end(self, replica_id: int, fetch: DelayedFetch) -> None:
         if self._waiting.get(replica_id) is fetch:
             del self._waiting[replica_id]
 
