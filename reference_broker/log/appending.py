@@ -73,19 +73,22 @@ class Appended:
     """Whether the batches begin a new segment."""
 
 
-class Run(NamedTuple):
-    """Batches that one disk append writes, into one segment and under one leader epoch. ``view`` holds their original
-    bytes, and ``buffers`` the bytes to write. ``offsets`` are their base offsets in the log. ``log_append_time_ms`` is
-    -1 if they keep their timestamps."""
+class LogAppend(NamedTuple):
+    """The batches of one disk append, and what is computed of them before it (as in Kafka's LogAppendInfo). They go
+    into one segment and have one leader epoch."""
 
     view: memoryview
+    """The original bytes of the batches."""
     batches: Batches
     offsets: Sequence[int]
+    """Base offset of each batch in the log."""
     buffers: Sequence[Buffer]
+    """The bytes to write."""
     size_bytes: int
     last_offset: int
     leader_epoch: int
     log_append_time_ms: int
+    """-1 if the batches keep their timestamps."""
 
 
 def looked_into(view: memoryview, rules: Rules, config: LogConfig, wall_ms: int) -> Sliced[bytes | memoryview]:
@@ -177,7 +180,9 @@ def marks_of_retry(
         raise RecordsRefused(invalid.error, invalid.message) from invalid
 
 
-def numbered(view: memoryview, batches: Batches, first_offset: int, leader_epoch: int, log_append_time_ms: int) -> Run:
+def numbered(
+    view: memoryview, batches: Batches, first_offset: int, leader_epoch: int, log_append_time_ms: int
+) -> LogAppend:
     """Give the batches the leader's offsets and epoch, and the append time unless that is -1."""
     next_offset = first_offset
     buffers: list[Buffer] = []
@@ -193,33 +198,37 @@ def numbered(view: memoryview, batches: Batches, first_offset: int, leader_epoch
             buffers.append(patched_log_append_time(batch, header, next_offset, leader_epoch, log_append_time_ms))
             buffers.append(batch[HEADER_BYTES:])
         next_offset += header.last_offset_delta + 1
-    return Run(view, batches, offsets, buffers, len(view), next_offset - 1, leader_epoch, log_append_time_ms)
+    return LogAppend(view, batches, offsets, buffers, len(view), next_offset - 1, leader_epoch, log_append_time_ms)
 
 
-def next_run(view: memoryview, batches: Batches, log_end_offset: int, active_bytes: int, segment_bytes: int) -> Run:
-    """Take as many of a leader's batches as one disk append may write, from the first one on. They keep their offsets
-    and epochs.
+def next_append(
+    view: memoryview, batches: Batches, log_end_offset: int, active_bytes: int, segment_bytes: int
+) -> LogAppend:
+    """Return the longest append that begins with the first of a leader's batches. They keep their offsets and epochs.
 
-    A run goes into one segment and holds one epoch. ``active_bytes`` is the size of the active segment. Raise
+    An append goes into one segment and has one epoch. ``active_bytes`` is the size of the active segment. Raise
     UnexpectedOffset if the first batch begins below the log end offset.
     """
-    length = _run_length(batches, log_end_offset, active_bytes, segment_bytes)
-    run = batches if length == len(batches) else batches[:length]
-    (first, header), (last, last_header) = run[0], run[-1]
+    length = _append_length(batches, log_end_offset, active_bytes, segment_bytes)
+    appended = batches if length == len(batches) else batches[:length]
+    (first, header), (last, last_header) = appended[0], appended[-1]
     end = last + last_header.size_bytes
-    offsets = [header.base_offset for _, header in run]
-    return Run(view, run, offsets, [view[first:end]], end - first, last_header.last_offset, header.leader_epoch, -1)
-
-
-def later_epoch(run: Run, leader_epoch: int) -> RecordsRefused:
-    """The refusal of a leader's batches whose epoch is above that of the leader. No checksum covers a batch's epoch."""
-    return RecordsRefused(
-        ErrorCode.corrupt_message,
-        f"the leader's batch at offset {run.offsets[0]} has leader epoch {run.leader_epoch}, above {leader_epoch}",
+    offsets = [header.base_offset for _, header in appended]
+    return LogAppend(
+        view, appended, offsets, [view[first:end]], end - first, last_header.last_offset, header.leader_epoch, -1
     )
 
 
-def _run_length(batches: Batches, log_end_offset: int, active_bytes: int, segment_bytes: int) -> int:
+def later_epoch(append: LogAppend, leader_epoch: int) -> RecordsRefused:
+    """The refusal of a leader's batches whose epoch is above that of the leader. No checksum covers a batch's epoch."""
+    return RecordsRefused(
+        ErrorCode.corrupt_message,
+        f"the leader's batch at offset {append.offsets[0]} "
+        f"has leader epoch {append.leader_epoch}, above {leader_epoch}",
+    )
+
+
+def _append_length(batches: Batches, log_end_offset: int, active_bytes: int, segment_bytes: int) -> int:
     first = batches[0][1]
     fits_active = active_bytes + first.size_bytes <= segment_bytes
     room = segment_bytes - active_bytes if fits_active else segment_bytes

@@ -7,7 +7,7 @@ and its producers belong to ``PartitionLog``, which passes their values.
 from collections.abc import Sequence
 from contextlib import suppress
 
-from reference_broker.log.appending import Run
+from reference_broker.log.appending import LogAppend
 from reference_broker.log.checkpoints import EpochStart, write_partition_metadata
 from reference_broker.log.config import LogConfig
 from reference_broker.log.durability import SyncPoint
@@ -44,7 +44,13 @@ class LogFiles:
     # --- writing ----------------------------------------------------------------------------------------------------
 
     def write(
-        self, now: Now, run: Run, log_end_offset: int, log_start_offset: int, topic_id: bytes, producers: ProducerStates
+        self,
+        now: Now,
+        append: LogAppend,
+        log_end_offset: int,
+        log_start_offset: int,
+        topic_id: bytes,
+        producers: ProducerStates,
     ) -> bool:
         """Make one disk append. If a new segment is due, it is started first. Return whether it was.
 
@@ -57,21 +63,21 @@ class LogFiles:
         if durability.unsettled_cut:
             self._make_durable(durability.unsettled_cut)
             durability.unsettled_cut = ""
-        if run.leader_epoch > epochs.latest or not epochs.saved:
-            epochs.assign(run.leader_epoch, run.offsets[0])
+        if append.leader_epoch > epochs.latest or not epochs.saved:
+            epochs.assign(append.leader_epoch, append.offsets[0])
         if not segments.items and topic_id:
             durability.changed(write_partition_metadata(self.disk, self.directory, topic_id))
-        if run.last_offset - log_end_offset > MAX_RELATIVE_OFFSET:
+        if append.last_offset - log_end_offset > MAX_RELATIVE_OFFSET:
             self._prepare_gap(now, log_end_offset)
-            self.roll(now, run.offsets[0], log_start_offset, producers, run.buffers)
+            self.roll(now, append.offsets[0], log_start_offset, producers, append.buffers)
             return True
         if not segments.items:
-            segments.create(log_end_offset, now.wall_ms, run.buffers)
+            segments.create(log_end_offset, now.wall_ms, append.buffers)
             return False
-        rolls = self._must_roll_for(run, now)
+        rolls = self._must_roll_for(append, now)
         if rolls:
             self.roll(now, log_end_offset, log_start_offset, producers)
-        segments.append(run.buffers)
+        segments.append(append.buffers)
         return rolls
 
     def _prepare_gap(self, now: Now, log_end_offset: int) -> None:
@@ -89,11 +95,11 @@ class LogFiles:
 
     # --- rolling ----------------------------------------------------------------------------------------------------
 
-    def _must_roll_for(self, run: Run, now: Now) -> bool:
+    def _must_roll_for(self, append: LogAppend, now: Now) -> bool:
         config, active = self._config, self.segments.items[-1]
-        timestamp_ms = now.wall_ms if config.is_log_append_time else run.batches[0][1].max_timestamp_ms
+        timestamp_ms = now.wall_ms if config.is_log_append_time else append.batches[0][1].max_timestamp_ms
         return active.must_roll_for(
-            run.size_bytes, run.last_offset, config.segment_bytes, config.segment_index_bytes
+            append.size_bytes, append.last_offset, config.segment_bytes, config.segment_index_bytes
         ) or active.is_due(self._due_ms(active), now.wall_ms, timestamp_ms)
 
     def is_roll_due(self, now: Now) -> bool:

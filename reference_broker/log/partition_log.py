@@ -12,13 +12,13 @@ from reference_broker.log import invariants, reading
 from reference_broker.log.appending import (
     Appended,
     BatchOrigin,
+    LogAppend,
     RecordsRefused,
-    Run,
     UnexpectedOffset,
     later_epoch,
     looked_into,
     marks_of_retry,
-    next_run,
+    next_append,
     numbered,
     undamaged,
     validated,
@@ -336,9 +336,9 @@ class PartitionLog:
                 view = with_codec_at_once(view, batches, self._rules, self._config)
                 batches = validate(view)
         first_offset, time_ms = self.log_end_offset, now.wall_ms if self._stamps_append_time else -1
-        run = numbered(view, batches, first_offset, leader_epoch, time_ms)
-        rolled = self._write(now, run)
-        return Appended(first_offset, run.last_offset, time_ms, self.log_start_offset, rolled=rolled)
+        append = numbered(view, batches, first_offset, leader_epoch, time_ms)
+        rolled = self._write(now, append)
+        return Appended(first_offset, append.last_offset, time_ms, self.log_start_offset, rolled=rolled)
 
     def append_replicated(self, now: Now, records: Buffer, leader_epoch: int = MAX_LEADER_EPOCH) -> int:
         """Append as a follower: write a leader's batches at their own offsets and epochs. Return the new log end
@@ -351,38 +351,40 @@ class PartitionLog:
         batches = undamaged(view)
         while batches:
             active_bytes = self.segments.items[-1].size_bytes if self.segments.items else 0
-            run = next_run(view, batches, self.log_end_offset, active_bytes, self._config.segment_bytes)
-            if run.leader_epoch > leader_epoch:
-                raise later_epoch(run, leader_epoch)
+            append = next_append(view, batches, self.log_end_offset, active_bytes, self._config.segment_bytes)
+            if append.leader_epoch > leader_epoch:
+                raise later_epoch(append, leader_epoch)
             try:
-                self._write(now, run)
+                self._write(now, append)
             except DiskError:
                 self.epochs.drop(self.log_end_offset + 1)  # The epoch of these batches, if there is a gap before them.
                 raise
-            batches = batches[len(run.batches) :]
+            batches = batches[len(append.batches) :]
         return self.log_end_offset
 
-    def _write(self, now: Now, run: Run) -> bool:
+    def _write(self, now: Now, append: LogAppend) -> bool:
         """Make one disk append. Return whether it begins a new segment. The state changes only after the disk append,
         and nothing can fail after it."""
         segments = self.segments
-        rolled = self.files.write(now, run, self.log_end_offset, self.log_start_offset, self.topic_id, self.producers)
-        self._note_written(segments.items[-1], run)
+        rolled = self.files.write(
+            now, append, self.log_end_offset, self.log_start_offset, self.topic_id, self.producers
+        )
+        self._note_written(segments.items[-1], append)
         if segments.snapshots.unfinished is not None:
             segments.snapshots.go_on()
         return rolled
 
-    def _note_written(self, segment: Segment, run: Run) -> None:
+    def _note_written(self, segment: Segment, append: LogAppend) -> None:
         """Update the index, the producers and the log end offset after the bytes are written."""
-        interval, time_ms = self._config.index_interval_bytes, run.log_append_time_ms
-        for (position, header), offset in zip(run.batches, run.offsets, strict=True):
+        interval, time_ms = self._config.index_interval_bytes, append.log_append_time_ms
+        for (position, header), offset in zip(append.batches, append.offsets, strict=True):
             timestamp_ms = header.max_timestamp_ms if time_ms < 0 else time_ms
             segment.add(header, offset, timestamp_ms, interval)
             if header.producer_id >= 0:
                 if self.verification.guards and header.is_transactional:
                     self.verification.written(header)
                 if header.is_control:
-                    batch = run.view[position : position + header.size_bytes]
+                    batch = append.view[position : position + header.size_bytes]
                     segment.aborted.note(self.producers.record_control(header, offset, timestamp_ms, batch))
                 else:
                     self.producers.record(header, offset, timestamp_ms)
