@@ -11,7 +11,7 @@ from reports.collect import Findings
 from reports.guarantees import GUARANTEES, SeenFrom
 from reports.job_rows import Rows, without_presets
 from reports.jobs.guarantee_job import GuaranteeJob, guarantee_jobs
-from reports.manifest import Check, Manifest, canonical_guarantee
+from reports.manifest import CheckResult, Manifest, canonical_guarantee
 from reports.rows import is_hit
 from reports.verdict import GuaranteeResult, Outcome, Status, Verdict
 
@@ -159,7 +159,7 @@ def _by_history(one: GuaranteeJob, promised: set[str], findings: Findings, claus
     )
 
 
-def _where_played(name: str, check: Check, required: bool, world: str) -> GuaranteeResult:
+def _where_played(name: str, check: CheckResult, required: bool, world: str) -> GuaranteeResult:
     status: Status = "holds" if check.holds else ("broken" if required else "broken, not promised")
     if check.holds and check.evidence == 0:
         status = "nothing to judge"
@@ -193,7 +193,7 @@ def _violation(name: str) -> str:
     return GUARANTEES[name].violation if name in GUARANTEES else "This version knows no guarantee of this name."
 
 
-def _joined(result: GuaranteeResult, check: Check | None, world: str) -> GuaranteeResult:
+def _joined(result: GuaranteeResult, check: CheckResult | None, world: str) -> GuaranteeResult:
     """Combine the results of the job and of the simulator. A violation that either of them found counts."""
     if check is None or result.judged_by != "history":
         return result

@@ -35,7 +35,7 @@ class Expectations:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class CheckResult:
     """A guarantee that was judged while the run was played (the simulator's invariants), not by Spark."""
 
     guarantee: str
@@ -76,7 +76,7 @@ class Manifest:
     load: Mapping[str, str] = field(default_factory=dict)  # the fleet's load, for people
     notes: tuple[str, ...] = ()  # honest notes to print in the report
     expectations: Expectations = Expectations()
-    checks: tuple[Check, ...] = ()
+    checks: tuple[CheckResult, ...] = ()
     version: int = MANIFEST_VERSION
 
     def promised(self) -> set[str]:
@@ -119,7 +119,9 @@ def manifest_from(raw: object, where: str = MANIFEST_NAME) -> Manifest:
         expected = _known_keys(values["expectations"], Expectations, f"{where}, expectations")
         values["expectations"] = Expectations(**_tuples(expected, "faults", "guarantees"))
     if "checks" in values:
-        values["checks"] = tuple(Check(**_known_keys(one, Check, f"{where}, checks")) for one in values["checks"])
+        values["checks"] = tuple(
+            CheckResult(**_known_keys(one, CheckResult, f"{where}, checks")) for one in values["checks"]
+        )
     try:
         return Manifest(**_tuples(values, "clauses", "notes"))
     except TypeError as error:

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from reference_broker.log.checkpoints import PARTITION_METADATA_FILE as PARTITION_METADATA
 from reference_broker.ports.node_ports import RandomSource
 from reference_broker.records.batch import LENGTH_OVERHEAD_BYTES
-from reports.manifest import Check
+from reports.manifest import CheckResult
 
 MAGIC_AT = 16
 """The byte of a batch that names its format. A start looks at it in every batch, and so finds the damage."""
@@ -110,13 +110,13 @@ class DamageCheck:
             if path.partition("/")[0].rpartition("-")[0] in self._topics:
                 self._damaged.append((folder, path, _digest(folder / path)))
 
-    def judged(self, at_us: int) -> tuple[Check, ...]:
+    def judged(self, at_us: int) -> tuple[CheckResult, ...]:
         """Return the check, if anything was damaged. Call it when the nodes have ended."""
         if not self._damaged:
             return ()
         lost = list(self._lost())
         return (
-            Check(
+            CheckResult(
                 guarantee=GUARANTEE,
                 holds=not lost,
                 evidence=len(self._damaged),

@@ -23,7 +23,7 @@ from chaos.live.quorum import Dial
 from chaos.live.run_folder import RunFolder
 from chaos.live.sampler import Sampler
 from chaos.mutants.registry import by_name
-from reports.manifest import Check
+from reports.manifest import CheckResult
 from reports.rows import BrokerSample
 from scenarios.model import Scenario
 
@@ -107,7 +107,7 @@ class Brokers:
         """Return what a reader must know, for the report."""
         return ()
 
-    def checks(self, end: RunEnd, at_us: int, scheduler: LiveFaultScheduler) -> tuple[Check, ...]:
+    def checks(self, end: RunEnd, at_us: int, scheduler: LiveFaultScheduler) -> tuple[CheckResult, ...]:
         """Return what is known of the nodes' guarantees when the run has ended: the one that its ``end`` breaks, and
         those that were checked beside the history of the clients."""
         raise NotImplementedError
@@ -170,9 +170,11 @@ class OwnBrokers(Brokers):
     def guarantees(self) -> tuple[str, ...]:
         return self.scenario.guarantees
 
-    def checks(self, end: RunEnd, at_us: int, scheduler: LiveFaultScheduler) -> tuple[Check, ...]:
+    def checks(self, end: RunEnd, at_us: int, scheduler: LiveFaultScheduler) -> tuple[CheckResult, ...]:
         broken = BROKEN_BY.get(end.ending)
-        of_node = (Check(guarantee=broken, holds=False, evidence=1, at_us=at_us, detail=end.story),) if broken else ()
+        of_node = (
+            (CheckResult(guarantee=broken, holds=False, evidence=1, at_us=at_us, detail=end.story),) if broken else ()
+        )
         of_tier = () if self.segments is None else (self.segments.judged(at_us),)
         inside = scheduler.findings.judged(self.scenario.guarantees)
         return (*of_node, *inside, *of_tier, *scheduler.damage.judged(at_us))

@@ -18,7 +18,7 @@ from bench.fleet.negotiation import CONNECT_LIMIT_US
 from bench.fleet.spec import address_of
 from reference_broker.blocking.transport import Connection, TransportError
 from reference_broker.wire.apis import ApiKey
-from reports.manifest import Check
+from reports.manifest import CheckResult
 from scenarios.model import Scenario
 
 GUARANTEE: Final = "closed-segments-stored"
@@ -77,10 +77,12 @@ class ClosedSegments:
             self._progress_s = now_s
         return stored or now_s > self._progress_s + self.limit_s
 
-    def judged(self, at_us: int) -> Check:
+    def judged(self, at_us: int) -> CheckResult:
         missing = f"{len(self.left)} closed segments were not in the tier after the heal, and none got there within "
         detail = f"{missing}{self.limit_s:g} s: {', '.join(self.left[:5])}" if self.left else ""
-        return Check(guarantee=GUARANTEE, holds=not self.left, evidence=self.looked_at, at_us=at_us, detail=detail)
+        return CheckResult(
+            guarantee=GUARANTEE, holds=not self.left, evidence=self.looked_at, at_us=at_us, detail=detail
+        )
 
     def _missing(self) -> Iterator[str]:
         """Raise TransportError."""

@@ -21,7 +21,7 @@ from chaos.live.errors import NodeDied, SetupError
 from chaos.live.processes import Child
 from chaos.live.run_folder import RunFolder
 from chaos.seeds import number_for, random_for
-from reports.manifest import Check
+from reports.manifest import CheckResult
 from scenarios.model import Scenario
 
 DRAIN_MS = 30_000
@@ -119,12 +119,12 @@ class Fleet:
             raise NodeDied(f"the writer of idle partitions failed: {self._idle.failure}")
         self._process.order(cmd="final")
 
-    def heal_checks(self, at_us: int) -> tuple[Check, ...]:
+    def heal_checks(self, at_us: int) -> tuple[CheckResult, ...]:
         """Return whether all nodes responded to its last readers, or nothing if they did not come to their end."""
         if "done" not in self.events:
             return ()
         missed = "; ".join(self.missed)
-        return (Check(guarantee=ANSWERS_AFTER_HEAL, holds=not missed, evidence=1, at_us=at_us, detail=missed),)
+        return (CheckResult(guarantee=ANSWERS_AFTER_HEAL, holds=not missed, evidence=1, at_us=at_us, detail=missed),)
 
     def close(self) -> None:
         self._idle.end()

@@ -8,7 +8,7 @@ from chaos.live import identity
 from chaos.live.brokers import Brokers, RunPlan
 from chaos.live.client_mutant import reached
 from chaos.live.external.target import REFERENCE
-from reports.manifest import Check, Expectations, Manifest
+from reports.manifest import CheckResult, Expectations, Manifest
 from scenarios.loader import typed, typed_options
 from scenarios.model import Scenario
 from scenarios.revisions import revision_of
@@ -17,7 +17,7 @@ from scenarios.revisions import revision_of
 def manifest_of(
     plan: RunPlan,
     brokers: Brokers,
-    checks: tuple[Check, ...],
+    checks: tuple[CheckResult, ...],
     duration_us: int,
     command: str,
     variant: str,

@@ -18,8 +18,7 @@ from chaos.sim.world import SimWorld
 from reference_broker.ports.node_ports import Now
 from reports.columns import Table
 from reports.guarantees import GUARANTEES, SeenFrom, names_seen_from
-from reports.manifest import Check as JudgedCheck
-from reports.manifest import Expectations, Manifest, write_manifest
+from reports.manifest import CheckResult, Expectations, Manifest, write_manifest
 from reports.schema import FAULTS, TRACE
 from reports.verdict import Outcome
 from scenarios.load import Load
@@ -101,10 +100,10 @@ def is_judged_here(check: Check) -> bool:
     return check.guarantee in JUDGED_HERE or isinstance(check, FullResponseExact)
 
 
-def _judged(check: Check, events: int) -> JudgedCheck:
+def _judged(check: Check, events: int) -> CheckResult:
     """Return the manifest's entry of an invariant that was looked at after every event."""
     first = check.violations[0] if check.violations else None
-    return JudgedCheck(
+    return CheckResult(
         guarantee=check.guarantee,
         holds=first is None,
         evidence=events,

@@ -12,7 +12,15 @@ from reports.collect import Findings, Found
 from reports.decide import decide
 from reports.errors import SetupError
 from reports.jobs.guarantee_job import guarantee_jobs
-from reports.manifest import Check, Expectations, Manifest, ManifestError, manifest_from, read_manifest, write_manifest
+from reports.manifest import (
+    CheckResult,
+    Expectations,
+    Manifest,
+    ManifestError,
+    manifest_from,
+    read_manifest,
+    write_manifest,
+)
 from reports.schema import TABLES
 from reports.spark import java_major, require_java
 from reports.verdict import Anomaly, Outcome, Verdict, worst_exit_code, write_junit, write_verdict
@@ -174,7 +182,7 @@ def test_the_first_sentence_says_what_was_seen_first_where_nothing_was_lost() ->
 
 
 def test_nodes_that_do_not_respond_after_the_heal_break_a_guarantee_that_was_not_promised() -> None:
-    missed = Check(
+    missed = CheckResult(
         guarantee="answers-after-heal", holds=False, evidence=1, detail="1 node did not describe the metadata"
     )
     verdict = outcome(replace(expecting(guarantees=("lost-write",)), world="live", checks=(missed,)))
@@ -191,10 +199,10 @@ def test_a_passed_run_names_the_promises_that_it_left_unjudged() -> None:
 
 def test_the_simulators_own_checks_count() -> None:
     broken = replace(
-        MANIFEST, checks=(Check(guarantee="metrics_exact", holds=False, evidence=9, detail="Gauge is 3, not 2."),)
+        MANIFEST, checks=(CheckResult(guarantee="metrics_exact", holds=False, evidence=9, detail="Gauge is 3, not 2."),)
     )
     assert outcome(broken).outcome is Outcome.FAILED
-    held = replace(MANIFEST, checks=(Check(guarantee="metrics-exact", holds=True, evidence=9),))
+    held = replace(MANIFEST, checks=(CheckResult(guarantee="metrics-exact", holds=True, evidence=9),))
     assert outcome(replace(held, expectations=Expectations(guarantees=("metrics-exact",)))).outcome is Outcome.PASSED
 
 
@@ -216,7 +224,7 @@ def test_what_frames_show_is_judged_without_a_trace_and_what_is_inside_by_its_ch
 
     assert statuses("frames", "frame_lines") == ["holds", "not checked", "holds"]
     assert statuses("trace") == ["holds", "holds", "not checked"]
-    inside = replace(manifest, checks=(Check(guarantee="incremental-answer-exact", holds=True, evidence=3),))
+    inside = replace(manifest, checks=(CheckResult(guarantee="incremental-answer-exact", holds=True, evidence=3),))
     judged = {each.name: each for each in outcome(inside, findings(present=frozenset({"trace"}))).guarantees}
     assert judged["incremental-answer-exact"].judged_by == "simulator"
 
@@ -242,7 +250,7 @@ def test_a_manifest_survives_writing_and_refuses_unknown_keys(tmp_path: Path) ->
     manifest = replace(
         MANIFEST,
         expectations=Expectations(faults=("a",), min_acked=3),
-        checks=(Check(guarantee="g", holds=True),),
+        checks=(CheckResult(guarantee="g", holds=True),),
         notes=("n",),
         config={"k": "v"},
     )
@@ -294,7 +302,9 @@ def test_only_a_run_about_downloads_must_have_had_one() -> None:
 
 
 def test_a_live_node_that_ended_itself_breaks_a_guarantee_without_any_history() -> None:
-    ended = Check(guarantee="quorum-converges", holds=False, evidence=1, detail="node-1 could not start again: damaged")
+    ended = CheckResult(
+        guarantee="quorum-converges", holds=False, evidence=1, detail="node-1 could not start again: damaged"
+    )
     manifest = replace(expecting(guarantees=("quorum-converges",), min_fetches=10), world="live", checks=(ended,))
     verdict = outcome(manifest, findings(facts={}, present=frozenset()))
     assert (verdict.outcome, verdict.exit_code) == (Outcome.FAILED, 1)

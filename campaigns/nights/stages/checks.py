@@ -21,7 +21,7 @@ SUITE_MISSING = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class CheckCommand:
     """A command that must succeed."""
 
     words: Sequence[str]
@@ -29,23 +29,23 @@ class Check:
     good: tuple[int, ...] = (0,)  # exit codes that are no failure
 
 
-def checks(seed: int, minutes: float) -> dict[str, Check]:
+def checks(seed: int, minutes: float) -> dict[str, CheckCommand]:
     """All of them. ``minutes`` is for those that end by themselves in time."""
     tests = ("-m", "pytest", "--benchmark-disable", "-q", "--timeout", "1800")
     within = ("--minutes", f"{minutes:.1f}", "--seed", str(seed))
     return {
-        "quick tests": Check(
+        "quick tests": CheckCommand(
             (*tests, "--part", "quick", "--part", "thorough"), (("HYPOTHESIS_PROFILE", "nightly"),), (0, NO_TESTS)
         ),
-        "nightly tests": Check((*tests, "-m", "nightly"), good=(0, NO_TESTS)),
-        "two judges": Check(("-m", "tools.compare_verdicts", "--seeds", "20", *within)),
-        "revisions compared": Check(("-m", "campaigns.experiments.revisions", "--seeds", "5")),
+        "nightly tests": CheckCommand((*tests, "-m", "nightly"), good=(0, NO_TESTS)),
+        "two judges": CheckCommand(("-m", "tools.compare_verdicts", "--seeds", "20", *within)),
+        "revisions compared": CheckCommand(("-m", "campaigns.experiments.revisions", "--seeds", "5")),
     }
 
 
-def suites(seed: int, minutes: float) -> dict[str, Check]:  # noqa: ARG001
+def suites(seed: int, minutes: float) -> dict[str, CheckCommand]:  # noqa: ARG001
     """All test suites of clients. One that cannot be fetched here says nothing of the broker."""
-    return {name: Check(("-m", "campaigns.suites", name), good=(0, SUITE_MISSING)) for name in bundled()}
+    return {name: CheckCommand(("-m", "campaigns.suites", name), good=(0, SUITE_MISSING)) for name in bundled()}
 
 
 def play(work: Work, until: float) -> tuple[Outcome, str]:
@@ -59,7 +59,7 @@ def play_suites(work: Work, until: float) -> tuple[Outcome, str]:
 
 
 def _play(
-    work: Work, until: float, stage: str, commands: Callable[[int, float], dict[str, Check]]
+    work: Work, until: float, stage: str, commands: Callable[[int, float], dict[str, CheckCommand]]
 ) -> tuple[Outcome, str]:
     failed, ended = [], True
     for name in in_turn(list(commands(0, 0)), work.tried_before(stage), work.turn):

@@ -19,7 +19,7 @@ from chaos.live.fleet import Way
 from chaos.live.frame_proxies import ExternalFrames, Frames, LinkFrames, has_frame_rules, has_link_rules
 from chaos.live.links import Links
 from chaos.live.run_folder import gave_sessions
-from reports.manifest import Check
+from reports.manifest import CheckResult
 
 STAYS_UP = "target-stays-up"
 POLL_EVERY_S = 0.3
@@ -150,11 +150,11 @@ class ExternalBrokers(Brokers):
     def notes(self) -> tuple[str, ...]:
         return (f"Played against {shown(self._wanted)}. {_EXTERNAL}",)
 
-    def checks(self, end: RunEnd, at_us: int, scheduler: LiveFaultScheduler) -> tuple[Check, ...]:  # noqa: ARG002
+    def checks(self, end: RunEnd, at_us: int, scheduler: LiveFaultScheduler) -> tuple[CheckResult, ...]:  # noqa: ARG002
         if not self.cluster.nodes:
             return ()
         died = "" if end.crash else end.story  # how a node ended by itself, or empty
-        up = Check(guarantee=STAYS_UP, holds=not died, evidence=len(self.cluster.nodes), at_us=at_us, detail=died)
+        up = CheckResult(guarantee=STAYS_UP, holds=not died, evidence=len(self.cluster.nodes), at_us=at_us, detail=died)
         return (up,) if self.segments is None else (up, self.segments.judged(at_us))
 
 

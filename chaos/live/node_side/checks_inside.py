@@ -19,7 +19,7 @@ from chaos.hooks.trace import PassiveHook
 from chaos.live.node_side.node_protocol import BROKEN, LOOKED, Evidence
 from reference_broker.core.events import Effect, Event
 from reference_broker.ports.node_ports import Now
-from reports.manifest import Check as Judged
+from reports.manifest import CheckResult
 from reports.rows import TraceRow
 
 if TYPE_CHECKING:
@@ -117,14 +117,14 @@ class Findings:
         """The guarantees that a node has reported as broken."""
         return tuple(self._broken)
 
-    def judged(self, guarantees: Iterable[str]) -> tuple[Judged, ...]:
+    def judged(self, guarantees: Iterable[str]) -> tuple[CheckResult, ...]:
         """Return one entry of the manifest for each guarantee that was looked at."""
         looked, wanted = sum(self._looked.values()), frozenset(guarantees)
         names = dict.fromkeys(each.guarantee for each in _kinds() if each.guarantee in wanted)
         return tuple(self._judge(name, looked) for name in names)
 
-    def _judge(self, name: str, looked: int) -> Judged:
+    def _judge(self, name: str, looked: int) -> CheckResult:
         if name not in self._broken:
-            return Judged(guarantee=name, holds=True, evidence=looked)
+            return CheckResult(guarantee=name, holds=True, evidence=looked)
         at_us, story = self._broken[name]
-        return Judged(guarantee=name, holds=False, evidence=max(1, looked), at_us=at_us, detail=story)
+        return CheckResult(guarantee=name, holds=False, evidence=max(1, looked), at_us=at_us, detail=story)

@@ -14,7 +14,7 @@ from reference_broker.ports.node_ports import Now
 from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.tags import Tag
-from reports.manifest import Check as Judged
+from reports.manifest import CheckResult
 from reports.rows import TraceRow
 
 GATED, FENCED = "epoch-gated-by-transaction", "commits-fenced"
@@ -61,7 +61,7 @@ def look(checks: ChecksInside, event: object = None, effects: tuple[object, ...]
 
 def judged_log(
     guarantee: str, values: tuple[bytes, ...], features: dict[str, int] | None = None, noted: TraceRow | None = None
-) -> tuple[Judged, ...]:
+) -> tuple[CheckResult, ...]:
     """What a node with these records says, which commits them one by one and writes the note at the end."""
     pipe, log = FakePipe(), FakeLog()
     outlet: Any = pipe
