@@ -241,6 +241,8 @@ class Scenario:
     min_rewinds: Natural = 0
     """With fewer positions that were out of range for a client, and that it left for an earlier one, the run is
     INVALID, in both worlds."""
+    points: Words = ()
+    """Outcomes of decision points (``NAME=OUTCOME``) without which a simulated run is INVALID."""
     revisions: Annotated[tuple[str, ...], texts(REVISIONS, may_be_empty=True)] = ("final",)
 
     @property

@@ -10,6 +10,7 @@ from chaos.checks.guarantee_selection import is_judged
 from chaos.checks.metadata_epoch import OUT_OF_RANGE
 from chaos.mutants import Applied, applied, by_name
 from chaos.search.swarm import materialised
+from chaos.sim.decision_counts import NOTHING_COUNTED, Reached, recorder, watch
 from chaos.sim.machine import Machine
 from chaos.sim.network import CODED_SHARE
 from chaos.sim.verdict import SimVerdict
@@ -17,6 +18,7 @@ from chaos.sim.world import RunStuckError, SimWorld
 from reports.rows import is_hit
 from reports.verdict import Outcome
 from scenarios import loader
+from scenarios.decision_points import place_of
 from scenarios.loader import Scenario
 
 REWOUND = (OUT_OF_RANGE, "tombstones_missed")
@@ -48,13 +50,17 @@ def play(
         played = materialised(scenario, seed)
         world = SimWorld(played, seed, hashed=hashed, keep_trace=keep_trace, coded_share=coded_share, also=also)
         crash, stuck = tuple[str, ...](), ""
+        counts = watch() if scenario.points else recorder()
+        if counts is not None:
+            counts.begin()
         try:
             world.play()
         except RunStuckError as error:
             stuck = str(error)
         except Exception as error:
             crash = _crash(error, world.stage)
-        return _compute_verdict(world, applied_mutant, crash, stuck), world
+        reached = NOTHING_COUNTED if counts is None else counts.end()
+        return _compute_verdict(world, applied_mutant, reached, crash, stuck), world
 
 
 def _crash(error: Exception, stage: str) -> tuple[str, ...]:
@@ -72,7 +78,9 @@ def _crash(error: Exception, stage: str) -> tuple[str, ...]:
     return (what, f"it worked on {' at '.join(where)}") if where else (what,)
 
 
-def _compute_verdict(world: SimWorld, applied_mutant: Applied | None, crash: tuple[str, ...], stuck: str) -> SimVerdict:
+def _compute_verdict(
+    world: SimWorld, applied_mutant: Applied | None, reached: Reached, crash: tuple[str, ...], stuck: str
+) -> SimVerdict:
     scenario, history = world.scenario, world.history
     fired = Counter(row.name for row in world.faults if is_hit(row.kind))
     fetches = sum(row.f == "fetch" and row.type == "ok" for row in history.operations)
@@ -85,6 +93,8 @@ def _compute_verdict(world: SimWorld, applied_mutant: Applied | None, crash: tup
     else:
         reasons = [stuck] if stuck else []
         reasons += _shortcomings(world, fired, fetches, acked)
+        unreached = [each for each in scenario.points if not reached.counts[place_of(each)]]
+        reasons += [f"the decision {each} was never reached" for each in unreached]
         if applied_mutant is not None and unused:
             reasons.append(f"the mutant {applied_mutant.mutant.name} was never called")
     # A violation is a failure even in a run that was too thin. Without one, a run that is too thin is INVALID.
@@ -111,6 +121,7 @@ def _compute_verdict(world: SimWorld, applied_mutant: Applied | None, crash: tup
         applied_mutant.calls if applied_mutant is not None else -1,
         loader.typed(scenario),
         tuple(world.cluster.fault_scheduler.coverage.items()),
+        reached,
     )
 
 

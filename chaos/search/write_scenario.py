@@ -24,6 +24,7 @@ _TOP = (
     "max_schedule_slip_ms",
     "min_rewinds",
     "sim_max_lost_commits",
+    "points",
     "revisions",
 )
 

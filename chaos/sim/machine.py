@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from chaos.faults.disk_damage import flips
 from chaos.seeds import random_for
 from chaos.sim.agenda import Agenda
+from chaos.sim.decision_counts import recorder
 from chaos.sim.disk import SimDisk
 from chaos.sim.disk import Synced as SyncedOnDisk
 from reference_broker.core.events import (
@@ -126,6 +127,7 @@ class Machine:
         self._stopping = False
         self._may_end_until_us = -1
         self._inbox: deque[tuple[int, Event]] = deque()
+        self._decisions = recorder()
         self._carriers: dict[type, Callable[[Any], None]] = {
             Reply: lambda reply: self.network.reply(reply),
             Send: lambda send: self.network.send(self, send),
@@ -270,6 +272,8 @@ class Machine:
 
     def _attempt(self, act: Callable[..., None], *args: Any) -> None:
         """Let the node do something. Meanwhile the node may end itself, be killed, or finish its shutdown."""
+        if self._decisions is not None:
+            self._decisions.at_node(self.node_id)
         try:
             act(*args)
         except NodeDied as death:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from chaos.checks.check import Violation
+from chaos.sim.decision_counts import NOTHING_COUNTED, Reached
 from reports.verdict import Outcome
 
 NODE_ENDED = ("NodeFailed", "StartRefused")
@@ -39,6 +40,8 @@ class SimVerdict:
     """name of the scenario on the command line, if not its own name"""
     coverage: tuple[tuple[tuple[str, str, str], int], ...] = ()
     """how often a fault fired, by (kind, role, state) of its target"""
+    reached: Reached = NOTHING_COUNTED
+    """the outcomes of decision points, empty unless they were counted"""
 
     @property
     def repeat_command(self) -> str:

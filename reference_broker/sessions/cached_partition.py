@@ -87,6 +87,7 @@ class CachedPartition:
 
     def remember(self, wanted: FetchPartition, topic_id: bytes) -> None:
         """Overwrite its entry with that of a request."""
+        # Decision cached-topic-replaced (F-13): another topic of that name | the same topic
         if topic_id != self.topic_id:
             self._unbind()  # In a session by name this is another topic of that name.
             self.topic_id = topic_id

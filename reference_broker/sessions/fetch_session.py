@@ -344,6 +344,7 @@ class FetchSession:
             self.revision.sent(self, cached, sent, cached.unlimited_bytes > len(sent.records or b""))
         if cached.available_bytes and not cached.queued:
             self.queue(cached)
+        # Decision sent-partition-lasting (F-14): looked up again | watched for changes
         if (sent is not None and is_lasting(sent)) or (self.changed and cached in self.changed):
             self.mark(cached)
         elif self.revision.stays_marked(self, cached):

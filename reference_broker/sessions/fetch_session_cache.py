@@ -74,13 +74,16 @@ def find_victim(sessions: Iterable[FetchSession], newcomer: FetchSession, wall_m
     longest_idle: FetchSession | None = None
     first: FetchSession | None = None
     for session in sessions:
+        # Decision eviction-idle (F-9): idle long enough | not
         if is_idle(session, wall_ms):
             if longest_idle is None or _used_before(session, longest_idle):
                 longest_idle = session
+        # Decision eviction-outranked (F-9): may go | stays
         elif (outranked_by(session, newcomer) or outgrown_by(session, newcomer, wall_ms)) and (
             first is None or first_to_go(session) < first_to_go(first)
         ):
             first = session
+    # Decision victim-idle (F-9): the longest idle | none is idle
     if longest_idle is not None:
         return Victim(longest_idle, "b")
     if first is not None:

@@ -1,0 +1,174 @@
+"""Counts how often a run reached each outcome of the broker's decision points (``scenarios.decision_points``).
+
+``watch`` recompiles the modules that declare points so that each condition is counted, and gives the functions that
+exist the new code. From then on every run in this process, and in the processes forked from it, counts.
+"""
+
+import ast
+import gc
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any, Final, NamedTuple
+
+from scenarios.decision_points import Point, PointError, declared_points
+
+DECIDES: Final = "__decides__"
+"""The name under which a recompiled module finds the function that counts."""
+
+
+class Reached(NamedTuple):
+    """What a run reached."""
+
+    counts: tuple[int, ...] = ()
+    """how often each outcome was reached: those of point k of ``declared_points`` at 2k and 2k + 1"""
+    pairs: frozenset[int] = frozenset()
+    """consecutive outcomes on one node: the earlier one's place in ``counts`` times their number, plus the later
+    one's"""
+
+    def by_outcome(self) -> dict[str, int]:
+        """Return how often each outcome was reached, by ``NAME=OUTCOME``."""
+        points = declared_points()
+        return {points[place // 2].outcome(place % 2): times for place, times in enumerate(self.counts)}
+
+
+NOTHING_COUNTED: Final = Reached()
+
+# Counting
+
+
+@dataclass(slots=True)
+class Recorder:
+    """Counts outcomes. Each run takes its own counts with ``begin`` and ``end``."""
+
+    counts: list[int] = field(default_factory=list)
+    pairs: set[int] = field(default_factory=set)
+    _last: int = -1
+    """place of the outcome that the current node reached last, -1 for none"""
+    _node: int = -1
+    _last_of_nodes: dict[int, int] = field(default_factory=dict)
+
+    def begin(self) -> None:
+        """Forget what an earlier run reached."""
+        self.counts[:] = [0] * (2 * len(declared_points()))
+        self.pairs.clear()
+        self._last_of_nodes.clear()
+        self._node = self._last = -1
+
+    def end(self) -> Reached:
+        """Return what the run reached."""
+        return Reached(tuple(self.counts), frozenset(self.pairs))
+
+    def at_node(self, node_id: int) -> None:
+        """Note that from now on this node decides."""
+        if node_id != self._node:
+            self._last_of_nodes[self._node] = self._last
+            self._node, self._last = node_id, self._last_of_nodes.get(node_id, -1)
+
+    def decides(self, place: int, value: Any) -> Any:
+        """Count the outcome at ``place`` (twice the point's number), and return the condition's value as it is."""
+        at = place if value else place + 1
+        self.counts[at] += 1
+        if self._last >= 0:
+            self.pairs.add(self._last * len(self.counts) + at)
+        self._last = at
+        return value
+
+
+_recorder: list[Recorder] = []
+
+
+def recorder() -> Recorder | None:
+    """Return what counts in this process, None before ``watch``."""
+    return _recorder[0] if _recorder else None
+
+
+def watch() -> Recorder:
+    """Count what the broker decides, from now on and in this process. Raise PointError. Doing it again changes
+    nothing."""
+    if _recorder:
+        return _recorder[0]
+    found = Recorder()
+    found.begin()
+    by_module: dict[str, list[tuple[int, Point]]] = {}
+    for number, point in enumerate(declared_points()):
+        by_module.setdefault(point.module, []).append((number, point))
+    codes: dict[tuple[str, str, int], CodeType] = {}
+    for name, points in by_module.items():
+        module = importlib.import_module(name)
+        path = str(module.__file__)
+        setattr(module, DECIDES, found.decides)
+        compiled = compile(counted(Path(path).read_text(), points), path, "exec", dont_inherit=True)
+        codes |= {(path, code.co_qualname, code.co_firstlineno): code for code in _codes(compiled)}
+    gc.unfreeze()  # What is frozen is not listed.
+    for function in [each for each in gc.get_objects() if type(each) is FunctionType]:
+        code = function.__code__
+        new = codes.get((code.co_filename, code.co_qualname, code.co_firstlineno))
+        if new is not None and function.__name__ != DECIDES:
+            function.__code__ = new
+    _recorder.append(found)
+    return found
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield each
+            yield from _codes(each)
+
+
+def counted(source: str, points: Sequence[tuple[int, Point]]) -> ast.Module:
+    """Return the module with a call around the condition of each point. Raise PointError if a comment stands above
+    nothing that decides."""
+    lines, tree = source.splitlines(), ast.parse(source)
+    targets: dict[int, tuple[int, Point]] = {}
+    for number, point in points:
+        at = point.line + 1
+        while at <= len(lines) and (not lines[at - 1].strip() or lines[at - 1].lstrip().startswith("#")):
+            at += 1
+        targets[at] = number, point
+    for node in ast.walk(tree):  # Outer nodes come first.
+        line = node.ifs[0].lineno if isinstance(node, ast.comprehension) and node.ifs else getattr(node, "lineno", 0)
+        if line in targets and (wrap := _decision(node)) is not None:
+            number, _ = targets.pop(line)
+            wrap(2 * number)
+    for _, point in targets.values():
+        raise PointError(f"{point.where}: no condition follows; put {point.name} above the statement that decides")
+    return ast.fix_missing_locations(tree)
+
+
+def _decision(node: ast.AST) -> Callable[[int], None] | None:
+    """Return a function that counts the condition of the node, None if it has none."""
+    match node:
+        case ast.If() | ast.While() | ast.IfExp() | ast.Assert():
+            return lambda place: setattr(node, "test", _call(place, node.test))
+        case ast.Try(handlers=[_, *_]):
+            return lambda place: _count_caught(node, place)
+        case ast.comprehension(ifs=[first, *_]):
+            return lambda place: node.ifs.__setitem__(0, _call(place, first))
+        case ast.Return(value=ast.expr() as value) | ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value):
+            if _is_condition(value):
+                return lambda place: setattr(node, "value", _call(place, value))
+            return next((found for each in ast.walk(value) if (found := _decision(each)) is not None), None)
+        case ast.Expr(value) | ast.AugAssign(value=value):
+            return next((found for each in ast.walk(value) if (found := _decision(each)) is not None), None)
+    return None
+
+
+def _is_condition(value: ast.expr) -> bool:
+    is_not = isinstance(value, ast.UnaryOp) and isinstance(value.op, ast.Not)
+    return is_not or isinstance(value, ast.Compare | ast.BoolOp)
+
+
+def _count_caught(node: ast.Try, place: int) -> None:
+    for handler in node.handlers:
+        handler.body.insert(0, ast.copy_location(ast.Expr(_call(place, ast.Constant(True), handler)), handler))
+    counted = ast.copy_location(ast.Expr(_call(place, ast.Constant(False), node)), node)
+    node.orelse.insert(0, counted)
+
+
+def _call(place: int, value: ast.expr, at: Any = None) -> ast.Call:
+    name = ast.Name(DECIDES, ast.Load())
+    return ast.copy_location(ast.Call(name, [ast.Constant(place), value], []), at or value)

@@ -1,0 +1,105 @@
+"""Counting the outcomes of decision points."""
+
+import ast
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chaos.search.run_sim import run
+from chaos.sim.decision_counts import DECIDES, Recorder, counted, watch
+from reports.verdict import Outcome
+from scenarios import loader
+from scenarios.decision_points import PointError, declared_points, points_of
+
+_BODIES = {
+    "if": "if x:\n        return 'yes'\n    return 'no'",
+    "return": "return not x",
+    "assigned": "y = x > 0\n    return y",
+    "conditional": "return (\n        1 if x else 2)",
+    "while": "while x:\n        x = 0\n    return x",
+    "try": "try:\n        y = 1 / (1 - x)\n    except ZeroDivisionError:\n        y = 0\n    return y",
+    "comprehension": "return [each\n        for each in (x,) if each]",
+}
+_ELIF = "if x < 0:\n        return 0\n    # Decision p (F-6): a | b\n    elif x:\n        return 1\n    return 2"
+
+
+def _counts(body: str, *values: int) -> list[int]:
+    mark = "" if "# Decision" in body else "    # Decision p (F-6): a | b\n"
+    source = f"def f(x):\n{mark}    {body}\n"
+    recorder = Recorder(counts=[0, 0])
+    namespace: dict[str, Any] = {DECIDES: recorder.decides}
+    tree = counted(source, list(enumerate(points_of(source, Path("f.py")))))
+    exec(compile(tree, "f.py", "exec"), namespace)
+    plain: dict[str, Any] = {}
+    exec(source, plain)
+    for value in values:
+        assert namespace["f"](value) == plain["f"](value), "counting changes nothing"
+    return recorder.counts
+
+
+@pytest.mark.parametrize("body", [_BODIES["if"], _BODIES["assigned"], _BODIES["try"], _BODIES["conditional"], _ELIF])
+def test_each_outcome_is_counted(body: str) -> None:
+    assert _counts(body, 1, 0, 1) == [2, 1]
+
+
+def test_a_negated_condition_is_counted_as_it_stands() -> None:
+    assert _counts(_BODIES["return"], 1, 0, 1) == [1, 2]
+
+
+def test_each_turn_of_a_loop_is_counted() -> None:
+    assert _counts(_BODIES["while"], 1, 0) == [1, 2]
+
+
+def test_the_condition_of_a_comprehension_is_counted_where_it_begins() -> None:
+    body = "        each for each in x\n        # Decision p (F-6): a | b\n        if each\n    ]\n"
+    source = "def f(x):\n    return [\n" + body
+    recorder = Recorder(counts=[0, 0])
+    namespace: dict[str, Any] = {DECIDES: recorder.decides}
+    exec(compile(counted(source, list(enumerate(points_of(source, Path("f.py"))))), "f.py", "exec"), namespace)
+    assert namespace["f"]([0, 1, 2]) == [1, 2]
+    assert recorder.counts == [2, 1]
+
+
+def test_a_comment_above_no_decision_is_refused() -> None:
+    source = "# Decision p (F-6): a | b\nx = 1\n"
+    with pytest.raises(PointError, match=r"f\.py:1: no condition follows"):
+        counted(source, list(enumerate(points_of(source, Path("f.py")))))
+
+
+def test_all_points_of_the_broker_stand_above_a_decision() -> None:
+    by_path: dict[str, list[Any]] = {}
+    for number, point in enumerate(declared_points()):
+        by_path.setdefault(point.path, []).append((number, point))
+    for path, points in by_path.items():
+        tree = counted((Path(__file__).parents[2] / path).read_text(), points)
+        calls = [each for each in ast.walk(tree) if isinstance(each, ast.Name) and each.id == DECIDES]
+        assert len(calls) >= len(points)
+
+
+def test_pairs_are_of_one_node() -> None:
+    recorder = Recorder(counts=[0, 0, 0, 0])
+    recorder.at_node(1)
+    recorder.decides(0, True)
+    recorder.at_node(2)
+    recorder.decides(2, False)
+    recorder.at_node(1)
+    recorder.decides(2, True)
+    assert recorder.end().pairs == {0 * 4 + 2}, "the decision of node 2 is no successor of that of node 1"
+
+
+def test_counting_changes_no_run_and_a_run_that_misses_its_points_is_invalid() -> None:
+    scenario = next(each for each in loader.load_all() if each.name == "05-eviction-race")
+    before = run(scenario, 3, hashed=True)
+    watch()
+    after = run(scenario, 3, hashed=True)
+    assert after.trace_hash == before.trace_hash
+    reached = after.reached.by_outcome()
+    often = max(reached, key=lambda name: reached[name])
+    assert reached[often] > 0
+    never = next(name for name, times in reached.items() if not times)
+    assert run(replace(scenario, points=(often,)), 3).outcome is Outcome.PASSED
+    invalid = run(replace(scenario, points=(never,)), 3)
+    assert invalid.outcome is Outcome.INVALID
+    assert invalid.reasons == (f"the decision {never} was never reached",)

@@ -1,0 +1,96 @@
+"""Decision points: the places at which the broker's rules decide.
+
+A point is declared once, by a comment above the statement that decides::
+
+    # Decision session-epoch (F-6): expected | another
+    if request.epoch == session.epoch:
+
+It has a name, the clauses whose rule decides there, and two outcomes: first the one for a true condition, then the one
+for a false condition. The condition is that of the ``if``, ``elif`` or ``while`` statement on the next line of code,
+of the conditional expression or comprehension in it, or the truth value that it returns or assigns. Above ``try`` the
+outcomes are: an exception was caught, or none was raised.
+
+A comment costs a broker nothing. ``chaos.sim.decision_counts`` counts the outcomes of a simulated run.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from scenarios.fields import did_you_mean
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+PACKAGE: Final = "reference_broker"
+"""The package whose modules declare points."""
+_MARK = re.compile(
+    r"^\s*# Decision (?P<name>[a-z0-9-]+) \((?P<clauses>[A-Z]-\d+(, [A-Z]-\d+)*)\): (?P<yes>[^|]+) \| (?P<no>[^|]+)$"
+)
+_BEGINS = re.compile(r"^\s*# Decision\b")
+
+
+class PointError(ValueError):
+    """A comment declares no point that can be counted. The message names file, line and the fix."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One decision point. ``outcomes`` are those of a true and of a false condition."""
+
+    name: str
+    clauses: tuple[str, ...]
+    outcomes: tuple[str, str]
+    path: str
+    """relative to the project's root"""
+    line: int
+    """of the comment, from 1"""
+
+    @property
+    def module(self) -> str:
+        return self.path.removesuffix(".py").replace("/", ".")
+
+    @property
+    def where(self) -> str:
+        return f"{self.path}:{self.line}"
+
+    def outcome(self, number: int) -> str:
+        """Return ``NAME=OUTCOME`` of outcome 0 or 1."""
+        return f"{self.name}={self.outcomes[number]}"
+
+
+@cache
+def declared_points() -> tuple[Point, ...]:
+    """Return every point of the broker, in the order of paths and lines. Raise PointError."""
+    paths = sorted((ROOT / PACKAGE).rglob("*.py"))
+    found = [point for path in paths if "tests" not in path.parts for point in points_of(path.read_text(), path)]
+    seen: dict[str, Point] = {}
+    for point in found:
+        if point.name in seen:
+            raise PointError(f"{point.where}: {point.name} is declared in {seen[point.name].where} too")
+        seen[point.name] = point
+    return tuple(found)
+
+
+def points_of(source: str, path: Path) -> Iterator[Point]:
+    """Yield the points that a file declares. Raise PointError."""
+    name = path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else path.name
+    if "# Decision" not in source:
+        return
+    for number, line in enumerate(source.splitlines(), 1):
+        if match := _MARK.match(line):
+            clauses = tuple(match["clauses"].split(", "))
+            yield Point(match["name"], clauses, (match["yes"].strip(), match["no"].strip()), name, number)
+        elif _BEGINS.match(line):
+            raise PointError(f"{name}:{number}: write '# Decision NAME (CLAUSES): OUTCOME | OUTCOME'")
+
+
+def place_of(outcome: str) -> int:
+    """Return the place of ``NAME=OUTCOME`` among all outcomes: twice the point's number, plus 1 for the second outcome.
+    Raise PointError."""
+    places = {each.outcome(side): 2 * number + side for number, each in enumerate(declared_points()) for side in (0, 1)}
+    if outcome not in places:
+        near = did_you_mean(outcome, places)
+        raise PointError(f"there is no outcome {outcome!r}{near + '?' if near else ''}; `crucible points` lists them")
+    return places[outcome]
