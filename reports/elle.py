@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from reports.columns import ROW_TABLES
 from reports.errors import SetupError
 from reports.job_rows import Row, Rows
-from reports.rows import HistoryRow, OperationRow, RunRow, TransactionRow, TransformRow
+from reports.rows import HistoryRow, OperationRow, SpanRow, TransactionRow, TransformRow
 from reports.schema import files_of
 
 MOST_ELEMENTS: Final = 4_000_000
@@ -105,7 +105,7 @@ def exported(run_dir: Path, whole: bool = False) -> Export:
     operations = {(row["process"], row["index"]): row for row in _rows(run_dir, OperationRow)}
     if not operations:
         raise SetupError(f"{run_dir} has no history; name the folder of a run")
-    runs = [row for row in _rows(run_dir, RunRow) if row["writer"] and (row["process"], row["index"]) in operations]
+    runs = [row for row in _rows(run_dir, SpanRow) if row["writer"] and (row["process"], row["index"]) in operations]
     transactional = {(row["process"], row["index"]) for row in _rows(run_dir, TransactionRow)}
     sent = [row for row in runs if row["kind"] == "send"]
     read = [

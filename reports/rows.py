@@ -47,22 +47,23 @@ class OperationRow(Row):
 
 @table("runs", "history/runs*.parquet")
 @dataclass(slots=True)
-class RunRow(Row):
-    """Records sent or read, as runs of consecutive offsets *and* sequences of one writer. Any irregularity ends a run.
+class SpanRow(Row):
+    """Span of consecutive records that were sent or read: consecutive offsets *and* sequences of one writer. Any
+    irregularity ends a span. The table's name does not mean a scenario's run.
 
     A record value is (writer, sequence, CRC); see bench/fleet/values.py."""
 
     process: Process
     index: OperationIndex
-    position: Annotated[int, "order of the run within its operation, from 0"]
+    position: Annotated[int, "order of the span within its operation, from 0"]
     kind: Annotated[str, "send or read"]
     topic: str
     partition: int
-    first_offset: Annotated[int, "of the run's first record; send: -1 if unknown (not acknowledged)"]
-    count: Annotated[int, "records in the run, >= 1"]
+    first_offset: Annotated[int, "of the span's first record; send: -1 if unknown (not acknowledged)"]
+    count: Annotated[int, "records in the span, >= 1"]
     producer_id: Annotated[int, "read: from the batch; send: used by the writer; -1 none"]
     writer: Annotated[str, "the client that made the values; empty: not a value of ours (foreign or corrupt)"]
-    first_sequence: Annotated[int, "the writer's number of the first value; rises by one along the run"]
+    first_sequence: Annotated[int, "the writer's number of the first value; rises by one along the span"]
     valid: Annotated[bool, "every value's CRC was right"]
     acks: Annotated[int, Later("send: as in the request, -1 all in-sync replicas, 1 the leader; read: 0")] = 0
     isolation: Annotated[int, Later("read: 1 of a reader with read_committed, 0 of another; send: 0")] = 0
@@ -71,7 +72,7 @@ class RunRow(Row):
 @table("keyed_writes", "history/keyed_writes*.parquet")
 @dataclass(slots=True)
 class KeyedWriteRow(Row):
-    """One record that was sent to a compacted topic, with its key. It belongs to a run that its writer sent."""
+    """One record that was sent to a compacted topic, with its key. It belongs to a span that its writer sent."""
 
     process: Annotated[str, "as in operations; also the writer of the values"]
     index: OperationIndex
@@ -226,7 +227,7 @@ class CommitRow(Row):
 class TransactionRow(Row):
     """One transaction of a producer, written at its end as far as the producer can know.
 
-    Each transaction is one operation (``f`` is transaction) with the runs that it sent. The operation is ok if it is
+    Each transaction is one operation (``f`` is transaction) with the spans that it sent. The operation is ok if it is
     known to be committed, fail if it is known not to be, or if no request made it, and info if that is unknown."""
 
     process: Process
@@ -271,16 +272,16 @@ class ToldTransactionRow(Row):
 @table("transforms", "history/transforms*.parquet")
 @dataclass(slots=True)
 class TransformRow(Row):
-    """What a worker that consumes, transforms and produces made of its input: runs of consecutive source offsets, whose
-    records became consecutive values of the worker in one partition of the target."""
+    """What a worker that consumes, transforms and produces made of its input: spans of consecutive source offsets,
+    whose records became consecutive values of the worker in one partition of the target."""
 
     process: Process
     index: Annotated[int, "the transaction's operation"]
     group: Group
     topic: Annotated[str, "of the source"]
     partition: Annotated[int, "of the source"]
-    source_offset: Annotated[int, "of the run's first record"]
-    count: Annotated[int, "records in the run, >= 1"]
+    source_offset: Annotated[int, "of the span's first record"]
+    count: Annotated[int, "records in the span, >= 1"]
     target_topic: str
     target_partition: int
     writer: Writer
@@ -346,15 +347,15 @@ class ResetRow(Row):
 @table("copies", "history/copies*.parquet")
 @dataclass(slots=True)
 class CopyRow(Row):
-    """What a mirror wrote to the target cluster: runs of consecutive source offsets and of one writer's sequences,
+    """What a mirror wrote to the target cluster: spans of consecutive source offsets and of one writer's sequences,
     acknowledged by the target at consecutive offsets."""
 
     process: Process
     index: Annotated[int, "the operation that wrote it"]
     topic: Annotated[str, "of the source"]
     partition: Annotated[int, "of the source, and of the target"]
-    source_offset: Annotated[int, "of the run's first record"]
-    count: Annotated[int, "records in the run, >= 1"]
+    source_offset: Annotated[int, "of the span's first record"]
+    count: Annotated[int, "records in the span, >= 1"]
     target_offset: Annotated[int, "where the first was written; -1 if not acknowledged"]
     writer: Writer
     first_sequence: FirstSequence
@@ -363,14 +364,14 @@ class CopyRow(Row):
 
 @table("target_runs", "history/target_runs*.parquet")
 @dataclass(slots=True)
-class TargetRunRow(Row):
-    """What the cluster that a mirror copied to holds at the end: runs of consecutive offsets and of one writer's
+class TargetSpanRow(Row):
+    """What the cluster that a mirror copied to holds at the end: spans of consecutive offsets and of one writer's
     sequences."""
 
     topic: Annotated[str, "of both clusters"]
     partition: Annotated[int, "of both clusters"]
-    first_offset: Annotated[int, "of the run, in the target"]
-    count: Annotated[int, "records in the run; 0: the partition was read to its end, which is first_offset"]
+    first_offset: Annotated[int, "of the span, in the target"]
+    count: Annotated[int, "records in the span; 0: the partition was read to its end, which is first_offset"]
     writer: Writer
     first_sequence: FirstSequence
 
@@ -488,7 +489,7 @@ class BrokerSample(Row):
 
 HistoryRow: TypeAlias = (
     OperationRow
-    | RunRow
+    | SpanRow
     | KeyedWriteRow
     | ViewRow
     | PositionRow
@@ -504,7 +505,7 @@ HistoryRow: TypeAlias = (
     | MetadataEpochRow
     | ResetRow
     | CopyRow
-    | TargetRunRow
+    | TargetSpanRow
 )
 """What behaviours record. Latency and load are derived from operations by the recorder."""
 

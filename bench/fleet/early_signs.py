@@ -9,7 +9,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Final
 
-from reports.rows import RunRow
+from reports.rows import SpanRow
 
 SIGNS_OF: Final = "signs of "
 """Begins the names of a report's counts of signs. The guarantee's name follows."""
@@ -40,8 +40,8 @@ class EarlySigns:
         self.seen: dict[str, int] = {"corrupt-value": 0, "inconsistent-offsets": 0}
         self._spans: dict[tuple[str, int], list[Span]] = {}
 
-    def read(self, row: RunRow) -> None:
-        """Take a run of records that was read."""
+    def read(self, row: SpanRow) -> None:
+        """Take a span of records that was read."""
         if not row.valid or not row.writer:
             self.seen["corrupt-value"] += 1
             return

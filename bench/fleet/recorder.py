@@ -17,7 +17,7 @@ from bench.fleet.behaviours.protocol import Behaviour, Now
 from bench.fleet.generator import Sample
 from reports.columns import ROW_TABLES, Row
 from reports.parts import ROLL_S
-from reports.rows import END_OF_RUN_US, HistoryRow, LatencyRow, LoadRow, OperationRow, RunRow
+from reports.rows import END_OF_RUN_US, HistoryRow, LatencyRow, LoadRow, OperationRow, SpanRow
 
 _STEPS_LOG2: Final = 7
 _STEPS: Final = 1 << _STEPS_LOG2
@@ -160,7 +160,7 @@ class Recorder:
             waiting.append(row)
             if isinstance(row, OperationRow):
                 self._count(row)
-            elif isinstance(row, RunRow):
+            elif isinstance(row, SpanRow):
                 self._count_run(row)
             if len(waiting) >= self._batch_rows:
                 self._flush(table)
@@ -184,7 +184,7 @@ class Recorder:
         if row.f == "fetch":
             self.totals.fetches += 1
 
-    def _count_run(self, row: RunRow) -> None:
+    def _count_run(self, row: SpanRow) -> None:
         if row.kind == "read":
             self.totals.read_records += row.count
         elif row.first_offset >= 0:

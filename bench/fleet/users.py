@@ -24,7 +24,7 @@ from bench.fleet.generator import TICK_S, GeneratorMeter, Sample
 from bench.fleet.parquet_sink import ParquetSink
 from bench.fleet.recorder import Recorder
 from bench.fleet.spec import FleetSpec
-from reports.rows import HistoryRow, OperationRow, RunRow
+from reports.rows import HistoryRow, OperationRow, SpanRow
 
 REPORT_INTERVAL_S: Final = 1.0
 LIVE_S: Final = 3
@@ -97,7 +97,7 @@ class WorkerFleet:
         for row in rows:
             if isinstance(row, OperationRow) and row.f in _REQUEST_TYPES:
                 self._tell_locust(row)
-            elif isinstance(row, RunRow) and row.kind == "read":
+            elif isinstance(row, SpanRow) and row.kind == "read":
                 self.signs.read(row)
 
     def _tell_locust(self, row: OperationRow) -> None:

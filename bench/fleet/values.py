@@ -1,13 +1,13 @@
-"""Record values that prove themselves, and runs of such records.
+"""Record values that prove themselves, and spans of such records.
 
 A value is (writer, sequence, CRC), padded to a given size. The layout is big-endian: magic ``CV`` (2 bytes), CRC-32C of
 all that follows (4), length of the writer's name (1), sequence (8), the name in UTF-8, padding. No two values of a run
 of the fleet are equal, because a writer's name is unique in it and its sequence only rises. A tombstone has no value,
 so a header of the record has what would be its value.
 
-A ``Run`` is a row of records that follow each other both in offset and in one writer's sequence. Any irregularity ends
-it. A batch that many fetchers of a process read is decoded once: ``BatchReader`` caches its runs by the batch's place
-and the CRC of the bytes that came *this time*.
+A ``ValueSpan`` is a series of records that follow each other both in offset and in one writer's sequence. Any
+irregularity ends it. The history has them in the table ``runs``. A batch that many fetchers of a process read is
+decoded once: ``BatchReader`` caches its spans by the batch's place and the CRC of the bytes that came *this time*.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,7 @@ from reference_broker.client.consumer import TakenBatch
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.records.batch import CRC_FROM, InvalidRecords, checksum
 from reference_broker.records.record import read_records
-from reports.rows import RunRow
+from reports.rows import SpanRow
 
 _HEAD: Final = Struct(">2sI")
 _BODY: Final = Struct(">Bq")
@@ -92,7 +92,7 @@ CACHED_BATCHES: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ValueSpan:
     """Successive records of one writer."""
 
     first_offset: int
@@ -102,8 +102,8 @@ class Run:
     first_sequence: int  # -1 for foreign or damaged values
     valid: bool
 
-    def tail(self, from_offset: int) -> "Run | None":
-        """Return the part of the run from an offset on."""
+    def tail(self, from_offset: int) -> "ValueSpan | None":
+        """Return the part of the span from an offset on."""
         skipped = max(0, from_offset - self.first_offset)
         if skipped >= self.count:
             return None
@@ -115,98 +115,100 @@ class Run:
         )
 
 
-def read_row(process: str, index: int, position: int, where: TopicPartition, run: Run, isolation: int = 0) -> RunRow:
-    """Make the row of a run that was read. It is the ``position``-th of its operation. ``isolation`` is the reader's,
+def read_row(
+    process: str, index: int, position: int, where: TopicPartition, span: ValueSpan, isolation: int = 0
+) -> SpanRow:
+    """Make the row of a span that was read. It is the ``position``-th of its operation. ``isolation`` is the reader's,
     as Fetch carries it."""
-    return RunRow(
+    return SpanRow(
         process,
         index,
         position,
         "read",
         where.topic,
         where.partition,
-        run.first_offset,
-        run.count,
-        run.producer_id,
-        run.writer,
-        run.first_sequence,
-        run.valid,
+        span.first_offset,
+        span.count,
+        span.producer_id,
+        span.writer,
+        span.first_sequence,
+        span.valid,
         isolation=isolation,
     )
 
 
-def joins(run: Run, count: int, after: Run) -> bool:
-    """Whether ``after`` continues exactly where ``run`` ends, if that has grown to ``count`` records."""
+def joins(span: ValueSpan, count: int, after: ValueSpan) -> bool:
+    """Whether ``after`` continues exactly where ``span`` ends, if that has grown to ``count`` records."""
     return (
-        after.first_offset == run.first_offset + count
-        and after.writer == run.writer
-        and after.producer_id == run.producer_id
-        and after.valid == run.valid
-        and (not run.writer or after.first_sequence == run.first_sequence + count)
+        after.first_offset == span.first_offset + count
+        and after.writer == span.writer
+        and after.producer_id == span.producer_id
+        and after.valid == span.valid
+        and (not span.writer or after.first_sequence == span.first_sequence + count)
     )
 
 
-def compress(parts: Iterable[Run]) -> list[Run]:
-    """Return the fewest runs with the same content, in the same order."""
-    out: list[Run] = []
-    run: Run | None = None
+def compress(parts: Iterable[ValueSpan]) -> list[ValueSpan]:
+    """Return the fewest spans with the same content, in the same order."""
+    out: list[ValueSpan] = []
+    span: ValueSpan | None = None
     count = 0
     for part in parts:
-        if run is not None and joins(run, count, part):
+        if span is not None and joins(span, count, part):
             count += part.count
             continue
-        if run is not None:
-            out.append(run if run.count == count else replace(run, count=count))
-        run, count = part, part.count
-    if run is not None:
-        out.append(run if run.count == count else replace(run, count=count))
+        if span is not None:
+            out.append(span if span.count == count else replace(span, count=count))
+        span, count = part, part.count
+    if span is not None:
+        out.append(span if span.count == count else replace(span, count=count))
     return out
 
 
-def runs_of_batch(data: memoryview, producer_id: int, last_offset: int, base_offset: int) -> tuple[Run, ...]:
-    """Decode one batch into runs. A damaged batch is one foreign run over its offsets."""
+def spans_of_batch(data: memoryview, producer_id: int, last_offset: int, base_offset: int) -> tuple[ValueSpan, ...]:
+    """Decode one batch into spans. A damaged batch is one foreign span over its offsets."""
     try:
         parts = [
-            Run(record.offset, 1, producer_id, value.writer, value.sequence, value.valid)
+            ValueSpan(record.offset, 1, producer_id, value.writer, value.sequence, value.valid)
             for record in read_records(data)
             for value in (read_record(record.value, record.headers),)
         ]
     except InvalidRecords:
-        parts = [Run(base_offset, max(1, last_offset - base_offset + 1), producer_id, "", -1, False)]
+        parts = [ValueSpan(base_offset, max(1, last_offset - base_offset + 1), producer_id, "", -1, False)]
     return tuple(compress(parts))
 
 
 class BatchReader:
-    """Reads batches for all behaviours of one process. It remembers the runs of at most ``capacity`` batches."""
+    """Reads batches for all behaviours of one process. It remembers the spans of at most ``capacity`` batches."""
 
     __slots__ = ("_capacity", "_found")
 
     def __init__(self, capacity: int = CACHED_BATCHES) -> None:
         self._capacity = capacity
-        self._found: dict[tuple[TopicPartition, int, int, int, bool], tuple[Run, ...]] = {}
+        self._found: dict[tuple[TopicPartition, int, int, int, bool], tuple[ValueSpan, ...]] = {}
 
-    def read(self, where: TopicPartition, taken: Iterable[TakenBatch]) -> list[Run]:
-        """Return the runs of a partition's batches, from each batch's ``from_offset`` on."""
-        parts: list[Run] = []
+    def read(self, where: TopicPartition, taken: Iterable[TakenBatch]) -> list[ValueSpan]:
+        """Return the spans of a partition's batches, from each batch's ``from_offset`` on."""
+        parts: list[ValueSpan] = []
         for batch in taken:
-            found, from_offset = self._runs(where, batch), batch.from_offset
+            found, from_offset = self._spans(where, batch), batch.from_offset
             if from_offset <= batch.header.base_offset:
                 parts.extend(found)
             else:
-                parts.extend(tail for run in found if (tail := run.tail(from_offset)) is not None)
+                parts.extend(tail for span in found if (tail := span.tail(from_offset)) is not None)
         return compress(parts) if len(parts) > 1 else parts
 
-    def _runs(self, where: TopicPartition, batch: TakenBatch) -> tuple[Run, ...]:
+    def _spans(self, where: TopicPartition, batch: TakenBatch) -> tuple[ValueSpan, ...]:
         header, data, _ = batch
         crc = checksum(data[CRC_FROM:])
         key = (where, header.base_offset, header.size_bytes, crc, crc == header.crc)
         found = self._found.pop(key, None)
         if found is None:
             if crc == header.crc:
-                found = runs_of_batch(data, header.producer_id, header.last_offset, header.base_offset)
+                found = spans_of_batch(data, header.producer_id, header.last_offset, header.base_offset)
             else:
                 count = max(1, header.last_offset_delta + 1)
-                found = (Run(header.base_offset, count, header.producer_id, "", -1, False),)
+                found = (ValueSpan(header.base_offset, count, header.producer_id, "", -1, False),)
             if len(self._found) >= self._capacity:
                 del self._found[next(iter(self._found))]
         self._found[key] = found

@@ -11,7 +11,7 @@ from chaos.checks.pending_requests import PendingRequests
 from chaos.checks.reads import reads
 from reference_broker.core.events import Effect, Event, Reply, Request
 from reference_broker.groups.committed_offsets import OffsetKey
-from reports.rows import CommitRow, MembershipRow, OperationRow, RunRow, TraceRow
+from reports.rows import CommitRow, MembershipRow, OperationRow, SpanRow, TraceRow
 
 if TYPE_CHECKING:
     from reference_broker.core.node import Node
@@ -348,7 +348,7 @@ class FirstRead(NamedTuple):
     """The first records that a member read of a partition after the partition was assigned to it."""
 
     given: MembershipRow
-    run: RunRow
+    span: SpanRow
     operation: OperationRow
 
 
@@ -368,13 +368,13 @@ class Redelivery(Check):
         commits = effective_requests(history, COMMIT)
         resets = (row for row in history.resets if row.reason != NO_OFFSET)
         moves = grouped(resets, lambda row: (row.process, partition_of(row)))
-        for given, run, operation in first_reads(history):
+        for given, span, operation in first_reads(history):
             written = commits.get((given.group, given.topic, given.partition), [])
             last = _last_acked(written, given.at_us)
-            if last is None or run.first_offset >= last.row.offset:
+            if last is None or span.first_offset >= last.row.offset:
                 continue
             sent_back = any(
-                each.row.offset <= run.first_offset
+                each.row.offset <= span.first_offset
                 and each.until_us > last.invoke_us
                 and each.invoke_us < operation.invoke_us
                 for each in written
@@ -387,7 +387,7 @@ class Redelivery(Check):
                 self.violated(
                     operation.complete_us,
                     f"{given.process} was given {given.topic}-{given.partition} in generation {given.generation} and "
-                    f"read from offset {run.first_offset}; group {given.group} had committed {last.row.offset}",
+                    f"read from offset {span.first_offset}; group {given.group} had committed {last.row.offset}",
                 )
 
 
@@ -401,13 +401,13 @@ def first_reads(history: History) -> Iterator[FirstRead]:
     assigned = (row for row in history.memberships if row.event == "assigned")
     given = grouped(assigned, lambda row: (row.process, partition_of(row)))
     seen: set[tuple[str, TopicPartition, int]] = set()
-    for run, operation in reads(history):
-        key = (run.process, partition_of(run))
+    for span, operation in reads(history):
+        key = (span.process, partition_of(span))
         rows = given.get(key, [])
         times = bisect_right(rows, operation.invoke_us, key=lambda row: row.at_us)
         if times and (*key, times) not in seen:
             seen.add((*key, times))
-            yield FirstRead(rows[times - 1], run, operation)
+            yield FirstRead(rows[times - 1], span, operation)
 
 
 def _last_acked(written: list[OffsetRequest], before_us: int) -> OffsetRequest | None:

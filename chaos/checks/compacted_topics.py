@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from chaos.checks.check import Check
 from chaos.checks.history import History, TopicPartition, computed_once, expanded, grouped, partition_of
-from reports.rows import KeyedWriteRow, RunRow, ViewRow
+from reports.rows import KeyedWriteRow, SpanRow, ViewRow
 
 NEVER_US = 2**62
 UNKNOWN_OFFSET = 2**62
@@ -49,17 +49,17 @@ def keyed_writes(history: History) -> dict[Value, KeyedWrite]:
     ended_us = {(row.process, row.index): row.at_us for row in history.transactions}
     keyed = grouped(history.keyed_writes, lambda row: (row.process, row.index, partition_of(row)))
     found: dict[Value, KeyedWrite] = {}
-    for run in history.runs:
-        of_run = keyed.get((run.process, run.index, partition_of(run)), ()) if run.kind == "send" else ()
-        if of_run:
-            operation = history.operation_of.get((run.process, run.index))
+    for span in history.runs:
+        of_span = keyed.get((span.process, span.index, partition_of(span)), ()) if span.kind == "send" else ()
+        if of_span:
+            operation = history.operation_of.get((span.process, span.index))
             from_us = 0 if operation is None else operation.invoke_us
-            effective_us = ended_us.get((run.process, run.index))
-            outcome = "info" if operation is None or (operation.type == "ok" and run.acks == 1) else operation.type
-            first, fate = _found(run, outcome, effective_us is not None, read)
-            for row in of_run:
-                step = row.sequence - run.first_sequence
-                if 0 <= step < run.count:
+            effective_us = ended_us.get((span.process, span.index))
+            outcome = "info" if operation is None or (operation.type == "ok" and span.acks == 1) else operation.type
+            first, fate = _found(span, outcome, effective_us is not None, read)
+            for row in of_span:
+                step = row.sequence - span.first_sequence
+                if 0 <= step < span.count:
                     offset = UNKNOWN_OFFSET if first < 0 else first + step
                     effects_us = from_us if effective_us is None else effective_us
                     found[partition_of(row), row.process, row.sequence] = KeyedWrite(
@@ -71,23 +71,23 @@ def keyed_writes(history: History) -> dict[Value, KeyedWrite]:
 def _read(history: History) -> dict[Value, tuple[int, int]]:
     """Return the offset at which each value was read, and the greatest isolation level of its readers."""
     found: dict[Value, tuple[int, int]] = {}
-    for run in history.runs:
-        operation = history.operation_of.get((run.process, run.index))
-        if run.kind == "read" and run.writer and operation is not None and operation.type == "ok":
-            for value in expanded(run):
-                key = (partition_of(run), value.writer, value.sequence)
-                found[key] = value.offset, max(run.isolation, found.get(key, (0, 0))[1])
+    for span in history.runs:
+        operation = history.operation_of.get((span.process, span.index))
+        if span.kind == "read" and span.writer and operation is not None and operation.type == "ok":
+            for value in expanded(span):
+                key = (partition_of(span), value.writer, value.sequence)
+                found[key] = value.offset, max(span.isolation, found.get(key, (0, 0))[1])
     return found
 
 
-def _found(run: RunRow, outcome: str, in_transaction: bool, read: dict[Value, tuple[int, int]]) -> tuple[int, str]:
-    """Return the first offset of a run that was sent (-1 if unknown), and its outcome. A batch is written whole, so
+def _found(span: SpanRow, outcome: str, in_transaction: bool, read: dict[Value, tuple[int, int]]) -> tuple[int, str]:
+    """Return the first offset of a span that was sent (-1 if unknown), and its outcome. A batch is written whole, so
     what was read of it holds for all of it."""
-    first = run.first_offset
+    first = span.first_offset
     seen = [
         (read[key][0] - step, read[key][1])
-        for step, value in enumerate(expanded(run))
-        if (key := (partition_of(run), value.writer, value.sequence)) in read
+        for step, value in enumerate(expanded(span))
+        if (key := (partition_of(span), value.writer, value.sequence)) in read
     ]
     if first < 0 and seen:
         first = min(offset for offset, _ in seen)
@@ -153,9 +153,9 @@ def _passed_us(
 ) -> dict[TopicPartition, dict[int, int]]:
     """Return when the first reader of at least this isolation level had got past each of these offsets."""
     levels: dict[str, int] = {}
-    for run in history.runs:
-        if run.kind == "read":
-            levels[run.process] = max(levels.get(run.process, 0), run.isolation)
+    for span in history.runs:
+        if span.kind == "read":
+            levels[span.process] = max(levels.get(span.process, 0), span.isolation)
     moves = [
         (operation.complete_us, partition_of(row), row.fetch_offset, row.next_offset)
         for row in history.positions

@@ -11,12 +11,12 @@ from chaos.checks.check import Check
 from chaos.checks.history import History, TopicPartition, expanded, grouped, partition_of
 from chaos.checks.reads import reads
 from chaos.checks.transactions import Fate, Transaction, Value, sightings, transactions
-from reports.rows import OperationRow, RunRow
+from reports.rows import OperationRow, SpanRow
 
 BEGUN, REQUESTED, COMMITTED, ENDED, APPENDED, TIME = "begun", "asked", "committed", "ended", "appended", "time"
 WITHIN, WW, WR, PROCESS, REALTIME = "within", "ww", "wr", "process", "realtime"
 LEADER_ONLY: Final = 1
-"""``RunRow.acks`` of a send that only the leader acknowledged."""
+"""``SpanRow.acks`` of a send that only the leader acknowledged."""
 MOST_STARTS = 200
 """A shortest circle is searched for from at most this many events of a component. Only the story depends on it."""
 
@@ -277,9 +277,9 @@ class _Order:
         sent = {(each.row.process, each.row.index) for each in transactions(history)}
         for each in transactions(history):
             self._transaction(each)
-        for run in history.runs:
-            if run.kind == "send" and (run.process, run.index) not in sent:
-                self._plain(run)
+        for span in history.runs:
+            if span.kind == "send" and (span.process, span.index) not in sent:
+                self._plain(span)
         self._logs()
 
     def _appended(self, where: TopicPartition, offset: int) -> Event:
@@ -297,9 +297,9 @@ class _Order:
     def _reads(self) -> None:
         """Of those that read up to the same offset the first is enough."""
         first: dict[tuple[TopicPartition, int], OperationRow] = {}
-        for run, operation in reads(self._history):
-            if run.valid and run.writer:
-                key = partition_of(run), run.first_offset + run.count - 1
+        for span, operation in reads(self._history):
+            if span.valid and span.writer:
+                key = partition_of(span), span.first_offset + span.count - 1
                 if key not in first or operation.complete_us < first[key].complete_us:
                     first[key] = operation
         for (where, offset), operation in first.items():
@@ -320,44 +320,44 @@ class _Order:
         self.graph.add(self._timed(REQUESTED, row.process, row.index, row.at_us), committed, WITHIN)
         if is_done:
             self.graph.add(committed, self._timed(ENDED, row.process, row.index, row.until_us), WITHIN)
-        for run in transaction.sent:
-            for first_offset, last_offset in self._placed(run, is_known=run.first_offset >= 0):
-                self.graph.add(begun, self._appended(partition_of(run), first_offset), WITHIN)
-                if run.first_offset >= 0:
-                    self.graph.add(self._appended(partition_of(run), last_offset), committed, WITHIN)
+        for span in transaction.sent:
+            for first_offset, last_offset in self._placed(span, is_known=span.first_offset >= 0):
+                self.graph.add(begun, self._appended(partition_of(span), first_offset), WITHIN)
+                if span.first_offset >= 0:
+                    self.graph.add(self._appended(partition_of(span), last_offset), committed, WITHIN)
         for key, _ in transaction.values():
             for sighting in seen.get(key, ())[:1]:
                 ended = self._timed(ENDED, sighting.process, sighting.index, sighting.at_us)
                 self.graph.add(committed, ended, WR)
 
-    def _plain(self, run: RunRow) -> None:
-        operation = self._history.operation_of.get((run.process, run.index))
+    def _plain(self, span: SpanRow) -> None:
+        operation = self._history.operation_of.get((span.process, span.index))
         if operation is None or operation.type == "fail" or operation.invoke_us < 0:
             return  # Physical: its beginning is unknown, or it was never written.
         # E-7 is about acks=all. What only the leader acknowledged may be truncated.
-        is_known = operation.type == "ok" and run.first_offset >= 0 and run.acks != LEADER_ONLY
-        begun = self._timed(BEGUN, run.process, run.index, operation.invoke_us)
-        for first_offset, last_offset in self._placed(run, is_known=is_known):
-            self.graph.add(begun, self._appended(partition_of(run), first_offset), WITHIN)
+        is_known = operation.type == "ok" and span.first_offset >= 0 and span.acks != LEADER_ONLY
+        begun = self._timed(BEGUN, span.process, span.index, operation.invoke_us)
+        for first_offset, last_offset in self._placed(span, is_known=is_known):
+            self.graph.add(begun, self._appended(partition_of(span), first_offset), WITHIN)
             if is_known:
-                self.graph.add(self._appended(partition_of(run), last_offset), self._ended(operation), WITHIN)
+                self.graph.add(self._appended(partition_of(span), last_offset), self._ended(operation), WITHIN)
 
-    def _placed(self, run: RunRow, *, is_known: bool) -> Iterator[tuple[int, int]]:
-        """Yield the first and the last offset of each range that has values of the run: as acknowledged or, if no
+    def _placed(self, span: SpanRow, *, is_known: bool) -> Iterator[tuple[int, int]]:
+        """Yield the first and the last offset of each range that has values of the span: as acknowledged or, if no
         response had offsets, as they were read."""
         if is_known:
-            yield run.first_offset, run.first_offset + run.count - 1
+            yield span.first_offset, span.first_offset + span.count - 1
             return
-        for each in expanded(run):
-            for offset in self._where_read().get((partition_of(run), each.writer, each.sequence), ()):
+        for each in expanded(span):
+            for offset in self._where_read().get((partition_of(span), each.writer, each.sequence), ()):
                 yield offset, offset
 
     def _where_read(self) -> dict[Value, list[int]]:
         if not self._read_at:
-            for run, _ in reads(self._history):
-                if run.valid and run.writer:
-                    for each in expanded(run):
-                        self._read_at.setdefault((partition_of(run), each.writer, each.sequence), []).append(
+            for span, _ in reads(self._history):
+                if span.valid and span.writer:
+                    for each in expanded(span):
+                        self._read_at.setdefault((partition_of(span), each.writer, each.sequence), []).append(
                             each.offset
                         )
         return self._read_at

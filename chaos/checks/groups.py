@@ -153,13 +153,13 @@ class GroupSkip(Check):
         read: dict[tuple[str, TopicPartition], dict[int, None]] = {}
         begun: dict[tuple[str, TopicPartition], list[tuple[int, int]]] = {}
         level: dict[tuple[str, TopicPartition], int] = {}
-        for run, operation in reads(history):
-            if run.process in group_of:
-                key = (group_of[run.process], partition_of(run))
-                begun.setdefault(key, []).append((run.first_offset, operation.complete_us))
-                level[key] = min(level.get(key, run.isolation), run.isolation)
+        for span, operation in reads(history):
+            if span.process in group_of:
+                key = (group_of[span.process], partition_of(span))
+                begun.setdefault(key, []).append((span.first_offset, operation.complete_us))
+                level[key] = min(level.get(key, span.isolation), span.isolation)
                 offsets = read.setdefault(key, {})
-                offsets.update(dict.fromkeys(range(run.first_offset, run.first_offset + run.count)))
+                offsets.update(dict.fromkeys(range(span.first_offset, span.first_offset + span.count)))
         members = [row for row in moved_forward(history) if row.process in group_of]
         moved = grouped(members, lambda row: (group_of[row.process], partition_of(row)))
         known = known_offsets(history)

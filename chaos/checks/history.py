@@ -20,8 +20,8 @@ from reports.rows import (
     OperationRow,
     PositionRow,
     ResetRow,
-    RunRow,
-    TargetRunRow,
+    SpanRow,
+    TargetSpanRow,
     ToldTransactionRow,
     TransactionRow,
     TransformRow,
@@ -52,16 +52,16 @@ class WrittenValue(NamedTuple):
     producer_id: int
 
 
-def expanded(run: RunRow) -> Iterator[WrittenValue]:
-    """Yield the values of a run. A value that no writer of this run made has an empty writer and sequence -1."""
-    for step in range(run.count):
-        sequence = run.first_sequence + step if run.writer else -1
-        yield WrittenValue(run.first_offset + step, run.writer, sequence, run.producer_id)
+def expanded(span: SpanRow) -> Iterator[WrittenValue]:
+    """Yield the values of a span. A value that no writer of this run made has an empty writer and sequence -1."""
+    for step in range(span.count):
+        sequence = span.first_sequence + step if span.writer else -1
+        yield WrittenValue(span.first_offset + step, span.writer, sequence, span.producer_id)
 
 
-def named(run: RunRow, value: WrittenValue) -> str:
+def named(span: SpanRow, value: WrittenValue) -> str:
     """Describe the value and its position, for stories of violations."""
-    return f"{run.topic}-{run.partition} offset {value.offset}: {value.writer}/{value.sequence}"
+    return f"{span.topic}-{span.partition} offset {value.offset}: {value.writer}/{value.sequence}"
 
 
 Item = TypeVar("Item")
@@ -101,7 +101,7 @@ class History:
     """A run's history rows by table, in the order of recording."""
 
     operations: list[OperationRow] = field(default_factory=list)
-    runs: list[RunRow] = field(default_factory=list)
+    runs: list[SpanRow] = field(default_factory=list)
     keyed_writes: list[KeyedWriteRow] = field(default_factory=list)
     views: list[ViewRow] = field(default_factory=list)
     positions: list[PositionRow] = field(default_factory=list)
@@ -117,7 +117,7 @@ class History:
     metadata_epochs: list[MetadataEpochRow] = field(default_factory=list)
     resets: list[ResetRow] = field(default_factory=list)
     copies: list[CopyRow] = field(default_factory=list)
-    target_runs: list[TargetRunRow] = field(default_factory=list)
+    target_runs: list[TargetSpanRow] = field(default_factory=list)
     writes_guaranteed: bool = True
     """whether acknowledged writes must survive; after a power loss or a failed sync they need not, unless each was
     flushed before it was acknowledged"""

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from chaos.checks.check import Check
 from chaos.checks.compacted_topics import NEVER_US, missable_offsets
 from chaos.checks.history import History, TopicPartition, computed_once, grouped, partition_of
-from reports.rows import END_OF_RUN_US, OperationRow, ResetRow, RunRow
+from reports.rows import END_OF_RUN_US, OperationRow, ResetRow, SpanRow
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two neighbouring runs of one process in one partition."""
+    """Two neighbouring spans of one process in one partition."""
 
-    before: RunRow
-    after: RunRow
+    before: SpanRow
+    after: SpanRow
     at_us: int
     """when the second was read"""
     inside: bool
@@ -41,14 +41,14 @@ class Pair:
 
 
 @computed_once
-def reads(history: History) -> list[tuple[RunRow, OperationRow]]:
-    """Return the runs read by operations that succeeded, each with its operation, by process and in the order of
+def reads(history: History) -> list[tuple[SpanRow, OperationRow]]:
+    """Return the spans read by operations that succeeded, each with its operation, by process and in the order of
     reading. A member fetches from several nodes at once, so that is the order of the responses."""
     found = [
-        (run, operation)
-        for run in history.runs
-        if run.kind == "read"
-        and (operation := history.operation_of.get((run.process, run.index))) is not None
+        (span, operation)
+        for span in history.runs
+        if span.kind == "read"
+        and (operation := history.operation_of.get((span.process, span.index))) is not None
         and operation.type == "ok"
     ]
     found.sort(key=lambda each: (each[0].process, each[1].complete_us, each[0].index, each[0].position))
@@ -57,27 +57,27 @@ def reads(history: History) -> list[tuple[RunRow, OperationRow]]:
 
 @computed_once
 def pairs(history: History) -> list[Pair]:
-    """Return all neighbouring runs of one reader in one partition, in the order of reading."""
+    """Return all neighbouring spans of one reader in one partition, in the order of reading."""
     known = known_offsets(history)
     assigned = grouped(history.assignments, lambda row: (row.process, partition_of(row)))
     starts = {key: sorted(row.from_us for row in rows) for key, rows in assigned.items()}
-    walks: dict[tuple[str, TopicPartition], tuple[RunRow, int]] = {}
+    walks: dict[tuple[str, TopicPartition], tuple[SpanRow, int]] = {}
     found: list[Pair] = []
-    for run, operation in reads(history):
-        key = (run.process, partition_of(run))
+    for span, operation in reads(history):
+        key = (span.process, partition_of(span))
         begun = bisect_left(starts.get(key, []), operation.complete_us)
         last = walks.get(key)
-        walks[key] = (run, begun)
+        walks[key] = (span, begun)
         if last is not None and last[1] == begun:
             offsets, taken = (
-                known[partition_of(run), run.isolation],
-                missable_offsets(history).get(partition_of(run), {}),
+                known[partition_of(span), span.isolation],
+                missable_offsets(history).get(partition_of(span), {}),
             )
-            found.append(_pair(last[0], run, operation.complete_us, offsets, taken))
+            found.append(_pair(last[0], span, operation.complete_us, offsets, taken))
     return found
 
 
-def _pair(before: RunRow, after: RunRow, at_us: int, known: list[int], taken: Mapping[int, int]) -> Pair:
+def _pair(before: SpanRow, after: SpanRow, at_us: int, known: list[int], taken: Mapping[int, int]) -> Pair:
     following = before.first_offset + before.count
     between = range(bisect_left(known, following), bisect_left(known, after.first_offset))
     skipped = len(between)
@@ -94,11 +94,11 @@ def known_offsets(history: History) -> dict[tuple[TopicPartition, int], list[int
     read_committed (1) get no records of aborted transactions. So for them only the reads of such readers count.
     """
     found: dict[tuple[TopicPartition, int], dict[int, None]] = {}
-    for run in history.runs:
-        if run.kind == "read":
-            offsets = dict.fromkeys(range(run.first_offset, run.first_offset + run.count))
-            for level in range(run.isolation + 1):
-                found.setdefault((partition_of(run), level), {}).update(offsets)
+    for span in history.runs:
+        if span.kind == "read":
+            offsets = dict.fromkeys(range(span.first_offset, span.first_offset + span.count))
+            for level in range(span.isolation + 1):
+                found.setdefault((partition_of(span), level), {}).update(offsets)
     return {key: sorted(offsets) for key, offsets in found.items()}
 
 

@@ -241,10 +241,10 @@ class HangingFound(Check):
         reported = history.told_transactions
         self.evidence += len(reported)
         opened = {
-            _Key(partition_of(run), run.producer_id, run.first_offset): each
+            _Key(partition_of(span), span.producer_id, span.first_offset): each
             for each in transactions(history)
-            for run in each.sent
-            if run.first_offset >= 0
+            for span in each.sent
+            if span.first_offset >= 0
         }
         by_key = grouped(reported, _key)
         self._judge_missed(reported, opened, by_key)

@@ -14,14 +14,14 @@ from chaos.checks.history import History, TopicPartition, WrittenValue, computed
 from chaos.checks.reads import reads
 from reference_broker.core.events import Event
 from reference_broker.replication.partitions import Partition
-from reports.rows import CommitRow, EndRow, PositionRow, RunRow, TransactionRow, TransformRow
+from reports.rows import CommitRow, EndRow, PositionRow, SpanRow, TransactionRow, TransformRow
 
 if TYPE_CHECKING:
     from reference_broker.core.node import Node
 
 
 COMMITTED_READS = 1
-"""``RunRow.isolation`` of readers with read_committed."""
+"""``SpanRow.isolation`` of readers with read_committed."""
 
 Value: TypeAlias = tuple[TopicPartition, str, int]
 """Where it was written, its writer, and the writer's number of it. No value is sent twice."""
@@ -43,8 +43,8 @@ class Transaction:
 
     row: TransactionRow
     fate: Fate
-    sent: tuple[RunRow, ...]
-    """runs of values"""
+    sent: tuple[SpanRow, ...]
+    """spans of values"""
     offsets: tuple[CommitRow, ...]
     """group offsets that were sent with them"""
 
@@ -54,7 +54,9 @@ class Transaction:
         return f"transaction {row.index} of {row.process} ({row.transactional_id}, epoch {row.producer_epoch})"
 
     def values(self) -> list[tuple[Value, WrittenValue]]:
-        return [((partition_of(run), each.writer, each.sequence), each) for run in self.sent for each in expanded(run)]
+        return [
+            ((partition_of(span), each.writer, each.sequence), each) for span in self.sent for each in expanded(span)
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class Sighting:
 @computed_once
 def transactions(history: History) -> list[Transaction]:
     """Return all transactions, in the order of recording."""
-    sent = grouped((run for run in history.runs if run.kind == "send"), lambda run: (run.process, run.index))
+    sent = grouped((span for span in history.runs if span.kind == "send"), lambda span: (span.process, span.index))
     offsets = grouped(
         (row for row in history.commits if row.kind == "transaction"), lambda row: (row.process, row.index)
     )
@@ -96,11 +98,11 @@ def sightings(history: History) -> dict[Value, list[Sighting]]:
     """Return the places and times at which readers with read_committed saw each value, in the order of the
     responses."""
     found: dict[Value, list[Sighting]] = {}
-    for run, operation in sorted(reads(history), key=lambda each: each[1].complete_us):
-        if run.isolation == COMMITTED_READS and run.writer:
-            for each in expanded(run):
-                key = (partition_of(run), each.writer, each.sequence)
-                found.setdefault(key, []).append(Sighting(each.offset, operation.complete_us, run.process, run.index))
+    for span, operation in sorted(reads(history), key=lambda each: each[1].complete_us):
+        if span.isolation == COMMITTED_READS and span.writer:
+            for each in expanded(span):
+                key = (partition_of(span), each.writer, each.sequence)
+                found.setdefault(key, []).append(Sighting(each.offset, operation.complete_us, span.process, span.index))
     return found
 
 
@@ -109,9 +111,9 @@ def known_until(history: History) -> dict[TopicPartition, int]:
     """Return the offset below which readers with read_committed know all of a partition: one past the last offset that
     they read, or the last stable offset of a partition that was read to its end."""
     found: dict[TopicPartition, int] = {}
-    for run, _ in reads(history):
-        if run.isolation == COMMITTED_READS:
-            found[partition_of(run)] = max(found.get(partition_of(run), 0), run.first_offset + run.count)
+    for span, _ in reads(history):
+        if span.isolation == COMMITTED_READS:
+            found[partition_of(span)] = max(found.get(partition_of(span), 0), span.first_offset + span.count)
     for end in history.ends:
         if end.last_stable_offset >= 0:
             found[partition_of(end)] = max(

@@ -14,29 +14,29 @@ from chaos.checks.history import (
     partition_of,
 )
 from chaos.checks.reads import moved_forward
-from reports.rows import EndRow, RunRow
+from reports.rows import EndRow, SpanRow
 
 CLOCKS_US = 5_000_000
 """Physical: the time by which the clock of a node, which deletes, may be ahead of that of a client, which wrote."""
 
 
-def is_placed(run: RunRow, history: History) -> bool:
-    """Return whether the run says at which offsets its values are: it was read, or acknowledged for good."""
-    if run.kind == "read":
+def is_placed(span: SpanRow, history: History) -> bool:
+    """Return whether the span says at which offsets its values are: it was read, or acknowledged for good."""
+    if span.kind == "read":
         return True
-    operation = history.operation_of.get((run.process, run.index))
+    operation = history.operation_of.get((span.process, span.index))
     # Physical: a send of unknown outcome, or whose response has no offset, may not have been written.
-    is_known = operation is not None and operation.type == "ok" and run.first_offset >= 0
+    is_known = operation is not None and operation.type == "ok" and span.first_offset >= 0
     # E-7 speaks of acks=all. What only the leader acknowledged may be truncated.
-    return is_known and run.process not in history.unguaranteed
+    return is_known and span.process not in history.unguaranteed
 
 
 @computed_once
 def acknowledged(history: History) -> int:
-    """Return the number of runs that were acknowledged for good, if acknowledged writes must survive."""
+    """Return the number of spans that were acknowledged for good, if acknowledged writes must survive."""
     if not history.writes_guaranteed:
         return 0
-    return sum(run.kind == "send" and is_placed(run, history) for run in history.runs)
+    return sum(span.kind == "send" and is_placed(span, history) for span in history.runs)
 
 
 def may_be_deleted(end: EndRow, sent_us: int, history: History) -> bool:
@@ -64,7 +64,7 @@ def deleted(history: History) -> dict[TopicPartition, EndRow]:
 
 
 @computed_once
-def never_read(history: History) -> list[tuple[RunRow, WrittenValue]]:
+def never_read(history: History) -> list[tuple[SpanRow, WrittenValue]]:
     """Return the values that must be in the log, with their offsets, and that nobody read.
 
     They were acknowledged for good. Or the end of their send is not known, and others of its batch were read: a batch
@@ -73,52 +73,52 @@ def never_read(history: History) -> list[tuple[RunRow, WrittenValue]]:
     """
     if not history.writes_guaranteed:
         return []  # Physical: the only replica lost its power, and nothing had been synced.
-    found: list[tuple[RunRow, WrittenValue]] = []
+    found: list[tuple[SpanRow, WrittenValue]] = []
     read: dict[tuple[TopicPartition, str, int], int] = {}
-    for run in history.runs:
-        operation = history.operation_of.get((run.process, run.index))
-        if run.kind == "read" and operation is not None and operation.type == "ok":
-            read.update(((partition_of(run), value.writer, value.sequence), value.offset) for value in expanded(run))
-    for run in history.runs:
-        if run.kind != "send":
+    for span in history.runs:
+        operation = history.operation_of.get((span.process, span.index))
+        if span.kind == "read" and operation is not None and operation.type == "ok":
+            read.update(((partition_of(span), value.writer, value.sequence), value.offset) for value in expanded(span))
+    for span in history.runs:
+        if span.kind != "send":
             continue
-        values = list(expanded(run))
-        places = [read.get((partition_of(run), value.writer, value.sequence)) for value in values]
+        values = list(expanded(span))
+        places = [read.get((partition_of(span), value.writer, value.sequence)) for value in values]
         shifts = [offset - value.offset for value, offset in zip(values, places, strict=True) if offset is not None]
-        if is_placed(run, history):
+        if is_placed(span, history):
             shift = 0
-        elif shifts and _end_is_unknown(run, history):
+        elif shifts and _end_is_unknown(span, history):
             shift = min(shifts)
         else:
             continue
-        end = deleted(history).get(partition_of(run))
+        end = deleted(history).get(partition_of(span))
         begins_at = (
-            end.log_start_offset if end is not None and may_be_deleted(end, sent_us(run, history), history) else 0
+            end.log_start_offset if end is not None and may_be_deleted(end, sent_us(span, history), history) else 0
         )
         for value, offset in zip(values, places, strict=True):
             is_missed = offset is None and value.offset + shift >= begins_at
-            if is_missed and (partition_of(run), value.writer, value.sequence) not in excused(history)[0]:
-                found.append((run, value._replace(offset=value.offset + shift)))
+            if is_missed and (partition_of(span), value.writer, value.sequence) not in excused(history)[0]:
+                found.append((span, value._replace(offset=value.offset + shift)))
     return found
 
 
-def sent_us(run: RunRow, history: History) -> int:
-    """Return when the run's operation began, or 0 if that is not known."""
-    operation = history.operation_of.get((run.process, run.index))
+def sent_us(span: SpanRow, history: History) -> int:
+    """Return when the span's operation began, or 0 if that is not known."""
+    operation = history.operation_of.get((span.process, span.index))
     return 0 if operation is None else operation.invoke_us
 
 
-def _end_is_unknown(run: RunRow, history: History) -> bool:
-    operation = history.operation_of.get((run.process, run.index))
+def _end_is_unknown(span: SpanRow, history: History) -> bool:
+    operation = history.operation_of.get((span.process, span.index))
     return operation is None or operation.type == "info"
 
 
 def last_read(history: History) -> dict[TopicPartition, int]:
     """Return the greatest offset that somebody read of each partition."""
     last: dict[TopicPartition, int] = {}
-    for run in history.runs:
-        if run.kind == "read":
-            last[partition_of(run)] = max(last.get(partition_of(run), -1), run.first_offset + run.count - 1)
+    for span in history.runs:
+        if span.kind == "read":
+            last[partition_of(span)] = max(last.get(partition_of(span), -1), span.first_offset + span.count - 1)
     return last
 
 
@@ -140,35 +140,38 @@ class LostWrite(Check):
         self._beyond_the_end(history)
         self._below_the_start(history)
         last = last_read(history)
-        for run, value in never_read(history):
-            overtaken_by = last.get(partition_of(run), -1)
+        for span, value in never_read(history):
+            overtaken_by = last.get(partition_of(span), -1)
             if value.offset <= overtaken_by:
                 self.violated(
-                    history.ended_us(run),
-                    f"{named(run, value)} was acknowledged, never read, and overtaken by reads up to {overtaken_by}",
+                    history.ended_us(span),
+                    f"{named(span, value)} was acknowledged, never read, and overtaken by reads up to {overtaken_by}",
                 )
 
     def _beyond_the_end(self, history: History) -> None:
         ends = {partition_of(row): row for row in history.ends}
-        for run in history.runs if history.writes_guaranteed else ():
-            end = ends.get(partition_of(run))
-            if run.kind != "send" or end is None or not is_placed(run, history):
+        for span in history.runs if history.writes_guaranteed else ():
+            end = ends.get(partition_of(span))
+            if span.kind != "send" or end is None or not is_placed(span, history):
                 continue
-            gone = [value for value in expanded(run) if value.offset >= end.high_watermark]
+            gone = [value for value in expanded(span) if value.offset >= end.high_watermark]
             if gone:
                 why = f"does not exist any more ({end.error})" if end.error else f"ends at offset {end.high_watermark}"
-                self.violated(history.ended_us(run), f"{named(run, gone[0])} was acknowledged, and the partition {why}")
+                self.violated(
+                    history.ended_us(span), f"{named(span, gone[0])} was acknowledged, and the partition {why}"
+                )
 
     def _below_the_start(self, history: History) -> None:
-        for run in history.runs if history.writes_guaranteed and deleted(history) else ():
-            end = deleted(history).get(partition_of(run))
-            if run.kind != "send" or end is None or not is_placed(run, history):
+        for span in history.runs if history.writes_guaranteed and deleted(history) else ():
+            end = deleted(history).get(partition_of(span))
+            if span.kind != "send" or end is None or not is_placed(span, history):
                 continue
-            if run.first_offset < end.log_start_offset and not may_be_deleted(end, sent_us(run, history), history):
-                first = next(expanded(run))
+            if span.first_offset < end.log_start_offset and not may_be_deleted(end, sent_us(span, history), history):
+                first = next(expanded(span))
                 self.violated(
-                    history.ended_us(run),
-                    f"{named(run, first)} was acknowledged, and the partition begins at offset {end.log_start_offset}. "
+                    history.ended_us(span),
+                    f"{named(span, first)} was acknowledged, and the partition begins at offset "
+                    f"{end.log_start_offset}. "
                     f"retention.ms {end.retention_ms} and retention.bytes {end.retention_bytes} do not explain that",
                 )
 
@@ -181,9 +184,9 @@ class Unseen(Check):
     def end(self, history: History) -> None:
         self.evidence += acknowledged(history)
         ended = {partition_of(row) for row in history.ends}
-        for run, value in never_read(history):
-            if partition_of(run) in ended:
-                self.violated(history.ended_us(run), f"{named(run, value)} was acknowledged and never read")
+        for span, value in never_read(history):
+            if partition_of(span) in ended:
+                self.violated(history.ended_us(span), f"{named(span, value)} was acknowledged and never read")
 
 
 class Duplicate(Check):
@@ -196,18 +199,18 @@ class Duplicate(Check):
     guarantee = "duplicate"
 
     def end(self, history: History) -> None:
-        found: dict[tuple[TopicPartition, str, int, int], tuple[int, RunRow]] = {}
-        for run in history.runs:
-            if run.producer_id < 0 or not run.valid or not run.writer or not is_placed(run, history):
+        found: dict[tuple[TopicPartition, str, int, int], tuple[int, SpanRow]] = {}
+        for span in history.runs:
+            if span.producer_id < 0 or not span.valid or not span.writer or not is_placed(span, history):
                 continue
-            self.evidence += run.kind == "read"
-            for value in expanded(run):
-                key = (partition_of(run), value.writer, value.sequence, value.producer_id)
-                offset, other = found.setdefault(key, (value.offset, run))
+            self.evidence += span.kind == "read"
+            for value in expanded(span):
+                key = (partition_of(span), value.writer, value.sequence, value.producer_id)
+                offset, other = found.setdefault(key, (value.offset, span))
                 if offset != value.offset:
                     self.violated(
-                        max(history.ended_us(other), history.ended_us(run)),
-                        f"{named(run, value)} of producer {value.producer_id} is at offset {offset} too",
+                        max(history.ended_us(other), history.ended_us(span)),
+                        f"{named(span, value)} of producer {value.producer_id} is at offset {offset} too",
                     )
 
 
@@ -223,21 +226,21 @@ class InconsistentOffsets(Check):
     def end(self, history: History) -> None:
         if not history.writes_guaranteed:
             return  # Physical: the only replica lost its power, and nothing had been synced.
-        found: dict[tuple[TopicPartition, int], RunRow] = {}
-        for run in history.runs:
-            self.evidence += run.kind == "read"
+        found: dict[tuple[TopicPartition, int], SpanRow] = {}
+        for span in history.runs:
+            self.evidence += span.kind == "read"
             # E-7 speaks of acks=all. What only the leader acknowledged may be truncated.
-            unguaranteed = run.kind == "send" and run.process in history.unguaranteed
-            if not run.valid or not run.writer or run.first_offset < 0 or unguaranteed:
+            unguaranteed = span.kind == "send" and span.process in history.unguaranteed
+            if not span.valid or not span.writer or span.first_offset < 0 or unguaranteed:
                 continue
-            for value in expanded(run):
-                other = found.setdefault((partition_of(run), value.offset), run)
+            for value in expanded(span):
+                other = found.setdefault((partition_of(span), value.offset), span)
                 sequence = other.first_sequence + value.offset - other.first_offset
                 if (other.writer, sequence) != (value.writer, value.sequence):
                     self.violated(
-                        max(history.ended_us(other), history.ended_us(run)),
-                        f"{run.topic}-{run.partition} offset {value.offset}: {other.writer}/{sequence}, and "
-                        f"{value.writer}/{value.sequence} for {run.process}",
+                        max(history.ended_us(other), history.ended_us(span)),
+                        f"{span.topic}-{span.partition} offset {value.offset}: {other.writer}/{sequence}, and "
+                        f"{value.writer}/{value.sequence} for {span.process}",
                     )
 
 
@@ -254,19 +257,20 @@ class NonmonotonicSend(Check):
             return  # Physical: the only replica lost its power, and nothing had been synced.
         last: dict[tuple[str, TopicPartition], int] = {}
         # Physical: a response without an offset (-1, DUPLICATE_SEQUENCE_NUMBER) does not say where the batch is.
-        sends = [run for run in history.runs if run.kind == "send" and run.first_offset >= 0]
+        sends = [span for span in history.runs if span.kind == "send" and span.first_offset >= 0]
         # E-7 speaks of acks=all. What only the leader acknowledged may be truncated.
-        sends = [run for run in sends if run.process not in history.unguaranteed]
-        sends.sort(key=lambda run: (run.process, run.index, run.position))
-        for run in sends:
+        sends = [span for span in sends if span.process not in history.unguaranteed]
+        sends.sort(key=lambda span: (span.process, span.index, span.position))
+        for span in sends:
             self.evidence += 1
-            key = (run.process, partition_of(run))
-            if run.first_offset <= last.get(key, -1):
+            key = (span.process, partition_of(span))
+            if span.first_offset <= last.get(key, -1):
                 self.violated(
-                    history.ended_us(run),
-                    f"{run.process}: {run.topic}-{run.partition} was written at {run.first_offset} after {last[key]}",
+                    history.ended_us(span),
+                    f"{span.process}: {span.topic}-{span.partition} was written at {span.first_offset} "
+                    f"after {last[key]}",
                 )
-            last[key] = run.first_offset + run.count - 1
+            last[key] = span.first_offset + span.count - 1
 
 
 class CorruptValue(Check):
@@ -275,13 +279,13 @@ class CorruptValue(Check):
     guarantee = "corrupt-value"
 
     def end(self, history: History) -> None:
-        for run in history.runs:
-            if run.kind != "read":
+        for span in history.runs:
+            if span.kind != "read":
                 continue
             self.evidence += 1
-            if not run.valid or not run.writer:
-                where = f"{run.topic}-{run.partition} offset {run.first_offset}"
-                self.violated(history.ended_us(run), f"{where}: {run.process} saw a damaged value")
+            if not span.valid or not span.writer:
+                where = f"{span.topic}-{span.partition} offset {span.first_offset}"
+                self.violated(history.ended_us(span), f"{where}: {span.process} saw a damaged value")
 
 
 class MirrorComplete(Check):
@@ -307,15 +311,15 @@ class MirrorComplete(Check):
                 ended[partition_of(row)] = None
         mirrors = {row.process.removesuffix(WRITER_SUFFIX) for row in history.copies}
         moved = grouped((row for row in moved_forward(history) if row.process in mirrors), partition_of)
-        for run, operation in history.with_operations(history.runs, "final_read"):
-            if partition_of(run) not in ended:
+        for span, operation in history.with_operations(history.runs, "final_read"):
+            if partition_of(span) not in ended:
                 continue  # Physical: the contents of the target beyond the last read are unknown.
-            jumps = [(row.from_offset, row.to_offset) for row in moved.get(partition_of(run), ())]
-            for value in expanded(run):
+            jumps = [(row.from_offset, row.to_offset) for row in moved.get(partition_of(span), ())]
+            for value in expanded(span):
                 if any(first <= value.offset < end for first, end in jumps):
                     continue  # Kafka: auto.offset.reset omits what is between.
-                if value.writer and (value.writer, value.sequence) not in copied[partition_of(run)]:
+                if value.writer and (value.writer, value.sequence) not in copied[partition_of(span)]:
                     self.violated(
                         operation.complete_us,
-                        f"{named(run, value)} is not in the cluster that its topic was copied to",
+                        f"{named(span, value)} is not in the cluster that its topic was copied to",
                     )

@@ -20,7 +20,7 @@ from chaos.sim.disk import SimDisk
 from chaos.tests.check_context import check_context
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.node import Node
-from reports.rows import END_OF_RUN_US, AssignmentRow, EndRow, HistoryRow, OperationRow, PositionRow, RunRow, TraceRow
+from reports.rows import END_OF_RUN_US, AssignmentRow, EndRow, HistoryRow, OperationRow, PositionRow, SpanRow, TraceRow
 
 NONE, UNKNOWN, WRONG = 0, 70, 71
 TOPIC = "hot"
@@ -208,12 +208,14 @@ def operation(process: str, index: int, f: str, kind: str = "ok", at_us: int = 0
     return OperationRow(process, index, f, kind, at_us, at_us, at_us + 5)
 
 
-def send(index: int, first_offset: int, first_sequence: int, count: int = 5) -> RunRow:
-    return RunRow("p", index, 0, "send", TOPIC, 0, first_offset, count, 7, "p", first_sequence, True)
+def send(index: int, first_offset: int, first_sequence: int, count: int = 5) -> SpanRow:
+    return SpanRow("p", index, 0, "send", TOPIC, 0, first_offset, count, 7, "p", first_sequence, True)
 
 
-def read(index: int, first_offset: int, count: int = 5, position: int = 0, shift: int = 0, writer: str = "p") -> RunRow:
-    return RunRow("f", index, position, "read", TOPIC, 0, first_offset, count, 7, writer, first_offset + shift, True)
+def read(
+    index: int, first_offset: int, count: int = 5, position: int = 0, shift: int = 0, writer: str = "p"
+) -> SpanRow:
+    return SpanRow("f", index, position, "read", TOPIC, 0, first_offset, count, 7, writer, first_offset + shift, True)
 
 
 def position(index: int, fetch: int, following: int, topic: str = TOPIC) -> PositionRow:
@@ -375,6 +377,6 @@ def test_a_failed_fetch_moves_no_cursor() -> None:
     assert broken([operation("p", 0, "produce"), *rows]) == []
     failed: list[HistoryRow] = [
         operation("f", 2, "fetch", "fail", 40),
-        RunRow("f", 2, 0, "read", TOPIC, 0, 0, 5, 7, "p", 0, True),
+        SpanRow("f", 2, 0, "read", TOPIC, 0, 0, 5, 7, "p", 0, True),
     ]
     assert broken([operation("p", 0, "produce"), *rows, *failed]) == []

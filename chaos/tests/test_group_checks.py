@@ -26,8 +26,8 @@ from reports.rows import (
     OperationRow,
     PositionRow,
     ResetRow,
-    RunRow,
-    TargetRunRow,
+    SpanRow,
+    TargetSpanRow,
     TraceRow,
 )
 
@@ -47,8 +47,8 @@ def assigned(process: str, generation: int, at_us: int, event: str = "assigned")
     return MembershipRow(process, "g", process, generation, event, "hot", 0, at_us, at_us)
 
 
-def read(process: str, index: int, first: int, count: int) -> RunRow:
-    return RunRow(process, index, 0, "read", "hot", 0, first, count, 1, "producer-0", first, True)
+def read(process: str, index: int, first: int, count: int) -> SpanRow:
+    return SpanRow(process, index, 0, "read", "hot", 0, first, count, 1, "producer-0", first, True)
 
 
 def judged(check: Check, history: History) -> list[str]:
@@ -350,7 +350,7 @@ def test_nothing_is_fetched_before_the_committed_epoch(kind: str) -> None:
 def test_what_the_source_holds_is_in_the_target(
     there: list[tuple[int, int]], reset: ResetRow | None, found: int
 ) -> None:
-    held = [TargetRunRow("hot", 0, first, count, "producer-0" if count else "", first) for first, count in there]
+    held = [TargetSpanRow("hot", 0, first, count, "producer-0" if count else "", first) for first, count in there]
     history = History(
         operations=[operation("final-reader", 1, "final_read", 100)],
         runs=[read("final-reader", 1, 0, 6)],

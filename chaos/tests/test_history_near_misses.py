@@ -35,7 +35,7 @@ from chaos.tests.test_group_checks import A, B, assigned, commit, judged, note
 from reference_broker.core.events import Reply, Request
 from reference_broker.metadata.image import PartitionImage
 from reference_broker.wire.tags import Tag
-from reports.rows import HistoryRow, MetadataEpochRow, ResetRow, RunRow, TraceRow
+from reports.rows import HistoryRow, MetadataEpochRow, ResetRow, SpanRow, TraceRow
 
 REST: list[HistoryRow] = [*OPERATIONS, ASSIGNMENT, END]
 
@@ -51,7 +51,7 @@ def test_a_damaged_value_is_never_excused(promised: bool) -> None:
 def test_only_one_producer_id_writes_a_value_once(producer: int) -> None:
     rows = [*BASE, send(0, 0, 0), *POSITIONS, read(0, 0), replace(read(1, 5, shift=-5), producer_id=producer)]
     if producer == -1:
-        rows = [replace(row, producer_id=-1) if isinstance(row, RunRow) else row for row in rows]
+        rows = [replace(row, producer_id=-1) if isinstance(row, SpanRow) else row for row in rows]
     assert broken(rows) == (["duplicate"] if producer == 7 else [])
 
 

@@ -15,7 +15,7 @@ from reports.rows import (
     EndRow,
     OperationRow,
     PositionRow,
-    RunRow,
+    SpanRow,
     ToldTransactionRow,
     TransactionRow,
     TransformRow,
@@ -121,7 +121,7 @@ class Ledger:
     ) -> None:
         self.add(
             "runs",
-            RunRow(
+            SpanRow(
                 process,
                 index,
                 position,

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from random import Random
 from typing import Final
 
-from reports.rows import OperationRow, RunRow, TransactionRow, TransformRow
+from reports.rows import OperationRow, SpanRow, TransactionRow, TransformRow
 from reports.tests.history import STANDARD, History
 
 LOG, OUT = ("log", 0), ("log", 1)
@@ -74,7 +74,7 @@ class Circles:
     def _runs(self, process: str, index: int, kind: str, parts: tuple[Part, ...], acks: int, isolation: int) -> None:
         for position, each in enumerate(parts):
             of_log = *each.where, each.offset, each.count, 7, each.writer, each.first
-            self._add("runs", RunRow(process, index, position, kind, *of_log, True, acks, isolation))
+            self._add("runs", SpanRow(process, index, position, kind, *of_log, True, acks, isolation))
 
     def _add(self, table: str, row: object) -> None:
         self.history.tables[table].append(asdict(row))  # type: ignore[call-overload]

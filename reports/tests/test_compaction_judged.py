@@ -31,7 +31,7 @@ from reports.rows import (
     MembershipRow,
     OperationRow,
     PositionRow,
-    RunRow,
+    SpanRow,
     TransactionRow,
     ViewRow,
 )
@@ -92,7 +92,7 @@ class Table:
     def run(self, process: str, index: int, position: int, kind: str, sent: Sent, isolation: int = 0) -> None:
         acks = -1 if kind == "send" else 0
         where = (TOPIC, 0, sent.offset, 1, 7)
-        row = RunRow(process, index, position, kind, *where, sent.writer, sent.sequence, True, acks, isolation)
+        row = SpanRow(process, index, position, kind, *where, sent.writer, sent.sequence, True, acks, isolation)
         self.add("runs", row)
 
     def send(self, f: str, kind: str, *sent: Sent) -> int:
@@ -301,7 +301,7 @@ def plant_lost_transaction(history: History) -> None:
 
 def _seen_by_committed(history: History, sent: Sent) -> None:
     index = history.rows("operations", process=COMMITTED)[0]["index"]
-    row = RunRow(COMMITTED, int(str(index)), 9, "read", TOPIC, 0, sent.offset, 1, 7, sent.writer, sent.sequence, True)
+    row = SpanRow(COMMITTED, int(str(index)), 9, "read", TOPIC, 0, sent.offset, 1, 7, sent.writer, sent.sequence, True)
     row.isolation = 1
     history.tables["runs"] = [each for each in history.tables["runs"] if each["process"] != COMMITTED]
     history.tables["runs"].append(asdict(row))

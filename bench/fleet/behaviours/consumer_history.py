@@ -12,7 +12,7 @@ from typing import Final, cast
 from bench.fleet.behaviours.consumer_lanes import LaneHistory
 from bench.fleet.behaviours.journal import AssignmentBook, Journal, Operation
 from bench.fleet.behaviours.protocol import HistoryRow, ResponseReceived, TopicPartition
-from bench.fleet.values import Run, compress, read_record, read_row
+from bench.fleet.values import ValueSpan, compress, read_record, read_row
 from reference_broker.client.consumer_observer import ConsumerObserver, FetchedPartition, FetchResult, PositionReset
 from reference_broker.client.consumer_partitions import ConsumerRecord
 from reference_broker.client.group_consumer import COMMIT_LANE, COMMITTED_LANE, METADATA_LANE
@@ -53,10 +53,10 @@ class ResponseEffect:
 
 @dataclass(slots=True)
 class Reads:
-    """The operation of one fetch, and the number of its runs that have been read so far."""
+    """The operation of one fetch, and the number of its spans that have been read so far."""
 
     index: int
-    runs: int = 0
+    spans: int = 0
 
 
 @dataclass(slots=True)
@@ -218,17 +218,19 @@ class ConsumerHistory(ConsumerObserver, LaneHistory):
 
     def read(self, records: Sequence[ConsumerRecord]) -> None:
         """The application has got these records."""
-        found: dict[TopicPartition, list[Run]] = {}
+        found: dict[TopicPartition, list[ValueSpan]] = {}
         for each in records:
             where, value = TopicPartition(each.topic, each.partition), read_record(each.value, each.headers)
             producer = self._brought[where].producer_of(each.offset)
-            run = Run(each.offset, 1, producer, value.writer, value.sequence, value.valid)
-            found.setdefault(where, []).append(run)
+            span = ValueSpan(each.offset, 1, producer, value.writer, value.sequence, value.valid)
+            found.setdefault(where, []).append(span)
         for where, parts in found.items():
             reads = self._brought[where].reads
-            for run in compress(parts):
-                self.journal.record(read_row(self.journal.process, reads.index, reads.runs, where, run, self.isolation))
-                reads.runs += 1
+            for span in compress(parts):
+                self.journal.record(
+                    read_row(self.journal.process, reads.index, reads.spans, where, span, self.isolation)
+                )
+                reads.spans += 1
 
     def position_reset(self, reset: PositionReset) -> None:
         where, reason = reset.partition, _REASONS.get(reset.reason, reset.reason)

@@ -37,7 +37,7 @@ from reference_broker.client.session_handler import FetchSessionHandler, Wanted
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import error_name
 from reference_broker.wire.fetch import FetchResponse, PartitionData
-from reports.rows import CommitRow, EndRow, PositionRow, RunRow, TargetRunRow
+from reports.rows import CommitRow, EndRow, PositionRow, SpanRow, TargetSpanRow
 
 if TYPE_CHECKING:
     from kio.schema.describe_configs.v4.response import DescribeConfigsResponse
@@ -269,11 +269,11 @@ class FinalReader(ClusterScript):
             self._held_back.pop(where, None)
         elif error is None:
             self._sizes[where] += len(data.records or b"")
-            runs = self.reader.read(where, self.consumer.take(where, data))
-            first = sum(isinstance(each, RunRow) for each in rows)
+            spans = self.reader.read(where, self.consumer.take(where, data))
+            first = sum(isinstance(each, SpanRow) for each in rows)
             rows.extend(
-                read_row(self.process, index, first + number, where, run, self._isolation)
-                for number, run in enumerate(runs)
+                read_row(self.process, index, first + number, where, span, self._isolation)
+                for number, span in enumerate(spans)
             )
         bounds = (data.high_watermark, data.log_start_offset)
         row = PositionRow(self.process, index, *where, before, position.offset, *bounds, error)
@@ -319,11 +319,11 @@ def _as_target_runs(rows: Sequence[HistoryRow]) -> list[HistoryRow]:
 
 
 def _as_target_run(row: HistoryRow) -> list[HistoryRow]:
-    if isinstance(row, RunRow):
+    if isinstance(row, SpanRow):
         where = (row.topic, row.partition)
-        return [TargetRunRow(*where, row.first_offset, row.count, row.writer, row.first_sequence)]
+        return [TargetSpanRow(*where, row.first_offset, row.count, row.writer, row.first_sequence)]
     if isinstance(row, EndRow):
-        return [TargetRunRow(row.topic, row.partition, row.high_watermark, 0, "", -1)]
+        return [TargetSpanRow(row.topic, row.partition, row.high_watermark, 0, "", -1)]
     return []
 
 

@@ -53,7 +53,7 @@ from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error, ErrorCode, error_name
 from reference_broker.wire.fetch import NO_TOPIC_ID
 from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic
-from reports.rows import RunRow, ToldTransactionRow, TransactionRow
+from reports.rows import SpanRow, ToldTransactionRow, TransactionRow
 
 if TYPE_CHECKING:
     from kio.schema.describe_producers.v0.response import DescribeProducersResponse
@@ -208,7 +208,7 @@ class StrayProducer(ClusterScript):
             now_us,
             now_us,
         )
-        run = RunRow(
+        span = SpanRow(
             self.process,
             index,
             0,
@@ -222,7 +222,7 @@ class StrayProducer(ClusterScript):
             True,
             ALL_REPLICAS,
         )
-        return [end, run]
+        return [end, span]
 
 
 FIRST_COORDINATOR_EPOCH: Final = 0

@@ -18,7 +18,7 @@ from bench.fleet.behaviours.piped import WRITER_SUFFIX, Pipe, Piped
 from bench.fleet.behaviours.producers import BatchDelivery, Slot
 from bench.fleet.behaviours.protocol import Chance, ClientSettings, HistoryRow, Now, TopicPartition
 from bench.fleet.behaviours.script import Steps
-from bench.fleet.values import Run, compress, read_record
+from bench.fleet.values import ValueSpan, compress, read_record
 from reference_broker.client.consumer_partitions import ConsumerRecord
 from reference_broker.client.producer import ProducerBatch, ProducerState
 from reference_broker.records.record import Record
@@ -124,22 +124,22 @@ class MirrorWriter(ClusterScript):
     def _rows(self, slot: Slot, batch: ProducerBatch) -> tuple[CopyRow, ...]:
         rows: list[CopyRow] = []
         done = 0
-        for run in _runs(self._pieces):
+        for span in _spans(self._pieces):
             target = batch.base_offset + done if batch.base_offset >= 0 else -1
             rows.append(
                 CopyRow(
                     self.process,
                     slot.operation.index,
                     *slot.where,
-                    run.first_offset,
-                    run.count,
+                    span.first_offset,
+                    span.count,
                     target,
-                    run.writer,
-                    run.first_sequence,
+                    span.writer,
+                    span.first_sequence,
                     self.now.mono_us,
                 )
             )
-            done += run.count
+            done += span.count
         return tuple(rows)
 
     def close(self, now: Now) -> list[HistoryRow]:
@@ -162,10 +162,10 @@ class Mirror(Piped[Record]):
         super().__init__(reader, MirrorWriter(plan, random, pipe), pipe)
 
 
-def _runs(pieces: Sequence[Record]) -> list[Run]:
-    """Return the records as runs, which are consecutive in the source and in their writer's numbers."""
+def _spans(pieces: Sequence[Record]) -> list[ValueSpan]:
+    """Return the records as spans, which are consecutive in the source and in their writer's numbers."""
     return compress(
-        Run(piece.offset, 1, -1, value.writer, value.sequence, value.valid)
+        ValueSpan(piece.offset, 1, -1, value.writer, value.sequence, value.valid)
         for piece in pieces
         for value in (read_record(piece.value, piece.headers),)
     )

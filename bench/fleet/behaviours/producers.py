@@ -31,7 +31,7 @@ from reference_broker.wire.produce import (
     ProduceResponse,
     ProduceTopic,
 )
-from reports.rows import KeyedWriteRow, RunRow
+from reports.rows import KeyedWriteRow, SpanRow
 
 if TYPE_CHECKING:
     from kio.schema.init_producer_id.v5.response import InitProducerIdResponse
@@ -331,11 +331,11 @@ class KeyedProducer(ClusterScript):
         yield from self.delivery.deliver(slot)
 
     def close(self, now: Now) -> list[HistoryRow]:
-        """End at once. The batch in flight may be written, so its run is recorded too."""
+        """End at once. The batch in flight may be written, so its span is recorded too."""
         return [*super().close(now), *self.delivery.rows_in_flight()]
 
     def _rows(self, slot: Slot, batch: ProducerBatch) -> tuple[HistoryRow, ...]:
-        run = RunRow(
+        span = SpanRow(
             self.process,
             slot.operation.index,
             0,
@@ -350,7 +350,7 @@ class KeyedProducer(ClusterScript):
             self.plan.acks,
         )
         keyed = self.records.rows(self.process, slot.operation.index, slot.where, slot.first_sequence, slot.count)
-        return (run, *keyed)
+        return (span, *keyed)
 
     def _records(self, slot: Slot) -> list[Record]:
         return self.records.make(slot.where, slot.first_sequence, slot.count, self.now.wall_ms)

@@ -176,7 +176,7 @@ class FetchEffect:
     node_id: int
     index: int
     rows: list[HistoryRow] = field(default_factory=list)
-    runs: int = 0
+    spans: int = 0
     failed: bool = False
 
 
@@ -410,7 +410,7 @@ class SessionFetcher(ClusterScript):
         operation.response_session_id, operation.response_partitions = body.session_id, len(handled.partitions)
         self.journal.end(operation, "ok" if error is None else "fail", error, event, tuple(found.rows))
         # Only polls after the load's end show that a fetcher has caught up.
-        quiet = self.stopping and error is None and not found.failed and found.runs == 0
+        quiet = self.stopping and error is None and not found.failed and found.spans == 0
         session.quiet_polls = session.quiet_polls + 1 if quiet else 0
         if error is None and not found.failed:
             self.succeeded()
@@ -431,9 +431,9 @@ class SessionFetcher(ClusterScript):
             if is_damaged(data.records) and self._refetches(where, before):
                 error, found.failed = CORRUPT_MESSAGE, True
             else:
-                for run in self.reader.read(where, self.reading.consumer.take(where, data)):
-                    found.rows.append(read_row(self.process, found.index, found.runs, where, run))
-                    found.runs += 1
+                for span in self.reader.read(where, self.reading.consumer.take(where, data)):
+                    found.rows.append(read_row(self.process, found.index, found.spans, where, span))
+                    found.spans += 1
         bounds = (data.high_watermark, data.log_start_offset)
         found.rows.append(PositionRow(self.process, found.index, *where, before, position.offset, *bounds, error))
 

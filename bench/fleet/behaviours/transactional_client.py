@@ -41,7 +41,7 @@ from reference_broker.client.transaction_requests import ProducerIdentity
 from reference_broker.client.transactional_producer import Delivery, ProducerConfig, TransactionalProducer
 from reference_broker.records.record import Record
 from reference_broker.wire.apis import ApiKey
-from reports.rows import RunRow, TransactionRow
+from reports.rows import SpanRow, TransactionRow
 
 TIMER_LANE: Final = 0
 OPERATION: Final = "transaction"
@@ -371,8 +371,8 @@ class TransactionalClient(ABC):
             current.requested_us if current.requested_us >= 0 else self.now_us,
             self.now_us,
         )
-        runs = [
-            RunRow(
+        spans = [
+            SpanRow(
                 self.process,
                 index,
                 position,
@@ -388,7 +388,7 @@ class TransactionalClient(ABC):
             )
             for position, each in enumerate(current.sent)
         ]
-        return [end, *runs, *current.rows]
+        return [end, *spans, *current.rows]
 
     def send(
         self, producer: TransactionalProducer, current: Open, where: TopicPartition, records: list[Record], first: int

@@ -3,7 +3,7 @@
 from bench.fleet.behaviours.member_storage import View
 from bench.fleet.behaviours.producers import NOT_COMPACTED, KeyedRecords
 from bench.fleet.behaviours.protocol import TopicPartition
-from bench.fleet.values import ValueMaker, read_record, runs_of_batch
+from bench.fleet.values import ValueMaker, read_record, spans_of_batch
 from reference_broker.client.consumer_partitions import ConsumerRecord
 from reference_broker.records.record import Record, build
 
@@ -21,7 +21,7 @@ def test_a_tombstone_has_no_value_and_proves_itself() -> None:
     tombstones = [each for each in made if each.value is None]
     assert COUNT // 8 < len(tombstones) < COUNT // 2
     assert [read_record(each.value, each.headers) for each in made] == [(WRITER, each, True) for each in range(COUNT)]
-    (run,) = runs_of_batch(memoryview(build(made)), -1, COUNT - 1, 0)
+    (run,) = spans_of_batch(memoryview(build(made)), -1, COUNT - 1, 0)
     assert (run.writer, run.first_sequence, run.count, run.valid) == (WRITER, 0, COUNT, True)
 
 

@@ -7,15 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.fleet.early_signs import MOST_SPANS, EarlySigns
-from reports.rows import RunRow
+from reports.rows import SpanRow
 
 
-def read(first: int, count: int, writer: str = "a", sequence: int | None = None, valid: bool = True) -> RunRow:
+def read(first: int, count: int, writer: str = "a", sequence: int | None = None, valid: bool = True) -> SpanRow:
     """A read run; the writer's numbers are the offsets unless ``sequence`` says otherwise."""
-    return RunRow("p", 0, 0, "read", "hot", 1, first, count, 9, writer, first if sequence is None else sequence, valid)
+    return SpanRow("p", 0, 0, "read", "hot", 1, first, count, 9, writer, first if sequence is None else sequence, valid)
 
 
-def seen(rows: Sequence[RunRow]) -> dict[str, int]:
+def seen(rows: Sequence[SpanRow]) -> dict[str, int]:
     signs = EarlySigns()
     for row in rows:
         signs.read(row)
@@ -52,7 +52,7 @@ def test_readers_of_one_log_never_raise_a_sign_and_one_wrong_offset_always_does(
 ) -> None:
     random = Random(seed)
 
-    def part() -> RunRow:
+    def part() -> SpanRow:
         first, count, writer = random.choice(log)
         skipped = random.randrange(count)
         return read(first + skipped, random.randint(1, count - skipped), writer, 1_000 * first + skipped)

@@ -39,7 +39,7 @@ from bench.fleet.tests.conftest import ADDRESS, FakeBroker, FleetWorld
 from reference_broker.records.batch import read_header
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
-from reports.rows import OperationRow, RunRow, ToldTransactionRow, TransactionRow
+from reports.rows import OperationRow, SpanRow, ToldTransactionRow, TransactionRow
 from scenarios.load import Janitors, Load, Strays, Topic
 
 NO_WAIT = bodies.milliseconds(0)
@@ -276,7 +276,7 @@ def test_a_stray_writes_a_transaction_of_which_its_coordinator_never_hears(
     world.run(4)
     assert stray.process in world.finished
     ends: list[TransactionRow] = world.rows("transactions")
-    runs: list[RunRow] = world.rows("runs")
+    runs: list[SpanRow] = world.rows("runs")
     assert len(ends) == len(runs) >= 3
     assert {(each.asked, each.outcome, each.error) for each in ends} == {("nothing", "failed", "not_added")}
     assert len({each.transactional_id for each in ends}) == len({each.producer_id for each in ends}) == len(ends)

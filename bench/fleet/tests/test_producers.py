@@ -20,7 +20,7 @@ from reference_broker.client.consumer import TakenBatch
 from reference_broker.records.batch import iterate, read_header
 from reference_broker.records.record import read_records
 from reference_broker.wire.apis import ApiKey
-from reports.rows import OperationRow, RunRow
+from reports.rows import OperationRow, SpanRow
 
 HOT = tuple(TopicPartition("hot", each) for each in range(4))
 IDLE = tuple(TopicPartition("idle", each) for each in range(2))
@@ -36,7 +36,7 @@ def produces(world: FleetWorld) -> list[OperationRow]:
     return [each for each in world.rows("operations") if each.f == "produce"]
 
 
-def sends(world: FleetWorld) -> dict[int, RunRow]:
+def sends(world: FleetWorld) -> dict[int, SpanRow]:
     return {each.index: each for each in world.rows("runs") if each.kind == "send"}
 
 

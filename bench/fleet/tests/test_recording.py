@@ -20,7 +20,7 @@ from reports.rows import (
     OperationRow,
     PositionRow,
     ResetRow,
-    RunRow,
+    SpanRow,
 )
 from reports.schema import TABLES
 
@@ -36,7 +36,7 @@ def operation(
 def test_parquet_files_hold_what_was_recorded_with_times_since_the_start(tmp_path: Path) -> None:
     recorder = Recorder(ParquetSink(tmp_path, "worker-0"), "worker-0", ORIGIN, batch_rows=2)
     rows = [operation(each, 10, 20, 1_000_020 + each) for each in range(5)]
-    run = RunRow("p", 0, 0, "read", "hot", 1, 7, 3, 9, "w", 40, True)
+    run = SpanRow("p", 0, 0, "read", "hot", 1, 7, 3, 9, "w", 40, True)
     position = PositionRow("p", 0, "hot", 1, 7, 10, 10, 0, None)
     assignment = AssignmentRow("p", "hot", 1, ORIGIN + 4, END_OF_RUN_US, 0)
     recorder.record([*rows, run, position, assignment, EndRow("hot", 1, 0, 10, ORIGIN + 77)])
@@ -110,7 +110,7 @@ def test_columns_of_nothing_are_nothing() -> None:
 
 def test_a_part_is_whole_as_soon_as_it_is_told_and_holds_all_up_to_then(tmp_path: Path) -> None:
     recorder = Recorder(ParquetSink(tmp_path, "w"), "w", ORIGIN, roll_s=10)
-    recorder.record([operation(0, 0, 1, 2), RunRow("p", 0, 0, "read", "hot", 1, 7, 3, 9, "w", 40, True)])
+    recorder.record([operation(0, 0, 1, 2), SpanRow("p", 0, 0, "read", "hot", 1, 7, 3, 9, "w", 40, True)])
     recorder.write_part(ORIGIN + 9_000_000)
     recorder.record([operation(1, 3, 4, 5)])
     recorder.write_part(ORIGIN + 11_000_000)

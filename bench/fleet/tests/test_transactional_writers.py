@@ -15,7 +15,7 @@ from reference_broker.client.group_requests import GroupRequest
 from reference_broker.client.tests.transaction_world import LOST, NOT_ARRIVED, NaiveBroker
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
-from reports.rows import OperationRow, RunRow, TransactionRow
+from reports.rows import OperationRow, SpanRow, TransactionRow
 
 PARTITIONS = tuple(TopicPartition("foo", each) for each in range(2))
 TIMEOUT_US = 3_000_000
@@ -95,7 +95,7 @@ def test_each_transaction_is_recorded_with_its_fate(level: int, seed: int) -> No
     assert {"commit", "abort", "nothing"} <= {row.asked for row in ends.values()}
     there = Counter(value for _, value in played.broker.committed)
     assert len(there) == sum(there.values()), "a value is there twice"
-    for row in (each for each in played.rows if isinstance(each, RunRow)):
+    for row in (each for each in played.rows if isinstance(each, SpanRow)):
         made = {
             played.writer.records.values.make(each)
             for each in range(row.first_sequence, row.first_sequence + row.count)

@@ -1,4 +1,4 @@
-"""Values, runs and histograms, by property."""
+"""Values, spans and histograms, by property."""
 
 import itertools
 
@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
 
 from bench.fleet.recorder import bounds_us, bucket_of
-from bench.fleet.values import FOREIGN, BatchReader, Run, ValueMaker, compress, joins, read_value, smallest_size_bytes
+from bench.fleet.values import (
+    FOREIGN,
+    BatchReader,
+    ValueMaker,
+    ValueSpan,
+    compress,
+    joins,
+    read_value,
+    smallest_size_bytes,
+)
 from reference_broker.client.consumer import TakenBatch
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.records.batch import read_header
@@ -54,41 +63,41 @@ def test_a_value_too_small_for_its_writer_is_refused() -> None:
 
 
 parts = st.builds(
-    Run,
+    ValueSpan,
     st.integers(0, 5),
     st.integers(1, 3),
     st.integers(-1, 1),
     st.sampled_from(["", "a", "b"]),
     st.integers(0, 5),
     st.booleans(),
-).map(lambda run: run if run.writer else Run(run.first_offset, run.count, run.producer_id, "", -1, False))
+).map(lambda span: span if span.writer else ValueSpan(span.first_offset, span.count, span.producer_id, "", -1, False))
 
 
-def records(runs: list[Run]) -> list[tuple[int, int, str, int, bool]]:
+def records(spans: list[ValueSpan]) -> list[tuple[int, int, str, int, bool]]:
     return [
         (
-            run.first_offset + each,
-            run.producer_id,
-            run.writer,
-            run.first_sequence + each if run.writer else -1,
-            run.valid,
+            span.first_offset + each,
+            span.producer_id,
+            span.writer,
+            span.first_sequence + each if span.writer else -1,
+            span.valid,
         )
-        for run in runs
-        for each in range(run.count)
+        for span in spans
+        for each in range(span.count)
     ]
 
 
 @given(st.lists(parts, max_size=30))
-def test_runs_say_exactly_what_the_records_said_and_no_two_neighbours_join(given_parts: list[Run]) -> None:
-    runs = compress(given_parts)
-    assert records(runs) == records(given_parts)
-    assert not any(joins(first, first.count, second) for first, second in itertools.pairwise(runs))
+def test_spans_say_exactly_what_the_records_said_and_no_two_neighbours_join(given_parts: list[ValueSpan]) -> None:
+    spans = compress(given_parts)
+    assert records(spans) == records(given_parts)
+    assert not any(joins(first, first.count, second) for first, second in itertools.pairwise(spans))
 
 
 @given(parts, st.integers(0, 12))
-def test_the_tail_of_a_run_holds_its_records_from_an_offset_on(run: Run, offset: int) -> None:
-    tail = run.tail(offset)
-    assert records([tail] if tail else []) == [each for each in records([run]) if each[0] >= offset]
+def test_the_tail_of_a_span_holds_its_records_from_an_offset_on(span: ValueSpan, offset: int) -> None:
+    tail = span.tail(offset)
+    assert records([tail] if tail else []) == [each for each in records([span]) if each[0] >= offset]
 
 
 def batch(first: int, count: int, writer: str = "producer-1", producer_id: int = 5, base_offset: int = 0) -> bytes:
@@ -108,13 +117,13 @@ def taken(data: bytes, from_offset: int = 0) -> TakenBatch:
 
 def test_batches_are_read_as_runs_over_their_borders() -> None:
     first, second = batch(10, 4), batch(14, 2, base_offset=4)
-    assert BatchReader().read(WHERE, [taken(first), taken(second)]) == [Run(0, 6, 5, "producer-1", 10, True)]
+    assert BatchReader().read(WHERE, [taken(first), taken(second)]) == [ValueSpan(0, 6, 5, "producer-1", 10, True)]
 
 
 def test_a_batch_in_whose_middle_the_position_lies_is_read_from_there() -> None:
     reader, data = BatchReader(), batch(10, 4, base_offset=100)
     for _ in range(2):
-        assert reader.read(WHERE, [taken(data, 102)]) == [Run(102, 2, 5, "producer-1", 12, True)]
+        assert reader.read(WHERE, [taken(data, 102)]) == [ValueSpan(102, 2, 5, "producer-1", 12, True)]
 
 
 def test_a_batch_changed_on_the_way_is_one_foreign_run_even_if_the_true_one_was_read_before() -> None:
@@ -122,7 +131,7 @@ def test_a_batch_changed_on_the_way_is_one_foreign_run_even_if_the_true_one_was_
     assert reader.read(WHERE, [taken(data)])[0].valid
     broken = bytearray(data)
     broken[-3] ^= 1
-    assert reader.read(WHERE, [taken(bytes(broken))]) == [Run(0, 4, 5, "", -1, False)]
+    assert reader.read(WHERE, [taken(bytes(broken))]) == [ValueSpan(0, 4, 5, "", -1, False)]
 
 
 def test_the_reader_remembers_a_bounded_number_of_batches() -> None:
