@@ -109,7 +109,7 @@ class ProducerState:
         """Return what one partition's response means for its batch."""
         if error_code == 0 or error_code == DUPLICATE_SEQUENCE_NUMBER:
             batch.base_offset = base_offset
-            self._settle(batch)
+            self._close(batch)
             return Next.DONE
         if error_code in REFRESH_METADATA:
             return Next.RETRY_ELSEWHERE
@@ -141,12 +141,13 @@ class ProducerState:
 
     def give_up(self, batch: ProducerBatch) -> Next:
         """End the attempts of a batch. The sequence now has a hole, so this producer ID is not used any more."""
-        self._settle(batch)
+        self._close(batch)
         if batch.producer_id == self.producer_id:
             self.forget_producer_id()
         return Next.UNKNOWN if batch.maybe_written else Next.FAILED
 
-    def _settle(self, batch: ProducerBatch) -> None:
+    def _close(self, batch: ProducerBatch) -> None:
+        """Remove a batch whose end is known from the open ones."""
         batches = self._open[batch.where]
         batches.remove(batch)
         if not batches:

@@ -229,7 +229,7 @@ class TransactionalProducer:
             self.transactions.responded(now_us, body)
         else:
             self._produced(lane, now_us, cast(ProduceResponse, body))
-        self._settle()
+        self._drop_if_failed()
 
     def failed(self, lane: str, now_us: int) -> None:
         """Record that the lane's request got no response."""
@@ -241,7 +241,7 @@ class TransactionalProducer:
         else:
             for each in self._sent.pop(lane):
                 self._go_on(each, now_us, self._sequences.lost(each.batch), ErrorCode.network_exception)
-        self._settle()
+        self._drop_if_failed()
 
     def _add(self, found: list[LaneRequest], lane: str, request: GroupRequest | None) -> None:
         if request is not None:
@@ -369,9 +369,9 @@ class TransactionalProducer:
                 self._sequences.give_up(each.batch)
                 self._end(each, ErrorCode.request_timed_out)
                 self.transactions.batch_failed(ErrorCode.request_timed_out)
-        self._settle()
+        self._drop_if_failed()
 
-    def _settle(self) -> None:
+    def _drop_if_failed(self) -> None:
         """Drop what belongs to a transaction that cannot be committed any more. Batches in flight get their response
         first, so that EndTxn comes after them."""
         if not self.transactions.has_failed:

@@ -128,7 +128,7 @@ class FieldReader:
     def length(self) -> int:
         """Read the length of an array or of bytes. It is never more than what is left."""
         read_count = read_compact_count if self._flexible else read_legacy_count
-        return int(self._take(read_count, 1))
+        return int(self._read(read_count, 1))
 
     def nullable_length(self) -> int | None:
         """Read the length of an array that may not be there."""
@@ -139,11 +139,11 @@ class FieldReader:
         return self.length()
 
     def string(self) -> str:
-        return str(self._take(read_compact_string if self._flexible else read_legacy_string))
+        return str(self._read(read_compact_string if self._flexible else read_legacy_string))
 
     def nullable_string(self) -> str | None:
         read = read_compact_nullable_string if self._flexible else read_legacy_nullable_string
-        found: str | None = self._take(read)
+        found: str | None = self._read(read)
         return found
 
     def blob(self) -> bytes:
@@ -156,7 +156,7 @@ class FieldReader:
         """Read the tagged fields that have a reader, by tag. A version that is not flexible has none."""
         if not self._flexible:
             return {}
-        found: Mapping[int, Any] = self._take(read_known_tags, readers)
+        found: Mapping[int, Any] = self._read(read_known_tags, readers)
         return found
 
     def _number(self, layout: Struct) -> int:
@@ -167,7 +167,7 @@ class FieldReader:
         self._position += layout.size
         return int(value)
 
-    def _take(self, read: Callable[..., tuple[Any, int]], *more: Any) -> Any:
+    def _read(self, read: Callable[..., tuple[Any, int]], *more: Any) -> Any:
         try:
             value, self._position = read(self._data, self._position, *more)
         except BAD_BYTES as failure:

@@ -43,7 +43,7 @@ class _Replica:
     """The newest known one."""
     is_followed: bool = False
     is_watched: bool = False
-    """Its remote segments are known."""
+    """Whether this node follows the metadata of its remote segments (``RemoteLogMetadata.watch``)."""
     is_cleared: bool = False
     """The topic has no tier any more, and no object of it is left there."""
 
@@ -52,7 +52,9 @@ class _Replica:
         return self.log.config.remote_storage_enable
 
     @property
-    def is_to_be_watched(self) -> bool:
+    def needs_remote_metadata(self) -> bool:
+        """Whether this node must follow the metadata of the replica's remote segments: its topic has a tier, or had
+        one that this leader still has to clear."""
         is_clearing = self.led is not None and self.log.config.remote_log_delete_on_disable and not self.is_cleared
         return self.is_tiered or is_clearing
 
@@ -145,7 +147,7 @@ class RemoteLogManager:
             fence = Fence(self._ports, self._context.node_id, self.metadata, partition)
             expirer = Expirer(self.expiring, partition, fence, lambda: self.copied_now(*key))
             replica.led = _Led(partition, fence, expirer, replica.copied_end)
-        self._settle((partition.topic_id, partition.index), replica)
+        self._check((partition.topic_id, partition.index), replica)
 
     def stops_leading(self, partition: Partition) -> None:
         key = partition.topic_id, partition.index
@@ -161,7 +163,7 @@ class RemoteLogManager:
     def follows(self, topic: TopicImage, index: int, log: PartitionLog) -> None:
         replica = self._replica(topic.name, topic.topic_id, index, log)
         replica.is_followed, replica.leader_epoch = True, topic.partitions[index].leader_epoch
-        self._settle((topic.topic_id, index), replica)
+        self._check((topic.topic_id, index), replica)
 
     def stops_following(self, topic_id: bytes, index: int) -> None:
         """A replica without a leader is forgotten at the next check, unless it has a role by then."""
@@ -172,7 +174,7 @@ class RemoteLogManager:
     def reconfigured(self, partition: Partition) -> None:
         replica = self._replicas.get((partition.topic_id, partition.index))
         if replica is not None:
-            self._settle((partition.topic_id, partition.index), replica)
+            self._check((partition.topic_id, partition.index), replica)
 
     def _replica(self, topic: str, topic_id: bytes, index: int, log: PartitionLog) -> _Replica:
         key = topic_id, index
@@ -200,34 +202,43 @@ class RemoteLogManager:
                 if replica.led is None and not replica.is_followed:
                     self._drop(key)
                 else:
-                    self._settle(key, replica)
+                    self._check(key, replica)
             if number % REMOTE_REPLICAS_PER_SLICE == 0:
                 yield
 
-    def _settle(self, key: Key, replica: _Replica) -> None:
-        """Watch the replica if its topic is tiered, copy what is due, and update ``copied_end_offset`` of its log."""
-        topic_id, index = key
+    def _check(self, key: Key, replica: _Replica) -> None:
+        """Bring the replica in line with its role and its topic's settings, and do what is due for it: a leader copies
+        and deletes segments, and every replica updates ``copied_end_offset`` of its log."""
         led = replica.led
-        replica.is_cleared &= not replica.is_tiered
-        if replica.is_to_be_watched != replica.is_watched:
-            replica.is_watched = not replica.is_watched
-            if replica.is_watched:
-                self.metadata.watch(topic_id, replica.topic, index)
-            else:
-                self.metadata.unwatch(topic_id, index)
-                replica.copied_end.reset()
+        if replica.is_tiered:
+            replica.is_cleared = False
+        if replica.needs_remote_metadata and not replica.is_watched:
+            self._watch(key, replica)
+        elif replica.is_watched and not replica.needs_remote_metadata:
+            self._unwatch(key, replica)
         replica.copied_end.reset_if_discarded()
         if led is not None and not replica.is_tiered:
             led.close_copier()
         if not self._is_started:
             return
         if led is not None:
-            self._lead(led, replica)
+            self._copy_and_delete(led, replica)
         elif replica.is_watched:
             replica.copied_end.advance_without_fence(replica.leader_epoch)
 
-    def _lead(self, led: _Led, replica: _Replica) -> None:
-        led.expirer.look()
+    def _watch(self, key: Key, replica: _Replica) -> None:
+        topic_id, index = key
+        replica.is_watched = True
+        self.metadata.watch(topic_id, replica.topic, index)
+
+    def _unwatch(self, key: Key, replica: _Replica) -> None:
+        replica.is_watched = False
+        self.metadata.unwatch(*key)
+        replica.copied_end.reset()
+
+    def _copy_and_delete(self, led: _Led, replica: _Replica) -> None:
+        """Delete the led partition's expired remote segments, and copy its closed local ones."""
+        led.expirer.delete_due_segments()
         if not replica.is_tiered:
             replica.is_cleared |= replica.is_watched and led.expirer.is_cleared
         elif not led.expirer.is_clearing:

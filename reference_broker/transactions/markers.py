@@ -176,7 +176,7 @@ class MarkerWriter:
                 appended.append(found)
             if budget.spend(units):
                 yield
-        self._settle(errors, appended, written)
+        self._wait_until_replicated(errors, appended, written)
 
     def _append(self, marker: Marker, key: TopicPartition) -> tuple[Partition, int] | Error:
         """Return the partition and the end of the marker in its log, or why nothing was appended."""
@@ -235,7 +235,7 @@ class MarkerWriter:
             ("result", "commit" if marker.is_commit else "abort"),
         )
 
-    def _settle(
+    def _wait_until_replicated(
         self, errors: dict[TopicPartition, Error], appended: list[tuple[Partition, int]], written: MarkersWritten
     ) -> None:
         """Wait until the markers are synced, where that is required, and replicated."""
@@ -360,7 +360,7 @@ class MarkerSender:
             self._finish_if_delivered(delivery)
         for leader, some in by_leader.items():
             if leader == self._node_id:
-                self._writer.write(delivery.marker, some, partial(self._settle, delivery))
+                self._writer.write(delivery.marker, some, partial(self._handle_errors, delivery))
             elif leader in image.brokers:
                 self._brokers.setdefault(leader, _Broker()).queue.append((delivery, some))
                 self._send(leader)
@@ -421,7 +421,7 @@ class MarkerSender:
             producer_id = delivery.marker.producer_id
             # A broker that omits a partition has not written there.
             unknown = ErrorCode.unknown_server_error
-            self._settle(delivery, {each: errors.get((producer_id, *each), unknown) for each in partitions})
+            self._handle_errors(delivery, {each: errors.get((producer_id, *each), unknown) for each in partitions})
 
     def _failed(self, node_id: int, sent: Sequence[tuple[Delivery, Sequence[TopicPartition]]]) -> None:
         """Retry all. Some of the markers may be written, and a repeated one does no harm."""
@@ -435,7 +435,7 @@ class MarkerSender:
 
     # --- responses ----------------------------------------------------------------------------------------------------
 
-    def _settle(self, delivery: Delivery, errors: dict[TopicPartition, Error]) -> None:
+    def _handle_errors(self, delivery: Delivery, errors: dict[TopicPartition, Error]) -> None:
         """Handle the errors of some partitions. A coordinator that is fenced by a newer one stops. Every other error
         may pass."""
         if not delivery.is_wanted():

@@ -120,13 +120,20 @@ class TransactionsPartition(LedPartition):
     def write(
         self, held: Held, step: Transaction, done: ReplicatedCallback, then: Callable[[], None] = lambda: None
     ) -> None:
-        """Write the next step. It takes effect once it is replicated. Then ``done`` is called with NONE, and ``then``
-        is called, both at the end of the event.
+        """Write the next step. It takes effect once it is replicated.
 
-        ``done`` is called exactly once, with NONE or an error of CoordinatorOperationExceptionHelper. With an error the
-        step may be in the log. Unlike in Kafka it is not taken back then: its client gets an error, but as soon as it
-        is replicated it takes effect, and ``then`` is called. Another step that came between could decide the
-        transaction twice (X-3).
+        Both callbacks are called at the end of an event:
+
+        * ``done`` exactly once, for the response to the client: with NONE when the step has taken effect, or with an
+          error of CoordinatorOperationExceptionHelper.
+        * ``then`` when the step has taken effect and this node still leads the partition; after ``done``.
+
+        With an error the step may be in the log (its replication timed out). Unlike in Kafka it is not taken back then:
+        its client gets an error, but as soon as it is replicated it takes effect, and ``then`` is called. Another step
+        that came between could decide the transaction twice (X-3).
+
+        The log calls ``appended`` within this call if the step is in the log now, and ``replicated_or_failed`` once:
+        within this call if nothing was appended, and otherwise when the step is replicated, or at the timeout.
         """
         assert self.is_led, f"partition {self.index} is written and lost"
         assert held.changing is None, f"{held.current.transactional_id}: two steps at once"
@@ -134,16 +141,16 @@ class TransactionsPartition(LedPartition):
         held.changing = step
         end_offset: int | None = None
 
-        def taken(end: int) -> None:
+        def appended(end: int) -> None:
             nonlocal end_offset
             end_offset = end
 
-        def written(error: Error) -> None:
+        def replicated_or_failed(error: Error) -> None:
             """This may be called in the midst of a follower's fetch, which is no time to append elsewhere. So
             everything that follows comes at the end of the event."""
             if not error and self.is_led:
                 self._apply(held, step)
-                self._deferred.add(report)
+                self._deferred.add(succeeded)
                 return
             if end_offset is None:
                 self._take_back(held)
@@ -151,7 +158,7 @@ class TransactionsPartition(LedPartition):
                 self._apply_when_replicated(held, step, end_offset, then)
             self._deferred.add(lambda: done(client_error(error) if error else ErrorCode.not_coordinator))
 
-        def report() -> None:
+        def succeeded() -> None:
             done(ErrorCode.none)
             if self.is_led:
                 then()
@@ -159,7 +166,7 @@ class TransactionsPartition(LedPartition):
         key = transaction_key(step.transactional_id)
         value = None if step.state is TransactionState.DEAD else transaction_value(step, self._feature_level())
         spare_bytes = SPARE_BYTES if step.state is TransactionState.ONGOING else 0
-        self._log.append([(key, value)], taken, written, spare_bytes=spare_bytes)
+        self._log.append([(key, value)], appended, replicated_or_failed, spare_bytes=spare_bytes)
 
     def _apply_when_replicated(self, held: Held, step: Transaction, end_offset: int, then: Callable[[], None]) -> None:
         def replicated(error: Error) -> None:

@@ -36,7 +36,6 @@ Version notes:
 KIPs: 98, 101, 110, 360, 467, 497, 516, 890, 951, 966, 1050.
 """
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -187,7 +186,7 @@ class _Produce:
 
 
 def _produce(broker: ProduceNeeds, call: Call, request: ProduceRequest, verdicts: Verdicts) -> ProduceResponse | None:
-    """Append what one event has time for. Return the response, or None if it comes later.
+    """Append what one event has time for. Return the response, or None if it is sent later or never.
 
     Only the broker itself writes to its own topics: their records become its state at the next start."""
     produce = _Produce(broker, call, request, verdicts)
@@ -199,9 +198,9 @@ def _produce(broker: ProduceNeeds, call: Call, request: ProduceRequest, verdicts
             results = [_append_or_postpone(produce, topic, wanted) for wanted in topic.partitions]
         responses.append(ProduceTopicResponse(topic.topic, topic.topic_id, results))
     if not produce.postponed:
-        return _finish(broker, call, request, responses, produce.written, produce.written)
+        return _respond_when_acknowledged(broker, call, request, responses, produce.written, produce.written)
     _notify(produce.written)
-    run_contained(broker, call, _append_postponed(produce, responses))
+    run_contained(broker, call, _append_postponed_then_respond(produce, responses))
     return None
 
 
@@ -232,10 +231,14 @@ def _append_or_postpone(produce: _Produce, topic: ProduceTopic, wanted: ProduceP
     return _append(produce, partition, wanted, records, guard, produce.written)
 
 
-def _append_postponed(produce: _Produce, responses: list[ProduceTopicResponse]) -> Sliced[None]:
-    """Append the postponed batches in later events, and then respond."""
+def _append_postponed_then_respond(produce: _Produce, responses: list[ProduceTopicResponse]) -> Sliced[None]:
+    """Append the postponed batches in slices of one event each, replace their placeholders in ``responses`` by the
+    results, and respond once all batches of the request are acknowledged.
+
+    The watchers of a slice's partitions are notified at its end (``new`` has its batches), so that consumers need not
+    wait for the later slices."""
     broker, new, written = produce.broker, list[WrittenBatch](), [*produce.written]
-    settled: deque[tuple[ProducePartitionResponse, ProducePartitionResponse]] = deque()
+    results: dict[int, ProducePartitionResponse] = {}  # by the id() of the placeholder that each one replaces
     units = PRODUCED_UNITS_PER_SLICE if produce.units < 0 else 0
     for each in produce.postponed:
         cost = 1 + len(each.wanted.records or b"") // UNIT_BYTES
@@ -248,15 +251,11 @@ def _append_postponed(produce: _Produce, responses: list[ProduceTopicResponse]) 
             written += new
             new.clear()
             yield
-        settled.append((each.placeholder, (yield from _decode_and_append(produce, each, new))))
+        results[id(each.placeholder)] = yield from _decode_and_append(produce, each, new)
     written += new
 
-    def replacement(_: ProduceTopicResponse, result: ProducePartitionResponse) -> ProducePartitionResponse:
-        """Postponed results are in the order of their batches."""
-        return settled.popleft()[1] if settled and settled[0][0] is result else result
-
-    responses = _replaced(responses, replacement)
-    response = _finish(broker, produce.call, produce.request, responses, new, written)
+    responses = _replaced(responses, lambda _, result: results.get(id(result), result))
+    response = _respond_when_acknowledged(broker, produce.call, produce.request, responses, new, written)
     if response is not None:
         produce.call.respond(response)
 
@@ -373,7 +372,7 @@ def _codec(records: bytes | memoryview) -> int:
     return records[22] & COMPRESSION_MASK if len(records) >= HEADER_BYTES else Compression.NONE
 
 
-def _finish(
+def _respond_when_acknowledged(
     broker: ProduceNeeds,
     call: Call,
     body: ProduceRequest,
@@ -381,8 +380,11 @@ def _finish(
     new: Sequence[WrittenBatch],
     written: Sequence[WrittenBatch],
 ) -> ProduceResponse | None:
-    """Respond once the writes are acknowledged. ``new`` is the part of ``written`` whose watchers were not notified
-    yet."""
+    """Respond when ``acks`` allows it: at once, after the sync that ``flush.messages`` requires, or (acks=all) when the
+    high watermark has passed the batches, too.
+
+    Return the response if it is due now, or None if it is sent later or never (acks=0). ``written`` has all batches of
+    the request, and ``new`` those of them whose watchers were not notified yet."""
     response = _response(broker, responses, call)
     due: list[Partition] = []
     replicated: list[tuple[Partition, int]] = []
@@ -399,7 +401,7 @@ def _finish(
     if body.acks == 0:
         for partition in due:
             sync_led_then(broker.outside, [partition], nobody_waits)
-        _finish_unacknowledged(call, response)
+        _end_without_response(call, response)
         return None
     if replicated and body.acks == ALL:
         acknowledge = contained(call, partial(_acknowledge, broker, call, body.timeout_ms, response, replicated))
@@ -438,7 +440,7 @@ def _acknowledge(
         call.on_closed(abandon)
 
 
-def _finish_unacknowledged(call: Call, response: ProduceResponse) -> None:
+def _end_without_response(call: Call, response: ProduceResponse) -> None:
     """With acks=0 there is no response. An error closes the client's connection, as in Kafka."""
     for topic in response.responses:
         for result in topic.partitions:

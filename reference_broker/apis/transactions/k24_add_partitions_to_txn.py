@@ -58,41 +58,41 @@ class AddPartitionsToTxnNeeds(HasTransactions, HasLoader, HasOutside, Protocol):
 def handle(
     broker: AddPartitionsToTxnNeeds, call: Call, body: AddPartitionsToTxnRequest
 ) -> AddPartitionsToTxnResponse | None:
-    """Respond when all transactions of the request are settled, each with a result of its own."""
+    """Respond when all transactions of the request are handled, each with a result of its own."""
     results: dict[str, Mapping[TopicPartition, Error]] = {}
     missing = len({each.transactional_id for each in body.transactions})
     if not missing:
         return run_to_end(_response({}))
 
-    def settled(transactional_id: str, errors: Mapping[TopicPartition, Error]) -> None:
+    def handled(transactional_id: str, errors: Mapping[TopicPartition, Error]) -> None:
         if transactional_id in results:
             return
         results[transactional_id] = errors
         if len(results) == missing:
             # The response to a client has its one transaction, without the ID.
-            settled_ones = results if call.api_version >= FOR_BROKERS_FROM else {"": errors}
-            respond_later(broker, call, _response(settled_ones))
+            by_id = results if call.api_version >= FOR_BROKERS_FROM else {"": errors}
+            respond_later(broker, call, _response(by_id))
 
-    def settle() -> Sliced[None]:
+    def handle_each() -> Sliced[None]:
         work = Budget(LOOKUP_US_PER_SLICE)
         for each in body.transactions:
-            yield from _settle(broker, call, each, settled, work)
+            yield from _handle_transaction(broker, call, each, handled, work)
             if work.spend(UNITS_PER_LOOK if each.verify_only else UNITS_PER_STEP):
                 yield
 
-    run_contained(broker, call, settle())
+    run_contained(broker, call, handle_each())
     return None
 
 
 API = Api.of(AddPartitionsToTxnRequest, handle)
 
 
-class _Settled(Protocol):
+class _Handled(Protocol):
     def __call__(self, transactional_id: str, errors: Mapping[TopicPartition, Error], /) -> None: ...
 
 
-def _settle(
-    broker: AddPartitionsToTxnNeeds, call: Call, each: AddPartitionsToTxnTransaction, settled: _Settled, work: Budget
+def _handle_transaction(
+    broker: AddPartitionsToTxnNeeds, call: Call, each: AddPartitionsToTxnTransaction, handled: _Handled, work: Budget
 ) -> Sliced[None]:
     is_from_broker = call.api_version >= FOR_BROKERS_FROM
     partitions: list[TopicPartition] = []
@@ -112,7 +112,7 @@ def _settle(
                 yield
     transactional_id = each.transactional_id
     if refused:
-        settled(transactional_id, {**dict.fromkeys(partitions, ErrorCode.operation_not_attempted), **refused})
+        handled(transactional_id, {**dict.fromkeys(partitions, ErrorCode.operation_not_attempted), **refused})
         return
     request = AddRequest(
         transactional_id,
@@ -123,7 +123,7 @@ def _settle(
 
     def respond(error: Error) -> None:
         error = error_for_version(error, call.api_version, KNOWS_FENCED_FROM)
-        settled(transactional_id, dict.fromkeys(partitions, error))
+        handled(transactional_id, dict.fromkeys(partitions, error))
 
     if not each.verify_only:
         broker.transactions.add_partitions(request, contained(call, respond))
@@ -132,7 +132,7 @@ def _settle(
     if isinstance(verified, Error):
         respond(verified)
     else:
-        settled(transactional_id, verified)
+        handled(transactional_id, verified)
 
 
 def _response(results: Mapping[str, Mapping[TopicPartition, Error]]) -> Sliced[AddPartitionsToTxnResponse]:

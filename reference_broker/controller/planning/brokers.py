@@ -55,17 +55,17 @@ def restarting(situation: Situation, broker_id: int, uncleanly: bool) -> Sliced[
     if not keeps_eligible_leaders(situation.latest):
         if known is None or known.fenced:
             return []
-        return (yield from _passing_on(situation, broker_id, single_stay=True))
+        return (yield from _records_without_broker(situation, broker_id, single_stay=True))
     if known is not None and known.fenced and not uncleanly:
         return []
-    return (yield from _passing_on(situation, broker_id, uncleanly=uncleanly))
+    return (yield from _records_without_broker(situation, broker_id, uncleanly=uncleanly))
 
 
 def fencing(situation: Situation, broker: BrokerImage) -> Sliced[list[MetadataRecord]]:
     """Return no records for a broker that is fenced."""
     if broker.fenced:
         return []
-    records = yield from _passing_on(situation, broker.broker_id)
+    records = yield from _records_without_broker(situation, broker.broker_id)
     records.append(_change(broker, FENCED, 0))
     return records
 
@@ -76,14 +76,14 @@ def leaving(situation: Situation, broker: BrokerImage) -> Sliced[list[MetadataRe
     already."""
     if broker.fenced or broker.in_controlled_shutdown:
         return []
-    return [_change(broker, NO_CHANGE, 1), *(yield from _passing_on(situation, broker.broker_id))]
+    return [_change(broker, NO_CHANGE, 1), *(yield from _records_without_broker(situation, broker.broker_id))]
 
 
 def shutting_down(situation: Situation, broker: BrokerImage) -> Sliced[list[MetadataRecord]]:
     """End a controlled shutdown: the broker is fenced, and the record says that it wanted this."""
     if is_shut_down(broker, broker.broker_epoch):
         return []
-    records = [] if broker.fenced else (yield from _passing_on(situation, broker.broker_id))
+    records = [] if broker.fenced else (yield from _records_without_broker(situation, broker.broker_id))
     records.append(_change(broker, NO_CHANGE if broker.fenced else FENCED, 1))
     return records
 
@@ -100,7 +100,7 @@ def unfencing(situation: Situation, broker: BrokerImage) -> Sliced[list[Metadata
 
 def unregistering(situation: Situation, broker: BrokerImage) -> Sliced[list[MetadataRecord]]:
     """Remove the broker. Others lead what it led."""
-    records = [] if broker.fenced else (yield from _passing_on(situation, broker.broker_id))
+    records = [] if broker.fenced else (yield from _records_without_broker(situation, broker.broker_id))
     records.append(UnregisterBrokerRecord(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch))
     return records
 
@@ -113,11 +113,11 @@ def is_shut_down(broker: BrokerImage | None, broker_epoch: int) -> bool:
     )
 
 
-def _passing_on(
+def _records_without_broker(
     situation: Situation, broker_id: int, *, uncleanly: bool = False, single_stay: bool = False
 ) -> Sliced[list[MetadataRecord]]:
-    """The records by which partitions go on without the broker. A fenced broker is in no ISR that has another
-    member."""
+    """Return the records that take the broker out of all ISRs with another member, and give what it leads to other
+    replicas."""
     changes = PartitionChanges.of(situation.latest, without=broker_id)
     without = partial(changes.leaving, broker_id=broker_id, uncleanly=uncleanly, single_stay=single_stay)
     return (yield from _changes(situation, without))

@@ -251,7 +251,7 @@ class Expirer:
         """Whether the topic has no tier any more, and no object of it is left."""
         return self._sweeps >= SWEEPS_TO_CLEAR and not len(self._known)
 
-    def look(self) -> None:
+    def delete_due_segments(self) -> None:
         """Delete what is due, one segment after the other, unless that is under way already. Failures are retried at
         the next call."""
         if self._partition.log.config.remote_storage_enable:

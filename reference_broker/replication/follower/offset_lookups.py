@@ -100,16 +100,17 @@ class Lookups:
             if end_offset >= one.log.log_end_offset:
                 self._starts[one.name] = one
             else:
-                self._settle(one, partial(self._intake.truncate, one, end_offset))
+                self._apply(one, partial(self._intake.truncate, one, end_offset))
 
     def _handle_starts(self, chunk: Chunk, response: object) -> None:
         for one, start_offset in self._current(self._starts, chunk, _offsets(response)):
             if start_offset > one.log.log_end_offset:
-                self._settle(one, partial(self._intake.start_anew, one, start_offset))
+                self._apply(one, partial(self._intake.start_anew, one, start_offset))
             else:
                 self._put_off(one)  # The leader's log grew meanwhile: the next fetch finds where they diverge.
 
-    def _settle(self, one: Followed, change: Callable[[], None]) -> None:
+    def _apply(self, one: Followed, change: Callable[[], None]) -> None:
+        """Change the follower's log as the found offset requires."""
         outcome = self._intake.settle(one, change)
         (self._settled if outcome is IntakeOutcome.TAKEN else self._put_off)(one)
 

@@ -261,7 +261,7 @@ def test_a_former_leader_does_not_take_a_newer_leaders_objects_for_garbage() -> 
     slots, fence = Slots(ports, 1), Fence(ports, 1, metadata, former)
     expirer = Expirer(ExpiringSetting(1, ports, metadata, RemoteLogMetrics.of(Metrics()), slots), former, fence)
     tier.pass_ms(5_000)
-    expirer.look()
+    expirer.delete_due_segments()
     tier.pass_ms(1_000)
     known = metadata.of(former.topic_id, 0)
     metadata.old = deepcopy(known)
@@ -273,7 +273,7 @@ def test_a_former_leader_does_not_take_a_newer_leaders_objects_for_garbage() -> 
     tier.pass_ms(20_000)
     stray = key_of(stranger(), ObjectKind.LOG)
     tier.store_memory.objects[stray] = b"left by a crash"
-    expirer.look()
+    expirer.delete_due_segments()
     tier.pass_ms(900)
     assert "FENCED_LEADER_EPOCH" in str(tier.noted("expiring_failed")[-1]["reason"])
     assert slots.free == 1
