@@ -89,9 +89,9 @@ def documented() -> str:
     lines = [
         "# The history of a run",
         "",
-        "Each run leaves these tables as Parquet files below its folder. `python -m reports.schema > docs/history.md`",
-        "makes this page. Moments are microseconds since the start of the run. `operations` has one row for each",
-        "request or attempt of a client: `f` says what it did, and `type` how that ended, as in Jepsen's histories",
+        "Each run leaves these tables as Parquet files below its folder. `.venv/bin/python -m reports.schema >",
+        "docs/history.md` makes this page. Moments are microseconds since the start of the run. `operations` has one row",
+        "for each request or attempt of a client: `f` says what it did, and `type` how that ended, as in Jepsen's histories",
         "(`ok`, `fail`, or `info` where that is unknown). Other tables name an operation by `process` and `index`.",
         "",
         "```python",

@@ -50,9 +50,10 @@ def _find(wanted: str) -> Scenario:
             return load(file)
     stems = [file.stem for file in files]
     names = [name for file in stems for name in (file, file.partition("-")[2]) if name]
-    if near := did_you_mean(stem, names):
-        raise ScenarioError(f"there is no scenario {wanted!r}{near}?")
-    raise ScenarioError(f"there is no scenario {wanted!r}; give a file, or one of: {', '.join(stems)}")
+    raise ScenarioError(
+        f"there is no scenario {wanted!r}{did_you_mean(stem, names)}; give a file, its stem or its number "
+        "(ls scenarios lists all)"
+    )
 
 
 def typed(scenario: Scenario) -> str:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
+from math import inf
 from pathlib import Path
 
 from bench.probe.case import CaseVerdict, Level, ProbeCase
@@ -104,11 +105,13 @@ def _red(found: EvidenceTarget, case: ProbeCase) -> Iterator[str]:
 def scenario_matrix(found: Sequence[EvidenceTarget]) -> str:
     """Broker x scenario, and the reason of everything that did not pass."""
     played = [each for each in found if each.scenarios]
-    names = sorted({name for each in played for name in each.scenarios})
+    names = sorted({name for each in played for name in each.scenarios}, key=_by_number)
     lines = [
         "# Broker x scenario",
         "",
-        "`./crucible run SCENARIO --target TARGET`. What the words mean, and all else, is in [README.md](README.md).",
+        "`./crucible run SCENARIO --target TARGET`. A run is *passed* if each guarantee that could be judged held. "
+        "It is *refused*, before it starts, if the target lacks what the scenario needs, or only the simulator plays "
+        "it; below the table is why. A blank cell was not played. All else is in [README.md](README.md).",
         "",
         f"| scenario | {' | '.join(_name(each) for each in played)} |",
         "| --- |" + " --- |" * len(played),
@@ -116,10 +119,15 @@ def scenario_matrix(found: Sequence[EvidenceTarget]) -> str:
     lines += [f"| {name} | {' | '.join(_verdict(each.scenarios, name) for each in played)} |" for name in names]
     for each in played:
         lines += ["", f"## {_name(each)}", "", f"{_whole_name(each)}. Seen on {each.date} ({each.machine}).", ""]
-        for name, play in sorted(each.scenarios.items()):
+        for name, play in sorted(each.scenarios.items(), key=lambda item: _by_number(item[0])):
             why = f": {_plain(play.reason)}" if play.reason else ""
             lines.append(f"- {name}: {play.verdict}{why}  \n  `{play.command}`")
     return "\n".join(lines) + "\n"
+
+
+def _by_number(name: str) -> tuple[float, str]:
+    """Sort scenarios by their numbers, then those without one by name."""
+    return (float(name) if name.isdigit() else inf, name)
 
 
 def _verdict(scenarios: Mapping[str, object], name: str) -> str:

@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import msgspec
 
 from chaos.frame_proxy.proxy import FrameProxy
-from chaos.frame_proxy.rules_file import read_rule
+from chaos.frame_proxy.rules_file import PROXY_KINDS_AT, read_rule
 from chaos.interceptor.rules import Rule
 from reference_broker.serve.listeners import bound_port, listening_socket, shown_address
 from scenarios.fields import ScenarioError
@@ -27,10 +27,13 @@ POLL_S: Final = 0.02
 """How soon ``close`` is noticed."""
 MOST_BODY_BYTES: Final = 1 << 20
 MOST_DIGITS: Final = 18
-HELP: Final = """crucible proxy
+HELP: Final = f"""crucible proxy
 
 GET    /rules        the rules, as JSON
 POST   /rules        adds a rule: JSON with the keys of a [[fault]] in a scenario file (docs/scenario-keys.md)
+                     with "on": "request" its kind is {", ".join(PROXY_KINDS_AT["request"])}
+                     with "on": "reply" it is {", ".join(PROXY_KINDS_AT["reply"])}
+                     node_killed and node_paused need --process NODE=PID
 DELETE /rules/NAME   removes a rule
 GET    /hits         the hits of the rules so far
 GET    /log?since=N  what passed: entries with a greater number than N, at most 1000 at once

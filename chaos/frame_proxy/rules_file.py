@@ -6,13 +6,19 @@ from pathlib import Path
 
 from chaos.interceptor.rules import AT_THE_REQUESTER, between_nodes
 from reference_broker.wire.apis import ApiKey
-from scenarios.fault_kinds import FAULT_KINDS, KINDS_OF_PROCESSES
+from scenarios.fault_kinds import FAULT_KINDS, KINDS_AT, KINDS_OF_PROCESSES, STATES
 from scenarios.fault_tables import read_fault
 from scenarios.fields import Reader, ScenarioError
 from scenarios.model import Fault
 from scenarios.vocabulary import CONNECTION_ROLES, PARTITION_ROLES
 
+LOST_BY_TOXIPROXY = "response_lost_by_proxy"
 PLACES = ("request", "reply")
+PROXY_KINDS_AT = {
+    on: tuple(kind for kind in KINDS_AT[on] if not FAULT_KINDS[kind].inside_only and kind != LOST_BY_TOXIPROXY)
+    for on in PLACES
+}
+"""The kinds that ``crucible proxy`` can inject, which has no Toxiproxy in front of it."""
 BETWEEN_NODES = (*PLACES, AT_THE_REQUESTER)
 """Where a proxy on links between nodes can play faults."""
 ONLY_NODES_SEND = frozenset(
@@ -42,7 +48,7 @@ def read_rules(path: Path) -> tuple[Fault, ...]:
         raise ScenarioError(f"{path}: is not UTF-8 text") from error
     except tomllib.TOMLDecodeError as error:
         raise ScenarioError(f"{path.name}: is not valid TOML: {error}") from error
-    found = tuple(read_fault(reader) for reader in Reader(table, path.name, "").tables("fault"))
+    found = tuple(_read(reader) for reader in Reader(table, path.name, "").tables("fault"))
     if not found:
         raise ScenarioError(f"{path.name}: has no [[fault]]")
     return found
@@ -50,7 +56,20 @@ def read_rules(path: Path) -> tuple[Fault, ...]:
 
 def read_rule(table: Mapping[str, object]) -> Fault:
     """Read one rule, with the keys of a ``[[fault]]``. Raise ScenarioError."""
-    return read_fault(Reader(table, "the rule", ""))
+    return _read(Reader(table, "the rule", ""))
+
+
+def _read(reader: Reader) -> Fault:
+    """Read one fault. The lists in its refusals have only what ``crucible proxy`` can inject, not all that a scenario
+    may have. ``why_not`` gives the reasons against valid faults."""
+    if reader.has("at_s"):
+        raise reader.refusal("at_s", "needs what a proxy does not see; give on = 'request' or on = 'reply'")
+    on = reader.text("on", "")
+    if on not in STATES:
+        raise reader.refusal("on", f"{f'is {on!r}' if on else 'is missing'}; allowed: {', '.join(PLACES)}")
+    if on in PLACES and reader.text("kind") not in KINDS_AT[on]:
+        reader.text("kind", allowed=PROXY_KINDS_AT[on])
+    return read_fault(reader)
 
 
 def why_not(
@@ -69,7 +88,7 @@ def why_not(
     kind = FAULT_KINDS[fault.kind]
     if kind.inside_only:
         return f"{fault.kind} cannot be done by a proxy: {kind.inside_only}"
-    if fault.kind == "response_lost_by_proxy" and not behind_toxiproxy:
+    if fault.kind == LOST_BY_TOXIPROXY and not behind_toxiproxy:
         return (
             "response_lost_by_proxy needs Toxiproxy in front of the proxy, as only a run has it; give response_dropped"
         )

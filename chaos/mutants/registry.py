@@ -41,12 +41,10 @@ def all_mutants() -> tuple[Mutant, ...]:
 
 
 def by_name(name: str) -> Mutant:
-    """Return the mutant. Raises MutantError, which names those that exist."""
+    """Return the mutant. Raises MutantError, which suggests the nearest name."""
     mutants = {each.name: each for each in all_mutants()}
     if name not in mutants:
-        if near := did_you_mean(name, mutants):
-            raise MutantError(f"there is no mutant {name!r}{near}?")
-        raise MutantError(f"there is no mutant {name!r}; there are: {', '.join(mutants)}")
+        raise MutantError(f"there is no mutant {name!r}{did_you_mean(name, mutants)}; ./crucible mutants lists all")
     return mutants[name]
 
 

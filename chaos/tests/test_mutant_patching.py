@@ -204,9 +204,9 @@ def test_mutants_of_the_client_change_the_consumer_that_applications_get() -> No
             assert reached() == wrong, name
 
 
-def test_unknown_mutant_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(MutantError, match="no_epoch_comparison"):
-        by_name("nothing")
+def test_an_unknown_mutant_is_refused_with_the_nearest_name_and_the_command_that_lists_them() -> None:
+    with pytest.raises(MutantError, match=r"did you mean no_epoch_comparison; \./crucible mutants lists all$"):
+        by_name("no_epoch_comparision")
 
 
 def test_table_says_which_numbers_catch_a_mutant() -> None:

@@ -529,7 +529,7 @@ def test_command_gives_exit_codes_and_the_hash_of_a_single_seed(
     assert simulate(final, mutant="no_such_mutant") == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert simulate(final, mutant="epoch_wraps_to_zer") == 2
-    assert "there is no mutant 'epoch_wraps_to_zer', did you mean epoch_wraps_to_zero?" in capsys.readouterr().err
+    assert "there is no mutant 'epoch_wraps_to_zer', did you mean epoch_wraps_to_zero; " in capsys.readouterr().err
 
 
 def test_control_and_mutants_together(

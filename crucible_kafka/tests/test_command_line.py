@@ -62,11 +62,11 @@ def file(tmp_path: Path) -> Path:
     ("words", "sentence"),
     [
         ([], "name a scenario"),
-        (["nonsense"], "no scenario 'nonsense'; give a file, or one of: 01-lost-response"),
+        (["nonsense"], "no scenario 'nonsense'; give a file, its stem or its number"),
         (["nofile.toml"], "no file 'nofile.toml'; give"),
         (["--all", "1"], "not both"),
         (["1", "--mutant", "no_epoch_comparison", "--with-mutants"], "not both"),
-        (["1", "--mutant", "nonsense"], "no mutant 'nonsense'; there are: change_mark"),
+        (["1", "--mutant", "nonsense"], "no mutant 'nonsense'; ./crucible mutants lists all"),
     ],
 )
 def test_what_does_not_exist_is_named(command: str, words: list[str], sentence: str) -> None:

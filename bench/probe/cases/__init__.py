@@ -1,7 +1,7 @@
 """The cases, one file for each subject. This finds them all, by section and by ID."""
 
 import pkgutil
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from functools import cache
 from importlib import import_module
 
@@ -47,9 +47,18 @@ def chosen(sections: Sequence[str], ids: Sequence[str]) -> tuple[ProbeCase, ...]
             raise UnknownCase(f"no case {name!r}{near}; --dry-run lists all")
     for name in sections:
         if not any(_is_in(each, name) for each in everything):
-            near = did_you_mean(name, {each.section for each in everything})
-            raise UnknownCase(f"no section {name!r}{near}; --dry-run lists all cases")
+            raise UnknownCase(_no_section(name, {each.section for each in everything}))
     return tuple(each for each in everything if each.id in ids or any(_is_in(each, name) for name in sections))
+
+
+def _no_section(name: str, sections: Set[str]) -> str:
+    """Return the refusal, which lists the sections below the first word of the name, or else all first words."""
+    near = did_you_mean(name, {*sections, *ORDER})
+    first = name.partition("/")[0]
+    if first in ORDER:
+        below = sorted(each for each in sections if each.startswith(f"{first}/"))
+        return f"no section {name!r}{near}; {first} has: {', '.join(below)}"
+    return f"no section {name!r}{near}; sections: {', '.join(ORDER)}, and parts of them such as fetch/session"
 
 
 def _is_in(case: ProbeCase, section: str) -> bool:

@@ -10,7 +10,7 @@ from bench.probe.cases import all_cases, chosen
 from bench.targets.loader import find
 from campaigns.evidence import kept, pages, plays
 from campaigns.evidence.command import targets
-from campaigns.evidence.plays import NOT_JUDGED, Cell, cell
+from campaigns.evidence.plays import NOT_JUDGED, Cell, Play, cell
 
 (CASE,) = chosen([], ["fetch/session/wrong-epoch"])
 (SHOULD,) = chosen([], ["fetch/session/open"])
@@ -55,6 +55,20 @@ def test_a_red_cell_tells_what_came_and_how_to_see_it_again(tmp_path: Path) -> N
     assert readme.startswith("before\n")
     assert readme.endswith("after\n")
     assert "old" not in readme
+
+
+def test_scenarios_are_in_the_order_of_their_numbers() -> None:
+    seen = kept.EvidenceTarget("kfake", "kfake", "1")
+    seen.scenarios = {name: Play("passed", "", f"run {name}") for name in ("mirror", "14", "2", "demo")}
+    page = pages.scenario_matrix([seen])
+    rows = [line.split(" | ")[0].strip("| ") for line in page.splitlines() if line.startswith("| ")]
+    assert rows[2:] == ["2", "14", "demo", "mirror"]
+    assert [line.split(":")[0] for line in page.splitlines() if line.startswith("- ")] == [
+        "- 2",
+        "- 14",
+        "- demo",
+        "- mirror",
+    ]
 
 
 def test_what_is_not_judged_has_one_mark_whatever_the_reason() -> None:

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from chaos.frame_proxy.rules_file import read_rule, read_rules, why_not
+from chaos.frame_proxy.control import HELP
+from chaos.frame_proxy.rules_file import PROXY_KINDS_AT, read_rule, read_rules, why_not
 from reference_broker.wire.apis import ApiKey, api_name
 from scenarios import loader
 from scenarios.fields import Range, ScenarioError
@@ -80,8 +81,33 @@ def test_a_response_is_doubled_before_clients_and_not_at_the_requester() -> None
 
 
 def test_a_time_is_refused() -> None:
-    fault = read_rule({"name": "later", "kind": "node_killed", "at_s": 3})
-    assert "at_s" in why_not(fault, NODES)
+    with pytest.raises(
+        ScenarioError, match=r"at_s needs what a proxy does not see; give on = 'request' or on = 'reply'"
+    ):
+        read_rule({"name": "later", "kind": "node_killed", "at_s": 3})
+
+
+OFFERED = {"request": "request_dropped", "reply": "response_dropped"}
+
+
+@pytest.mark.parametrize("on", OFFERED)
+def test_a_refused_kind_leads_only_to_kinds_that_a_proxy_takes(on: str) -> None:
+    with pytest.raises(ScenarioError) as wrong:
+        read_rule({"name": "lost", "kind": "link_cut", "on": on})
+    offered = str(wrong.value).partition("allowed: ")[2].split(", ")
+    assert OFFERED[on] in offered
+    assert set(offered) == set(PROXY_KINDS_AT[on])
+    needed = {"response_truncated": {"cut_bytes": 1}, "response_error": {"code": 6}}
+    for kind in offered:
+        rule = {"name": "lost", "kind": kind, "on": on, "node": 2, **needed.get(kind, {})}
+        assert why_not(read_rule(rule), NODES) == "", kind
+        assert kind in HELP
+
+
+def test_a_place_that_a_proxy_does_not_see_is_not_offered() -> None:
+    for place in ({}, {"on": "answer"}):
+        with pytest.raises(ScenarioError, match=r"allowed: request, reply$"):
+            read_rule({"name": "lost", "kind": "response_dropped", **place})
 
 
 @pytest.mark.parametrize(

@@ -42,9 +42,9 @@ def playable(scenario: Scenario, wanted: Chosen) -> Scenario:
         raise _refusal(scenario, wanted, lack)
     for fault in scenario.faults:  # Before nodes are fetched.
         few = max(wanted.nodes, scenario.cluster.total)
-        lack = _of_fault(fault, wanted, few) if fault.timed else _beyond(fault, wanted, few)
+        lack = _of_fault(fault, wanted, few) if fault.timed else _needed(_beyond(fault, wanted, few))
         if lack and not fault.optional:
-            raise _refusal(scenario, wanted, f"fault {fault.name}: {lack}")
+            raise _refusal(scenario, wanted, f"fault {fault.name}{lack}")
     nodes = _nodes(wanted, scenario)
     if scenario.cluster.total > len(nodes):
         raise _refusal(scenario, wanted, f"{scenario.cluster.total} nodes (it has {len(nodes)})")
@@ -54,7 +54,7 @@ def playable(scenario: Scenario, wanted: Chosen) -> Scenario:
         if not lack:
             kept.append(fault)
         elif not fault.optional:
-            raise _refusal(scenario, wanted, f"fault {fault.name}: {lack}")
+            raise _refusal(scenario, wanted, f"fault {fault.name}{lack}")
     spoken = replace(scenario, faults=tuple(kept))
     if names_a_role(spoken) and wanted.file.node is not None and wanted.file.node.one_process:
         raise _refusal(scenario, wanted, "nodes with roles, each a process of its own")
@@ -100,16 +100,22 @@ def _of_scenario(scenario: Scenario, wanted: Chosen) -> Iterator[str]:
 
 
 def _of_fault(fault: Fault, wanted: Chosen, nodes: int) -> str:
-    """Return what a fault needs and the target lacks, or nothing."""
+    """Return why the target cannot have the fault, as the end of a sentence that begins with its name, or nothing."""
+    if fault.timed and not FAULT_KINDS[fault.kind].is_external:
+        return _needed("what only our own broker's process has")
+    if lack := _beyond(fault, wanted, nodes):
+        return _needed(lack)
     if not fault.timed:
         process = ANY_PROCESS if not _lacks_process(fault.kind, wanted) else 0
         refusal = why_not(
             fault, dict.fromkeys(range(nodes), process), _has_links(wanted), NODE_ROLES, behind_toxiproxy=True
         )
-        return _beyond(fault, wanted, nodes) or refusal
-    if not FAULT_KINDS[fault.kind].is_external:
-        return f"{fault.kind} needs what only our own broker's process has"
-    return _beyond(fault, wanted, nodes)
+        return f": {refusal}" if refusal else ""
+    return ""
+
+
+def _needed(lack: str) -> str:
+    return f" needs {lack}" if lack else ""
 
 
 def _beyond(fault: Fault, wanted: Chosen, nodes: int) -> str:
@@ -135,7 +141,7 @@ def _lacks_proof(fault: Fault, wanted: Chosen) -> str:
     """A proxy kills by a command at once, and only ``alive`` shows whether that worked."""
     commands = wanted.file.commands
     is_blind = commands is not None and not commands.alive
-    return "process control: commands.alive" if is_blind and fault.kind == "node_killed" and not fault.timed else ""
+    return "process control by commands.alive" if is_blind and fault.kind == "node_killed" and not fault.timed else ""
 
 
 def _has_links(wanted: Chosen) -> bool:
@@ -156,8 +162,8 @@ def _lacks_process(kind: str, wanted: Chosen) -> str:
     if wanted.file.node is not None:
         return "one process for each node (all nodes are one process)"
     if wanted.file.commands is None:
-        return f"process control, to do {kind} (an address alone gives none; give a target's file)"
-    return f"process control: commands.{missing[0]}"
+        return f"process control for {kind} (an address alone gives none; give a target's file)"
+    return f"process control by commands.{missing[0]}"
 
 
 def check_target(scenario: Scenario, target: str) -> None:

@@ -54,7 +54,7 @@ def test_what_nobody_can_do_in_front_of_a_target_is_refused(tmp_path: Path) -> N
     with started(ClusterPlan(tmp_path / "external")) as cluster:
         (target,) = cluster.addresses
         for old, new, refusal in (
-            ('"request_dropped"', '"node_killed"', "fault fetch-lost: process control, to do node_killed"),
+            ('"request_dropped"', '"node_killed"', "fault fetch-lost needs process control for node_killed"),
             ('"request_dropped"', '"request_damaged"', "request_damaged cannot be done by a proxy"),
             ("[load]\n", "[state]\nfetch_session_epoch = 5\n[load]\n", "is set inside the broker's process"),
         ):
