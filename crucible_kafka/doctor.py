@@ -45,7 +45,7 @@ class Finding:
 
 def examine() -> list[Finding]:
     """Look at everything. It takes about a second, most of which is Java's."""
-    return [look() for look in LOOKS]
+    return [inspect() for inspect in INSPECTIONS]
 
 
 def exit_code(findings: Sequence[Finding]) -> int:
@@ -144,7 +144,7 @@ def ports() -> Finding:
             each.close()
 
 
-LOOKS: tuple[Callable[[], Finding], ...] = (
+INSPECTIONS: tuple[Callable[[], Finding], ...] = (
     python,
     java,
     toxiproxy,

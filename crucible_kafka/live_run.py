@@ -45,18 +45,18 @@ def live_plays(
     plays = []
     for scenario in scenarios:
         own = [each for each in mutants_of(scenario) if planted is None]
-        for spoken in in_revisions(scenario, revision or _external_revision(scenario, target)):
+        for revised in in_revisions(scenario, revision or _external_revision(scenario, target)):
             try:
-                check_playable(spoken, target)
+                check_playable(revised, target)
             except SetupError:
                 if everything:
                     continue
                 raise
-            fitting = [each for each in own if set(spoken.revisions) & set(by_name(each).revisions)]
+            fitting = [each for each in own if set(revised.revisions) & set(by_name(each).revisions)]
             for mutant in (planted or "", *fitting):
                 if mutant:
-                    check_mutant(spoken, target, mutant)
-                plays.append((spoken, mutant))
+                    check_mutant(revised, target, mutant)
+                plays.append((revised, mutant))
     return plays
 
 

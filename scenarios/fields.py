@@ -61,7 +61,7 @@ class Reader:
     def texts(
         self, key: str, allowed: Sequence[str] | None = None, default: Sequence[str] | None = None
     ) -> tuple[str, ...]:
-        value = self._take(key, None if default is None else list(default))
+        value = self._value_of(key, None if default is None else list(default))
         if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
             raise self.refusal(key, f"must be a list of texts, not {_shown(value)}")
         for each in value:
@@ -91,7 +91,7 @@ class Reader:
 
     def node(self, key: str, default: int | str, words: Sequence[str]) -> int | str:
         """Return a node's number, or one of the words."""
-        value = self._take(key, default)
+        value = self._value_of(key, default)
         if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
             return value
         if isinstance(value, str) and value in words:
@@ -100,7 +100,7 @@ class Reader:
 
     def range(self, key: str, default: tuple[int, int] | None = None, low: int | None = None) -> Range:
         """Take a whole number, or a list of two numbers: the least and the greatest."""
-        value = self._take(key, None if default is None else list(default))
+        value = self._value_of(key, None if default is None else list(default))
         ends = [value, value] if isinstance(value, int) else value
         if (
             not isinstance(ends, list)
@@ -120,7 +120,7 @@ class Reader:
 
     def tables(self, key: str) -> list["Reader"]:
         """Take an array of tables, which may be empty."""
-        value = self._take(key, [])
+        value = self._value_of(key, [])
         if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
             raise self.refusal(key, f"must be tables, each under [[{self._path(key)}]], not {_shown(value)}")
         return [Reader(each, self._file, f"{self._path(key)}[{number}]") for number, each in enumerate(value)]
@@ -148,12 +148,12 @@ class Reader:
 
     def _typed(self, key: str, default: object, what: str, *types: type) -> Any:
         """Take a key whose value must be of one of these types. A truth value is no number."""
-        value = self._take(key, default)
+        value = self._value_of(key, default)
         if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
             raise self.refusal(key, f"must be {what}, not {_shown(value)}")
         return value
 
-    def _take(self, key: str, default: object) -> object:
+    def _value_of(self, key: str, default: object) -> object:
         self.knows(key)
         if key in self._table:
             return self._table[key]

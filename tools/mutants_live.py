@@ -72,7 +72,7 @@ class Search:
 
 def searches(wanted: Sequence[str]) -> list[Search]:
     """Return one for each of these mutants (of all, if none is named) that live worlds can show."""
-    scenarios = [spoken for each in loader.load_all() for spoken in each_revision(each)]
+    scenarios = [revised for each in loader.load_all() for revised in each_revision(each)]
     found = []
     for mutant in all_mutants():
         if mutant.name in SIMULATED_ONLY or (wanted and mutant.name not in wanted):

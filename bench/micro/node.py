@@ -24,9 +24,9 @@ class MemoryNode:
 
     def __init__(self, disk: Disk | None = None, config: Mapping[str, str] | None = None, seed: int = 1) -> None:
         self.node = Node(0, BrokerConfig.parse(config or {}), disk or MemoryDisk(), seed)
-        self._settle(self.node.start(NOW))
+        self._carry_out(self.node.start(NOW))
         assert self.node.ready
-        self._settle(self.node.handle(NOW, Opened(CONNECTION, "micro")))
+        self._carry_out(self.node.handle(NOW, Opened(CONNECTION, "micro")))
 
     def create_topic(self, name: str, partitions: int) -> None:
         self.call(ApiKey.CREATE_TOPICS, 7, create_topics_request([new_topic(name, partitions, 1, {})], 60_000))
@@ -34,11 +34,11 @@ class MemoryNode:
     def call(self, api_key: int, version: int, body: object) -> object:
         """Send one request and return the body of its response."""
         tag = Tag(api_key, version, "micro")
-        replies = self._settle(self.node.handle(NOW, Request(CONNECTION, 0, api_key, version, "micro", body, tag)))
+        replies = self._carry_out(self.node.handle(NOW, Request(CONNECTION, 0, api_key, version, "micro", body, tag)))
         assert len(replies) == 1, f"one response to one request, not {len(replies)}"
         return replies[0].body
 
-    def _settle(self, effects: Sequence[Effect]) -> list[Reply]:
+    def _carry_out(self, effects: Sequence[Effect]) -> list[Reply]:
         """Carry effects out until none is due, and return the replies among them."""
         pending: deque[Effect] = deque(effects)
         replies = []

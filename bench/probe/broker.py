@@ -46,7 +46,7 @@ class ProbedBroker:
             raise NotAdvertised(f"{api_name(api_key)} is advertised in versions {low} to {high} only")
         return greatest
 
-    def spoken(self, api_key: int) -> range:
+    def common_versions(self, api_key: int) -> range:
         """All versions that the broker advertises and the codecs here know. Raises NotAdvertised if there are none."""
         greatest = self.version(api_key, (0, 0x7FFF))
         return range(max(self.versions[api_key][0], VERSIONS[api_key][0]), greatest + 1)

@@ -157,8 +157,8 @@ class ProbeContext:
     ) -> Any:
         """Send a request on the case's own connection, or ``on`` another one, and return the body of its response.
         ``values`` are plain, see ``conversation.body``."""
-        spoken = self.version(api_key) if version is None else version
-        return (on or self.main).call(api_key, spoken, values, limit_s)
+        chosen = self.version(api_key) if version is None else version
+        return (on or self.main).call(api_key, chosen, values, limit_s)
 
     def call_unseen(self, api_key: int, values: object, on: Conversation) -> Any:
         """Send a request to the node at the other end of ``on`` without a line in the transcript, for requests that

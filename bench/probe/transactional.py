@@ -106,8 +106,8 @@ class Transactional:
     ) -> Any:
         """Send a request to its coordinator until ``code``, which finds an error in the response, is none of
         ON_THE_WAY."""
-        spoken = self.at.version(api_key) if version < 0 else version
-        return self._resend(lambda: self.at.call(api_key, values, spoken, self.on), code)
+        chosen = self.at.version(api_key) if version < 0 else version
+        return self._resend(lambda: self.at.call(api_key, values, chosen, self.on), code)
 
     def _resend(
         self,

@@ -245,7 +245,7 @@ class ObserverCaughtUp(NodeCaughtUp):
         if type(event) is not PeerReply or event.channel is not Channel.RAFT:
             return
         for record in _records_of(event.body):
-            self._take(record)
+            self._count_record(record)
         for piece in _pieces_of(event.body):
             self.caught.anew += self._is_counted and piece.position == 0
             del self._snapshot[piece.position :]
@@ -253,9 +253,9 @@ class ObserverCaughtUp(NodeCaughtUp):
             if len(self._snapshot) == piece.size:
                 for _, data in batches_of(bytes(self._snapshot)):
                     for record in records_in(data):
-                        self._take(record)
+                        self._count_record(record)
 
-    def _take(self, record: PlainRecord) -> None:
+    def _count_record(self, record: PlainRecord) -> None:
         value = record.value or b""
         if value[1:2] != CONFIG_RECORD:
             return

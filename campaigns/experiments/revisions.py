@@ -184,8 +184,8 @@ _CONNECTION: Final = 1
 def bytes_of_a_partition(version: int, partitions: int = PARTITIONS) -> float:
     """Return the bytes that a session opened with this version of Fetch takes, divided by its partitions."""
     node = Node(0, BrokerConfig.parse({}), MemoryDisk(), 1)
-    _settle(node, node.start(_NOW))
-    _settle(node, node.handle(_NOW, Opened(_CONNECTION, "meter")))
+    _carry_out(node, node.start(_NOW))
+    _carry_out(node, node.handle(_NOW, Opened(_CONNECTION, "meter")))
     _call(node, ApiKey.CREATE_TOPICS, 7, create_topics_request([new_topic(_TOPIC, partitions, 1, {})], 60_000))
     topic_id = next(iter(node.broker.partitions.topic_names))
     by_name = version <= LAST_BY_NAME or version == FETCH_FIRST_REVISION
@@ -220,11 +220,11 @@ def _fetch(node: Node, version: int, request: FetchRequest) -> int:
 
 def _call(node: Node, api_key: ApiKey, version: int, body: object) -> object:
     tag = Tag(api_key, version, "meter")
-    (reply,) = _settle(node, node.handle(_NOW, Request(_CONNECTION, 0, api_key, version, "meter", body, tag)))
+    (reply,) = _carry_out(node, node.handle(_NOW, Request(_CONNECTION, 0, api_key, version, "meter", body, tag)))
     return reply.body
 
 
-def _settle(node: Node, effects: Sequence[Effect]) -> list[Reply]:
+def _carry_out(node: Node, effects: Sequence[Effect]) -> list[Reply]:
     """Carry out what is due now, each sync at once, and return the replies. Nothing that waits for later happens."""
     pending, replies = deque(effects), list[Reply]()
     while pending:

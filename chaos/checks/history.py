@@ -173,14 +173,16 @@ class History:
                 yield row, operation
 
 
-def computed_once(look: Callable[[History], Found]) -> Callable[[History], Found]:
-    """Let several checks share the result of ``look`` for a history. All rows must be there before the first call."""
+def computed_once(compute: Callable[[History], Found]) -> Callable[[History], Found]:
+    """Let several checks share the result of ``compute`` for a history.
 
-    @wraps(look)
+    All rows must be there before the first call."""
+
+    @wraps(compute)
     def found(history: History) -> Found:
-        if look not in history.computed:
-            history.computed[look] = look(history)
-        shared: Found = history.computed[look]
+        if compute not in history.computed:
+            history.computed[compute] = compute(history)
+        shared: Found = history.computed[compute]
         return shared
 
     return found

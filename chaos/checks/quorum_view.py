@@ -126,8 +126,8 @@ class QuorumView:
         for check in self.of_digests:
             check.recomputed(at_us, node_id, followed, whole)
 
-    def look(self, at_us: int, incarnation: int, node: "Node", thorough: bool) -> None:
-        """Look at a node after one of its events."""
+    def observe(self, at_us: int, incarnation: int, node: "Node", thorough: bool) -> None:
+        """Follow the state of a node after one of its events."""
         member = self.nodes[node.broker.node_id]
         if member.replica is None:
             if not node.listening:

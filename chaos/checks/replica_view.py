@@ -360,8 +360,8 @@ class ReplicaView:
             if copy is not None:
                 copy.log = None
 
-    def look(self, at_us: int, incarnation: int, node: "Node", thorough: bool = True) -> None:
-        """Look at a node after one of its events; with ``thorough`` at all its logs, whatever the event touched.
+    def observe(self, at_us: int, incarnation: int, node: "Node", thorough: bool = True) -> None:
+        """Follow the state of a node after one of its events: the logs that the event touched; with ``thorough`` all.
 
         Raises AssertionError if a log contradicts itself, or if a change went unnoticed until then.
         """

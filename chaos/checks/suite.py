@@ -61,12 +61,12 @@ class CheckSuite:
                 self.rows.setdefault(name, []).append(check)
         self._checks = checks
         self._fetches = FetchModel()
-        self._of_states = overriding(checks, "inspect")
-        self._of_events = [(each, frozenset(each.acts_on)) for each in overriding(checks, "acted")]
-        self._kinds = FETCHES.union(*(kinds for _, kinds in self._of_events))
+        self._state_checks = overriding(checks, "inspect")
+        self._event_checks = [(each, frozenset(each.acts_on)) for each in overriding(checks, "acted")]
+        self._kinds = FETCHES.union(*(kinds for _, kinds in self._event_checks))
         """kinds of events that any check or the fetch model follows"""
-        self._of_fetches = [each for each in checks if isinstance(each, FetchCheck)]
-        self._of_followers = [each for each in self._of_fetches if each.judges_followers]
+        self._fetch_checks = [each for each in checks if isinstance(each, FetchCheck)]
+        self._follower_fetch_checks = [each for each in self._fetch_checks if each.judges_followers]
 
     def trace(self, row: TraceRow) -> None:
         for check in self.rows.get(row.what, ()):
@@ -88,12 +88,12 @@ class CheckSuite:
         touched = _touched(event, effects)
         if self._kinds.isdisjoint(touched):
             return
-        for check, kinds in self._of_events:
+        for check, kinds in self._event_checks:
             if not kinds.isdisjoint(touched):
                 check.acted(at_us, node, event, effects)
         if not FETCHES.isdisjoint(touched):
             for fetch in self._fetches.acted(node, event, effects):
-                for check in self._of_followers if fetch.request.by_follower else self._of_fetches:
+                for check in self._follower_fetch_checks if fetch.request.by_follower else self._fetch_checks:
                     check.fetched(at_us, fetch)
 
     def recomputed(self, at_us: int, node_id: int, digest: Digest) -> None:
@@ -105,10 +105,10 @@ class CheckSuite:
         kind = event.__class__
         between_nodes = kind in PEER_EVENTS or (kind is Request and event.tag.role == "peer")  # type: ignore[union-attr]
         if thorough or not between_nodes:  # Messages between nodes change no client's state.
-            for check in self._of_states:
+            for check in self._state_checks:
                 check.inspect(at_us, incarnation, node, event, thorough)
-        self.quorum.look(at_us, incarnation, node, thorough)
-        self.replicas.look(at_us, incarnation, node, thorough)
+        self.quorum.observe(at_us, incarnation, node, thorough)
+        self.replicas.observe(at_us, incarnation, node, thorough)
 
     def end(self, history: History) -> None:
         """Let the checks judge the quiet cluster and the whole history."""

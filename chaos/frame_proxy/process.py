@@ -71,14 +71,14 @@ class ProxyProcess(Child):
         self._is_ready = threading.Event()
         self.fronts: list[str] = []
         words = [sys.executable, "-m", "chaos.frame_proxy.process", msgspec.json.encode(spec).decode()]
-        super().__init__("the frame proxy", words, log, on_line=self._take)
+        super().__init__("the frame proxy", words, log, on_line=self._handle_line)
         deadline = time.monotonic() + READY_LIMIT_S
         while not self._is_ready.wait(LOOK_EVERY_S):
             if self.exit_status is not None or time.monotonic() > deadline:
                 self.terminate()
                 raise self.death(" before it was ready")
 
-    def _take(self, line: dict[str, Any]) -> None:
+    def _handle_line(self, line: dict[str, Any]) -> None:
         if READY in line:
             self.fronts = line[READY]
             self._is_ready.set()

@@ -14,7 +14,7 @@ from chaos.live.closed_segments import OWN_LIMIT_S, ClosedSegments, segments_of
 from chaos.live.cluster import LiveCluster
 from chaos.live.errors import CONVERGES, Ending, RunEnd
 from chaos.live.fault_scheduler import LiveFaultScheduler
-from chaos.live.fleet import ANSWERS_AFTER_HEAL, Way
+from chaos.live.fleet import ANSWERS_AFTER_HEAL, ClusterAccess
 from chaos.live.frame_proxies import Frames, LinkFrames, has_link_rules
 from chaos.live.launchers import nodes_under_test, samples_of
 from chaos.live.links import Links
@@ -81,7 +81,7 @@ class Brokers:
         """The frame proxies that run."""
         raise NotImplementedError
 
-    def start(self, links: Links, on_evidence: OnEvidence, tick_until: TickUntil) -> Way:
+    def start(self, links: Links, on_evidence: OnEvidence, tick_until: TickUntil) -> ClusterAccess:
         """Start the nodes that are ours to start behind their links. Return how clients reach them."""
         raise NotImplementedError
 
@@ -129,7 +129,7 @@ class OwnBrokers(Brokers):
     def frames(self) -> Sequence[Frames]:
         return () if self._link_frames is None else (self._link_frames,)
 
-    def start(self, links: Links, on_evidence: OnEvidence, tick_until: TickUntil) -> Way:
+    def start(self, links: Links, on_evidence: OnEvidence, tick_until: TickUntil) -> ClusterAccess:
         plan, self._on_evidence = self._plan, on_evidence
         nodes = nodes_under_test(
             plan.scenario, plan.folder, links, self._lead, plan.seed, plan.broker_mutant, plan.origin_us
@@ -140,7 +140,7 @@ class OwnBrokers(Brokers):
             plan.progress(f"{node.name} serves at {node.listen}, clients reach it through {node.advertised}")
         self.segments = segments_of(self.scenario, nodes, "", Versions().metadata, OWN_LIMIT_S)
         self._sampler.start()
-        return Way(self.cluster.addresses)
+        return ClusterAccess(self.cluster.addresses)
 
     def _lead(self, dial: Dial) -> Dial:
         """Put the frame proxy on all links between nodes if a rule hits there."""

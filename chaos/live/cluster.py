@@ -96,7 +96,7 @@ class LiveNode:
         self.launcher.start()
         self._deadline = time.monotonic() + self.launcher.start_limit_s
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Note whether the node serves. Raise NodeDied for an unexpected end, and what ``look_for_ready`` raises."""
         process = self.process
         if process is None:
@@ -106,7 +106,7 @@ class LiveNode:
             if time.monotonic() - self._dead_since < self.launcher.late_report_s:
                 return
         self.look_for_ready()
-        if self.is_ready:  # If it ends just now, before it is ready, the next look says so.
+        if self.is_ready:  # If it ends just now, before it is ready, the next poll says so.
             process.check()
 
     def look_for_ready(self) -> None:
@@ -193,13 +193,13 @@ class LiveCluster:
         if self._ours and len(self.nodes) == 1:
             node.await_ready()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Pass on new evidence, then raise NodeDied for an unexpected end, or the error of a start that failed."""
         for number, node in enumerate(self.nodes):
             self.read(number)
             if node.process is not None and node.process.exit_status is not None:
                 self.read(number)  # The pipe may hold the announcement of this end.
-            node.look()
+            node.poll()
 
     def read(self, number: int) -> None:
         """Pass on new evidence of one node."""

@@ -32,7 +32,7 @@ ANSWERS_AFTER_HEAL = "answers-after-heal"
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class ClusterAccess:
     """How to reach the brokers. Addresses are HOST:PORT."""
 
     bootstrap: tuple[str, ...]  # of each broker
@@ -42,21 +42,21 @@ class Way:
     target: tuple[str, ...] = ()  # of the cluster that a mirror copies to
 
 
-def spec_of(scenario: Scenario, folder: Path, way: Way, origin_us: int, seed: int) -> FleetSpec:
+def spec_of(scenario: Scenario, folder: Path, access: ClusterAccess, origin_us: int, seed: int) -> FleetSpec:
     """Return the fleet's spec: the scenario's load at its live size."""
     return FleetSpec(
-        bootstrap=list(way.bootstrap),
+        bootstrap=list(access.bootstrap),
         load=scenario.load,
-        target=list(way.target),
-        topic_prefix=way.topic_prefix,
+        target=list(access.target),
+        topic_prefix=access.topic_prefix,
         out_dir=str(folder),
         seed=number_for(seed, "fleet"),
         start_mono_us=origin_us,
         workers=WORKERS,
         drain_ms=DRAIN_MS,
         final_read_ms=FINAL_READ_MS,
-        versions=dict(way.versions),
-        dial=dict(way.dial),
+        versions=dict(access.versions),
+        dial=dict(access.dial),
     )
 
 
@@ -71,9 +71,9 @@ class FleetProcess(Child):
         self._loads = False
         file = write_spec(spec, folder.logs / "fleet-spec.json")
         command = [sys.executable, "-m", "bench.fleet", str(file), *words]
-        super().__init__("the fleet", command, folder.logs / "fleet.log", on_line=self._take)
+        super().__init__("the fleet", command, folder.logs / "fleet.log", on_line=self._handle_event)
 
-    def _take(self, event: dict[str, Any]) -> None:
+    def _handle_event(self, event: dict[str, Any]) -> None:
         if event.get("event") == "error":
             self._error = str(event.get("message"))
         self._loads = self._loads or event.get("event") == "load"
@@ -95,13 +95,13 @@ class Fleet:
     """The fleet of one run, with the writer of idle partitions. ``mutant`` names a mutant of the client, if any."""
 
     def __init__(
-        self, scenario: Scenario, folder: RunFolder, way: Way, origin_us: int, seed: int, mutant: str = ""
+        self, scenario: Scenario, folder: RunFolder, access: ClusterAccess, origin_us: int, seed: int, mutant: str = ""
     ) -> None:
         self._origin_us = origin_us
         self.events: dict[str, int] = {}  # when the fleet first reported each, in microseconds since the run's start
         self.report: dict[str, int] = {}  # the last one about its progress
         self.missed: list[str] = []  # what its last readers could not get
-        spec = spec_of(scenario, folder.path, way, origin_us, seed)
+        spec = spec_of(scenario, folder.path, access, origin_us, seed)
         prelude, words = (PRELUDE, words_for(mutant, folder)) if mutant else ("", [])
         spec = msgspec.structs.replace(spec, prelude=prelude, prelude_words=words)
         self._idle = IdleWriter(spec, folder, origin_us, seed)

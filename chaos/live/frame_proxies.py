@@ -13,7 +13,7 @@ from chaos.frame_proxy.proxy import AdvertisedNode, LinkPair
 from chaos.frame_proxy.rules_file import PLACES
 from chaos.interceptor.held_responses import LostKeys
 from chaos.interceptor.rules import at_a_link, between_nodes
-from chaos.live.fleet import Way
+from chaos.live.fleet import ClusterAccess
 from chaos.live.links import Links
 from chaos.live.quorum import Dial
 from chaos.live.run_folder import RunFolder
@@ -86,8 +86,8 @@ class Frames:
 class ExternalFrames(Frames):
     """In front of each node of a target.
 
-    ``way`` is the way to the target's ``nodes`` through Toxiproxy, and then ``self.way`` that through the frame proxy,
-    too. ``processes`` are those of nodes (``chaos.frame_proxy.fault_actions``). With ``roles_are_reported``, ``role``
+    ``access`` leads to the target's ``nodes`` through Toxiproxy, and ``self.access`` through the frame proxy, too.
+    ``processes`` are those of nodes (``chaos.frame_proxy.fault_actions``). With ``roles_are_reported``, ``role``
     is called.
     """
 
@@ -95,7 +95,7 @@ class ExternalFrames(Frames):
         self,
         scenario: Scenario,
         nodes: Sequence[AdvertisedNode],
-        way: Way,
+        access: ClusterAccess,
         processes: Mapping[int, int | str],
         folder: RunFolder,
         seed: int,
@@ -105,12 +105,12 @@ class ExternalFrames(Frames):
     ) -> None:
         spec = Spec(
             [(each.node_id, each.host, each.port) for each in nodes],
-            dict(way.dial),
+            dict(access.dial),
             scenario=typed(scenario),
             seed=seed,
             origin_us=origin_us,
             frames=str(folder.spools),
-            topic=way.topic_prefix + scenario.load.hot.name,
+            topic=access.topic_prefix + scenario.load.hot.name,
             external_faults=names_of(scenario),
             roles_are_reported=roles_are_reported,
             processes=dict(processes),
@@ -120,8 +120,8 @@ class ExternalFrames(Frames):
         if any(fault.kind == "response_lost_by_proxy" for fault in scenario.faults):
             reached = [self._behind(links, node, front) for node, front in enumerate(fronts)]
         # Metadata names the fronts, so clients dial these, too.
-        known = (*zip(fronts, reached, strict=True), *zip(way.bootstrap, reached, strict=True))
-        self.way = replace(way, dial=dict(known))
+        known = (*zip(fronts, reached, strict=True), *zip(access.bootstrap, reached, strict=True))
+        self.access = replace(access, dial=dict(known))
 
     def _behind(self, links: Links, node: int, front: str) -> str:
         """Put Toxiproxy between clients and the front of a node. Return where."""

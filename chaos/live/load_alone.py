@@ -16,8 +16,8 @@ from bench.fleet.spec import FleetSpec, LoadShape
 from chaos.checks.guarantee_selection import promised_to_clients
 from chaos.live.errors import NodeDied, SetupError
 from chaos.live.external.cluster import standing
-from chaos.live.external.target import REFERENCE, look
-from chaos.live.fleet import FleetProcess, Way, spec_of
+from chaos.live.external.target import REFERENCE, discover
+from chaos.live.fleet import ClusterAccess, FleetProcess, spec_of
 from chaos.live.local_cluster import ClusterPlan, started
 from chaos.live.run_folder import RunFolder
 from chaos.live.run_manifest import of_live_run
@@ -57,8 +57,8 @@ def drive(scenario: Scenario, plan: LoadPlan, command: str, progress: Progress) 
     start_us, wall_us = time.monotonic_ns() // 1000, time.time_ns() // 1000
     crash = ""
     try:
-        with _broker(scenario, plan, folder) as way:
-            spec = _spec(scenario, plan, folder, way, start_us)
+        with _broker(scenario, plan, folder) as access:
+            spec = _spec(scenario, plan, folder, access, start_us)
             try:
                 _run_fleet(spec, folder, plan.page, progress)
             except NodeDied as death:
@@ -88,24 +88,24 @@ def sized(scenario: Scenario, clients: int) -> Scenario:
 
 
 @contextmanager
-def _broker(scenario: Scenario, plan: LoadPlan, folder: RunFolder) -> Iterator[Way]:
+def _broker(scenario: Scenario, plan: LoadPlan, folder: RunFolder) -> Iterator[ClusterAccess]:
     """Yield the way from the fleet to the brokers, without proxies, since no figure is measured through them."""
     if plan.target != REFERENCE:
         with standing(plan.target, folder.data, scenario.cluster) as target:
-            nodes, versions = look(target.bootstrap)
-            yield Way(tuple(nodes), f"crucible-{time.time_ns() // 1_000_000}-", versions)
+            nodes, versions = discover(target.bootstrap)
+            yield ClusterAccess(tuple(nodes), f"crucible-{time.time_ns() // 1_000_000}-", versions)
         return
     with ExitStack() as stack:
         source = ClusterPlan(folder.data, scenario.cluster.nodes, config=dict(scenario.cluster.config))
-        way = Way(stack.enter_context(started(source)).addresses)
+        access = ClusterAccess(stack.enter_context(started(source)).addresses)
         if scenario.load.mirror is not None:
             mirror = stack.enter_context(started(ClusterPlan(folder.mirror_target)))
-            way = replace(way, target=mirror.addresses)
-        yield way
+            access = replace(access, target=mirror.addresses)
+        yield access
 
 
-def _spec(scenario: Scenario, plan: LoadPlan, folder: RunFolder, way: Way, start_us: int) -> FleetSpec:
-    spec = spec_of(sized(scenario, plan.clients), folder.path, way, start_us, plan.seed)
+def _spec(scenario: Scenario, plan: LoadPlan, folder: RunFolder, access: ClusterAccess, start_us: int) -> FleetSpec:
+    spec = spec_of(sized(scenario, plan.clients), folder.path, access, start_us, plan.seed)
     return msgspec.structs.replace(
         spec,
         load=replace(spec.load, seconds=plan.seconds or spec.load.seconds),

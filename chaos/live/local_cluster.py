@@ -203,7 +203,7 @@ def _run(plan: ClusterPlan, announce: Callable[[str], None]) -> int:
             announce(_ready_line(cluster, facts))
             sys.stdout.flush()
         while not ending.wait(LOOK_EVERY_S):
-            caretaker.look(time.monotonic())
+            caretaker.poll(time.monotonic())
             if pids != pids_of(cluster):
                 pids = pids_of(cluster)
                 write_running(plan.data, pids, cluster.addresses)
@@ -232,7 +232,7 @@ def _running(nodes: Sequence[LiveNode], ending: threading.Event) -> Iterator[Liv
         cluster.launch(nodes)
         deadline = time.monotonic() + READY_LIMIT_S
         while not cluster.is_ready and not ending.wait(START_LOOK_EVERY_S):
-            cluster.look()
+            cluster.poll()
             if not cluster.is_ready and time.monotonic() > deadline:
                 raise next(node for node in nodes if not node.is_ready).launcher.failure(is_first=True)
         yield cluster
@@ -301,7 +301,7 @@ class Caretaker:
         """When each dead node is started again, on the monotonic clock; never is infinite."""
         self._starting: set[int] = set()
 
-    def look(self, now: float) -> None:
+    def poll(self, now: float) -> None:
         """Raise NodeDied when no node is left."""
         for number, node in enumerate(self._cluster.nodes):
             if now >= self._dead.get(number, inf):

@@ -135,10 +135,10 @@ class LiveRun:
 
     def play(self) -> None:
         plan, scheduler, cluster = self._plan, self._scheduler, self._brokers.cluster
-        way = self._brokers.start(self._links, scheduler.evidence_line, self._tick_until)
+        access = self._brokers.start(self._links, scheduler.evidence_line, self._tick_until)
         if self._scenario.load.mirror is not None:
-            way = replace(way, target=self._start_mirror_cluster())
-        fleet = self._fleet = Fleet(self._scenario, plan.folder, way, plan.origin_us, plan.seed, plan.client_mutant)
+            access = replace(access, target=self._start_mirror_cluster())
+        fleet = self._fleet = Fleet(self._scenario, plan.folder, access, plan.origin_us, plan.seed, plan.client_mutant)
         self._load_start_us = self._await(fleet, "load", FLEET_START_LIMIT_S)
         fleet.load_begins()
         self._begin_faults(self._load_start_us)
@@ -203,9 +203,9 @@ class LiveRun:
         """Do what is due, read evidence, and raise NodeDied if a process has ended that should run."""
         self._scheduler.do_due()
         self._take_hits()
-        self._brokers.cluster.look()
+        self._brokers.cluster.poll()
         if self._mirror_cluster is not None:
-            self._mirror_cluster.look()
+            self._mirror_cluster.poll()
         self._brokers.tick()
         for frames in self._brokers.frames:
             frames.check()

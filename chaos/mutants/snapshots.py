@@ -42,7 +42,7 @@ def download_restarts_at_zero(original: Function, self: Any, job: Any) -> Genera
     yield from ()
 
 
-@mutant(f"{DOWNLOAD}._take")
+@mutant(f"{DOWNLOAD}._append_piece")
 def blind_append(original: Function, self: Any, job: Any, piece: Any) -> None:
     """All received bytes are appended, whatever their position is (S-8)."""
     held = 0 if self._partial is None else self._partial.length

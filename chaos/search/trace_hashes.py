@@ -42,10 +42,10 @@ def plays_of(names: Sequence[str], seeds: Iterable[int], with_mutants: bool) -> 
     kept = tuple(seeds)
     wanted = [loader.find(name) for name in names] if names else loader.load_all()
     return tuple(
-        (spoken, mutant, seed)
+        (revised, mutant, seed)
         for scenario in wanted
-        for spoken in each_revision(scenario)
-        for mutant in ("", *(mutants_of(spoken) if with_mutants else ()))
+        for revised in each_revision(scenario)
+        for mutant in ("", *(mutants_of(revised) if with_mutants else ()))
         for seed in (kept if not mutant else kept[:1])
     )
 

@@ -196,7 +196,7 @@ class Cluster:
     def _ended(self, machine: Machine, story: str) -> None:
         """Let the checks look at the node once more, because the event that ended it may have committed something."""
         if machine.node is not None:
-            self._suite.quorum.look(self._agenda.now_us, machine.incarnation, machine.node, False)
+            self._suite.quorum.observe(self._agenda.now_us, machine.incarnation, machine.node, False)
         self._suite.quorum.ended(self._agenda.now_us, machine.node_id, story)
 
     def _after_event(self, machine: Machine, event: Event | None) -> None:

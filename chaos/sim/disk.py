@@ -220,12 +220,12 @@ class Names:
                 left.append(change)
         for change in reversed(kept):
             for name, node in change.sets:
-                self._settle(folder, name, node)
+                self._make_durable(folder, name, node)
         folder.changes = left[::-1]
         if not left:
             self._unsynced.pop(folder, None)
 
-    def _settle(self, folder: Folder, name: str, node: "Node | None") -> None:
+    def _make_durable(self, folder: Folder, name: str, node: "Node | None") -> None:
         gone = folder.durable.pop(name, None)
         if node is not None:
             folder.durable[name] = node

@@ -119,27 +119,27 @@ class Cluster:
         broker = SimpleNamespace(node_id=number, partitions=partitions, replica=replica)
         return SimpleNamespace(broker=broker, _publisher=publisher, ready=False)
 
-    def look(self, *numbers: int) -> None:
+    def observe(self, *numbers: int) -> None:
         for number in numbers or (0, 1, 2):
             self.now_us += 1
-            self.view.look(self.now_us, self.incarnations[number], self.node(number))
+            self.view.observe(self.now_us, self.incarnations[number], self.node(number))
 
     def append(self, *batches: bytes, to: tuple[int, ...] = (0, 1, 2)) -> None:
         for number in to:
             self.logs[number].held += batches
-        self.look(*to)
+        self.observe(*to)
 
     def commit(self, offset: int, *numbers: int) -> None:
         for number in numbers or (0, 1, 2):
             self.logs[number].high_watermark = offset
-            self.look(number)
+            self.observe(number)
 
     def acknowledge(self, offset: int, acks: int = -1, by: int = 0) -> None:
         node, tag = self.node(by), Tag(0, 9, "p")
         response = ProduceResponse([ProduceTopicResponse("t", b"", [ProducePartitionResponse(0, 0, offset)])])
         request = Request(1, 7, 0, 9, "p", ProduceRequest(acks, 1000, []), tag)
         self.acked.acted(self.now_us, node, request, [Reply(1, 7, 0, 9, response, tag)])
-        self.view.look(self.now_us, self.incarnations[by], node)
+        self.view.observe(self.now_us, self.incarnations[by], node)
 
     def restart(self, number: int) -> None:
         self.view.gone(number)

@@ -69,7 +69,7 @@ def after_cleaning(cluster: Cluster, *gone: int, node: int = 1) -> list[str]:
     log = cluster.logs[node]
     assert isinstance(log, CompactedLog)
     log.clean(*gone)
-    cluster.look(node)
+    cluster.observe(node)
     return [each.story.partition(f"node {node} ")[2] for check in cluster.checks for each in check.violations]
 
 
@@ -138,7 +138,7 @@ def test_an_open_record_supersedes_nothing() -> None:
     log.gone = {0: None}
     cluster.restart(1)
     cluster.logs[1] = CompactedLog(held=log.held, gone={0: None}, high_watermark=4, bases=[0, 3])
-    cluster.look(1)
+    cluster.observe(1)
     assert cluster.broken() == ["replicas-equal"]
 
 
@@ -146,5 +146,5 @@ def test_a_commit_marker_in_place_of_an_abort_marker_is_a_violation() -> None:
     cluster = decided()
     cluster.restart(1)
     cluster.logs[1].held[3] = marker(3, 7, COMMIT)
-    cluster.look(1)
+    cluster.observe(1)
     assert cluster.broken() == ["replicas-equal"]

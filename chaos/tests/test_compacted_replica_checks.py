@@ -47,12 +47,12 @@ def test_a_replica_lacks_what_is_superseded(compacted: Cluster) -> None:
     cleaned = compacted.logs[1]
     assert isinstance(cleaned, CompactedLog)
     cleaned.clean(0, 1)
-    compacted.look(1)
+    compacted.observe(1)
     late = compacted.logs[2]  # It copies what the other has cleaned, and has cleaned nothing itself.
     assert isinstance(late, CompactedLog)
     compacted.restart(2)
     compacted.logs[2] = CompactedLog(held=late.held, gone={0: None, 1: None}, high_watermark=5, bases=[0])
-    compacted.look(2)
+    compacted.observe(2)
     compacted.append(keyed(5, b"b"), to=(0, 1, 2))
     for log, base in zip(compacted.logs, (5, 6, 6), strict=True):
         log.bases = [0, base]
@@ -60,7 +60,7 @@ def test_a_replica_lacks_what_is_superseded(compacted: Cluster) -> None:
     behind = compacted.logs[0]  # It had offset 1 itself, and what was to supersede it is no more where it copies.
     assert isinstance(behind, CompactedLog)
     behind.clean(0, 3)
-    compacted.look(0)
+    compacted.observe(0)
     assert compacted.broken() == []
     partition = compacted.view.partitions[KEY]
     assert partition.compacted is not None
@@ -80,7 +80,7 @@ def test_a_wrongly_cleaned_replica_is_a_violation(compacted: Cluster, gone: tupl
     cleaned = compacted.logs[1]
     assert isinstance(cleaned, CompactedLog)
     cleaned.clean(*gone)
-    compacted.look(1)
+    compacted.observe(1)
     assert compacted.broken() == ["replicas-equal"]
     (found,) = {each.story for check in compacted.checks for each in check.violations}
     assert story in found
@@ -91,14 +91,14 @@ def test_a_tombstone_goes_when_its_time_is_over(compacted: Cluster) -> None:
     cleaned = compacted.logs[1]
     assert isinstance(cleaned, CompactedLog)
     cleaned.clean(0, 1, 3)
-    compacted.look(1)
+    compacted.observe(1)
     assert compacted.broken() == []
 
 
 def test_another_record_at_a_committed_offset_is_a_violation(compacted: Cluster) -> None:
     compacted.restart(1)
     compacted.logs[1].held[2] = keyed(2, b"a", b"other")
-    compacted.look(1)
+    compacted.observe(1)
     assert compacted.broken() == ["replicas-equal"]
 
 
@@ -108,7 +108,7 @@ def test_a_cleaned_batch_above_the_committed_end_is_a_violation(compacted: Clust
     assert isinstance(cleaned, CompactedLog)
     cleaned.bases = [0, 4, 6]
     cleaned.clean(0, 1, 4)
-    compacted.look(0)
+    compacted.observe(0)
     assert compacted.broken() == ["replicas-equal"]
     stories = [each.story for check in compacted.checks for each in check.violations]
     assert any("was cleaned up to 6; what is below 5 is committed" in each for each in stories)

@@ -18,9 +18,9 @@ from scenarios.loader import Scenario
 pytestmark = pytest.mark.simulated
 
 NODES, OBSERVERS = 3, 1
-Way: TypeAlias = Literal["kill", "power", "sync"]
-TWICE: tuple[tuple[Way, Way], ...] = (("kill", "kill"), ("power", "power"))
-MIXED: tuple[tuple[Way, Way], ...] = (("kill", "power"), ("sync", "power"))
+ClusterAccess: TypeAlias = Literal["kill", "power", "sync"]
+TWICE: tuple[tuple[ClusterAccess, ClusterAccess], ...] = (("kill", "kill"), ("power", "power"))
+MIXED: tuple[tuple[ClusterAccess, ClusterAccess], ...] = (("kill", "power"), ("sync", "power"))
 STEPS = {TWICE: 9, MIXED: 27}
 """One in so many operations of a life; each seed begins at another one."""
 LOST_WITH_THE_POWER = ("unseen", "lost-write", "fetch-gap")
@@ -33,7 +33,7 @@ class MortalDisk(SimDisk):
     ``ways`` says how it dies each time. By ``sync`` the next sync fails, and the node ends itself.
     """
 
-    def __init__(self, random: Random, machine: Machine, deaths: Sequence[int], ways: Sequence[Way]) -> None:
+    def __init__(self, random: Random, machine: Machine, deaths: Sequence[int], ways: Sequence[ClusterAccess]) -> None:
         super().__init__(random)
         self.changes = 0
         self._next_sync_fails = False
@@ -104,7 +104,7 @@ def scenario() -> Scenario:
     )
 
 
-def lived(seed: int, node: int, deaths: Sequence[int], ways: Sequence[Way]) -> MortalDisk:
+def lived(seed: int, node: int, deaths: Sequence[int], ways: Sequence[ClusterAccess]) -> MortalDisk:
     """A whole run with all its checks."""
     world = SimWorld(scenario(), seed)
     machine = world.cluster.machines[node]
@@ -128,7 +128,7 @@ def lived(seed: int, node: int, deaths: Sequence[int], ways: Sequence[Way]) -> M
 @pytest.mark.rotated(2)
 @pytest.mark.parametrize("node", [0, NODES], ids=["voter", "observer"])
 def test_a_node_that_dies_before_any_disk_operation_and_again_in_its_recovery(
-    node: int, ways: tuple[Way, Way], step: int
+    node: int, ways: tuple[ClusterAccess, ClusterAccess], step: int
 ) -> None:
     seed = 2 * node + ways.count("power")
     deaths = seed % step

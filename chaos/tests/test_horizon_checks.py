@@ -50,7 +50,7 @@ def log_of(made: Cluster, number: int) -> MarkedLog:
 def test_a_tombstone_goes_below_the_marker_only(marker: int, broken: list[str]) -> None:
     made = cluster()
     log_of(made, 0).clean(0, 1, 3, marker=marker)
-    made.look(0)
+    made.observe(0)
     assert made.broken() == broken
 
 
@@ -58,7 +58,7 @@ def test_markers_are_not_judged_where_replicas_do_not_heed_them() -> None:
     made = cluster(heeded=False)
     log_of(made, 0).clean(0, 1, 3, marker=0)
     log_of(made, 1).gone[3] = None
-    made.look(0, 1)
+    made.observe(0, 1)
     assert made.broken() == []
 
 
@@ -71,7 +71,7 @@ def test_a_tombstone_that_was_superseded_beyond_this_log_may_be_gone(newer_at: i
     late = log_of(made, 2)
     late.gone.update({0: None, 1: None, 3: None})
     late.cleaned_offset = 4
-    made.look(2)
+    made.observe(2)
     judge = next(each for each in made.checks if isinstance(each, TombstonesMarked))
     assert [MARKED] * bool(judge.violations) == broken
 
@@ -83,7 +83,7 @@ def test_a_follower_does_not_overtake_its_leader(follower: int, leader: int, bro
     judge = next(each for each in made.checks if isinstance(each, TombstonesMarked))
     for number, marker in ((0, leader), (1, 0), (1, follower)):
         log_of(made, number).horizon.offset = marker
-        made.look(number)
+        made.observe(number)
     assert [MARKED] * bool(judge.violations) == broken
 
 
@@ -96,7 +96,7 @@ def test_a_follower_may_not_exceed_its_leaders_marker_whatever_another_follower_
     made.restart(2)  # A new process may have any marker.
     for number, marker in ((2, 5), (0, 3), (1, 0), (1, follower)):
         log_of(made, number).horizon.offset = marker
-        made.look(number)
+        made.observe(number)
     assert [MARKED] * bool(judge.violations) == broken
 
 
@@ -113,7 +113,7 @@ def test_a_follower_may_not_exceed_its_leaders_marker_whatever_an_earlier_leader
             made.restart(1)
         made.lead(lead, 2 - lead)
         log_of(made, number).horizon.offset = marker
-        made.look(number)
+        made.observe(number)
     assert [MARKED] * bool(judge.violations) == broken
 
 
@@ -129,7 +129,7 @@ def test_the_previous_leaders_marker_does_not_allow_a_follower_to_exceed_the_pre
     for lead, number, marker in ((2, 2, 5), (2, 1, 2), (0, 0, 3), (0, 2, 5), (0, 1, follower)):
         made.lead(lead, 2 - lead)
         log_of(made, number).horizon.offset = marker
-        made.look(number)
+        made.observe(number)
     assert [MARKED] * bool(judge.violations) == broken
 
 
@@ -141,7 +141,7 @@ def test_a_follower_beyond_its_new_leader_does_not_move(moved: int, broken: list
     for lead, number, marker in ((2, 2, 5), (2, 1, 4), (0, 0, 3), (0, 1, 4), (0, 1, moved)):
         made.lead(lead, 2 - lead)
         log_of(made, number).horizon.offset = marker
-        made.look(number)
+        made.observe(number)
     assert [MARKED] * bool(judge.violations) == broken
 
 
@@ -152,7 +152,7 @@ def test_a_replica_that_led_before_may_be_beyond_the_next_leader() -> None:
     for lead in (0, 1):
         made.lead(lead, lead)
         for number in (0, 1):
-            made.look(number)
+            made.observe(number)
     assert not judge.violations
 
 
@@ -160,7 +160,7 @@ def test_a_replica_that_led_before_may_be_beyond_the_next_leader() -> None:
 @pytest.mark.parametrize(("gone", "broken"), [((0, 3), [DELETED]), ((0, 1, 3), []), ((0, 1), []), ((0,), [])])
 def test_a_replica_that_missed_a_tombstone_holds_what_it_deleted(gone: tuple[int, ...], broken: list[str]) -> None:
     made = cluster()
-    made.look()
+    made.observe()
     log = log_of(made, 2)  # It copied offset 1 before, and the rest later, where the tombstone was gone.
     log.gone.update(dict.fromkeys(gone))
     log.horizon.offset = 4
@@ -189,7 +189,7 @@ def test_only_a_log_that_was_emptied_for_the_marker_loses_its_high_watermark(
     made = cluster(heeded)
     log = log_of(made, 2)
     log.held, log.high_watermark, log.horizon.offset = log.held[:left], left, marker
-    made.look(2)
+    made.observe(2)
     assert made.broken().count("high-watermark-monotonic") == broken
 
 

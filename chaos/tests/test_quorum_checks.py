@@ -97,11 +97,11 @@ class Quorum:
         self.nodes = [Replica(number) for number in range(4)]
         self.now_us = 0
 
-    def look(self, number: int, thorough: bool = False) -> None:
+    def observe(self, number: int, thorough: bool = False) -> None:
         self.now_us += 1
         node = self.nodes[number]
         self.view.nodes[number].replica = None  # The fake makes its values anew each time.
-        self.view.look(self.now_us, node.incarnation, node.node, thorough)
+        self.view.observe(self.now_us, node.incarnation, node.node, thorough)
 
     def end(self) -> None:
         for each in self.checks:
@@ -116,19 +116,19 @@ class Quorum:
             node.is_leader = node.node_id == number
             node.epoch, node.leader_id = epoch, number
         for each in range(4):
-            self.look(each)
+            self.observe(each)
 
     def append(self, *written: bytes, to: tuple[int, ...] = (0, 1, 2, 3)) -> None:
         for number in to:
             node = self.nodes[number]
             node.held += written
             node.synced_offset = node.log_end_offset
-            self.look(number)
+            self.observe(number)
 
     def commit(self, offset: int, *numbers: int) -> None:
         for number in numbers or (0, 1, 2, 3):
             self.nodes[number].high_watermark = offset
-            self.look(number)
+            self.observe(number)
 
     def broken(self) -> list[str]:
         return [check.guarantee for check in self.checks if check.violations]
@@ -155,26 +155,26 @@ def test_a_correct_history_violates_nothing(quorum: Quorum) -> None:
     quorum.append(batch(3, 2, BeginTransactionRecord()), batch(4, 2, EndTransactionRecord()))
     quorum.commit(5)
     for number in range(4):
-        quorum.look(number, thorough=True)
+        quorum.observe(number, thorough=True)
     quorum.end()
     assert quorum.broken() == []
 
 
 def test_two_leaders_of_one_epoch_violate_one_leader_per_epoch(quorum: Quorum) -> None:
     quorum.nodes[1].is_leader = True
-    quorum.look(1)
+    quorum.observe(1)
     assert quorum.broken() == ["one-leader-per-epoch"]
 
 
 def test_nodes_that_follow_different_leaders_in_one_epoch_are_a_violation(quorum: Quorum) -> None:
     quorum.nodes[3].leader_id = 1
-    quorum.look(3)
+    quorum.observe(3)
     assert quorum.broken() == ["one-leader-per-epoch"]
 
 
 def test_an_epoch_that_goes_back_is_a_violation(quorum: Quorum) -> None:
     quorum.nodes[1].epoch, quorum.nodes[1].leader_id = 0, -1
-    quorum.look(1)
+    quorum.observe(1)
     assert quorum.broken() == ["monotonic-epoch"]
 
 
@@ -182,11 +182,11 @@ def test_an_epoch_that_goes_back_is_a_violation(quorum: Quorum) -> None:
 def test_a_restart_that_forgets_an_epoch_is_a_violation(quorum: Quorum, voted: bool) -> None:
     node = quorum.nodes[1]
     node.epoch, node.leader_id = 2, -1
-    quorum.look(1)
+    quorum.observe(1)
     if voted:
         quorum.note(1, "voted", epoch=2, candidate=2)
     node.epoch, node.incarnation = 1, 1
-    quorum.look(1)
+    quorum.observe(1)
     assert quorum.broken() == (["monotonic-epoch"] if voted else [])
 
 
@@ -212,7 +212,7 @@ def test_a_leader_that_lacks_a_committed_batch_is_a_violation(quorum: Quorum) ->
     quorum.commit(4, 0)
     quorum.fault_times.node(0, quorum.now_us)
     quorum.nodes[2].is_leader, quorum.nodes[2].epoch, quorum.nodes[2].leader_id = True, 2, 2
-    quorum.look(2)
+    quorum.observe(2)
     assert quorum.broken() == ["leader-completeness"]
 
 
@@ -237,7 +237,7 @@ def test_a_high_watermark_that_goes_back_is_a_violation(quorum: Quorum) -> None:
 def test_a_new_leader_with_a_smaller_high_watermark_is_a_violation(quorum: Quorum) -> None:
     quorum.fault_times.node(0, quorum.now_us)
     quorum.nodes[1].incarnation, quorum.nodes[1].high_watermark = 1, -1
-    quorum.look(1)
+    quorum.observe(1)
     quorum.elect(1, 2)
     quorum.commit(2, 1)
     assert quorum.broken() == ["monotonic-high-watermark"]
@@ -246,8 +246,8 @@ def test_a_new_leader_with_a_smaller_high_watermark_is_a_violation(quorum: Quoru
 def test_a_high_watermark_above_what_a_majority_has_durably_is_a_violation(quorum: Quorum) -> None:
     quorum.append(batch(3, 1))
     quorum.nodes[1].synced_offset = quorum.nodes[2].synced_offset = 3
-    quorum.look(1)
-    quorum.look(2)
+    quorum.observe(1)
+    quorum.observe(2)
     quorum.commit(4, 0)
     assert quorum.broken() == ["majority-high-watermark"]
 
@@ -269,7 +269,7 @@ def test_a_leader_may_be_deposed_only_after_a_fault_of_it_or_of_a_majority(quoru
 def test_a_log_start_above_0_without_a_snapshot_is_a_violation(quorum: Quorum) -> None:
     node = quorum.nodes[1]
     node.start_offset, node.held = 2, node.held[2:]
-    quorum.look(1)
+    quorum.observe(1)
     assert quorum.broken() == ["snapshot-at-log-start"]
 
 
@@ -278,7 +278,7 @@ def test_a_snapshot_must_end_at_a_committed_batch(quorum: Quorum, snapshot: tupl
     node = quorum.nodes[1]
     node.snapshots = [snapshot]
     node.start_offset, node.held = 2, node.held[2:]
-    quorum.look(1)
+    quorum.observe(1)
     assert quorum.broken() == ([] if right else ["snapshot-at-log-start"])
 
 
@@ -324,7 +324,7 @@ def test_nothing_is_published_from_a_misplaced_marker_on(quorum: Quorum, offset:
 def test_a_node_without_metadata_version_at_the_end_is_a_violation(quorum: Quorum) -> None:
     for number in range(4):
         quorum.nodes[number].image = EMPTY_IMAGE
-        quorum.look(number)
+        quorum.observe(number)
     quorum.end()
     assert quorum.broken() == ["bootstrapped"]
 
@@ -342,7 +342,7 @@ def test_a_process_registers_once(quorum: Quorum, restarted: bool) -> None:
     quorum.note(3, "broker_registered", epoch=7)
     if restarted:
         quorum.nodes[3].incarnation = 1
-        quorum.look(3)
+        quorum.observe(3)
     quorum.note(3, "broker_registered", epoch=9)
     assert quorum.broken() == ([] if restarted else ["no-false-fencing"])
 

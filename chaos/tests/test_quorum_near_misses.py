@@ -36,7 +36,7 @@ def test_a_leader_falls_only_soon_after_a_fault(quorum: Quorum, touched: str, to
     for number in (1, 2) if touched == "links" else ():
         quorum.fault_times.link(number, 0, until_us)
     quorum.nodes[1].is_leader, quorum.nodes[1].epoch, quorum.nodes[1].leader_id = True, 2, 1
-    quorum.look(1)
+    quorum.observe(1)
     assert ("stable-leadership" in quorum.broken()) is bool(too_long_ago_us)
 
 
@@ -69,7 +69,7 @@ def test_only_another_directory_forgets_an_epoch(quorum: Quorum, replaced: bool)
     if replaced:
         quorum.fault_times.directory(1)
     node.epoch, node.leader_id, node.incarnation = 0, -1, 1
-    quorum.look(1)
+    quorum.observe(1)
     assert ("monotonic-epoch" in quorum.broken()) is not replaced
 
 
@@ -81,10 +81,10 @@ def test_batches_after_a_part_known_only_as_a_snapshot_are_still_compared(quorum
     node = quorum.nodes[2]
     if not held:
         node.held = node.held[:3]
-        quorum.look(2, thorough=True)
+        quorum.observe(2, thorough=True)
     quorum.fault_times.node(0, quorum.now_us)
     node.is_leader, node.epoch, node.leader_id = True, 2, 2
-    quorum.look(2)
+    quorum.observe(2)
     assert ("leader-completeness" in quorum.broken()) is not held
 
 
@@ -99,12 +99,12 @@ def test_a_leader_that_learns_late_of_its_election_may_lack_what_a_later_one_com
         quorum.commit(4, 0, 1, 3)
     quorum.nodes[0].is_leader = False
     quorum.nodes[1].is_leader, quorum.nodes[1].epoch, quorum.nodes[1].leader_id = True, 3, 1
-    quorum.look(1)
+    quorum.observe(1)
     if not before:
         quorum.append(batch(3, 3), to=(1, 3))
         quorum.commit(4, 1, 3)
     quorum.nodes[2].is_leader, quorum.nodes[2].epoch, quorum.nodes[2].leader_id = True, 2, 2
-    quorum.look(2)
+    quorum.observe(2)
     assert ("leader-completeness" in quorum.broken()) is before
 
 
@@ -115,7 +115,7 @@ def test_markers_are_allowed_from_metadata_version_13_on(quorum: Quorum, level: 
     quorum.append(batch(3, 1, BEGIN))
     for node in quorum.nodes:
         node.image = MetadataImage(features={METADATA_VERSION_FEATURE: level} if level else {})
-    quorum.look(0)
+    quorum.observe(0)
     quorum.note(0, "metadata_committed", kind="begin", offset=3)
     assert quorum.broken() == ([] if right else ["markers-gated"])
 

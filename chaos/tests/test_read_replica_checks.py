@@ -117,7 +117,7 @@ def test_a_preferred_read_replica_together_with_records_is_a_violation() -> None
 def test_a_preferred_replica_that_lacks_what_is_committed(offset: int, red: bool) -> None:
     cluster = in_order()
     del cluster.logs[1].held[2:]
-    cluster.look(1)
+    cluster.observe(1)
     check = eligible(cluster)
     assert is_red(check, make_fetch(make_node(), offset=offset, preferred_read_replica=1)) is red
 
@@ -130,7 +130,7 @@ def test_a_preferred_replica_that_lost_its_power_may_lack_anything() -> None:
     cluster = in_order()
     cluster.view.power_lost(1)
     del cluster.logs[1].held[2:]
-    cluster.look(1)
+    cluster.observe(1)
     assert not is_red(eligible(cluster), make_fetch(make_node(), offset=3, preferred_read_replica=1))
 
 

@@ -35,9 +35,9 @@ def test_a_correct_history_violates_nothing(cluster: Cluster) -> None:
     cluster.restart(0)
     cluster.change(isr=(1, 2), leader=1, leader_epoch=1)
     cluster.lead(1, 1)
-    cluster.look(1)
+    cluster.observe(1)
     cluster.logs[0].held = cluster.logs[1].held[:]
-    cluster.look(0)
+    cluster.observe(0)
     cluster.append(batch(3, 0), to=(2,))
     cluster.append(batch(4, 1))
     cluster.commit(5)
@@ -60,7 +60,7 @@ def test_a_leader_that_lacks_committed_records_is_a_violation(cluster: Cluster) 
     cluster.commit(4, 0)
     cluster.lead(2, 1)
     cluster.change(leader=2, leader_epoch=1)
-    cluster.look(2)
+    cluster.observe(2)
     assert "replicas-equal" in cluster.broken()
 
 
@@ -116,7 +116,7 @@ def test_a_leader_that_restarts_without_committed_records_is_a_violation(cluster
     cluster.restart(0)
     del cluster.logs[0].held[2:]
     cluster.logs[0].high_watermark = 0
-    cluster.look(0)
+    cluster.observe(0)
     assert "replicas-equal" in cluster.broken()
 
 
@@ -138,7 +138,7 @@ def test_a_high_watermark_beyond_the_log_end_is_a_violation(cluster: Cluster) ->
 
 def test_two_partition_leaders_in_one_epoch_are_a_violation(cluster: Cluster) -> None:
     cluster.epochs[2] = 0
-    cluster.look(2)
+    cluster.observe(2)
     assert cluster.broken() == ["one-partition-leader-per-epoch"]
 
 
@@ -235,7 +235,7 @@ def test_a_member_without_power_counts_only_for_what_it_had(cluster: Cluster, ha
     cluster.view.power_lost(1)
     del cluster.logs[1].held[1:]
     cluster.logs[1].high_watermark = 0
-    cluster.look(1)
+    cluster.observe(1)
     cluster.commit(4, 0)
     cluster.acknowledge(3)
     assert cluster.broken() == ([] if had_it else ["no-acked-lost", "isr-honest"])
@@ -255,7 +255,7 @@ def test_acknowledged_batches_that_the_last_leader_lacks_are_a_violation(cluster
         del log.held[2:]
         log.high_watermark = 2
     cluster.lead(1, 1)
-    cluster.look(1)
+    cluster.observe(1)
     assert "no-acked-lost" in cluster.broken()
 
 

@@ -31,10 +31,10 @@ def lost_by_all(cluster: Cluster, start_offset: int = 0) -> None:
     cluster.change(isr=(1,), leader=1, leader_epoch=2)
     cluster.lead(1, 2)
     cluster.logs[1].log_start_offset = cluster.logs[1].high_watermark = start_offset
-    cluster.look(1)
+    cluster.observe(1)
     del cluster.logs[2].held[1:]
     cluster.logs[2].high_watermark = 1
-    cluster.look(0, 2)
+    cluster.observe(0, 2)
     cluster.append(batch(1, 2))
     cluster.change(isr=(1, 0, 2))
     cluster.commit(2)
@@ -72,7 +72,7 @@ def test_after_an_excused_loss_all_replicas_are_alike_in_the_end(cluster: Cluste
     lost_by_all(cluster)
     cluster.restart(2)
     cluster.logs[2].held[1] = batch(1, 2, b"other")
-    cluster.look(2)
+    cluster.observe(2)
     assert cluster.broken() == ["replicas-equal"]
 
 
@@ -85,7 +85,7 @@ def test_records_below_the_leaders_log_after_an_excused_loss_are_not_judged(
     lost_by_all(cluster, start_offset)
     cluster.restart(0)
     cluster.logs[0].held[0] = batch(0, 1, b"older")
-    cluster.look(0)
+    cluster.observe(0)
     assert cluster.broken() == broken
 
 
@@ -95,7 +95,7 @@ def test_acknowledged_batches_are_gone_after_an_excused_loss(cluster: Cluster) -
     cluster.acknowledge(1, by=1)
     del cluster.logs[1].held[1:]
     cluster.logs[1].high_watermark = 1
-    cluster.look(1)
+    cluster.observe(1)
     assert "no-acked-lost" in cluster.broken()
 
 
@@ -114,7 +114,7 @@ def test_a_loss_that_a_holder_out_of_sync_survives_is_not_excused(cluster: Clust
     cluster.logs[0].high_watermark = 2
     cluster.change(leader=0, leader_epoch=1)
     cluster.lead(0, 1)
-    cluster.look(0)
+    cluster.observe(0)
     assert list(cluster.view.excused) == []
     assert {"replicas-equal", "no-acked-lost"} <= {*cluster.broken()}
 

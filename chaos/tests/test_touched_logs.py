@@ -35,7 +35,7 @@ def test_a_log_that_contradicts_itself_is_found_after_the_event_that_touched_it(
     view = ReplicaView(FaultTimes(), touched=touched)
     with touched.noted():
         log = run_to_end(open_log(MemoryDisk(), "t-0", LogConfig(), Now(0, 0), True))
-        view.look(1, 0, node)
+        view.observe(1, 0, node)
         log.high_watermark = 4
         with pytest.raises(AssertionError, match=r"the high watermark 4 lies outside 0\.\.0"):
-            view.look(2, 0, node)
+            view.observe(2, 0, node)

@@ -152,9 +152,9 @@ def fleet(
     from scenarios.revisions import in_revision
 
     (found,) = find_scenarios([scenario], False)
-    spoken = in_revision(found, revision)
+    revised = in_revision(found, revision)
     plan = LoadPlan(
-        run_folder(out, f"fleet-{spoken.name}", False),
+        run_folder(out, f"fleet-{revised.name}", False),
         target,
         seed,
         seconds or 0,
@@ -164,5 +164,5 @@ def fleet(
         port if web else 0,
     )
     with one_sentence(SetupError, NodeDied), watched(plan.out, watch):
-        folder = drive(spoken, plan, command_line(), progress)
+        folder = drive(revised, plan, command_line(), progress)
     sys.exit(worst(report_and_print([folder.path])))

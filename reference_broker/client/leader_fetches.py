@@ -384,7 +384,7 @@ class LeaderFetches:
             taken = [self._refused(where, data) for where, data in handled.partitions]
         else:
             taken = [
-                self._take(now_us, node_id, where, data)
+                self._handle_partition(now_us, node_id, where, data)
                 for where, data in handled.partitions
                 if self._is_awaited(where, fetch_offsets)
             ]
@@ -405,7 +405,9 @@ class LeaderFetches:
         at = position.offset if position is not None else NO_OFFSET
         return FetchedPartition(where, data, at, at, error_of(data.error_code))
 
-    def _take(self, now_us: int, node_id: int, where: TopicPartition, data: PartitionData) -> FetchedPartition:
+    def _handle_partition(
+        self, now_us: int, node_id: int, where: TopicPartition, data: PartitionData
+    ) -> FetchedPartition:
         position = self.partitions.state.positions[where]
         before, error = position.offset, error_of(data.error_code)
         batches: tuple[TakenBatch, ...] = ()

@@ -214,7 +214,7 @@ def update_from(request: Request, cache: MetadataCache) -> Sliced[MetadataUpdate
     drafts: dict[str, _Topic] = {}
     states: tuple[PartitionState, ...] = request.partition_states
     for number, state in enumerate(states, 1):
-        _take(drafts, state, cache.topics.get(state.topic), whole)
+        _add_change(drafts, state, cache.topics.get(state.topic), whole)
         if number % PARTITION_STATES_PER_SLICE == 0:
             yield
     topics: dict[str, TopicImage | None] = {}
@@ -249,7 +249,7 @@ def update_from(request: Request, cache: MetadataCache) -> Sliced[MetadataUpdate
     )
 
 
-def _take(drafts: dict[str, _Topic], state: PartitionState, before: TopicImage | None, whole: bool) -> None:
+def _add_change(drafts: dict[str, _Topic], state: PartitionState, before: TopicImage | None, whole: bool) -> None:
     if isinstance(state, UpdateMetadataPartition1000):
         topic_id = NO_TOPIC_ID if before is None else before.topic_id
     else:

@@ -283,7 +283,7 @@ class MetadataLoader:
         """Load the newest snapshot at start, and publish nothing. Raises StartRefused if it is damaged."""
         newest = self._store.latest
         if newest is not None:
-            self._take(newest, (yield from self._loading(newest)))
+            self._replace_image(newest, (yield from self._loading(newest)))
 
     def split_at_epochs(self, wanted: bool) -> None:
         """Set whether the record of a metadata epoch ends a publication."""
@@ -308,7 +308,7 @@ class MetadataLoader:
         image = yield from self._loading(snapshot)
         self._reloading = None
         before = self.image
-        self._take(snapshot, image)
+        self._replace_image(snapshot, image)
         self._publish(MetadataDelta.between(before, image), image, True)
         self._load_some()
 
@@ -391,7 +391,7 @@ class MetadataLoader:
             record_bytes, self._record_bytes = self._record_bytes, 0
             self.on_published(image, record_bytes)
 
-    def _take(self, snapshot: OffsetAndEpoch, image: MetadataImage) -> None:
+    def _replace_image(self, snapshot: OffsetAndEpoch, image: MetadataImage) -> None:
         self._batches.reset(image)
         self._notes.reset()
         self.last_offset = snapshot.offset - 1

@@ -139,7 +139,7 @@ class Follower(RoleState):
         elif response.diverging is not None:
             self._cut(response.diverging)
         else:
-            self._take(response)
+            self._append_response(response)
 
     def _succeeded(self) -> None:
         self.has_fetched = True
@@ -147,7 +147,7 @@ class Follower(RoleState):
         self.context.timing.note_contact()
         self.restart_fetch_timeout()
 
-    def _take(self, response: RaftFetchResponse) -> None:
+    def _append_response(self, response: RaftFetchResponse) -> None:
         context = self.context
         self._succeeded()
         try:

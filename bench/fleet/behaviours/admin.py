@@ -238,7 +238,7 @@ class Admin(ClusterScript):
             task.settings = self._loaded_setting(change, target)
         response = yield from self._carry_out(task)
         self._task = None
-        self._settle(task, response)
+        self._record_end(task, response)
 
     def _loaded_setting(self, change: str, topic: LoadedTopic) -> Mapping[str, str | None]:
         """Draw a setting and its value. min.insync.replicas does not go below what the load gives the topic: what a
@@ -308,7 +308,7 @@ class Admin(ClusterScript):
         task.errors = _errors_of(task.change, response.body)
         return response
 
-    def _settle(self, task: Task, response: ResponseReceived | None) -> None:
+    def _record_end(self, task: Task, response: ResponseReceived | None) -> None:
         done = [self._is_done(task, task.errors.get(each, -1)) for each in task.names]
         if response is None:
             kind = "info" if task.uncertain else "fail"

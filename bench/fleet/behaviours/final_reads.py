@@ -251,7 +251,7 @@ class FinalReader(ClusterScript):
         error = handled.problem and (error_name(body.error_code) if body.error_code else "INVALID_ANSWER")
         if error is None:
             for where, data in handled.partitions:
-                error = self._take(operation.index, where, data, rows) or error
+                error = self._handle_partition(operation.index, where, data, rows) or error
         operation.response_session_id, operation.response_partitions = body.session_id, len(handled.partitions)
         self.journal.end(operation, "fail" if error else "ok", error, response, tuple(self._plan.keep(rows)))
         return error is None
@@ -259,7 +259,9 @@ class FinalReader(ClusterScript):
     def _wanted(self, where: TopicPartition) -> Wanted:
         return Wanted(self.metadata.topic_id(where.topic), self.consumer.positions[where].offset, PARTITION_MAX_BYTES)
 
-    def _take(self, index: int, where: TopicPartition, data: PartitionData, rows: list[HistoryRow]) -> str | None:
+    def _handle_partition(
+        self, index: int, where: TopicPartition, data: PartitionData, rows: list[HistoryRow]
+    ) -> str | None:
         """Handle one partition of the response, and return the name of its error, if any."""
         position = self.consumer.positions[where]
         before = position.offset

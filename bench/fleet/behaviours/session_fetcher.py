@@ -374,7 +374,7 @@ class SessionFetcher(ClusterScript):
             self._stale_metadata = True  # A proxy goes on accepting for a leader that is dead.
             yield from self.back_off()
             return
-        if not self._take(session, operation, response, cast(FetchResponse, response.body)):
+        if not self._handle_response(session, operation, response, cast(FetchResponse, response.body)):
             yield from self.back_off()
 
     def _lost(self, session: NodeSession, plan: FetchPlan) -> None:
@@ -399,7 +399,9 @@ class SessionFetcher(ClusterScript):
                 self._take_partition(where, data, found)
         self._unassign_gone()
 
-    def _take(self, session: NodeSession, operation: Operation, event: ResponseReceived, body: FetchResponse) -> bool:
+    def _handle_response(
+        self, session: NodeSession, operation: Operation, event: ResponseReceived, body: FetchResponse
+    ) -> bool:
         """Handle a response, and return whether the next poll may follow without a wait."""
         handled = session.handler.handle_response(body)
         found = FetchEffect(operation.node, operation.index)

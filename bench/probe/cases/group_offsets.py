@@ -300,7 +300,7 @@ def fetch_every_version(at: ProbeContext) -> None:
     topic, client = at.topic(), ProbeMember(at, at.group())
     commits(client, topic, committed_metadata="text")
     results = {}
-    for version in at.broker.spoken(FETCH):
+    for version in at.broker.common_versions(FETCH):
         if version >= 1:
             each = fetched(client, topic.name, version=version)
             results[version] = (int(each.committed_offset), str(each.metadata))

@@ -53,7 +53,9 @@ def find_every_version(at: ProbeContext) -> None:
     """All versions return the same coordinator."""
     group_id = at.group()
     at.coordinator(group_id)
-    results = {each: sole(_found(at, group_id, version=each), "coordinators") for each in at.broker.spoken(FIND)}
+    results = {
+        each: sole(_found(at, group_id, version=each), "coordinators") for each in at.broker.common_versions(FIND)
+    }
     nodes = {version: (int(each.node_id), str(each.host), int(each.port)) for version, each in results.items()}
     at.expect("error codes", sorted({int(each.error_code) for each in results.values()}), [0])
     newest = nodes[max(nodes)]
@@ -284,7 +286,7 @@ def unreadable_subscription(at: ProbeContext) -> None:
 @case("groups/join/mixed-versions", PROTOCOL, WITH_IDS, since="2.2")
 def mixed_versions(at: ProbeContext) -> None:
     """Members that join in different versions share a generation, one without a member ID of its own (KIP-394)."""
-    lowest = at.broker.spoken(JOIN)[0]
+    lowest = at.broker.common_versions(JOIN)[0]
     if lowest >= IDS_SINCE:
         raise NotAdvertised(f"JoinGroup is served from version {lowest} on only")
     newer = settled(at)

@@ -47,7 +47,7 @@ def version_0(at: ProbeContext) -> None:
 def every_version(at: ProbeContext) -> None:
     """Each advertised version of ApiVersions returns the same APIs."""
     seen = {}
-    for version in at.broker.spoken(API_VERSIONS):
+    for version in at.broker.common_versions(API_VERSIONS):
         response = at.call(API_VERSIONS, _software(), version)
         at.expect(f"error code in version {version}", response.error_code, ErrorCode.none)
         seen[version] = {int(each.api_key): (each.min_version, each.max_version) for each in response.api_keys}
@@ -397,7 +397,7 @@ BODIES: Sequence[tuple[int, Body]] = (
 def _every_version(api_key: int, body: Body) -> ProbeCase:
     def play(at: ProbeContext) -> None:
         topic, group = at.topic(), at.group()
-        for version in at.broker.spoken(api_key):
+        for version in at.broker.common_versions(api_key):
             with at.connect() as connection:
                 try:
                     response = connection.call(api_key, version, body(Own(topic, group, version)), 5.0)

@@ -128,7 +128,7 @@ def every_version(at: ProbeContext) -> None:
     """Each version returns the same partitions, leaders and replicas."""
     name = at.topic(2).name
     results = {}
-    for version in at.broker.spoken(METADATA):
+    for version in at.broker.common_versions(METADATA):
         topic = single(at.call(METADATA, {"topics": [{"name": name}]}, version), "topics")
         results[version] = sorted(
             (each.partition_index, int(each.leader_id), tuple(each.replica_nodes)) for each in topic.partitions

@@ -107,7 +107,7 @@ class NightSearch:
                 if not players.jobs:
                     break
                 for turn, message in players.receive(min(RECEIVE_FOR_S, left_s)):
-                    self._take(turn, message)
+                    self._handle_message(turn, message)
                 self._work.beat(self._line(until))
 
     def _until(self, until: float) -> float:
@@ -146,10 +146,12 @@ class NightSearch:
     def _limit_s(self, turn: Turn) -> float:
         return max(LEAST_LIMIT_S, LIMIT_FACTOR * (self._standings.known[turn.scenario].seed_s or 0.0))
 
-    def _take(self, turn: Turn, message: object) -> None:
+    def _handle_message(self, turn: Turn, message: object) -> None:
         if isinstance(message, Ended):
             if message.how:
-                self._take(turn, _died(self.scenarios[turn.scenario], turn, message.how, *self._received[turn]))
+                self._handle_message(
+                    turn, _died(self.scenarios[turn.scenario], turn, message.how, *self._received[turn])
+                )
             return
         assert isinstance(message, PlayRow)
         self._received[turn] = self._received[turn][0] + 1, time.monotonic()

@@ -53,7 +53,7 @@ def test_a_web_server_is_recognized_at_once(capsys: pytest.CaptureFixture[str]) 
     with serving(serve) as (host, port):
         assert run_proxy(Wish(f"{host}:{port}")) == 2
         with pytest.raises(SetupError, match=r"--target: What answers at .* speaks HTTP, not the Kafka protocol"):
-            external_target.look(f"{host}:{port}")
+            external_target.discover(f"{host}:{port}")
     assert f"What answers at {host}:{port} speaks HTTP" in capsys.readouterr().err
 
 

@@ -15,7 +15,7 @@ from chaos.live.external.needs import chosen, needs_links, playable
 from chaos.live.external.roles import RolesSeen, watched
 from chaos.live.external.target import behind_proxies, nodes_of
 from chaos.live.fault_scheduler import LiveFaultScheduler
-from chaos.live.fleet import Way
+from chaos.live.fleet import ClusterAccess
 from chaos.live.frame_proxies import ExternalFrames, Frames, LinkFrames, has_frame_rules, has_link_rules
 from chaos.live.links import Links
 from chaos.live.run_folder import gave_sessions
@@ -42,7 +42,7 @@ class ExternalBrokers(Brokers):
     def frames(self) -> Sequence[Frames]:
         return [each for each in (self._before, self._between) if each is not None]
 
-    def start(self, links: Links, on_evidence: OnEvidence, tick_until: TickUntil) -> Way:  # noqa: ARG002
+    def start(self, links: Links, on_evidence: OnEvidence, tick_until: TickUntil) -> ClusterAccess:  # noqa: ARG002
         """Start the target's nodes if that is ours to do, and put a proxy before each of them. The run's topics have a
         prefix of their own, so it touches nothing else on the broker."""
         plan, cluster, target = self._plan, self.cluster, self._target
@@ -54,20 +54,20 @@ class ExternalBrokers(Brokers):
         tick_until(lambda: cluster.is_ready, float("inf"), "")
         nodes = self._wait_for_all(tick_until)
         self._check_order(nodes)
-        way = behind_proxies(target.bootstrap, links, prefix)
-        for address, dialled in way.dial.items():
+        access = behind_proxies(target.bootstrap, links, prefix)
+        for address, dialled in access.dial.items():
             plan.progress(f"{address} is reached through {dialled}")
         ids = [each.node_id for each in nodes]
-        version = way.versions["metadata"]
+        version = access.versions["metadata"]
         if cluster.nodes and all("files" in each.launcher.abilities for each in cluster.nodes):
             self.segments = segments_of(self.scenario, cluster.nodes, prefix, version)
-        self._seen = watched(self.scenario, prefix, way.bootstrap, ids, cluster.voters, version, cluster.lives)
+        self._seen = watched(self.scenario, prefix, access.bootstrap, ids, cluster.voters, version, cluster.lives)
         if not has_frame_rules(self.scenario) and not promised_on_the_wire(self.scenario):
-            return way
+            return access
         frames = self._before = ExternalFrames(
             self.scenario,
             nodes,
-            way,
+            access,
             target.processes(),
             plan.folder,
             plan.seed,
@@ -75,9 +75,9 @@ class ExternalBrokers(Brokers):
             self._seen is not None,
             links,
         )
-        for address, dialled in frames.way.dial.items():
+        for address, dialled in frames.access.dial.items():
             plan.progress(f"before that, frames to {address} pass {dialled}")
-        return frames.way
+        return frames.access
 
     def _check_order(self, nodes: Sequence[AdvertisedNode]) -> None:
         """Faults call a node by its place among the addresses, and rules by its place among the IDs."""

@@ -56,7 +56,7 @@ class TargetNodes:
 
     def launch(self, links: Links | None = None, lead: Lead | None = None) -> None:
         """Start all nodes, with a proxy on each directed link if ``links`` are given and the target lets us. ``lead``
-        puts something more there. Call ``cluster.look`` until ``cluster.is_ready``."""
+        puts something more there. Call ``cluster.poll`` until ``cluster.is_ready``."""
         file = self._wanted.file
         nodes = []
         if file.node is not None:
@@ -169,7 +169,7 @@ def standing(target: str, folder: Path, cluster: model.Cluster | None = None) ->
     try:
         found.launch()
         while not found.cluster.is_ready:
-            found.cluster.look()
+            found.cluster.poll()
             time.sleep(POLL_EVERY_S)
         if found.known_nodes:
             _await_all(found, target)
@@ -186,5 +186,5 @@ def _await_all(found: TargetNodes, target: str) -> None:
             raise SetupError(
                 f"{target} advertised {known} nodes within {ALL_KNOWN_LIMIT_S:g} s; it has {found.known_nodes}."
             )
-        found.cluster.look()
+        found.cluster.poll()
         time.sleep(POLL_EVERY_S)

@@ -10,7 +10,7 @@ from chaos.frame_proxy.rules_file import why_not
 from chaos.interceptor.rules import AT_THE_REQUESTER
 from chaos.live.errors import SetupError
 from chaos.live.external.roles import names_a_role
-from chaos.live.external.target import REFERENCE, look
+from chaos.live.external.target import REFERENCE, discover
 from chaos.live.fault_selection import select_live_faults
 from chaos.live.launchers import abilities_of
 from scenarios.fault_kinds import FAULT_KINDS
@@ -55,10 +55,10 @@ def playable(scenario: Scenario, wanted: Chosen) -> Scenario:
             kept.append(fault)
         elif not fault.optional:
             raise _refusal(scenario, wanted, f"fault {fault.name}{lack}")
-    spoken = replace(scenario, faults=tuple(kept))
-    if names_a_role(spoken) and wanted.file.node is not None and wanted.file.node.one_process:
+    adapted = replace(scenario, faults=tuple(kept))
+    if names_a_role(adapted) and wanted.file.node is not None and wanted.file.node.one_process:
         raise _refusal(scenario, wanted, "nodes with roles, each a process of its own")
-    return spoken
+    return adapted
 
 
 def needs_links(scenario: Scenario) -> bool:
@@ -76,7 +76,7 @@ def _nodes(wanted: Chosen, scenario: Scenario) -> Sequence[str]:
     """Return the nodes that there are or will be. Only addresses alone get a request: others may have to be started."""
     if wanted.file.node is not None:
         return [name_of(number) for number in range(wanted.nodes + scenario.cluster.observers)]
-    return look(wanted.file.addresses[0])[0] if wanted.file.commands is None else wanted.file.addresses
+    return discover(wanted.file.addresses[0])[0] if wanted.file.commands is None else wanted.file.addresses
 
 
 def _of_scenario(scenario: Scenario, wanted: Chosen) -> Iterator[str]:

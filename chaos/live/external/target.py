@@ -14,7 +14,7 @@ from bench.fleet.spec import SpecError, address_of
 from bench.ports import stranger_at
 from chaos.frame_proxy.proxy import AdvertisedNode
 from chaos.live.errors import SetupError
-from chaos.live.fleet import Way
+from chaos.live.fleet import ClusterAccess
 from chaos.live.links import Links
 from reference_broker.blocking.transport import Connection, TransportError
 from reference_broker.wire.apis import ApiKey
@@ -46,7 +46,7 @@ def kafka_at(text: str) -> Address:
     return address
 
 
-def look(text: str) -> tuple[list[str], dict[str, int]]:
+def discover(text: str) -> tuple[list[str], dict[str, int]]:
     """Return the nodes as advertised, in the order of their IDs, and API versions. Raise SetupError if no broker
     responds there."""
     address = kafka_at(text)
@@ -58,11 +58,11 @@ def look(text: str) -> tuple[list[str], dict[str, int]]:
     return [_shown(each) for each in nodes], versions
 
 
-def behind_proxies(text: str, links: Links, topic_prefix: str) -> Way:
-    """Put a proxy before each node, and return the way there. Raise SetupError."""
-    nodes, versions = look(text)
+def behind_proxies(text: str, links: Links, topic_prefix: str) -> ClusterAccess:
+    """Put a proxy before each node, and return the access to the cluster through them. Raise SetupError."""
+    nodes, versions = discover(text)
     dial = {node: links.add("client", number, node).listen for number, node in enumerate(nodes)}
-    return Way(tuple(nodes), topic_prefix, versions, dial)
+    return ClusterAccess(tuple(nodes), topic_prefix, versions, dial)
 
 
 def _shown(address: Address) -> str:

@@ -83,7 +83,7 @@ class ChecksInside(PassiveHook):
         for check in self._checks:
             check.inspect(at_us, self._incarnation, node, event, False)
         if self._watches_quorum:
-            self._view.look(at_us, self._incarnation, node, False)
+            self._view.observe(at_us, self._incarnation, node, False)
         self._report_new([each for check in self._checks for each in check.violations])
 
     def _report_new(self, found: Sequence[Violation]) -> None:

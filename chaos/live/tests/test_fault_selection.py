@@ -63,12 +63,14 @@ def test_faults_that_each_seed_draws_are_the_simulator_s() -> None:
 
 def test_without_sessions_the_same_faults_strike_whatever_is_fetched() -> None:
     whole = find("01-lost-response")
-    spoken = in_revision(whole, "none")
-    (lost,) = select_live_faults(spoken, 3).faults
+    revised = in_revision(whole, "none")
+    (lost,) = select_live_faults(revised, 3).faults
     assert lost.match.session is None
     assert (lost.kind, lost.nth, lost.every) == (whole.faults[0].kind, whole.faults[0].nth, whole.faults[0].every)
-    assert not {"session-epoch-order", "session-lost", "eviction-rules"} & set(select_live_faults(spoken, 3).guarantees)
-    assert {"lost-write", "fetch-gap"} <= set(select_live_faults(spoken, 3).guarantees)
+    assert not {"session-epoch-order", "session-lost", "eviction-rules"} & set(
+        select_live_faults(revised, 3).guarantees
+    )
+    assert {"lost-write", "fetch-gap"} <= set(select_live_faults(revised, 3).guarantees)
 
 
 def test_without_sessions_a_follower_s_fetch_is_distinguished_from_one_of_the_metadata_log() -> None:
@@ -82,9 +84,9 @@ def test_without_sessions_a_follower_s_fetch_is_distinguished_from_one_of_the_me
 
 def test_with_sessions_nothing_is_left_out() -> None:
     for revision in ("final", "first"):
-        spoken = in_revision(find("01-lost-response"), revision)
-        assert select_live_faults(spoken, 3).guarantees == spoken.guarantees
-        assert select_live_faults(spoken, 3).faults[0].match.session is True
+        revised = in_revision(find("01-lost-response"), revision)
+        assert select_live_faults(revised, 3).guarantees == revised.guarantees
+        assert select_live_faults(revised, 3).faults[0].match.session is True
 
 
 def test_of_the_states_that_only_sessions_have_none_is_set_without_them() -> None:

@@ -25,7 +25,7 @@ def test_so_many_clients_in_the_scenario_s_proportions(clients: int) -> None:
 
 def test_a_target_gets_topics_of_this_run_and_no_proxy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     specs = []
-    monkeypatch.setattr(load_alone, "look", lambda _: (["there:1", "there:2"], {"fetch": 12}))
+    monkeypatch.setattr(load_alone, "discover", lambda _: (["there:1", "there:2"], {"fetch": 12}))
     monkeypatch.setattr(load_alone, "_run_fleet", lambda spec, *_: specs.append(spec))
     plan = LoadPlan(tmp_path / "run", "there:1", seed=5, seconds=7, clients=40, workers=3, shape="spike")
     folder = drive(find("plain-load"), plan, "typed", lambda _: None)
@@ -47,7 +47,7 @@ def test_a_target_gets_topics_of_this_run_and_no_proxy(monkeypatch: pytest.Monke
 def test_fetchers_stopped_by_hand_need_not_have_read_to_the_end(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(load_alone, "look", lambda _: (["there:1"], {}))
+    monkeypatch.setattr(load_alone, "discover", lambda _: (["there:1"], {}))
     monkeypatch.setattr(load_alone, "_run_fleet", lambda *_: None)
     folder = drive(find("plain-load"), LoadPlan(tmp_path / "run", "there:1", page=8089), "", lambda _: None)
     promised = read_manifest(folder.path).expectations.guarantees
@@ -58,7 +58,7 @@ def test_fetchers_stopped_by_hand_need_not_have_read_to_the_end(
 def test_a_fleet_that_dies_is_a_crash_and_one_that_cannot_start_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(load_alone, "look", lambda _: (["there:1"], {}))
+    monkeypatch.setattr(load_alone, "discover", lambda _: (["there:1"], {}))
 
     def ends_with(error: Exception) -> None:
         def run_fleet(*_: object) -> None:

@@ -354,9 +354,9 @@ class SnapshotDownload:
             self._end(job, Failed())
         else:
             self._rate.arrived(self._surroundings.now_us - sent_us)
-            self._take(job, piece)
+            self._append_piece(job, piece)
 
-    def _take(self, job: "_Job", piece: Piece) -> None:
+    def _append_piece(self, job: "_Job", piece: Piece) -> None:
         """Append the piece. A response for another position does not belong to this request and fails the transfer, so
         that every byte is written once."""
         partial = self._partial

@@ -250,12 +250,12 @@ class MetadataReader:
                 if taker.ready_from is None:
                     taker.ready_from = data.high_watermark
             try:
-                yield from self._take(sent, memoryview(data.records or b""))
+                yield from self._apply_batches(sent, memoryview(data.records or b""))
             except InvalidRecords as invalid:
                 self._skipped(sent, sent.position, invalid.message)
                 self._pause([sent.partition])
 
-    def _take(self, sent: _FetchInFlight, view: memoryview) -> Sliced[None]:
+    def _apply_batches(self, sent: _FetchInFlight, view: memoryview) -> Sliced[None]:
         """Apply whole batches. A damaged one is skipped, with a note, and the next ones are applied."""
         taken = 0
         for position, header in iterate(view):

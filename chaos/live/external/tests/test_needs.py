@@ -30,7 +30,7 @@ def target(folder: Path, text: str) -> Chosen:
 
 @pytest.fixture(autouse=True)
 def four_nodes_are_advertised(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(needs, "look", lambda _: (["a:1", "b:2", "c:3", "d:4"], {}))
+    monkeypatch.setattr(needs, "discover", lambda _: (["a:1", "b:2", "c:3", "d:4"], {}))
 
 
 @pytest.mark.parametrize("name", NOT_REFUSED)
