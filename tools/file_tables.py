@@ -2,8 +2,9 @@
 
 Call ``python -m tools.file_tables``. A table is placed between ``<!-- files -->`` and ``<!-- end of files -->``. It
 lists the modules and packages in the folder of its README, in alphabetical order, without tests, each with the first
-sentence of its docstring. A package is described by the title of its own README, if that says more than the name. A
-test fails while a table is not up to date.
+sentence of its docstring. Of a long sentence it has only what precedes the colon, because the module itself has the
+details. A package is described by the title of its own README, if that says more than the name. A test fails while a
+table is not up to date.
 """
 
 import ast
@@ -16,6 +17,10 @@ ROOT = Path(__file__).resolve().parents[1]
 BEGIN, END = "<!-- files -->\n", "<!-- end of files -->"
 _TABLE = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), re.DOTALL)
 _SENTENCE = re.compile(r"(.+?\.)(?=\s|$)", re.DOTALL)
+_REFERENCES = re.compile(r" \((?:[^()\s]+\s+){3,}[^()\s]+\)$")
+"""Classes of Kafka and the like in parentheses at the end. A KIP alone is shorter, and stays."""
+SHORT_WORDS = 9
+LEAST_WORDS = 3
 _NOT_LISTED = {"__init__.py", "__main__.py", "conftest.py"}
 
 
@@ -35,10 +40,10 @@ def updated(readme: Path) -> str:
 def _rows(folder: Path) -> Iterator[tuple[str, str]]:
     for path in sorted(folder.iterdir()):
         if path.suffix == ".py" and path.name not in _NOT_LISTED:
-            yield path.name, first_sentence(path)
+            yield path.name, shortened(first_sentence(path))
         elif path.name != "tests" and (path / "__init__.py").exists():
             title = _title(path / "README.md")
-            yield f"{path.name}/", title or first_sentence(path / "__init__.py")
+            yield f"{path.name}/", shortened(title or first_sentence(path / "__init__.py"))
 
 
 def _title(readme: Path) -> str:
@@ -57,6 +62,15 @@ def first_sentence(module: Path) -> str:
     sentence = _SENTENCE.match(paragraph)
     text = " ".join((sentence[1] if sentence else paragraph).split()).removesuffix(".")
     return text.replace("``", "`").replace("|", "\\|")
+
+
+def shortened(sentence: str) -> str:
+    """Return a long sentence without what follows its colon, unless that is code, or its beginning names nothing."""
+    if len(sentence.split()) <= SHORT_WORDS:
+        return sentence
+    head, _, details = sentence.partition(": ")
+    is_whole = details.startswith("`") or head.startswith("`") or len(head.split()) < LEAST_WORDS
+    return _REFERENCES.sub("", sentence if is_whole else head)
 
 
 if __name__ == "__main__":

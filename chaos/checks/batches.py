@@ -1,7 +1,7 @@
-"""Batches and records of a log, read from their bytes without the broker's own reader.
+"""Batches and records of a log, read from their bytes.
 
-A check that read with the broker's reader could not detect batches that the reader skips. Source: Kafka's
-documentation, "Record Batch" and "Record" (message format 2).
+This shares no code with the broker's own reader. A check that read with the broker's reader could not detect batches
+that the reader skips. Source: Kafka's documentation, "Record Batch" and "Record" (message format 2).
 
 The bytes come from the log's own ``read``, which serves fetches too. A batch that it omits would be missing for every
 client as well: poll-skip, lost-write and fetch-gap judge that from what clients saw.

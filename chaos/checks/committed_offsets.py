@@ -1,4 +1,4 @@
-"""Committed offsets of consumer groups, as members wrote and read them."""
+"""Committed offsets of consumer groups."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Check for dependency cycles between transactions, as Jepsen's Elle looks for them (G0, G1c)."""
+"""Check for dependency cycles between transactions. Jepsen's Elle looks for the same (G0, G1c)."""
 
 from bisect import bisect_left, bisect_right
 from collections import deque

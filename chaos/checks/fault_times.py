@@ -1,4 +1,4 @@
-"""Times until which faults have affected nodes and the links between them.
+"""Times until which faults affected nodes and links.
 
 Some guarantees hold only for nodes that no fault has affected for some time: a leader stays leader, and a broker is not
 fenced. The simulator records here its faults by node and link.

@@ -1,4 +1,4 @@
-"""Fetch responses: which partitions and records a response must have, and which it must not have.
+"""Fetch responses: what they must have, and must not have.
 
 ``fetch_model.py`` has the partitions of each request and of its session.
 """

@@ -1,4 +1,4 @@
-"""Fetch sessions: the epochs that a session accepts, its end, and a node's log lines about it.
+"""Fetch sessions: their epochs, ends, and log lines.
 
 ``SessionTrace`` follows sessions through a trace, so its checks have models of their own and never read the broker's
 state.

@@ -1,4 +1,4 @@
-"""Check that requests forged or replayed between nodes are rejected (requests_forged, requests_replayed)."""
+"""Check that forged and replayed requests are rejected."""
 
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass

@@ -1,4 +1,4 @@
-"""Consumer groups: their leaders, assignments and members."""
+"""Leaders, assignments and members of consumer groups."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,7 @@
-"""Selection of the guarantees of a run, from its scenario, and of the history tables that its load can write.
+"""Selection of the guarantees of a run from its scenario.
 
-The ``scenarios`` package does not import the guarantees (``reports/guarantees.py``). It only reads their names, like
-those of mutants and presets.
+It also selects the history tables that its load can write. The ``scenarios`` package does not import the guarantees
+(``reports/guarantees.py``). It only reads their names, like those of mutants and presets.
 """
 
 from reports.guarantees import GUARANTEES, SeenFrom, names_on_the_wire, names_seen_from, unknown_among

@@ -1,4 +1,4 @@
-"""The recorded history of a run, which checks of clients' observations judge at its end, and the values in its rows."""
+"""The recorded history of a run, and the values in its rows. Checks of clients' observations judge it at the end."""
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,4 +1,4 @@
-"""Changes of metadata as administrators see them: each has its effect once, and as a whole."""
+"""Metadata changes of administrators: each has its effect once, and as a whole."""
 
 from bisect import bisect_left
 from collections import defaultdict

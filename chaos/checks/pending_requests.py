@@ -1,4 +1,4 @@
-"""Requests that a check has seen and whose responses it awaits."""
+"""Requests whose responses a check awaits."""
 
 from typing import Generic, TypeVar
 

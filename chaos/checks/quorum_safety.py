@@ -1,4 +1,4 @@
-"""Safety of the quorum, as the raft papers name it: leaders, epochs, logs and committed records."""
+"""Safety of the quorum: leaders, epochs, logs and committed records."""
 
 from collections.abc import Sequence
 

@@ -1,6 +1,7 @@
-"""The checks' view of all replicas of the metadata log, which survives a node's death.
+"""The checks' view of all replicas of the metadata log.
 
-After each event only a few numbers of one node are compared. Batches are read once, when they appear.
+It survives a node's death. After each event only a few numbers of one node are compared. Batches are read once, when
+they appear.
 """
 
 from collections.abc import Sequence

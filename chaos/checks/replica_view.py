@@ -1,8 +1,8 @@
-"""The checks' view of all replicas of the load's partitions, which survives a node's death.
+"""The checks' view of all replicas of the load's partitions.
 
-After each event a few numbers are compared for each log that the event changed, or whose role it may have changed.
-Batches are read once for each replica, when its high watermark passes them. Partitions with one replica are omitted.
-``eligible.py`` says which losses are excused.
+It survives a node's death. After each event a few numbers are compared for each log that the event changed, or whose
+role it may have changed. Batches are read once for each replica, when its high watermark passes them. Partitions with
+one replica are omitted. ``eligible.py`` says which losses are excused.
 """
 
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""Written values: lost, duplicated, misplaced and corrupt ones."""
+"""Lost, duplicated, misplaced and corrupt values."""
 
 from bench.fleet.behaviours.piped import WRITER_SUFFIX
 from chaos.checks.check import Check

@@ -1,5 +1,4 @@
-"""All mutants, the scenarios that kill each (read from the scenario files), and the mutants that real processes can
-kill."""
+"""All mutants, and the scenarios that kill each. It also lists those that real processes cannot kill."""
 
 from collections.abc import Mapping
 

@@ -1,5 +1,4 @@
-"""Brokers with one wrong habit each in the responses and requirements of their coordinators of groups and of
-transactions.
+"""Brokers with one wrong habit each in their coordinators of groups and of transactions.
 
 ``wrong_habits.py`` explains them.
 """

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.file_tables import BEGIN, END, ROOT, first_sentence, readmes, updated
+from tools.file_tables import BEGIN, END, ROOT, first_sentence, readmes, shortened, updated
 
 
 @pytest.mark.parametrize("readme", readmes(), ids=lambda path: str(path.relative_to(ROOT)))
@@ -22,6 +22,24 @@ def test_a_table_lists_modules_and_packages_and_leaves_the_rest_of_the_page(tmp_
     page.write_text(f"before\n\n{BEGIN}old\n{END}\n\nafter\n")
     rows = "| `epochs.py` | Leader epochs (KIP-101), in `file` |\n| `log/` | One log, in file format 2 |\n"
     assert updated(page) == f"before\n\n{BEGIN}| file | contents |\n| --- | --- |\n{rows}{END}\n\nafter\n"
+
+
+@pytest.mark.parametrize(
+    ("sentence", "shown"),
+    [
+        ("Faults of links: toxics of Toxiproxy, and probes of our own that show an effect", "Faults of links"),
+        ("Faults of links: toxics and probes", "Faults of links: toxics and probes"),
+        ("Runs a fleet from start to end: `python -m bench.fleet SPEC.json` or a spec", None),
+        ("`crucible nightly`: play a night's stages within its budget, and report whether it is red", None),
+        (
+            "The metadata epoch (KIP-232): its propagation to nodes and to clients of them",
+            "The metadata epoch (KIP-232)",
+        ),
+        ("FetchSnapshot as small values (A.json, B.json, KIP-630 and its draft)", "FetchSnapshot as small values"),
+    ],
+)
+def test_a_long_sentence_is_shown_without_its_details(sentence: str, shown: str | None) -> None:
+    assert shortened(sentence) == (shown or sentence)
 
 
 def test_a_module_without_a_docstring_is_an_error(tmp_path: Path) -> None:
