@@ -181,7 +181,7 @@ class _Drawing:
         return replace(self._duration(fault), delay_ms=Range(low, low), names_only=names_only)
 
     def _bit_flipped(self, fault: Fault) -> Fault:
-        """Only one node's disk decays. Physical: what was damaged on all replicas is lost, and nobody promises more."""
+        """Only one node's disk decays: what is damaged on all replicas is lost, and no guarantee says otherwise."""
         return replace(self._killed(fault), node=self._decays)
 
     def _damaged(self, fault: Fault) -> Fault:

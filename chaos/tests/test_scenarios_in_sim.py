@@ -1,5 +1,18 @@
 """Every scenario is green in the simulator without its mutants and red with each of them. Most mutants are played at
-night."""
+night.
+
+The tables before the tests are their parameters:
+
+* What is played: ``ALL`` has each scenario in each of its revisions by name, and ``PAIRS`` each of them with each of
+  its mutants. ``PLAYED`` marks the pairs that are left to the night. A commit plays one of ``PARTS`` parts of the
+  mutants (``_is_due``), each in the scenario and with the seed that kill it fastest (``FASTEST``, from the ledger).
+* With which seeds: ``CONTROL_SEEDS`` and ``CLUSTER_SEEDS`` without a mutant. With one, ``FASTEST`` or ``CAUGHT_FIRST``
+  names the seed that is tried first, and ``MUTANT_SEEDS`` follow until one is red.
+* What a mutant must violate: at least one guarantee of ``CAUGHT_BY``, and at most ``OTHERS_BROKEN`` others, unless it
+  is one of ``SEEN_BY_MANY``. Pairs in ``REPEATED`` are played twice, with equal results.
+
+A new mutant needs a row in ``CAUGHT_BY``. The other tables save time, or name exceptions.
+"""
 
 from collections import Counter
 from collections.abc import Callable
@@ -71,7 +84,9 @@ SEEN_BY_MANY = {
     *("records_forgotten", "metadata_forgotten"),
     "last_stable_at_high_watermark",
 }
-"""One breach that several guarantees speak of. A response of a session that does not exist is wrong in its session, its
+"""Mutants whose single defect violates many guarantees.
+
+A response of a session that does not exist is wrong in its session, its
 epoch and its partitions. A log that knows wrong sequences refuses what producers send, and takes their records twice or
 not at all. One lost record is wrong in the replicas, in the high watermark, and in what was read, written
 and sent. A key whose newest value is gone is wrong in the replicas, in views, and in what was read.

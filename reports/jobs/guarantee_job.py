@@ -139,18 +139,29 @@ def with_active_fault(found: DataFrame, faults: DataFrame) -> DataFrame:
     acknowledged, and otherwise to the latest one before. The faults are broadcast. ``found`` must be small, which it is
     because it holds examples only.
     """
+    # "found" is a violation and "mark" a fault. The number keeps violations apart that have equal columns.
     numbered = found.withColumn("number", F.monotonically_increasing_id()).alias("found")
     marks = F.broadcast(without_presets(faults)).alias("mark")
-    loses = F.col("found.guarantee").isin(*_LOSSES) & F.expr(_LOSES)
-    later = loses & F.col("found.guarantee").isin(*_ACKNOWLEDGED) & F.expr("mark.until_us >= found.at_us")
+
+    # 1. Candidates: the faults that began before the violation. The time of a loss is that of its acknowledgement, so
+    #    faults that can lose records and end after it are candidates, too.
+    explains_loss = F.col("found.guarantee").isin(*_LOSSES) & F.expr(_LOSES)
+    is_acknowledged = F.col("found.guarantee").isin(*_ACKNOWLEDGED)
+    since_acknowledged = explains_loss & is_acknowledged & F.expr("mark.until_us >= found.at_us")
+    began_before = F.expr("mark.at_us <= found.at_us")
     same_run = F.expr("mark.run = found.run")
-    joined = numbered.join(marks, same_run & (later | F.expr("mark.at_us <= found.at_us")), "left")
+    joined = numbered.join(marks, same_run & (since_acknowledged | began_before), "left")
+
+    # 2. The best candidate of a violation has the greatest score. Structs are compared field by field.
+    loss_rank = F.when(since_acknowledged, 2).when(explains_loss, 1).otherwise(0).alias("loss_rank")
+    earliest_first = F.when(since_acknowledged, -F.col("mark.at_us")).otherwise(0).alias("earliest_first")
     active = F.expr("mark.until_us >= found.at_us and mark.at_us <= found.at_us").alias("active")
     same_client = F.expr("mark.client_id = found.process and found.process != ''").alias("same_client")
-    rank = F.when(later, 2).when(loses, 1).otherwise(0).alias("rank")
-    order = F.when(later, -F.col("mark.at_us")).otherwise(0).alias("order")
-    score = F.struct(rank, order, active, same_client, "mark.at_us", "mark.until_us", "mark.name", "mark.hit")
+    latest_first, named_by = "mark.at_us", ("mark.until_us", "mark.name", "mark.hit")
+    score = F.struct(loss_rank, earliest_first, active, same_client, latest_first, *named_by)
     best = F.max(F.when(F.col("mark.name").isNotNull(), score)).alias("best")
+
+    # 3. Its text, such as "link_cut #2", "1.5 s after link_cut #2", or "0.3 s before node_killed #1".
     named = sentence("%s #%s", "best.name", "best.hit")
     since_s = F.format_number((F.col("at_us") - F.col("best.until_us")) / 1e6, 1)
     before_s = F.format_number((F.col("best.at_us") - F.col("at_us")) / 1e6, 1)

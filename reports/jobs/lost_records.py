@@ -29,7 +29,7 @@ _KEYS = [*PARTITION, "writer"]
 _SEND = (*_KEYS, "first_offset", "first_sequence", "last_sequence", "process", "index", "invoke_us", "complete_us")
 _OVERLAP = "first_sequence <= last and last_sequence >= first"
 CLOCKS_US = 5_000_000
-"""Physical: the clocks of those that write records and of those that delete them differ by less than this."""
+"""The clocks of those that write records and of those that delete them are assumed to differ by less than this."""
 _TOO_YOUNG = f"(retention_ms < 0 or (end_us - invoke_us + {CLOCKS_US} + stepped_us) div 1000 < retention_ms)"
 _TOO_LITTLE_LEFT = "(retention_bytes < 0 or size_bytes < retention_bytes - segment_bytes)"
 _STAYS = f"coalesce({_TOO_YOUNG} and {_TOO_LITTLE_LEFT}, false)"
@@ -39,42 +39,55 @@ _STEP_MS = "cast(nullif(regexp_extract(detail, 'step_ms=(-?[0-9]+)', 1), '') as 
 
 
 def unread(tables: Tables) -> DataFrame:
-    """Columns: run, topic, partition, writer, process, index, complete_us, first_offset, last_offset, first_sequence,
+    """Values in the log that no ok operation read. A row is the missing part of one send.
+
+    Columns: run, topic, partition, writer, process, index, complete_us, first_offset, last_offset, first_sequence,
     reach (highest offset that an ok operation read of the partition, -1 none), start_offset (below it records may have
     been deleted)."""
+    # 1. The values that were read, as intervals of each writer's sequence: _KEYS, first, last. Those that a cleaner
+    #    may have removed need not have been read, so they are counted as read.
     read = tables.once(read_values).where("is_ok")
     seen = sequences(read.where("is_ours"), _KEYS)
     if has_keyed(tables):
-        taken = excused(tables, _KEYS, 0).withColumnsRenamed({"first_sequence": "first", "last_sequence": "last"})
-        seen = merged(seen.unionByName(taken), _KEYS, "first", "last")
+        removable = excused(tables, _KEYS, 0).withColumnsRenamed({"first_sequence": "first", "last_sequence": "last"})
+        seen = merged(seen.unionByName(removable), _KEYS, "first", "last")
+
+    # 2. The values that were sent and not read, as such intervals.
     sends = tables.once(written)
-    missing = subtracted(merged(sends, _KEYS, "first_sequence", "last_sequence"), seen, _KEYS)
-    # Broadcast, so that the sends need not be moved: few are missing in all but the worst of runs.
+    sent = merged(sends, _KEYS, "first_sequence", "last_sequence")
+    missing = subtracted(sent, seen, _KEYS)
+
+    # 3. The missing part of each send. Its sequence and its offsets rise together, with a constant difference.
+    #    Broadcast, so that the sends need not be moved: few are missing in all but the worst of runs.
     parts = sends.join(F.broadcast(missing), _KEYS).where(_OVERLAP)
-    low, high = F.greatest("first", "first_sequence"), F.least("last", "last_sequence")
-    shift = F.col("first_sequence") - F.col("first_offset")
+    first_missing, last_missing = F.greatest("first", "first_sequence"), F.least("last", "last_sequence")
+    difference = F.col("first_sequence") - F.col("first_offset")
     clipped = parts.select(
         *_KEYS,
         "process",
         "index",
         "invoke_us",
         "complete_us",
-        low.alias("first_sequence"),
-        (low - shift).alias("first_offset"),
-        (high - shift).alias("last_offset"),
+        first_missing.alias("first_sequence"),
+        (first_missing - difference).alias("first_offset"),
+        (last_missing - difference).alias("last_offset"),
     )
+
+    # 4. What is known of its partition: how far reads went, where its log starts, and what retention may have deleted.
     reach = read.groupBy(*PARTITION).agg(F.max("last").alias("reach"))
     ends = _ends(tables).where("error is null").select(*PARTITION, *_END)
-    return (
+    placed = (
         clipped.join(reach, PARTITION, "left")
         .join(log_starts(tables), PARTITION, "left")
         .join(F.broadcast(ends), PARTITION, "left")
         .withColumn("start_offset", F.expr(f"if({_STAYS}, 0, start_offset)"))
         .fillna({"reach": -1, "start_offset": 0})
-        .withColumn("first_offset", F.greatest("first_offset", "start_offset"))
-        .where("last_offset >= start_offset")
-        .drop("invoke_us", *_END)
     )
+
+    # 5. What lies below the start of the log may have been deleted, and is not missing.
+    above_start = placed.where("last_offset >= start_offset")
+    above_start = above_start.withColumn("first_offset", F.greatest("first_offset", "start_offset"))
+    return above_start.drop("invoke_us", *_END)
 
 
 def _ends(tables: Tables) -> DataFrame:
