@@ -13,7 +13,7 @@ from chaos.sim.machine import Machine
 from reference_broker.core.events import StoreCall
 from reference_broker.core.outside import store_event
 from reference_broker.ports.disk import DiskError
-from reference_broker.ports.store import FailureKind, MemoryStore, Put, PutFile, StoreAnswer, StoreFailure, refused_key
+from reference_broker.ports.store import FailureKind, MemoryStore, Put, PutFile, StoreFailure, StoreResult, refused_key
 
 REQUEST_US = (300, 8_000)
 """The range from which each way is drawn, of a request and of its response."""
@@ -89,7 +89,7 @@ class SimStore:
         result = self.content.carry_out(whole, upload.machine.disk)
         self._respond(upload.machine, upload.incarnation, upload.call, result)
 
-    def _respond(self, machine: Machine, incarnation: int, call: StoreCall, result: StoreAnswer | StoreFailure) -> None:
+    def _respond(self, machine: Machine, incarnation: int, call: StoreCall, result: StoreResult | StoreFailure) -> None:
         self._agenda.after(self._way_us(), machine.give, incarnation, store_event(call.token, result))
 
     def _way_us(self) -> int:

@@ -23,15 +23,15 @@ from reference_broker.ports.store import (
     MemoryStore,
     Put,
     PutFile,
-    StoreAnswer,
     StoredObject,
     StoreFailure,
     StoreOperation,
+    StoreResult,
 )
 from reference_broker.serve.disk import FileDisk
 from reference_broker.serve.object_store import Folder, Objects
 
-CarryOut = Callable[[StoreOperation], StoreAnswer | StoreFailure]
+CarryOut = Callable[[StoreOperation], StoreResult | StoreFailure]
 KEY = "topic-0-AbC_-9==/00000000000000000000-x_Y-.log"
 BAD_KEYS = ["", "/a", "a/", "a//b", "a/../b", ".", "..", "../b", "a/.", "a#1", "a b", "a\\b", "é", "a\n", "x" * 1025]
 
@@ -64,7 +64,7 @@ def simulated(_: Path) -> Played:
     )
     store = SimStore(agenda, Random(1))
 
-    def carry_out(operation: StoreOperation) -> StoreAnswer | StoreFailure:
+    def carry_out(operation: StoreOperation) -> StoreResult | StoreFailure:
         store.call(machine, StoreCall(5, operation))
         agenda.run(agenda.now_us + 60_000_000)
         (event,) = given

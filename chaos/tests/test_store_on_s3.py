@@ -15,9 +15,9 @@ from reference_broker.ports.store import (
     ListObjects,
     Put,
     PutFile,
-    StoreAnswer,
     StoreFailure,
     StoreOperation,
+    StoreResult,
 )
 from reference_broker.serve.object_store import PART_BYTES, Bucket, Objects
 
@@ -37,11 +37,11 @@ def server(s3_server: S3Server) -> Iterator[S3Server]:
     s3_server.toxiproxy.client.reset()
 
 
-def call(bucket: Bucket, operation: StoreOperation, disk: Path = Path("nowhere")) -> StoreAnswer | StoreFailure:
+def call(bucket: Bucket, operation: StoreOperation, disk: Path = Path("nowhere")) -> StoreResult | StoreFailure:
     return Objects(bucket, disk).carry_out(operation, lambda: None)
 
 
-def kind(response: StoreAnswer | StoreFailure) -> FailureKind | None:
+def kind(response: StoreResult | StoreFailure) -> FailureKind | None:
     return response.kind if isinstance(response, StoreFailure) else None
 
 

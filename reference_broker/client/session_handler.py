@@ -229,7 +229,7 @@ class SessionHandler(ABC):
         """Return which partitions are missing in a full response; None if none are."""
         present = {tp for tp, _ in found}
         missing = [tp for tp in self.partitions if tp not in present]
-        return f"partitions missing in a full answer: {listed(missing)}" if missing else None
+        return f"partitions missing in a full response: {listed(missing)}" if missing else None
 
 
 def listed(partitions: Iterable[TopicPartition]) -> str:
@@ -339,7 +339,9 @@ class DraftSessionHandler(SessionHandler):
         if unrequested:
             return f"partitions that were not asked for: {listed(unrequested)}"
         if bool(response.response_flags & INCREMENTAL_FETCH_RESPONSE) == plan.is_full:
-            return "an incremental answer to a full request" if plan.is_full else "a full answer to an incremental one"
+            return (
+                "an incremental response to a full request" if plan.is_full else "a full response to an incremental one"
+            )
         if response.session_id not in (NO_SESSION_ID, plan.session_id) and plan.session_id != NO_SESSION_ID:
             return f"answered with session {response.session_id}, which is another one's"
         return self._missing_in(found) if plan.is_full else None

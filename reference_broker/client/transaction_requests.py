@@ -76,7 +76,7 @@ class TransactionError(Exception):
     the same producer can go on after an abort."""
 
     def __init__(self, error: Error | int, remedy: Remedy, request_kind: RequestKind) -> None:
-        super().__init__(f"{name_of(error)} in the answer to {request_kind.value}: {remedy.value}")
+        super().__init__(f"{name_of(error)} in the response to {request_kind.value}: {remedy.value}")
         self.error = error
         self.remedy = remedy
         self.request_kind = request_kind

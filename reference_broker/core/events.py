@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
 from reference_broker.ports.node_ports import Channel, Now
-from reference_broker.ports.store import StoreAnswer, StoreFailure, StoreOperation
+from reference_broker.ports.store import StoreFailure, StoreOperation, StoreResult
 from reference_broker.wire.tags import Tag
 
 
@@ -96,7 +96,7 @@ class StoreDone(NamedTuple):
     """The object store has carried out the StoreCall. ``answer`` is the result of the operation."""
 
     token: int
-    answer: StoreAnswer
+    answer: StoreResult
 
 
 class StoreFailed(NamedTuple):

@@ -21,7 +21,7 @@ from reference_broker.core.events import (
 )
 from reference_broker.metadata.identifiers import node_name
 from reference_broker.ports.node_ports import Channel, Now
-from reference_broker.ports.store import StoreAnswer, StoreFailure, StoreOperation
+from reference_broker.ports.store import StoreFailure, StoreOperation, StoreResult
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import FetchRequest
 from reference_broker.wire.tags import Tag
@@ -127,7 +127,7 @@ class Syncs:
             self.effects.append(Sync(self.last, tuple(paths)))
 
 
-def store_event(token: int, result: StoreAnswer | StoreFailure) -> StoreDone | StoreFailed:
+def store_event(token: int, result: StoreResult | StoreFailure) -> StoreDone | StoreFailed:
     """Return the event that ends the StoreCall with this token."""
     return StoreFailed(token, result) if isinstance(result, StoreFailure) else StoreDone(token, result)
 

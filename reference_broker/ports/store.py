@@ -99,7 +99,7 @@ class StoreFailure(NamedTuple):
 
 
 StoreOperation: TypeAlias = Put | PutFile | Get | ListObjects | Delete
-StoreAnswer: TypeAlias = bytes | tuple[StoredObject, ...] | None
+StoreResult: TypeAlias = bytes | tuple[StoredObject, ...] | None
 
 
 def refused_key(operation: StoreOperation) -> StoreFailure | None:
@@ -122,7 +122,7 @@ class MemoryStore:
 
     objects: dict[str, bytes] = field(default_factory=dict)
 
-    def carry_out(self, operation: StoreOperation, disk: Disk) -> StoreAnswer | StoreFailure:
+    def carry_out(self, operation: StoreOperation, disk: Disk) -> StoreResult | StoreFailure:
         """Do the operation at once, for a node with this disk."""
         refusal = refused_key(operation)
         if refusal is not None:

@@ -30,10 +30,10 @@ from reference_broker.ports.store import (
     ListObjects,
     Put,
     PutFile,
-    StoreAnswer,
     StoredObject,
     StoreFailure,
     StoreOperation,
+    StoreResult,
     refused_key,
 )
 from reference_broker.serve.process import StartError
@@ -141,7 +141,7 @@ class Objects:
         self._backend = backend
         self._disk_root = disk_root
 
-    def carry_out(self, operation: StoreOperation, progress: Progress) -> StoreAnswer | StoreFailure:
+    def carry_out(self, operation: StoreOperation, progress: Progress) -> StoreResult | StoreFailure:
         """Carry out the operation. ``progress`` is called after each part of a file that was read."""
         refusal = refused_key(operation)
         if refusal is not None:
@@ -245,7 +245,7 @@ END_LIMIT_S: Final = 1.0
 class Carries(Protocol):
     """The part of ``Objects`` that ``StoreThreads`` needs."""
 
-    def carry_out(self, operation: StoreOperation, progress: Callable[[], None]) -> StoreAnswer | StoreFailure: ...
+    def carry_out(self, operation: StoreOperation, progress: Callable[[], None]) -> StoreResult | StoreFailure: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -317,7 +317,7 @@ class StoreThreads:
             with suppress(RuntimeError):  # The loop is closed.
                 self._loop.call_soon_threadsafe(self._finished, running, result)
 
-    def _finished(self, running: _Running, result: StoreAnswer | StoreFailure) -> None:
+    def _finished(self, running: _Running, result: StoreResult | StoreFailure) -> None:
         if self._running.pop(running.call.token, None) is not None and not self._closed:
             self._give(store_event(running.call.token, result))
 
@@ -328,7 +328,7 @@ class StoreThreads:
             running.seen = running.steps
             self._loop.call_later(self._limit_s, self._watch, running)
         else:
-            self._finished(running, StoreFailure(FailureKind.UNAVAILABLE, f"no answer within {self._limit_s:g} s"))
+            self._finished(running, StoreFailure(FailureKind.UNAVAILABLE, f"no response within {self._limit_s:g} s"))
 
 
 URL: Final = "crucible.remote.store.url"

@@ -64,7 +64,7 @@ class Responses:
 
     def _send(self, connection: "Connection", reply: Reply, buffers: Buffers | None) -> None:
         if buffers is None:
-            self._driver.close(connection, "an answer could not be encoded")
+            self._driver.close(connection, "a response could not be encoded")
             return
         connection.send(buffers)
         if self._driver.meter is not None:

@@ -63,7 +63,7 @@ def _build_response(broker: HasGroups, call: Call, body: DescribeGroupsRequest) 
     return DescribeGroupsResponse(throttle_time=NO_THROTTLE, groups=tuple(described_groups))
 
 
-TOO_MUCH = "The groups before it fill the answer: ask for fewer at once."
+TOO_MUCH = "The groups before it fill the response: request fewer at once."
 
 
 API = Api.of(DescribeGroupsRequest, handle)

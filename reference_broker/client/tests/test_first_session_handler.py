@@ -158,7 +158,7 @@ def test_full_requests_that_follow_each_other_begin_at_another_partition() -> No
     ("response", "problem"),
     [
         (answer(ID, BOTH, C), "not asked for"),
-        (answer(ID, OK, A), "a full answer to an incremental one"),
+        (answer(ID, OK, A), "a full response to an incremental one"),
         (answer(OTHER, BOTH, A), "another one's"),
     ],
 )
@@ -171,7 +171,7 @@ def test_a_response_that_does_not_fit_is_refused(response: FetchResponse, proble
 
 @pytest.mark.parametrize(
     ("response", "problem"),
-    [(answer(ID, OK, A), "missing"), (answer(ID, BOTH, A, B), "an incremental answer to a full request")],
+    [(answer(ID, OK, A), "missing"), (answer(ID, BOTH, A, B), "an incremental response to a full request")],
 )
 def test_a_full_response_that_does_not_fit_is_refused(response: FetchResponse, problem: str) -> None:
     handler = make_session_handler("first")

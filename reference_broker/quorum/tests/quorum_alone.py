@@ -266,7 +266,7 @@ class Alone(AroundQuorum):
         for number in range(count):
             self.quorum.append([encode(TopicRecord(name=f"t{number}", topic_id=bytes(16)))])
 
-    def answer_fetch(
+    def respond_to_fetch(
         self,
         records: bytes = b"",
         high_watermark: int = -1,

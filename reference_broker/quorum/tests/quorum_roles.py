@@ -13,7 +13,7 @@ SHORT_LOG = OffsetAndEpoch(0, 0)
 
 def with_log() -> Alone:
     node = Alone().following(1, 4)
-    node.answer_fetch(batch(0, 4, count=2), high_watermark=2)
+    node.respond_to_fetch(batch(0, 4, count=2), high_watermark=2)
     return node
 
 

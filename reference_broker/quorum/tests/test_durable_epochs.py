@@ -187,6 +187,6 @@ def test_the_state_file_is_kafkas() -> None:
 
 def test_a_lost_state_file_does_not_take_the_epoch_back() -> None:
     node = Alone().following(1, 5)
-    node.answer_fetch(batch(0, 4))
+    node.respond_to_fetch(batch(0, 4))
     del node.disk.files[STATE]
     assert Alone(disk=node.disk).started().quorum.epoch == 4

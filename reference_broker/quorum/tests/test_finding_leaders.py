@@ -18,7 +18,7 @@ def observer() -> Alone:
     """It follows node 1 of the voters 0, 1 and 2 in epoch 5."""
     node = Alone(node_id=OBSERVER).started()
     node.pass_ms(20)
-    node.answer_fetch(error=ErrorCode.fenced_leader_epoch, leader=1, epoch=5)
+    node.respond_to_fetch(error=ErrorCode.fenced_leader_epoch, leader=1, epoch=5)
     assert (node.quorum.role, node.quorum.leader_id) == (Role.FOLLOWER, 1)
     return node
 
@@ -37,10 +37,10 @@ def test_an_observer_without_a_state_requests_a_voter_and_then_fetches_from_the_
 def test_an_observer_retries_after_a_response_that_names_no_leader() -> None:
     node = Alone(node_id=OBSERVER).started()
     node.pass_ms(20)
-    node.answer_fetch(error=ErrorCode.unknown_server_error, leader=-1, epoch=-1)
+    node.respond_to_fetch(error=ErrorCode.unknown_server_error, leader=-1, epoch=-1)
     assert node.quorum.role is Role.UNATTACHED
     node.pass_ms(500)
-    node.answer_fetch(error=ErrorCode.fenced_leader_epoch, leader=1, epoch=5)
+    node.respond_to_fetch(error=ErrorCode.fenced_leader_epoch, leader=1, epoch=5)
     assert (node.quorum.role, node.quorum.leader_id) == (Role.FOLLOWER, 1)
 
 
@@ -62,7 +62,7 @@ def test_an_observer_whose_leader_is_silent_requests_other_voters_and_seeks_no_e
         one.failed()
     assert {0, 2} <= set(sent)
     node.sent[:] = [late]
-    node.answer_fetch(batch(0, 5, count=2), epoch=5)
+    node.respond_to_fetch(batch(0, 5, count=2), epoch=5)
     assert node.log.end_offset == 0, "the answer was to an earlier role"
     node.pass_ms(60_000)
     assert not node.take(ApiKey.VOTE)
@@ -81,13 +81,13 @@ def test_an_observer_finds_the_leader_again_after_it_could_not_be_reached(is_tim
             one.failed()
         else:
             node.sent[:] = [one]
-            node.answer_fetch(error=ErrorCode.broker_not_available, leader=-1, epoch=-1)
+            node.respond_to_fetch(error=ErrorCode.broker_not_available, leader=-1, epoch=-1)
         node.pass_ms(50)
     node.sent.clear()
     node.pass_ms(200)
     assert node.quorum.role is Role.UNATTACHED
     node.pass_ms(500)
-    node.answer_fetch(leader=2, epoch=6, error=ErrorCode.not_leader_or_follower)
+    node.respond_to_fetch(leader=2, epoch=6, error=ErrorCode.not_leader_or_follower)
     assert (node.quorum.leader_id, node.quorum.epoch) == (2, 6)
 
 
@@ -98,7 +98,7 @@ def test_a_voter_that_looks_for_a_leader_follows_it_when_a_voter_names_it() -> N
     node.pass_ms(20)
     (sent,) = node.take(ApiKey.FETCH)
     node.sent[:] = [sent]
-    node.answer_fetch(error=ErrorCode.not_leader_or_follower, leader=2, epoch=5)
+    node.respond_to_fetch(error=ErrorCode.not_leader_or_follower, leader=2, epoch=5)
     assert (node.quorum.role, node.quorum.leader_id, node.quorum.epoch) == (Role.FOLLOWER, 2, 5)
 
 
@@ -108,7 +108,7 @@ def test_a_fetch_to_the_last_leader_is_ignored_by_the_follower_of_the_next() -> 
     late = node.take(ApiKey.FETCH)[-1:]
     node.begin(2, 6)
     node.sent[:] = late
-    node.answer_fetch(batch(2, 5), epoch=5)
+    node.respond_to_fetch(batch(2, 5), epoch=5)
     assert node.log.end == OffsetAndEpoch(2, 4)
     assert node.quorum.leader_id == 2
 
@@ -119,11 +119,11 @@ def test_a_fetch_to_the_last_leader_is_ignored_by_the_follower_of_the_next() -> 
 )
 def test_an_empty_response_may_raise_the_high_watermark() -> None:
     node = Alone().following(1, 5)
-    node.answer_fetch(high_watermark=0)
+    node.respond_to_fetch(high_watermark=0)
     assert node.log.end_offset == 0
-    node.answer_fetch(batch(0, 5, count=2), high_watermark=0)
+    node.respond_to_fetch(batch(0, 5, count=2), high_watermark=0)
     assert (node.log.end_offset, node.quorum.high_watermark) == (2, -1)
-    node.answer_fetch(high_watermark=2)
+    node.respond_to_fetch(high_watermark=2)
     assert (node.log.end_offset, node.quorum.high_watermark) == (2, 2)
 
 
@@ -131,7 +131,7 @@ def test_an_empty_response_may_raise_the_high_watermark() -> None:
 def test_an_observer_replicates_and_makes_durable_in_the_background() -> None:
     node = observer()
     node.auto_sync = False
-    node.answer_fetch(batch(0, 5, count=2))
+    node.respond_to_fetch(batch(0, 5, count=2))
     assert (node.log.end_offset, node.log.synced_offset) == (2, 0)
     node.sync_all()
     assert node.log.synced_offset == 2
@@ -160,7 +160,7 @@ def test_an_observer_and_a_quorum_of_one_leave_at_once() -> None:
 @given(st.binary(min_size=1, max_size=300))
 def test_random_bytes_leave_a_followers_log_whole(data: bytes) -> None:
     node = Alone().following(1, 5)
-    node.answer_fetch(data)
+    node.respond_to_fetch(data)
     assert node.log.end == OffsetAndEpoch(0, 0)
     node.pass_ms(50)
     assert node.take(ApiKey.FETCH)[0].partition.fetch_offset == 0
@@ -174,5 +174,5 @@ def test_a_byte_that_changed_ends_what_a_follower_takes(number: int, data: st.Da
     damaged = bytearray(batches[number])
     damaged[place] ^= 1 << data.draw(st.integers(0, 7))
     node = Alone().following(1, 5)
-    node.answer_fetch(b"".join([*batches[:number], bytes(damaged), *batches[number + 1 :]]))
+    node.respond_to_fetch(b"".join([*batches[:number], bytes(damaged), *batches[number + 1 :]]))
     assert node.log.end_offset == (0, 1, 3, 4)[number]

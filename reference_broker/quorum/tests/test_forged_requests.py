@@ -45,10 +45,10 @@ def test_an_epoch_that_leaves_no_room_for_the_next_one_is_refused(epoch: int) ->
 
 def test_a_response_with_such_an_epoch_counts_as_none() -> None:
     node = Alone().following(leader=1, epoch=5)
-    node.answer_fetch(epoch=GREATEST_INT32)
+    node.respond_to_fetch(epoch=GREATEST_INT32)
     assert (node.quorum.epoch, node.quorum.role) == (5, Role.FOLLOWER)
     node.pass_ms(50)
-    node.answer_fetch(leader=2, epoch=GREATEST_INT32 - 1)
+    node.respond_to_fetch(leader=2, epoch=GREATEST_INT32 - 1)
     assert (node.quorum.epoch, node.quorum.leader_id) == (5, 1)
     assert not node.quorum.learn_leader(2, GREATEST_INT32), "an outcome of a download tells of epochs, too"
 

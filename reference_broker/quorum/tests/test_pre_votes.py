@@ -69,7 +69,7 @@ def test_a_follower_grants_pre_votes_only_until_its_first_fetch_from_the_leader(
     before = election_of(node)
     assert pre_vote(node, 2) == RaftResponse(ErrorCode.none, 1, 5, True)
     node.sent[:] = [each for each in node.sent if each.peer == 1][-1:]
-    node.answer_fetch()
+    node.respond_to_fetch()
     assert pre_vote(node, 2) == RaftResponse(ErrorCode.none, 1, 5, False)
     assert election_of(node) == before
 

@@ -33,7 +33,7 @@ START_MS = START_DELAY_US[1] // 1000
 )
 def test_votes_only_for_a_log_at_least_as_long(end: OffsetAndEpoch, is_granted: bool) -> None:
     node = Alone().following(1, 5)
-    node.answer_fetch(batch(0, 4, count=2))
+    node.respond_to_fetch(batch(0, 4, count=2))
     assert node.ask_vote(2, 6, end) == [RaftResponse(ErrorCode.none, -1, 6, is_granted)]
     assert node.quorum.role is Role.UNATTACHED
 
@@ -95,7 +95,7 @@ def test_a_pre_vote_binds_nobody() -> None:
 def test_a_follower_that_hears_its_leader_refuses_a_pre_vote() -> None:
     node = Alone().following(1, 5)
     assert node.ask_vote(2, 5, pre_vote=True)[0].granted, "the leader was not heard yet"
-    node.answer_fetch()
+    node.respond_to_fetch()
     assert node.ask_vote(2, 5, pre_vote=True) == [RaftResponse(ErrorCode.none, 1, 5, False)]
     assert node.ask_vote(1, 5, pre_vote=True)[0].granted, "the leader itself asks: it leads no more"
 
@@ -263,7 +263,7 @@ def test_a_leader_announces_itself_until_it_is_heard() -> None:
 def test_the_first_successor_seeks_the_election_at_once_and_is_granted_it() -> None:
     first, second = Alone().following(1, 5), Alone(node_id=2).following(1, 5)
     for node, at_once in ((first, True), (second, False)):
-        node.answer_fetch()
+        node.respond_to_fetch()
         assert node.end(1, 5, 0, 2) == RaftResponse(ErrorCode.none, 1, 5)
         node.pass_ms(0)
         assert (node.quorum.role is Role.PROSPECTIVE) is at_once

@@ -27,7 +27,7 @@ from reference_broker.wire.fetch import FetchResponse, FetchTopicResponse, Parti
 def test_a_follower_names_only_what_is_durable() -> None:
     node = Alone().following(1, 5)
     node.auto_sync = False
-    node.answer_fetch(batch(0, 5, count=2))
+    node.respond_to_fetch(batch(0, 5, count=2))
     assert not node.take(ApiKey.FETCH)
     node.sync_all()
     (sent,) = node.take(ApiKey.FETCH)
@@ -47,16 +47,16 @@ def test_an_error_that_nobody_knows_is_one_of_the_server() -> None:
 def test_an_observer_does_not_wait_for_its_disk() -> None:
     node = Alone(3, node_id=4).started()
     node.pass_ms(20)
-    node.answer_fetch(error=ErrorCode.not_leader_or_follower, leader=1, epoch=5)
+    node.respond_to_fetch(error=ErrorCode.not_leader_or_follower, leader=1, epoch=5)
     node.auto_sync = False
-    node.answer_fetch(batch(0, 5, count=2))
+    node.respond_to_fetch(batch(0, 5, count=2))
     assert node.take(ApiKey.FETCH)[0].partition.fetch_offset == 2
 
 
 @pytest.mark.clause("KafkaRaftClientFetchTest.testHighWatermarkSentInFetchRequest")
 def test_a_fetch_says_who_requests_and_what_it_knows() -> None:
     node = Alone().following(1, 5)
-    node.answer_fetch(batch(0, 5, count=2), high_watermark=1)
+    node.respond_to_fetch(batch(0, 5, count=2), high_watermark=1)
     sent = node.sent[0]
     assert (sent.peer, sent.body.replica_id, sent.body.cluster_id, sent.body.max_wait_ms) == (1, 0, "cluster", 1000)
     assert (sent.body.session_id, sent.body.session_epoch) == (0, -1)
@@ -78,7 +78,7 @@ def test_a_quiet_leader_responses_before_its_followers_give_up(fetch_ms: int, re
 @pytest.mark.clause("KafkaRaftClientFetchTest.testReplicationOfHigherPartitionLeaderEpoch")
 def test_records_of_a_higher_epoch_are_not_taken() -> None:
     node = Alone().following(1, 5)
-    node.answer_fetch(batch(0, 5) + batch(1, 6))
+    node.respond_to_fetch(batch(0, 5) + batch(1, 6))
     assert node.log.end == OffsetAndEpoch(1, 5)
 
 
@@ -86,7 +86,7 @@ def test_records_of_a_higher_epoch_are_not_taken() -> None:
 @pytest.mark.parametrize("damage", [b"\x00" * 200, batch(0, 5)[:-1], batch(7, 5)], ids=["zeros", "torn", "a hole"])
 def test_damaged_records_are_ignored_and_requested_again_later(damage: bytes) -> None:
     node = Alone().following(1, 5)
-    node.answer_fetch(damage)
+    node.respond_to_fetch(damage)
     assert node.log.end == OffsetAndEpoch(0, 0)
     assert not node.sent, "not in a loop"
     node.pass_ms(50)
@@ -96,11 +96,11 @@ def test_damaged_records_are_ignored_and_requested_again_later(damage: bytes) ->
 @pytest.mark.clause("KafkaRaftClientTest.testFollowerLogReconciliation")
 def test_a_diverging_follower_cuts_its_log_durably_and_goes_on() -> None:
     node = Alone().following(1, 3)
-    node.answer_fetch(batch(0, 2, count=2) + batch(2, 3, count=2) + batch(4, 3))
+    node.respond_to_fetch(batch(0, 2, count=2) + batch(2, 3, count=2) + batch(4, 3))
     node.begin(2, 6)
     node.sent[:] = node.sent[-1:]
     node.auto_sync = False
-    node.answer_fetch(validity=Diverging(OffsetAndEpoch(4, 3)), leader=2)
+    node.respond_to_fetch(validity=Diverging(OffsetAndEpoch(4, 3)), leader=2)
     assert node.log.end == OffsetAndEpoch(4, 3)
     assert not node.sent
     node.sync_all()
@@ -110,26 +110,26 @@ def test_a_diverging_follower_cuts_its_log_durably_and_goes_on() -> None:
 
 def test_committed_records_are_never_cut() -> None:
     node = Alone().following(1, 3)
-    node.answer_fetch(batch(0, 2, count=2) + batch(2, 3), high_watermark=3)
-    node.answer_fetch(validity=Diverging(OffsetAndEpoch(2, 2)))
+    node.respond_to_fetch(batch(0, 2, count=2) + batch(2, 3), high_watermark=3)
+    node.respond_to_fetch(validity=Diverging(OffsetAndEpoch(2, 2)))
     node.pass_ms(50)
     with pytest.raises(CutBelowHighWatermark, match="below its high watermark 3"):
-        node.answer_fetch(validity=Diverging(OffsetAndEpoch(2, 2)))
+        node.respond_to_fetch(validity=Diverging(OffsetAndEpoch(2, 2)))
 
 
 def test_a_single_response_that_would_cut_committed_records_may_be_damaged() -> None:
     node = Alone().following(1, 3)
-    node.answer_fetch(batch(0, 2, count=2) + batch(2, 3), high_watermark=3)
+    node.respond_to_fetch(batch(0, 2, count=2) + batch(2, 3), high_watermark=3)
     for offset in (3, 4):
-        node.answer_fetch(validity=Diverging(OffsetAndEpoch(0, 0)))
+        node.respond_to_fetch(validity=Diverging(OffsetAndEpoch(0, 0)))
         node.pass_ms(50)
         assert node.log.end.offset == offset
-        node.answer_fetch(batch(offset, 3), high_watermark=offset)
+        node.respond_to_fetch(batch(offset, 3), high_watermark=offset)
 
 
 def test_a_response_from_an_older_epoch_is_ignored() -> None:
     node = Alone().following(1, 5)
-    node.answer_fetch(batch(0, 4), epoch=4, leader=2)
+    node.respond_to_fetch(batch(0, 4), epoch=4, leader=2)
     assert node.log.end.offset == 0
     assert node.quorum.epoch == 5
 
@@ -141,7 +141,7 @@ def test_a_response_to_another_role_is_not_taken() -> None:
     node.pass_ms(2050)
     assert node.quorum.role is Role.PROSPECTIVE
     node.sent[:] = [late]
-    node.answer_fetch(batch(0, 5))
+    node.respond_to_fetch(batch(0, 5))
     assert node.log.end.offset == 0
 
 
@@ -150,7 +150,7 @@ def test_a_response_to_another_role_is_not_taken() -> None:
 
 def test_two_broken_connections_in_a_row_mean_that_the_leader_is_gone() -> None:
     node = Alone().following(1, 5)
-    node.answer_fetch()
+    node.respond_to_fetch()
     node.take(ApiKey.FETCH)[0].failed()
     node.pass_ms(20)
     assert node.ask_vote(2, 5, pre_vote=True)[0].granted is False, "once is not enough"
@@ -165,15 +165,15 @@ def test_a_response_in_between_means_that_it_is_there() -> None:
     for _ in range(6):
         node.take(ApiKey.FETCH)[0].failed()
         node.pass_ms(20)
-        node.answer_fetch()
+        node.respond_to_fetch()
     node.pass_ms(200)
     assert node.quorum.role is Role.FOLLOWER
 
 
 def test_a_leader_that_says_it_is_none_is_let_go() -> None:
     node = Alone().following(1, 5)
-    node.answer_fetch()
-    node.answer_fetch(error=ErrorCode.not_leader_or_follower, leader=-1)
+    node.respond_to_fetch()
+    node.respond_to_fetch(error=ErrorCode.not_leader_or_follower, leader=-1)
     node.pass_ms(50)
     assert node.quorum.role is Role.PROSPECTIVE
 
@@ -205,10 +205,10 @@ def test_an_observer_requests_the_voters_who_leads() -> None:
 def test_a_full_disk_does_not_end_a_follower() -> None:
     node = Alone().following(1, 5)
     node.disk.fail_after = 0
-    node.answer_fetch(batch(0, 5))
+    node.respond_to_fetch(batch(0, 5))
     node.disk.fail_after = None
     node.pass_ms(50)
-    node.answer_fetch(batch(0, 5))
+    node.respond_to_fetch(batch(0, 5))
     assert node.log.end == OffsetAndEpoch(1, 5)
 
 
@@ -217,7 +217,7 @@ def test_a_full_disk_does_not_end_a_follower() -> None:
 
 def needing(id: OffsetAndEpoch) -> Alone:  # noqa: A002
     node = Alone().following(1, 5)
-    node.answer_fetch(validity=NeedsSnapshot(id))
+    node.respond_to_fetch(validity=NeedsSnapshot(id))
     return node
 
 
@@ -259,7 +259,7 @@ def test_half_a_snapshot_id_is_ignored_and_the_fetch_timeout_goes_on(half: Offse
     node = Alone().following(1, 5)
     for _ in range(3):
         node.pass_ms(600)
-        node.answer_fetch(validity=NeedsSnapshot(half))
+        node.respond_to_fetch(validity=NeedsSnapshot(half))
         assert not node.sent
     assert not node.download.begun
     node.pass_ms(250)
@@ -278,10 +278,10 @@ def test_a_missing_snapshot_is_rediscovered_from_offset_0() -> None:
 @pytest.mark.clause("S-10")
 def test_rediscovery_takes_no_records() -> None:
     node = Alone().following(1, 5)
-    node.answer_fetch(batch(0, 5, count=3))
-    node.answer_fetch(validity=NeedsSnapshot(WANTED))
+    node.respond_to_fetch(batch(0, 5, count=3))
+    node.respond_to_fetch(validity=NeedsSnapshot(WANTED))
     node.download.outcome(Rediscover())
-    node.answer_fetch(batch(0, 5))
+    node.respond_to_fetch(batch(0, 5))
     assert node.log.end.offset == 3
     assert node.take(ApiKey.FETCH)[0].partition.fetch_offset == 3
 
@@ -304,7 +304,7 @@ def test_a_download_that_reports_of_an_older_epoch_is_begun_again(epoch: int) ->
     node.download.outcome(LeaderChanged(2, epoch))
     assert (node.quorum.epoch, node.quorum.leader_id, node.quorum.role) == (5, 1, Role.FOLLOWER)
     node.pass_ms(50)
-    node.answer_fetch(validity=NeedsSnapshot(WANTED))
+    node.respond_to_fetch(validity=NeedsSnapshot(WANTED))
     assert node.download.begun == [(1, 5, WANTED)] * 2
 
 
@@ -331,13 +331,13 @@ def test_a_download_that_must_wait_keeps_the_leader_in_sight_and_does_not_hammer
     for _ in range(100):
         if any(each.api_key == ApiKey.FETCH for each in node.sent):
             sent += 1
-            node.answer_fetch(validity=NeedsSnapshot(WANTED))
+            node.respond_to_fetch(validity=NeedsSnapshot(WANTED))
         node.pass_ms(100)
     assert (node.quorum.role, node.download.begun) == (Role.FOLLOWER, [])
     assert 10 <= sent <= 40, "at most a few a second, and never silent for as long as the fetch timeout"
     node.download.waits_us = 0
     node.pass_ms(1000)
-    node.answer_fetch(validity=NeedsSnapshot(WANTED))
+    node.respond_to_fetch(validity=NeedsSnapshot(WANTED))
     assert node.download.begun == [(1, 5, WANTED)]
 
 
@@ -348,11 +348,11 @@ def test_a_disk_that_stays_full_is_tried_ever_more_seldom_without_losing_the_lea
     for _ in range(400):
         if any(each.api_key == ApiKey.FETCH for each in node.sent):
             tries += 1
-            node.answer_fetch(batch(0, 5))
+            node.respond_to_fetch(batch(0, 5))
         node.pass_ms(50)
     assert node.quorum.role is Role.FOLLOWER
     assert tries < 60, "20 s of a full disk"
     node.disk.fail_after = None
     node.pass_ms(1000)
-    node.answer_fetch(batch(0, 5))
+    node.respond_to_fetch(batch(0, 5))
     assert node.log.end == OffsetAndEpoch(1, 5)

@@ -55,7 +55,7 @@ def test_a_leader_counts_itself_only_up_to_its_synced_end() -> None:
 
 def test_older_epochs_are_committed_only_with_the_epochs_own_first_record() -> None:
     node = Alone().following(1, 5)
-    node.answer_fetch(batch(0, 5, count=4))
+    node.respond_to_fetch(batch(0, 5, count=4))
     node.elect(2)
     assert node.quorum.epoch_start_offset == 4
     node.fetch(2, 4, 5)
@@ -78,9 +78,9 @@ def test_the_high_watermark_does_not_go_back() -> None:
 @pytest.mark.clause("FollowerStateTest.testMonotonicHighWatermark")
 def test_a_follower_knows_no_more_than_it_has() -> None:
     node = Alone().following(1, 5)
-    node.answer_fetch(batch(0, 5, count=2), high_watermark=9)
+    node.respond_to_fetch(batch(0, 5, count=2), high_watermark=9)
     assert node.quorum.high_watermark == 2
-    node.answer_fetch(high_watermark=1)
+    node.respond_to_fetch(high_watermark=1)
     assert node.quorum.high_watermark == 2
 
 
@@ -241,7 +241,7 @@ def test_a_replica_has_one_fetch_at_a_time() -> None:
 @pytest.mark.clause("KafkaRaftClientTest.testLeaderImmediatelySendsDivergingEpoch")
 def test_diverging_logs_are_reported_where_the_leaders_epoch_ends() -> None:
     node = Alone().following(1, 3)
-    node.answer_fetch(batch(0, 2, count=3) + batch(3, 3))
+    node.respond_to_fetch(batch(0, 2, count=3) + batch(3, 3))
     node.elect(2)
     (answer,) = node.fetch(1, 9, 3, wait_ms=500)
     assert isinstance(answer, PartitionData)

@@ -55,7 +55,7 @@ def test_restarted_nominees_vote_in_a_newer_epoch(state: roles.State) -> None:
 @pytest.mark.clause("KafkaRaftClientTest.testInitializeAsFollowerNonEmptyLog")
 def test_a_restarted_follower_fetches_where_its_log_ends() -> None:
     node = Alone().following(1, 5)
-    node.answer_fetch(batch(0, 3, count=2) + batch(2, 5))
+    node.respond_to_fetch(batch(0, 3, count=2) + batch(2, 5))
     (sent,) = restarted(node).take(ApiKey.FETCH)
     assert (sent.peer, sent.partition.fetch_offset, sent.partition.last_fetched_epoch) == (1, 3, 5)
 

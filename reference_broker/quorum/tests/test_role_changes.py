@@ -369,9 +369,9 @@ def test_an_observer_follows_and_looks_for_a_leader_and_does_nothing_else() -> N
     node = Alone(node_id=7).started()
     assert known(node) == (Role.UNATTACHED, 0, NO_NODE, NO_NODE)
     node.pass_ms(20)
-    node.answer_fetch(error=ErrorCode.not_leader_or_follower, leader=1, epoch=2)
+    node.respond_to_fetch(error=ErrorCode.not_leader_or_follower, leader=1, epoch=2)
     assert known(node) == (Role.FOLLOWER, 2, 1, NO_NODE)
-    node.answer_fetch(error=ErrorCode.not_leader_or_follower, leader=-1, epoch=3)
+    node.respond_to_fetch(error=ErrorCode.not_leader_or_follower, leader=-1, epoch=3)
     assert known(node) == (Role.UNATTACHED, 3, NO_NODE, NO_NODE)
     node.pass_ms(60_000)
     assert known(node) == (Role.UNATTACHED, 3, NO_NODE, NO_NODE), "for as long as there is no leader"

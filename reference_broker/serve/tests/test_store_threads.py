@@ -9,7 +9,7 @@ import pytest
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.events import StoreCall, StoreDone, StoreFailed
-from reference_broker.ports.store import FailureKind, Get, Put, PutFile, StoreAnswer, StoreFailure, StoreOperation
+from reference_broker.ports.store import FailureKind, Get, Put, PutFile, StoreFailure, StoreOperation, StoreResult
 from reference_broker.serve.object_store import FILE_THREADS, PART_BYTES, Folder, Objects, StoreThreads, opened
 from reference_broker.serve.process import StartError
 
@@ -24,7 +24,7 @@ class Held:
         self.let = threading.Event()
         self.steps = threading.Semaphore(0)
 
-    def carry_out(self, operation: StoreOperation, progress: Callable[[], None]) -> StoreAnswer | StoreFailure:
+    def carry_out(self, operation: StoreOperation, progress: Callable[[], None]) -> StoreResult | StoreFailure:
         self.begun.append(operation)
         while not self.let.wait(0.01):
             if self.steps.acquire(blocking=False):

@@ -8,7 +8,7 @@ import pytest
 from reference_broker.core.tests.node_world import delete_request
 from reference_broker.metadata.identifiers import REMOTE_LOG_METADATA_TOPIC
 from reference_broker.ports.disk import Disk
-from reference_broker.ports.store import FailureKind, MemoryStore, StoreAnswer, StoreFailure, StoreOperation
+from reference_broker.ports.store import FailureKind, MemoryStore, StoreFailure, StoreOperation, StoreResult
 from reference_broker.records.record import read_all
 from reference_broker.remote_log.expiring import deleted_partitions
 from reference_broker.remote_log.expiring.deleted_partitions import DeletedPartitions
@@ -80,7 +80,7 @@ class Deleting(MetadataCluster):
 class Away(MemoryStore):
     """Nobody reaches it."""
 
-    def carry_out(self, operation: StoreOperation, disk: Disk) -> StoreAnswer | StoreFailure:  # noqa: ARG002
+    def carry_out(self, operation: StoreOperation, disk: Disk) -> StoreResult | StoreFailure:  # noqa: ARG002
         return StoreFailure(FailureKind.UNAVAILABLE, "away")
 
 
