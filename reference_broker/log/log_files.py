@@ -25,7 +25,17 @@ class LogFiles:
     """The segments of one log with their indexes and snapshots of producers, its leader epochs, and its checkpoint
     files. After a change that fails (DiskError) the segments still describe the files."""
 
-    __slots__ = ("_config", "_max_segment_ms", "checkpoints", "directory", "disk", "durability", "epochs", "segments")
+    __slots__ = (
+        "_config",
+        "_max_segment_ms",
+        "_stamps_append_time",
+        "checkpoints",
+        "directory",
+        "disk",
+        "durability",
+        "epochs",
+        "segments",
+    )
 
     _config: LogConfig
 
@@ -40,6 +50,7 @@ class LogFiles:
     def configure(self, config: LogConfig) -> None:
         self._config = config
         self._max_segment_ms = config.max_segment_ms
+        self._stamps_append_time = config.is_log_append_time
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
@@ -74,7 +85,11 @@ class LogFiles:
         if not segments.items:
             segments.create(log_end_offset, now.wall_ms, append.buffers)
             return False
-        rolls = self._must_roll_for(append, now)
+        active = segments.items[-1]
+        timestamp_ms = now.wall_ms if self._stamps_append_time else append.batches[0][1].max_timestamp_ms
+        rolls = active.must_roll_for(
+            append.size_bytes, append.last_offset, self._config.segment_bytes, self._config.segment_index_bytes
+        ) or active.is_due(self._due_ms(active), now.wall_ms, timestamp_ms)
         if rolls:
             self.roll(now, log_end_offset, log_start_offset, producers)
         segments.append(append.buffers)
@@ -94,13 +109,6 @@ class LogFiles:
             raise UndoFailed(*failure.args) from failure
 
     # --- rolling ----------------------------------------------------------------------------------------------------
-
-    def _must_roll_for(self, append: LogAppend, now: Now) -> bool:
-        config, active = self._config, self.segments.items[-1]
-        timestamp_ms = now.wall_ms if config.is_log_append_time else append.batches[0][1].max_timestamp_ms
-        return active.must_roll_for(
-            append.size_bytes, append.last_offset, config.segment_bytes, config.segment_index_bytes
-        ) or active.is_due(self._due_ms(active), now.wall_ms, timestamp_ms)
 
     def is_roll_due(self, now: Now) -> bool:
         """Whether the active segment is older than ``segment.ms`` or ``max.compaction.lag.ms``."""

@@ -110,7 +110,7 @@ class Segment:
         any number of bytes."""
         return last_offset - self.base_offset > MAX_RELATIVE_OFFSET or (
             self.size_bytes > 0
-            and (self.size_bytes + size > segment_bytes or (len(self.offsets) + 1) * 8 > segment_index_bytes)
+            and (self.size_bytes + size > segment_bytes or (len(self.offsets.keys) + 1) * 8 > segment_index_bytes)
         )
 
     def is_due(self, segment_ms: int, wall_ms: int, timestamp_ms: int = -1) -> bool:

@@ -169,7 +169,8 @@ class Connection(asyncio.Protocol):
         """Whether a request that has just arrived, and is the only one of this connection, is served at once."""
         if self.of_node:
             return not self.must_wait
-        return self._is_short() and not self.must_wait and self._driver.turns.may_serve_now()
+        driver = self._driver
+        return self._is_short() and not driver.memory.is_full(self, is_small=True) and driver.turns.may_serve_now()
 
     def _is_short(self) -> bool:
         """Whether the next request is likely to be served in little time: its connection was served before, nothing

@@ -39,7 +39,7 @@ KIPs: 98, 101, 110, 360, 467, 497, 516, 890, 951, 966, 1050.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from reference_broker.apis.broker import HasController, HasReplication, HasTraffic
 from reference_broker.apis.call import Call, contained, run_contained
@@ -100,16 +100,10 @@ SMALL_BYTES = 4096
 PACKED_UNIT_BYTES = 1 << 7
 """Number of bytes whose compression takes a unit. Decoding a record takes a unit, too."""
 
+WrittenBatch: TypeAlias = tuple[Partition, bool, int]
+"""A batch that is in the log, and may not be replicated yet: its partition, whether it is new, and its end offset. A
+retry of a batch that was written before is not new."""
 ResultChange: TypeAlias = Callable[[ProduceTopicResponse, ProducePartitionResponse], ProducePartitionResponse]
-
-
-class WrittenBatch(NamedTuple):
-    """A batch that is in the log, and may not be replicated yet."""
-
-    partition: Partition
-    is_new: bool
-    """False for a retry of a batch that was written before."""
-    end_offset: int
 
 
 class ProduceNeeds(VerifiesTransactions, HasReplication, HasController, HasTraffic, Protocol):
@@ -328,7 +322,7 @@ def _append(
         name = f"{partition.topic}-{wanted.partition}"
         broker.outside.note("append_failed", ("partition", name), ("reason", str(failure)))
         return _refused(wanted.partition, ErrorCode.kafka_storage_error, str(failure))
-    written.append(WrittenBatch(partition, not appended.duplicate, appended.last_offset + 1))
+    written.append((partition, not appended.duplicate, appended.last_offset + 1))
     if not appended.duplicate:
         if partition.followers is None:
             if not must_sync(log):  # Else the sync moves it: records that were read must survive a power loss.
