@@ -87,6 +87,9 @@ def _read_walked(disk: Disk, segment: Segment, start: int, stop: int, max_bytes:
 
 def read_skipping_empty(segments: Segments, offset: int, max_bytes: int, end_offset: int, at_least_one: bool) -> bytes:
     """Do the same, but skip batches without records, unless none with records follow."""
+    active = segments.items[-1]
+    if offset >= active.base_offset and not active.empty_ends:  # As for most readers, there is nothing to skip.
+        return read(segments, offset, max_bytes, end_offset, at_least_one)
     first = first_with_records(segments, offset, end_offset)
     records = read(segments, first, max_bytes, end_offset, at_least_one)
     if not records and at_least_one and first != offset:  # The next records are beyond the end.
@@ -102,8 +105,6 @@ def first_with_records(segments: Segments, offset: int, end_offset: int) -> int:
     its position reaches the end.
     """
     items = segments.items
-    if offset >= items[-1].base_offset and not items[-1].empty_ends:
-        return offset
     last = offset
     for at in range(segments.index_of(offset), len(items)):
         segment = items[at]

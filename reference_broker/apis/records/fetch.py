@@ -401,7 +401,9 @@ class Fetch:
         data: dict[CachedPartition, PartitionData] = {}
         if session.available_bytes:
             yield from self._read_into(data)
-        if marked:
+        # A small response mostly has all that is marked.
+        has_unread = len(marked) > SESSION_PARTITIONS_PER_SLICE or not marked.keys() <= data.keys()
+        if has_unread:
             yield from in_slices(marked, SESSION_PARTITIONS_PER_SLICE, lambda some: self._add_news_of(some, data))
         builder = ResponseBuilder(self.call.api_version, session)
         results = list(data.items())
@@ -422,7 +424,7 @@ class Fetch:
         session.response_sent()
         if results:
             yield from in_slices(results, SESSION_PARTITIONS_PER_SLICE, self._after_sent)
-        if marked:
+        if has_unread:
             yield from in_slices(marked, SESSION_PARTITIONS_PER_SLICE, lambda some: self._after_omitted(some, data))
         if session.serves_full:
             yield from session.revision.full_response_sent(session)
