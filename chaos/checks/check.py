@@ -63,7 +63,8 @@ class CheckContext:
 
 Kind: TypeAlias = type | str | int | tuple[type, int]
 """What an event touches: the key of the API of its request or of a reply, the names of its notes, ``Send`` with the key
-of the API of a request to another node, and the classes of all else (NoneType for a start)."""
+of the API of a request to another node, and the classes of the event and of all effects but notes (NoneType for a
+start). So ``Request``, ``Reply`` and ``Send`` alone are the requests, replies and sends of all APIs."""
 MAX_VIOLATIONS = 20
 """A check keeps at most this many violations, the earliest. One is enough to fail a run."""
 

@@ -37,6 +37,11 @@ class FaultTimes:
         pair = (source, target)
         self.links[pair] = max(self.links.get(pair, NEVER_US), until_us)
 
+    def last_us(self) -> int:
+        """Return the end of the last fault of any node or link between nodes."""
+        of_links = (until_us for pair, until_us in self.links.items() if min(pair) >= 0)
+        return max((*self.nodes.values(), *of_links), default=NEVER_US)
+
     def node_since(self, node_id: int, since_us: int) -> bool:
         """Return whether a fault touched the node at or after ``since_us``."""
         return self.nodes.get(node_id, NEVER_US) >= since_us

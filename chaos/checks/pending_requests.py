@@ -1,5 +1,6 @@
 """Requests whose responses a check awaits."""
 
+from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 from chaos.checks.history import without_node
@@ -27,6 +28,14 @@ class PendingRequests(Generic[T]):
     def get(self, node_id: int, request: Request) -> T | None:
         """Return what was kept of the request, if it still waits."""
         return self._pending.get((node_id, request.connection), {}).get(request.correlation_id)
+
+    def of_connection(self, node_id: int, connection: int) -> Sequence[T]:
+        """Return what was kept of the connection's requests that still wait."""
+        return list(self._pending.get((node_id, connection), {}).values())
+
+    def all(self) -> Sequence[tuple[int, T]]:
+        """Return what was kept of all requests that still wait, each with its node."""
+        return [(node_id, each) for (node_id, _), kept in self._pending.items() for each in kept.values()]
 
     def closed(self, node_id: int, connection: int) -> None:
         self._pending.pop((node_id, connection), None)

@@ -119,13 +119,17 @@ class CheckSuite:
 
 
 def _touched(event: Event | None, effects: Sequence[Effect]) -> set[Kind]:
-    touched: set[Kind] = {event.api_key if type(event) is Request else type(event)}
+    touched: set[Kind] = {type(event)}
+    if type(event) is Request:
+        touched.add(event.api_key)
     for effect in effects:
         kind = type(effect)
         if kind is Note:
             touched.add(effect.what)  # type: ignore[union-attr]
-        elif kind is Reply:
+            continue
+        touched.add(kind)
+        if kind is Reply:
             touched.add(effect.api_key)  # type: ignore[union-attr]
-        else:
-            touched.add((Send, effect.api_key) if kind is Send else kind)  # type: ignore[union-attr]
+        elif kind is Send:
+            touched.add((Send, effect.api_key))  # type: ignore[union-attr]
     return touched

@@ -1,0 +1,260 @@
+"""Delays: each request has one response, and has it in time.
+
+All bounds are here. They come from the settings of the node, from the request, and from what the simulator adds.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from chaos.checks.check import Check, CheckContext, Kind
+from chaos.checks.pending_requests import PendingRequests
+from reference_broker.core.events import Close, Closed, Effect, Event, Reply, Request
+from reference_broker.wire.apis import FIRST_DRAFT_VERSION, ApiKey, api_name
+
+if TYPE_CHECKING:
+    from reference_broker.core.node import Node
+
+SLICES_US = 500_000
+"""Time that a node may take beyond its own timeouts. The simulator adds up to 2 ms to each slice of long work, up to 4
+ms to each sync, and the length of a tick of its clock to each timer."""
+SCAN_US = 1_000_000
+"""Pending requests are compared with their limits at this interval."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The longest time from a request to its response, without ``SLICES_US``."""
+
+    us: int
+    why: str
+    of_quorum: bool = False
+    """whether it holds only while the quorum can commit records of the metadata log"""
+
+
+@dataclass(slots=True)
+class Waiting:
+    """A request without its response."""
+
+    at_us: int
+    request: Request
+    config: Any
+    """the node's settings when the request came"""
+    reported: bool = False
+    """whether its delay is a violation already"""
+
+
+def _own_us(body: Any) -> int:
+    """Return the timeout that the request itself gives, in microseconds. It is 0 if the request has none."""
+    timeout = getattr(body, "timeout", None)
+    if timeout is not None:
+        return int(timeout.total_seconds() * 1_000_000)
+    return int(getattr(body, "timeout_ms", 0)) * 1000
+
+
+def _of_fetch(body: Any, config: Any) -> tuple[int, str]:
+    """Protocol guide: a response comes once min_bytes are there, or after max_wait_ms. KIP-1018: the remote tier may
+    take ``remote.fetch.max.wait.ms`` of its own."""
+    of_tier_ms = config.remote_fetch_max_wait_ms if config.remote_log_storage_system_enable else 0
+    return (body.max_wait_ms + of_tier_ms) * 1000, "max_wait_ms"
+
+
+def _of_list_offsets(body: Any, config: Any) -> tuple[int, str]:
+    """KIP-1075: offsets from the remote tier are awaited for the request's timeout, or for that of the settings."""
+    if not config.remote_log_storage_system_enable:
+        return 0, "no wait for other nodes"
+    return max(_own_us(body), config.remote_list_offsets_request_timeout_ms * 1000), "the remote tier's timeout"
+
+
+def _of_produce(body: Any, config: Any) -> tuple[int, str]:
+    """Protocol guide: acks=all waits for timeout_ms. KIP-890: before that the coordinator of the transaction may be
+    asked, which takes ``request.timeout.ms`` at most."""
+    verified_ms = config.request_timeout_ms if body.transactional_id else 0
+    return (body.timeout_ms + verified_ms) * 1000, "timeout_ms"
+
+
+def _of_commit(_body: Any, config: Any) -> tuple[int, str]:
+    """Broker settings: a commit waits for ``offsets.commit.timeout.ms`` to be replicated."""
+    return config.offsets_commit_timeout_ms * 1000, "offsets.commit.timeout.ms"
+
+
+def _of_transaction(_body: Any, config: Any) -> tuple[int, str]:
+    """KIP-98: the coordinator waits for ``request.timeout.ms`` until its record or marker is replicated."""
+    return config.request_timeout_ms * 1000, "request.timeout.ms"
+
+
+def _of_transactional_commit(_body: Any, config: Any) -> tuple[int, str]:
+    """KIP-890: the commit is verified by the transaction's coordinator before it is appended."""
+    return (config.request_timeout_ms + config.offsets_commit_timeout_ms) * 1000, "request.timeout.ms and the commit's"
+
+
+def _of_request(body: Any, _config: Any) -> tuple[int, str]:
+    return _own_us(body), "its own timeout"
+
+
+_LimitOf = Callable[[Any, Any], tuple[int, str]]
+
+BY_API: Mapping[int, _LimitOf] = {
+    ApiKey.PRODUCE: _of_produce,
+    ApiKey.FETCH: _of_fetch,
+    ApiKey.LIST_OFFSETS: _of_list_offsets,
+    ApiKey.OFFSET_COMMIT: _of_commit,
+    ApiKey.LEAVE_GROUP: _of_commit,
+    ApiKey.DELETE_GROUPS: _of_commit,
+    ApiKey.OFFSET_DELETE: _of_commit,
+    ApiKey.INIT_PRODUCER_ID: _of_transaction,
+    ApiKey.ADD_PARTITIONS_TO_TXN: _of_transaction,
+    ApiKey.ADD_OFFSETS_TO_TXN: _of_transaction,
+    ApiKey.END_TXN: _of_transaction,
+    ApiKey.WRITE_TXN_MARKERS: _of_transaction,
+    ApiKey.TXN_OFFSET_COMMIT: _of_transactional_commit,
+    ApiKey.DELETE_RECORDS: _of_request,
+}
+"""Requests that wait for other replicas, coordinators or the remote tier, and how long each may wait."""
+
+OF_CONTROLLER = frozenset(
+    {
+        ApiKey.CREATE_TOPICS,
+        ApiKey.DELETE_TOPICS,
+        ApiKey.CREATE_PARTITIONS,
+        ApiKey.ELECT_LEADERS,
+        ApiKey.ALTER_CONFIGS,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        ApiKey.CREATE_ACLS,
+        ApiKey.DELETE_ACLS,
+        ApiKey.UPDATE_FEATURES,
+        ApiKey.ALTER_PARTITION,
+        ApiKey.BROKER_REGISTRATION,
+        ApiKey.BROKER_HEARTBEAT,
+        ApiKey.UNREGISTER_BROKER,
+        ApiKey.ALLOCATE_PRODUCER_IDS,
+        ApiKey.ASSIGN_REPLICAS_TO_DIRS,
+        ApiKey.DESCRIBE_QUORUM,
+    }
+)
+"""KIP-631: requests that the active controller answers when their records are committed, or when it resigns; other
+brokers forward some of them to it. A controller that no fault keeps from a majority commits them or resigns within
+``Settings.settled_us``."""
+
+OF_REBALANCE = frozenset({ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP})
+"""Consumer protocol: they wait for the slowest rebalance timeout of the group's members. The first rebalance waits for
+``group.initial.rebalance.delay.ms`` at least, and what it decides is replicated within the timeout of commits."""
+
+
+class RequestsAnswered(Check):
+    """answers-after-heal: each request to a node that no fault affects has exactly one response, in time.
+
+    The response has the API, the version and the correlation ID of the request. In place of a response, the node may
+    close the connection of a request that it does not serve: while it starts or stops, in a version that it does not
+    have, and for acks=0, which has no response to report an error with. A request that waits has a time limit
+    (``BY_API``, ``OF_CONTROLLER``, ``OF_REBALANCE``). All others depend on no other node, so their limit is 0.
+    Physical: a node that is paused, or whose disk is slow, responds after that, so the time counts from the end of its
+    last fault.
+    """
+
+    guarantee = "answers-after-heal"
+    acts_on: ClassVar[tuple[Kind, ...]] = (Request, Reply, Close, Closed, type(None))
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self._pending: PendingRequests[Waiting] = PendingRequests()
+        self._rebalance_us: dict[str, int] = {}
+        """by group: the longest rebalance timeout that any member ever had"""
+        self._nodes: dict[int, Node] = {}
+        """the incarnation of each node that was seen last"""
+        self._scan_at_us = 0
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
+        node_id, kind = node.broker.node_id, type(event)
+        if event is None and self._nodes.get(node_id) is not node:  # A shutdown has no event, either.
+            self._nodes[node_id] = node
+            self._pending.restarted(node_id)
+        elif type(event) is Request:
+            self._pending.add(node_id, event, Waiting(at_us, event, node.broker.config))
+            if event.api_key == ApiKey.JOIN_GROUP:
+                self._joined(event.body)
+        elif kind is Closed:
+            self._pending.closed(node_id, event.connection)  # type: ignore[union-attr]
+        for effect in effects:
+            if type(effect) is Reply:
+                self._responded(at_us, node_id, effect)
+            elif type(effect) is Close:
+                self._closed(at_us, node, effect)
+        if at_us >= self._scan_at_us:
+            self._scan_at_us = at_us + SCAN_US
+            self._scan(at_us)
+
+    def _joined(self, body: Any) -> None:
+        of_member = int(max(body.rebalance_timeout, body.session_timeout).total_seconds() * 1_000_000)
+        self._rebalance_us[body.group_id] = max(self._rebalance_us.get(body.group_id, 0), of_member)
+
+    def _responded(self, at_us: int, node_id: int, reply: Reply) -> None:
+        waiting = self._pending.pop(node_id, reply)
+        if waiting is None:
+            self.violated(
+                at_us, f"node {node_id} sent {_name(reply)} on connection {reply.connection} without a request"
+            )
+            return
+        self.evidence += 1
+        request = waiting.request
+        of_request = request.api_key, request.api_version
+        # KIP-511: the response to a version of ApiVersions that is not served has version 0.
+        if (reply.api_key, reply.api_version) != of_request and reply.api_key != ApiKey.API_VERSIONS:
+            self.violated(at_us, f"node {node_id} responded with {_name(reply)} to {_story(waiting)}")
+        if at_us - waiting.at_us > SLICES_US:
+            self._judge(at_us, node_id, waiting, "responded to")
+
+    def _closed(self, at_us: int, node: "Node", close: Close) -> None:
+        node_id = node.broker.node_id
+        for waiting in self._pending.of_connection(node_id, close.connection):
+            request = waiting.request
+            is_served = request.body is not None and request.api_version < FIRST_DRAFT_VERSION
+            has_response = request.api_key != ApiKey.PRODUCE or getattr(request.body, "acks", 0) != 0
+            if node.ready and is_served and has_response:
+                self.violated(at_us, f"node {node_id} closed the connection of {_story(waiting)}: {close.reason}")
+        self._pending.closed(node_id, close.connection)
+
+    def _scan(self, at_us: int) -> None:
+        for node_id, waiting in self._pending.all():
+            if at_us - waiting.at_us > SLICES_US:
+                self._judge(at_us, node_id, waiting, "has not responded to")
+
+    def _judge(self, at_us: int, node_id: int, waiting: Waiting, how: str) -> None:
+        """Report a response that is too late, once."""
+        limit = self._limit_of(waiting)
+        fault_times = self.context.quorum.fault_times
+        since_us = max(waiting.at_us, fault_times.nodes.get(node_id, 0))
+        if limit.of_quorum:
+            # Physical: without a majority nothing is committed. A change waits for the slowest link to a voter.
+            since_us = max(since_us, fault_times.last_us())
+        if waiting.reported or at_us - since_us <= limit.us + SLICES_US:
+            return
+        waiting.reported = True
+        self.violated(
+            at_us,
+            f"node {node_id} {how} {_story(waiting)} after {(at_us - waiting.at_us) // 1000} ms, although no fault "
+            f"affected it for {(at_us - since_us) // 1000} ms and {limit.why} allows {limit.us // 1000} ms",
+        )
+
+    def _limit_of(self, waiting: Waiting) -> Limit:
+        request, config = waiting.request, waiting.config
+        key, body = request.api_key, request.body
+        if body is None:
+            return Limit(0, "no wait for other nodes")
+        if key in OF_CONTROLLER:
+            return Limit(_own_us(body) + self.context.settings.settled_us, "the quorum", of_quorum=True)
+        if key in OF_REBALANCE:
+            others_us = (config.group_initial_rebalance_delay_ms + config.offsets_commit_timeout_ms) * 1000
+            return Limit(self._rebalance_us.get(getattr(body, "group_id", ""), 0) + others_us, "the rebalance")
+        of_api = BY_API.get(key)
+        return Limit(0, "no wait for other nodes") if of_api is None else Limit(*of_api(body, config))
+
+
+def _name(message: Request | Reply) -> str:
+    return f"{api_name(message.api_key)} v{message.api_version} (correlation ID {message.correlation_id})"
+
+
+def _story(waiting: Waiting) -> str:
+    request = waiting.request
+    sender = f"{request.client_id!r} on connection {request.connection}"
+    return f"{_name(request)} of {sender}, which came at {waiting.at_us} us"

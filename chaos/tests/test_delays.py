@@ -1,0 +1,199 @@
+"""Requests have one response, in time: near misses of each bound, and what excuses a delay."""
+
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from chaos.checks.delays import SCAN_US, SLICES_US, RequestsAnswered
+from chaos.tests.check_context import check_context
+from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.core.events import Close, Closed, Event, Reply, Request, TimerFired
+from reference_broker.wire.apis import FIRST_DRAFT_VERSION, ApiKey
+from reference_broker.wire.tags import Tag
+
+CONFIG = BrokerConfig.parse({"group.initial.rebalance.delay.ms": "0", "remote.fetch.max.wait.ms": "700"})
+TIERED = BrokerConfig.parse({"remote.log.storage.system.enable": "true", "remote.fetch.max.wait.ms": "700"})
+SECOND_US = 1_000_000
+SETTLED_US = 6 * SECOND_US
+
+
+def body(**fields: object) -> Any:
+    return SimpleNamespace(**fields)
+
+
+def timed(seconds: float) -> Any:
+    return body(timeout=timedelta(seconds=seconds))
+
+
+class World:
+    """Node 0, and the check."""
+
+    def __init__(self, config: BrokerConfig = CONFIG) -> None:
+        self.check = RequestsAnswered(check_context(settled_us=SETTLED_US))
+        self.fault_times = self.check.context.quorum.fault_times
+        self.node = self.new_node(config)
+        self.act(0, None)
+
+    def new_node(self, config: BrokerConfig) -> Any:
+        return SimpleNamespace(broker=SimpleNamespace(node_id=0, config=config), ready=True)
+
+    def act(self, at_us: int, event: Event | None, *effects: Reply | Close) -> None:
+        self.check.acted(at_us, self.node, event, effects)
+
+    def request(self, at_us: int, api_key: int, body: Any, version: int = 1, number: int = 7) -> Request:
+        request = Request(3, number, api_key, version, "a-client", body, Tag(api_key, version, "a-client"))
+        self.act(at_us, request)
+        return request
+
+    def reply(self, at_us: int, request: Request, **changes: Any) -> None:
+        reply = Reply(3, request.correlation_id, request.api_key, request.api_version, body(), request.tag)
+        self.act(at_us, TimerFired(1), reply._replace(**changes))
+
+    @property
+    def stories(self) -> list[str]:
+        return [each.story for each in self.check.violations]
+
+
+FETCH = body(max_wait_ms=500)
+PRODUCE = body(timeout_ms=1500, transactional_id=None, acks=-1)
+IN_TRANSACTION = body(timeout_ms=1500, transactional_id="t", acks=-1)
+
+LIMITS_US: tuple[tuple[int, Any, int], ...] = (
+    (ApiKey.METADATA, body(), 0),
+    (ApiKey.HEARTBEAT, body(), 0),
+    (ApiKey.VOTE, body(), 0),
+    (ApiKey.FETCH, FETCH, 500_000),
+    (ApiKey.PRODUCE, PRODUCE, 1_500_000),
+    (ApiKey.PRODUCE, IN_TRANSACTION, 31_500_000),
+    (ApiKey.DELETE_RECORDS, timed(4), 4_000_000),
+    (ApiKey.OFFSET_COMMIT, body(), 5_000_000),
+    (ApiKey.END_TXN, body(), 30_000_000),
+    (ApiKey.TXN_OFFSET_COMMIT, body(), 35_000_000),
+    (ApiKey.LIST_OFFSETS, timed(4), 0),
+    (ApiKey.CREATE_TOPICS, timed(3), 3_000_000 + SETTLED_US),
+    (ApiKey.BROKER_HEARTBEAT, body(), SETTLED_US),
+)
+
+
+@pytest.mark.parametrize(("api_key", "sent", "limit_us"), LIMITS_US)
+def test_a_response_comes_within_the_limit_of_its_request(api_key: int, sent: Any, limit_us: int) -> None:
+    for late_us in (0, 1):
+        world = World()
+        world.reply(limit_us + SLICES_US + late_us, world.request(0, api_key, sent))
+        assert bool(world.stories) is bool(late_us)
+        assert world.check.evidence == 1
+
+
+def test_a_request_without_a_response_is_found_once() -> None:
+    world = World()
+    request = world.request(0, ApiKey.FETCH, FETCH)
+    for second in range(1, 9):
+        world.act(second * SCAN_US, TimerFired(1))
+    world.reply(20 * SECOND_US, request)
+    (story,) = world.stories
+    assert story == (
+        "node 0 has not responded to Fetch v1 (correlation ID 7) of 'a-client' on connection 3, which came at 0 us "
+        "after 2000 ms, although no fault affected it for 2000 ms and max_wait_ms allows 500 ms"
+    )
+
+
+def test_the_remote_tier_has_time_of_its_own() -> None:
+    for config, is_late in ((CONFIG, True), (TIERED, False)):
+        world = World(config)
+        world.reply(1_200_000 + SLICES_US, world.request(0, ApiKey.FETCH, FETCH))
+        assert bool(world.stories) is is_late
+
+
+def test_a_rebalance_waits_for_the_slowest_member_of_its_group() -> None:
+    limit_us = 9 * SECOND_US + 5 * SECOND_US
+    for group, late_us in (("g", 0), ("g", 1), ("other", 0)):
+        world = World()
+        for each, seconds in (("g", 9), ("other", 3)):
+            member = body(group_id=each, rebalance_timeout=timedelta(seconds=seconds), session_timeout=timedelta(0))
+            world.reply(0, world.request(0, ApiKey.JOIN_GROUP, member))
+        world.reply(limit_us + SLICES_US + late_us, world.request(0, ApiKey.SYNC_GROUP, body(group_id=group)))
+        assert bool(world.stories) is (bool(late_us) or group == "other")
+
+
+def test_a_fault_of_the_node_excuses_the_delay_until_it_ends() -> None:
+    for late_us in (0, 1):
+        world = World()
+        request = world.request(0, ApiKey.METADATA, body())
+        world.fault_times.node(0, 3 * SECOND_US)
+        world.reply(3 * SECOND_US + SLICES_US + late_us, request)
+        assert bool(world.stories) is bool(late_us)
+
+
+def test_a_fault_of_another_node_excuses_only_what_waits_for_the_quorum() -> None:
+    for api_key in (ApiKey.BROKER_HEARTBEAT, ApiKey.METADATA):
+        world = World()
+        request = world.request(0, api_key, body())
+        world.fault_times.link(1, 2, 3 * SECOND_US)
+        world.reply(8 * SECOND_US, request)
+        assert bool(world.stories) is (api_key == ApiKey.METADATA)
+
+
+def test_a_request_has_exactly_one_response() -> None:
+    world = World()
+    request = world.request(0, ApiKey.METADATA, body())
+    world.reply(1, request)
+    assert not world.stories
+    world.reply(2, request)
+    assert world.stories == ["node 0 sent Metadata v1 (correlation ID 7) on connection 3 without a request"]
+
+
+@pytest.mark.parametrize("changes", [{"api_key": ApiKey.PRODUCE}, {"api_version": 2}, {"correlation_id": 8}])
+def test_a_response_fits_its_request(changes: dict[str, Any]) -> None:
+    world = World()
+    world.reply(1, world.request(0, ApiKey.METADATA, body()), **changes)
+    assert world.stories
+
+
+def test_a_version_of_api_versions_that_is_not_served_gets_version_0() -> None:
+    world = World()
+    world.reply(1, world.request(0, ApiKey.API_VERSIONS, None, version=99), api_version=0)
+    assert not world.stories
+
+
+def test_the_end_of_a_connection_or_of_the_process_ends_its_requests() -> None:
+    for is_closed in (True, False):
+        world = World()
+        world.request(0, ApiKey.METADATA, body())
+        if is_closed:
+            world.act(1, Closed(3))
+        else:
+            world.node = world.new_node(CONFIG)
+            world.act(1, None)
+        world.act(9 * SECOND_US, TimerFired(1))
+        assert not world.stories
+
+
+def test_a_shutdown_ends_no_request() -> None:
+    world = World()
+    request = world.request(0, ApiKey.METADATA, body())
+    world.act(1, None)
+    world.reply(2, request)
+    assert not world.stories
+
+
+@pytest.mark.parametrize(
+    ("api_key", "sent", "version", "ready", "right"),
+    [
+        (ApiKey.METADATA, body(), 1, True, False),
+        (ApiKey.METADATA, body(), 1, False, True),
+        (ApiKey.METADATA, None, 99, True, True),
+        (ApiKey.FETCH, FETCH, FIRST_DRAFT_VERSION, True, True),
+        (ApiKey.PRODUCE, PRODUCE, 1, True, False),
+        (ApiKey.PRODUCE, body(acks=0), 1, True, True),
+    ],
+)
+def test_a_node_closes_only_connections_whose_requests_it_does_not_serve(
+    api_key: int, sent: Any, version: int, ready: bool, right: bool
+) -> None:
+    world = World()
+    world.node.ready = ready
+    world.request(0, api_key, sent, version)
+    world.act(1, TimerFired(1), Close(3, "no reason"))
+    assert (not world.stories) is right
