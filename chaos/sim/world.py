@@ -38,6 +38,9 @@ DRAIN_US = 60_000_000
 """limit for clients to finish, once they are stopped, and for each last read"""
 CONVERGE_US = 60_000_000
 """The nodes must agree within this time after the heal, or quorum-converges is violated."""
+STUCK_WITHOUT_FAULT_US = 20_000_000
+"""A phase that does not end so long after the last fault violates answers-after-heal. In that time a leader and
+coordinators are elected and load, and clients retry."""
 SETTLED_FETCH_TIMEOUTS = 3
 """Number of fetch timeouts without a fault of the voters after which their leader must stay. A voter seeks a new leader
 after one fetch timeout, and elections and backoff take time too."""
@@ -127,7 +130,7 @@ class SimWorld:
         self._phase("prepare", preparers, PREPARE_US)
         failure = next((each.failure for each in preparers if each.failure is not None), None)
         if failure is not None:
-            raise RunStuckError(failure)
+            raise self._stuck(failure)
         if appender is None and fleet.seeder is not None:
             self._phase("seed", [fleet.seeder], PREPARE_US)
         workers, readers = ([self._client(each) for each in stage] for stage in (fleet.workers, fleet.readers))
@@ -214,7 +217,15 @@ class SimWorld:
 
     def _until(self, limit_us: int, done: Callable[[], bool]) -> None:
         if not self._reaches(self.agenda.now_us + limit_us, done):
-            raise RunStuckError(f"{self.stage}: not done after {limit_us / 1e6:g} virtual seconds")
+            raise self._stuck(f"{self.stage}: not done after {limit_us / 1e6:g} virtual seconds")
+
+    def _stuck(self, story: str) -> RunStuckError:
+        """Return the error that ends the run. A cluster that no fault affects any more should have responded, so the
+        run is then no lack of evidence, but a violation."""
+        now_us, fault_times = self.agenda.now_us, self._suite.quorum.fault_times
+        if now_us - fault_times.last_us() > STUCK_WITHOUT_FAULT_US:
+            self._after_heal.looked(now_us, f"{story}, and no fault has affected a node or a link between nodes lately")
+        return RunStuckError(story)
 
     def _reaches(self, end_us: int, done: Callable[[], bool]) -> bool:
         """Advance until it is done, or until the time is over. Return whether it is done."""

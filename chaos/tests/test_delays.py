@@ -7,11 +7,14 @@ from typing import Any
 import pytest
 
 from chaos.checks.delays import SCAN_US, SLICES_US, RequestsAnswered
+from chaos.checks.reads import ResponsesAfterHeal
+from chaos.sim.world import STUCK_WITHOUT_FAULT_US, RunStuckError, SimWorld
 from chaos.tests.check_context import check_context
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.events import Close, Closed, Event, Reply, Request, TimerFired
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION, ApiKey
 from reference_broker.wire.tags import Tag
+from scenarios import loader
 
 CONFIG = BrokerConfig.parse({"group.initial.rebalance.delay.ms": "0", "remote.fetch.max.wait.ms": "700"})
 TIERED = BrokerConfig.parse({"remote.log.storage.system.enable": "true", "remote.fetch.max.wait.ms": "700"})
@@ -197,3 +200,13 @@ def test_a_node_closes_only_connections_whose_requests_it_does_not_serve(
     world.request(0, api_key, sent, version)
     world.act(1, TimerFired(1), Close(3, "no reason"))
     assert (not world.stories) is right
+
+
+def test_a_run_that_is_stuck_long_after_the_last_fault_is_red() -> None:
+    for late_us in (0, 1):
+        world = SimWorld(loader.find("1"), 1)
+        world._suite.quorum.fault_times.node(0, 1_000_000 - STUCK_WITHOUT_FAULT_US - late_us)
+        with pytest.raises(RunStuckError, match="boot: not done after 1 virtual seconds"):
+            world._until(1_000_000, lambda: False)
+        (check,) = [each for each in world.checks if isinstance(each, ResponsesAfterHeal)]
+        assert bool(check.violations) is bool(late_us)
