@@ -161,3 +161,11 @@ def clusters_min_isr_removed(original: Function, situation: Any, wanted: Any) ->
     found = original(situation, wanted)
     gone = ConfigRecord(resource_type=CLUSTER[0], resource_name=CLUSTER[1], name=MIN_ISR_KEY, value=None)
     return [gone] if found is MIN_ISR_STAYS else found
+
+
+@mutant("reference_broker.replication.leader.purgatory:Acknowledgements.wait")
+def acknowledgement_waits_beyond_its_timeout(
+    original: Function, self: Any, offsets: Any, timeout_ms: int, completed: Any
+) -> Any:
+    """A produce with acks=all waits for its replicas for a minute longer than its request allows."""
+    return original(self, offsets, timeout_ms + 60_000, completed)
