@@ -1,6 +1,7 @@
 """Toxiproxy's server in a pinned version, on a loopback port.
 
-No registry ships the binary for Python, so ``build`` compiles it (``bench.golang``).
+No registry ships the binary for Python, so ``build`` compiles it (``bench.golang``). The set-up does so while it installs
+packages, so this module imports none of them before a server starts.
 """
 
 import os
@@ -15,7 +16,6 @@ from bench import golang
 from bench.children import ends_with_me
 from bench.ports import free_port
 from chaos.live.errors import SetupError
-from chaos.live.toxiproxy import Toxiproxy, ToxiproxyError
 from reference_broker.serve.process import let_signals_end_me
 
 HOST = "127.0.0.1"
@@ -77,6 +77,8 @@ class ToxiproxyServer:
 
     def __init__(self, log: Path) -> None:
         """Start the server on a free loopback port, and write its log to ``log``. Raise SetupError."""
+        from chaos.live.toxiproxy import Toxiproxy
+
         binary = find()
         port = free_port()
         self.address = f"{HOST}:{port}"
@@ -112,6 +114,8 @@ class ToxiproxyServer:
         self.stop()
 
     def _await_response(self, log: Path) -> None:
+        from chaos.live.toxiproxy import ToxiproxyError
+
         deadline = time.monotonic() + START_LIMIT_S
         while True:
             try:

@@ -116,19 +116,25 @@ def test_two_calls_at_once_set_up_once(launcher: Any, tmp_path: Path, monkeypatc
     assert len(set_up) == 1
 
 
-def test_steps_side_by_side_all_run_and_one_that_fails_ends_the_set_up_with_its_output(
+def test_steps_beside_others_all_run_and_one_that_fails_ends_the_set_up_with_its_output(
     launcher: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(launcher, "ROOT", tmp_path)
     monkeypatch.setattr(launcher, "VENV", tmp_path / ".venv")
     launcher.VENV.mkdir()
     steps = {"compiling": ["sh", "-c", "echo no compiler; exit 3"], "archiving": ["touch", str(tmp_path / "archive")]}
-    with pytest.raises(SystemExit) as ended:
-        launcher.run_side_by_side(steps)
+    with pytest.raises(SystemExit) as ended, launcher.beside(steps):
+        launcher.run("installing", ["touch", str(tmp_path / "installed")])
     assert ended.value.code == 2
     said = capsys.readouterr().err
     assert "  no compiler\ncrucible: compiling failed (whole output: .venv/setup-0.log)." in said
     assert (tmp_path / "archive").exists()
+    assert (tmp_path / "installed").exists()
+
+
+def test_the_toxiproxy_server_is_built_before_there_are_packages() -> None:
+    without_packages = [sys.executable, "-S", "-c", "import chaos.live.toxiproxy_server"]
+    subprocess.run(without_packages, cwd=ROOT, check=True)
 
 
 @pytest.mark.live
