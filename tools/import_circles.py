@@ -8,13 +8,17 @@ harm, but it shows modules that are one mechanism.
 
 import ast
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from importlib.util import resolve_name
 from pathlib import Path
 
 import click
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Block = ast.stmt | ast.excepthandler | ast.match_case
+"""What may contain an import."""
 
 
 def first_circle(imports: Mapping[str, Collection[str]]) -> list[str]:
@@ -80,21 +84,37 @@ def _imported(
     module: str, path: Path, known: Collection[str], inside_functions: bool, for_type_hints: bool
 ) -> set[str]:
     package = module if path.stem == "__init__" else module.rpartition(".")[0]
-    body = ast.parse(path.read_text(encoding="utf-8")).body
-    statements = _imports(body, inside_functions, for_type_hints)
-    return {name for each in statements for name in _names(each, package, known) if name in known}
+    return {
+        name
+        for each in _imports(path)
+        if (inside_functions or not each.inside_function) and (for_type_hints or not each.for_type_hints)
+        for name in _names(each.statement, package, known)
+        if name in known
+    }
 
 
-def _imports(
-    nodes: Iterable[ast.AST], inside_functions: bool, for_type_hints: bool
-) -> Iterator[ast.Import | ast.ImportFrom]:
+@dataclass(frozen=True, slots=True)
+class _Import:
+    statement: ast.Import | ast.ImportFrom
+    inside_function: bool
+    for_type_hints: bool
+
+
+@cache
+def _imports(path: Path) -> tuple[_Import, ...]:
+    """Return all imports of a file. Parsing all files takes seconds, and callers look for several kinds of circles."""
+    return tuple(_found(ast.parse(path.read_text(encoding="utf-8")).body, False, False))
+
+
+def _found(nodes: Iterable[ast.AST], inside_function: bool, for_type_hints: bool) -> Iterator[_Import]:
     for node in nodes:
         if isinstance(node, ast.Import | ast.ImportFrom):
-            yield node
-        elif isinstance(node, ast.If) and not for_type_hints and _is_type_checking(node.test):
-            yield from _imports(node.orelse, inside_functions, for_type_hints)
-        elif inside_functions or not isinstance(node, Function):
-            yield from _imports(ast.iter_child_nodes(node), inside_functions, for_type_hints)
+            yield _Import(node, inside_function, for_type_hints)
+        elif isinstance(node, ast.If) and _is_type_checking(node.test):
+            yield from _found(node.body, inside_function, True)
+            yield from _found(node.orelse, inside_function, for_type_hints)
+        elif isinstance(node, Block):
+            yield from _found(ast.iter_child_nodes(node), inside_function or isinstance(node, Function), for_type_hints)
 
 
 def _is_type_checking(test: ast.expr) -> bool:

@@ -124,9 +124,17 @@ def test_a_response_made_for_another_version_is_found() -> None:
         same_after_codec_reply(reply_of(ApiKey.METADATA, 1000, body))
 
 
-@pytest.mark.thorough
-def test_every_message_of_every_kind_stays_what_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.simulated
+@pytest.mark.rotated(4)
+@pytest.mark.parametrize("name", PLAYED)
+def test_every_message_stays_what_it_was(name: str) -> None:
     """And the guarantees hold, too, where all that arrives was bytes."""
+    assert_passed_in_bytes(name)
+
+
+@pytest.mark.nightly
+@pytest.mark.simulated
+def test_these_scenarios_have_messages_of_every_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: set[tuple[int, int]] = set()
 
     def checked(reply: Reply) -> object:
@@ -135,10 +143,14 @@ def test_every_message_of_every_kind_stays_what_it_was(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(network, "same_after_codec_reply", checked)
     for name in PLAYED:
-        outcome, _ = play(loader.find(name), 1, coded_share=1.0)
-        assert outcome.outcome is Outcome.PASSED, (name, outcome.violations, outcome.reasons)
+        assert_passed_in_bytes(name)
     assert len(seen) >= LEAST_VERSIONS
     assert set(DRAFTS) - seen == NEVER_PLAYED
+
+
+def assert_passed_in_bytes(name: str) -> None:
+    outcome, _ = play(loader.find(name), 1, coded_share=1.0)
+    assert outcome.outcome is Outcome.PASSED, (name, outcome.violations, outcome.reasons)
 
 
 def test_a_version_that_drops_what_followers_tell_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
