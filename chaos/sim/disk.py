@@ -15,7 +15,7 @@ lives, no later sync writes them, and they are as good as lost (``fail_sync``). 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from reference_broker.ports.disk import Buffer, DiskError, FolderChanges, KnownFolder
 
@@ -181,6 +181,35 @@ class Names:
         if folder.changes:
             self._keep(folder, lambda change: change.number <= number)
 
+    def fork(self) -> "Names":
+        """Return a tree of its own with the same files, names and unsynced changes, as another process finds it."""
+        copies: dict[Node, Node] = {}
+
+        def copy(node: Node) -> Node:
+            known = copies.get(node)
+            if known is not None:
+                return known
+            if isinstance(node, File):
+                file = copies[node] = File(
+                    bytearray(node.content), node.durable, node.cut, node.saved, node.rewrites, list(node.failed)
+                )
+                return file
+            folder = copies[node] = Folder()
+            folder.names = {name: copy(each) for name, each in node.names.items()}
+            folder.durable = {name: copy(each) for name, each in node.durable.items()}
+            folder.changes = [
+                NameChange(number, tuple((name, None if each is None else copy(each)) for name, each in sets))
+                for number, sets in node.changes
+            ]
+            return folder
+
+        fork = Names()
+        fork.folders = {path: folder for path, each in self.folders.items() if isinstance(folder := copy(each), Folder)}
+        fork.files = {path: file for path, each in self.files.items() if isinstance(file := copy(each), File)}
+        fork.last_change = self.last_change
+        fork._unsynced = {folder: None for each in self._unsynced if isinstance(folder := copy(each), Folder)}
+        return fork
+
     def power_loss(self, kept: Callable[[], bool]) -> None:
         """Keep each unsynced change for which ``kept`` says so, with the earlier changes of the same names."""
         for folder in list(self._unsynced):
@@ -277,6 +306,46 @@ ZEROED = 0.25
 """How often an unsynced end that has kept its size has lost its last bytes, which read as zeros."""
 UNDONE = 0.5
 """How often an unsynced truncation or rewrite is undone."""
+
+
+class Losses(Protocol):
+    """Decides what a power loss keeps of what was not synced. Every answer is one that a disk may give."""
+
+    def keeps_change(self) -> bool:
+        """Whether the next change of a name is kept."""
+        ...
+
+    def undoes_rewrite(self) -> bool:
+        """Whether the next file gets the durable content back that a truncation or rewrite has replaced."""
+        ...
+
+    def kept_size(self, durable: int, size: int) -> int:
+        """Return the size that the next file keeps, from its durable one to the one that it had."""
+        ...
+
+    def written_size(self, durable: int, size: int) -> int:
+        """Return up to where the kept bytes are those that were written. The others read as zeros."""
+        ...
+
+
+class DrawnLosses:
+    """Losses as a generator draws them: each change by itself, all with the same luck."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self._luck = random.choice((0.0, 0.2, 0.5, 0.8, 1.0))
+
+    def keeps_change(self) -> bool:
+        return self._random.random() < self._luck
+
+    def undoes_rewrite(self) -> bool:
+        return self._random.random() < UNDONE
+
+    def kept_size(self, durable: int, size: int) -> int:
+        return durable + self._random.randint(0, size - durable)
+
+    def written_size(self, durable: int, size: int) -> int:
+        return self._random.randint(durable, size) if self._random.random() < ZEROED else size
 
 
 @dataclass(frozen=True, slots=True)
@@ -431,14 +500,19 @@ class SimDisk:
         self._measure()
         return lost
 
-    def power_loss(self) -> None:
-        """Loses of what is not durable what the seed says."""
-        random = self._random
-        luck = random.choice((0.0, 0.2, 0.5, 0.8, 1.0))
-        self._names.power_loss(lambda: random.random() < luck)
+    def power_loss(self, losses: Losses | None = None) -> None:
+        """Lose of what is not durable what ``losses`` decides, or else the seed."""
+        losses = DrawnLosses(self._random) if losses is None else losses
+        self._names.power_loss(losses.keeps_change)
         for path in sorted(self._names.files):
-            self._tear(self._names.files[path])
+            self._tear(self._names.files[path], losses)
         self._measure()
+
+    def fork(self) -> "SimDisk":
+        """Return a disk with the same content, of which the same is durable. Syncs that have begun do not end there."""
+        fork = SimDisk(Random(0))
+        fork.mount(self._names.fork())
+        return fork
 
     def flip(self, path: str, bit: int) -> None:
         """Damage the file: its bit with this number, counted from its start, is another one from now on."""
@@ -465,19 +539,15 @@ class SimDisk:
                 file.durable = max(file.durable, min(end, len(file.content)))
         file.failed = []
 
-    def _tear(self, file: File) -> None:
+    def _tear(self, file: File, losses: Losses) -> None:
         self._read_again(file)
-        random = self._random
-        if file.saved is not None and random.random() < UNDONE:
+        if file.saved is not None and losses.undoes_rewrite():
             file.content = bytearray(file.saved)
-        else:
-            unsynced = len(file.content) - file.durable
-            if unsynced:
-                size = file.durable + random.randint(0, unsynced)
-                del file.content[size:]
-                if random.random() < ZEROED:
-                    written = random.randint(file.durable, size)
-                    file.content[written:] = bytes(size - written)
+        elif len(file.content) > file.durable:
+            size = losses.kept_size(file.durable, len(file.content))
+            del file.content[size:]
+            written = losses.written_size(file.durable, size)
+            file.content[written:] = bytes(size - written)
         file.durable = len(file.content)
         file.saved = None
 

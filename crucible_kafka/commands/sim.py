@@ -1,4 +1,4 @@
-"""``crucible sim``: scenarios in the simulator."""
+"""``crucible sim``: scenarios in the simulator; ``power-losses``: parts of the broker over a simulated disk."""
 
 import sys
 from collections.abc import Sequence
@@ -62,3 +62,34 @@ def sim(
 
     found = [each for named in find_scenarios(scenarios, everything) for each in in_revisions(named, revision)]
     sys.exit(simulate(found, seeds, seed, mutant, processes, out, with_mutants, profile, not no_shrink))
+
+
+@click.command(
+    epilog="\b\nExamples:"
+    "\n  ./crucible power-losses"
+    "\n  ./crucible power-losses log --deep"
+    "\n  ./crucible power-losses log --point 40 --outcome torn"
+    "\n  ./crucible power-losses --with-mutants"
+)
+@click.argument("kinds", nargs=-1, metavar="KIND...")
+@click.option("--point", type=click.IntRange(0), help="Lose the power before this operation only.")
+@click.option("--outcome", help="Try this outcome only: nothing, all, torn, drawn-1, ... (see the report).")
+@click.option("--deep", is_flag=True, help="Lose the power before each operation of each resume, too. Takes minutes.")
+@click.option("--mutant", help="Plant this defect. The kind must turn red (exit code 1).")
+@WITH_MUTANTS
+def power_losses(
+    kinds: Sequence[str], point: int | None, outcome: str | None, deep: bool, mutant: str | None, with_mutants: bool
+) -> None:
+    """Lose the power before every disk operation of a short script, with each outcome that a disk allows, and compare
+    what is resumed with a replay of its logs.
+
+    A kind is the part of the broker that the script is about; without a name all are played. Each line has the number
+    of operations, losses and resumes. A violation comes with its operation, what was lost, what differs, and the
+    command that repeats it.
+    """
+    check_mutant_options(mutant, with_mutants)
+    from chaos.search.power_losses import OUTCOMES, Wish, run_command
+
+    if outcome is not None and outcome not in OUTCOMES:
+        raise click.UsageError(f"there is no outcome {outcome!r}; there are: {', '.join(OUTCOMES)}")
+    sys.exit(run_command(Wish(kinds, point, outcome, deep, mutant, with_mutants)))

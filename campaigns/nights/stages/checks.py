@@ -38,6 +38,9 @@ def checks(seed: int, minutes: float) -> dict[str, CheckCommand]:
             (*tests, "--part", "quick", "--part", "thorough"), (("HYPOTHESIS_PROFILE", "nightly"),), (0, NO_TESTS)
         ),
         "nightly tests": CheckCommand((*tests, "-m", "nightly"), good=(0, NO_TESTS)),
+        "power losses": CheckCommand(
+            (str(processes.ROOT / "crucible_kafka"), "power-losses", "--deep", "--with-mutants")
+        ),
         "two judges": CheckCommand(("-m", "tools.compare_verdicts", "--seeds", "20", *within)),
         "revisions compared": CheckCommand(("-m", "campaigns.experiments.revisions", "--seeds", "5")),
     }

@@ -1,0 +1,76 @@
+"""Mutants that a power loss at one operation shows.
+
+``crucible power-losses KIND --mutant NAME`` plays one. No scenario plays them.
+"""
+
+# ruff: noqa: ARG001 - a replacement takes all parameters of its target.
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from chaos.mutants import disks
+from chaos.mutants.mutant import Function, Mutant, MutantError, mutant
+from chaos.mutants.registry import by_name
+from scenarios.fields import did_you_mean
+
+
+@mutant("reference_broker.log.segments:Segments.durable_before")
+def recovery_point_ahead_of_sync(original: Function, self: Any) -> int:
+    """A roll moves the recovery point to the log's end, although the closed segments are not durable yet."""
+    return int(self.bases[-1])
+
+
+@mutant("reference_broker.log.log_files:LogFiles._make_durable")
+def append_behind_unsettled_cut(original: Function, self: Any, path: str) -> None:
+    """Batches are appended behind a truncation that a power loss may still undo."""
+
+
+@mutant("reference_broker.log.producer_state:ProducerSnapshots.delete_beyond")
+def snapshots_beyond_cut_not_durably_deleted(original: Function, self: Any, offset: int) -> None:
+    """A truncation does not wait until the snapshots of producers beyond it are durably gone."""
+    for gone in [each for each in self.offsets if each > offset]:
+        self.delete(gone)
+
+
+@mutant("reference_broker.log.indexes:_checked")
+def _transaction_index_believed(original: Function, data: bytes) -> list[str]:
+    """A start takes any file of aborted transactions for whole."""
+    return ["0", "00000000"]
+
+
+@mutant("reference_broker.log.indexes:TransactionIndex.write", partner=_transaction_index_believed)
+def transaction_index_unsynced(original: Function, self: Any, disk: Any) -> tuple[str, ...]:
+    """The file of aborted transactions is not synced before the recovery point passes it, nor checked at a start."""
+    original(self, disk)
+    return ()
+
+
+@mutant("reference_broker.log.segments:swap_files")
+def swap_without_syncs(original: Function, disk: Any, sources: Sequence[Any], cleaned: Any) -> str:
+    """A cleaned segment replaces the old ones without waiting for any name to be durable."""
+    path = str(sources[0].path)
+    disk.rename(cleaned.path, path + ".swap")
+    for source in reversed(sources[1:]):
+        source.delete(disk)
+    sources[0].delete_indexes(disk)
+    disk.rename(path + ".swap", path)
+    return path
+
+
+KILLED_BY: Mapping[str, Sequence[Mutant]] = {
+    "log": (recovery_point_ahead_of_sync, append_behind_unsettled_cut, disks.deleted_before_log_start_is_durable),
+    "producers": (snapshots_beyond_cut_not_durably_deleted,),
+    "transactions": (transaction_index_unsynced,),
+    "compaction": (swap_without_syncs,),
+}
+"""The mutants that each kind of ``chaos.search.power_losses`` must kill."""
+
+
+def found_mutant(name: str) -> Mutant:
+    """Return a mutant of this file, or one that scenarios play. Raise MutantError."""
+    own = {each.name: each for each in globals().values() if isinstance(each, Mutant)}
+    if name in own:
+        return own[name]
+    if near := did_you_mean(name, own):
+        raise MutantError(f"there is no mutant {name!r}{near}?")
+    return by_name(name)
