@@ -54,6 +54,7 @@ def activation(
     """
     is_empty = metadata_version(image) == 0
     version = bootstrap_version if is_empty else metadata_version(image)
+    # Decision open-transaction-allowed (T-2, T-7): not allowed, node ends | allowed or none open
     if in_transaction and not allows_transactions(version):
         raise MetadataFault(
             f"The metadata log ends in a transaction, which metadata.version {version} does not allow: give all "
@@ -61,6 +62,7 @@ def activation(
         )
     reason = "Bootstrap was not finished" if is_empty else "Controller failover"
     bootstrap: tuple[MetadataRecord, ...] = ()
+    # Decision metadata-log-empty (T-1): bootstrap records are due | cluster exists
     if is_empty:
         bootstrap = (FeatureLevelRecord(name=METADATA_VERSION_FEATURE, feature_level=version),)
         if bootstrap_epoch_level:

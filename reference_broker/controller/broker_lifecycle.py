@@ -193,6 +193,7 @@ class BrokerLifecycle:
     def _registered(self, response: object) -> None:
         assert isinstance(response, BrokerRegistrationResponse), f"a registration got {type(response).__name__}"
         self._in_flight = False
+        # Decision registration-accepted (E-4): refused | registered
         if response.error_code is not ErrorCode.none or self._state is not _State.REGISTERING:
             if response.error_code is not ErrorCode.not_controller:
                 self._surroundings.ports.note("registration_refused", ("error", int(response.error_code)))
@@ -208,16 +209,19 @@ class BrokerLifecycle:
     def _heartbeat_responded(self, response: object) -> None:
         assert isinstance(response, BrokerHeartbeatResponse), f"a heartbeat got {type(response).__name__}"
         self._in_flight = False
+        # Decision registration-lost (E-4): registers again | still registered
         if response.error_code in _REGISTER_AGAIN and self._state is _State.REGISTERED:
             self._state, self.registered_epoch = _State.REGISTERING, NOT_REGISTERED
             self._retry()
         elif response.error_code is not ErrorCode.none:
             self._retry()
         elif self._state is _State.SHUTTING_DOWN:
+            # Decision shutdown-granted (E-4): stops | not yet
             if response.should_shut_down:
                 self._stop()
             else:
                 self._retry()
+        # Decision still-fenced (E-6): soon again | unfenced
         elif response.is_fenced and self._wants_unfenced:
             self._retry()  # It had not caught up, or was not ready. The pause is short, because clients wait.
         else:
@@ -327,6 +331,7 @@ class DirectoryAssignment:
 
         def replied(response: object) -> None:
             assert isinstance(response, AssignReplicasToDirsResponse), f"directories got {response!r}"
+            # Decision directories-assigned (E-6): assigned | refused
             if response.error_code == ErrorCode.none:
                 self.report({key: is_lost for key, is_lost in replicas.items() if key not in reported}, done)
             elif response.error_code == ErrorCode.unsupported_version:
@@ -339,6 +344,7 @@ class DirectoryAssignment:
 
         def announced(response: object) -> None:
             assert isinstance(response, versions_response.ApiVersionsResponse), f"ApiVersions got {response!r}"
+            # Decision directories-supported (E-6): retried | controller too old
             if any(int(each.api_key) == ApiKey.ASSIGN_REPLICAS_TO_DIRS for each in response.api_keys):
                 again()
                 return

@@ -168,17 +168,20 @@ class MetadataBatchLoader:
         if self._staged and not self._staged[-1][2]:
             self.delta.build(self.loaded)  # A missing partition shows only here. Nothing of the batch is published yet.
         self._publish_staged()
+        # Decision published-at-epoch (M-2): one epoch published alone | goes on
         if self.splits_at_epochs and self.delta.metadata_epoch is not None:
             self.flush()
 
     def flush(self) -> None:
         """Publish what was replayed since the last publication, but nothing while a transaction is open. Raises
         MetadataFault, and publishes nothing, if no image can be built of it."""
+        # Decision flush-in-transaction (T-8): published | held back
         if not self.in_transaction:
             self._publish(self.loaded, aligned=True)
 
     def _mark(self, marker: MetadataRecord, batch: MetadataBatch, index: int) -> None:
         if isinstance(marker, BeginTransactionRecord):
+            # Decision transaction-begins-in-batch (T-8): records before it are staged | first of its batch
             if index:
                 offset = batch.provenance.offset - len(batch.records) + index
                 self._stage(replace(batch.provenance, offset=offset), aligned=False)
@@ -187,6 +190,7 @@ class MetadataBatchLoader:
             self.in_transaction = True
             return
         self.in_transaction = False
+        # Decision transaction-aborted (T-7, T-8): records dropped | records kept
         if isinstance(marker, AbortTransactionRecord):
             self.delta = MetadataDelta(self.delta.image)
 
@@ -212,6 +216,7 @@ class MetadataBatchLoader:
         is_open = self.in_transaction
         for marker in markers:
             begins = isinstance(marker, BeginTransactionRecord)
+            # Decision transaction-nested (T-3): second one, a fault | well-formed
             if begins and is_open:
                 raise MetadataFault("a metadata transaction begins inside another")
             if not begins and not is_open:
@@ -282,6 +287,7 @@ class MetadataLoader:
     def load(self) -> Sliced[None]:
         """Load the newest snapshot at start, and publish nothing. Raises StartRefused if it is damaged."""
         newest = self._store.latest
+        # Decision loaded-from-snapshot (S-9): from a snapshot | from the log alone
         if newest is not None:
             self._replace_image(newest, (yield from self._loading(newest)))
 
@@ -298,6 +304,7 @@ class MetadataLoader:
     def reload(self, snapshot: OffsetAndEpoch) -> None:
         """Load a snapshot that has replaced the log, and publish the difference to it. If a newer snapshot arrives
         meanwhile, it is loaded instead."""
+        # Decision reload-superseded (S-9): earlier one is dropped | none runs
         if self._reloading is not None:
             self._reloading.close()
         self._reloading = self._reload(snapshot)
@@ -322,6 +329,7 @@ class MetadataLoader:
         self._scheduled = False
         if self._reloading is not None:
             return
+        # Decision committed-batches-readable (T-3): damaged, node ends | applied
         try:
             self._take_batches()
             self._batches.flush()
@@ -387,6 +395,7 @@ class MetadataLoader:
         self._surroundings.ports.note("metadata_published", ("offset", provenance.offset), ("epoch", provenance.epoch))
         for listener in self._listeners:
             listener(delta, image)
+        # Decision published-aligned (S-12, T-9): snapshot may be made | inside a batch
         if aligned:
             record_bytes, self._record_bytes = self._record_bytes, 0
             self.on_published(image, record_bytes)

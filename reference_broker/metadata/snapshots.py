@@ -222,6 +222,7 @@ class SnapshotGenerator:
         is the size of the batches since the image before."""
         self._image = image
         self._pending_bytes += record_bytes
+        # Decision published-is-snapshot (S-12): counts anew | count goes on
         if self._store.holds(snapshot_id(image)):
             self._pending_bytes = 0
             self._last_us = self._surroundings.now_us
@@ -233,11 +234,13 @@ class SnapshotGenerator:
 
     def _make_if_due(self) -> None:
         image = self._image
+        # Decision snapshot-wanted (S-12): made already or running | may be due
         if self._making is not None or image is None or not self._is_new(snapshot_id(image)):
             return
         due_us = self._due_us()
         if due_us is None:
             return
+        # Decision snapshot-due (S-12): begun now | later
         if due_us <= self._surroundings.now_us:
             self._start(image)
         else:
@@ -250,8 +253,10 @@ class SnapshotGenerator:
     def _due_us(self) -> int | None:
         """Return when the next snapshot is due, or None if not before more is published."""
         config = self._config
+        # Decision damaged-snapshot-remade (S-9, S-12): made again | good
         if self._store.latest in self._store.damaged:
             return self._not_before_us
+        # Decision snapshot-due-by-size (S-12): enough new records | not enough
         if self._pending_bytes >= config.metadata_log_max_record_bytes_between_snapshots:
             return self._not_before_us
         interval_ms = config.metadata_log_max_snapshot_interval_ms
@@ -283,6 +288,7 @@ class SnapshotGenerator:
         self._surroundings.after(0, lambda: run_slices(self._surroundings.ports, writing))
 
     def _write(self, attempt: "_Attempt", image: MetadataImage) -> Sliced[None]:
+        # Decision snapshot-written (S-12): disk refused it | written
         try:
             yield from write_snapshot(self._surroundings.disk, image)
         except DiskError as error:
@@ -300,6 +306,7 @@ class SnapshotGenerator:
         """Rename the snapshot, unless a newer one has come from the leader meanwhile."""
         snapshot = attempt.id
         try:
+            # Decision written-snapshot-new (S-9): named | downloaded one is newer
             if self._is_new(snapshot):
                 path = self._store.name(snapshot, made_path(snapshot))
                 self._note("snapshot_renamed", snapshot)
@@ -358,6 +365,7 @@ def load_snapshot(disk: Disk, snapshot: OffsetAndEpoch) -> Sliced[MetadataImage]
     """Return the image as of the record before the snapshot's end offset. Raises StartRefused for a damaged snapshot
     and for one with transaction markers (T-3). Nothing of such a file is used."""
     path = snapshot_path(snapshot)
+    # Decision held-snapshot-readable (S-9): damaged, node ends | loaded
     try:
         return (yield from _loaded(disk, path, snapshot))
     except (SnapshotDamaged, InvalidRecords, MetadataFault) as fault:

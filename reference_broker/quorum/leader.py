@@ -122,6 +122,7 @@ class Leader(RoleState):
 
     def _complete(self, due: Callable[[ParkedFetch], bool]) -> None:
         for number, parked in list(self.parked.items()):
+            # Decision parked-log-fetch-due (T-8): completed | stays parked
             if due(parked):
                 self._finish(number)
 
@@ -138,11 +139,13 @@ class Leader(RoleState):
         replica = self._replica(request.replica_id)
         if replica is not None:
             replica.contact_us = self.now_us
+            # Decision follower-end-moved (T-8): its end is counted anew | nothing new
             if isinstance(validity, Valid) and self._record_fetch(replica, partition.fetch_offset):
                 self._advance()
         self._supersede(request.replica_id)
         high_watermark = self.context.high_watermark.offset
         is_current = partition.fetch_offset >= log.end_offset and partition.high_watermark >= high_watermark
+        # Decision log-fetch-parked (T-8): parked | served at once
         if validity is VALID and is_current and request.max_wait_ms and self.live:
             self._park(partition, request, respond)
         else:
@@ -220,8 +223,10 @@ class Leader(RoleState):
         context = self.context
         ends = [context.log.synced_offset, *(replica.end_offset for replica in self.voters.values())]
         held_by_majority = sorted(ends, reverse=True)[context.majority - 1]
+        # Decision majority-in-own-epoch (T-8): nothing of this epoch is replicated | records of this epoch are
         if held_by_majority <= self.start_offset or self.start_offset < 0:
             return
+        # Decision commit-advanced (T-8): advanced | unchanged
         if context.high_watermark.advance(held_by_majority) and self.live:
             high_watermark = context.high_watermark.offset
             self._complete(lambda parked: parked.partition.high_watermark < high_watermark)
@@ -234,6 +239,7 @@ class Leader(RoleState):
         period_us = self.context.timing.fetch_timeout_us // 2
         now_us = self.now_us
         for peer, replica in self.voters.items():
+            # Decision begin-epoch-announced (T-7): announced to the voter | it is in contact
             if peer not in self._begun and now_us - replica.contact_us >= silent_us:
                 self._begun[peer] = True
                 self._begin(peer)
@@ -260,6 +266,7 @@ class Leader(RoleState):
         context = self.context
         contacts = sorted((replica.contact_us for replica in self.voters.values()), reverse=True)
         deadline_us = contacts[context.majority - 2] + context.timing.check_quorum_us
+        # Decision check-quorum (T-7): majority is silent | majority is in contact
         if self.now_us >= deadline_us:
             return self.resign("a majority of voters was silent")
         self.at(deadline_us, self._check_quorum)

@@ -72,6 +72,7 @@ class Nominee(RoleState):
         )
 
     def _responded(self, peer: int, response: RaftResponse) -> Role | None:
+        # Decision vote-response (T-7): error, sent again | counted
         if response.error is not ErrorCode.none:
             return self._unreachable(peer)
         self.failed.pop(peer, None)
@@ -85,8 +86,10 @@ class Nominee(RoleState):
 
     def _count_votes(self) -> Role | None:
         voters, majority = len(self.context.voters), self.context.majority
+        # Decision vote-majority (T-7): majority granted | not enough yet
         if len(self.granted) >= majority:
             return self.won() if self.may_win else None
+        # Decision election-lost (T-7): lost early | still open
         if len(self.rejected) > voters - majority or (self.rejected and self.known == voters):
             return self.lost()
         return None
@@ -109,6 +112,7 @@ class Prospective(Nominee):
 
     @property
     def may_win(self) -> bool:
+        # Decision pre-vote-wins (T-7): majority is enough | waits for every voter
         return not self._starting or self.election.epoch == 0 or self.known > len(self.context.others)
 
     def won(self) -> Role:
@@ -121,6 +125,7 @@ class Prospective(Nominee):
 
     def lost(self) -> Role:
         """Return to the role from before, because the others have a leader or a longer log."""
+        # Decision after-lost-pre-vote (T-7): unattached | back to its leader
         return Role.UNATTACHED if self.election.leader_id == NO_NODE else Role.FOLLOWER
 
     def timed_out(self) -> Role:

@@ -246,6 +246,7 @@ class Quorum:
         is_news = self.leader_id == NO_NODE and not self.has_led and leader_id in self.others
         if self.stopped or (epoch == self.epoch and not is_news):
             return True
+        # Decision learned-leader (T-7): followed | none or this node
         if leader_id in self.others:
             self.become_follower(epoch, leader_id)
         else:  # If others report that this node leads, it has lost its state. It had voted for itself in that epoch.
@@ -378,6 +379,7 @@ class Quorum:
                 "give controller.quorum.voters as it was, or another directory."
             )
         log_epoch = self.log.end.epoch
+        # Decision kept-epoch-behind-log (T-7): epoch taken from the log | kept
         if kept is None or kept.leader_epoch < log_epoch:
             return QuorumState(NO_NODE, log_epoch, NO_NODE, self.voters)
         return kept
@@ -389,6 +391,7 @@ class Quorum:
         self.gate.closed = False
         if self.voters == (self.node_id,):
             self.become_prospective()
+        # Decision start-follows-kept-leader (T-7): follows it | looks for a leader
         elif kept.leader_id in self.others:
             self.become_follower(kept.leader_epoch, kept.leader_id)
         else:
@@ -404,6 +407,7 @@ class Quorum:
             return
         self._left = done
         self.leaving = True
+        # Decision shutdown-resigns (T-7): leader resigns first | stops at once
         if self.is_leader and self.others:
             timeout_us = self._context.timing.request_timeout_ms * 1000
             self._context.surroundings.after(timeout_us, self._all_notified)

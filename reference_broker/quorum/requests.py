@@ -82,11 +82,13 @@ def _vote(quorum: Quorum, request: Vote | None, reply: RaftReply) -> None:
 def _decide_vote(quorum: Quorum, request: Vote, up_to_date: bool, reply: RaftReply) -> None:
     """Grant or refuse the vote. A vote that is granted is synced to disk before the response is sent."""
     candidate_id, binding = request.candidate_id, not request.pre_vote
+    # Decision vote-epoch (T-7): newer epoch is joined | own epoch
     if request.epoch > quorum.epoch:
         voted_id = candidate_id if up_to_date and binding else NO_NODE
         quorum.become_unattached(request.epoch, voted_id=voted_id, then=lambda: reply.accept(granted=up_to_date))
         return
     granted = quorum.state.would_vote(candidate_id, up_to_date, request.pre_vote)
+    # Decision vote-granted-anew (T-7): vote is made durable | no new vote
     if granted and binding and quorum.voted_id != candidate_id:
         quorum.become_unattached(request.epoch, voted_id=candidate_id, then=lambda: reply.accept(granted=True))
     else:
@@ -108,6 +110,7 @@ def _begin_epoch(quorum: Quorum, request: EpochRequest | None, reply: RaftReply)
     error = _epoch_error(quorum, request)
     if error is not None:
         reply.refuse(error)
+    # Decision begin-epoch-of-known-leader (T-7): announced again | followed from now on
     elif request.epoch == quorum.epoch and isinstance(quorum.state, Follower):
         quorum.state.announced()
         reply.accept()
@@ -135,6 +138,7 @@ def _end_epoch(quorum: Quorum, request: EpochRequest | None, reply: RaftReply) -
             quorum.state.leader_resigned(successors)
         reply.accept()
 
+    # Decision resignation-of-known-leader (T-7): known | learned with it
     if (request.epoch, request.leader_id) == (quorum.epoch, quorum.leader_id):
         leader_resigned()
     else:  # This node did not know that leader. It follows it, and then considers it gone.
@@ -188,6 +192,7 @@ def _whole_error(quorum: Quorum, cluster_id: str | None, is_metadata: bool) -> E
 def _voter_error(quorum: Quorum, remote_id: int, epoch: int, voter_id: int) -> Error | None:
     """Return the error of a request between voters, or None. ``voter_id`` is the voter that it is meant for, or -1 if
     the request does not say."""
+    # Decision raft-request-epoch (T-7): older than this node's | current or newer
     if epoch < quorum.epoch:
         return ErrorCode.fenced_leader_epoch
     if remote_id < 0 or remote_id == quorum.node_id or epoch > MAX_EPOCH:

@@ -76,6 +76,7 @@ class Unattached(RoleState):
         self._discovery.start()
 
     def would_vote(self, candidate_id: int, up_to_date: bool, pre_vote: bool) -> bool:
+        # Decision unattached-grants (T-7): free to vote | has voted
         if pre_vote or self.election.voted_id == NO_NODE:
             return up_to_date
         return self.election.voted_id == candidate_id
@@ -114,6 +115,7 @@ class Resigned(RoleState):
 
     def would_vote(self, candidate_id: int, up_to_date: bool, pre_vote: bool) -> bool:  # noqa: ARG002 - RoleState's
         """Grant pre-votes only, because the node voted for itself in this epoch."""
+        # Decision resigned-grants-pre-vote (T-7): granted | refused
         return pre_vote and up_to_date
 
     def _notify(self, peer: int) -> None:
@@ -135,5 +137,6 @@ class Resigned(RoleState):
     def _notified(self, peer: int) -> None:
         """Note that the peer knows of the resignation, or cannot be reached now."""
         self._unnotified.pop(peer, None)
+        # Decision resignation-known (T-7): every voter is notified | some are not
         if not self._unnotified:
             self._all_notified()

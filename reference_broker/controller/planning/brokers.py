@@ -56,6 +56,7 @@ def restarting(situation: Situation, broker_id: int, uncleanly: bool) -> Sliced[
         if known is None or known.fenced:
             return []
         return (yield from _records_without_broker(situation, broker_id, single_stay=True))
+    # Decision restart-clean (E-4): fenced and clean | unclean or unfenced
     if known is not None and known.fenced and not uncleanly:
         return []
     return (yield from _records_without_broker(situation, broker_id, uncleanly=uncleanly))
@@ -185,8 +186,10 @@ class BrokerStateChange(Change[Refusal | None]):
 
     def plan(self, situation: Situation) -> Sliced[Records]:
         broker = situation.latest.brokers.get(self.broker_id)
+        # Decision broker-change-outdated (E-4): another life | same life
         if broker is None or broker.broker_epoch != self.broker_epoch:
             return ()
+        # Decision silent-broker-returned (E-4): not fenced | still silent
         if self.unless_in_session is not None and self.unless_in_session.has_session(self.broker_id):
             return ()
         records = yield from self.plan_for(situation, broker)
@@ -225,6 +228,7 @@ class Registration:
     def is_after_clean_shutdown(self, known: BrokerImage | None) -> bool:
         """Whether nothing can be lost of what the registration ``known`` held. A broker that was unregistered, or that
         has other directories now, may have lost everything."""
+        # Decision clean-shutdown-proved (E-4): clean | unclean
         return (
             known is not None and self.previous_broker_epoch == known.broker_epoch and known.log_dirs == self.log_dirs
         )
@@ -305,6 +309,7 @@ class Restart(Change[None]):
         if self.problem is not None:
             return
         self.problem = registration_problem(self.wanted, self.cluster_id, latest)
+        # Decision duplicate-broker (E-4): another one is alive | only one
         if self.problem is None and self._is_duplicate(latest.brokers.get(self.wanted.broker_id)):
             self.problem = Refusal(
                 ErrorCode.duplicate_broker_registration,
@@ -348,6 +353,7 @@ class BrokerRegistration(Change[int | Refusal]):
         if restart.problem is not None:
             return ()
         known = situation.latest.brokers.get(wanted.broker_id)
+        # Decision registration-repeated (E-4): same epoch again | new epoch
         if known is not None and known.incarnation_id == wanted.incarnation_id and not has_left(known):
             self.epoch = known.broker_epoch
             return ()

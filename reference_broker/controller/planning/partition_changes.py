@@ -66,17 +66,21 @@ def elect(
     preferred = partition.replicas[0]
     if election is Election.PREFERRED and may_lead(preferred):
         return Elected(preferred)
+    # Decision leader-stays (E-3): leads on | another is sought
     if may_lead(partition.leader):
         return Elected(partition.leader)
     for replica in partition.replicas:
+        # Decision eligible-elected (E-3): elected | may not lead
         if may_lead(replica):
             return Elected(replica)
     if not eligible and len(partition.last_known_elr) == 1:
         last = partition.last_known_elr[0]
+        # Decision last-known-elected (E-5, E-6): elected, recovering | absent
         if last in live and has_directory(partition, last, live[last]):
             return Elected(last, unclean=True)
     if election in (Election.UNCLEAN, Election.GIVING_UP):
         for replica in partition.replicas:
+            # Decision unclean-elected (E-5): elected uncleanly | cannot lead
             if replica in live and directory_of(partition, replica) != LOST_DIRECTORY:
                 return Elected(replica, unclean=True)
     if election is Election.GIVING_UP:
@@ -172,9 +176,11 @@ class PartitionChanges:
         elected = elect(partition, target, elr, self.live, election)
         leader = NO_LEADER_CHANGE if elected.leader == partition.leader else elected.leader
         state = partition.leader_recovery_state if recovery_state is None else recovery_state
+        # Decision elected-recovering (E-5): recovers | cleanly or unchanged
         if elected.unclean and leader != NO_LEADER_CHANGE:
             target, elr = (leader,), ()
             state = RECOVERING
+        # Decision elected-from-elr (E-3): joins the empty ISR | was in sync
         elif elected.leader in elr and not target:
             target, elr = (elected.leader,), tuple(each for each in elr if each != elected.leader)
         new_isr = target if target != partition.isr and (target or self.keeps_elr) else None
@@ -209,6 +215,7 @@ class PartitionChanges:
             partition = topic.partitions[index]
             if single_stay and len(partition.replicas) == 1:
                 continue
+            # Decision replica-leaves (E-1, E-4): leaves the ISR | not concerned
             if (
                 broker_id in partition.isr
                 or (uncleanly and broker_id in partition.elr)
@@ -226,8 +233,10 @@ class PartitionChanges:
         that the broker still leads begins a new leader epoch, because it may have lost records that were read."""
         for index in indexes:
             partition = topic.partitions[index]
+            # Decision returning-leader (E-4): leads it on | another or none
             if partition.leader == broker_id:
                 yield PartitionChangeRecord(partition_id=index, topic_id=topic.topic_id, leader=broker_id)
+            # Decision leaderless-on-return (E-3): election | has a leader
             elif partition.leader == NO_LEADER or self.lacks_directories(partition):
                 record = self.change(topic, index, election=election)
                 if record is not None:
@@ -238,6 +247,7 @@ class PartitionChanges:
     ) -> tuple[int, ...]:
         """The eligible leader replicas beside ``isr`` (E-1). An empty ISR never clears them, since only they can lead
         without loss."""
+        # Decision elr-cleared (E-1): ISR is large enough | eligible ones stay
         if isr and (not self.keeps_elr or self._is_enough(topic, partition, isr)):
             return ()
         before = (*partition.elr, *partition.isr) if self.keeps_elr else partition.elr

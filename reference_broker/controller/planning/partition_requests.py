@@ -104,6 +104,7 @@ class IsrChange(Change[IsrOutcomes | Refusal]):
             return problem
         isr = tuple(broker_id for broker_id, _ in wanted.isr)
         record = changes.change(topic, wanted.index, isr=isr, recovery_state=wanted.recovery_state)
+        # Decision isr-change-needed (E-1): nothing changes | changed
         if record is None:
             return partition
         records.append(record)
@@ -112,12 +113,15 @@ class IsrChange(Change[IsrOutcomes | Refusal]):
     def _stale_state(self, partition: PartitionImage, wanted: WantedIsr) -> ErrorCode | None:
         """The error of a request that is older than the partition. If it is newer, this controller is no longer
         active."""
+        # Decision isr-change-ahead (E-1): this controller lags | known state
         if wanted.leader_epoch > partition.leader_epoch or wanted.partition_epoch > partition.partition_epoch:
             return ErrorCode.not_controller
+        # Decision isr-change-fenced (E-1): older leader epoch | current
         if wanted.leader_epoch < partition.leader_epoch:
             return ErrorCode.fenced_leader_epoch
         if self.leader_id != partition.leader:
             return ErrorCode.invalid_request
+        # Decision isr-change-stale (E-1): older partition epoch | current
         if wanted.partition_epoch < partition.partition_epoch:
             return ErrorCode.invalid_update_version
         return None
@@ -133,8 +137,10 @@ def _bad_isr(image: MetadataImage, partition: PartitionImage, wanted: WantedIsr)
         return ErrorCode.invalid_request
     for broker_id, broker_epoch in wanted.isr:
         known = image.brokers.get(broker_id)
+        # Decision isr-member-eligible (E-4): fenced or leaving | active
         if known is None or known.fenced or known.in_controlled_shutdown:
             return ErrorCode.ineligible_replica
+        # Decision isr-member-epoch (E-4): another life | same life
         if broker_epoch not in (NO_CHECK, known.broker_epoch):
             return ErrorCode.ineligible_replica
     return None
@@ -202,6 +208,7 @@ def _elect(
         return NOT_NEEDED
     wanted = Election.GIVING_UP if election is Election.UNCLEAN else election
     record = changes.change(topic, index, election=wanted)
+    # Decision requested-election (E-3): nobody eligible | elected
     if record is None or record.leader == NO_LEADER_CHANGE:
         return NO_PREFERRED if election is Election.PREFERRED else NO_ELIGIBLE
     return record
@@ -245,6 +252,7 @@ class DirectoryChange(Change[Sequence[Sequence[ErrorCode]] | Refusal]):
                 found.append(problem or ErrorCode.none)
                 if problem is None and topic is not None:
                     isr = topic.partitions[index].isr
+                    # Decision replica-directory-online (E-6): directory is lost | online
                     if directory not in online:
                         isr = tuple(replica for replica in isr if replica != self.broker_id)
                     home = (self.broker_id, directory)

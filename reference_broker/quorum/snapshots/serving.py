@@ -42,6 +42,7 @@ class SnapshotChecks:
         waiting = self._waiting.get(snapshot)
         if waiting is not None:
             waiting.append(then)
+        # Decision serve-check-due (S-9): checked before sending | sent at once
         elif self._is_due(snapshot, position):
             self._waiting[snapshot] = [then]
             run_slices(self._surroundings.ports, self._checking(snapshot), lambda: self._checked(snapshot))
@@ -56,6 +57,7 @@ class SnapshotChecks:
 
     def _checking(self, snapshot: OffsetAndEpoch) -> Sliced[None]:
         budget = Budget(SNAPSHOT_BYTES_PER_SLICE)
+        # Decision served-snapshot-damaged (S-9): damaged | good
         try:
             for batch in read_batches(self._surroundings.disk, self._store.path(snapshot), snapshot):
                 if budget.spend(batch.header.size_bytes):
@@ -127,11 +129,13 @@ def refusal(request: SnapshotRequest, store: SnapshotStore, leadership: Leadersh
         return Piece(ErrorCode.unknown_topic_or_partition, *known)
     if error is not None:
         return Piece(error, *known)
+    # Decision requested-snapshot-held (S-2, S-5): not found | held
     if not store.holds(request.id):
         return Piece(ErrorCode.snapshot_not_found, *known)
     size = store.size(request.id)
     if is_draft and not 0 <= request.position <= size:
         return Piece(ErrorCode.offset_out_of_range, *known)
+    # Decision requested-position (S-3, S-6): beyond the end | inside
     if not is_draft and not 0 <= request.position < size:
         return Piece(ErrorCode.position_out_of_range, *known)
     return Piece(ErrorCode.kafka_storage_error, *known) if request.id in store.damaged else None

@@ -53,6 +53,7 @@ class SnapshotReaders:
         positions[replica_id] = position
         if len(positions) > MOST_REPLICAS:
             del positions[next(iter(positions))]
+        # Decision download-advances (S-15): keeps the snapshot | repeats itself
         if position > before:
             self._advanced_us[snapshot] = now_us
 
@@ -146,6 +147,7 @@ class SnapshotStore:
         self._sizes[snapshot] = size
         self.damaged.pop(snapshot, None)
         self.on_added()
+        # Decision partial-outdated (S-11): partial is dropped | none or newer
         if self.partial is not None and self.partial.age <= snapshot.age:
             self.drop_partial()
 
@@ -187,6 +189,7 @@ class SnapshotStore:
         found = None
         for name in names:
             snapshot = read_name(name, PART_SUFFIX)
+            # Decision partial-resumable (S-11): not resumable | resumable
             if snapshot is None or snapshot in self._sizes or not self._disk.exists(progress_path(snapshot)):
                 continue
             if found is None or found.age < snapshot.age:
@@ -214,6 +217,7 @@ class SnapshotCleaner:
         """Delete the snapshots before the log's start. A crash leaves one there if it comes after the move of the
         start and before the deletion of the snapshot."""
         for snapshot in self._store.ids[:-1]:
+            # Decision snapshot-before-log-start (S-15): deleted at start | kept
             if snapshot.offset < self._log.start_offset:
                 self._delete(snapshot)
         self._set_timer()
@@ -235,9 +239,11 @@ class SnapshotCleaner:
         oldest = store.oldest
         if oldest is None:
             return False
+        # Decision log-cut-at-snapshot (S-15): log before it is deleted | log stays
         if self._is_over(oldest) and self._log.start_offset < oldest.offset and self._delete_log_before(oldest):
             return True
         for snapshot in store.ids[:-1]:
+            # Decision snapshot-deletion-due (S-15): deleted | kept
             if (
                 self._due_us(snapshot) <= self._surroundings.now_us
                 and self._is_over(snapshot)
@@ -249,14 +255,17 @@ class SnapshotCleaner:
     def _is_over(self, snapshot: OffsetAndEpoch) -> bool:
         config, store = self._config, self._store
         most_bytes, most_ms = config.metadata_max_retention_bytes, config.metadata_max_retention_ms
+        # Decision metadata-retention-size (S-15): too large | within the limit
         if 0 <= most_bytes < self._log.log.size_bytes + store.size_bytes:
             return True
+        # Decision metadata-retention-age (S-15): too old | young enough
         return 0 <= most_ms < self._surroundings.ports.now().wall_ms - store.timestamp_ms(snapshot)
 
     def _due_us(self, snapshot: OffsetAndEpoch) -> int:
         """Return from when on the snapshot may be deleted. Only a download that advances moves that time."""
         since_us = self._store.superseded_us(snapshot, self._surroundings.now_us)
         advanced_us = self._store.readers.advanced_us(snapshot)
+        # Decision snapshot-being-read (S-15): a download keeps it | nobody reads it
         if advanced_us is not None:
             since_us = max(since_us, advanced_us)
         return since_us + self._config.crucible_metadata_snapshot_keep_ms * 1000
@@ -267,6 +276,7 @@ class SnapshotCleaner:
         """Delete a snapshot. Returns False if the log cannot start at the next snapshot yet, because this node does
         not know that the next one's records are committed."""
         ids = self._store.ids
+        # Decision log-start-follows (S-15): next one is not committed | may be deleted
         if snapshot == ids[0] and self._log.start_offset < ids[1].offset and not self._delete_log_before(ids[1]):
             return False
         self._delete(snapshot)
