@@ -80,6 +80,7 @@ def play_live(
     from chaos.live.runner import play
     from crucible_kafka.progress import shown_live
     from reports.judge import OURS
+    from reports.manifest import producer_expiration_us
     from reports.standby.expected import Expected
     from reports.standby.process import StandbySpark
 
@@ -93,7 +94,11 @@ def play_live(
             click.echo(f"[{number + 1}/{len(plays)}] {scenario.title}{_shown_revision(scenario)}{planted}", err=True)
             load_s = sum(each.load.seconds for each, _ in plays[number:])
             if standby is None and not watch and (load_s <= STANDBY_BEFORE_END_S or number == len(plays) - 1):
-                expected = Expected(tuple(tables_left(each.load) for each, _ in plays), target != OURS)
+                expected = Expected(
+                    tuple(tables_left(each.load) for each, _ in plays),
+                    target != OURS,
+                    tuple(producer_expiration_us(dict(each.cluster.config)) for each, _ in plays),
+                )
                 standby = resources.enter_context(StandbySpark(expected, folder, load_s))
             with watched(folder, watch), shown_live() as show:
                 play(

@@ -49,7 +49,13 @@ class EarlyVerdict:
     violations: tuple[Violation, ...]
 
 
-def early_verdict(run_dir: Path, scratch: Path, spark: "SparkSession", take_trace: TakeTrace) -> EarlyVerdict | None:
+def early_verdict(
+    run_dir: Path,
+    scratch: Path,
+    spark: "SparkSession",
+    take_trace: TakeTrace,
+    config: RunConfig | None = None,
+) -> EarlyVerdict | None:
     """Judge the whole parts of the run, or return None if there are none. Keep the folder ``scratch`` between calls.
 
     The traces are read after the clients' history, because they explain it and must therefore reach further.
@@ -58,7 +64,7 @@ def early_verdict(run_dir: Path, scratch: Path, spark: "SparkSession", take_trac
     if until_us is None:
         return None
     take_trace(scratch)
-    with sized_for(spark, history_bytes([scratch])), reading_part(spark, [scratch]) as tables:
+    with sized_for(spark, history_bytes([scratch])), reading_part(spark, [scratch], [config or RunConfig()]) as tables:
         jobs = early_jobs(tables)
         violations = [each for one in jobs for each in first_violation(one, tables)]
         operations = tables.operations.count()
@@ -80,10 +86,9 @@ def link_whole_parts(run_dir: Path, scratch: Path) -> int | None:
 
 
 @contextmanager
-def reading_part(spark: "SparkSession", run_dirs: Sequence[Path]) -> Iterator[Tables]:
+def reading_part(spark: "SparkSession", run_dirs: Sequence[Path], configs: Sequence[RunConfig]) -> Iterator[Tables]:
     """Provide the tables of parts of histories."""
-    config = JobConfig(runs={run: RunConfig() for run in range(len(run_dirs))})
-    with reading(spark, run_dirs, config) as tables:
+    with reading(spark, run_dirs, JobConfig(runs=dict(enumerate(configs)))) as tables:
         yield of_a_part(tables)
 
 

@@ -119,7 +119,12 @@ def _findings(
         from reports.read_tables import JobConfig, RunConfig, reading
 
         settings = {
-            run: RunConfig(warm_up_us=one.warm_up_us, foreign=int(one.target != OURS))
+            run: RunConfig(
+                warm_up_us=one.warm_up_us,
+                foreign=int(one.target != OURS),
+                clock_tick_us=one.clock_tick_ms * 1000,
+                producer_expiration_us=one.producer_expiration_us,
+            )
             for run, one in enumerate(manifests)
         }
         config = JobConfig(runs=settings)

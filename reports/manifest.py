@@ -15,6 +15,10 @@ MANIFEST_NAME = "manifest.json"
 
 World = Literal["live", "sim"]
 
+PRODUCER_EXPIRATION = "producer.id.expiration.ms"
+PRODUCER_EXPIRATION_MS = 86_400_000
+"""Kafka's default."""
+
 
 class ManifestError(Exception):
     """The manifest is missing or unreadable; the message is one sentence for the person at the terminal."""
@@ -67,6 +71,7 @@ class Manifest:
     start_wall_us: int = 0  # the zero of every ``*_us`` column of the history
     duration_us: int = 0  # 0 = unknown
     warm_up_us: int = 0  # at the start, whose latency is not in the tables
+    clock_tick_ms: int = 1  # how often wall clocks advanced, those of clients too
     trace_hash: str = ""  # simulator, single seeds
     clauses: tuple[str, ...] = ()
     crash: str = ""  # one sentence if the suite crashed or the broker died unexpectedly
@@ -82,6 +87,16 @@ class Manifest:
     def promised(self) -> set[str]:
         """The guarantees that the scenario names."""
         return {canonical_guarantee(name) for name in self.expectations.guarantees}
+
+    @property
+    def producer_expiration_us(self) -> int:
+        """Kafka's default if the setting is not known."""
+        return producer_expiration_us(self.config)
+
+
+def producer_expiration_us(config: Mapping[str, str]) -> int:
+    """Return how long these brokers keep the ID of an idle producer."""
+    return int(config.get(PRODUCER_EXPIRATION, PRODUCER_EXPIRATION_MS)) * 1000
 
 
 def canonical_guarantee(name: str) -> str:

@@ -21,6 +21,7 @@ from pyspark.sql.types import BooleanType, DataType, DoubleType, LongType, Strin
 from reports import schema
 from reports.columns import Table
 from reports.errors import SetupError
+from reports.manifest import PRODUCER_EXPIRATION_MS
 from reports.schema import arrow_schema, files_of
 
 ROWS_AT_ONCE = 1 << 18
@@ -78,6 +79,8 @@ class RunConfig:
 
     warm_up_us: int = 0
     foreign: int = 0  # 1 if its broker is not ours
+    clock_tick_us: int = 1000
+    producer_expiration_us: int = PRODUCER_EXPIRATION_MS * 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,11 @@ class JobConfig:
     blocks: int = 1
     """The number of blocks into which a run is cut when runs are compared."""
     runs: Mapping[int, RunConfig] = field(default_factory=dict)
+
+    @property
+    def producers_expire(self) -> bool:
+        """Whether the brokers of a run forget the ID of an idle producer sooner than by Kafka's default."""
+        return any(each.producer_expiration_us < PRODUCER_EXPIRATION_MS * 1000 for each in self.runs.values())
 
     def per_run(self, name: str) -> Column:
         """Return a run's setting as an expression over the column ``run``. More runs do not make its plan larger."""

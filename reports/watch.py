@@ -30,9 +30,14 @@ class Watch:
     run_dir: Path
     take_trace: "TakeTrace"
     """As in ``early.py``."""
+    expiration_us: Callable[[], int | None]
+    """Returns how long the brokers keep the ID of an idle producer, or None once the run's folder does not say it any
+    more."""
     say: Callable[[str], None]
     """Gets a line for each look, and one for each guarantee that is violated."""
     every_s: float = EVERY_S
+    known_us: int | None = None
+    """The last known result of ``expiration_us``."""
     broken: dict[str, str] = field(default_factory=dict)
     """The violated guarantees, each with the detail of its first violation."""
 
@@ -57,9 +62,12 @@ class Watch:
 
     def _look(self, scratch: Path, spark: "SparkSession") -> None:
         from reports.early import early_verdict
+        from reports.read_tables import RunConfig
 
         began_s = time.monotonic()
-        seen = early_verdict(self.run_dir, scratch, spark, self.take_trace)
+        self.known_us = self.expiration_us() or self.known_us
+        config = RunConfig() if self.known_us is None else RunConfig(producer_expiration_us=self.known_us)
+        seen = early_verdict(self.run_dir, scratch, spark, self.take_trace, config)
         if seen is None:
             self.say("no part of the history is whole yet")
         else:

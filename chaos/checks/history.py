@@ -127,6 +127,10 @@ class History:
     """when the run was over"""
     clock_steps_us: int = 0
     """sum of the sizes of all steps that faults made with clocks of nodes"""
+    clock_tick_us: int = 1000
+    """by how much a wall clock, and so the timestamp of a record, may be behind the time"""
+    producer_expiration_us: int = 86_400_000_000
+    """``producer.id.expiration.ms`` of the brokers"""
     computed: dict[Any, Any] = field(default_factory=dict, init=False)
     """results of the functions that are ``computed_once``"""
 

@@ -1,5 +1,8 @@
 """Lost, duplicated, misplaced and corrupt values."""
 
+from collections.abc import Container
+from itertools import pairwise
+
 from bench.fleet.behaviours.piped import WRITER_SUFFIX
 from chaos.checks.check import Check
 from chaos.checks.compacted_topics import excused
@@ -14,7 +17,7 @@ from chaos.checks.history import (
     partition_of,
 )
 from chaos.checks.reads import moved_forward
-from reports.rows import EndRow, SpanRow
+from reports.rows import EndRow, OperationRow, SpanRow
 
 CLOCKS_US = 5_000_000
 """Physical: the time by which the clock of a node, which deletes, may be ahead of that of a client, which wrote."""
@@ -189,29 +192,76 @@ class Unseen(Check):
                 self.violated(history.ended_us(span), f"{named(span, value)} was acknowledged and never read")
 
 
+ValueKey = tuple[TopicPartition, str, int]
+"""Partition, writer and sequence of a value."""
+
+
 class Duplicate(Check):
     """duplicate: no value is at two offsets of one producer ID, by what was read and by what was acknowledged.
 
     P-6 promises this for one producer ID only. A producer that resends under a new ID, or has none (-1), may write a
-    value twice. A value that no writer of this run made cannot be distinguished from another such value.
+    value twice. A value that no writer of this run made cannot be distinguished from another such value. P-7: a broker
+    that has forgotten the ID meanwhile accepts a resent batch, too (``may_be_forgotten``).
     """
 
     guarantee = "duplicate"
 
     def end(self, history: History) -> None:
-        found: dict[tuple[TopicPartition, str, int, int], tuple[int, SpanRow]] = {}
-        for span in history.runs:
-            if span.producer_id < 0 or not span.valid or not span.writer or not is_placed(span, history):
-                continue
+        found: dict[tuple[ValueKey, int], int] = {}
+        twice: dict[tuple[ValueKey, int], dict[int, int]] = {}
+        placed = [each for each in history.runs if each.producer_id >= 0 and each.valid and each.writer]
+        placed = [each for each in placed if is_placed(each, history)]
+        for span in placed:
             self.evidence += span.kind == "read"
             for value in expanded(span):
-                key = (partition_of(span), value.writer, value.sequence, value.producer_id)
-                offset, other = found.setdefault(key, (value.offset, span))
-                if offset != value.offset:
+                key = ((partition_of(span), value.writer, value.sequence), value.producer_id)
+                if found.setdefault(key, value.offset) != value.offset:
+                    twice[key] = {}
+        if not twice:
+            return
+        for span in placed:
+            shown_us = history.ended_us(span)
+            for value in expanded(span):
+                shown = twice.get(((partition_of(span), value.writer, value.sequence), value.producer_id))
+                if shown is not None:
+                    shown[value.offset] = min(shown.get(value.offset, shown_us), shown_us)
+        sends = _sends_of({sent for sent, _ in twice}, history)
+        for (sent, producer_id), shown in twice.items():
+            for (offset, first_us), (next_offset, next_us) in pairwise(sorted(shown.items())):
+                shown_us = max(first_us, next_us)
+                if not may_be_forgotten(sends.get(sent), shown_us, history):
+                    (topic, partition), writer, sequence = sent
                     self.violated(
-                        max(history.ended_us(other), history.ended_us(span)),
-                        f"{named(span, value)} of producer {value.producer_id} is at offset {offset} too",
+                        shown_us,
+                        f"{topic}-{partition} offset {next_offset}: {writer}/{sequence} of producer {producer_id} "
+                        f"is at offset {offset} too",
                     )
+
+
+def _sends_of(values: Container[ValueKey], history: History) -> dict[ValueKey, OperationRow]:
+    """Return the operations that sent these values."""
+    return {
+        (partition_of(span), value.writer, value.sequence): operation
+        for span, operation in history.with_operations(history.runs, "produce")
+        for value in expanded(span)
+        if span.kind == "send" and (partition_of(span), value.writer, value.sequence) in values
+    }
+
+
+def may_be_forgotten(send: OperationRow | None, shown_us: int, history: History) -> bool:
+    """Return whether a broker may have forgotten the producer ID between two writes of a value that ``send`` sent.
+
+    P-7: an ID without an open transaction is forgotten once the timestamp of its last record is as old as
+    ``producer.id.expiration.ms``. Kafka recommends that this is not below delivery.timeout.ms, since a batch that is
+    resent later is written again. The client's clock gave the timestamp when the operation began, or up to one tick
+    before, and the clock of the node may have been stepped. Both writes were before the end of the operation if that is
+    known, and before they were shown, at ``shown_us``.
+    """
+    if send is None:
+        return False
+    ended_us = shown_us if send.type == "info" else min(send.complete_us, shown_us)
+    oldest_us = ended_us - send.invoke_us + history.clock_steps_us + history.clock_tick_us
+    return oldest_us >= history.producer_expiration_us
 
 
 class InconsistentOffsets(Check):

@@ -7,6 +7,7 @@ which costs 0.3 s and 42 MiB. A line is in the page cache before the node goes o
 
 import json
 import os
+import pickle
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,9 +17,11 @@ from typing import Any
 
 from chaos.live.errors import SetupError
 from reports.columns import Table
+from reports.manifest import producer_expiration_us
 from reports.parts import OPEN
 from reports.rows import BrokerSample, FaultRow
 from reports.schema import BROKER, FAULTS, FETCH_COSTS, FRAME_LINES, FRAMES, TRACE, arrow_schema
+from scenarios.model import Scenario
 
 PARQUET_END = b"PAR1"
 
@@ -57,6 +60,14 @@ class RunFolder:
         """What nodes share during the run: the numbers of hits (``FileHitCounter``) and requests of nodes. It is
         removed when the trace is collected."""
         return self.path / "trace" / "hit-counts"
+
+    def producer_expiration_us(self) -> int | None:
+        """Return how long the run's brokers keep the ID of an idle producer, or None if it does not go on."""
+        try:
+            scenario: Scenario = pickle.loads(self.scenario.read_bytes())
+        except (FileNotFoundError, EOFError, pickle.UnpicklingError):  # It is written or removed at this moment.
+            return None
+        return producer_expiration_us(dict(scenario.cluster.config))
 
     def make(self) -> None:
         """Raise SetupError if the folder holds something already or cannot be written."""

@@ -66,6 +66,7 @@ def _manifest(verdict: SimVerdict, world: SimWorld, folder: Path, command: str) 
         command=command or " ".join(sys.argv),
         start_wall_us=START_WALL_MS * 1000,
         duration_us=verdict.virtual_us,
+        clock_tick_ms=scenario.cluster.sim_clock_tick_ms,
         trace_hash=verdict.trace_hash,
         clauses=scenario.clauses,
         crash=verdict.reasons[0] if verdict.outcome is Outcome.CRASHED else "",

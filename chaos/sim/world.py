@@ -82,14 +82,19 @@ class SimWorld:
     ) -> None:
         self.scenario = scenario = drawn(scenario, seed)
         self.seed = seed
-        self.history = History(writes_guaranteed=_guarantees_writes(scenario), unguaranteed=_unguaranteed(scenario))
+        config = config_of(scenario, {})
+        self.history = History(
+            writes_guaranteed=_guarantees_writes(scenario),
+            unguaranteed=_unguaranteed(scenario),
+            clock_tick_us=scenario.cluster.sim_clock_tick_ms * 1000,
+            producer_expiration_us=config.producer_id_expiration_ms * 1000,
+        )
         self.trace: list[TraceRow] = []
         self.hash = TraceHash() if hashed else None
         self.stage = "boot"
         self.load_from_us = 0
         self.load_until_us = 0
         self.agenda = Agenda(scenario.cluster.sim_clock_tick_ms)
-        config = config_of(scenario, {})
         view = QuorumView(scenario.cluster.nodes, scenario.cluster.observers, FaultTimes())
         self._touched = TouchedLogs()
         hot = scenario.load.hot

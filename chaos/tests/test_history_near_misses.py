@@ -15,7 +15,7 @@ from chaos.checks.history import History
 from chaos.checks.metadata_epoch import NonmonotonicMetadataEpoch
 from chaos.checks.reads import FetchGap, PollSkip, UnrequestedPartition
 from chaos.checks.replica_view import Replicated, offsets_partition
-from chaos.checks.writes import InconsistentOffsets, LostWrite, Unseen
+from chaos.checks.writes import Duplicate, InconsistentOffsets, LostWrite, Unseen
 from chaos.tests.check_context import check_context
 from chaos.tests.test_checks import (
     ASSIGNMENT,
@@ -53,6 +53,84 @@ def test_only_one_producer_id_writes_a_value_once(producer: int) -> None:
     if producer == -1:
         rows = [replace(row, producer_id=-1) if isinstance(row, SpanRow) else row for row in rows]
     assert broken(rows) == (["duplicate"] if producer == 7 else [])
+
+
+SECOND_US = 1_000_000
+DAY_US = 86_400 * SECOND_US
+
+
+def is_duplicate(
+    lasted_us: int,
+    expiration_us: int,
+    shown_us: int = 100 * SECOND_US,
+    kind: str = "ok",
+    f: str = "produce",
+    steps_us: int = 0,
+    tick_us: int = 1000,
+) -> bool:
+    """Whether it violates the guarantee that a value is at offsets 0 and 20. Its send lasted so long from its begin at
+    0, and the value was read at 20 first at ``shown_us``."""
+    history = History(clock_steps_us=steps_us, clock_tick_us=tick_us, producer_expiration_us=expiration_us)
+    history.add(
+        [
+            replace(operation("p", 0, f, kind), complete_us=lasted_us),
+            replace(operation("f", 0, "fetch"), complete_us=SECOND_US),
+            replace(operation("f", 1, "fetch"), complete_us=shown_us),
+            send(0, 0 if kind == "ok" else -1, 0),
+            read(0, 0),
+            read(1, 20, shift=-20),
+        ]
+    )
+    return bool(judged(Duplicate(check_context()), history))
+
+
+@pytest.mark.clause("P-6", "P-7")
+@pytest.mark.parametrize(
+    ("lasted_us", "expiration_us", "is_red"),
+    [
+        (4 * SECOND_US, 4 * SECOND_US, False),
+        (4 * SECOND_US - 1000, 4 * SECOND_US, False),  # the timestamp is of whole milliseconds
+        (4 * SECOND_US - 1001, 4 * SECOND_US, True),
+        (4 * SECOND_US, 4 * SECOND_US + 1001, True),
+        (99 * SECOND_US, DAY_US, True),
+    ],
+)
+def test_an_id_may_expire_only_during_a_send_that_lasts_as_long(
+    lasted_us: int, expiration_us: int, is_red: bool
+) -> None:
+    assert is_duplicate(lasted_us, expiration_us) is is_red
+
+
+@pytest.mark.parametrize(
+    ("expiration_us", "is_red"), [(6 * SECOND_US, False), (6 * SECOND_US + 1, True), (8 * SECOND_US, True)]
+)
+def test_steps_of_clocks_and_their_tick_let_an_id_expire_sooner(expiration_us: int, is_red: bool) -> None:
+    assert is_duplicate(3 * SECOND_US, expiration_us, steps_us=2 * SECOND_US, tick_us=SECOND_US) is is_red
+
+
+@pytest.mark.parametrize(("kind", "lasted_us"), [("ok", 50 * SECOND_US), ("info", 1)])
+@pytest.mark.parametrize(("shown_us", "is_red"), [(4 * SECOND_US - 1000, False), (4 * SECOND_US - 1001, True)])
+def test_an_id_expires_before_its_second_record_is_shown(
+    kind: str, lasted_us: int, shown_us: int, is_red: bool
+) -> None:
+    """Whether the end of the send is known or not: a batch may be written after its client has given up."""
+    assert is_duplicate(lasted_us, 4 * SECOND_US, shown_us, kind) is is_red
+
+
+def test_an_id_does_not_expire_in_a_transaction() -> None:
+    assert is_duplicate(9 * SECOND_US, 4 * SECOND_US, f="transaction")
+    assert not is_duplicate(9 * SECOND_US, 4 * SECOND_US)
+
+
+def test_a_value_that_is_written_three_times_is_judged_by_each_two_writes_in_a_row() -> None:
+    """The last write may be one after the ID has expired, and the second is not."""
+    history = History(producer_expiration_us=4 * SECOND_US)
+    history.add([replace(operation("p", 0, "produce"), complete_us=9 * SECOND_US), send(0, 0, 0)])
+    for index, (offset, shown_s) in enumerate(((40, 9), (0, 1), (20, 2))):
+        history.add([replace(operation("f", index, "fetch"), complete_us=shown_s * SECOND_US)])
+        history.add([read(index, offset, shift=-offset)])
+    found = judged(Duplicate(check_context()), history)
+    assert {each.partition(":")[0] for each in found} == {f"hot-0 offset {offset}" for offset in range(20, 25)}
 
 
 @pytest.mark.clause("E-7")

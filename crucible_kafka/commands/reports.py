@@ -120,7 +120,9 @@ def judge(run_dir: Path, watch: bool, every_s: float, fail_fast: bool, beside_ru
         if not watch:
             verdicts, broken = compute_verdicts([run_dir]), {}
         else:
-            watched = Watch(run_dir, SpoolFollower(RunFolder(run_dir).spools).take, progress, every_s)
+            folder = RunFolder(run_dir)
+            take_trace = SpoolFollower(folder.spools).take
+            watched = Watch(run_dir, take_trace, folder.producer_expiration_us, progress, every_s)
             verdicts, broken = watched.until_red_or_ended(fail_fast), watched.broken
     print_verdicts(verdicts)
     sys.exit(1 if broken else worst(verdicts))

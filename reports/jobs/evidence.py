@@ -108,6 +108,16 @@ def occupied(tables: Tables) -> DataFrame:
     return merged(reads, [*PARTITION, "isolation"], "first", "last")
 
 
+def with_clock_steps(frame: DataFrame, tables: Tables) -> DataFrame:
+    """Add by how much the faults of the run may have moved a clock, all steps together (``stepped_us``). It is null if
+    the evidence of a step lacks its size."""
+    step_ms = "cast(nullif(regexp_extract(detail, 'step_ms=(-?[0-9]+)', 1), '') as bigint)"
+    steps = tables.faults.where("kind = 'clock_stepped'").selectExpr("run", f"abs({step_ms}) * 1000 as step_us")
+    moved = steps.groupBy("run").agg(F.expr("if(count(*) = count(step_us), sum(step_us), null) as stepped_us"))
+    joined = frame.join(F.broadcast(moved.withColumn("is_stepped", F.lit(True))), "run", "left")
+    return joined.withColumn("stepped_us", F.expr("if(is_stepped, stepped_us, 0L)")).drop("is_stepped")
+
+
 def log_starts(tables: Tables) -> DataFrame:
     """The highest log start that was seen of each partition (``start_offset``). What is below it may be gone."""
     fetched = tables.positions.where("log_start_offset >= 0").select(*PARTITION, "log_start_offset")

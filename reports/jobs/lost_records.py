@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from reports.jobs.compacted_topics import excused, has_keyed
-from reports.jobs.evidence import durably_acknowledged, log_starts, read_values, sequences
+from reports.jobs.evidence import durably_acknowledged, log_starts, read_values, sequences, with_clock_steps
 from reports.jobs.expressions import PARTITION
 from reports.jobs.fetch_positions import steps_between_operations, steps_inside_operations, with_log_start
 from reports.jobs.guarantee_job import A_READ, COMPACTION, LOG, GuaranteeJob, anomalies, counted, sentence
@@ -35,7 +35,6 @@ _TOO_LITTLE_LEFT = "(retention_bytes < 0 or size_bytes < retention_bytes - segme
 _STAYS = f"coalesce({_TOO_YOUNG} and {_TOO_LITTLE_LEFT}, false)"
 """Whether retention must have kept a record of this partition that was sent at invoke_us."""
 _END = ("end_us", "retention_ms", "retention_bytes", "size_bytes", "segment_bytes", "stepped_us")
-_STEP_MS = "cast(nullif(regexp_extract(detail, 'step_ms=(-?[0-9]+)', 1), '') as bigint)"
 
 
 def unread(tables: Tables) -> DataFrame:
@@ -75,7 +74,7 @@ def unread(tables: Tables) -> DataFrame:
 
     # 4. What is known of its partition: how far reads went, where its log starts, and what retention may have deleted.
     reach = read.groupBy(*PARTITION).agg(F.max("last").alias("reach"))
-    ends = _ends(tables).where("error is null").select(*PARTITION, *_END)
+    ends = with_clock_steps(tables.ends, tables).where("error is null").select(*PARTITION, *_END)
     placed = (
         clipped.join(reach, PARTITION, "left")
         .join(log_starts(tables), PARTITION, "left")
@@ -88,15 +87,6 @@ def unread(tables: Tables) -> DataFrame:
     above_start = placed.where("last_offset >= start_offset")
     above_start = above_start.withColumn("first_offset", F.greatest("first_offset", "start_offset"))
     return above_start.drop("invoke_us", *_END)
-
-
-def _ends(tables: Tables) -> DataFrame:
-    """ENDS, and by how much all steps together may have moved a clock of the run (null if that is not known)."""
-    steps = tables.faults.where("kind = 'clock_stepped'").selectExpr("run", f"abs({_STEP_MS}) * 1000 as step_us")
-    moved = steps.groupBy("run").agg(F.expr("if(count(*) = count(step_us), sum(step_us), null) as stepped_us"))
-    stepped = moved.withColumn("is_stepped", F.lit(True))
-    ends = tables.ends.join(F.broadcast(stepped), "run", "left")
-    return ends.withColumn("stepped_us", F.expr("if(is_stepped, stepped_us, 0L)")).drop("is_stepped")
 
 
 def beyond_the_end(tables: Tables) -> DataFrame:
@@ -121,7 +111,7 @@ def beyond_the_end(tables: Tables) -> DataFrame:
 def below_the_start(tables: Tables) -> DataFrame:
     """Acknowledged values below the offset at which the final read found the start of their log (``begins_at``),
     although retention cannot have deleted them, even if they were read before. Columns: as ``beyond_the_end``."""
-    ends = _ends(tables).where("error is null and log_start_offset > 0")
+    ends = with_clock_steps(tables.ends, tables).where("error is null and log_start_offset > 0")
     ends = ends.select(*PARTITION, *_END, "high_watermark", "error", F.col("log_start_offset").alias("begins_at"))
     sends = durably_acknowledged(tables).select(*_SEND, "last_offset").join(F.broadcast(ends), PARTITION)
     gone = sends.where(f"first_offset < begins_at and {_STAYS}")

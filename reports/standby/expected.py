@@ -17,13 +17,15 @@ _OF_FOREIGN: Final = frozenset(("frames", "frame_lines"))
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Which tables of SELDOM each run can leave, and whether the broker of all of them is not ours.
+    """Which tables of SELDOM each run can leave, whether the broker of all of them is not ours, and how long the
+    brokers of each keep the ID of an idle producer (Kafka's default if none are given).
 
     The queries depend on this. For runs that turn out otherwise the queries are planned at the end.
     """
 
     seldom: tuple[frozenset[str], ...] = (SELDOM,)
     foreign: bool = False
+    producer_expirations_us: tuple[int, ...] = ()
 
     @property
     def runs(self) -> int:

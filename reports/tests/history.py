@@ -53,6 +53,7 @@ class History:
     shape: Shape
     seed: int
     tables: dict[str, list[Row]] = field(default_factory=lambda: {one.name: [] for one in schema.TABLES})
+    config: dict[str, str] = field(default_factory=dict)
 
     def rows(self, table: str, **equal: object) -> list[Row]:
         return [row for row in self.tables[table] if all(row[key] == value for key, value in equal.items())]
@@ -72,6 +73,7 @@ class History:
             "config": {
                 "max.incremental.fetch.session.cache.slots": "1000",
                 "min.incremental.fetch.session.eviction.ms": "60000",
+                **self.config,
             },
             "expectations": Expectations(
                 faults=tuple(one.name for one in self.shape.faults), min_fetches=10, min_acked=10

@@ -34,11 +34,13 @@ def broken_in(parts: Sequence[History], root: Path, spark: "SparkSession") -> li
     from pyspark.sql import functions as F  # noqa: N812
 
     from reports.early import early_jobs, reading_part, violations_of
+    from reports.read_tables import RunConfig
     from reports.spark import sized_for
 
     folders = [each.write(root / str(number)) for number, each in enumerate(parts)]
     found: list[dict[str, int]] = [{} for _ in parts]
-    with sized_for(spark, 0), reading_part(spark, folders) as tables:
+    configs = [RunConfig(producer_expiration_us=each.manifest().producer_expiration_us) for each in parts]
+    with sized_for(spark, 0), reading_part(spark, folders, configs) as tables:
         for one in early_jobs(tables):
             for row in violations_of(one, tables).groupBy("run").agg(F.min("at_us").alias("at_us")).collect():
                 found[row["run"]][one.name] = row["at_us"]
@@ -75,25 +77,29 @@ def clean_parts(parts_of_each: int, seed: int) -> list[tuple[str, History]]:
     return [(name, at_random(history, random)) for name, history in legal for _ in range(parts_of_each)]
 
 
-def with_a_lost_record() -> list[History]:
-    """A history where fetchers have jumped over the record, and one where none has read so far."""
+def with_bad_records() -> list[History]:
+    """Histories with a lost record that fetchers have jumped over, with one up to which none has read so far, and with
+    a record that is there twice, without and with a short expiration of producer IDs."""
     from reports.tests.played import generate
-    from reports.tests.test_judge_finds_anomalies import plant_lost_write, plant_unseen
+    from reports.tests.test_judge_finds_anomalies import plant_duplicate, plant_lost_write, plant_unseen
 
-    lost, unseen = generate(1, SHORT), generate(2, SHORT)
+    lost, unseen, twice, expired = (generate(seed, SHORT) for seed in (1, 2, 3, 3))
     plant_lost_write(lost)
     plant_unseen(unseen)
-    return [part_of(each, lambda _: 1 << 60, 1 << 60) for each in (lost, unseen)]
+    plant_duplicate(twice)
+    plant_duplicate(expired)
+    expired.config["producer.id.expiration.ms"] = "5000"
+    return [part_of(each, lambda _: 1 << 60, 1 << 60) for each in (lost, unseen, twice, expired)]
 
 
 @pytest.fixture(scope="module")
 def found(
     spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Mapping[str, dict[str, int]], Sequence[dict[str, int]]]:
-    """The guarantees that are broken in parts of clean histories, by name, and in those with a lost record. All are
+    """The guarantees that are broken in parts of clean histories, by name, and in those with bad records. All are
     judged together, which saves planning."""
     clean = clean_parts(1, 1)
-    broken = broken_in([*(part for _, part in clean), *with_a_lost_record()], tmp_path_factory.mktemp("parts"), spark)
+    broken = broken_in([*(part for _, part in clean), *with_bad_records()], tmp_path_factory.mktemp("parts"), spark)
     return {name: each for (name, _), each in zip(clean, broken, strict=False)}, broken[len(clean) :]
 
 
@@ -136,4 +142,10 @@ def test_a_violation_is_red_in_the_first_part_that_holds_it(spark: "SparkSession
 def test_a_lost_record_is_red_once_a_fetcher_has_jumped_over_it(
     found: tuple[Mapping[str, dict[str, int]], Sequence[dict[str, int]]],
 ) -> None:
-    assert [set(each) for each in found[1]] == [{"lost-write"}, set()]
+    assert [set(each) for each in found[1][:2]] == [{"lost-write"}, set()]
+
+
+def test_a_duplicate_is_red_at_once_unless_its_producer_may_have_expired(
+    found: tuple[Mapping[str, dict[str, int]], Sequence[dict[str, int]]],
+) -> None:
+    assert [set(each) for each in found[1][2:]] == [{"duplicate"}, set()]

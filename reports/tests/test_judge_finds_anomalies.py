@@ -66,6 +66,94 @@ def plant_duplicate(history: History) -> None:
     history.tables["runs"].append(again)
 
 
+def _resend_after(
+    history: History, expiration_ms: int, *steps: str, lasted_us: int = 3_000_000, shown_us: int = 0
+) -> None:
+    """The last record of a partition is there twice. Its send lasted for three seconds, and clocks were stepped.
+
+    With ``shown_us`` the end of the send does not matter, but that the final read showed both records so long after its
+    begin.
+    """
+    plant_duplicate(history)
+    again = history.tables["runs"][-1]
+    sends = history.rows("runs", kind="send", process=again["writer"], partition=1)
+    send = max(sends, key=lambda row: int_of(row, "first_sequence"))
+    assert int_of(send, "first_sequence") + int_of(send, "count") == int_of(again, "first_sequence") + 1
+    (operation,) = history.rows("operations", process=send["process"], index=send["index"])
+    if shown_us:
+        (shown,) = history.rows("operations", process="final", index=again["index"])
+        operation["invoke_us"] = int_of(shown, "complete_us") - shown_us
+        operation["complete_us"] = int_of(shown, "complete_us") + 10_000_000
+    else:
+        operation["invoke_us"] = int_of(operation, "complete_us") - lasted_us
+    operation["intended_us"] = operation["invoke_us"]
+    some = history.tables["faults"][0]
+    history.tables["faults"] += [{**some, "name": "step", "kind": "clock_stepped", "detail": each} for each in steps]
+    history.config["producer.id.expiration.ms"] = str(expiration_ms)
+
+
+def legal_duplicate_of_an_expired_id(history: History) -> None:
+    """The timestamp is that of the tick of a millisecond in which the send began."""
+    _resend_after(history, 3001)
+
+
+def plant_duplicate_of_an_id_that_expires_later(history: History) -> None:
+    _resend_after(history, 3002)
+
+
+def plant_duplicate_of_a_shorter_send(history: History) -> None:
+    _resend_after(history, 3001, lasted_us=2_999_999)
+
+
+def legal_duplicate_of_an_id_that_expired_by_a_stepped_clock(history: History) -> None:
+    _resend_after(history, 4001, "step_ms=-1", "step_ms=999")
+
+
+def plant_duplicate_although_clocks_were_stepped(history: History) -> None:
+    _resend_after(history, 4002, "step_ms=-1", "step_ms=999")
+
+
+def plant_duplicate_with_an_unknown_step(history: History) -> None:
+    _resend_after(history, 3001, "")
+
+
+def plant_duplicate_with_the_default_expiration(history: History) -> None:
+    _resend_after(history, 3001)
+    del history.config["producer.id.expiration.ms"]
+
+
+def plant_duplicate_in_a_transaction(history: History) -> None:
+    """An ID with an open transaction does not expire."""
+    _resend_after(history, 3001)
+    for row in history.rows("operations", f="produce"):
+        row["f"] = "transaction"
+
+
+def legal_duplicate_shown_before_the_send_ended(history: History) -> None:
+    _resend_after(history, 3001, shown_us=3_000_000)
+
+
+def plant_duplicate_shown_long_before_the_send_ended(history: History) -> None:
+    _resend_after(history, 3001, shown_us=2_999_999)
+
+
+def _give_up(history: History, shown_us: int) -> None:
+    """The client gives up a millisecond after it sent, and the final read shows the record twice."""
+    _resend_after(history, 3001, shown_us=shown_us)
+    (operation,) = (row for row in history.rows("operations", f="produce") if int_of(row, "complete_us") > 10_000_000)
+    operation.update(type="info", complete_us=int_of(operation, "invoke_us") + 1000)
+    (send,) = history.rows("runs", process=operation["process"], index=operation["index"])
+    send["first_offset"] = -1
+
+
+def legal_duplicate_after_the_client_gave_up(history: History) -> None:
+    _give_up(history, 3_000_000)
+
+
+def plant_duplicate_soon_after_the_client_gave_up(history: History) -> None:
+    _give_up(history, 2_999_999)
+
+
 def plant_lost_write(history: History) -> None:
     """The records of one acknowledged send are in no reads, though all went past them."""
     sends = history.rows("runs", kind="send", partition=2)
@@ -298,6 +386,18 @@ PLANTED: dict[str, tuple[Callable[[History], None], set[str]]] = {
     "epoch wrap": (legal_wrap_and_fetch_without_a_reply, set()),
     "inconsistent-offsets": (plant_inconsistent_offsets, {"inconsistent-offsets"}),
     "duplicate": (plant_duplicate, {"duplicate"}),
+    "duplicate of an expired ID": (legal_duplicate_of_an_expired_id, set()),
+    "duplicate of an ID that expires later": (plant_duplicate_of_an_id_that_expires_later, {"duplicate"}),
+    "duplicate of a shorter send": (plant_duplicate_of_a_shorter_send, {"duplicate"}),
+    "duplicate of an ID expired by a step": (legal_duplicate_of_an_id_that_expired_by_a_stepped_clock, set()),
+    "duplicate although clocks were stepped": (plant_duplicate_although_clocks_were_stepped, {"duplicate"}),
+    "duplicate with an unknown step": (plant_duplicate_with_an_unknown_step, {"duplicate"}),
+    "duplicate with the default expiration": (plant_duplicate_with_the_default_expiration, {"duplicate"}),
+    "duplicate in a transaction": (plant_duplicate_in_a_transaction, {"duplicate"}),
+    "duplicate shown before the end": (legal_duplicate_shown_before_the_send_ended, set()),
+    "duplicate shown long before the end": (plant_duplicate_shown_long_before_the_send_ended, {"duplicate"}),
+    "duplicate after giving up": (legal_duplicate_after_the_client_gave_up, set()),
+    "duplicate soon after giving up": (plant_duplicate_soon_after_the_client_gave_up, {"duplicate"}),
     "lost-write": (plant_lost_write, {"lost-write", "unseen"}),
     "part of an unknown send": (plant_lost_part_of_an_unknown_send, {"lost-write", "unseen"}),
     "unseen": (plant_unseen, {"unseen"}),

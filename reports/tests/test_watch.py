@@ -78,7 +78,7 @@ def test_a_broken_guarantee_is_reported_once(tmp_path: Path) -> None:
     from reports.early import EarlyVerdict, Violation
 
     lines: list[str] = []
-    watched = watch.Watch(tmp_path, lambda _: None, lines.append)
+    watched = watch.Watch(tmp_path, lambda _: None, lambda: None, lines.append)
     seen = EarlyVerdict(5_000_000, 1_234, ("duplicate",), (Violation("duplicate", 2, 4_000_000, "Two of it."),))
     watched._tell(seen, 3.0)
     watched._tell(seen, 3.0)

@@ -1,5 +1,6 @@
 """Spools, samples and tables of a run."""
 
+import pickle
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -10,6 +11,7 @@ from chaos.live.run_folder import RunFolder, TraceSpool
 from chaos.live.sampler import read_exposition
 from reports.rows import BrokerSample, FaultRow, TraceRow
 from reports.schema import BROKER, FAULTS, TRACE
+from scenarios import loader
 
 
 def test_spools_become_the_trace_table_and_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
@@ -54,6 +56,19 @@ def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
     (tmp_path / "old-run").touch()
     with pytest.raises(SetupError, match="not empty"):
         RunFolder(tmp_path).make()
+
+
+def test_the_expiration_of_producers_is_known_while_the_run_goes_on(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.make()
+    assert folder.producer_expiration_us() is None
+    for scenario, expiration_us in (("idle-producers", 1_500_000), ("plain-load", 86_400_000_000)):
+        folder.scenario.write_bytes(pickle.dumps(loader.find(scenario)))
+        assert folder.producer_expiration_us() == expiration_us
+    folder.scenario.write_bytes(folder.scenario.read_bytes()[:50])
+    assert folder.producer_expiration_us() is None
+    folder.collect_trace()
+    assert folder.producer_expiration_us() is None
 
 
 def test_files_of_a_killed_writer_are_set_aside_and_named(tmp_path: Path) -> None:
