@@ -428,9 +428,9 @@ PLANTED: dict[str, tuple[Callable[[History], None], set[str]]] = {
 }
 
 
-SHORT = Shape(rate_per_s=5, histograms=False)
-"""There are more than a hundred histories, and Spark's time grows with their rows. Fewer would leave some violations no
-place."""
+SHORT = Shape(rate_per_s=8)
+"""There are more than a hundred histories, and Spark's time grows with their rows. With five operations a second some
+violations have no place."""
 
 
 @pytest.fixture(scope="module")
