@@ -138,9 +138,11 @@ class CachedPartition:
                 self.topic = partitions.topic_names.get(self.topic_id, self.topic)
             else:
                 partition = partitions.by_name.get((self.topic, self.index))
+                # Decision cached-name-recreated (F-13): of another topic | as requested
                 if partition is not None and not self.may_be(partition.topic_id):
                     partition = None
             self.partition = partition
+            # Decision rebound-offset-proven (F-22): of this leadership | perhaps an older one's
             self.is_of_partition = self.named or self.current_leader_epoch >= 0
         return partition
 
@@ -157,6 +159,7 @@ class CachedPartition:
 
     def watch(self, partitions: Partitions) -> None:
         """Mark itself at the partition's next change or, if it is not led here, at its arrival."""
+        # Decision cached-partition-watched (F-14): for changes | for its arrival
         if self.partition is not None:
             self.partition.watch(self)
         else:

@@ -153,6 +153,7 @@ class FetchSession:
 
     def upcoming_number(self) -> int:
         """Return the number of the response that will have the current changes."""
+        # Decision change-number (G-5): the response in hand | the next one
         return self.number if self.responded_number < self.number else self.number + 1
 
     # the fetch that is parked or at work
@@ -206,6 +207,7 @@ class FetchSession:
         """Apply an entry of a request: add the partition at the end of the list, or overwrite the cached values."""
         key = self.key(topic, topic_id, wanted.partition)
         cached = self.partitions.get(key)
+        # Decision named-partition (F-12): new in the session | cached
         if cached is None:
             self._last_order += 1
             cached = CachedPartition(self, topic, topic_id, wanted.partition, self._last_order)
@@ -226,6 +228,7 @@ class FetchSession:
 
     def partition_changed(self, cached: CachedPartition) -> None:
         self.mark(cached)
+        # Decision partition-change (F-14): fetch notified | marked for the next
         if self.fetch is not None:
             self.fetch.partition_marked(cached)
 
@@ -318,6 +321,7 @@ class FetchSession:
 
         def queue_again(some: Collection[CachedPartition]) -> None:
             for cached in some:
+                # Decision unsent-partition (F-20): put back | nothing to put back
                 if cached.available_bytes and not cached.queued:
                     self.queue(cached)
 
@@ -347,6 +351,7 @@ class FetchSession:
         # Decision sent-partition-lasting (F-14): looked up again | watched for changes
         if (sent is not None and is_lasting(sent)) or (self.changed and cached in self.changed):
             self.mark(cached)
+        # Decision rested-partition-dirty (G-5): looked up next time | watched for changes
         elif self.revision.stays_marked(self, cached):
             self.recheck(cached)
         else:

@@ -74,19 +74,21 @@ def find_victim(sessions: Iterable[FetchSession], newcomer: FetchSession, wall_m
     longest_idle: FetchSession | None = None
     first: FetchSession | None = None
     for session in sessions:
-        # Decision eviction-idle (F-9): idle long enough | not
+        # Decision eviction-idle (F-18): idle long enough | not
         if is_idle(session, wall_ms):
             if longest_idle is None or _used_before(session, longest_idle):
                 longest_idle = session
-        # Decision eviction-outranked (F-9): may go | stays
+        # Decision eviction-outranked (F-18): first to go so far | stays
         elif (outranked_by(session, newcomer) or outgrown_by(session, newcomer, wall_ms)) and (
             first is None or first_to_go(session) < first_to_go(first)
         ):
             first = session
-    # Decision victim-idle (F-9): the longest idle | none is idle
+    # Decision victim-idle (F-18): the longest idle | none is idle
     if longest_idle is not None:
         return Victim(longest_idle, "b")
+    # Decision victim-allowed (F-18): by rank or size | no victim
     if first is not None:
+        # Decision victim-rule (F-18): consumer for a follower | older and smaller
         return Victim(first, "a" if outranked_by(first, newcomer) else "c")
     return None
 
@@ -207,11 +209,14 @@ class FetchSessionCache:
     def lookup_numbered(self, session_id: int, number: int, revision: Revision) -> FetchSession | Error:
         """Do the same for the sessions of one revision, without the check of topic IDs."""
         session = self.sessions.get(session_id)
+        # Decision session-unknown (F-9): not found | found
         if session is None or session.revision is not revision or not revision.is_number(number):
             self.count_not_found()
             return revision.unknown_id
+        # Decision session-denied (G-10): full fetches only | incremental
         if session.denied:
             return DraftError.INCREMENTAL_FETCH_DENIED
+        # Decision session-epoch (F-10, G-3): expected | another
         return session if session.accept_epoch(number) else revision.wrong_number
 
     def admit(self, newcomer: FetchSession, now: Now) -> bool:
@@ -222,6 +227,7 @@ class FetchSessionCache:
         if len(newcomer.partitions) > min(MAX_SESSION_PARTITIONS, self.max_partitions):
             return False
         victims = self._victims(newcomer, now.wall_ms)
+        # Decision newcomer-without-slot (F-5, F-18): declined | admitted
         if victims is None:
             return False
         self._leave(*[self._evict(victim, newcomer, now.wall_ms) for victim in victims])
@@ -249,6 +255,7 @@ class FetchSessionCache:
         since either of the two responses may be the one that arrives (G-3). Return False if that goes on in later
         events, or if a bug in it closed the session. Then this request is not accepted, and must be handled again.
         """
+        # Decision request-behind-parked (F-20): handled again | accepted
         if session.fetch is not None and not self._overtaken(session, session.has_parked(request_epoch)):
             return False
         if now.wall_ms < session.last_used_ms:
@@ -262,6 +269,7 @@ class FetchSessionCache:
         ``repeats`` means that it is the same request as the parked one. Full requests have no number to compare.
         ``resized`` must follow. Returns the same as ``accept``.
         """
+        # Decision full-request-behind-parked (G-4): handled again | accepted
         if session.fetch is not None and not self._overtaken(session, repeats):
             return False
         if now.wall_ms < session.last_used_ms:
@@ -280,6 +288,7 @@ class FetchSessionCache:
 
     def _overtaken(self, session: FetchSession, repeated: bool) -> bool:
         """End the parked fetch. Return whether the session may accept the next one now."""
+        # Decision overtaken-fetch (G-3): responds too | abandoned
         if session.fetch is not None and repeated:
             session.fetch.respond()
         elif session.fetch is not None:
@@ -294,6 +303,7 @@ class FetchSessionCache:
             self._recount(added)
 
     def is_too_large(self, session: FetchSession) -> bool:
+        # Decision session-too-large (F-17): too many partitions | fits
         return len(session.partitions) > MAX_SESSION_PARTITIONS or self.partitions_cached > self.max_partitions
 
     def close(self, session_id: int, reason: str) -> None:
@@ -316,6 +326,7 @@ class FetchSessionCache:
         """Return the sessions to evict for the newcomer, or None if the rules do not allow enough of them."""
         victims: list[Victim] = []
         slots, partitions = len(self.sessions), self.partitions_cached + len(newcomer.partitions)
+        # Decision slot-free (F-17): free | must evict
         if slots < self.slots and partitions <= self.max_partitions:
             return victims
         if self._refusal is not None and self._refusal.holds_for(newcomer, wall_ms):
@@ -323,6 +334,7 @@ class FetchSessionCache:
         remaining = dict(self.sessions)
         while slots >= self.slots or partitions > self.max_partitions:
             victim = self.victim(newcomer, wall_ms, remaining.values())
+            # Decision eviction-possible (F-18): none may go | one goes
             if victim is None:
                 if not victims:
                     self._refusal = newcomer_refusal(self.sessions.values(), newcomer, wall_ms)
@@ -352,6 +364,7 @@ class FetchSessionCache:
     def _remove(self, session: FetchSession) -> Removed:
         del self.sessions[session.session_id]
         self._recount(-session.counted)
+        # Decision removed-session-fetch (F-9): parked fetch refused | none parked
         if session.fetch is not None and session.fetch.abandon(session.revision.unknown_id):
             self.count_not_found()
         return session.empty()

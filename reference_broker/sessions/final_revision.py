@@ -21,6 +21,7 @@ LARGEST_EPOCH = 0x7FFFFFFF
 
 def next_epoch(epoch: int) -> int:
     """Epochs of a session are 1 .. 2^31-1, and then 1 again."""
+    # Decision session-epoch-wraps (F-3): back to 1 | one more
     return 1 if epoch == LARGEST_EPOCH else epoch + 1
 
 
@@ -63,6 +64,7 @@ class FinalRevision(Revision):
         session.mark(cached)
 
     def reports(self, session: FetchSession, cached: CachedPartition, data: PartitionData) -> bool:  # noqa: ARG002
+        # Decision partition-differs (F-14): sent | omitted
         return (
             bool(data.records)
             or data.high_watermark != cached.sent_high_watermark
@@ -71,6 +73,7 @@ class FinalRevision(Revision):
         )
 
     def sent(self, session: FetchSession, cached: CachedPartition, data: PartitionData, more: bool) -> None:  # noqa: ARG002
+        # Decision sent-partition-place (F-15): moves to the end | keeps its place
         if data.records:
             session.move_to_end(cached)
 

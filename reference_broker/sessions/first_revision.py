@@ -48,15 +48,18 @@ class FirstRevision(Revision):
         return number in (session.number, session.number + 1)
 
     def advance(self, session: FetchSession, number: int) -> None:
+        # Decision first-request-number (G-3): sent again | next
         if number == session.number:
             for cached in session.last_sent:
                 session.recheck(cached)
             return
+        # Decision previous-request (G-6): got no response | got one
         if session.responded_number < session.number:
             # The previous request never got its response, so its changes are sent now.
             for cached in session.changed:
                 cached.change_number = number
         for cached in session.last_sent:
+            # Decision sent-data-processed (G-5): at rest | still dirty
             if cached.available_bytes and cached.change_number <= session.number:
                 # The previous request was repeated, and got no second response. The fetcher has processed the first.
                 session.changed.pop(cached, None)
@@ -71,6 +74,7 @@ class FirstRevision(Revision):
                 sessions.deny(session)
         elif not wants_session:
             return False
+        # Decision large-newcomer (G-10): admitted empty | admitted or declined
         elif not sessions.admit(session, now) and len(sessions.sessions) < sessions.slots:
             sessions.deny(session)
             sessions.admit(session, now)
@@ -90,6 +94,7 @@ class FirstRevision(Revision):
         return RingQueue()
 
     def start(self, session: FetchSession) -> int:
+        # Decision response-start (G-7): first partition | rotated
         return 0 if session.serves_full or not session.partitions else session.number % len(session.partitions)
 
     def place(self, session: FetchSession, cached: CachedPartition) -> int:
@@ -119,10 +124,12 @@ class FirstRevision(Revision):
         """
         if session.serves_full or is_lasting(data) or cached in session.last_sent:
             return True
+        # Decision partition-dirty (G-6): sent | omitted
         return cached.change_number >= session.number and not cached.available_bytes
 
     def sent(self, session: FetchSession, cached: CachedPartition, data: PartitionData, more: bool) -> None:  # noqa: ARG002
         session.last_sent[cached] = None
+        # Decision sent-partition-has-more (G-5): dirty for the next | at rest
         if more:
             cached.change_number = max(cached.change_number, session.number + 1)
             return

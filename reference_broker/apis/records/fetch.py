@@ -201,6 +201,7 @@ class Fetch:
             sessions.count_not_found()
             self.call.respond(FetchResponse(ErrorCode.fetch_session_id_not_found))
             return
+        # Decision session-emptied (F-7): closed | goes on
         if not session.partitions:
             yield from self._leave_session()
         yield from self.serve()
@@ -225,6 +226,7 @@ class Fetch:
     def serve(self) -> Sliced[None]:
         """Look up the marked partitions, and then complete or park the fetch."""
         session = self.session
+        # Decision session-reader-changed (F-14): all looked up | as before
         if session.reader is not self.reader or session.rack != self.rack:
             yield from session.read_as(self.reader, self.rack)
         self._enter(LOOKING_UP)
@@ -233,6 +235,7 @@ class Fetch:
         if self.call.closed:
             return
         is_pending = self.remote is not None and self.remote.is_pending
+        # Decision fetch-at-once (F-14): responds | parked
         if self._is_completable() or (self.request.max_wait_ms <= 0 and not is_pending) or not session.partitions:
             yield from self._complete()
         else:
@@ -244,6 +247,7 @@ class Fetch:
         if self.at_work:
             for cached in marked:
                 cached.watch(self.broker.partitions)
+        # Decision progress-cost-session (F-18): session evicted meanwhile | goes on
         if self.reader is Reader.FOLLOWER and not self._count_progress(marked):
             self.abandon(self.session.revision.unknown_id)
 
@@ -260,9 +264,11 @@ class Fetch:
         leaders, request = self.broker.replication.leaders, self.request
         for cached in replicated:
             partition = cached.partition
+            # Decision requested-offset (F-22): ignored as progress | counts
             if partition is None or self.lookups[cached].problem is not None or not cached.is_of_partition:
                 continue
             error = leaders.fetched(partition, cached, request.replica_id, request.replica_epoch)
+            # Decision follower-progress (F-22, E-4): refused | counted
             if error:
                 self._note(cached, failed(cached.index, error))
             else:
@@ -276,10 +282,12 @@ class Fetch:
         self.call.contain(partial(self._marked, cached))
 
     def _marked(self, cached: CachedPartition) -> None:
+        # Decision changed-partition (F-14): only marked | looked up
         if not self.stage.looks_up_changes or (self.at_work and self._is_refused(cached)):
             return
         self._look_up(cached)
         cached.watch(self.broker.partitions)
+        # Decision parked-fetch-enough (F-14): responds | waits on
         if self.stage is PARKED and self._is_completable():
             self._enter(DUE)
             self.broker.outside.at_end(self._complete_due)
@@ -293,6 +301,7 @@ class Fetch:
     def _complete_due(self) -> None:
         """Complete the fetch at the end of the event in which enough arrived, as Kafka's action queue does. So no
         response has the state after the event for some partitions, and the state before it for others."""
+        # Decision due-fetch (F-14): responds | ended meanwhile
         if self.stage is DUE:
             self.respond()
 
@@ -302,6 +311,7 @@ class Fetch:
         self._enter(ABANDONED)
         self._end_remote()
         self._unpark()
+        # Decision abandoned-fetch (F-9): connection closed | gets the error
         if self.call.closed:
             return False
         sessions = self.broker.fetch_sessions
@@ -338,9 +348,11 @@ class Fetch:
         problem = lookup.problem
         if problem is not None and not self.urgent:
             is_new = problem.error_code != cached.sent_error or direction(problem) != cached.sent_direction
+            # Decision lookup-problem (F-14): ends the wait | lasts from before
             self.urgent = is_new or cached.named
 
     def _is_completable(self) -> bool:
+        # Decision fetch-awaits-tier (P-11): read pending | nothing pending
         if self.remote is not None and self.remote.is_pending:
             return False
         return self.urgent or self.session.available_bytes >= self.min_bytes
@@ -378,6 +390,7 @@ class Fetch:
             return
         self._enter(ABANDONED)
         self._unpark()
+        # Decision closed-connection-session (F-20): newcomer released | session stays
         if not self.session.session_id:
             self.broker.fetch_sessions.release(self.session)
 
@@ -411,12 +424,14 @@ class Fetch:
             results = yield from sort_in_slices(results, SESSION_PARTITIONS_PER_SLICE, self._place)
         if results:
             yield from in_slices(results, SESSION_PARTITIONS_PER_SLICE, builder.add)
+        # Decision response-put-back (F-20): put back | sent
         if self.call.closed:
             yield from session.put_back(marked, data)
             return
         sessions = self.broker.fetch_sessions
         keeps = session.revision.keep(sessions, session, self.wants_session, self.broker.now)
         self.call.respond(response(self.broker, self.call, builder))
+        # Decision session-after-response (F-5, F-6): none kept | kept
         if not keeps:
             if not session.session_id:
                 sessions.release(session)
@@ -434,6 +449,7 @@ class Fetch:
         of a broker, marks no partition."""
         for cached, lookup in lookups:
             problem = lookup.problem
+            # Decision parked-problem-again (F-14): looked up again | none
             if problem is not None and (problem.error_code or problem.preferred_read_replica >= 0):
                 self._look_up(cached)
 
@@ -473,11 +489,13 @@ class Fetch:
             unread -= cached.available_bytes
             reads += 1
             limit = min(cached.max_bytes, remaining)
+            # Decision batch-known-too-large (F-15): skipped | read
             if limit <= cached.too_small_bytes and not is_first:
                 skipped.append(cached)
                 continue
             lookup = self.lookups.get(cached)
             is_remote = lookup is not None and lookup.remote is not None
+            # Decision read-partition-changed (F-14): looked up again | as looked up
             if lookup is None or (session.changed and cached in session.changed and not is_remote):
                 lookup = look_up(self.broker, cached, self.reader, self.rack, self.request.replica_id)
                 cached.remember_readable(lookup.unlimited_bytes)
@@ -485,6 +503,7 @@ class Fetch:
             if found.records:
                 is_first = False
                 remaining -= len(found.records)
+            # Decision batch-fits (F-16): sent | too large now
             if found.records or found.error_code:
                 data[cached] = found
             else:
@@ -550,6 +569,7 @@ class Fetch:
         steps = contained_slices(self.call.contain, to_its_end())
         while not self._is_void() and next(steps, _OVER) is not _OVER:
             yield
+        # Decision fetch-work-void (F-20): session or connection gone | carried through
         if not is_complete or self._is_void():
             self._failed()
         elif not self.stage.is_parked:

@@ -107,6 +107,7 @@ def look_up(
             return followed
         partition = followed
     error = leader_epoch_error(partition.leader_epoch, _known_epoch(cached))
+    # Decision fetch-leader-epoch (F-13): refused | as expected
     if error:
         leader_id = broker.node_id if partition.followed_leader is None else partition.followed_leader
         leader = LeaderIdAndEpoch(leader_id, partition.leader_epoch)
@@ -118,19 +119,25 @@ def look_up(
     log = partition.log
     if rack and partition.followers is not None:
         preferred = preferred_replica(broker, partition, partition.followers, cached.fetch_offset, rack)
+        # Decision read-replica-preferred (F-14): sent to a follower | reads here
         if preferred != NO_REPLICA:
             return Lookup(PartitionData(cached.index, 0, *offsets_of(log), preferred_read_replica=preferred))
+    # Decision fetch-below-log-start (F-14): out of range | at or after
     if cached.fetch_offset < log.log_start_offset:
         return failed(cached.index, ErrorCode.offset_out_of_range)
     if cached.last_fetched_epoch >= 0:
         end = log.end_offset_for_epoch(cached.last_fetched_epoch)
+        # Decision fetched-epoch-unknown (F-13): out of range | known
         if end.epoch < 0 or end.end_offset < 0:
             return failed(cached.index, ErrorCode.offset_out_of_range)
+        # Decision fetch-diverges (F-13, F-14): diverging epoch sent | same log
         if end.epoch < cached.last_fetched_epoch or end.end_offset < cached.fetch_offset:
             diverging = EpochEndOffset(end.epoch, end.end_offset)
             return Lookup(PartitionData(cached.index, 0, *offsets_of(log), diverging_epoch=diverging))
+    # Decision fetch-beyond-log-end (F-14): refused | within
     if cached.fetch_offset > log.log_end_offset:
         return failed(cached.index, _error_beyond_the_end(partition, cached))
+    # Decision fetch-in-tier (P-11): remote records | local records
     if cached.fetch_offset < log.local_log_start_offset:
         return _in_remote_tier(log, cached, reader)
     try:
@@ -142,6 +149,7 @@ def look_up(
 def _in_remote_tier(log: PartitionLog, cached: CachedPartition, reader: Reader) -> Lookup:
     """The offset is below the local log start. A follower begins there, and never reads the remote tier."""
     offsets = offsets_of(log)
+    # Decision tiered-offset-reader (P-11): follower sent away | consumer reads it
     if reader is Reader.FOLLOWER:
         return Lookup(PartitionData(cached.index, int(ErrorCode.offset_moved_to_tiered_storage), *offsets))
     end_offset = readable_end(log, reader)
@@ -152,6 +160,7 @@ def _in_remote_tier(log: PartitionLog, cached: CachedPartition, reader: Reader) 
 
 def _error_beyond_the_end(partition: Partition, cached: CachedPartition) -> ErrorCode:
     """A fetcher that names no leader epoch may take this follower for the leader, and would rewind (M-15)."""
+    # Decision fetcher-misled (M-15): not the leader | out of range
     is_misled = partition.followed_leader is not None and cached.current_leader_epoch < 0
     return ErrorCode.not_leader_or_follower if is_misled else ErrorCode.offset_out_of_range
 
@@ -162,6 +171,7 @@ def offsets_of(log: PartitionLog) -> Offsets:
 
 def _readable(log: PartitionLog, cached: CachedPartition, reader: Reader) -> Lookup:
     end_offset, offsets = readable_end(log, reader), offsets_of(log)
+    # Decision fetch-at-readable-end (X-4): nothing to read | records
     if cached.fetch_offset >= end_offset:
         return Lookup(None, offsets)
     unlimited_bytes = log.bytes_between(cached.fetch_offset, end_offset)
@@ -173,6 +183,7 @@ def _readable(log: PartitionLog, cached: CachedPartition, reader: Reader) -> Loo
 def readable_end(log: PartitionLog, reader: Reader) -> int:
     if reader is Reader.FOLLOWER:
         return log.log_end_offset
+    # Decision reader-isolation (X-4): committed only | to the high watermark
     return log.last_stable_offset if reader is Reader.COMMITTED else log.high_watermark
 
 
@@ -240,6 +251,7 @@ def read(cached: CachedPartition, lookup: Lookup, reader: Reader, max_bytes: int
     log = cached.partition.log
     if lookup.remote is not None:
         return _read_remote(cached, lookup, lookup.remote, max_bytes, at_least_one)
+    # Decision fetch-read-fails (F-14): no records | read
     try:
         skips_empty = reader is not Reader.FOLLOWER
         records = log.read(cached.fetch_offset, max_bytes, lookup.end_offset, at_least_one, skips_empty)
@@ -337,12 +349,14 @@ class RemoteReads:
     def look_up(self, cached: CachedPartition, lookup: Lookup, log: PartitionLog) -> Lookup:
         """Return the lookup with the result of the read. Begins to read if the offset is a new one."""
         part = self.parts.get(cached)
+        # Decision remote-read-begun (P-11): begun | begun before
         if part is None or part.log is not log or part.offset != cached.fetch_offset:
             self.drop(cached)
             self._begin(cached, log)
             return lookup
         if part.result is None:
             return lookup
+        # Decision remote-read-failed (P-11): error | records
         if not isinstance(part.result, RemoteRecords):
             return failed(cached.index, part.result)
         available = len(part.result.records)
@@ -350,6 +364,7 @@ class RemoteReads:
 
     def _begin(self, cached: CachedPartition, log: PartitionLog) -> None:
         def done(result: RemoteRecords | Error) -> None:
+            # Decision remote-result-wanted (P-11): arrives | read was dropped
             if self.parts.get(cached) is part:
                 part.result = result
                 part.abandon = _nothing  # Otherwise the part and its read would refer to each other.

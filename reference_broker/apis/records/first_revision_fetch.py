@@ -28,6 +28,7 @@ def fetch_first(
     sessions = broker.fetch_sessions
     revision, named = sessions.first, sessions.find(request.session_id, sessions.first)
     if request.fetch_type == FULL_FETCH:
+        # Decision first-full-request (G-4): refused | valid
         if request.session_epoch != 0 or (request.session_id != 0 and named is None):
             sessions.count_not_found()
             return revision.error_response(DraftError.INVALID_FETCH_SESSION, request, named)
@@ -55,6 +56,7 @@ def _fetch_all(
 ) -> FetchResponse | None:
     """Make a new session if there is none and there is room. Otherwise replaces the partitions of the session."""
     sessions = broker.fetch_sessions
+    # Decision first-full-session (G-4): newcomer | partitions replaced
     if session is None:
         newcomer = sessions.newcomer(call.client_id, request.replica_id, False, sessions.first)
         newcomer.touch(broker.now)

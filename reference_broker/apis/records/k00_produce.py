@@ -203,6 +203,7 @@ def _append_or_postpone(produce: _Produce, topic: ProduceTopic, wanted: ProduceP
     guard, records = None, wanted.records or b""
     if produce.verdicts:
         verdict = produce.verdicts.get((name_of(produce.broker, topic), wanted.partition))
+        # Decision batch-verdict (X-9): refused | may be appended
         if isinstance(verdict, ProducePartitionResponse):
             return verdict
         guard = verdict
@@ -218,6 +219,7 @@ def _append_or_postpone(produce: _Produce, topic: ProduceTopic, wanted: ProduceP
         is_large = len(records) > SMALL_BYTES or _codec(records) != Compression.NONE
         if not is_large:
             produce.units -= _units_to_decode(records)
+    # Decision batch-postponed (P-6): appended later | now
     if produce.units < 0 or is_large:
         placeholder = ProducePartitionResponse(wanted.partition, ErrorCode.none)
         produce.postponed.append(_Postponed(topic, wanted, partition, placeholder, guard))
@@ -281,6 +283,7 @@ def _writable(produce: _Produce, topic: ProduceTopic, wanted: ProducePartition) 
         partition = broker.partitions.by_id.get((topic.topic_id, index))
     else:
         partition = broker.partitions.by_name.get((topic.topic, index))
+    # Decision produced-partition-led (E-7): not led here | led
     if partition is None:
         return _not_led(broker, topic, index)
     records = wanted.records
@@ -292,6 +295,7 @@ def _writable(produce: _Produce, topic: ProduceTopic, wanted: ProducePartition) 
     if request.transactional_id is None and is_transactional(records):
         return _refused(index, ErrorCode.transactional_id_authorization_failed, "the request names no transactional ID")
     log, followers = partition.log, partition.followers
+    # Decision produce-below-min-isr (E-2, E-7): refused | enough in sync
     if followers is not None and request.acks == ALL and followers.is_under_min_isr(log.config.min_insync_replicas):
         here = f"in sync: {len(followers.isr)} of {len(followers.states) + 1} replicas"
         return ProducePartitionResponse(
@@ -314,6 +318,7 @@ def _append(
     acknowledged before its first copy may be. ``guard`` is that of the first batch of a transaction in the
     partition."""
     broker, log = produce.broker, partition.log
+    # Decision produced-append-fails (P-6): refused | appended
     try:
         appended = log.append(broker.now, records, partition.leader_epoch, is_looked_into=is_looked_into, guard=guard)
     except RecordsRefused as refused:
@@ -323,8 +328,10 @@ def _append(
         broker.outside.note("append_failed", ("partition", name), ("reason", str(failure)))
         return _refused(wanted.partition, ErrorCode.kafka_storage_error, str(failure))
     written.append((partition, not appended.duplicate, appended.last_offset + 1))
+    # Decision produced-batch (P-6): new | written before
     if not appended.duplicate:
         if partition.followers is None:
+            # Decision lone-append (E-7): committed at once | waits for its sync
             if not must_sync(log):  # Else the sync moves it: records that were read must survive a power loss.
                 log.advance_high_watermark(log.log_end_offset)
         else:
@@ -386,6 +393,7 @@ def _respond_when_acknowledged(
     for partition, _, end in written:
         if partition.followers is not None:
             replicated.append((partition, end))
+        # Decision acknowledged-after-sync (E-7): sync first | none due
         if must_sync(partition.log):
             due.append(partition)
         elif partition.followers is None and partition.log.high_watermark < end and not partition.is_removed:
@@ -397,6 +405,7 @@ def _respond_when_acknowledged(
             sync_led_then(broker.outside, [partition], nobody_waits)
         _end_without_response(call, response)
         return None
+    # Decision acks-all (E-7): waits for replicas | leader suffices
     if replicated and body.acks == ALL:
         acknowledge = contained(call, partial(_acknowledge, broker, call, body.timeout_ms, response, replicated))
         if due:
@@ -427,6 +436,7 @@ def _acknowledge(
     """Respond once all replicas in sync have what was written."""
 
     def replicated_or_failed(errors: dict[Partition, Error]) -> None:
+        # Decision acks-all-outcome (E-7): failed | replicated
         call.respond(response_with_errors(broker, call, response, errors) if errors else response)
 
     abandon = broker.replication.leaders.acknowledge(replicated, timeout_ms, contained(call, replicated_or_failed))

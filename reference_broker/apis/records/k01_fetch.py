@@ -94,11 +94,13 @@ def handle(broker: FetchApiNeeds, call: Call, body: FetchRequest) -> FetchRespon
         revision = sessions.first if call.api_version in FIRST_REVISIONS else sessions.final
         return revision.error_response(ErrorCode.invalid_request, body, sessions.find(body.session_id, revision))
     session = sessions.sessions.get(body.session_id)
+    # Decision session-at-work (F-20): queued behind it | handled now
     if session is not None and session.fetch is not None and session.is_at_work:
         _queue_behind(session.fetch, broker, call, body)
         return None
     if call.api_version in FIRST_REVISIONS:
         return fetch_first(broker, call, body, lambda: handle(broker, call, body))
+    # Decision fetch-kind (F-4, F-7): full | incremental
     if body.session_epoch in (FULL_EPOCH, CLOSE_SESSION_EPOCH):
         _fetch_all(broker, call, body)
         return None
@@ -131,6 +133,7 @@ class _Queued:
         self.call.contain(self._handle)
 
     def _handle(self) -> None:
+        # Decision queued-request (F-20): handled | connection closed
         if not self.call.closed:
             response = handle(self.broker, self.call, self.request)
             if response is not None:
@@ -153,6 +156,7 @@ def _fetch_all(broker: FetchApiNeeds, call: Call, request: FetchRequest) -> None
 def _end_session(broker: HasFetchSessions, request: FetchRequest) -> None:
     """Close the session that a full request names, if there is one."""
     sessions = broker.fetch_sessions
+    # Decision named-session-ended (F-6, F-8): closed | no such session
     if sessions.find(request.session_id, sessions.final) is not None:
         is_replaced = request.session_epoch == FULL_EPOCH
         sessions.close(request.session_id, "replaced by its fetcher" if is_replaced else "closed by its fetcher")

@@ -218,6 +218,7 @@ def find(
     log, followers = partition.log, partition.followers
     end_offset = readable_end(log, reader)
     reached = end_offset if reader is Reader.FOLLOWER else log.high_watermark
+    # Decision new-leader-lags (E-2): watermark below its epoch | caught up
     lags = followers is not None and followers.epoch_start_offset > reached
     if timestamp_ms == LATEST:
         if lags:
@@ -230,20 +231,24 @@ def find(
     if timestamp_ms == LATEST_TIERED:
         return _at(log, log.copied_end_offset - 1) if log.copied_end_offset > log.log_start_offset else ListedOffset()
     if timestamp_ms >= 0 and log.local_log_start_offset > log.log_start_offset:
+        # Decision tier-search-outdated (P-11): must retry | complete
         if remote is None or remote.end_offset < log.local_log_start_offset:
             return ErrorCode.offset_not_available
         there = remote.found
+        # Decision time-found-in-tier (P-11): readable there | not there
         if isinstance(there, FoundOffset) and log.log_start_offset <= there.offset < end_offset:
             return ListedOffset(there.offset, there.timestamp_ms, there.leader_epoch)
         if there is not None:
             return ErrorCode.offset_not_available if isinstance(there, FoundOffset) else there
     for _ in range(MAX_SEARCHES):
+        # Decision time-search-overtaken (P-11): searches again | done
         try:
             found = yield from _search(partition, timestamp_ms, work)
         except Overtaken:
             continue
         if partition.is_removed:
             return ErrorCode.not_leader_or_follower
+        # Decision time-beyond-readable: none readable | found
         if found is None or found.offset >= end_offset:
             return ErrorCode.offset_not_available if lags else ListedOffset()
         if found.offset < 0:

@@ -75,6 +75,7 @@ def _handled(broker: DeleteRecordsNeeds, call: Call, body: DeleteRecordsRequest)
     led = broker.partitions.by_name
     for results in done:  # A partition may have been led elsewhere, or deleted, since then.
         for at, one in enumerate(results):
+            # Decision deletion-leader-changed (F-22): refused | still led
             if one.partition is not None and led.get((one.partition.topic, one.partition.index)) is not one.partition:
                 results[at] = _Done(None, ErrorCode.not_leader_or_follower)
     offsets = [(one.partition, one.offset) for results in done for one in results if one.partition is not None]
@@ -110,6 +111,7 @@ def _delete(broker: DeleteRecordsNeeds, topic: str, entry: DeleteRecordsPartitio
         partition.log.delete_records_before(offset)
     except DiskError:
         return _Done(None, ErrorCode.kafka_storage_error)
+    # Decision log-start-moved (F-14): fetchers notified | as before
     if partition.log.log_start_offset != before:
         partition.changed()
         sync_led_then(broker.outside, [partition], nobody_waits)

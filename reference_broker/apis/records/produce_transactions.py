@@ -51,6 +51,7 @@ def verify_transaction(
         done(_refuse_all(broker, body))
         return
     operation = operation_of_produce(call.api_version)
+    # Decision verification-needed (X-9): none | needed
     if not begun or not (operation.adds or _is_demanded(broker, begun)):
         done({})
         return
@@ -61,6 +62,7 @@ def verify_transaction(
     def verify() -> None:
         verdicts = _begin(broker, begun, operation)
         waiting = tuple(key for key, verdict in verdicts.items() if isinstance(verdict, Guard))
+        # Decision transaction-open-everywhere (X-9): open or refused | coordinator must confirm
         if not waiting:
             done(verdicts)
             return
@@ -70,6 +72,7 @@ def verify_transaction(
     def verified(verdicts: Verdicts, errors: Errors) -> None:
         """A transaction that is ending is over soon. A retry costs less than sending the batches again."""
         is_ending = operation.adds and ErrorCode.concurrent_transactions in errors.values()
+        # Decision ending-transaction (X-9): verified again | settled
         if is_ending and broker.now.mono_us < last_us:
             wait_us = 1000 * config.add_partitions_to_txn_retry_backoff_ms
             later(broker.outside, wait_us, contained(call, verify))
@@ -118,11 +121,13 @@ def _begin(
             continue
         log = partition.log
         known = log.producers.by_id.get(header.producer_id)
+        # Decision transactional-batch-epoch (X-1): fenced | current
         try:
             guard = log.verification.begin(known, header, raises_epoch=operation.adds, wall_ms=broker.now.wall_ms)
         except InvalidRecords as refused:
             verdicts[key] = ProducePartitionResponse(key[1], refused.error, error_message=refused.message)
         else:
+            # Decision transaction-in-partition (X-9): begins here | open here
             if guard is not None:
                 verdicts[key] = guard
     return verdicts
