@@ -97,6 +97,7 @@ class Loading:
             if self.records % COORDINATOR_RECORDS_PER_SLICE == 0:
                 self.playback.batch_replayed()
                 yield
+                # Decision coordinator-load (X-2): another leads, given up | goes on
                 if not self.target.is_led:
                     return
         self.target.loaded_end = self.target.led.log.log_end_offset
@@ -130,6 +131,7 @@ class Loading:
 
     def _replay(self, header: BatchHeader, record: Record) -> None:
         self._end_offset = min(max(self._end_offset, record.offset + 1), self.target.led.log.log_end_offset)
+        # Decision coordinator-record (X-2): damaged, left out | replayed
         try:
             self.playback.replay(header, record, self._end_offset)
         except DamagedRecord as damaged:
@@ -197,6 +199,7 @@ class LedPartitions(Generic[P]):
         found = self._by_index.get(index)
         if found is None or found.is_refused:
             return ErrorCode.not_coordinator
+        # Decision coordinator-partition-state (X-2): serves | still loading
         return found if found.is_loaded else ErrorCode.coordinator_load_in_progress
 
     def active(self) -> Sequence[P]:
@@ -266,6 +269,7 @@ class LedPartitions(Generic[P]):
         Until then clients receive COORDINATOR_LOAD_IN_PROGRESS. Unlike Kafka, which serves the partition only after the
         next change of leader."""
         self._ports.note("coordinator_load_failed", ("partition", found.led.log.directory), ("reason", str(failure)))
+        # Decision failed-coordinator-load (X-2): retried | refused
         if isinstance(failure, DiskError):
             later(self._ports, RELOAD_US, lambda: self._reload(found))
         else:

@@ -79,6 +79,7 @@ class CoordinatorLog:
         called when they are replicated, or when nothing was appended. It gets REQUEST_TIMED_OUT after the timeout; the
         records may be replicated later."""
         refusal = self._refusal(producer)
+        # Decision coordinator-append (X-2): refused | appended
         if refusal:
             written(refusal)
             return
@@ -118,6 +119,7 @@ class CoordinatorLog:
         """Call ``replicated`` when all records below ``end_offset`` are, even if too few replicas are in sync by then.
         The errors are otherwise those of ``append``."""
         led = self.led
+        # Decision coordinator-write-replicated (X-2): already | waits
         if led.log.high_watermark >= end_offset:
             replicated(ErrorCode.not_leader_or_follower if led.is_removed else ErrorCode.none)
             return
@@ -140,6 +142,7 @@ class CoordinatorLog:
         if self.lacks_replicas:
             return ErrorCode.not_enough_replicas
         known = led.log.producers.by_id.get(producer.producer_id)
+        # Decision coordinator-write-producer (X-1): fenced | current
         if known is not None and producer.producer_epoch < known.producer_epoch:
             return ErrorCode.invalid_producer_epoch
         return ErrorCode.none

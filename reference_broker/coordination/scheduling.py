@@ -62,6 +62,7 @@ class DueTimes:
         """Return a key that is due. The caller schedules it again if need be."""
         while self.is_due(now_ms):
             due_ms, key = heappop(self._due)
+            # Decision due-key (X-7, X-10): due | rescheduled since
             if self._earliest.get(key) == due_ms:
                 del self._earliest[key]
                 return key

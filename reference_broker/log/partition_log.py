@@ -126,6 +126,7 @@ class PartitionLog:
         DiskError."""
         log = cls(config, recovered)
         begin = recovered.local_start_offset
+        # Decision recovered-in-tier (P-11): begins behind the tier | by its own start
         if begin > log.log_end_offset and begin > recovered.log_start_offset:
             none, known = log.producers.emptied(), log.epochs.before(begin)
             log.start_from_remote(now, begin, recovered.log_start_offset, known, encoded(none), none)
@@ -170,6 +171,7 @@ class PartitionLog:
         """The first offset of the earliest undecided transaction below the high watermark, or the high watermark if
         there is none. It is never below the log start offset, where the transaction may have begun."""
         unstable = self.producers.first_unstable_offset(self.high_watermark)
+        # Decision stable-offset (X-4): at the high watermark | held by a transaction
         if unstable is None:
             return self.high_watermark
         return max(self.log_start_offset, min(self.high_watermark, unstable))
@@ -328,6 +330,7 @@ class PartitionLog:
                 self.expire_producers(now)
             has_producer = len(batches) > 1 or batches[0][1].producer_id >= 0
             marks = marks_of_retry(self.producers, batches, self.verification, guard) if has_producer else None
+            # Decision append-retry (P-6): written before | new
             if marks is not None:
                 time_ms = marks[-1].timestamp_ms if self._stamps_append_time else -1
                 first, last = marks[0].first_offset, marks[-1].last_offset
@@ -406,6 +409,7 @@ class PartitionLog:
     def roll_if_due(self, now: Now) -> bool:
         """Start a new segment if the active one is older than ``segment.ms`` or ``max.compaction.lag.ms``."""
         is_due = self.files.is_roll_due(now)
+        # Decision segment-roll-by-time (P-2): rolled | not due
         if is_due:
             self.roll(now)
         return is_due
@@ -429,11 +433,13 @@ class PartitionLog:
             self._restart_at(offset, segments[0].created_ms if segments else 0)
             return offset
         end = segments.end_before(offset)
+        # Decision truncated-producers (P-10, X-13): replayed | none known
         self.producers = run_to_end(replayed(segments, known, offset)) if known.by_id else known.emptied()
         self.producers.keep_completed(known, end)
         try:
             segments.snapshots.delete_beyond(end)
             first_touched = self.files.lower_checkpoints(offset)
+            # Decision truncation-of-clean-part (X-11): dirty from there | still clean
             if first_touched < self.cleaned_offset:
                 self.note_cleaned(first_touched)
             segments.cut_from(offset)
@@ -560,6 +566,7 @@ class PartitionLog:
         """
         safe = min(end_offset, self.copied_end_offset, self.high_watermark, self.synced_offset)
         count = self.files.count_deletable(safe)
+        # Decision local-deletion (P-11): copies are safe | none deletable
         if count:
             first = self.bases[count]
             self.files.write_local_start(first)

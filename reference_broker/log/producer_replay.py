@@ -190,6 +190,7 @@ def recreated_from(
     """Do the same from ``begin`` on, or from a newer snapshot that exists."""
     states = ProducerStates(expiration_ms, reject_unknown=False)
     known = segments.snapshots.newest(begin, offset)
+    # Decision recreation-begin (P-9): newer snapshot | replay alone
     if known is not None:
         begin, producers = known
         yield from restored(states, producers)
@@ -216,6 +217,7 @@ def replay_start(segments: Segments, offset: int, expired_ms: int) -> int:
     young = next(
         (segment for segment in segments.items[:last] if segment.max_timestamp_ms > expired_ms), segments.items[last]
     )
+    # Decision recreation-start (P-9): young segment | open transaction before it
     return young.base_offset if young.open_from < 0 else young.open_from
 
 
@@ -238,6 +240,7 @@ def _replay(segments: Segments, begin: int, offset: int, states: ProducerStates)
             count += 1
             if count % RECREATED_BATCHES_PER_SLICE == 0:
                 yield
+                # Decision recreation (P-8): overtaken by a cut | goes on
                 if segments.durability.last_cut != cuts or segment not in segments.items:
                     raise Overtaken(f"{segment.path} is not what it was")
     return read_bytes, fresh

@@ -145,28 +145,35 @@ class ProducerStates:
 
     def _check_one(self, producer: Producer | None, header: BatchHeader) -> BatchMark | None:
         first, epoch = header.base_sequence, header.producer_epoch
+        # Decision batch-producer (P-5): unknown | known
         if producer is None:
+            # Decision unknown-producer (P-5): rejected | accepted
             if first != 0 and self.reject_unknown:
                 raise InvalidRecords(
                     ErrorCode.unknown_producer_id,
                     f"producer {header.producer_id} is not known here and sent sequence {first}, not 0",
                 )
             return None
+        # Decision producer-fenced (X-1): fenced | current or newer
         if epoch < producer.producer_epoch:
             raise InvalidRecords(
                 ErrorCode.invalid_producer_epoch,
                 f"producer {header.producer_id} has epoch {producer.producer_epoch}, but the batch has epoch {epoch}",
             )
+        # Decision producer-epoch (P-6): new | same
         if epoch > producer.producer_epoch:
             if first != 0:
                 raise _out_of_order(header, f"a new epoch starts at 0, not {first}")
             return None
         mark = producer.retried(header)
+        # Decision batch-sequence (P-6): written before | not remembered
         if mark is not None:
             return mark
         expected = _next_sequence(producer.last_sequence)
+        # Decision sequence-order (P-6): out of order | next
         if first != expected:
             raise _out_of_order(header, f"expected sequence {expected}, got {first}")
+        # Decision plain-batch (X-9): inside a transaction, refused | fits
         if producer.current_txn_first_offset >= 0 and not header.is_transactional:
             raise InvalidRecords(
                 ErrorCode.invalid_txn_state,
@@ -206,9 +213,11 @@ class ProducerStates:
             max(known.coordinator_epoch, coordinator_epoch),
         )
         first = self.open_transactions.pop(header.producer_id, None)
+        # Decision marker (X-3): ends nothing | ends a transaction
         if first is None:
             return None
         self.completed.append((first, offset))
+        # Decision ended-transaction (X-5): committed | aborted
         if type_ != ControlType.ABORT:
             return None
         return Aborted(header.producer_id, first, offset, min(self.open_transactions.values(), default=offset + 1))
@@ -243,6 +252,7 @@ class ProducerStates:
         expired = [
             producer_id
             for producer_id, producer in self.by_id.items()
+            # Decision producer-expires (P-7): forgotten | kept
             if producer.current_txn_first_offset < 0 and wall_ms - producer.last_timestamp_ms >= self.expiration_ms
         ]
         for producer_id in expired:
@@ -345,6 +355,7 @@ def decoded(data: bytes) -> Iterator[tuple[int, Producer]]:
         raise SnapshotDamaged(f"{len(data)} bytes are too few") from None
     if version != SNAPSHOT_VERSION:
         raise SnapshotDamaged(f"its version is {version}")
+    # Decision producer-snapshot-crc (P-12): wrong, rebuilt | right
     if not fits(crc, data):
         raise SnapshotDamaged("its CRC is wrong")
     start = _HEAD.size + _COUNT.size
@@ -436,6 +447,7 @@ class ProducerSnapshots:
         offset. Return None if there is none. Raise DiskError."""
         self._loaded = -1
         found = self.newest(first_offset, end_offset)
+        # Decision producer-snapshot (P-4): none, replays all | loaded
         if found is None:
             return None
         offset, producers = found

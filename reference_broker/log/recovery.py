@@ -131,6 +131,7 @@ class Recovery:
             self.cleaned_offset, self.log_start_offset = self.checkpoints.load(names)
             self.horizon.load(names, self.cleaned_offset)
             local = self.checkpoints.local
+            # Decision interrupted-tier-start (P-11): emptied | whole
             if local.has_begun:
                 names = self._empty(names)
             self.local_start = max(self.log_start_offset, local.offset)
@@ -210,12 +211,14 @@ class Recovery:
             misfit = self._misfit(base)
             if misfit is not None:
                 first_lost, why = misfit
+                # Decision misfit-segment (P-4): damage | lost tail
                 if self._was_durable(first_lost):
                     raise LogDamaged(Damage(segment.path, 0, first_lost, why))
                 self._cut_away(bases[at:])
                 break
             self.next_base = bases[at + 1] if at + 1 < len(bases) else MAX_OFFSET
             segment.open_from = min(self.open.values(), default=-1)
+            # Decision segment-trusted (P-4): indexes used | read whole
             trusted = self.clean or self.next_base <= self.checkpoints.recovery_point
             size = self.disk.size(segment.path)
             flaw: Flaw | None = Flaw("")
@@ -306,6 +309,7 @@ class Recovery:
         self.report.verified_bytes += size
         if flaw is not None:
             position, offset = segment.size_bytes, segment.next_offset
+            # Decision bad-batch (P-4, E-6): damage | torn end cut
             if self._was_durable(offset):
                 raise LogDamaged(Damage(segment.path, position, offset, flaw.why))
             self._cut_away(later)
@@ -391,6 +395,7 @@ class Recovery:
         segments = self.segments.items
         end = segments[-1].next_offset if segments else self.local_start
         durable_end = self.checkpoints.durable_end
+        # Decision log-ends-early (E-6): durable records gone | reaches the durable end
         if end < durable_end and self.quarantine is None:
             path = new_segment(self.directory, end, self.now.wall_ms).path
             source = self.checkpoints.durable_end_path

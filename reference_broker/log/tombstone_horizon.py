@@ -61,8 +61,10 @@ class TombstoneHorizon:
         """Whether a follower whose log ends at ``position`` must empty it, because of its leader's marker
         (H-4, H-6). ``begin`` follows once it is empty. Raises DiskError."""
         remembered = remembered_after(position, leader_horizon)
+        # Decision horizon-passed (H-4, H-6): starts again | fills on
         if remembered > self.remembered:
             return True
+        # Decision remembered-horizon (H-6, H-7): lower, another leader's | as before
         if remembered < self.remembered and position < self.remembered:
             # Another replica leads. A killed follower must not take the old marker for one that has not moved.
             self._put(self.offset, remembered)

@@ -66,6 +66,7 @@ class Verification:
         if _is_open(known, batch):
             return None
         guard = self.guards.get(batch.producer_id)
+        # Decision verification-wait: begins | joined
         if guard is None:
             guard = Guard(batch.base_sequence, batch.producer_epoch, raises_epoch, wall_ms)
             self.guards[batch.producer_id] = guard
@@ -95,6 +96,7 @@ class Verification:
         if _is_open(known, batch):
             return
         _check_epoch(known, batch)
+        # Decision transaction-verified: not here, refused | verified
         if self.is_demanded and (guard is None or guard is not self.guards.get(batch.producer_id)):
             raise InvalidRecords(
                 ErrorCode.invalid_txn_state, f"producer {batch.producer_id} has no verified transaction here"
@@ -133,6 +135,7 @@ def _check_epoch(known: Producer | None, batch: TransactionalBatch) -> None:
 def _check_sequence(known: Producer | None, header: BatchHeader, there: Guard) -> None:
     first = header.base_sequence
     begins_late = there.raises_epoch and first != 0 and (known is None or not known.marks)
+    # Decision earlier-batch-waits: refused | first in order
     if begins_late or first > there.lowest_sequence:
         expected = 0 if begins_late else there.lowest_sequence
         raise InvalidRecords(

@@ -182,12 +182,14 @@ class Copier:
         """Copy due segments, one after the other, unless a copy is in progress."""
         if self._is_busy or self._is_closed or not self._log.config.is_remote_copy_enabled:
             return
+        # Decision copier-fence (P-11): raised first | up
         if not self._fence.is_up:
             self._is_busy = True
             self._fence.raise_fence(self._proven)
         elif not self._copied_end.advance():
             self._is_busy = True
             later(self._context.ports, 0, self._go_on)
+        # Decision segment-to-copy (P-8): due | none
         elif self._next() is not None:
             self._is_busy = True
             self._context.slots.take(self._begin)
@@ -218,6 +220,7 @@ class Copier:
         """Start a copy in the slot that this partition got."""
         may_copy = not self._is_closed and self._log.config.is_remote_copy_enabled and self._fence.is_up
         local = self._next() if may_copy else None
+        # Decision copy-in-slot (P-11): nothing due any more | begun
         if local is None:
             self._end()
             self.copy_due_segments()
@@ -229,6 +232,7 @@ class Copier:
     def _prepare(self, copy: Copy) -> Sliced[None]:
         context = self._context
         segment_id = random_uuid(context.random)
+        # Decision copy-preparation (P-8): failed | prepared
         try:
             prepared = yield from preparation(
                 self._partition, copy.local, context.ports.now(), context.node_id, segment_id
@@ -252,6 +256,7 @@ class Copier:
 
     def _advance(self, copy: Copy) -> None:
         """Take the next step, if this node still leads the partition in the leader epoch of the copy."""
+        # Decision copy-leadership (P-11): over, resigned | goes on
         if copy.stage not in ENDED and (self._is_closed or self._partition.leader_epoch != copy.leader_epoch):
             copy = copy.resigned()
         self.copy = copy
@@ -276,6 +281,7 @@ class Copier:
                 self.copy_due_segments()
 
     def _written(self, copy: Copy, error: Error) -> None:
+        # Decision copy-event (P-11): read back | fenced or failed
         if error is ErrorCode.none:
             self._advance(copy.done())
         else:
@@ -303,6 +309,7 @@ class Copier:
         if not self._is_closed:
             self._copied_end.advance()
             self._set_lag(*self._uncopied())
+            # Decision copied-segment (P-11): not listed, paused | listed
             if self._log.copied_end_offset < local.next_offset:
                 self._retry_after_pause("a segment that was copied is not listed")
             else:
@@ -394,6 +401,7 @@ class CopiedEnd:
         if self.removals != known.removals:
             self.removals = known.removals
             self.reset()
+        # Decision followers-copied-end (P-11): current leader's events known | not yet
         if self.metadata.is_ready(self.topic_id, self.index) and known.newest_epoch >= leader_epoch:
             self.advance()
 
@@ -414,6 +422,7 @@ def preparation(
     log = partition.log
     log.files.write_index_files(local)
     snapshot, recreated = _whole_snapshot(log, local.next_offset), None
+    # Decision uploaded-snapshot (P-8, P-14): recreated | there
     if snapshot is None:
         recreated = yield from log.recreate_snapshot(now, local.next_offset)
         snapshot = recreated.snapshot

@@ -76,6 +76,7 @@ class Fence:
         def read_back(error: Error) -> None:
             # No segment has this ID. Such an error means that the event was applied, so it was not fenced.
             callbacks, self._in_flight = self._in_flight, []
+            # Decision fence-event (P-11): applied | fenced or failed
             if error is ErrorCode.resource_not_found:
                 self._proven_in = written_in
                 error = ErrorCode.none if self.is_up else ErrorCode.fenced_leader_epoch

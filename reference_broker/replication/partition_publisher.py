@@ -131,12 +131,14 @@ class PartitionPublisher:
                     is_gone = not self.disk.exists(directory_of(topic.name, index))
                     directory = self._directory(topic, index)
                     known = high_watermarks.get((topic.name, index), 0)
+                    # Decision directory-lost (E-6): begins in quarantine | there or new
                     if clean and known > 0 and is_gone:
                         begin_lost(self.disk, directory, known)
                     log = yield from open_log(self.disk, directory, log_config, self.now(), clean)
                     log.topic_id = topic.topic_id
                     note_recovery(log, self.note)
                     log.advance_high_watermark(known)
+                    # Decision watermark-beyond-log (E-7): forgotten | within the log
                     if known > log.log_end_offset:  # It is of another topic of this name, or the tail is lost.
                         self.roles.forgets(log)
                     self._resting[topic.topic_id, index] = log
@@ -272,14 +274,17 @@ class PartitionPublisher:
         state, key = topic.partitions[index], (topic.topic_id, index)
         partition = self.partitions.by_id.get(key)
         if log.quarantine is not None:
+            # Decision quarantine-needless (E-6): ended | lasts
             if self._counts_for_nothing(state, before):
                 log.end_quarantine()
                 self.note("quarantine_ended", ("partition", log.directory), ("end_offset", log.log_end_offset))
+            # Decision quarantined-replica (E-6): offline | follows
             elif state.leader in (NO_LEADER, self.node_id):
                 self.partitions.offline[key] = None
                 self.partitions.unfollow(*key)
                 self.roles.stops_following(*key)
                 return
+        # Decision replica-role (E-3): leads | follows
         if state.leader == self.node_id:
             self._lead(partition, topic, index, log)
             return
@@ -312,6 +317,7 @@ class PartitionPublisher:
         """This node leads the replica. With one replica, everything in the log is committed, once it is as durable as
         flush.messages requires."""
         state, key = topic.partitions[index], (topic.topic_id, index)
+        # Decision led-epoch (E-3): new | same
         is_new_epoch = partition is None or partition.leader_epoch != state.leader_epoch
         if partition is None:
             self.roles.stops_following(*key)
@@ -359,6 +365,7 @@ class PartitionPublisher:
         if found in (None, topic.topic_id):
             return directory
         is_other = found in self._directories.deleted_topics or not is_damaged_copy(found, topic.topic_id)
+        # Decision leftover-directory (E-6): cleared | set aside in quarantine
         if is_other or self._counts_for_nothing(topic.partitions[index], None):
             self._directories.clear(directory, topic.name, index)
         else:
@@ -424,6 +431,7 @@ class PartitionPublisher:
             match = _PARTITION_DIRECTORY.fullmatch(name)
             if match is None or name == _INTERNAL_DIRECTORY:
                 continue
+            # Decision directory-unclaimed (E-6): cleared | replica's own
             if not self._has_replica_here(image.topics.get(match[1]), int(match[2])) and self._is_log(name):
                 self._directories.clear(name, match[1], int(match[2]))
                 yield

@@ -159,7 +159,6 @@ class CachedPartition:
 
     def watch(self, partitions: Partitions) -> None:
         """Mark itself at the partition's next change or, if it is not led here, at its arrival."""
-        # Decision cached-partition-watched (F-14): for changes | for its arrival
         if self.partition is not None:
             self.partition.watch(self)
         else:

@@ -153,7 +153,6 @@ class FetchSession:
 
     def upcoming_number(self) -> int:
         """Return the number of the response that will have the current changes."""
-        # Decision change-number (G-5): the response in hand | the next one
         return self.number if self.responded_number < self.number else self.number + 1
 
     # the fetch that is parked or at work
@@ -321,7 +320,6 @@ class FetchSession:
 
         def queue_again(some: Collection[CachedPartition]) -> None:
             for cached in some:
-                # Decision unsent-partition (F-20): put back | nothing to put back
                 if cached.available_bytes and not cached.queued:
                     self.queue(cached)
 

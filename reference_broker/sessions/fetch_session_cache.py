@@ -86,7 +86,6 @@ def find_victim(sessions: Iterable[FetchSession], newcomer: FetchSession, wall_m
     # Decision victim-idle (F-18): the longest idle | none is idle
     if longest_idle is not None:
         return Victim(longest_idle, "b")
-    # Decision victim-allowed (F-18): by rank or size | no victim
     if first is not None:
         # Decision victim-rule (F-18): consumer for a follower | older and smaller
         return Victim(first, "a" if outranked_by(first, newcomer) else "c")
@@ -334,7 +333,6 @@ class FetchSessionCache:
         remaining = dict(self.sessions)
         while slots >= self.slots or partitions > self.max_partitions:
             victim = self.victim(newcomer, wall_ms, remaining.values())
-            # Decision eviction-possible (F-18): none may go | one goes
             if victim is None:
                 if not victims:
                     self._refusal = newcomer_refusal(self.sessions.values(), newcomer, wall_ms)

@@ -129,7 +129,6 @@ class FirstRevision(Revision):
 
     def sent(self, session: FetchSession, cached: CachedPartition, data: PartitionData, more: bool) -> None:  # noqa: ARG002
         session.last_sent[cached] = None
-        # Decision sent-partition-has-more (G-5): dirty for the next | at rest
         if more:
             cached.change_number = max(cached.change_number, session.number + 1)
             return

@@ -226,7 +226,6 @@ class Fetch:
     def serve(self) -> Sliced[None]:
         """Look up the marked partitions, and then complete or park the fetch."""
         session = self.session
-        # Decision session-reader-changed (F-14): all looked up | as before
         if session.reader is not self.reader or session.rack != self.rack:
             yield from session.read_as(self.reader, self.rack)
         self._enter(LOOKING_UP)
@@ -301,7 +300,6 @@ class Fetch:
     def _complete_due(self) -> None:
         """Complete the fetch at the end of the event in which enough arrived, as Kafka's action queue does. So no
         response has the state after the event for some partitions, and the state before it for others."""
-        # Decision due-fetch (F-14): responds | ended meanwhile
         if self.stage is DUE:
             self.respond()
 
@@ -348,7 +346,6 @@ class Fetch:
         problem = lookup.problem
         if problem is not None and not self.urgent:
             is_new = problem.error_code != cached.sent_error or direction(problem) != cached.sent_direction
-            # Decision lookup-problem (F-14): ends the wait | lasts from before
             self.urgent = is_new or cached.named
 
     def _is_completable(self) -> bool:
@@ -449,7 +446,6 @@ class Fetch:
         of a broker, marks no partition."""
         for cached, lookup in lookups:
             problem = lookup.problem
-            # Decision parked-problem-again (F-14): looked up again | none
             if problem is not None and (problem.error_code or problem.preferred_read_replica >= 0):
                 self._look_up(cached)
 
@@ -489,7 +485,6 @@ class Fetch:
             unread -= cached.available_bytes
             reads += 1
             limit = min(cached.max_bytes, remaining)
-            # Decision batch-known-too-large (F-15): skipped | read
             if limit <= cached.too_small_bytes and not is_first:
                 skipped.append(cached)
                 continue

@@ -183,7 +183,6 @@ def _readable(log: PartitionLog, cached: CachedPartition, reader: Reader) -> Loo
 def readable_end(log: PartitionLog, reader: Reader) -> int:
     if reader is Reader.FOLLOWER:
         return log.log_end_offset
-    # Decision reader-isolation: committed only | to the high watermark
     return log.last_stable_offset if reader is Reader.COMMITTED else log.high_watermark
 
 

@@ -28,7 +28,6 @@ def fetch_first(
     sessions = broker.fetch_sessions
     revision, named = sessions.first, sessions.find(request.session_id, sessions.first)
     if request.fetch_type == FULL_FETCH:
-        # Decision first-full-request (G-4): refused | valid
         if request.session_epoch != 0 or (request.session_id != 0 and named is None):
             sessions.count_not_found()
             return revision.error_response(DraftError.INVALID_FETCH_SESSION, request, named)

@@ -203,7 +203,6 @@ def _append_or_postpone(produce: _Produce, topic: ProduceTopic, wanted: ProduceP
     guard, records = None, wanted.records or b""
     if produce.verdicts:
         verdict = produce.verdicts.get((name_of(produce.broker, topic), wanted.partition))
-        # Decision batch-verdict: refused | may be appended
         if isinstance(verdict, ProducePartitionResponse):
             return verdict
         guard = verdict

@@ -133,7 +133,6 @@ class _Queued:
         self.call.contain(self._handle)
 
     def _handle(self) -> None:
-        # Decision queued-request (F-20): handled | connection closed
         if not self.call.closed:
             response = handle(self.broker, self.call, self.request)
             if response is not None:

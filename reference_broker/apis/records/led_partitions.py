@@ -40,7 +40,6 @@ def led_elsewhere(broker: LooksUpPartitions, topic: TopicImage, index: int, requ
     # Decision replica-offline (E-6): in quarantine | led elsewhere
     if (topic.topic_id, index) in broker.partitions.offline:
         return ErrorCode.kafka_storage_error
-    # Decision led-elsewhere (M-15): replica compares epochs | no replica
     if broker.node_id in known.replicas:
         return leader_epoch_error(known.leader_epoch, request_epoch) or ErrorCode.not_leader_or_follower
     return ErrorCode.not_leader_or_follower

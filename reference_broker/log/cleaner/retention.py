@@ -297,6 +297,7 @@ class Retention:
         if header.record_count == 0:
             return batch if must_stay else None
         is_due = horizon_ms is not None and horizon_ms <= self.now_ms
+        # Decision cleaned-batch: removed | judged further
         if may_go and (is_due or not header.is_control):
             self.records += header.record_count
             return _emptied(header) if must_stay else None
@@ -387,6 +388,7 @@ class Retention:
         deltas = found.offset_deltas
         end = min(self.newest.latest_offset + 1, self.tombstones_below) - base_offset
         gone = {at for at in found.valueless if deltas[at] < end}.intersection(stay)
+        # Decision tombstones (H-1): removed | none goes
         if gone:
             self.tombstones_gone = max(self.tombstones_gone, base_offset + max(deltas[at] for at in gone) + 1)
         return [at for at in stay if at not in gone]

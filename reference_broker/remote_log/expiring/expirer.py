@@ -89,6 +89,7 @@ def due(segments: Sequence[RemoteSegment], log: LeaderLog, now_ms: int) -> Slice
         is_unreachable = each.next_offset <= log.log_start_offset
         is_old = log.retention_ms != UNLIMITED and each.max_timestamp_ms <= now_ms - log.retention_ms
         is_too_much = log.retention_bytes != UNLIMITED and spare_bytes >= each.size_bytes
+        # Decision remote-segment (P-11): expires | keeps those behind it
         if is_unreachable or (not is_retaining and (is_old or is_too_much)):
             gone.append(each)
             spare_bytes -= each.size_bytes
@@ -149,6 +150,7 @@ class SegmentRemoval:
         def begun(error: Error) -> None:
             if not self.may_go_on():
                 return
+            # Decision remote-deletion (P-11): begun | fenced or over
             if error is ErrorCode.none:
                 self.ports.store(Delete(keys_of(segment)), lambda _: deleted(), failed)
             elif error in (ErrorCode.resource_not_found, ErrorCode.invalid_request):
@@ -305,6 +307,7 @@ class Expirer:
         """Return whether the work may continue. End it if the leader epoch has changed, the partition is no longer
         watched, or its segment metadata was discarded."""
         is_as_before = self._is_known and self._known.generation is self._generation
+        # Decision expiring-leadership (P-11): over, ended | goes on
         if self._has_slot and not (is_as_before and self._partition.leader_epoch == self._epoch):
             self._end()
         return self._has_slot
@@ -371,6 +374,7 @@ class Expirer:
         if not self._may_go_on():
             return
         start = found.log_start_offset
+        # Decision tier-events (P-11): missing, log start stays | known
         if self._lacks_events:
             self._note_loss()
         elif start >= log.local_log_start_offset or known.segment_at(lineage, start) is not None:
@@ -488,6 +492,7 @@ class Expirer:
             name = name_of(key)
             if name is not None and self._known.get(name.segment_id) is None:
                 offset = max(name.start_offset, log.log_start_offset)
+                # Decision object-without-event (P-11): kept, events lost | garbage
                 if offset < log.local_log_start_offset and self._known.segment_at(lineage, offset) is None:
                     self._note_loss()
                 else:

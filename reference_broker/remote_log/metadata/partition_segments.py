@@ -63,6 +63,7 @@ class OffsetOwners:
         met = self._ranges[low:high]
         left, right, kept = [], [], []
         for each in met:
+            # Decision offset-owner (P-11): newer upload keeps it | replaced
             if is_newer(each.owner):
                 kept.append(each)
                 continue
@@ -174,6 +175,7 @@ class PartitionSegments:
         """
         if isinstance(event, PartitionDelete):
             return self._delete(event)
+        # Decision segment-event (P-11): older leader's, fenced | valid
         if event.uploader_epoch < self.newest_epoch:
             return ErrorCode.fenced_leader_epoch
         if event.uploader_epoch > self.newest_epoch:
@@ -183,6 +185,7 @@ class PartitionSegments:
     def _begin(self, segment: RemoteSegment) -> Error:
         if segment.segment_id in self._known:
             return ErrorCode.none
+        # Decision copy-attempt (P-11): seen before | new
         if segment.attempt <= self.last_attempt:
             return ErrorCode.resource_not_found
         self.last_attempt = segment.attempt
@@ -198,9 +201,11 @@ class PartitionSegments:
             return ErrorCode.resource_not_found
         if update.state is known.state:
             return ErrorCode.none
+        # Decision segment-state (P-11): changed meanwhile, refused | as its writer knew
         if update.known_as not in (None, known.state):
             return ErrorCode.invalid_request
         is_finished = update.state is SegmentState.COPY_SEGMENT_FINISHED
+        # Decision finished-copy (P-11): former leader's, refused | valid
         if is_finished and (self.delete_state is not None or update.uploader_epoch != known.uploader_epoch):
             return ErrorCode.invalid_request
         if update.state not in NEXT_SEGMENT_STATES[known.state]:

@@ -280,6 +280,7 @@ class MetadataReader:
             return
         key = event.topic_id, event.partition
         taker = sent.takers.get(key)
+        # Decision segment-event-record (P-11): applied before or unwatched | applied
         if taker is None or sent.partition.watched.get(key) is not taker or record.offset < taker.next_offset:
             return
         error = taker.segments.apply(event)
@@ -335,6 +336,7 @@ class MetadataReader:
         """Continue at ``start``. A position beyond the end of the log means that events were lost, by an unclean
         election or a recreated topic. Then everything is read again."""
         for each in partition.watched.values():
+            # Decision events-beyond-log (P-11): lost, all read again | deleted ones skipped
             if each.next_offset > start:
                 each.segments.forget()
                 each.ready_from = None

@@ -262,6 +262,7 @@ class RemoteReader:
         known = self._known(log, partition)
         if name is None or failure.failure.kind is not FailureKind.MISSING or not isinstance(known, PartitionSegments):
             return ErrorCode.unknown_server_error
+        # Decision missing-object (P-11): listed, store fails | segment deleted
         return ErrorCode.unknown_server_error if known.is_listed(name.segment_id) else ErrorCode.offset_out_of_range
 
 

@@ -137,6 +137,7 @@ class RangeCache:
         """Fetch a range that is not here. Exactly one of the two is called, in a later event, unless what is
         returned is called before."""
         coming = self._coming.get(wanted)
+        # Decision store-range (P-11): fetched | joins a get
         if coming is None:
             coming = self._coming[wanted] = _Coming()
             coming.take_back = self._gets.get(wanted, partial(self._came, wanted), partial(self._failed, wanted))

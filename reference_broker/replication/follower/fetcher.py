@@ -167,6 +167,7 @@ class Fetcher:
         self._timer = None
         if self._busy or self._ended:
             return
+        # Decision next-replica-fetch (E-7): after a sync | at once
         if self._undurable:
             self._busy = True
             self._sync_and_go_on()
@@ -225,6 +226,7 @@ class Fetcher:
     def _handle_versions(self, response: object) -> None:
         self._busy = self._must_ask_versions = False
         wanted = self._wanted_draft
+        # Decision fetch-draft (D-3): served by the leader | released version
         self._draft = wanted if announces(wanted, response) else 0
         if not self._draft:
             self._setting.ports.note("fetch_draft_not_served", ("leader", self.leader_id), ("version", wanted))
@@ -269,6 +271,7 @@ class Fetcher:
         """
         epoch, before = self._setting.broker_epoch(), self._fetched_as
         self._fetched_as = epoch
+        # Decision fetcher-registration (E-4): new, names all again | same
         if epoch != before and self._handler.partitions:
             self._handler = make_session_handler(self._handler.revision)
             self._to_name = dict.fromkeys(self.followed)
@@ -297,6 +300,7 @@ class Fetcher:
         handled: Handled = self._handler.handle_response(response)
         if self._ended:
             return
+        # Decision replica-session (F-11): lost, full fetch next | goes on
         if handled.problem is not None:
             self._busy = False
             self._diverged.clear()
@@ -319,6 +323,7 @@ class Fetcher:
             one = self.followed.get(name)
             if one is None or name in responded:
                 continue
+            # Decision diverged-watermark (F-14): applied now | not named since
             if one.requested == one.wanted(self._setting.config.replica_fetch_max_bytes):
                 intake = self._setting.intake
                 if intake.settle(one, partial(intake.follow_high_watermark, one, data)) is not IntakeOutcome.TAKEN:
@@ -341,6 +346,7 @@ class Fetcher:
 
     def _apply_one(self, name: TopicPartition, data: PartitionData) -> None:
         one = self.followed.get(name)
+        # Decision replica-data (F-20): outdated, ignored | applied
         if one is None or not one.accepts_response():
             return  # The partition is followed differently by now, and the next request names it so.
         outcome = self._setting.intake.take(one, data)

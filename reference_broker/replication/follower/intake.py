@@ -23,6 +23,7 @@ def truncation_offset(log: PartitionLog, leader: EpochEndOffset) -> int:
     in that log. A follower that does not know this epoch truncates to the end of the largest epoch below it that it
     knows, and fetches again. If the leader knows no such epoch, the follower keeps what is committed.
     """
+    # Decision leader-epoch-unknown (E-7): back to the watermark | epochs compared
     if leader.end_offset == UNDEFINED:
         return log.high_watermark
     if leader.epoch == UNDEFINED:
@@ -30,6 +31,7 @@ def truncation_offset(log: PartitionLog, leader: EpochEndOffset) -> int:
     own = log.end_offset_for_epoch(leader.epoch)
     if own.end_offset == UNDEFINED:
         return min(leader.end_offset, log.log_end_offset)
+    # Decision own-epoch-at-divergence (E-7): end of a lower one | the leader's
     if own.epoch != leader.epoch:
         return min(own.end_offset, log.log_end_offset)
     return min(leader.end_offset, own.end_offset, log.log_end_offset)
@@ -74,6 +76,7 @@ class Intake:
         """Apply the response to the latest request of ``one``."""
         if data.error_code:
             return self._refused(one, data.error_code)
+        # Decision replica-diverges (E-7): truncates | goes on
         if data.diverging_epoch is not None:
             return self.settle(one, lambda: self.diverged(one, data.diverging_epoch))
         if data.tombstone_horizon >= 0:
@@ -92,6 +95,7 @@ class Intake:
         log = one.log
         before = (log.log_end_offset, log.latest_epoch)
         self.truncate(one, truncation_offset(log, leader))
+        # Decision divergence-of-empty-epoch (E-7): epoch forgotten | records truncated
         if log.log_end_offset == before[0]:
             log.forget_empty_epochs()  # The epoch that the leader does not know holds no record here.
             if (log.log_end_offset, log.latest_epoch) == before:
@@ -107,6 +111,7 @@ class Intake:
         """
         log = one.log
         where = ("partition", one.trace_name)
+        # Decision truncation-of-committed (E-7): below the watermark | uncommitted only
         if offset < log.high_watermark:
             known = ("high_watermark", log.high_watermark)
             self.ports.note("truncated_below_high_watermark", where, ("offset", offset), known)
@@ -131,6 +136,7 @@ class Intake:
         they deleted would stay here for ever. Raise DiskError."""
         log, horizon = one.log, data.tombstone_horizon
         where, position = ("partition", one.trace_name), log.log_end_offset
+        # Decision replica-below-horizon (H-4): starts again | goes on
         if log.horizon.must_empty(position, horizon):
             self.start_anew(one, data.log_start_offset)
             log.horizon.begin(horizon)
@@ -164,6 +170,7 @@ class Intake:
         batch.
         """
         log, now = one.log, self.ports.now()
+        # Decision replicated-batch-early (E-7): below the log end | appended
         try:
             log.append_replicated(now, records, one.leader_epoch)
         except UnexpectedOffset as early:
@@ -176,24 +183,30 @@ class Intake:
     def follow_high_watermark(self, one: Followed, data: PartitionData) -> None:
         """Move the high watermark to the leader's, as far as the log reaches. Raise DiskError."""
         log = one.log
+        # Decision follower-watermark (E-2): moves | stays
         if data.high_watermark > log.high_watermark and log.advance_high_watermark(data.high_watermark):
             self.high_watermark_moved(log)
             self.changed(one)
+        # Decision quarantine-refilled (E-6): ended | none or lasts
         if log.quarantine is not None and log.release(data.high_watermark):
             self.ports.note("quarantine_ended", ("partition", log.directory), ("end_offset", log.log_end_offset))
 
     def _refused(self, one: Followed, code: int) -> IntakeOutcome:
+        # Decision replica-out-of-range (F-11): looks up offsets | another error
         if code == ErrorCode.offset_out_of_range:
             return IntakeOutcome.OUT_OF_RANGE
+        # Decision replica-sent-to-tier (P-11): begins in the tier | another error
         if code == ErrorCode.offset_moved_to_tiered_storage:
             return IntakeOutcome.MOVED
         if one.errors == 0:
             where = ("partition", one.trace_name)
             self.ports.note("replica_fetch_error", where, ("leader", one.leader_id), ("error", code))
+        # Decision replica-fenced (E-3): waits for metadata | retries
         return IntakeOutcome.FENCED if code == ErrorCode.fenced_leader_epoch else IntakeOutcome.RETRY
 
     def settle(self, one: Followed, work: Callable[[], None]) -> IntakeOutcome:
         """Run ``work``. Damaged records or a failing disk harm no client: the replica falls behind and retries."""
+        # Decision replica-append-fails (E-7): retried later | applied
         try:
             work()
         except (RecordsRefused, DiskError) as failure:

@@ -97,6 +97,7 @@ class Lookups:
         Otherwise the leader's log has only later records, and the next request looks up its start.
         """
         for one, end_offset in self._current(self._ends, chunk, _offsets(response)):
+            # Decision leader-log-shorter (E-7): no, looks up its start | truncates
             if end_offset >= one.log.log_end_offset:
                 self._starts[one.name] = one
             else:
@@ -104,6 +105,7 @@ class Lookups:
 
     def _handle_starts(self, chunk: Chunk, response: object) -> None:
         for one, start_offset in self._current(self._starts, chunk, _offsets(response)):
+            # Decision leader-log-begins-later (E-7): starts anew | grew meanwhile
             if start_offset > one.log.log_end_offset:
                 self._apply(one, partial(self._intake.start_anew, one, start_offset))
             else:
@@ -307,6 +309,7 @@ class TierStarts:
             return
         del self._from_tier[one.name]
         log_start_offset = self._log_starts.pop(one.name)
+        # Decision tier-state (P-11): put off | starts in the tier
         if not isinstance(state, TierState):
             self._put_off(one)
             return

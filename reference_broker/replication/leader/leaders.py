@@ -132,6 +132,7 @@ class Leaders:
         new_epoch = followers is None or followers.leader_epoch != state.leader_epoch
         followers = self._take_up(partition, state) if new_epoch else followers
         assert followers is not None, "made just now"
+        # Decision partition-state (E-2): newer, applied | known
         if new_epoch or state.partition_epoch > partition.partition_epoch:
             partition.partition_epoch = state.partition_epoch
             followers.assign(state.replicas, self._now_us())
@@ -180,6 +181,7 @@ class Leaders:
         log, now_us = partition.log, self._now_us()
         end = log.log_end_offset
         followers = partition.followers
+        # Decision leadership (F-22): begins without progress | goes on
         if followers is None:
             followers = Followers(self._node_id, state.leader_epoch, end, end)
             followers.assign(state.replicas, now_us)
@@ -206,6 +208,7 @@ class Leaders:
         Until this node has applied the metadata of the restart, ``is_eligible`` keeps the old progress from counting.
         """
         for state in followers.states.values():
+            # Decision follower-restarted (E-4): progress forgotten | same incarnation
             if self._brokers.is_stale(state.replica_id, state.broker_epoch):
                 state.forget()
 
@@ -248,6 +251,7 @@ class Leaders:
         state = followers.states.get(replica_id)
         if state is None:
             return error_without_replica(cached)
+        # Decision fetch-incarnation (E-4): old, refused | current
         if self._brokers.is_stale(replica_id, replica_epoch):
             return ErrorCode.not_leader_or_follower
         self.waits.named(partition, replica_id)
@@ -258,6 +262,7 @@ class Leaders:
             self._lag_check.watch(partition, followers)  # It had reached the end and went back: it may stay behind.
         if followers.outside and state in followers.outside:
             self._let_join(partition, followers, state)
+        # Decision follower-progress-visible (F-22): watchers notified | nothing new
         if state.log_end_offset != before and (
             self._advance(partition, followers) or self._may_be_read_now(partition, followers, replica_id, before)
         ):
@@ -297,6 +302,7 @@ class Leaders:
         for partition, offset in offsets:
             if partition.followers is None:
                 errors[partition] = _resigned(partition)
+            # Decision acks-all-replicated (E-7): parked | replicated already
             elif partition.log.high_watermark < offset:
                 missing.append((partition, offset))
             else:
@@ -336,10 +342,13 @@ class Leaders:
         """Move the high watermark as far as it may go, and complete the requests that wait for it. Where
         flush.messages requires a sync, this node's own log counts only as far as it is durable."""
         log = partition.log
+        # Decision watermark-below-min-isr (E-2): stands still | may move
         if not self._may_advance(partition, followers):
             return False
+        # Decision leader-end (E-7): synced part counts | whole log counts
         end = log.synced_offset if must_sync(log) else log.log_end_offset
         mark = followers.high_watermark(end, self._now_us(), self._max_lag_ms, self._brokers.is_eligible)
+        # Decision high-watermark (E-2): waits | moves
         if not log.advance_high_watermark(mark):
             return False
         self.high_watermarks.moved(log)
@@ -360,6 +369,7 @@ class Leaders:
     def _verdict(self, partition: Partition, followers: Followers) -> Error:
         """Return the error of requests that are committed now: there may be too few replicas since their append."""
         wanted = min(partition.log.config.min_insync_replicas, len(followers.states) + 1)
+        # Decision committed-isr (E-7): has the minimum | too few after append
         return ErrorCode.none if len(followers.maximal_isr) >= wanted else ErrorCode.not_enough_replicas_after_append
 
     def _complete_deletions(self, partition: Partition, followers: Followers) -> None:
@@ -368,6 +378,7 @@ class Leaders:
     # --- in-sync replicas -------------------------------------------------------------------------------------------
 
     def _let_join(self, partition: Partition, followers: Followers, state: FollowerState) -> None:
+        # Decision isr-expands (E-1): proposed | stays outside
         if followers.may_join(state, partition.log.high_watermark) and self._brokers.is_eligible(state):
             isr = (*followers.isr, state.replica_id)
             self._propose(partition, followers, isr, state.replica_id)
@@ -389,6 +400,7 @@ class Leaders:
         changed, proposal = isr != followers.isr, followers.proposal
         followers.commit(isr)
         self._metrics.count(partition)
+        # Decision isr-committed (E-1): as proposed | another change
         if proposal is not None and sorted(proposal.isr) == sorted(isr):
             meter = self._metrics.isr_shrinks if proposal.joining is None else self._metrics.isr_expands
             meter.value += 1
@@ -427,6 +439,7 @@ class Leaders:
             if state.was_here(self._now_us(), self._max_lag_ms):
                 self._let_join(partition, followers, state)
         lagging = followers.lagging(self._now_us(), self._max_lag_ms) if shrinks and followers.proposal is None else ()
+        # Decision isr-shrinks (E-1): proposed | nobody lags
         if lagging:
             self._propose(partition, followers, tuple(one for one in followers.isr if one not in lagging), None)
         if self._advance(partition, followers):

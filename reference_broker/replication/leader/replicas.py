@@ -70,8 +70,10 @@ class FollowerState:
     def fetched(self, cached: Cached, leader_end: int) -> None:
         """Note an accepted request at ``cached.session.contact_us`` for records from ``cached.fetch_offset`` on."""
         offset, now_us = cached.fetch_offset, cached.session.contact_us
+        # Decision follower-caught-up (E-1, F-22): at the leader's end | behind
         if offset >= leader_end:
             self.last_caught_up_us = max(self.last_caught_up_us, now_us)
+        # Decision follower-behind (E-1, F-22): had caught up before | lags
         elif offset >= self.leader_end_at_fetch:
             self.last_caught_up_us = max(self.last_caught_up_us, self.last_fetch_us)
         self.log_end_offset = offset
@@ -86,6 +88,7 @@ class FollowerState:
         The follower is up to date if that offset is the leader's end.
         """
         cached = self.cached
+        # Decision unnamed-partition (F-22): counts as fetched | does not count
         if (
             cached is not None
             and self.log_end_offset == leader_end
@@ -201,6 +204,7 @@ class Followers:
         is_next, self.leader_epoch = leader_epoch == self.leader_epoch + 1, leader_epoch
         self.epoch_start_offset = self.leader_end = leader_end
         for state in self.states.values():
+            # Decision leader-epoch-gap (F-22): progress unknown | progress kept
             if not is_next:
                 state.log_end_offset = state.log_start_offset = UNKNOWN_OFFSET
             state.begin_epoch(leader_end, now_us, state.replica_id in isr)
@@ -228,6 +232,7 @@ class Followers:
             if state.log_end_offset < lowest:
                 lowest = state.log_end_offset
         for state in self.outside:
+            # Decision outsider-holds-watermark (E-2): held back | ignored
             if (
                 state.log_end_offset < lowest
                 and state.is_caught_up(leader_end, now_us, max_lag_ms)
