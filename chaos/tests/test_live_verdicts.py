@@ -1,7 +1,7 @@
 """The whole path with real processes: played live, judged by Spark; controls pass, mutants are caught.
 
 Each of the five mechanisms has a control and a mutant, in a scenario of a few seconds and few nodes. A commit plays
-one or two of them. Some runs are played at a time, since they wait more than they compute, and all are judged in one
+one of them. Some runs are played at a time, since they wait more than they compute, and all are judged in one
 Spark session. Replication and an external broker are played at night, and so are the whole scenarios of the mechanisms.
 """
 
@@ -100,7 +100,7 @@ def _pair(played: tuple[str, str, int], fault: str, *clauses: str) -> ParameterS
 
 @pytest.mark.spark
 @pytest.mark.timeout(1500)
-@pytest.mark.rotated(3)
+@pytest.mark.rotated(5)
 @pytest.mark.parametrize(
     ("played", "fault"),
     [

@@ -352,7 +352,7 @@ def test_the_ledger_names_what_is_played() -> None:
 
 
 @pytest.mark.clause("F-17", "F-18", "F-20", "F-21")
-@pytest.mark.rotated(3)
+@pytest.mark.rotated(6)
 @pytest.mark.parametrize("name", ALL)
 def test_each_scenario_passes_without_a_mutant(name: str) -> None:
     alone = ALL[name].cluster.total == 1

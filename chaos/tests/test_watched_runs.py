@@ -40,6 +40,7 @@ with live_run.watched(pathlib.Path(sys.argv[1]), wanted=True):
 
 @pytest.mark.live
 @pytest.mark.timeout(60)
+@pytest.mark.rotated(2)
 @pytest.mark.parametrize("seconds", [0.0, 3.0])
 def test_the_watcher_of_a_run_ends_when_the_player_is_killed(seconds: float, tmp_path: Path) -> None:
     words = [sys.executable, "-uc", WATCHED_ALONE, str(tmp_path / "run")]

@@ -81,17 +81,18 @@ def config_of(run_dirs: list[Path]) -> JobConfig:
 
 @pytest.mark.spark
 @pytest.mark.timeout(300)
+@pytest.mark.rotated(2)
+@pytest.mark.parametrize("calls", [0, 12])
 def test_what_was_begun_is_finished_when_the_run_is_there(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    calls: int, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     only_some(monkeypatch)
     monkeypatch.setattr(rehearsal, "drawing_process", lambda: None)
     (run, *_) = histories(tmp_path / "runs")
-    for calls in (0, 12):
-        left = iter(range(calls))
-        with rehearsing(spark, expected_of([run])) as rehearsed:
-            rehearsed.prepare(lambda left=left: next(left, None) is None)  # type: ignore[misc]
-            assert rehearsed.findings([run], silent) == plainly([run], spark)
+    left = iter(range(calls))
+    with rehearsing(spark, expected_of([run])) as rehearsed:
+        rehearsed.prepare(lambda: next(left, None) is None)
+        assert rehearsed.findings([run], silent) == plainly([run], spark)
 
 
 def without(table: str) -> Callable[[Path], None]:

@@ -35,6 +35,7 @@ def is_in_a_query(_family: Sequence[psutil.Process], scratch: Path) -> bool:
 
 @pytest.mark.spark
 @pytest.mark.timeout(120)
+@pytest.mark.rotated(3)
 @pytest.mark.parametrize(
     ("number", "reached"),
     [(signal.SIGTERM, is_starting), (signal.SIGTERM, is_in_a_query), (signal.SIGINT, is_in_a_query)],

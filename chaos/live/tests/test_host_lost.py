@@ -84,6 +84,7 @@ restart_after_s = 3
 """
 
 
+@pytest.mark.nightly
 def test_hosts_vanish_at_a_time_and_at_a_state(tmp_path: Path) -> None:
     path = written(tmp_path, "hosts", text_of(TITLE, 1, LOAD, 50, FAULTS))
     folder = play(load(path), tmp_path / "run", seed=3, progress=print).path
