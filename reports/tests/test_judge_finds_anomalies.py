@@ -428,7 +428,7 @@ PLANTED: dict[str, tuple[Callable[[History], None], set[str]]] = {
 }
 
 
-SHORT = Shape(rate_per_s=8)
+SHORT = Shape(rate_per_s=8, histograms=False)
 """There are more than a hundred histories, and Spark's time grows with their rows. With five operations a second some
 violations have no place."""
 
