@@ -5,10 +5,10 @@
 
 # ruff: noqa: ARG001 - a replacement takes all parameters of its target.
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from chaos.mutants import disks
+from chaos.mutants import disks, quorum
 from chaos.mutants.mutant import Function, Mutant, MutantError, mutant
 from chaos.mutants.registry import by_name
 from scenarios.fields import did_you_mean
@@ -57,11 +57,33 @@ def swap_without_syncs(original: Function, disk: Any, sources: Sequence[Any], cl
     return path
 
 
+@mutant("reference_broker.quorum.quorum:Quorum._persist")
+def vote_in_known_epoch_not_written(original: Function, self: Any, done: Callable[[], None]) -> None:
+    """A voter writes its vote only with a new epoch. In an epoch that it knows already, it votes from memory."""
+    kept, election = self._synced, self.state.election
+    if kept.leader_epoch == election.epoch and kept.voted_id < 0 <= election.voted_id:
+        done()
+    else:
+        original(self, done)
+
+
+@mutant("reference_broker.quorum.metadata_log:LogSync.request")
+def fetch_ahead_of_sync(original: Function, self: Any, done: Callable[[], None]) -> None:
+    """A node reports the end of its metadata log while the sync of it is still on its way."""
+    original(self, lambda: None)
+    done()
+
+
 KILLED_BY: Mapping[str, Sequence[Mutant]] = {
     "log": (recovery_point_ahead_of_sync, append_behind_unsettled_cut, disks.deleted_before_log_start_is_durable),
     "producers": (snapshots_beyond_cut_not_durably_deleted,),
     "transactions": (transaction_index_unsynced,),
     "compaction": (swap_without_syncs,),
+    "quorum": (
+        vote_in_known_epoch_not_written,
+        fetch_ahead_of_sync,
+        quorum.vote_told_before_its_name_is_durable,
+    ),
 }
 """The mutants that each kind of ``chaos.search.power_losses`` must kill."""
 

@@ -358,6 +358,7 @@ KINDS: Mapping[str, str] = {
     "producers": "chaos.search.power_loss_logs:ProducersOfALog",
     "transactions": "chaos.search.power_loss_logs:TransactionsOfALog",
     "compaction": "chaos.search.power_loss_logs:CompactedLog",
+    "quorum": "chaos.search.power_loss_quorums:QuorumVoter",
 }
 """The script of each kind."""
 
