@@ -8,9 +8,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from chaos.mutants import disks, quorum
+from chaos.mutants import disks, quorum, snapshots
 from chaos.mutants.mutant import Function, Mutant, MutantError, mutant
 from chaos.mutants.registry import by_name
+from reference_broker.quorum.snapshots.format import made_path
 from scenarios.fields import did_you_mean
 
 
@@ -74,6 +75,21 @@ def fetch_ahead_of_sync(original: Function, self: Any, done: Callable[[], None])
     done()
 
 
+@mutant("reference_broker.metadata.snapshots:SnapshotGenerator._synced")
+def log_cut_before_snapshot_is_named(original: Function, self: Any, attempt: Any) -> None:
+    """A snapshot counts, and the log before it may be deleted, while the sync of its name is on its way (S-15)."""
+    path = self._store.name(attempt.id, made_path(attempt.id))
+    self._named(attempt)
+    self._surroundings.ports.sync((path,), lambda: None)
+
+
+@mutant("reference_broker.quorum.snapshots.download:SnapshotDownload._sync")
+def next_piece_before_sync(original: Function, self: Any, job: Any, partial: Any) -> None:
+    """A download requests the next piece before the last one is durable (S-11)."""
+    self._surroundings.ports.sync(partial.paths, lambda: None)
+    self._go_on(job, partial)
+
+
 KILLED_BY: Mapping[str, Sequence[Mutant]] = {
     "log": (recovery_point_ahead_of_sync, append_behind_unsettled_cut, disks.deleted_before_log_start_is_durable),
     "producers": (snapshots_beyond_cut_not_durably_deleted,),
@@ -84,6 +100,7 @@ KILLED_BY: Mapping[str, Sequence[Mutant]] = {
         fetch_ahead_of_sync,
         quorum.vote_told_before_its_name_is_durable,
     ),
+    "snapshots": (log_cut_before_snapshot_is_named, next_piece_before_sync, snapshots.rename_before_sync),
 }
 """The mutants that each kind of ``chaos.search.power_losses`` must kill."""
 

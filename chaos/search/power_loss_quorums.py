@@ -1,4 +1,4 @@
-"""Scripts of the metadata quorum for enumerated power losses: a voter, and the snapshots of its log.
+"""Scripts of the metadata quorum for enumerated power losses: a voter, snapshots.
 
 The script plays the other nodes, the clock and the network. What is owed is what others may rely on: votes and epochs
 in responses, offsets in the fetches that are sent, records below the high watermark, snapshots that are held.
@@ -6,19 +6,23 @@ in responses, offsets in the fetches that are sent, records below the high water
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any, TypeAlias
 
 from chaos.checks.batches import batches_of
 from chaos.checks.log_folders import batches_in, contradictions, false_claims, folder_of, segments_of
 from chaos.search.power_losses import Resumed, Script, require
 from chaos.sim.disk import SimDisk
+from reference_broker.metadata.tests.metadata_world import topic_id, topic_records
 from reference_broker.quorum.messages import RaftResponse, begin_epoch
 from reference_broker.quorum.metadata_log import Diverging
 from reference_broker.quorum.node_files import METADATA_DIRECTORY
 from reference_broker.quorum.requests import handle_begin_quorum_epoch
+from reference_broker.quorum.snapshots.messages import read_requests
+from reference_broker.quorum.snapshots.tests.snapshot_world import Replica, Transfer, content, replayed, setting
 from reference_broker.quorum.tests.quorum_alone import CLUSTER, Alone, granted
-from reference_broker.quorum.values import OffsetAndEpoch
+from reference_broker.quorum.values import Installed, OffsetAndEpoch, Provenance
 from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
 
@@ -81,10 +85,8 @@ class ResumedVoter(Resumed):
         batch = _batch(offset, epoch, AFTER)
         voter.respond_to_fetch(batch, offset, epoch=epoch)
         voter.sync_all()
-        durable = dict(self.owed.durable)
-        for at, data in _stored(voter.disk).items():
-            if at < _fetch_offset(voter):
-                durable[at] = data
+        end = _fetch_offset(voter)
+        durable = dict(self.owed.durable) | {at: data for at, data in _stored(voter.disk).items() if at < end}
         require(batch in durable.values(), f"the batch at offset {offset} was not appended")
         return OwedVoter(epoch, (epoch, 1), tuple(sorted(durable.items())), self.owed.given | {batch})
 
@@ -270,3 +272,229 @@ def _batch(offset: int, epoch: int, value: bytes) -> bytes:
 def _fetch_offset(voter: Voter) -> int:
     """The offset of the fetch that is on its way."""
     return int([each for each in voter.sent if each.api_key == ApiKey.FETCH][-1].partition.fetch_offset)
+
+
+# --- snapshots ------------------------------------------------------------------------------------------------------
+
+CHUNK_BYTES = 700
+SNAPSHOT_SETTINGS = {
+    "metadata_log_segment_bytes": "1024",
+    "metadata_log_max_record_bytes_between_snapshots": "1500",
+    "metadata_max_retention_bytes": "3000",
+    "crucible_metadata_snapshot_keep_ms": "1",
+    "crucible_metadata_snapshot_fetch_max_bytes": str(CHUNK_BYTES),
+}
+NEW = "after "
+"""Begins the value of the setting that a resumed node makes. The offset at which it does so follows."""
+Content: TypeAlias = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OwedSnapshots:
+    """``end``: records below it were synced. ``held`` is the newest snapshot that the node relies on. ``partial`` has
+    a download and how many of its bytes were synced, since the next ones were requested."""
+
+    end: int = 0
+    held: OffsetAndEpoch | None = None
+    partial: tuple[OffsetAndEpoch, int] | None = None
+    contents: Mapping[int, Content] = field(default_factory=dict, compare=False)
+    """the metadata before each offset, by a replay of all records"""
+    leader: Replica | None = field(default=None, compare=False)
+
+
+class ResumedSnapshots(Resumed):
+    def __init__(self, replica: Replica, owed: OwedSnapshots) -> None:
+        self.replica = replica
+        self.owed = owed
+
+    def use(self) -> OwedSnapshots:
+        """Go on with the download, append, sync, and make a snapshot."""
+        replica, owed = self.replica, self.owed
+        if owed.partial is not None and owed.leader is not None and replica.log.end_offset < owed.partial[0].offset:
+            self._go_on_with(owed.partial, owed.leader)
+        replica.epoch = replica.log.end.epoch + 1
+        replica.append([setting(0, f"{NEW}{replica.log.end_offset}")])
+        replica.sync()
+        held = replica.make_snapshot()
+        return OwedSnapshots(held.offset, held, None, owed.contents, owed.leader)
+
+    def _go_on_with(self, partial: tuple[OffsetAndEpoch, int], leader: Replica) -> None:
+        snapshot, position = partial
+        transfer = Transfer(leader, self.replica, leader_id=LEADER)
+        transfer.begin(snapshot)
+        (request,) = read_requests(self.replica.ports.sent[0][0])
+        require(
+            request.position >= position,
+            f"the download of {snapshot} goes on at byte {request.position}, and {position} bytes were synced",
+        )
+        transfer.finish()
+        require(transfer.outcomes == [Installed(snapshot)], f"the download ended with {transfer.outcomes}")
+        self.replica.load()
+        _compare_image(self.replica, self.owed)
+
+
+LEADER = 1
+
+
+class MetadataSnapshots(Script):
+    name = "snapshots"
+    about = "snapshots that are made, cleaned, and downloaded in pieces, and the log that is cut below them"
+
+    def __init__(self, disk: SimDisk) -> None:
+        super().__init__(disk)
+        self.replica = _replica(disk)
+        self.leader: Replica | None = None
+        self.contents = {0: content(self.replica.image)}
+        self.end = 0
+        self.is_downloading = False
+
+    def owed(self) -> OwedSnapshots:
+        partial = None
+        if self.is_downloading and self.replica.ports.sent:
+            (request,) = read_requests(self.replica.ports.sent[0][0])
+            partial = request.id, request.position
+        return OwedSnapshots(self.end, self.replica.store.latest, partial, self.contents, self.leader)
+
+    def append(self, name: str, partitions: int = 3) -> None:
+        number = len(self.contents)
+        records = topic_records(name, topic_id(number), partitions)
+        before = self.replica.image
+        offset = self.replica.log.end_offset + len(records)
+        self.contents[offset] = content(replayed(before, records, Provenance(offset - 1, self.replica.epoch, 0)))
+        self.replica.append(records)
+
+    def sync(self) -> None:
+        self.replica.sync()
+        self.end = self.replica.log.end_offset
+
+    def restart(self) -> None:
+        self.disk.process_started()
+        self.replica = _replica(self.disk)
+
+    def play(self) -> None:
+        for number in range(14):
+            self.append(f"made-{number}")
+            if number % 3 == 1:
+                self.sync()
+            self.replica.ports.advance(10)
+        self.sync()
+        self.replica.ports.advance(70_000)
+        self.restart()
+        self.append("behind", 1)
+        self.sync()
+        self._download()
+        self.append("later", 1)
+        self.sync()
+
+    def _download(self) -> None:
+        """A leader is far ahead, and its log begins behind this node's end."""
+        leader = self.leader = Replica(SimDisk(Random(1)), **SNAPSHOT_SETTINGS)  # type: ignore[arg-type]
+        leader.log.log.truncate_fully_and_start_at(self.replica.log.end_offset, leader.ports.now())
+        leader.image, leader.epoch = self.replica.image, 2
+        for number in range(6):
+            leader.append(topic_records(f"fetched-{number}", topic_id(100 + number), 4))
+        snapshot = leader.make_snapshot()
+        self.contents[snapshot.offset] = content(leader.image)
+        transfer = self._begin(leader, snapshot)
+        transfer.deliver()
+        transfer.deliver()
+        self.restart()
+        transfer = self._begin(leader, snapshot)
+        transfer.finish()
+        self.is_downloading = False
+        assert transfer.outcomes == [Installed(snapshot)]
+        self.replica.load()
+        self.replica.epoch = 3
+        self.end = snapshot.offset
+
+    def _begin(self, leader: Replica, snapshot: OffsetAndEpoch) -> Transfer:
+        transfer = Transfer(leader, self.replica, leader_id=LEADER)
+        self.is_downloading = True
+        transfer.begin(snapshot)
+        return transfer
+
+    # --- the comparison ---------------------------------------------------------------------------------------------
+
+    @classmethod
+    def resume(cls, disk: SimDisk, owed: OwedSnapshots) -> ResumedSnapshots:  # type: ignore[override]
+        folder = folder_of(disk.all_files(), METADATA_DIRECTORY)
+        for name, data in folder.items():
+            if name.endswith(".checkpoint"):
+                _check_whole(name, data)
+        if owed.partial is not None and owed.leader is not None:
+            _check_partial(folder, owed.partial, owed.leader)
+        replica = _replica(disk)
+        _compare_image(replica, owed)
+        latest = replica.store.latest
+        require(
+            owed.held is None or (latest is not None and latest.age >= owed.held.age),
+            f"the newest snapshot is {latest}, and {owed.held} was held",
+        )
+        folder = folder_of(disk.all_files(), METADATA_DIRECTORY)
+        leftover = [name for name in folder if "-made" in name or name.endswith(".deleted")]
+        require(not leftover, f"{leftover} are left over")
+        start = replica.log.start_offset
+        for claim in false_claims(folder, start):
+            require(False, claim)
+        segments = segments_of(folder)
+        next_offset = segments[0].base if segments else start
+        require(next_offset <= start, f"the log starts at {start}, and its first segment at {next_offset}")
+        for data in batches_in(segments):
+            identity, _ = next(batches_of(data))
+            require(identity.base_offset == next_offset, f"the records from offset {next_offset} on are missing")
+            next_offset = identity.last_offset + 1
+        return ResumedSnapshots(replica, owed)
+
+
+def _replica(disk: SimDisk) -> Replica:
+    return Replica(disk, node_id=2, **SNAPSHOT_SETTINGS)  # type: ignore[arg-type]
+
+
+def _check_whole(name: str, data: bytes) -> None:
+    """KIP-630: batches from offset 0 on without a hole, of the epoch in the name, between header and footer."""
+    found = [identity for identity, _ in batches_of(data)]
+    size = sum(len(batch) for _, batch in batches_of(data))
+    require(size == len(data) > 0, f"{name} has {size} bytes of whole batches in {len(data)}, and has its name already")
+    offsets = [each.base_offset for each in found] == [0, *(each.last_offset + 1 for each in found[:-1])]
+    epoch = int(name.removesuffix(".checkpoint").partition("-")[2])
+    ends = len(found) > 1 and found[0].control and found[-1].control
+    require(offsets and ends and {each.epoch for each in found} == {epoch}, f"{name} is no whole snapshot: {found}")
+
+
+def _check_partial(folder: Mapping[str, bytes], partial: tuple[OffsetAndEpoch, int], leader: Replica) -> None:
+    snapshot, position = partial
+    stem = f"{snapshot.offset:020}-{snapshot.epoch:010}.checkpoint"
+    data = folder.get(stem + ".part", folder.get(stem, b""))
+    require(
+        data[:position] == leader.bytes_of(snapshot)[:position],
+        f"{stem}.part has {len(data)} bytes, and its first {position}, which were synced, are not the leader's",
+    )
+
+
+def _compare_image(replica: Replica, owed: OwedSnapshots) -> None:
+    end = replica.log.end_offset
+    require(end >= owed.end, f"the metadata ends at offset {end}, and records up to {owed.end} were synced")
+    require(
+        replica.image.provenance.offset + 1 == end,
+        f"the metadata that is loaded ends at {replica.image.provenance.offset + 1}, and the log at {end}",
+    )
+    expected = _expected(replica, owed)
+    require(expected is not None, f"the metadata ends at offset {end}, inside a batch")
+    require(
+        content(replica.image) == expected,
+        f"the metadata at offset {end} differs from a replay of all records",
+    )
+
+
+def _expected(replica: Replica, owed: OwedSnapshots) -> Content | None:
+    """What a replay of all records gives, with the setting that a resumed node has made last."""
+    image = replica.image
+    resource = 2, "t0"
+    value = image.configs.get(resource, {}).get("retention.ms", "")
+    if not value.startswith(NEW):
+        return owed.contents.get(replica.log.end_offset)
+    base = owed.contents.get(int(value.removeprefix(NEW)))
+    if base is None:
+        return None
+    configs = {**base[6], resource: {"retention.ms": value}}
+    return (image.provenance.offset, image.provenance.epoch, *base[2:6], configs, *base[7:])

@@ -359,6 +359,7 @@ KINDS: Mapping[str, str] = {
     "transactions": "chaos.search.power_loss_logs:TransactionsOfALog",
     "compaction": "chaos.search.power_loss_logs:CompactedLog",
     "quorum": "chaos.search.power_loss_quorums:QuorumVoter",
+    "snapshots": "chaos.search.power_loss_quorums:MetadataSnapshots",
 }
 """The script of each kind."""
 
