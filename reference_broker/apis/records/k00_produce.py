@@ -344,9 +344,9 @@ def _append(
     return ProducePartitionResponse(
         wanted.partition,
         ErrorCode.none,
-        base_offset=appended.first_offset,
-        log_append_time_ms=appended.log_append_time_ms,
-        log_start_offset=appended.log_start_offset,
+        appended.first_offset,
+        appended.log_append_time_ms,
+        appended.log_start_offset,
     )
 
 
