@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from chaos.checks.check import Check, CheckContext, Kind
+from chaos.checks.check import Check, CheckContext, Kind, QuorumCheck
 from chaos.checks.pending_requests import PendingRequests
+from chaos.checks.quorum_view import Member, Seen
 from reference_broker.core.events import Close, Closed, Effect, Event, Reply, Request
+from reference_broker.metadata.image import BrokerImage, MetadataImage, PartitionImage
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION, ApiKey, api_name
 
 if TYPE_CHECKING:
@@ -67,10 +69,15 @@ def _of_list_offsets(body: Any, config: Any) -> tuple[int, str]:
 
 
 def _of_produce(body: Any, config: Any) -> tuple[int, str]:
-    """Protocol guide: acks=all waits for timeout_ms. KIP-890: before that the coordinator of the transaction may be
-    asked, which takes ``request.timeout.ms`` at most."""
-    verified_ms = config.request_timeout_ms if body.transactional_id else 0
+    """Protocol guide: acks=all waits for timeout_ms. KIP-890: before that the transaction's coordinator verifies it."""
+    verified_ms = _verified_ms(config) if body.transactional_id else 0
     return (body.timeout_ms + verified_ms) * 1000, "timeout_ms"
+
+
+def _verified_ms(config: Any) -> int:
+    """KIP-890: a broker has one verification in flight to a coordinator, for ``request.timeout.ms`` at most. Meanwhile
+    others wait, and are then sent in the next request."""
+    return 2 * int(config.request_timeout_ms)
 
 
 def _of_commit(_body: Any, config: Any) -> tuple[int, str]:
@@ -85,7 +92,7 @@ def _of_transaction(_body: Any, config: Any) -> tuple[int, str]:
 
 def _of_transactional_commit(_body: Any, config: Any) -> tuple[int, str]:
     """KIP-890: the commit is verified by the transaction's coordinator before it is appended."""
-    return (config.request_timeout_ms + config.offsets_commit_timeout_ms) * 1000, "request.timeout.ms and the commit's"
+    return (_verified_ms(config) + config.offsets_commit_timeout_ms) * 1000, "request.timeout.ms and the commit's"
 
 
 def _of_request(body: Any, _config: Any) -> tuple[int, str]:
@@ -258,3 +265,214 @@ def _story(waiting: Waiting) -> str:
     request = waiting.request
     sender = f"{request.client_id!r} on connection {request.connection}"
     return f"{_name(request)} of {sender}, which came at {waiting.at_us} us"
+
+
+class ControllerCheck(QuorumCheck):
+    """Base of checks of what an undisturbed controller does in time. ``look`` is called once a second."""
+
+    acts_on: ClassVar[tuple[Kind, ...]] = (Request, type(None))
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self.fault_times = self.view.fault_times
+        self._leads_since_us: dict[int, int] = {}
+        """by node: when it became leader of the quorum last"""
+        self._look_at_us = 0
+
+    def changed(self, at_us: int, member: Member, before: Seen, after: Seen) -> None:
+        if after.leads and not (before.leads and before.epoch == after.epoch):
+            self._leads_since_us[member.node_id] = at_us
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
+        if at_us >= self._look_at_us:
+            self._look_at_us = at_us + SCAN_US
+            self.look(at_us)
+
+    def look(self, at_us: int) -> None:
+        raise NotImplementedError
+
+    def controller_since(self, from_us: int, without: int = -1) -> Member | None:
+        """Return the node that has led the quorum since ``from_us``, with a majority of voters that no fault has
+        affected since then. The voter ``without`` counts as affected. Return None if there is none."""
+        times = self.fault_times
+        for member in self.view.nodes:
+            leader = member.node_id
+            if not member.leads or self._leads_since_us[leader] > from_us or times.node_since(leader, from_us):
+                continue
+            calm = sum(
+                each.is_voter
+                and each.node_id != without
+                and not times.node_since(each.node_id, from_us)
+                and not times.between_since(leader, each.node_id, from_us)
+                for each in self.view.nodes
+            )
+            # Physical: without a majority the controller commits nothing.
+            if calm >= self.view.majority:
+                return member
+        return None
+
+
+class SilentFenced(ControllerCheck):
+    """no-false-fencing, the other way round (KIP-631): a broker whose heartbeats do not arrive is fenced in time.
+
+    Heartbeats of an earlier or a later start of the broker have another broker epoch, so they do not count. A
+    controller that nothing disturbs fences it ``broker.session.timeout.ms`` after the last heartbeat, or after the
+    controller's own start. ``Settings.session_us`` has 3 s more for its check and for the commit.
+    """
+
+    guarantee = "no-false-fencing"
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self._last_us: dict[tuple[int, int, int], int] = {}
+        """by controller, broker and broker epoch: when the last heartbeat arrived"""
+        self._session_us = 0
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
+        self._session_us = node.broker.config.broker_session_timeout_ms * 1000
+        if type(event) is Request and event.api_key == ApiKey.BROKER_HEARTBEAT:
+            body: Any = event.body
+            self._last_us[node.broker.node_id, int(body.broker_id), int(body.broker_epoch)] = at_us
+        super().acted(at_us, node, event, effects)
+
+    def look(self, at_us: int) -> None:
+        limit_us = self.context.settings.session_us
+        for member in self.view.nodes:
+            if member.leads:
+                since_us = self._leads_since_us[member.node_id]
+                for broker in self._unfenced(member):
+                    key = member.node_id, broker.broker_id, broker.broker_epoch
+                    last_us = max(self._last_us.get(key, 0), since_us)
+                    self.evidence += at_us - last_us > self._session_us // 2
+                    if at_us - last_us > limit_us:
+                        self._overdue(at_us, member, broker.broker_id, last_us)
+
+    def _unfenced(self, member: Member) -> list[BrokerImage]:
+        """Return the brokers other than the controller's own, which sends its heartbeats inside its process."""
+        brokers = member.replica.loader.image.brokers.values()
+        return [each for each in brokers if not each.fenced and each.broker_id != member.node_id]
+
+    def _overdue(self, at_us: int, member: Member, broker: int, last_us: int) -> None:
+        if self.controller_since(at_us - self.context.settings.session_us, without=broker) is member:
+            self.violated(
+                at_us,
+                f"controller {member.node_id} has not fenced broker {broker}, which sent no heartbeat for "
+                f"{(at_us - last_us) // 1000} ms, although no fault affected the controller and a majority of voters",
+            )
+
+
+class ReadyInTime(ControllerCheck):
+    """answers-after-heal, during the run (KIP-631): a node that no fault affects any more serves clients.
+
+    It waits until its last session has expired, registers with the controller, opens its logs and is unfenced. That
+    takes ``Settings.session_us`` and, for a controller that was elected meanwhile, ``Settings.settled_us``. In this
+    time no fault may affect the node, the controller, their links, and a majority of voters.
+    """
+
+    guarantee = "answers-after-heal"
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self._nodes: dict[int, Node] = {}
+        self._judged: dict[int, tuple[Node, bool]] = {}
+        """by node: the incarnation that was judged last, and whether it was ready"""
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
+        if event is None:
+            self._nodes[node.broker.node_id] = node
+        super().acted(at_us, node, event, effects)
+
+    def look(self, at_us: int) -> None:
+        settings, times = self.context.settings, self.fault_times
+        from_us = at_us - settings.session_us - settings.settled_us
+        waiting = [
+            (node_id, node)
+            for node_id, node in self._nodes.items()
+            if not times.node_since(node_id, from_us) and self._judged.get(node_id) != (node, node.ready)
+        ]
+        controller = self.controller_since(from_us) if waiting else None
+        if controller is None:
+            return
+        for node_id, node in waiting:
+            # Physical: a node that is cut off from the controller cannot register.
+            if not times.between_since(node_id, controller.node_id, from_us):
+                self._judged[node_id] = (node, node.ready)
+                self.evidence += 1
+                if not node.ready:
+                    self.violated(
+                        at_us,
+                        f"node {node_id} does not serve, although no fault has affected it and controller "
+                        f"{controller.node_id} for {(at_us - from_us) // 1000} ms",
+                    )
+
+
+class LedInTime(ControllerCheck):
+    """replicas-converge, during the run (E-3, E-5): a partition that has a replica to elect has a leader.
+
+    An undisturbed controller elects one within ``Settings.settled_us``: of the ISR, else of the ELR, else the last
+    leader if there is nobody else. A replica can be elected if its broker is unfenced and does not shut down, and has
+    the replica's directory (E-6).
+    """
+
+    guarantee = "replicas-converge"
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self._image: MetadataImage | None = None
+        """the image that was searched last"""
+        self._since_us: dict[tuple[str, int], int] = {}
+        """when each partition was first found without its leader, though a replica can be elected"""
+
+    def look(self, at_us: int) -> None:
+        controller = next((each for each in self.view.nodes if each.leads), None)
+        if controller is None:
+            return
+        image = controller.replica.loader.image
+        if image is not self._image:
+            self._image = image
+            self._since_us = {key: self._since_us.get(key, at_us) for key in self._leaderless(image)}
+        from_us = at_us - self.context.settings.settled_us
+        overdue = [key for key, since_us in self._since_us.items() if since_us < from_us]
+        if overdue and self.controller_since(from_us) is controller:
+            topic, index = overdue[0]
+            partition = image.topics[topic].partitions[index]
+            self._since_us.clear()
+            self.violated(
+                at_us,
+                f"controller {controller.node_id} left {topic}-{index} without a leader (leader {partition.leader}, "
+                f"ISR {partition.isr}, ELR {partition.elr}) for {(at_us - from_us) // 1000} ms, although it could "
+                f"elect {_electable(image, partition)}",
+            )
+
+    def _leaderless(self, image: MetadataImage) -> list[tuple[str, int]]:
+        live = {each.broker_id for each in image.brokers.values() if not each.fenced}
+        found = []
+        for name, topic in image.topics.items():
+            for index, partition in enumerate(topic.partitions):
+                if partition.leader not in live:
+                    self.evidence += 1
+                    if _electable(image, partition):
+                        found.append((name, index))
+        return found
+
+
+_UNREPORTED = (bytes(16), (1).to_bytes(16, "big"))
+"""KIP-858: MIGRATING and UNASSIGNED, the directory IDs of replicas whose directory nobody has reported yet."""
+_LOST = (2).to_bytes(16, "big")
+"""KIP-858: the directory ID of a replica that is in no directory."""
+
+
+def _electable(image: MetadataImage, partition: PartitionImage) -> list[int]:
+    """Return the replicas that E-3 or E-5 let the controller elect now."""
+    eligible = (*partition.isr, *partition.elr)
+    if not eligible and len(partition.last_known_elr) == 1:
+        eligible = partition.last_known_elr
+    directories = dict(zip(partition.replicas, partition.directories, strict=False))
+    found = []
+    for replica in eligible:
+        broker, directory = image.brokers.get(replica), directories.get(replica, _UNREPORTED[0])
+        if broker is None or broker.fenced or broker.in_controlled_shutdown or directory == _LOST:
+            continue
+        if not broker.log_dirs or directory in (*_UNREPORTED, *broker.log_dirs):
+            found.append(replica)
+    return found

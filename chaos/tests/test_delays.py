@@ -1,17 +1,32 @@
 """Requests have one response, in time: near misses of each bound, and what excuses a delay."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from chaos.checks.delays import SCAN_US, SLICES_US, RequestsAnswered
+from chaos.checks.check import CheckContext, Settings
+from chaos.checks.delays import (
+    SCAN_US,
+    SLICES_US,
+    ControllerCheck,
+    LedInTime,
+    ReadyInTime,
+    RequestsAnswered,
+    SilentFenced,
+)
+from chaos.checks.fault_times import FaultTimes
+from chaos.checks.quorum_view import QuorumView, Seen
 from chaos.checks.reads import ResponsesAfterHeal
+from chaos.checks.replica_view import ReplicaView
 from chaos.sim.world import STUCK_WITHOUT_FAULT_US, RunStuckError, SimWorld
 from chaos.tests.check_context import check_context
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.events import Close, Closed, Event, Reply, Request, TimerFired
+from reference_broker.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION, ApiKey
 from reference_broker.wire.tags import Tag
 from scenarios import loader
@@ -69,11 +84,11 @@ LIMITS_US: tuple[tuple[int, Any, int], ...] = (
     (ApiKey.VOTE, body(), 0),
     (ApiKey.FETCH, FETCH, 500_000),
     (ApiKey.PRODUCE, PRODUCE, 1_500_000),
-    (ApiKey.PRODUCE, IN_TRANSACTION, 31_500_000),
+    (ApiKey.PRODUCE, IN_TRANSACTION, 61_500_000),
     (ApiKey.DELETE_RECORDS, timed(4), 4_000_000),
     (ApiKey.OFFSET_COMMIT, body(), 5_000_000),
     (ApiKey.END_TXN, body(), 30_000_000),
-    (ApiKey.TXN_OFFSET_COMMIT, body(), 35_000_000),
+    (ApiKey.TXN_OFFSET_COMMIT, body(), 65_000_000),
     (ApiKey.LIST_OFFSETS, timed(4), 0),
     (ApiKey.CREATE_TOPICS, timed(3), 3_000_000 + SETTLED_US),
     (ApiKey.BROKER_HEARTBEAT, body(), SETTLED_US),
@@ -210,3 +225,170 @@ def test_a_run_that_is_stuck_long_after_the_last_fault_is_red() -> None:
             world._until(1_000_000, lambda: False)
         (check,) = [each for each in world.checks if isinstance(each, ResponsesAfterHeal)]
         assert bool(check.violations) is bool(late_us)
+
+
+SESSION_US = 5 * SECOND_US
+HOME = b"directory of one"
+
+
+class Quorum:
+    """Three voters that are brokers, too. Node 0 has led since 0 s, and no fault has affected any of them."""
+
+    def __init__(self, kind: type[ControllerCheck]) -> None:
+        self.view = QuorumView(3, 0, FaultTimes())
+        replicas = ReplicaView(self.view.fault_times, expected=False)
+        settings = Settings(session_us=SESSION_US, settled_us=SETTLED_US)
+        self.check = kind(CheckContext(settings, self.view, replicas))
+        self.brokers = {each: BrokerImage(each, 10 + each, bytes(16), "", 0, fenced=False) for each in range(3)}
+        self.partition = PartitionImage((0, 1, 2), (0, 1), 0, 1, 1)
+        self.nodes: list[Any] = []
+        for number in range(3):
+            broker = SimpleNamespace(node_id=number, config=CONFIG)
+            self.nodes.append(SimpleNamespace(broker=broker, ready=True))
+            self.view.nodes[number].replica = SimpleNamespace(loader=SimpleNamespace(image=None))
+            self.check.acted(0, self.nodes[number], None, ())
+        self.elect(0, 0)
+
+    def elect(self, at_us: int, leader: int) -> None:
+        member = self.view.nodes[leader]
+        before, member.seen = member.seen, Seen(epoch=member.seen.epoch + 1, leads=True)
+        self.check.changed(at_us, member, before, member.seen)
+
+    def publish(self) -> None:
+        topics = {"t": TopicImage("t", bytes(16), (self.partition,))}
+        image = MetadataImage(brokers=self.brokers, topics=topics)
+        for member in self.view.nodes:
+            member.replica.loader.image = image
+
+    def look(self, *times_us: int) -> bool:
+        """Return whether there was no violation at these times."""
+        self.publish()
+        for at_us in times_us:
+            self.check.look(at_us)
+        return not self.check.violations
+
+
+def beat(broker: int, broker_epoch: int) -> Request:
+    sent = body(broker_id=broker, broker_epoch=broker_epoch)
+    return Request(3, 7, ApiKey.BROKER_HEARTBEAT, 1, f"node-{broker}", sent, Tag(ApiKey.BROKER_HEARTBEAT, 1, "node"))
+
+
+SILENT_AT_US = SECOND_US + SESSION_US
+
+
+@pytest.mark.parametrize(
+    ("last_us", "broker_epoch", "right"),
+    [(SECOND_US, 11, True), (SECOND_US - 1, 11, False), (SECOND_US, 10, False), (-1, 11, False)],
+)
+def test_a_broker_without_heartbeats_is_fenced_in_time(last_us: int, broker_epoch: int, right: bool) -> None:
+    quorum = Quorum(SilentFenced)
+    quorum.view.fault_times.node(1, SILENT_AT_US)  # Its own death is no excuse.
+    for beat_us, request in ((last_us, beat(1, broker_epoch)), (SECOND_US, beat(2, 12))):
+        if beat_us >= 0:
+            quorum.publish()
+            quorum.check.acted(beat_us, quorum.nodes[0], request, ())
+    assert quorum.look(SILENT_AT_US) is right
+
+
+def fenced_already(quorum: Quorum) -> None:
+    for broker in (1, 2):
+        quorum.brokers[broker] = replace(quorum.brokers[broker], fenced=True)
+
+
+def controller_was_paused(quorum: Quorum) -> None:
+    quorum.view.fault_times.node(0, 2 * SECOND_US)
+
+
+def no_majority(quorum: Quorum) -> None:
+    quorum.view.fault_times.link(0, 2, 2 * SECOND_US)
+
+
+def controller_is_new(quorum: Quorum) -> None:
+    quorum.view.nodes[0].seen = Seen()
+    quorum.elect(2 * SECOND_US, 2)
+
+
+@pytest.mark.parametrize("excuse", [fenced_already, controller_was_paused, no_majority, controller_is_new])
+def test_what_excuses_that_a_silent_broker_is_not_fenced(excuse: Callable[[Quorum], None]) -> None:
+    quorum = Quorum(SilentFenced)
+    quorum.brokers[2] = replace(quorum.brokers[2], fenced=True)
+    assert not Quorum(SilentFenced).look(SILENT_AT_US + 1)
+    excuse(quorum)
+    assert quorum.look(SILENT_AT_US + 1)
+
+
+READY_AT_US = SECOND_US + SESSION_US + SETTLED_US
+
+
+def test_a_node_without_faults_serves_in_time() -> None:
+    for ready, fault_us, right in ((False, 0, False), (True, 0, True), (False, SECOND_US, True)):
+        quorum = Quorum(ReadyInTime)
+        quorum.nodes[1].ready = ready
+        quorum.view.fault_times.node(1, fault_us)
+        assert quorum.look(READY_AT_US) is right
+        assert quorum.check.evidence == (2 if fault_us else 3)
+
+
+@pytest.mark.parametrize("excuse", [controller_was_paused, controller_is_new])
+def test_a_node_waits_for_a_controller_without_faults(excuse: Callable[[Quorum], None]) -> None:
+    quorum = Quorum(ReadyInTime)
+    quorum.nodes[1].ready = False
+    excuse(quorum)
+    assert quorum.look(READY_AT_US)
+    assert not quorum.look(READY_AT_US + 2 * SECOND_US)
+
+
+def test_a_node_that_is_cut_off_from_the_controller_cannot_register() -> None:
+    quorum = Quorum(ReadyInTime)
+    quorum.nodes[1].ready = False
+    quorum.view.fault_times.link(1, 0, SECOND_US)
+    assert quorum.look(READY_AT_US)
+    assert not quorum.look(READY_AT_US + 1)
+
+
+LEADERLESS = PartitionImage((0, 1, 2), (1,), -1, 1, 1, directories=(HOME, HOME, HOME))
+
+
+@pytest.mark.parametrize(
+    ("partition", "right"),
+    [
+        (LEADERLESS, False),
+        (replace(LEADERLESS, leader=0), True),
+        (replace(LEADERLESS, leader=2), False),  # Broker 2 is fenced.
+        (replace(LEADERLESS, isr=(2,)), True),
+        (replace(LEADERLESS, isr=(2,), elr=(1,)), False),
+        (replace(LEADERLESS, isr=(), last_known_elr=(1,)), False),
+        (replace(LEADERLESS, isr=(), last_known_elr=(0, 1)), True),
+        (replace(LEADERLESS, isr=(2,), last_known_elr=(1,)), True),
+        (replace(LEADERLESS, directories=(HOME, (2).to_bytes(16, "big"), HOME)), True),
+        (replace(LEADERLESS, directories=(HOME, b"another folder..", HOME)), True),
+        (replace(LEADERLESS, directories=(HOME, bytes(16), HOME)), False),
+    ],
+)
+def test_a_partition_that_can_have_a_leader_has_one(partition: PartitionImage, right: bool) -> None:
+    quorum = Quorum(LedInTime)
+    quorum.brokers = {
+        0: quorum.brokers[0],
+        1: replace(quorum.brokers[1], log_dirs=(HOME,)),
+        2: replace(quorum.brokers[2], fenced=True),
+    }
+    quorum.partition = partition
+    assert quorum.look(SECOND_US, SECOND_US + SETTLED_US)
+    assert quorum.look(SECOND_US + SETTLED_US + 1) is right
+
+
+def test_a_partition_may_be_without_a_leader_for_a_short_time() -> None:
+    quorum = Quorum(LedInTime)
+    for second, leader in ((1, -1), (4, 1), (6, -1), (12, -1)):
+        quorum.partition = replace(LEADERLESS, leader=leader)
+        assert quorum.look(second * SECOND_US)
+    assert not quorum.look(12 * SECOND_US + 1)
+
+
+@pytest.mark.parametrize("excuse", [controller_was_paused, no_majority, controller_is_new])
+def test_an_election_waits_for_a_controller_without_faults(excuse: Callable[[Quorum], None]) -> None:
+    quorum = Quorum(LedInTime)
+    quorum.partition = LEADERLESS
+    quorum.view.fault_times.node(1, 9 * SECOND_US)
+    excuse(quorum)
+    assert quorum.look(1, 2 + SETTLED_US)
