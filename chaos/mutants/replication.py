@@ -169,3 +169,10 @@ def acknowledgement_waits_beyond_its_timeout(
 ) -> Any:
     """A produce with acks=all waits for its replicas for a minute longer than its request allows."""
     return original(self, offsets, timeout_ms + 60_000, completed)
+
+
+@mutant("reference_broker.controller.broker_heartbeats:BrokerHeartbeats.renew")
+def broker_sessions_five_times_as_long(original: Function, self: Any, broker_id: int) -> None:
+    """The session of a broker that sends no heartbeats any more lasts five times as long as the settings allow."""
+    original(self, broker_id)
+    self.deadlines_us[broker_id] += 4 * self.config.broker_session_timeout_ms * 1000
