@@ -60,7 +60,9 @@ def _wrong(scenario: Scenario) -> Iterator[str]:
         yield "needs: the first revision is spoken under a draft version and needs 'drafts'"
     yield from _twice([fault.name for fault in scenario.faults], "fault: two faults are")
     yield from _twice([fault.name for fault in scenario.outside], "outside: two faults are")
-    for fault in scenario.faults:
+    for place, fault in enumerate(scenario.faults):
+        if fault.after and fault.after not in [each.name for each in scenario.faults[:place]]:
+            yield f"fault {fault.name!r}: after: {fault.after!r} is no earlier fault of this file"
         for need in needed_by(fault):
             if need not in scenario.needs:
                 yield f"needs: fault {fault.name!r} ({fault.kind}) needs {need!r}, which is not listed"

@@ -86,11 +86,16 @@ def points_of(source: str, path: Path) -> Iterator[Point]:
             raise PointError(f"{name}:{number}: write '# Decision NAME (CLAUSES): OUTCOME | OUTCOME'")
 
 
+@cache
+def outcome_names() -> tuple[str, ...]:
+    """Return ``NAME=OUTCOME`` of every outcome: those of point k at 2k and 2k + 1."""
+    return tuple(point.outcome(side) for point in declared_points() for side in (0, 1))
+
+
 def place_of(outcome: str) -> int:
-    """Return the place of ``NAME=OUTCOME`` among all outcomes: twice the point's number, plus 1 for the second outcome.
-    Raise PointError."""
-    places = {each.outcome(side): 2 * number + side for number, each in enumerate(declared_points()) for side in (0, 1)}
-    if outcome not in places:
-        near = did_you_mean(outcome, places)
+    """Return the place of ``NAME=OUTCOME`` in ``outcome_names``. Raise PointError."""
+    names = outcome_names()
+    if outcome not in names:
+        near = did_you_mean(outcome, names)
         raise PointError(f"there is no outcome {outcome!r}{near + '?' if near else ''}; `crucible points` lists them")
-    return places[outcome]
+    return names.index(outcome)

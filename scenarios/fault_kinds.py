@@ -8,14 +8,16 @@ processes) and of ``chaos/sim`` (the simulator), at a state in ``chaos/intercept
 from dataclasses import dataclass
 from typing import Final, Literal
 
-STATES = ("request", "reply", "peer_reply", "disk", "disk_write", "store", "store_answer", "note")
+STATES = ("request", "reply", "peer_reply", "disk", "disk_write", "store", "store_answer", "note", "decision")
 """Where a fault at a state fires (``on``).
 
 ``request`` and ``reply`` are at the node that responds, ``peer_reply`` at the node that sent the request. ``disk`` is
 before an operation of the node's disk, and ``disk_write`` at a byte of a write. ``note`` is when the node
 reports what happened inside it. ``store`` is before a call of the object store leaves the node, and ``store_answer``
-is when its response reaches the node.
+is when its response reaches the node. ``decision`` is when the node reaches an outcome of a decision point
+(``scenarios.decision_points``), in the middle of its work: only the simulator sees that.
 """
+SIMULATED_STATES = ("decision",)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from scenarios.vocabulary import (
     LINK_ENDS,
     NO_DESCRIPTOR,
     NODE_ROLES,
+    SAME_NODE,
     STORE_OPERATIONS,
 )
 
@@ -28,6 +29,7 @@ MATCH_KEYS = {
     "disk_write": ("path", "position", "role"),
     "store": ("operation", "path", "role"),
     "store_answer": ("operation", "path", "role"),
+    "decision": ("decision", "role"),
 }
 """The keys that ``match`` may have at each place. At a note they are ``note``, ``role`` and the note's own fields."""
 
@@ -41,6 +43,7 @@ _MATCH_VALUES: dict[str, Callable[[Reader, str], Any]] = {
     "position": Reader.range,
     "role": lambda reader, key: reader.text(key, allowed=(*CONNECTION_ROLES, *NODE_ROLES[:-1])),
     "path": Reader.text,
+    "decision": Reader.text,
     "operation": lambda reader, key: reader.text(key, allowed=(*DISK_OPERATIONS, *STORE_OPERATIONS)),
 }
 
@@ -51,7 +54,7 @@ def read_fault(reader: Reader) -> Fault:
     if bool(on) == reader.has("at_s"):
         raise reader.refusal("on", f"or at_s: give exactly one; on is one of {', '.join(STATES)}")
     kind = reader.text("kind", allowed=KINDS_AT[on] if on else TIMED_KINDS)
-    node = reader.node("node", 0, NODE_ROLES)
+    node = reader.node("node", 0, (*NODE_ROLES, *([SAME_NODE] if reader.has("after") else [])))
     link = _link(reader, kind, node) if not on else _link_at_a_state(reader, kind)
     if on and link is not None:
         node = "any" if link.target == "all" else link.target

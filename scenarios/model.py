@@ -86,6 +86,7 @@ class Match:
     - ``role`` says who sent the frame (``client``, ``peer``), or what the target node is at that moment (``leader``,
       ``follower``, ``observer``).
     - ``from_node`` is the node that sent the frame.
+    - ``decision`` is an outcome of a decision point, ``NAME=OUTCOME``; without it any outcome matches.
     - ``note`` is the name of a Note. ``fields`` say what its fields must be: numbers in a range, or texts as shell
       patterns. ``remaining`` is the note's ``of`` minus its ``number`` or, for a chunk, the bytes of ``size`` behind
       it.
@@ -102,6 +103,7 @@ class Match:
     position: Range | None = None
     from_node: int | None = None
     note: str | None = None
+    decision: str | None = None
     fields: tuple[tuple[str, Range | str], ...] = ()
 
 
@@ -182,6 +184,10 @@ class Fault:
     """Whether the run is valid even if this fault never fired."""
     either: str = ""
     swept: bool = False
+    after: str = ""
+    """The name of an earlier fault in the file, without whose hit this one does not fire. Then ``node`` may be
+    ``same``: the node that the other fault hit. A fault at a time begins ``at_s`` after that hit. Only in the
+    simulator, where all nodes see each other's faults."""
     boot: bool = False
     """Whether a fault at a state may fire before the load, from the first start of the nodes on."""
 

@@ -13,6 +13,8 @@ NODE_ROLES = ("leader", "follower", "observer", *PARTITION_ROLES, "any")
 ``leader`` is the active controller, ``follower`` a voter that is not, ``observer`` a node without a vote. ``any`` is,
 at a state, whichever node comes to it first and, at a time, one drawn from the seed.
 """
+SAME_NODE = "same"
+"""For a fault with ``after``: the node that the earlier fault hit."""
 
 CONNECTION_ROLES = ("client", "peer")
 """Who sent a request: a client, or another node."""

@@ -13,7 +13,7 @@ from chaos.interceptor.actions import FaultActions
 from chaos.interceptor.disk_faults import DiskOperationFaults
 from chaos.interceptor.frame_faults import FrameFaults
 from chaos.interceptor.peer_reply_faults import PeerReplyFaults
-from chaos.interceptor.rules import HitCounter, Rule, RuleBook, matches_note
+from chaos.interceptor.rules import HitCounter, Rule, RuleBook, matches_decision, matches_note
 from chaos.interceptor.store_faults import StoreFaults
 from reference_broker.core.events import (
     Close,
@@ -105,6 +105,17 @@ class Interceptor:
                     continue
             kept.append(effect)
         return kept
+
+    @property
+    def sees_decisions(self) -> bool:
+        """Whether a rule waits for a decision, so that ``decided`` must be called."""
+        return self._book.has_rules_at("decision")
+
+    def decided(self, outcome: str) -> None:
+        """Hit the node if a rule waits for this outcome of a decision point. The node is in the middle of its work."""
+        for rule, hit in self._book.hits("decision", "", partial(matches_decision, outcome=outcome)):
+            self._book.report(rule, hit, detail=f"{self._role()} {outcome}")
+            self._book.hit_node(rule)
 
     def load_from(self, at_us: int) -> None:
         """Note that the load begins at ``at_us``, microseconds since the run's start. The rules count their times from

@@ -18,7 +18,7 @@ from reference_broker.wire.tags import Tag
 from reports.rows import FaultRow
 from scenarios.fault_kinds import STATES
 from scenarios.model import Fault, Match, Range, Scenario
-from scenarios.vocabulary import CONNECTION_ROLES
+from scenarios.vocabulary import CONNECTION_ROLES, SAME_NODE
 
 
 class HitCounter(Protocol):
@@ -33,12 +33,21 @@ class HitCounter(Protocol):
         of 0 means no bound."""
         ...
 
+    def node_hit_by(self, fault: str) -> int | None:
+        """Return the node that the fault of this name hit last, or None."""
+        ...
+
 
 class SharedHitCounter:
     """Implements HitCounter inside one process (the simulator)."""
 
     def __init__(self) -> None:
         self._taken: dict[str, int] = {}
+        self.nodes_hit: dict[str, int] = {}
+        """the node that each fault hit last, also faults at a time. The fault scheduler sets it."""
+
+    def node_hit_by(self, fault: str) -> int | None:
+        return self.nodes_hit.get(fault)
 
     def count(self, rule: str, total: int) -> int:
         taken = self._taken.get(rule, 0)
@@ -70,6 +79,10 @@ class FileHitCounter:
             number += 1
         self._taken[rule] = min(number, total) if total else number
         return 0 if total and number > total else number
+
+    def node_hit_by(self, fault: str) -> int | None:  # noqa: ARG002
+        """Return None: real nodes do not see what hit others, so live runs have no faults with ``after``."""
+        return None
 
     def _create(self, name: str) -> bool:
         try:
@@ -180,6 +193,11 @@ def matches_note(match: Match, node_role: str, note: Note) -> bool:
     return all(_is(wanted, values.get(name)) for name, wanted in match.fields)
 
 
+def matches_decision(match: Match, node_role: str, outcome: str) -> bool:
+    """Return whether an outcome of a decision point (``NAME=OUTCOME``) matches."""
+    return match.decision in (None, outcome) and _has_role(match.role, node_role)
+
+
 def _has_role(wanted: str | None, node_role: str) -> bool:
     return wanted is None or is_role(node_role, wanted)
 
@@ -211,8 +229,13 @@ class Counter:
         return self._after_us <= at_us < self._until_us
 
     def at(self, node_id: int, node_role: str) -> bool:
-        """Return whether the rule is for this node."""
-        return plays(node_role, self.rule.node, node_id)
+        """Return whether the rule is for this node, now that the fault that it follows, if any, has hit."""
+        rule = self.rule
+        if rule.after:
+            node_hit = self._hit_counter.node_hit_by(rule.after)
+            if node_hit is None or (rule.node == SAME_NODE and node_hit != node_id):
+                return False
+        return rule.node == SAME_NODE or plays(node_role, rule.node, node_id)
 
     def hit(self, client_id: str, at_us: int) -> int:
         """Count one match, ``at_us`` microseconds after the load began. If the fault is to happen now, it counts and

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from reports.guarantees import GUARANTEES
 from scenarios.draw import drawn
-from scenarios.fault_kinds import FAULT_KINDS
+from scenarios.fault_kinds import FAULT_KINDS, SIMULATED_STATES
 from scenarios.model import Fault, Range, Scenario
 from scenarios.revisions import revision_of
 
@@ -23,7 +23,7 @@ def select_live_faults(scenario: Scenario, seed: int) -> Scenario:
 
 
 def is_live(fault: Fault) -> bool:
-    return not FAULT_KINDS[fault.kind].only_simulated
+    return not (FAULT_KINDS[fault.kind].only_simulated or fault.on in SIMULATED_STATES or fault.after)
 
 
 def _has_stand_in(scenario: Scenario, fault: Fault) -> bool:

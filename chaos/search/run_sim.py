@@ -48,11 +48,12 @@ def play(
     this run has."""
     with applied(by_name(mutant) if mutant else None) as applied_mutant:
         played = materialised(scenario, seed)
-        world = SimWorld(played, seed, hashed=hashed, keep_trace=keep_trace, coded_share=coded_share, also=also)
-        crash, stuck = tuple[str, ...](), ""
-        counts = watch() if scenario.points else recorder()
+        on_decisions = any(fault.on == "decision" for fault in played.faults)
+        counts = watch() if scenario.points or on_decisions else recorder()
         if counts is not None:
             counts.begin()
+        world = SimWorld(played, seed, hashed=hashed, keep_trace=keep_trace, coded_share=coded_share, also=also)
+        crash, stuck = tuple[str, ...](), ""
         try:
             world.play()
         except RunStuckError as error:

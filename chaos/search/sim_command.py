@@ -10,7 +10,7 @@ import click
 from chaos.mutants import MutantError, by_name, mutants_of
 from chaos.search.many_seeds import Search, search, verdicts
 from chaos.search.run_sim import play
-from chaos.sim.fault_scheduler import Point
+from chaos.sim.fault_scheduler import Cell
 from chaos.sim.verdict import SimVerdict
 from reports.verdict import Outcome, worst_outcome
 from scenarios import ledger, loader
@@ -151,23 +151,23 @@ def _prove(scenarios: Sequence[Scenario], seeds: Sequence[int], processes: int) 
     return 1 if wrong else 0
 
 
-def coverage_of(verdicts: Iterable[SimVerdict]) -> dict[Point, int]:
+def coverage_of(verdicts: Iterable[SimVerdict]) -> dict[Cell, int]:
     """Return how often faults fired in all seeds together, by (kind, role, state)."""
-    found = Counter[Point]()
+    found = Counter[Cell]()
     for verdict in verdicts:
         found.update(dict(verdict.coverage))
     return dict(sorted(found.items()))
 
 
-def coverage_table(coverage: Mapping[Point, int]) -> list[str]:
+def coverage_table(coverage: Mapping[Cell, int]) -> list[str]:
     """Return lines for the terminal. Each shows a kind and a role, and how often faults fired in each state."""
     if not coverage:
         return []
     rows: dict[tuple[str, str], list[str]] = {}
     for (kind, role, state), times in coverage.items():
         rows.setdefault((kind, role), []).append(f"{state} {times}")
-    faults, points = _counted(sum(coverage.values()), "fault"), _counted(len(coverage), "point")
-    lines = [f"{faults} fired at {points} (kind, role, state):"]
+    faults, cells = _counted(sum(coverage.values()), "fault"), _counted(len(coverage), "cell")
+    lines = [f"{faults} fired in {cells} (kind, role, state):"]
     return lines + [f"  {kind:<18} {role:<9} {', '.join(states)}" for (kind, role), states in rows.items()]
 
 

@@ -78,8 +78,9 @@ class Cluster:
             machine.store = self.store
         self.network = Network(self.machines, Links(agenda, seed), random_for(seed, "codec"), coded_share)
         fault_times, sink = suite.quorum.fault_times, nothing if trace_hash is None else trace_hash.fault
+        self._hit_counter = SharedHitCounter()
         self.fault_scheduler = SimulatedFaultScheduler(
-            scenario, seed, agenda, self.network, fault_times, sink, self._reconfigure, CLUSTER_ID
+            scenario, seed, agenda, self.network, fault_times, sink, self._reconfigure, self._hit_counter, CLUSTER_ID
         )
         self._scenario = scenario
         self._seed = seed
@@ -91,7 +92,6 @@ class Cluster:
         self._suite = suite
         self._hash = trace_hash
         self._keep = keep
-        self._hit_counter = SharedHitCounter()
         self._interceptors: list[Interceptor] = []
         self._observers: dict[int, Observer] = {}
         self._load_from_us = NOT_YET
@@ -148,6 +148,7 @@ class Cluster:
         disk: Disk = machine.disk
         if self._rules[number]:
             interceptor = self._interceptor(machine)
+            machine.decided = interceptor.decided if interceptor.sees_decisions else None
             hooks.append(interceptor)
             disk = interceptor.watch(machine.disk)
         hooks.extend(presets)

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, Final, NamedTuple
 
-from scenarios.decision_points import Point, PointError, declared_points
+from scenarios.decision_points import Point, PointError, declared_points, outcome_names
 
 DECIDES: Final = "__decides__"
 """The name under which a recompiled module finds the function that counts."""
@@ -30,8 +30,7 @@ class Reached(NamedTuple):
 
     def by_outcome(self) -> dict[str, int]:
         """Return how often each outcome was reached, by ``NAME=OUTCOME``."""
-        points = declared_points()
-        return {points[place // 2].outcome(place % 2): times for place, times in enumerate(self.counts)}
+        return dict(zip(outcome_names(), self.counts, strict=True)) if self.counts else {}
 
 
 NOTHING_COUNTED: Final = Reached()
@@ -49,6 +48,7 @@ class Recorder:
     """place of the outcome that the current node reached last, -1 for none"""
     _node: int = -1
     _last_of_nodes: dict[int, int] = field(default_factory=dict)
+    _decided: Callable[[str], None] | None = None
 
     def begin(self) -> None:
         """Forget what an earlier run reached."""
@@ -61,19 +61,27 @@ class Recorder:
         """Return what the run reached."""
         return Reached(tuple(self.counts), frozenset(self.pairs))
 
-    def at_node(self, node_id: int) -> None:
-        """Note that from now on this node decides."""
-        if node_id != self._node:
-            self._last_of_nodes[self._node] = self._last
-            self._node, self._last = node_id, self._last_of_nodes.get(node_id, -1)
+    def enter(self, node_id: int, decided: Callable[[str], None] | None = None) -> None:
+        """Note that from now on this node decides. ``decided`` is called with each outcome, ``NAME=OUTCOME``; it may
+        raise NodeDied."""
+        self._node, self._last, self._decided = node_id, self._last_of_nodes.get(node_id, -1), decided
+
+    def leave(self) -> None:
+        """Note that no node decides: what the checks call is not counted."""
+        self._last_of_nodes[self._node] = self._last
+        self._node = -1
 
     def decides(self, place: int, value: Any) -> Any:
         """Count the outcome at ``place`` (twice the point's number), and return the condition's value as it is."""
+        if self._node < 0:
+            return value
         at = place if value else place + 1
         self.counts[at] += 1
         if self._last >= 0:
             self.pairs.add(self._last * len(self.counts) + at)
         self._last = at
+        if self._decided is not None:
+            self._decided(outcome_names()[at])
         return value
 
 

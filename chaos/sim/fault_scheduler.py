@@ -13,6 +13,7 @@ from bench.fleet.behaviours.protocol import Behaviour
 from chaos.checks.fault_times import FOR_EVER_US, FaultTimes
 from chaos.faults.node_requests import Forger, NodeRequest, Recorded
 from chaos.interceptor.roles import plays, role_of, topic_of_roles
+from chaos.interceptor.rules import SharedHitCounter
 from chaos.seeds import random_for
 from chaos.sim import timed_faults
 from chaos.sim.agenda import Agenda
@@ -27,9 +28,9 @@ from reference_broker.ports.node_ports import Now
 from reports.rows import ANSWERED, FaultRow
 from scenarios.fault_kinds import FAULT_KINDS
 from scenarios.model import Fault, Link, NodeChoice, Scenario
-from scenarios.vocabulary import SIM_AT_PERCENT
+from scenarios.vocabulary import SAME_NODE, SIM_AT_PERCENT
 
-Point: TypeAlias = tuple[str, str, str]
+Cell: TypeAlias = tuple[str, str, str]
 """The kind of a fault, with the role and the state of its target."""
 NOBODY_YET_US = 50_000
 """While no node has the role, the fault looks for one at this interval."""
@@ -60,12 +61,14 @@ class SimulatedFaultScheduler:
         fault_times: FaultTimes,
         sink: Callable[[FaultRow], None],
         reconfigure: Callable[[int, tuple[tuple[str, str], ...]], None],
+        hit_counter: SharedHitCounter,
         cluster_id: str = "",
     ) -> None:
+        self._hit_counter = hit_counter
         self._reconfigure = reconfigure
         self.faults: list[FaultRow] = []
-        self.coverage: dict[Point, int] = {}
-        """number of faults that fired at each point"""
+        self.coverage: dict[Cell, int] = {}
+        """number of faults that fired in each cell"""
         self.targets = Targets(network.machines, scenario.cluster.nodes, topic_of_roles(scenario))
         self._by_name = {fault.name: fault for fault in scenario.faults}
         self._timed = [fault for fault in scenario.faults if fault.timed]
@@ -79,6 +82,8 @@ class SimulatedFaultScheduler:
         self._fault_times = fault_times
         self._sink = sink
         self._heals: list[Callable[[], None]] = []
+        self._following: dict[str, list[tuple[int, Fault]]] = {}
+        """the timed faults that begin after the hit of another one, with the time between: by the other one's name"""
         self._until_us = -1
 
     def restart_after_us(self, name: str) -> int:
@@ -101,6 +106,9 @@ class SimulatedFaultScheduler:
         self._until_us = until_us
         for fault in self._timed:
             at_us = int(fault.sim_at_s * 1_000_000) * self._randoms[fault.name].randint(*SIM_AT_PERCENT) // 100
+            if fault.after:
+                self._following.setdefault(fault.after, []).append((at_us, fault))
+                continue
             for hit in range(fault.repeat):
                 begin_us = from_us + at_us + hit * int(fault.sim_repeat_every_s * 1_000_000)
                 self._agenda.at(begin_us, self._begin, fault, hit + 1)
@@ -121,6 +129,7 @@ class SimulatedFaultScheduler:
             if row.kind != "node_paused":
                 lasts_us = max(lasts_us, int(fault.sim_duration_s * 1_000_000))
             if row.kind == fault.kind:
+                self._note_hit(fault, node_id)
                 self._fault_times.node(node_id, row.at_us + lasts_us)
                 sender = row.client_id.removeprefix("node-")
                 if FAULT_KINDS[row.kind].flips_frame_bit and sender.isdigit():
@@ -129,6 +138,13 @@ class SimulatedFaultScheduler:
             if row.kind in FAILS_DISK:
                 self._network.machines[node_id].disk_failed(fault.delay_ms.high * 1000)
         self._keep(row)
+
+    def _note_hit(self, fault: Fault, node_id: int) -> None:
+        """Note which node was hit, and plan the faults that follow this hit. Only the first hit has followers."""
+        self._hit_counter.nodes_hit[fault.name] = node_id
+        for after_us, follower in self._following.pop(fault.name, ()):
+            node = node_id if follower.node == SAME_NODE else follower.node
+            self._agenda.after(after_us, self._begin, replace(follower, node=node), 1)
 
     def _keep(self, row: FaultRow) -> None:
         self.faults.append(row)
@@ -155,12 +171,13 @@ class SimulatedFaultScheduler:
         role = self.targets.role(context.machine.node_id)
         detail = " ".join(each for each in (fault.direction if context.links else "", role) if each)
         row = FaultRow(fault.name, fault.kind, now_us, until_us, target, hit, detail=detail)
-        fired = partial(self._fired, row, self._point(fault.kind, context.machine.node_id))
+        fired = partial(self._fired, row, self._cell(fault.kind, context.machine.node_id))
         if kind.shown_at_end:
             context = replace(context, shown=fired)
         else:
             fired()
         self._note_trouble(fault, context, until_us)
+        self._note_hit(fault, context.machine.node_id)
         heal = timed_faults.begin(fault, context, until_us - now_us)
         self._heals.append(heal)
         self._agenda.after(lasts_us, self._heal_one, heal)
@@ -268,15 +285,15 @@ class SimulatedFaultScheduler:
             for_ever = FAULT_KINDS[fault.kind].ends_node and fault.restart_after_s < 0
             self._fault_times.node(context.machine.node_id, FOR_EVER_US if for_ever else until_us)
 
-    def _fired(self, row: FaultRow, point: Point) -> None:
-        self.coverage[point] = self.coverage.get(point, 0) + 1
+    def _fired(self, row: FaultRow, cell: Cell) -> None:
+        self.coverage[cell] = self.coverage.get(cell, 0) + 1
         self._keep(row)
 
     def _cover(self, kind: str, node_id: int) -> None:
-        point = self._point(kind, node_id)
-        self.coverage[point] = self.coverage.get(point, 0) + 1
+        cell = self._cell(kind, node_id)
+        self.coverage[cell] = self.coverage.get(cell, 0) + 1
 
-    def _point(self, kind: str, node_id: int) -> Point:
+    def _cell(self, kind: str, node_id: int) -> Cell:
         return kind, self.targets.role(node_id), state_of(self._network.machines[node_id])
 
     def _heal_one(self, heal: Callable[[], None]) -> None:

@@ -128,6 +128,8 @@ class Machine:
         self._may_end_until_us = -1
         self._inbox: deque[tuple[int, Event]] = deque()
         self._decisions = recorder()
+        self.decided: Callable[[str], None] | None = None
+        """called with each outcome of a decision point that this incarnation reaches, if a fault waits for one"""
         self._carriers: dict[type, Callable[[Any], None]] = {
             Reply: lambda reply: self.network.reply(reply),
             Send: lambda send: self.network.send(self, send),
@@ -273,13 +275,16 @@ class Machine:
     def _attempt(self, act: Callable[..., None], *args: Any) -> None:
         """Let the node do something. Meanwhile the node may end itself, be killed, or finish its shutdown."""
         if self._decisions is not None:
-            self._decisions.at_node(self.node_id)
+            self._decisions.enter(self.node_id, self.decided)
         try:
             act(*args)
         except NodeDied as death:
             self._die(death.power_loss, death.silent)
         except (NodeFailed, StartRefused, DiskError) as failure:
             self._failed(failure)
+        finally:
+            if self._decisions is not None:
+                self._decisions.leave()
         if self._stopping and self.node is not None and self.node.stopped:
             self._die(power_loss=False)
 

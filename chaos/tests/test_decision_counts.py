@@ -29,6 +29,7 @@ def _counts(body: str, *values: int) -> list[int]:
     mark = "" if "# Decision" in body else "    # Decision p (F-6): a | b\n"
     source = f"def f(x):\n{mark}    {body}\n"
     recorder = Recorder(counts=[0, 0])
+    recorder.enter(0)
     namespace: dict[str, Any] = {DECIDES: recorder.decides}
     tree = counted(source, list(enumerate(points_of(source, Path("f.py")))))
     exec(compile(tree, "f.py", "exec"), namespace)
@@ -56,6 +57,7 @@ def test_the_condition_of_a_comprehension_is_counted_where_it_begins() -> None:
     body = "        each for each in x\n        # Decision p (F-6): a | b\n        if each\n    ]\n"
     source = "def f(x):\n    return [\n" + body
     recorder = Recorder(counts=[0, 0])
+    recorder.enter(0)
     namespace: dict[str, Any] = {DECIDES: recorder.decides}
     exec(compile(counted(source, list(enumerate(points_of(source, Path("f.py"))))), "f.py", "exec"), namespace)
     assert namespace["f"]([0, 1, 2]) == [1, 2]
@@ -80,12 +82,12 @@ def test_all_points_of_the_broker_stand_above_a_decision() -> None:
 
 def test_pairs_are_of_one_node() -> None:
     recorder = Recorder(counts=[0, 0, 0, 0])
-    recorder.at_node(1)
+    for node, place, value in ((1, 0, True), (2, 2, False), (1, 2, True)):
+        recorder.enter(node)
+        recorder.decides(place, value)
+        recorder.leave()
     recorder.decides(0, True)
-    recorder.at_node(2)
-    recorder.decides(2, False)
-    recorder.at_node(1)
-    recorder.decides(2, True)
+    assert recorder.counts == [1, 0, 1, 1], "what no node decides is not counted"
     assert recorder.end().pairs == {0 * 4 + 2}, "the decision of node 2 is no successor of that of node 1"
 
 

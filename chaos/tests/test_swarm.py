@@ -105,7 +105,7 @@ def test_swarms_break_nothing_and_report_what_they_hit() -> None:
     text = report(found)
     assert "seeds/s" in text
     assert "events/s" in text
-    assert "points (kind, role, state)" in text
+    assert "cells (kind, role, state)" in text
     assert len(coverage_table(coverage)) > 3
 
 
@@ -146,4 +146,4 @@ def test_a_failing_swarm_shrinks_to_a_short_file_that_fails_alike(
 
 
 def test_one_fault_is_printed_in_the_singular() -> None:
-    assert coverage_table({("node_killed", "leader", "load"): 1})[0] == "1 fault fired at 1 point (kind, role, state):"
+    assert coverage_table({("node_killed", "leader", "load"): 1})[0] == "1 fault fired in 1 cell (kind, role, state):"
