@@ -47,7 +47,7 @@ def verdicts(scenario: Scenario, seeds: Sequence[int], processes: int, mutant: s
     """Yield each seed's verdict in their order, as soon as it is known."""
     if processes <= 1 or len(seeds) < 2 * processes:
         for seed in seeds:
-            with _quickly():
+            with quickly():
                 verdict = run(scenario, seed, mutant)
             yield verdict
         return
@@ -58,7 +58,7 @@ def verdicts(scenario: Scenario, seeds: Sequence[int], processes: int, mutant: s
     def play_first() -> None:
         first.append(run(scenario, seeds[0], mutant))
 
-    with _quickly():
+    with quickly():
         for chunk in in_children(partial(_run_chunk, scenario, mutant), chunks, processes, play_first):
             yield from first
             first.clear()
@@ -70,7 +70,7 @@ def _run_chunk(scenario: Scenario, mutant: str | None, seeds: Sequence[int]) -> 
 
 
 @contextmanager
-def _quickly() -> Iterator[None]:
+def quickly() -> Iterator[None]:
     """Inside the block values are not frozen (``plain_values``), and garbage is collected only at its end.
 
     A world is one large cycle that lives as long as its run, and looking for garbage in it costs a tenth of the time.

@@ -84,15 +84,15 @@ def materialised(scenario: Scenario, seed: int) -> Scenario:
     swarm = scenario.swarm
     if swarm is None:
         return scenario
-    faults = tuple(_Drawing(scenario, swarm, random_for(seed, "swarm")).all())
+    faults = tuple(Drawing(scenario, swarm, random_for(seed, "swarm")).all())
     needs = dict.fromkeys((*scenario.needs, *(need for fault in faults for need in needed_by(fault))))
     return replace(scenario, faults=(*scenario.faults, *faults), needs=tuple(needs), swarm=None)
 
 
-class _Drawing:
-    """Draws one seed's faults."""
+class Drawing:
+    """Draws one seed's faults. ``decays`` is the only node whose disk may decay, if that is decided already."""
 
-    def __init__(self, scenario: Scenario, swarm: Swarm, random: Random) -> None:
+    def __init__(self, scenario: Scenario, swarm: Swarm, random: Random, decays: int | None = None) -> None:
         cluster = scenario.cluster
         self._seconds = scenario.load.in_simulator.seconds
         self._every_s = simulated(swarm).every_s
@@ -109,7 +109,7 @@ class _Drawing:
         if scenario.load.groups:
             self._notes = (*self._notes, *GROUP_NOTES)
             self._files = (*self._files, *GROUP_FILES)
-        self._decays = random.randrange(cluster.total)
+        self._decays = random.randrange(cluster.total) if decays is None else decays
         on = [kind for kind in swarm.kinds if random.random() < ON_SHARE]
         self._kinds = on or [random.choice(swarm.kinds)]
         self._weights = [random.randint(1, 8) for _ in self._kinds]
@@ -122,6 +122,10 @@ class _Drawing:
                 return found
             (kind,) = random.choices(self._kinds, self._weights)
             found.append(self._fault(f"swarm_{len(found) + 1}_{kind}", kind, round(at_s, 3)))
+
+    def one(self, name: str, kind: str, at_s: float) -> Fault:
+        """Draw one fault of this kind."""
+        return self._fault(name, kind, at_s)
 
     def _fault(self, name: str, kind: str, at_s: float) -> Fault:
         timed = Fault(name, kind, at_s=at_s, sim_at_s=at_s, optional=True)
@@ -237,20 +241,20 @@ def _once(nth: int) -> Range:
     return Range(nth, nth)
 
 
-DRAW: dict[str, Callable[[_Drawing, Fault], Fault]] = {
-    "node_killed": _Drawing._killed,
-    "node_powered_off": _Drawing._killed,
-    "node_terminated": _Drawing._killed,
-    "node_paused": _Drawing._duration,
-    "node_isolated": _Drawing._isolated,
-    "clock_stepped": _Drawing._clock,
-    "requests_replayed": _Drawing._as_it_is,
-    "requests_forged": _Drawing._as_it_is,
-    "node_cut_from_controller": _Drawing._duration,
-    "disk_slowed": _Drawing._slowed,
-    "disk_full": _Drawing._duration,
-    "disk_error": _Drawing._disk_error,
-    "disk_bit_flipped": _Drawing._bit_flipped,
-    "request_damaged": _Drawing._damaged,
-    "response_damaged": _Drawing._damaged,
+DRAW: dict[str, Callable[[Drawing, Fault], Fault]] = {
+    "node_killed": Drawing._killed,
+    "node_powered_off": Drawing._killed,
+    "node_terminated": Drawing._killed,
+    "node_paused": Drawing._duration,
+    "node_isolated": Drawing._isolated,
+    "clock_stepped": Drawing._clock,
+    "requests_replayed": Drawing._as_it_is,
+    "requests_forged": Drawing._as_it_is,
+    "node_cut_from_controller": Drawing._duration,
+    "disk_slowed": Drawing._slowed,
+    "disk_full": Drawing._duration,
+    "disk_error": Drawing._disk_error,
+    "disk_bit_flipped": Drawing._bit_flipped,
+    "request_damaged": Drawing._damaged,
+    "response_damaged": Drawing._damaged,
 }

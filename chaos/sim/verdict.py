@@ -42,11 +42,14 @@ class SimVerdict:
     """how often a fault fired, by (kind, role, state) of its target"""
     reached: Reached = NOTHING_COUNTED
     """the outcomes of decision points, empty unless they were counted"""
+    changes: tuple[int, ...] = ()
+    """those that a guided search made to the scenario (``chaos.search.guided``)"""
 
     @property
     def repeat_command(self) -> str:
         mutant = f" --mutant {self.mutant}" if self.mutant else ""
-        return f"./crucible sim {self.typed or self.scenario} --seed {self.seed}{mutant}"
+        changes = f" --changes {','.join(map(str, self.changes))}" if self.changes else ""
+        return f"./crucible sim {self.typed or self.scenario} --seed {self.seed}{changes}{mutant}"
 
     @property
     def broken(self) -> tuple[str, ...]:
