@@ -16,6 +16,7 @@ corpus changes between rounds only.
 
 import hashlib
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,6 +30,8 @@ from chaos.search.swarm import Drawing, materialised
 from chaos.seeds import random_for
 from chaos.sim.decision_counts import watch
 from chaos.sim.verdict import SimVerdict
+from reports.verdict import Outcome
+from scenarios.consistency import needed_by
 from scenarios.decision_points import declared_points, outcome_names
 from scenarios.declared import simulated
 from scenarios.load import Load
@@ -67,6 +70,8 @@ SETTINGS: Final[Mapping[str, Sequence[str]]] = {
     "log.flush.interval.messages": ("1",),
 }
 """Settings that a change may draw, and their values. None of them weakens what the broker guarantees."""
+SLICE_ITEMS: Final = "sim_slice_items"
+"""drawn like a setting: work that a small cluster does in one slice is done in many"""
 
 Feature: TypeAlias = int | str
 
@@ -87,7 +92,7 @@ def scheduled(scenario: Scenario, seed: int, changes: Sequence[int]) -> Scenario
     found = materialised(scenario, seed)
     for place, number in enumerate(changes):
         found = _Change(found, swarm, decays, random_for(number, "change"), f"change_{place + 1}").made()
-    needs = dict.fromkeys((*found.needs, "interceptor", "signals", "proxy", "disk"))
+    needs = dict.fromkeys((*found.needs, *(need for fault in found.faults for need in needed_by(fault))))
     return replace(found, needs=tuple(needs)) if changes else found
 
 
@@ -217,10 +222,12 @@ class _Change:
     # The cluster and its load
 
     def _configured(self) -> Scenario:
-        name = self._random.choice(sorted(SETTINGS))
+        name = self._random.choice((*sorted(SETTINGS), SLICE_ITEMS))
         cluster = self._scenario.cluster
+        if name == SLICE_ITEMS:
+            return replace(self._scenario, cluster=replace(cluster, sim_slice_items=self._random.choice((1, 1, 3))))
         config = {**dict(cluster.config), name: self._random.choice(SETTINGS[name])}
-        return replace(self._scenario, cluster=replace(cluster, config=tuple(config.items())))
+        return replace(self._scenario, cluster=replace(cluster, config=tuple(sorted(config.items()))))
 
     def _with_other_nodes(self) -> Scenario:
         """Add voters or an observer. Faults and replicas name nodes by number, so none is taken away."""
@@ -441,3 +448,59 @@ def recipes_near(corpus: Corpus, path: str) -> list[Recipe]:
     }
     near = [each for each in corpus.entries if each.reaches & points]
     return [each.recipe for each in sorted(near, key=lambda each: -len(each.reaches & points) / (1 + each.events))]
+
+
+PROGRESS_EVERY_S: Final = 10.0
+
+
+def search_guided(
+    scenarios: Sequence[Scenario],
+    schedules: int,
+    seed: int,
+    processes: int,
+    mutant: str | None,
+    folder: Path | None,
+    show: Callable[[str], None],
+    near: str = "",
+) -> tuple[list[SimVerdict], str]:
+    """Search, and return the red verdicts and a summary. ``show`` gets a line of progress every few seconds.
+
+    ``folder`` keeps the corpus: a search in the same folder goes on from there. With ``near``, the path of a file of
+    the broker, its recipes that reach points of that file are played first. A search with a mutant ends at its kill,
+    and keeps nothing.
+    """
+    corpus, again = (Corpus(), []) if folder is None else read_corpus(folder)
+    if near:
+        again = [*again, *recipes_near(corpus, near)]
+    if mutant:
+        corpus.folder = None
+    search = GuidedSearch(scenarios, seed, corpus, processes, mutant, again)
+    started = shown = time.monotonic()
+    red, played, events, new = list[SimVerdict](), 0, 0, list[tuple[float, int]]()
+    reached = set(corpus.reached)
+    for each in search.play(schedules):
+        now, verdict = time.monotonic(), each.verdict
+        played, events = played + 1, events + verdict.events
+        places = {place for place, times in enumerate(verdict.reached.counts) if times} - reached
+        reached |= places
+        new = [(at, count) for at, count in [*new, (now, len(places))] if now - at < 60]
+        if verdict.outcome in (Outcome.FAILED, Outcome.CRASHED):
+            red.append(verdict)
+            show(f"red: {verdict.outcome.name} {', '.join(verdict.broken)}: {verdict.repeat_command}")
+            if mutant:
+                break
+        if now - shown >= PROGRESS_EVERY_S:
+            shown = now
+            show(
+                f"{played} schedules, {played / (now - started):.1f}/s; "
+                f"{len(reached)} of {len(outcome_names())} outcomes reached, "
+                f"{sum(count for _, count in new)} new in the last minute; corpus {len(corpus.entries)}; "
+                + (f"{len(red)} red" if red else "no red")
+            )
+    seconds = time.monotonic() - started
+    summary = (
+        f"guided: {played} schedules of {len(scenarios)} scenarios, {played / seconds:.1f} schedules/s, "
+        f"{events / seconds:.0f} events/s; {len(reached)} of {len(outcome_names())} outcomes and {len(corpus.seen)} "
+        f"features reached; corpus {len(corpus.entries)}; {len(red)} red"
+    )
+    return red, summary

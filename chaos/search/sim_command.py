@@ -3,17 +3,20 @@
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from chaos.mutants import MutantError, by_name, mutants_of
+from chaos.search.guided import scheduled, search_guided
 from chaos.search.many_seeds import Search, search, verdicts
 from chaos.search.run_sim import play
 from chaos.sim.fault_scheduler import Cell
 from chaos.sim.verdict import SimVerdict
 from reports.verdict import Outcome, worst_outcome
 from scenarios import ledger, loader
+from scenarios.decision_points import PointError
 from scenarios.loader import Scenario
 
 
@@ -27,6 +30,7 @@ def simulate(
     with_mutants: bool = False,
     profile: bool = False,
     shrinks: bool = True,
+    changes: tuple[int, ...] = (),
 ) -> int:
     """Play the scenarios, each as it is, print the results, and return the exit code (0, 1, 2, 3 or 4).
 
@@ -37,6 +41,7 @@ def simulate(
     - With ``with_mutants`` each scenario must pass without a mutant, and must fail with each of its mutants in at least
       one seed. The exit code is 0 if that is so, else 1.
     - With ``profile`` all seeds are played in this process, and a table of the time by part is printed.
+    - ``changes`` are those that a guided search made to the single seed's scenario.
     - The scenario of a failing seed is made smaller, unless ``shrinks`` is off or a mutant is played.
     """
     first = 1 if seed is None else seed
@@ -51,7 +56,8 @@ def simulate(
         for scenario in scenarios:
             if single:
                 folder = out if out is None or len(scenarios) == 1 else out / scenario.name
-                found = _single(scenario, first, mutant, folder)
+                scenario = scheduled(scenario, first, changes) if changes else scenario
+                found = _single(scenario, first, mutant, folder, changes)
             elif profile:
                 found = _profiled(scenario, wanted, mutant)
             else:
@@ -81,12 +87,16 @@ def report(found: Search) -> str:
     if failing is not None:
         bad = sum(each.outcome is not Outcome.PASSED for each in verdicts)
         lines.append(f"  {bad} of {seeds} seeds did not pass; first: seed {failing.seed}")
-        lines += [f"  {each.guarantee}: {each.story}" for each in failing.violations[:3]]
-        lines += [f"  {reason}" for reason in failing.reasons]
-        lines.append(f"  repeat with: {failing.repeat_command}")
+        lines += _failure(failing)
     if seeds > 1:
         lines += [f"  {line}" for line in coverage_table(coverage_of(verdicts))]
     return "\n".join(lines)
+
+
+def _failure(failing: SimVerdict) -> list[str]:
+    lines = [f"  {each.guarantee}: {each.story}" for each in failing.violations[:3]]
+    lines += [f"  {reason}" for reason in failing.reasons]
+    return [*lines, f"  repeat with: {failing.repeat_command}"]
 
 
 def _shrink_and_report(scenario: Scenario, failing: SimVerdict) -> None:
@@ -100,9 +110,36 @@ def _shrink_and_report(scenario: Scenario, failing: SimVerdict) -> None:
         click.echo(f"  written to {path}; repeat with: {command}")
 
 
-def _single(scenario: Scenario, seed: int, mutant: str | None, out: Path | None) -> Search:
+def simulate_guided(
+    scenarios: Sequence[Scenario],
+    schedules: int,
+    seed: int,
+    mutant: str | None,
+    processes: int,
+    out: Path | None,
+    near: str,
+) -> int:
+    """Search with guidance (``chaos.search.guided``), print progress, each red schedule and a summary, and return the
+    exit code: 0 if none is red, else 1, or 2 for a wrong argument."""
+    try:
+        if mutant:
+            by_name(mutant)
+        red, summary = search_guided(scenarios, schedules, seed, processes, mutant, out, click.echo, near)
+    except (loader.ScenarioError, MutantError, PointError, OSError) as error:
+        click.echo(f"crucible sim: {error}", err=True)
+        return 2
+    for verdict in red[:3]:
+        click.echo("\n".join(_failure(verdict)))
+    click.echo(summary)
+    return 1 if red else 0
+
+
+def _single(
+    scenario: Scenario, seed: int, mutant: str | None, out: Path | None, changes: tuple[int, ...] = ()
+) -> Search:
     started = time.perf_counter()
     verdict, world = play(scenario, seed, mutant, hashed=True, keep_trace=out is not None)
+    verdict = replace(verdict, changes=changes)
     if out is not None:
         from chaos.sim.run_folder import write_out  # pyarrow: only where it is needed
 

@@ -1,6 +1,9 @@
 """A whole run in one process and in virtual time: nodes, clients, links, disks and clocks from one seed."""
 
-from collections.abc import Callable, Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from types import ModuleType
 from typing import TypeVar
 
 from bench.fleet.behaviours.protocol import Behaviour
@@ -51,6 +54,9 @@ REGISTRATION_US = 3_000_000
 CALLBACKS_BETWEEN_TESTS = 8
 """number of callbacks between two tests of whether a phase is over"""
 
+
+BUDGET = "_PER_SLICE"
+"""how the names of the broker's budgets end (``reference_broker.ports.slicing``)"""
 
 C = TypeVar("C", bound=Check)
 
@@ -120,7 +126,7 @@ class SimWorld:
 
     def play(self) -> None:
         """Play all phases. Raise RunStuckError, or any exception that a bug of ours raises."""
-        with shared_coding(), self._touched.noted():
+        with shared_coding(), self._touched.noted(), short_slices(self.scenario.cluster.sim_slice_items):
             self._play()
 
     def _play(self) -> None:
@@ -254,6 +260,23 @@ class SimWorld:
         for preset in presets_for(self.scenario.state):
             for machine in self.cluster.machines:
                 self.cluster.fault_scheduler.report(preset.evidence(machine.node_id, self.agenda.now_us))
+
+
+@contextmanager
+def short_slices(items: int) -> Iterator[None]:
+    """Inside the block let each slice of the broker's long work end after so many items, or 64 bytes for each item. 0
+    leaves the broker's own budgets."""
+    kept: list[tuple[ModuleType, str, int]] = []
+    for name, module in list(sys.modules.items()) if items else ():
+        if name.startswith("reference_broker."):
+            kept += [(module, each, value) for each, value in vars(module).items() if each.endswith(BUDGET)]
+    for module, each, _ in kept:
+        setattr(module, each, 64 * items if each.endswith(f"_BYTES{BUDGET}") else items)
+    try:
+        yield
+    finally:
+        for module, each, value in kept:
+            setattr(module, each, value)
 
 
 def _only(kind: type[C], checks: Sequence[Check]) -> C:

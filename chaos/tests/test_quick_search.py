@@ -5,7 +5,7 @@ import weakref
 
 import pytest
 
-from chaos.search.many_seeds import _quickly
+from chaos.search.many_seeds import quickly
 
 
 class Ring:
@@ -19,7 +19,7 @@ class Ring:
 def test_what_lived_before_a_search_is_collected_once_it_is_not_referenced() -> None:
     ring = Ring()
     gone = weakref.ref(ring)
-    with _quickly():
+    with quickly():
         pass
     del ring
     gc.collect()

@@ -23,6 +23,7 @@ from crucible_kafka.commands.scenario_options import (
     "\n  ./crucible sim 1 --seeds 1000"
     "\n  ./crucible sim 6 --seed 42"
     "\n  ./crucible sim --all --seeds 200 --with-mutants"
+    "\n  ./crucible sim swarm swarm-groups --guided --seeds 2000 --out guided"
 )
 @SCENARIOS
 @ALL
@@ -38,6 +39,14 @@ from crucible_kafka.commands.scenario_options import (
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for a single seed's run, which Spark can judge.")
 @click.option("--processes", type=click.IntRange(1), default=2, show_default=True, help="How many seeds at once.")
 @click.option("--profile", is_flag=True, help="Print where the time went, by part and by kind of event. Needs --seeds.")
+@click.option(
+    "--guided",
+    is_flag=True,
+    help="Change the schedules that reached something new instead of drawing each by itself. --seeds says how many are "
+    "played, and --out is the folder that keeps them: the same folder goes on from there.",
+)
+@click.option("--near", metavar="FILE", default="", help="With --guided: first what reaches decisions of this file.")
+@click.option("--changes", metavar="N,...", default="", help="Play the seed with these changes of a guided search.")
 @click.option("--no-shrink", is_flag=True, help="Do not look for the smallest scenario with which a red seed fails.")
 def sim(
     scenarios: Sequence[str],
@@ -50,18 +59,40 @@ def sim(
     out: Path | None,
     processes: int,
     profile: bool,
+    guided: bool,
+    near: str,
+    changes: str,
     no_shrink: bool,
 ) -> None:
     """Play scenarios in the simulator: one process, virtual time. A seed always gives the same trace."""
     check_mutant_options(mutant, with_mutants)
-    if out is not None and (with_mutants or seed is None or seeds not in (None, 1)):
+    numbers = _numbers(changes)
+    if numbers and (guided or with_mutants or seed is None or seeds not in (None, 1)):
+        raise click.UsageError(
+            "--changes are of a single seed: give --seed, without --seeds, --guided or --with-mutants"
+        )
+    if guided and (with_mutants or profile):
+        raise click.UsageError("--guided is a search of its own: give no --with-mutants and no --profile")
+    if near and not guided:
+        raise click.UsageError("--near chooses from the folder of a guided search: give --guided and --out")
+    if out is not None and not guided and (with_mutants or seed is None or seeds not in (None, 1)):
         raise click.UsageError("--out writes a single seed's run: give --seed, without --seeds or --with-mutants")
     if profile and (with_mutants or seeds in (None, 1)):
         raise click.UsageError("--profile measures a search: give --seeds, at least 2, and no --with-mutants")
-    from chaos.search.sim_command import simulate
+    from chaos.search.sim_command import simulate, simulate_guided
 
     found = [each for named in find_scenarios(scenarios, everything) for each in in_revisions(named, revision)]
-    sys.exit(simulate(found, seeds, seed, mutant, processes, out, with_mutants, profile, not no_shrink))
+    if guided:
+        sys.exit(simulate_guided(found, seeds or 1000, 1 if seed is None else seed, mutant, processes, out, near))
+    sys.exit(simulate(found, seeds, seed, mutant, processes, out, with_mutants, profile, not no_shrink, numbers))
+
+
+def _numbers(changes: str) -> tuple[int, ...]:
+    """Read what ``--changes`` names. Raise UsageError."""
+    try:
+        return tuple(int(each) for each in changes.split(",") if each)
+    except ValueError:
+        raise click.UsageError(f"--changes is {changes!r}; it must be numbers with commas between them") from None
 
 
 @click.command(

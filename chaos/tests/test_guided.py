@@ -1,0 +1,136 @@
+"""Guided search: recipes, the corpus, and that everything follows from the seed."""
+
+import json
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chaos.mutants import mutants_of
+from chaos.search.guided import (
+    CORPUS,
+    ROUND,
+    SETTINGS,
+    Corpus,
+    GuidedSearch,
+    Recipe,
+    features_of,
+    read_corpus,
+    recipes_near,
+    scheduled,
+)
+from chaos.search.run_sim import run
+from chaos.search.write_scenario import text_of
+from chaos.sim.decision_counts import watch
+from crucible_kafka.commands.sim import sim
+from reference_broker.configuration.broker_config import BrokerConfig
+from scenarios import loader
+from scenarios.decision_points import declared_points
+from scenarios.model import Scenario
+
+SWARMS = [each for each in loader.load_all() if each.swarm is not None]
+
+
+def short() -> Scenario:
+    """Return a scenario that is played in a tenth of a second."""
+    found = next(each for each in loader.load_all() if each.name == "01-lost-response")
+    return replace(found, revisions=("final",))
+
+
+@given(st.sampled_from(SWARMS), st.integers(0, 1000), st.lists(st.integers(0, 2**31), max_size=12))
+@settings(max_examples=60, deadline=None)
+def test_whatever_is_changed_is_a_scenario_that_the_loader_takes(
+    scenario: Scenario, seed: int, changes: list[int]
+) -> None:
+    found = scheduled(scenario, seed, changes)
+    assert scheduled(scenario, seed, changes) == found, "a recipe always names the same schedule"
+    path = Path(found.path)
+    read = loader.parse(tomllib.loads(text_of(found)), path)
+    assert read.faults == found.faults
+    assert read.cluster == found.cluster
+
+
+@pytest.mark.parametrize("name", sorted(SETTINGS))
+def test_a_drawn_setting_is_one_of_the_broker(name: str) -> None:
+    for value in SETTINGS[name]:
+        BrokerConfig.parse({name: value})
+
+
+def test_the_faults_that_a_scenario_needs_stay() -> None:
+    scenario = short()
+    needed = {fault for fault in scenario.faults if not fault.optional}
+    for number in range(60):
+        assert needed <= set(scheduled(scenario, 1, (number, number + 1, number + 2)).faults)
+
+
+def test_only_what_reaches_something_new_is_kept(tmp_path: Path) -> None:
+    watch()
+    verdict = run(short(), 1)
+    corpus = Corpus(tmp_path)
+    assert corpus.take(Recipe("01", 1), verdict)
+    assert not corpus.take(Recipe("01", 2), verdict)
+    assert corpus.seen == features_of(verdict)
+    again, old = read_corpus(tmp_path)
+    assert (again.entries, again.seen, old) == (corpus.entries, corpus.seen, [])
+
+
+def test_recipes_of_other_points_are_played_again(tmp_path: Path) -> None:
+    watch()
+    corpus = Corpus(tmp_path)
+    corpus.take(Recipe("01", 1, (3, 4)), run(short(), 1))
+    path = tmp_path / CORPUS
+    path.write_text(json.dumps({**json.loads(path.read_text()), "points": "others"}) + "\n")
+    corpus, old = read_corpus(tmp_path)
+    assert (corpus.entries, old) == ([], [Recipe("01", 1, (3, 4))])
+
+
+def test_a_search_follows_from_its_seed_and_goes_on_in_its_folder(tmp_path: Path) -> None:
+    def found(folder: Path, rounds: int, processes: int) -> list[Recipe]:
+        corpus, again = read_corpus(folder)
+        search = GuidedSearch([short()], 3, corpus, processes, again=again)
+        return [each.recipe for each in search.play(rounds * ROUND)]
+
+    whole = found(tmp_path / "whole", 2, 2)
+    parts = [*found(tmp_path / "parts", 1, 1), *found(tmp_path / "parts", 1, 2)]
+    assert len(whole) == 2 * ROUND
+    assert [each.scenario for each in whole] == [each.scenario for each in parts]
+    assert [each.seed for each in whole[:ROUND]] == [each.seed for each in parts[:ROUND]]
+    assert read_corpus(tmp_path / "whole")[0].rounds == read_corpus(tmp_path / "parts")[0].rounds == 2
+
+
+def test_recipes_near_a_file_reach_its_points() -> None:
+    watch()
+    corpus = Corpus()
+    corpus.take(Recipe("01", 1), run(short(), 1))
+    reached = {declared_points()[place // 2].path for place in corpus.reached}
+    assert reached
+    assert all(recipes_near(corpus, path) == [Recipe("01", 1)] for path in reached)
+    assert recipes_near(corpus, "reference_broker/no_such_file.py") == []
+
+
+def test_a_guided_search_kills_a_mutant_and_says_how_to_repeat_it() -> None:
+    mutant = mutants_of(short())[0]
+    arguments = ["1", "--revision", "final", "--guided", "--seeds", "32", "--mutant", mutant]
+    result = CliRunner().invoke(sim, arguments)
+    assert result.exit_code == 1, result.output
+    assert "repeat with: ./crucible sim" in result.output
+    assert f"--mutant {mutant}" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["1", "--changes", "1,x", "--seed", "1"], "must be numbers"),
+        (["1", "--changes", "1"], "give --seed"),
+        (["1", "--near", "reference_broker/log/recovery.py"], "--guided"),
+        (["1", "--guided", "--profile", "--seeds", "4"], "a search of its own"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(arguments: list[str], message: str) -> None:
+    result = CliRunner().invoke(sim, arguments)
+    assert result.exit_code == 2
+    assert message in result.output
