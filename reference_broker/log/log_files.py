@@ -136,6 +136,7 @@ class LogFiles:
         """
         segments, checkpoints = self.segments, self.checkpoints
         point = segments.durable_before()
+        # Decision recovery-point (P-4): raised | stays
         if point > max(checkpoints.recovery_point, segments.bases[0]) and checkpoints.is_start_durable:
             self.durability.changed(checkpoints.raise_recovery_point(point))
         segments.write_indexes(segments[-1])

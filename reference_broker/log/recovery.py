@@ -331,6 +331,7 @@ class Recovery:
         Aborted transactions that are in no file are found later. None if batches fill the file and the index is theirs.
         Otherwise the segment ends before the first bad batch."""
         disk = self.disk
+        # Decision index-files (P-4): loaded | rebuilt
         indexed = not verify and segment.offsets.load(disk, size) and segment.times.load(disk)
         if not indexed:
             segment.offsets.clear()

@@ -147,6 +147,7 @@ class Segments(Sequence[Segment]):
 
     def delete_retired(self, before: int) -> None:
         """Delete the files of retired segments that end at or before an offset."""
+        # Decision retired-segment (P-4): files deleted | start not durable yet
         while self.retired and self.retired[0].next_offset <= before:
             self._delete_files(self.retired[0])
             del self.retired[0]

@@ -268,7 +268,6 @@ class FetchSessionCache:
         ``repeats`` means that it is the same request as the parked one. Full requests have no number to compare.
         ``resized`` must follow. Returns the same as ``accept``.
         """
-        # Decision full-request-behind-parked (G-4): handled again | accepted
         if session.fetch is not None and not self._overtaken(session, repeats):
             return False
         if now.wall_ms < session.last_used_ms:
