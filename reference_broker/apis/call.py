@@ -80,6 +80,7 @@ def respond_later(broker: HasOutside, call: Call, building: Sliced[object]) -> N
 
     def until_closed() -> Sliced[None]:
         for _ in contained_slices(call.contain, respond()):
+            # Decision response-abandoned (F-20): connection is closed | built further
             if call.closed:
                 return
             yield

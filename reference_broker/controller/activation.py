@@ -54,7 +54,6 @@ def activation(
     """
     is_empty = metadata_version(image) == 0
     version = bootstrap_version if is_empty else metadata_version(image)
-    # Decision open-transaction-allowed (T-2, T-7): not allowed, node ends | allowed or none open
     if in_transaction and not allows_transactions(version):
         raise MetadataFault(
             f"The metadata log ends in a transaction, which metadata.version {version} does not allow: give all "

@@ -132,7 +132,6 @@ class BrokerHeartbeats:
 
     def _change(self, broker: BrokerImage, beat: Heartbeat) -> None:
         """Queue the change that the heartbeat requests. It is judged again when its turn comes."""
-        # Decision heartbeat-wants-shutdown (E-4): controlled shutdown | goes on
         if beat.want_shut_down:
             self._shut_down(broker)
         elif beat.want_fence:

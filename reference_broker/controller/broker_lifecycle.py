@@ -221,7 +221,6 @@ class BrokerLifecycle:
                 self._stop()
             else:
                 self._retry()
-        # Decision still-fenced (E-6): soon again | unfenced
         elif response.is_fenced and self._wants_unfenced:
             self._retry()  # It had not caught up, or was not ready. The pause is short, because clients wait.
         else:
@@ -344,7 +343,6 @@ class DirectoryAssignment:
 
         def announced(response: object) -> None:
             assert isinstance(response, versions_response.ApiVersionsResponse), f"ApiVersions got {response!r}"
-            # Decision directories-supported (E-6): retried | controller too old
             if any(int(each.api_key) == ApiKey.ASSIGN_REPLICAS_TO_DIRS for each in response.api_keys):
                 again()
                 return

@@ -149,7 +149,6 @@ class ControllerTerm:
             except DiskError as failure:
                 self._resign_in_transaction(failure)
                 return
-        # Decision cluster-bootstrap (T-1): first records are written | cluster exists
         if first.bootstrap:
             bootstrap = QueuedChange(
                 "bootstrap", lambda: first.bootstrap, self._bootstrapped, as_transaction=first.as_transaction
@@ -170,7 +169,6 @@ class ControllerTerm:
             yield from self._run(self._current)
 
     def _run(self, change: QueuedChange) -> Sliced[None]:
-        # Decision change-planned (T-5): not planned, refused | planned
         try:
             records = yield from planned(change.plan)
             batches = yield from cut(
@@ -183,7 +181,6 @@ class ControllerTerm:
             change.on_bug(change.name, bug)
             self._refuse(change, ErrorCode.unknown_server_error, "The change could not be planned.")
             return
-        # Decision change-empty (T-8): nothing to write | has records
         if not batches.batches:
             self._written(change, self._in_flight[-1][0] if self._in_flight else -1)
         # Decision change-fits-batch (T-5): one batch | several or a transaction
@@ -287,7 +284,6 @@ class ControllerTerm:
             self._lost()
             raise _TermOver from None
         self.in_transaction = _OPENS.get(kind, self.in_transaction)
-        # Decision term-lost-by-append (T-7): term is over | goes on
         if self._is_over:
             raise _TermOver
         self._surroundings.ports.note(

@@ -287,7 +287,6 @@ class MetadataBroadcast:
             topic = change.after or change.before
             assert topic is not None, "a topic change has a topic before it or after it"
             self._changed[topic.name] = None
-        # Decision content-has-epoch (M-2): content of an epoch | none yet
         if delta.metadata_epoch is not None:
             self._take_content(image)
         # Decision epoch-due (M-2): clients can see it | invisible to clients
@@ -366,7 +365,6 @@ class MetadataBroadcast:
         if recipient.in_flight or recipient.timer is not None:
             return
         target = recipient.target or self._content
-        # Decision recipient-behind (M-2): current or fenced | gets an update
         if target is None or recipient.known is target or not self._is_live(recipient):
             return
         recipient.target, recipient.in_flight = target, True

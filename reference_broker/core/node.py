@@ -309,6 +309,7 @@ class Node:
             known = read_high_watermarks(self.broker.disk)
             opening = self._publisher.start(image, self._last_end.clean, known)
             run_slices(self.broker.outside, opening, self._logs_are_open)
+        # Decision node-ready (E-6): ready | fenced or behind
         elif lifecycle.is_unfenced and not self._publisher.is_behind:
             self._opened_all()
 
@@ -371,6 +372,7 @@ class Node:
 
     def _not_ready_for(self, event: Request) -> str:
         """Return why the request is not served now, or an empty string if it is served."""
+        # Decision request-before-ready (E-4): refused | taken
         if not self.ready and not (self.listening and is_taken_before_ready(event)):
             return SHUTTING_DOWN if self._stopping else STARTING
         return ""
@@ -428,6 +430,7 @@ class Node:
     def _closed(self, event: Closed) -> None:
         self._origins.pop(event.connection, None)
         call = self._calls.pop(event.connection, None)
+        # Decision connection-closed (F-20): in a request | idle
         if call is not None:
             call.connection_closed()
 

@@ -214,6 +214,7 @@ class CommittedOffsets:
             if isinstance(entry, Marker):
                 for key, stored in self._pending.take(entry.producer_id, most):
                     most -= 1
+                    # Decision pending-offset-decided: visible | aborted or overtaken
                     if entry.is_commit and self._is_newer(key, stored):
                         self._apply(key, stored.commit, stored.end_offset)
                         yield key, stored.commit
@@ -235,6 +236,7 @@ class CommittedOffsets:
             newest = self._newest.get(key)
             if newest is not None and newest[0] == end_offset:
                 del self._newest[key]
+            # Decision tombstone-over-pending: pending ones are dropped | none or no tombstone
             if commit is None and self._pending:
                 self._pending.forget(key)
             self._apply(key, commit, end_offset)

@@ -107,6 +107,7 @@ class GroupCoordinator:
     def loaded(self, found: OffsetsPartition) -> None:
         self.membership.loaded(found)
         missing = [topic for topic in found.offsets.topics() if topic not in self._image().topics]
+        # Decision offsets-of-deleted-topics (M-8): removed after loading | none
         if missing:  # They were deleted before their coordinator could remove the offsets.
             self._cleanup.forget_topics(missing)
 

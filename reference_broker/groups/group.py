@@ -375,6 +375,7 @@ class Group:
         """NONE, FENCED_INSTANCE_ID (the instance has another member ID by now) or UNKNOWN_MEMBER_ID."""
         if group_instance_id is not None:
             known = self.static_members.get(group_instance_id)
+            # Decision static-member-fenced (X-14): fenced by its successor | not fenced
             if known is not None and known != member_id:
                 return ErrorCode.fenced_instance_id
             if known is None:
@@ -394,8 +395,10 @@ class Group:
         error = self.check_member(member_id, group_instance_id)
         if error:
             return error
+        # Decision commit-generation (X-14): stale | current
         if generation != self.generation:
             return ErrorCode.illegal_generation
+        # Decision commit-in-rebalance (X-14): refused | allowed
         return ErrorCode.rebalance_in_progress if self.state is GroupState.COMPLETING_REBALANCE else ErrorCode.none
 
     def check_transactional_commit(self, member_id: str, group_instance_id: str | None, generation: int) -> Error:
@@ -408,6 +411,7 @@ class Group:
         error = self.check_member(member_id, group_instance_id)
         if error:
             return error
+        # Decision transactional-commit-generation (X-8, X-14): current | stale
         return ErrorCode.none if generation == self.generation else ErrorCode.illegal_generation
 
     def check_delete(self) -> Error:
@@ -477,6 +481,7 @@ class Group:
         if self.members[self.leader].awaits_join:
             return True
         joined = next((each.member_id for each in self.members.values() if each.awaits_join), None)
+        # Decision group-leader-elected (X-14): nobody has joined | one that joined leads
         if joined is None:
             return False
         self.leader = joined
@@ -484,6 +489,7 @@ class Group:
 
     def begin_generation(self, now_ms: int) -> None:
         """Begin the next generation with the present members, all of which have to sync."""
+        # Decision generation-begins (X-14): with members | last member is gone
         self._transition(GroupStep.GENERATION if self.members else GroupStep.LAST_MEMBER_GONE, now_ms)
         self.generation = self.generation % LAST_GENERATION + 1
         self.new_member_added = False

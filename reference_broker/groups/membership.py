@@ -89,10 +89,12 @@ class Membership:
         error = group.check_member(member_id, group_instance_id)
         if error:
             return error
+        # Decision heartbeat-generation (X-14): stale | current
         if generation != group.generation:
             return ErrorCode.illegal_generation
         served.restart_session(member_id, group.members[member_id].session_timeout_ms)
         rebalancing = group.state is GroupState.PREPARING_REBALANCE
+        # Decision heartbeat-in-rebalance (X-14): must join again | goes on
         return ErrorCode.rebalance_in_progress if rebalancing else ErrorCode.none
 
     def leave(self, group_id: str, members: tuple[Leaving, ...]) -> tuple[Error, tuple[Error, ...]]:
@@ -155,6 +157,7 @@ class Membership:
     def delete_unused(self, partition: OffsetsPartition, group: Group) -> bool:
         """Delete a group without members whose last offset is gone. Returns False if it has members or pending member
         IDs, or if it cannot be written now."""
+        # Decision unused-group (M-8): in use, stays | may be deleted
         if group.state is not GroupState.EMPTY or group.pending_joins:
             return False
         return self._delete(partition, group, _ignore_result)
@@ -198,6 +201,7 @@ class Membership:
         self._context.metrics.count(group.state, 1)
         for member in group.members.values():
             served.restart_session(member.member_id, member.session_timeout_ms)
+        # Decision loaded-group-size (X-14): too many, rebalance | fits
         if len(group.members) > self._context.config.group_max_size:
             rebalances.prepare(served, f"{len(group.members)} members are more than group.max.size")
         return served
@@ -274,6 +278,7 @@ def join_group(served: ServedGroup, request: JoinRequest, respond: Joined) -> No
 def _join_without_id(served: ServedGroup, request: JoinRequest, respond: Joined) -> None:
     instance = request.group_instance_id
     member_id = _new_member_id(served, request)
+    # Decision static-member-returns (X-14): replaces its former self | new member
     if instance is not None and instance in served.group.static_members:
         _replace_static(served, request, member_id, respond)
     elif instance is None and request.needs_member_id:
@@ -297,6 +302,7 @@ def _new_member_id(served: ServedGroup, request: JoinRequest) -> str:
 
 def _join_with_id(served: ServedGroup, request: JoinRequest, respond: Joined) -> None:
     group, member_id = served.group, request.member_id
+    # Decision pending-member-joins (X-14): joins with its ID | had no pending ID
     if member_id in group.pending_joins and request.group_instance_id is None:
         _add(served, request, member_id, respond)
         return
@@ -305,6 +311,7 @@ def _join_with_id(served: ServedGroup, request: JoinRequest, respond: Joined) ->
         respond(JoinResponse(error, member_id))
         return
     member = group.members[member_id]
+    # Decision join-repeated (X-14): same generation again | rebalances
     if _is_repeated(group, member, request):
         respond(generation_response(group, member_id))
         return
@@ -363,6 +370,7 @@ def _replace_static(served: ServedGroup, request: JoinRequest, member_id: str, r
     old = (member.protocols, member.rebalance_timeout_ms, member.session_timeout_ms)
     group.update(member, request.protocols, request.rebalance_timeout_ms, request.session_timeout_ms)
     served.park_join(member_id, respond)
+    # Decision static-member-keeps-generation (X-14): no rebalance | rebalances
     if group.state is GroupState.STABLE and group.protocol == group.select_protocol():
         _keep_generation(served, request, member_id, old_id, old_leader or "", old)
     else:
@@ -395,8 +403,10 @@ def _keep_generation(
 
     def written(error: Error) -> None:
         unchanged = group.state is GroupState.STABLE and group.generation == generation
+        # Decision static-rejoin-overtaken (X-14): overtaken | still current
         if not served.partition.is_led or not unchanged or member_id not in served.joins:
             return
+        # Decision static-rejoin-stored (X-14): stored | former member restored
         if not error:
             served.respond_to_join(member_id, _kept(served, request, member_id, old_leader))
             served.restart_session(member_id, group.members[member_id].session_timeout_ms)
@@ -427,12 +437,14 @@ def sync_group(served: ServedGroup, request: SyncRequest, respond: Synced) -> No
     error = _sync_refusal(group, request)
     if error:
         respond(SyncResponse(error))
+    # Decision sync-answered (X-14): answered at once | parked
     elif group.state is GroupState.STABLE:
         rebalances.synced(served, request.member_id)
         respond(assignment_response(group, group.members[request.member_id]))
     else:
         served.park_sync(request.member_id, respond)
         rebalances.synced(served, request.member_id)
+        # Decision sync-of-leader (X-14): assignment is stored | waits for the leader
         if group.leader == request.member_id and served.assigned != group.generation:
             _assign(served, request.assignments)
 
@@ -443,6 +455,7 @@ def _sync_refusal(group: Group, request: SyncRequest) -> Error:
     error = group.check_member(request.member_id, request.group_instance_id)
     if error:
         return error
+    # Decision sync-generation (X-14): stale | current
     if request.generation != group.generation:
         return ErrorCode.illegal_generation
     if _differs(request.protocol_type, group.protocol_type) or _differs(request.protocol, group.protocol):
@@ -460,8 +473,10 @@ def _assign(served: ServedGroup, assignments: dict[str, bytes]) -> None:
     def written(error: Error) -> None:
         served.assigned = 0 if served.assigned == generation else served.assigned
         current = group.state is GroupState.COMPLETING_REBALANCE and group.generation == generation
+        # Decision assignment-overtaken (X-14): overtaken | still wanted
         if not served.partition.is_led or not current:
             return
+        # Decision assignment-stored (X-14): stored, group is stable | refused, rebalances
         if not error:
             rebalances.stabilise(served)
         else:
@@ -480,6 +495,7 @@ def leave_group(served: ServedGroup, leaving: tuple[Leaving, ...]) -> tuple[Erro
     """LeaveGroup: return an error for each member: NONE, UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID."""
     errors = tuple(_leave(served, each) for each in leaving)
     gone = errors.count(ErrorCode.none)
+    # Decision leave-rebalances (X-14): rebalances | empty or nobody left
     if gone and served.group.state is not GroupState.EMPTY:
         reason = next((each.reason for each in leaving if each.reason), "")
         rebalances.prepare_or_complete(served, f"{gone} members left" + (f": {reason}" if reason else ""))

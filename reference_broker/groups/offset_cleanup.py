@@ -48,6 +48,7 @@ class OffsetCleanup:
     def _check(self) -> None:
         now_ms = self._ports.now().wall_ms
         for target in self._active():
+            # Decision offsets-check-due (M-8): checked | nothing is due
             if target.retention.is_due(now_ms):
                 self._work.add(self._expire(target, now_ms))
         self.start()
@@ -73,10 +74,12 @@ class OffsetCleanup:
             if not target.is_led:
                 return
             next_ms = now_ms + 1  # The next check sees whether they are gone, and the group with them.
+        # Decision group-in-transaction (X-8): stays, transaction is open | no pending offsets
         if target.offsets.has_pending(group_id):
             target.retention.schedule(group_id, now_ms + 1)  # Its transaction ends soon, as a rule.
         elif target.offsets.has_any(group_id):
             target.retention.schedule(group_id, next_ms)
+        # Decision group-without-offsets (M-8): somebody may still join | deleted or has members
         elif not self._membership.delete_unused(target, group) and not group.members:
             target.retention.schedule(group_id, now_ms + 1)  # A client has a member ID and may still join.
 
@@ -113,6 +116,7 @@ class OffsetCleanup:
             some = [
                 key
                 for key in keys[at : at + EXPIRED_OFFSETS_PER_SLICE]
+                # Decision removed-offset-older (M-8): removed | newer commit stays
                 if target.offsets.is_older(key, boundary, counts_waiting=of_topics)
             ]
             if some:
@@ -125,6 +129,7 @@ class OffsetCleanup:
     def _removed(self, target: OffsetsPartition, again: Callable[[], Sliced[None]], error: Error) -> None:
         """Retry after an error, which may come before the tombstones are written or after. What is written is not
         written again."""
+        # Decision offset-removal (M-8): done or lost | retried
         if not error or not target.is_led:
             return
 
@@ -142,6 +147,7 @@ def _expired(target: OffsetsPartition, group: Group, now_ms: int) -> tuple[list[
     expired: list[OffsetKey] = []
     next_ms, kept_ms = now_ms + retention_ms, now_ms + retention_ms // CHECKS_PER_RETENTION
     for topic, partitions in target.offsets.of(group.group_id).items():
+        # Decision expiry-of-subscribed (M-8): kept | may expire
         if group.is_subscribed_to(topic):
             next_ms = min(next_ms, kept_ms)
             continue
@@ -149,6 +155,7 @@ def _expired(target: OffsetsPartition, group: Group, now_ms: int) -> tuple[list[
             expires_ms, key = _expires_ms(group, stored.commit, retention_ms), OffsetKey(group.group_id, topic, index)
             if expires_ms is None:
                 next_ms = min(next_ms, kept_ms)
+            # Decision offset-expired (M-8): expired | not yet
             elif expires_ms <= now_ms:
                 if not target.offsets.is_pending(key):
                     expired.append(key)

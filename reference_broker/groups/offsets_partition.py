@@ -116,6 +116,7 @@ class OffsetsPartition(LedPartition):
 
         records: list[KeyAndValue] = [(offset_key(*key), None) for key in first]
         records.append((group_key(group_id), None))
+        # Decision group-tombstone (M-8): not written | written
         if not self._append(records, [(key, None) for key in first], removed):
             if rest:
                 written(errors[0])
@@ -128,6 +129,7 @@ class OffsetsPartition(LedPartition):
         self, group_id: str, batches: Sequence[list[OffsetKey]], boundary: int, removed: ReplicatedCallback
     ) -> Sliced[None]:
         for some in batches:
+            # Decision group-removal-lost (M-8): partition is lost | goes on
             if not self.is_led:
                 removed(ErrorCode.not_coordinator)
                 continue
@@ -169,6 +171,7 @@ class OffsetsPartition(LedPartition):
 
         def replicated(error: Error) -> None:
             self.make_visible()
+            # Decision offset-fetch-undecided (X-8): waits for the decision | settled
             if self._is_catching_up:
                 self._decision_waiters.append(lambda lost: settled(lost or client_error(error)))
             else:
@@ -218,9 +221,11 @@ class OffsetsPartition(LedPartition):
         are decided in several events."""
         if not self.is_led:
             return
+        # Decision long-transaction-of-offsets (X-8): decided in slices | decided at once
         if not self._is_catching_up and self._decide():
             self._is_catching_up = True
             self._work.add(self._catch_up())
+        # Decision offsets-replicated (M-8): not yet, watched | all or watched
         if self.offsets.is_waiting and not self._is_watching:
             self._is_watching = True
             self.led.watch(self)
@@ -314,6 +319,7 @@ class OffsetsPlayback:
         """Create the groups from their last records, and then the groups that only have offsets: their consumers assign
         themselves. A group with pending offsets is checked like one without offsets: its transaction may be aborted."""
         target, now_ms = self.target, self.ports.now().wall_ms
+        # Decision restore-waits-for-decision (X-8): long transaction is decided | nothing to decide
         while target.is_led and target.offsets.is_behind(target.led.log.high_watermark):
             yield  # A long transaction is being decided.
         for number, (group_id, value) in enumerate(self._groups.items(), 1):

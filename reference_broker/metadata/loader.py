@@ -216,7 +216,6 @@ class MetadataBatchLoader:
         is_open = self.in_transaction
         for marker in markers:
             begins = isinstance(marker, BeginTransactionRecord)
-            # Decision transaction-nested (T-3): second one, a fault | well-formed
             if begins and is_open:
                 raise MetadataFault("a metadata transaction begins inside another")
             if not begins and not is_open:
@@ -329,7 +328,6 @@ class MetadataLoader:
         self._scheduled = False
         if self._reloading is not None:
             return
-        # Decision committed-batches-readable (T-3): damaged, node ends | applied
         try:
             self._take_batches()
             self._batches.flush()
@@ -395,7 +393,6 @@ class MetadataLoader:
         self._surroundings.ports.note("metadata_published", ("offset", provenance.offset), ("epoch", provenance.epoch))
         for listener in self._listeners:
             listener(delta, image)
-        # Decision published-aligned (S-12, T-9): snapshot may be made | inside a batch
         if aligned:
             record_bytes, self._record_bytes = self._record_bytes, 0
             self.on_published(image, record_bytes)

@@ -234,7 +234,6 @@ class SnapshotGenerator:
 
     def _make_if_due(self) -> None:
         image = self._image
-        # Decision snapshot-wanted (S-12): made already or running | may be due
         if self._making is not None or image is None or not self._is_new(snapshot_id(image)):
             return
         due_us = self._due_us()
@@ -365,7 +364,6 @@ def load_snapshot(disk: Disk, snapshot: OffsetAndEpoch) -> Sliced[MetadataImage]
     """Return the image as of the record before the snapshot's end offset. Raises StartRefused for a damaged snapshot
     and for one with transaction markers (T-3). Nothing of such a file is used."""
     path = snapshot_path(snapshot)
-    # Decision held-snapshot-readable (S-9): damaged, node ends | loaded
     try:
         return (yield from _loaded(disk, path, snapshot))
     except (SnapshotDamaged, InvalidRecords, MetadataFault) as fault:

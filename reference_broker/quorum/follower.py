@@ -188,7 +188,6 @@ class Follower(RoleState):
         try:
             end_offset = context.log.truncate_to_diverging(diverging)
         except CutBelowHighWatermark as failure:
-            # Decision cut-below-commit-again (T-7): refused a second time | refused for the first time
             if self._cut_refused:
                 raise
             self._cut_refused = True
@@ -237,7 +236,6 @@ class Follower(RoleState):
             if self.live:
                 self._failed()
             return
-        # Decision download-installed (S-9): installed | not installed
         if isinstance(outcome, Installed):
             self._succeeded()
             self.context.high_watermark.snapshot_installed(snapshot)
@@ -266,7 +264,6 @@ class Follower(RoleState):
     def _leader_lost(self, delay_us: int | None) -> None:
         """Consider the leader gone, and seek an election after ``delay_us``. None means a random delay whose limit
         doubles with each failed attempt."""
-        # Decision leader-loss-noticed (T-7): noticed | already known
         if not self.leader_gone:
             self.leader_gone = True
             self.after(self.context.timing.gone_us() if delay_us is None else delay_us, self._leave_if_leader_gone)

@@ -139,7 +139,6 @@ class Leader(RoleState):
         replica = self._replica(request.replica_id)
         if replica is not None:
             replica.contact_us = self.now_us
-            # Decision follower-end-moved (T-8): its end is counted anew | nothing new
             if isinstance(validity, Valid) and self._record_fetch(replica, partition.fetch_offset):
                 self._advance()
         self._supersede(request.replica_id)

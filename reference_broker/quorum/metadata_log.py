@@ -45,7 +45,6 @@ class LogSync:
 
     def request(self, done: Callable[[], None]) -> None:
         """Call ``done`` when everything that is in the log now is synced, or at once if it already is."""
-        # Decision metadata-log-synced (T-8): already synced | sync is needed
         if self.flying is None and not self._log.durability.dirty:
             done()
             return

@@ -80,8 +80,10 @@ def refusal_of(marker: Marker, known: Producer | None) -> Error:
     if marker.producer_id < 0:
         return ErrorCode.invalid_request
     known = known or _UNKNOWN
+    # Decision marker-epoch (X-6): older or late, refused | current
     if marker.producer_epoch < max(known.producer_epoch, 0) or _is_late(marker, known):
         return ErrorCode.invalid_producer_epoch
+    # Decision marker-coordinator (X-6): older coordinator, refused | current
     if marker.coordinator_epoch < known.coordinator_epoch:
         return ErrorCode.transaction_coordinator_fenced
     return ErrorCode.none
@@ -184,9 +186,11 @@ class MarkerWriter:
         if partition is None:
             return self._led_elsewhere(key)
         log, followers = partition.log, partition.followers
+        # Decision marker-min-isr (X-3): too few in sync | enough
         if followers is not None and followers.is_under_min_isr(log.config.min_insync_replicas):
             return ErrorCode.not_enough_replicas
         keeps_offsets = partition.topic == OFFSETS_TOPIC
+        # Decision marker-for-offsets (X-8): offsets are loading | written
         if keeps_offsets and self.offsets.refuses_markers(partition.index):
             return ErrorCode.not_leader_or_follower
         refusal = refusal_of(marker, log.producers.by_id.get(marker.producer_id))
@@ -200,6 +204,7 @@ class MarkerWriter:
             coordinator_epoch=marker.coordinator_epoch,
             timestamp_ms=now.wall_ms,
         )
+        # Decision marker-append (X-3): refused | appended
         try:
             appended = log.append(now, batch, partition.leader_epoch, origin=BatchOrigin.BROKER)
         except RecordsRefused as refused:
@@ -243,6 +248,7 @@ class MarkerWriter:
         def synced() -> None:
             waiting = []
             for partition, end in appended:
+                # Decision marker-leader-lost (X-3): led no longer | still led
                 if partition.is_removed:
                     errors[partition.topic, partition.index] = ErrorCode.not_leader_or_follower
                 elif partition.followers is not None:
@@ -344,6 +350,7 @@ class MarkerSender:
     def _distribute(self, delivery: Delivery, partitions: Sequence[TopicPartition]) -> None:
         """Queue the delivery for each leader. A partition that the metadata lacks is deleted, since this node knew it
         before it was added. A node that takes over knows at least as much when it begins to lead."""
+        # Decision marker-wanted (X-3): ended or lost | still wanted
         if not delivery.is_wanted():
             return
         image = self._image()
@@ -351,6 +358,7 @@ class MarkerSender:
         is_any_deleted = False
         for each in partitions:
             topic = image.topics.get(each[0])
+            # Decision marker-partition-deleted (X-3): nothing to write | exists
             if topic is None or each[1] >= len(topic.partitions):
                 delivery.missing.pop(each, None)
                 is_any_deleted = True
@@ -359,8 +367,10 @@ class MarkerSender:
         if is_any_deleted or not partitions:
             self._finish_if_delivered(delivery)
         for leader, some in by_leader.items():
+            # Decision marker-local (X-3): written here | another leader
             if leader == self._node_id:
                 self._writer.write(delivery.marker, some, partial(self._handle_errors, delivery))
+            # Decision marker-leader-known (X-3): sent to it | no leader, retried
             elif leader in image.brokers:
                 self._brokers.setdefault(leader, _Broker()).queue.append((delivery, some))
                 self._send(leader)
@@ -378,6 +388,7 @@ class MarkerSender:
         from kio.schema.write_txn_markers.v2.request import WriteTxnMarkersRequest
 
         broker = self._brokers[node_id]
+        # Decision marker-request-busy (X-3): one is in flight | next one
         if broker.is_busy:
             return
         sent: list[tuple[Delivery, Sequence[TopicPartition]]] = []
@@ -442,14 +453,17 @@ class MarkerSender:
             return
         again = []
         for each, error in errors.items():
+            # Decision marker-delivered (X-3): delivered | refused
             if error in _DELIVERED:
                 delivery.missing.pop(each, None)
+            # Decision marker-coordinator-fenced (X-6): retried | fenced, given up
             elif error is not ErrorCode.transaction_coordinator_fenced:
                 again.append(each)
         self._retry_later(delivery, again)
         self._finish_if_delivered(delivery)
 
     def _finish_if_delivered(self, delivery: Delivery) -> None:
+        # Decision markers-complete (X-3): transaction completes | some are missing
         if not delivery.missing and delivery.is_wanted():
             delivery.is_wanted = _never
             self._deferred.add(delivery.delivered)
@@ -467,6 +481,7 @@ class MarkerSender:
     def _retry(self) -> None:
         """Retry the deliveries. Those without a leader are tried only with newer metadata."""
         again, self._again = self._again, []
+        # Decision leaderless-markers (X-3): tried with new leaders | same metadata
         if self._image() is not self._leaderless_image:
             again, self._leaderless = [*again, *self._leaderless], []
         elif self._leaderless:

@@ -74,9 +74,11 @@ class Timeouts:
 
     def _time_out(self, target: TransactionsPartition, held: Held, now_ms: int) -> None:
         current = held.current
+        # Decision timeout-of-ended: not open any more | open
         if current.state is not TransactionState.ONGOING:
             return
         due_ms = current.started_ms + current.timeout_ms + 1
+        # Decision transaction-timed-out: alive or changing | timed out
         if due_ms > now_ms or held.is_changing:
             target.timeouts.schedule(current.transactional_id, max(due_ms, now_ms + 1))
             return
@@ -84,6 +86,7 @@ class Timeouts:
         self._endings.fence(target, held, partial(self._fenced, target, current.transactional_id, now_ms))
 
     def _fenced(self, target: TransactionsPartition, transactional_id: str, now_ms: int, error: Error) -> None:
+        # Decision timeout-abort: retried later | decided
         if error:
             target.timeouts.schedule(transactional_id, now_ms + 1)
 
@@ -92,6 +95,7 @@ class Timeouts:
     def _expire(self, target: TransactionsPartition, held: Held, now_ms: int) -> None:
         current = held.current
         due_ms = current.updated_ms + self._config.transactional_id_expiration_ms
+        # Decision transactional-id-expired: kept | expired
         if due_ms > now_ms or held.is_changing or current.state not in EXPIRING:
             target.expiries.schedule(current.transactional_id, max(due_ms, now_ms + 1))
             return

@@ -148,10 +148,12 @@ class TransactionsPartition(LedPartition):
         def replicated_or_failed(error: Error) -> None:
             """This may be called in the midst of a follower's fetch, which is no time to append elsewhere. So
             everything that follows comes at the end of the event."""
+            # Decision step-replicated (X-2): shown | failed or lost
             if not error and self.is_led:
                 self._apply(held, step)
                 self._deferred.add(succeeded)
                 return
+            # Decision step-appended (X-2): taken back | applied when replicated
             if end_offset is None:
                 self._take_back(held)
             elif self.is_led:
@@ -172,6 +174,7 @@ class TransactionsPartition(LedPartition):
         def replicated(error: Error) -> None:
             if not self.is_led:
                 return
+            # Decision late-step (X-2): awaited again | shown
             if error:
                 later(self._ports, RETRY_US, retry)
             else:
@@ -237,6 +240,7 @@ class TransactionsPlayback:
             except DamagedRecord as damaged:
                 skipped(-1, f"transactional ID {transactional_id}: {damaged}")
                 continue
+            # Decision restored-transaction (X-3): decided, markers are due | not decided
             missing = dict(found.partitions) if found.state in DECIDED else {}
             self.target.held[transactional_id] = Held(found, missing=missing)
             self.target.schedule_checks(found)

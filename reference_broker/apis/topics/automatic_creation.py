@@ -56,6 +56,7 @@ def ask_to_create_topic(broker: CreatesCoordinatorTopics, name: str) -> None:
     """
     coordinator = broker.groups if name == OFFSETS_TOPIC else broker.transactions
     image = broker.loader.image
+    # Decision coordinator-topic-due (X-2): exists or is being created | created
     if coordinator.is_creating or not broker.lifecycle.channel.has_leader or name in image.topics:
         return
 

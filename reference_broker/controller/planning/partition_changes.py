@@ -176,7 +176,6 @@ class PartitionChanges:
         elected = elect(partition, target, elr, self.live, election)
         leader = NO_LEADER_CHANGE if elected.leader == partition.leader else elected.leader
         state = partition.leader_recovery_state if recovery_state is None else recovery_state
-        # Decision elected-recovering (E-5): recovers | cleanly or unchanged
         if elected.unclean and leader != NO_LEADER_CHANGE:
             target, elr = (leader,), ()
             state = RECOVERING
@@ -233,7 +232,6 @@ class PartitionChanges:
         that the broker still leads begins a new leader epoch, because it may have lost records that were read."""
         for index in indexes:
             partition = topic.partitions[index]
-            # Decision returning-leader (E-4): leads it on | another or none
             if partition.leader == broker_id:
                 yield PartitionChangeRecord(partition_id=index, topic_id=topic.topic_id, leader=broker_id)
             # Decision leaderless-on-return (E-3): election | has a leader

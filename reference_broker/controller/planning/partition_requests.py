@@ -104,7 +104,6 @@ class IsrChange(Change[IsrOutcomes | Refusal]):
             return problem
         isr = tuple(broker_id for broker_id, _ in wanted.isr)
         record = changes.change(topic, wanted.index, isr=isr, recovery_state=wanted.recovery_state)
-        # Decision isr-change-needed (E-1): nothing changes | changed
         if record is None:
             return partition
         records.append(record)
@@ -208,7 +207,6 @@ def _elect(
         return NOT_NEEDED
     wanted = Election.GIVING_UP if election is Election.UNCLEAN else election
     record = changes.change(topic, index, election=wanted)
-    # Decision requested-election (E-3): nobody eligible | elected
     if record is None or record.leader == NO_LEADER_CHANGE:
         return NO_PREFERRED if election is Election.PREFERRED else NO_ELIGIBLE
     return record

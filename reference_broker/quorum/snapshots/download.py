@@ -374,7 +374,6 @@ class SnapshotDownload:
         if piece.position != held or piece.id not in (None, job.id) or (not piece.data and not piece.is_last):
             self._end(job, Failed())
             return
-        # Decision snapshot-size-changed (S-8): another size, discarded | same size
         if partial is not None and piece.size != partial.size:
             self._reject(job, "its size has changed")
             self._end(job, Rediscover())

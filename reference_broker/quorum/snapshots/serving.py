@@ -135,7 +135,6 @@ def refusal(request: SnapshotRequest, store: SnapshotStore, leadership: Leadersh
     size = store.size(request.id)
     if is_draft and not 0 <= request.position <= size:
         return Piece(ErrorCode.offset_out_of_range, *known)
-    # Decision requested-position (S-3, S-6): beyond the end | inside
     if not is_draft and not 0 <= request.position < size:
         return Piece(ErrorCode.position_out_of_range, *known)
     return Piece(ErrorCode.kafka_storage_error, *known) if request.id in store.damaged else None

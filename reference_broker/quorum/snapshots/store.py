@@ -189,7 +189,6 @@ class SnapshotStore:
         found = None
         for name in names:
             snapshot = read_name(name, PART_SUFFIX)
-            # Decision partial-resumable (S-11): not resumable | resumable
             if snapshot is None or snapshot in self._sizes or not self._disk.exists(progress_path(snapshot)):
                 continue
             if found is None or found.age < snapshot.age:
@@ -255,10 +254,8 @@ class SnapshotCleaner:
     def _is_over(self, snapshot: OffsetAndEpoch) -> bool:
         config, store = self._config, self._store
         most_bytes, most_ms = config.metadata_max_retention_bytes, config.metadata_max_retention_ms
-        # Decision metadata-retention-size (S-15): too large | within the limit
         if 0 <= most_bytes < self._log.log.size_bytes + store.size_bytes:
             return True
-        # Decision metadata-retention-age (S-15): too old | young enough
         return 0 <= most_ms < self._surroundings.ports.now().wall_ms - store.timestamp_ms(snapshot)
 
     def _due_us(self, snapshot: OffsetAndEpoch) -> int:
@@ -276,7 +273,6 @@ class SnapshotCleaner:
         """Delete a snapshot. Returns False if the log cannot start at the next snapshot yet, because this node does
         not know that the next one's records are committed."""
         ids = self._store.ids
-        # Decision log-start-follows (S-15): next one is not committed | may be deleted
         if snapshot == ids[0] and self._log.start_offset < ids[1].offset and not self._delete_log_before(ids[1]):
             return False
         self._delete(snapshot)
