@@ -34,6 +34,7 @@ COLLECTED = {
     "judge": "crucible_kafka.commands.reports",
     "mutants": "crucible_kafka.commands.chaos",
     "nightly": "crucible_kafka.commands.campaigns",
+    "points": "crucible_kafka.commands.scenarios",
     "power-losses": "crucible_kafka.commands.sim",
     "probe": "crucible_kafka.commands.bench",
     "proxy": "crucible_kafka.commands.chaos",

@@ -1,8 +1,12 @@
-"""``crucible clauses``. It imports what it needs only when it runs."""
+"""``crucible clauses`` and ``crucible points``. They import what they need only when they run."""
 
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 import click
+
+from crucible_kafka.commands.scenario_options import SCENARIOS, find_scenarios, in_revisions
 
 
 @click.command(epilog="\b\nExamples:\n  ./crucible clauses\n  ./crucible clauses --tests")
@@ -33,6 +37,45 @@ def clauses(show_tests: bool) -> None:
     for fault in faults:
         click.echo(f"crucible: {fault}", err=True)
     sys.exit(1 if faults else 0)
+
+
+@click.command(
+    epilog="\b\nExamples:"
+    "\n  ./crucible points --never"
+    "\n  ./crucible points --play 20 swarm-groups 39"
+    "\n  ./crucible points --clause F-14"
+)
+@SCENARIOS
+@click.option("--play", "seeds", type=click.IntRange(1), help="Play so many seeds of the scenarios (default: all) now.")
+@click.option("--processes", type=click.IntRange(1), default=2, show_default=True, help="How many seeds at once.")
+@click.option("--never", is_flag=True, help="Only outcomes that nothing reached.")
+@click.option("--clause", default="", help="Only the points of this clause.")
+@click.option("--nights", type=click.Path(path_type=Path), help="Folder of the nights (default: nights).")
+def points(
+    scenarios: Sequence[str], seeds: int | None, processes: int, never: bool, clause: str, nights: Path | None
+) -> None:
+    """List the decision points of the broker, one line for each outcome: its clauses, how often it was reached, by
+    which scenarios, and where it is declared. The counts are those of the newest night or, with --play, of seeds played
+    now."""
+    if scenarios and seeds is None:
+        raise click.UsageError("scenarios are played: give --play and how many seeds of each")
+    from campaigns.nights.night import NIGHTS
+    from chaos.search.point_tally import Tally, listing, newest_tally, played_tally
+
+    tally = Tally()
+    if seeds is None:
+        tally, night = newest_tally(nights or NIGHTS)
+        click.echo(
+            f"counts of the night {night}" if night else "no night has counts; --play N plays N seeds of all now"
+        )
+    else:
+        found = [each for named in find_scenarios(scenarios, not scenarios) for each in in_revisions(named, None)]
+        for place, (name, so_far) in enumerate(played_tally(found, range(1, seeds + 1), processes), 1):
+            tally = so_far
+            reached = len(tally.by_scenario)
+            click.echo(f"{place} of {len(found)} scenarios, {reached} outcomes reached; played {name}", err=True)
+    for line in listing(tally, only_never=never, clause=clause):
+        click.echo(line)
 
 
 def _tests(count: int) -> str:

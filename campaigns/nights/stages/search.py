@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 import msgspec
 
@@ -22,6 +23,8 @@ from campaigns.nights.processes import Ended, Players, Tell
 from chaos.checks.guarantee_selection import checked
 from chaos.mutants.registry import by_name, mutants_of
 from chaos.search.many_seeds import verdicts
+from chaos.search.point_tally import Tally
+from chaos.sim.decision_counts import watch
 from chaos.sim.verdict import SimVerdict
 from reports.night import Canary, PlayRow
 from reports.verdict import Outcome
@@ -103,7 +106,11 @@ class NightSearch:
             while (left_s := self._until(until) - time.monotonic()) > 0:
                 while players.are_free and (turn := self._next_turn(players.jobs, left_s)) is not None:
                     self._received[turn] = 0, time.monotonic()
-                    players.start(turn, partial(_play, self.scenarios[turn.scenario], turn), self._limit_s(turn))
+                    players.start(
+                        turn,
+                        partial(_play, self.scenarios[turn.scenario], self._work.folder, turn),
+                        self._limit_s(turn),
+                    )
                 if not players.jobs:
                     break
                 for turn, message in players.receive(min(RECEIVE_FOR_S, left_s)):
@@ -225,11 +232,15 @@ def as_row(verdict: SimVerdict, wall_s: float) -> PlayRow:
     )
 
 
-def _play(scenario: Scenario, turn: Turn, tell: Tell) -> None:
-    began = time.perf_counter()
+def _play(scenario: Scenario, folder: Path, turn: Turn, tell: Tell) -> None:
+    watch()
+    tally, began = Tally(), time.perf_counter()
     for verdict in verdicts(scenario, turn.seeds, 1, turn.mutant or None):
         tell(as_row(verdict, time.perf_counter() - began))
+        tally.take(verdict)
         began = time.perf_counter()
+    if not turn.mutant:
+        tally.append_to(folder)
 
 
 def _died(scenario: Scenario, turn: Turn, how: str, received: int, since_s: float) -> PlayRow:
