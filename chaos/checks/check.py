@@ -2,8 +2,8 @@
 
 A check has four methods to override, in the order of a run: ``trace`` for what nodes record, ``acted`` for what a node
 does with an event, ``inspect`` for its state afterwards, and ``end`` for the history of the clients. Checks of one
-subject get more from the view of that subject: ``QuorumCheck``, ``ReplicaCheck`` and ``FetchCheck``. The cost of a
-check is proportional to what an event changed.
+subject get more from the view of that subject: ``QuorumCheck``, ``ReplicaCheck``, ``ProducerCheck`` and ``FetchCheck``.
+The cost of a check is proportional to what an event changed.
 
 Checks run in the simulator; the Spark jobs judge recorded runs by the same guarantees. ``suite.py`` calls each check
 only for the methods that it overrides.
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from chaos.checks.fetch_model import CompletedFetch
 from chaos.checks.history import History, TopicPartition
+from chaos.checks.producer_view import ProducerObserver, ProducerView
 from chaos.checks.quorum_view import QuorumObserver, QuorumView
 from chaos.checks.replica_view import ReplicaObserver, ReplicaView
 from reference_broker.core.events import Effect, Event
@@ -59,6 +60,7 @@ class CheckContext:
     """whether the check runs inside one node's process and sees no other node"""
     tier: Mapping[str, bytes] = field(default_factory=dict)
     """objects of the remote tier, by their keys"""
+    producers: ProducerView = field(default_factory=ProducerView)
 
 
 Kind: TypeAlias = type | str | int | tuple[type, int]
@@ -149,6 +151,17 @@ class ReplicaCheck(Check, ReplicaObserver):
         self.replicas.checks.append(self)
         if type(self).viewed is not ReplicaObserver.viewed:
             self.replicas.of_looks.append(self)
+
+
+class ProducerCheck(Check, ProducerObserver):
+    """Base of checks of the producers' view."""
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self.producers = context.producers
+        if not self.producers.checks:
+            context.replicas.of_logs.append(self.producers)
+        self.producers.checks.append(self)
 
 
 class FetchCheck(Check):

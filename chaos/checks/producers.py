@@ -4,10 +4,10 @@ Source: Kafka's ProducerSnapshot schema (version 1, CRC-32C over the bytes behin
 effects of a batch and a marker.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from struct import Struct
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from crc32c import crc32c
 
@@ -20,8 +20,9 @@ from chaos.checks.batches import (
     read_batches,
     records_in,
 )
-from chaos.checks.check import Check, CheckContext
+from chaos.checks.check import Check, CheckContext, ProducerCheck
 from chaos.checks.pending_requests import PendingRequests
+from chaos.checks.producer_view import LoggedBatch, LoggedProducer, LogProducers, ProducedBatch
 from chaos.interceptor.watched_disk import WatchedDisk
 from reference_broker.core.events import Closed, Effect, Event, Reply, Request
 from reference_broker.replication.partitions import Partition
@@ -158,6 +159,131 @@ class ProducersReplayed(Check):
                     f"{producer_id} it knows epoch, last sequence and last offset {known}, and its last batch has "
                     f"{wanted}",
                 )
+
+
+class ProducersEqualReplay(ProducerCheck):
+    """producers-replayed: on leaders and followers a log's producers and its aborted transactions are those of a replay
+    of all its batches (P-1, P-4, P-6, X-5, X-13).
+
+    Judged are the epoch, the last five batches, the time and the coordinator epoch of each producer, its open
+    transaction, and the index of aborted transactions: those that an event touched, and all after a start or a
+    truncation. A replay of the rest of a log is right too where records are gone:
+
+    - P-7: a producer without an open transaction may be unknown after its expiration. If it comes back, its earlier
+      batches may be unknown.
+    - P-12: batches below the local log start cannot be replayed without a snapshot.
+    - X-11: the cleaner removes batches and markers, and lowers timestamps. The newest batch of a producer stays.
+    """
+
+    guarantee = "producers-replayed"
+
+    def log_replayed(
+        self, at_us: int, node: "Node", producers: LogProducers, new: Sequence[ProducedBatch] | None
+    ) -> None:
+        log = producers.log
+        known: Mapping[int, tuple[Any, ...]] = log.producers.by_id
+        if new is None:
+            producer_ids: Iterable[int] = {**dict.fromkeys(producers.states), **dict.fromkeys(known)}
+            since = log.local_log_start_offset
+        elif new:
+            producer_ids = dict.fromkeys(each.producer_id for each in new)
+            since = next((each.offset for each in new if each.commits is not None), log.log_end_offset)
+        else:
+            return
+        for producer_id in producer_ids:
+            self.evidence += 1
+            wanted, found = producers.states.get(producer_id), known.get(producer_id)
+            if found != wanted:
+                wrong = self._difference(node.broker.node_id, producers, producer_id, found, wanted)
+                if wrong:
+                    self._report(at_us, node, producers, f"producer {producer_id}: {wrong}")
+        if new is None and producers.known_from == 0 and log.producers.open_transactions != producers.open:
+            self._report(
+                *(at_us, node, producers),
+                f"it has open transactions {log.producers.open_transactions}, and its batches have {producers.open}",
+            )
+        if since < log.log_end_offset and not log.is_offline:
+            self._judge_index(at_us, node, producers, since)
+
+    def _report(self, at_us: int, node: "Node", producers: LogProducers, story: str) -> None:
+        self.violated(at_us, f"{producers.log.directory} on node {node.broker.node_id}: {story}")
+
+    def _difference(
+        self, node_id: int, producers: LogProducers, producer_id: int, known: Any, wanted: LoggedProducer | None
+    ) -> str:
+        """Return how a log's producer differs from its replay, or nothing if it may."""
+        log = producers.log
+        if wanted is None:
+            return "" if producers.known_from else "the log knows it, and has no batch of it"
+        if known is None:
+            idle_ms = self.producers.idle_ms(node_id, log)
+            if wanted.open_from < 0 and wanted.timestamp_ms <= idle_ms:
+                producers.idle.add(producer_id)
+                return ""
+            is_gone = _last_offset(producers, producer_id) < log.local_log_start_offset
+            return "" if is_gone and wanted.open_from < 0 else f"it is unknown, and a replay gives {wanted}"
+        is_idle = producer_id in producers.idle
+        if (producers.is_whole and not is_idle) or not _may_differ(producers, is_idle, known, wanted):
+            return f"the log has {tuple(known)}, and a replay gives {wanted}"
+        return ""
+
+    def _judge_index(self, at_us: int, node: "Node", producers: LogProducers, since: int) -> None:
+        """X-5: the index has each aborted transaction whose marker is at ``since`` or behind it."""
+        log = producers.log
+        if log.config.is_compacted:
+            since = max(since, log.cleaned_offset)
+        if since >= log.log_end_offset:
+            return
+        with WatchedDisk.unwatched():
+            entries = [tuple(each) for each in log.segments.aborted_between(since, log.log_end_offset)]
+        found = [each for each in entries if each[2] >= since]
+        wanted = [
+            (each.producer_id, each.first_offset, each.marker, each.stable_end)
+            for each in producers.ended
+            if each.marker >= since and not each.commits
+        ]
+        if not producers.is_whole:  # The first offset and the stable end may be of transactions that are gone.
+            missing = {(each[0], each[2]) for each in wanted} - {(each[0], each[2]) for each in found}
+            found, wanted = [], [each for each in wanted if (each[0], each[2]) in missing]
+        self.evidence += len(wanted)
+        if found != wanted:
+            self._report(
+                *(at_us, node, producers),
+                f"its index has the aborted transactions {found} (producer ID, first offset, marker, stable end), and "
+                f"the batches from {since} on have {wanted}",
+            )
+
+
+def _last_offset(producers: LogProducers, producer_id: int) -> int:
+    return max((each.offset for each in producers.batches if each.producer_id == producer_id), default=-1)
+
+
+def _may_differ(producers: LogProducers, is_idle: bool, known: Any, wanted: LoggedProducer) -> bool:
+    """Return whether a log from which records are gone, or whose producer may have expired, may know this of it."""
+    epoch, batches, timestamp_ms, coordinator_epoch, open_from = known
+    log, is_partial = producers.log, producers.known_from > 0
+    if epoch != wanted.epoch:
+        return False
+    if open_from != wanted.open_from and not (is_partial and 0 <= open_from < producers.known_from):
+        return False
+    if log.config.is_compacted:
+        return _places(batches[-1:]) == _places(wanted.batches[-1:]) or (is_partial and not wanted.batches)
+    if timestamp_ms != wanted.timestamp_ms:
+        return False
+    if coordinator_epoch != wanted.coordinator_epoch and is_partial == (coordinator_epoch < wanted.coordinator_epoch):
+        return False
+    if is_partial and len(batches) >= len(wanted.batches):
+        return tuple(batches[len(batches) - len(wanted.batches) :]) == wanted.batches
+    if is_idle or is_partial:
+        return bool(batches) and wanted.batches[-len(batches) :] == tuple(batches)
+    here = [each for each in wanted.batches if each.offset >= log.local_log_start_offset]
+    least = max(len(here), bool(wanted.batches))
+    return len(batches) >= least and (not batches or wanted.batches[-len(batches) :] == tuple(batches))
+
+
+def _places(batches: Sequence[LoggedBatch]) -> list[tuple[int, ...]]:
+    """Return the sequence numbers and the offsets of batches, without their times."""
+    return [each[:4] for each in batches]
 
 
 class ProducersKeptAtStop(Check):

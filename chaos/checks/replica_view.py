@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from chaos.checks.batches import BatchIdentity, read_batches
 from chaos.checks.compacted_log import Compacted
@@ -165,6 +165,13 @@ class ReplicaObserver:
         """Called after each event of a node, when the view has its new state."""
 
 
+class LogObserver(Protocol):
+    """A view of what is in logs, which follows those that an event changed."""
+
+    def logs_touched(self, at_us: int, node: "Node", touched: Sequence[PartitionLog], thorough: bool) -> None:
+        """Called after each event of a node with the logs that it changed, before ``viewed`` is called."""
+
+
 class ReplicaView:
     """All partitions that have several replicas.
 
@@ -192,6 +199,7 @@ class ReplicaView:
         self.checks: list[ReplicaObserver] = []
         self.of_looks: list[ReplicaObserver] = []
         """those of them that override ``viewed``"""
+        self.of_logs: list[LogObserver] = []
         self._min_insync = min_insync
         self._flushed = flushed
         self._unclean_ends = UncleanEnds()
@@ -373,6 +381,8 @@ class ReplicaView:
         touched = self._touched.taken()
         for log in touched:
             log.check_invariants()
+        for observer in self.of_logs:
+            observer.logs_touched(at_us, node, touched, thorough)
         if not self.partitions:
             return
         node_id = node.broker.node_id

@@ -2,18 +2,23 @@
 saw."""
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from chaos.checks.check import Check, CheckContext
+from chaos.checks.batches import batches_of
+from chaos.checks.check import Check, CheckContext, ProducerCheck
 from chaos.checks.committed_offsets import COMMIT, FETCHED, NEVER_US, OffsetRequest, effective_requests
 from chaos.checks.compacted_topics import excused
 from chaos.checks.history import History, TopicPartition, WrittenValue, computed_once, expanded, grouped, partition_of
+from chaos.checks.producer_view import LogProducers, ProducedBatch
 from chaos.checks.reads import reads
-from reference_broker.core.events import Event
+from chaos.checks.replica_view import ReplicaObserver
+from reference_broker.core.events import Effect, Event, Reply
 from reference_broker.replication.partitions import Partition
+from reference_broker.wire.fetch import FetchResponse, PartitionData
 from reports.rows import CommitRow, EndRow, PositionRow, SpanRow, TransactionRow, TransformRow
 
 if TYPE_CHECKING:
@@ -486,3 +491,103 @@ class LsoRegression(Check):
                         f"{topic}-{partition}: node {node}, the leader in epoch {epoch}, sent {row.process} the last "
                         f"stable offset {row.last_stable_offset} after {known}",
                     )
+
+
+class StableOffsetExact(ProducerCheck):
+    """lso-regression (X-4, X-13): each log's last stable offset is the high watermark, or the first offset of the
+    earliest transaction that is open or whose marker the high watermark has not passed.
+
+    Judged on leaders and followers after each event that changed the log. Where records are gone, a log may not know a
+    transaction that ended above its high watermark: then the offset may be less until the high watermark has passed
+    the end that the log had when it was opened or truncated (X-4: "may show less until ...").
+    """
+
+    guarantee = "lso-regression"
+
+    def log_replayed(
+        self,
+        at_us: int,
+        node: "Node",
+        producers: LogProducers,
+        new: Sequence[ProducedBatch] | None,  # noqa: ARG002
+    ) -> None:
+        log, wanted = producers.log, producers.stable
+        self.evidence += bool(producers.open or producers.ended)
+        found = log.last_stable_offset
+        if found == wanted:
+            return
+        is_behind = producers.known_from > 0 or log.high_watermark < producers.opened_end
+        if found < wanted and is_behind and not producers.is_whole:
+            return
+        self.violated(
+            at_us,
+            f"{log.directory} on node {node.broker.node_id} shows the last stable offset {found}, and its batches give "
+            f"{wanted}: the high watermark is {log.high_watermark}, open transactions begin at "
+            f"{sorted(producers.open.values())}",
+        )
+
+
+FETCH = 1
+
+
+class AbortedListed(ProducerCheck, ReplicaObserver):
+    """aborted-read (X-5): a response to a fetch with read_committed has no record at or above the last stable offset,
+    and it lists every aborted transaction that overlaps its records, and none that was not aborted.
+
+    Only such a response has a list. Its partition may be led or followed (KIP-392).
+    """
+
+    guarantee = "aborted-read"
+    acts_on = (FETCH,)
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self._sent: list[tuple[Any, PartitionData]] = []
+        """topics and partitions of responses of the current event, which the view has not followed yet"""
+        context.replicas.of_looks.append(self)
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
+        self._sent = [
+            (topic, each)
+            for effect in effects
+            if type(effect) is Reply and effect.api_key == FETCH and isinstance(effect.body, FetchResponse)
+            for topic in effect.body.responses
+            for each in topic.partitions
+            if each.aborted_transactions is not None and each.records and each.error_code == 0
+        ]
+
+    def viewed(self, at_us: int, node: "Node") -> None:
+        if not self._sent:
+            return
+        sent, self._sent = self._sent, []
+        partitions = node.broker.partitions
+        for topic, each in sent:
+            topic_id = bytes(topic.topic_id) if not topic.topic else partitions.topic_ids.get(topic.topic, b"")
+            key = topic_id, each.partition
+            partition = partitions.by_id.get(key) or partitions.followed.get(key)
+            producers = None if partition is None else self.producers.of(node.broker.node_id, partition.log)
+            if producers is not None:
+                self._judge(at_us, node, producers, each)
+
+    def _judge(self, at_us: int, node: "Node", producers: LogProducers, sent: PartitionData) -> None:
+        places = [batch for batch, _ in batches_of(bytes(sent.records or b""))]
+        if not places:
+            return
+        self.evidence += 1
+        begin, last = places[0].base_offset, places[-1].last_offset
+        who = f"{producers.log.directory}: node {node.broker.node_id} sent offsets {begin}..{last} with read_committed"
+        stable = max(producers.greatest_stable, producers.stable)
+        if not last < sent.last_stable_offset <= stable:
+            self.violated(at_us, f"{who} and the last stable offset {sent.last_stable_offset}, and it is {stable}")
+        listed = {(int(each.producer_id), int(each.first_offset)) for each in sent.aborted_transactions or ()}
+        aborted = [each for each in producers.ended if not each.commits]
+        for each in aborted:
+            if each.first_offset <= last and each.marker >= begin and each[:2] not in listed:
+                self.violated(
+                    at_us,
+                    f"{who}, and does not list the transaction of producer {each.producer_id} that began at "
+                    f"{each.first_offset} and was aborted at {each.marker}",
+                )
+        wrong = listed - {each[:2] for each in aborted}
+        if wrong and producers.known_from == 0:
+            self.violated(at_us, f"{who}, and lists (producer ID, first offset) {sorted(wrong)}, never aborted")

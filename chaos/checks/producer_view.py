@@ -1,0 +1,297 @@
+"""The checks' view of the producers and transactions in every log, replayed from the bytes of its batches.
+
+Sources: KIP-98 (a producer's epoch, sequence numbers and transactions, markers, the last stable offset), KIP-360 and
+KIP-890, and Kafka's ProducerStateManager for the five remembered batches.
+
+Batches are read once, when they are appended. So the view has the whole history of a log, also where retention or a
+cleaner has removed batches, and where the process that read them has ended. A truncation and a start are replayed from
+the bytes.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from chaos.checks.batches import records_in
+from chaos.interceptor.watched_disk import WatchedDisk
+from reference_broker.log.partition_log import PartitionLog
+
+if TYPE_CHECKING:
+    from reference_broker.core.node import Node
+
+
+_HEADER = Struct(">qiiBIhiqqqhii")
+"""Base offset, length, leader epoch, magic, CRC, attributes, last offset delta, base timestamp, largest timestamp,
+producer ID, producer epoch, base sequence, number of records."""
+_LENGTH_FROM = 12
+_TRANSACTIONAL = 0x10
+_CONTROL = 0x20
+_READ_BYTES = 1 << 20
+REMEMBERED = 5
+"""Kafka's number of batches by which a retry is recognised."""
+METADATA_LOG = "__cluster_metadata"
+
+
+class ProducedBatch(NamedTuple):
+    """A batch of a producer with an ID, or a marker of one."""
+
+    offset: int
+    last_offset: int
+    producer_id: int
+    epoch: int
+    first_sequence: int
+    last_sequence: int
+    timestamp_ms: int
+    is_transactional: bool
+    commits: bool | None
+    """None for data, else whether the marker commits"""
+    coordinator_epoch: int
+    """-1 for data"""
+
+
+class LoggedBatch(NamedTuple):
+    """One remembered batch of a producer, in the order in which a log keeps its fields."""
+
+    first_sequence: int
+    last_sequence: int
+    offset: int
+    last_offset: int
+    timestamp_ms: int
+
+
+class LoggedProducer(NamedTuple):
+    """What a log must know of a producer, in the order in which it keeps its fields."""
+
+    epoch: int
+    batches: tuple[LoggedBatch, ...]
+    """the last five of its epoch; none after a marker that raised the epoch"""
+    timestamp_ms: int
+    coordinator_epoch: int
+    open_from: int
+    """first offset of its open transaction, -1 without one"""
+
+
+class EndedTransaction(NamedTuple):
+    """A transaction with its marker."""
+
+    producer_id: int
+    first_offset: int
+    marker: int
+    """offset of its marker"""
+    stable_end: int
+    """where the first transaction began that was open behind the marker, or one past the marker (AbortedTxn)"""
+    commits: bool
+
+
+@dataclass(slots=True, eq=False)
+class LogProducers:
+    """The producers and transactions of one replica's log."""
+
+    log: PartitionLog
+    topic_id: bytes
+    read_end: int = 0
+    known_from: int = 0
+    """offset from which all batches are known; 0 means the whole history"""
+    batches: list[ProducedBatch] = field(default_factory=list)
+    states: dict[int, LoggedProducer] = field(default_factory=dict)
+    open: dict[int, int] = field(default_factory=dict)
+    """first offset of each open transaction, by producer ID"""
+    ended: list[EndedTransaction] = field(default_factory=list)
+    """in the order of their markers"""
+    idle: set[int] = field(default_factory=set)
+    """producers that may have expired (P-7) at some time, and may have come back"""
+    opened_end: int = 0
+    """the log's end when it was opened or truncated last"""
+    cuts: int = 0
+    """number of the log's last truncation"""
+    stable: int = 0
+    """the last stable offset by clause X-4"""
+    greatest_stable: int = 0
+    """its greatest value since then"""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the log itself still has all batches whose effect it must know."""
+        return self.known_from == self.log.local_log_start_offset == 0 and not self.log.config.is_compacted
+
+    def settle(self) -> None:
+        """Compute the last stable offset: the high watermark, or the first offset of the earliest transaction that is
+        open or whose marker the high watermark has not passed."""
+        high_watermark = self.log.high_watermark
+        stable = min(high_watermark, *self.open.values()) if self.open else high_watermark
+        for each in reversed(self.ended):
+            if each.marker < high_watermark:
+                break
+            stable = min(stable, each.first_offset)
+        self.stable = max(stable, self.log.log_start_offset)
+        self.greatest_stable = max(self.greatest_stable, self.stable)
+
+    def apply(self, batch: ProducedBatch, idle_ms: int) -> None:
+        """Replay the next batch. ``idle_ms`` is the time before which a producer's last record makes it expire."""
+        producer_id, epoch = batch.producer_id, batch.epoch
+        known = self.states.get(producer_id)
+        if known is None:
+            known = LoggedProducer(epoch, (), -1, -1, -1)
+        elif known.open_from < 0 and known.timestamp_ms <= idle_ms:
+            self.idle.add(producer_id)
+        if batch.commits is None:
+            remembered = known.batches if epoch == known.epoch else ()
+            one = LoggedBatch(
+                batch.first_sequence, batch.last_sequence, batch.offset, batch.last_offset, batch.timestamp_ms
+            )
+            open_from = known.open_from
+            if open_from < 0 and batch.is_transactional:
+                open_from = self.open[producer_id] = batch.offset
+            self.states[producer_id] = LoggedProducer(
+                epoch, (*remembered[1 - REMEMBERED :], one), batch.timestamp_ms, known.coordinator_epoch, open_from
+            )
+            return
+        self.states[producer_id] = LoggedProducer(
+            max(epoch, known.epoch),
+            () if epoch > known.epoch else known.batches,
+            batch.timestamp_ms,
+            max(known.coordinator_epoch, batch.coordinator_epoch),
+            -1,
+        )
+        first = self.open.pop(producer_id, None)
+        if first is not None:
+            stable_end = min(self.open.values(), default=batch.offset + 1)
+            self.ended.append(EndedTransaction(producer_id, first, batch.offset, stable_end, batch.commits))
+
+    def replay(self, idle_ms: int) -> None:
+        """Replay all batches that are known."""
+        self.states, self.open, self.ended = {}, {}, []
+        for batch in self.batches:
+            self.apply(batch, idle_ms)
+
+
+class ProducerObserver:
+    """The events that the view of producers reports. An observer overrides the methods that it needs."""
+
+    def log_replayed(
+        self, at_us: int, node: "Node", producers: LogProducers, new: Sequence[ProducedBatch] | None
+    ) -> None:
+        """Called after an event that changed a log, when its ``new`` batches of producers are replayed. None stands
+        for all batches: the log was opened, or truncated, or everything is compared."""
+
+
+_Key: TypeAlias = tuple[int, str]
+"""A node's ID, and the directory of a log."""
+
+
+class ProducerView:
+    """The producers of all logs, by node and directory."""
+
+    def __init__(self) -> None:
+        self.logs: dict[_Key, LogProducers] = {}
+        self.checks: list[ProducerObserver] = []
+        self.wall_ms: dict[int, int] = {}
+        """by node: the greatest time that its wall clock has shown"""
+
+    def of(self, node_id: int, log: PartitionLog) -> LogProducers | None:
+        """Return the producers of a node's log, as of the last event."""
+        found = self.logs.get((node_id, log.directory))
+        return found if found is not None and found.log is log else None
+
+    def logs_touched(self, at_us: int, node: "Node", touched: Sequence[PartitionLog], thorough: bool) -> None:
+        """Follow the logs that an event of the node changed. With ``thorough`` let the checks compare all of them."""
+        node_id, wall_ms = node.broker.node_id, node.broker.now.wall_ms
+        if wall_ms > self.wall_ms.get(node_id, -1):
+            self.wall_ms[node_id] = wall_ms
+        for log in touched:
+            if not log.is_offline and not log.directory.startswith(METADATA_LOG):
+                self._follow(at_us, node, log)
+        if thorough:
+            present = {id(log) for log in node.logs()}
+            for (owner, _), producers in self.logs.items():
+                if owner == node_id and id(producers.log) in present and not producers.log.is_offline:
+                    self._report(at_us, node, producers, None)
+
+    def idle_ms(self, node_id: int, log: PartitionLog) -> int:
+        """Return the time up to which a producer's last record may have made it expire on this node (P-7)."""
+        return self.wall_ms[node_id] - log.config.producer_id_expiration_ms
+
+    def _follow(self, at_us: int, node: "Node", log: PartitionLog) -> None:
+        node_id = node.broker.node_id
+        key = node_id, log.directory
+        known = self.logs.get(key)
+        end, cuts = log.log_end_offset, log.durability.last_cut
+        idle_ms = self.idle_ms(node_id, log)
+        if known is None or known.log is not log or known.cuts != cuts or end < known.read_end:
+            producers = self.logs[key] = self._reopened(known, log)
+            with WatchedDisk.unwatched():
+                producers.batches += _read(log, producers.read_end, end)
+            producers.read_end = producers.opened_end = end
+            producers.cuts = cuts
+            producers.replay(idle_ms)
+            self._report(at_us, node, producers, None)
+            return
+        new: list[ProducedBatch] = []
+        if end > known.read_end:
+            with WatchedDisk.unwatched():
+                new += _read(log, max(known.read_end, log.local_log_start_offset), end)
+            known.read_end = end
+            known.batches += new
+            for batch in new:
+                known.apply(batch, idle_ms)
+        self._report(at_us, node, known, new)
+
+    @staticmethod
+    def _reopened(known: LogProducers | None, log: PartitionLog) -> LogProducers:
+        """Return the part of what is known that a log still has which was opened or truncated."""
+        start, end = log.local_log_start_offset, log.log_end_offset
+        made = LogProducers(log, log.topic_id, read_end=start, known_from=start)
+        is_same = known is not None and (known.topic_id == log.topic_id or not known.topic_id or not log.topic_id)
+        if known is None or not is_same or known.read_end < start or start == end:
+            return made
+        # The cleaner may have removed batches, whose effect stays.
+        kept_end = min(known.read_end, end) if log.config.is_compacted else start
+        made.batches = [each for each in known.batches if each.last_offset < kept_end]
+        made.read_end, made.known_from, made.idle = kept_end, known.known_from, known.idle
+        return made
+
+    def _report(self, at_us: int, node: "Node", producers: LogProducers, new: Sequence[ProducedBatch] | None) -> None:
+        producers.settle()
+        for check in self.checks:
+            check.log_replayed(at_us, node, producers, new)
+
+
+def _read(log: PartitionLog, offset: int, end_offset: int) -> Iterator[ProducedBatch]:
+    """Yield the batches of [offset, end_offset) that have a producer ID."""
+    while offset < end_offset:
+        data = log.read(offset, _READ_BYTES, end_offset)
+        position, size, before = 0, len(data), offset
+        while position + _HEADER.size <= size:
+            (base, length, _, _, _, attributes, delta, _, largest_ms, producer_id, epoch, first, _) = (
+                _HEADER.unpack_from(data, position)
+            )
+            end = position + _LENGTH_FROM + length
+            if end > size:
+                break
+            offset = base + delta + 1
+            if producer_id >= 0:
+                commits, coordinator_epoch = None, -1
+                if attributes & _CONTROL:
+                    commits, coordinator_epoch = _marker(data[position:end])
+                if commits is not None or not attributes & _CONTROL:
+                    last = -1 if first < 0 else (first + delta) % (1 << 31)
+                    is_transactional = bool(attributes & _TRANSACTIONAL)
+                    yield ProducedBatch(
+                        *(base, offset - 1, producer_id, epoch, first, last, largest_ms),
+                        *(is_transactional, commits, coordinator_epoch),
+                    )
+            position = end
+        if offset <= before:
+            return
+
+
+def _marker(batch: bytes) -> tuple[bool | None, int]:
+    """Return whether a marker commits, and its coordinator's epoch (EndTxnMarker), or None for another control batch.
+
+    A marker's key is its version and its type: 0 for an abort, 1 for a commit.
+    """
+    record = next(records_in(batch), None)
+    if record is None or record.key is None or record.key[2:4] not in (b"\x00\x00", b"\x00\x01"):
+        return None, -1
+    return record.key[2:4] == b"\x00\x01", int.from_bytes((record.value or b"")[2:6], signed=True)

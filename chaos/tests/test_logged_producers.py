@@ -1,0 +1,260 @@
+"""The checks of a log's producers and transactions: planted differences from a replay of its bytes, and near misses."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from chaos.checks.check import ProducerCheck
+from chaos.checks.producers import ProducersEqualReplay
+from chaos.checks.replica_view import ReplicaView, TouchedLogs
+from chaos.checks.transactions import AbortedListed, StableOffsetExact
+from chaos.tests.check_context import check_context
+from reference_broker.core.events import Reply
+from reference_broker.log.config import LogConfig
+from reference_broker.log.opening import open_log
+from reference_broker.log.partition_log import BatchOrigin, PartitionLog
+from reference_broker.ports.disk import MemoryDisk
+from reference_broker.ports.node_ports import Now
+from reference_broker.ports.slicing import run_to_end
+from reference_broker.records.control import build_marker
+from reference_broker.records.record import Record, build
+from reference_broker.wire.fetch import AbortedTransaction, FetchResponse, FetchTopicResponse, PartitionData
+from reference_broker.wire.tags import Tag
+
+HOUR_MS = 3_600_000
+START_MS = 1_000 * HOUR_MS
+TOPIC_ID = b"t" * 16
+
+
+class World:
+    """A node with one log, and the checks that follow it."""
+
+    def __init__(self, **config: Any) -> None:
+        self.disk = MemoryDisk()
+        self.config = LogConfig(**config)
+        self.ms = START_MS
+        context = check_context()
+        self.touched = TouchedLogs()
+        self.view: ReplicaView = context.replicas
+        self.view._touched = self.touched
+        self.checks: list[ProducerCheck] = [
+            ProducersEqualReplay(context),
+            StableOffsetExact(context),
+            AbortedListed(context),
+        ]
+        with self.touched.noted():
+            self.log = self._opened()
+        self.looked()
+
+    def _opened(self) -> PartitionLog:
+        return run_to_end(open_log(self.disk, "t-0", self.config, Now(0, self.ms), False))
+
+    def restart(self) -> None:
+        with self.touched.noted():
+            self.log = self._opened()
+        self.looked()
+
+    def data(self, producer: int, sequence: int, *, epoch: int = 0, transactional: bool = True) -> int:
+        record = Record(timestamp_ms=self.ms, value=b"v")
+        batch = build(
+            [record],
+            producer_id=producer,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+            is_transactional=transactional,
+        )
+        return self._append(batch, BatchOrigin.CLIENT)
+
+    def marker(self, producer: int, *, epoch: int = 0, commit: bool = False, coordinator: int = 3) -> int:
+        batch = build_marker(
+            commit=commit,
+            producer_id=producer,
+            producer_epoch=epoch,
+            coordinator_epoch=coordinator,
+            timestamp_ms=self.ms,
+        )
+        return self._append(batch, BatchOrigin.BROKER)
+
+    def _append(self, batch: bytes, origin: BatchOrigin) -> int:
+        with self.touched.noted():
+            return self.log.append(Now(0, self.ms), batch, 0, origin=origin).first_offset
+
+    def commit(self, offset: int | None = None) -> None:
+        with self.touched.noted():
+            self.log.advance_high_watermark(self.log.log_end_offset if offset is None else offset)
+
+    def node(self) -> Any:
+        partition = SimpleNamespace(log=self.log)
+        partitions = SimpleNamespace(topic_ids={"t": TOPIC_ID}, by_id={(TOPIC_ID, 0): partition}, followed={})
+        broker = SimpleNamespace(node_id=1, now=Now(0, self.ms), partitions=partitions)
+        return SimpleNamespace(broker=broker, logs=lambda: [self.log])
+
+    def looked(self, *, thorough: bool = False) -> list[str]:
+        """Let the checks follow the log, and return the guarantees that are violated."""
+        self.view.observe(7, 0, self.node(), thorough)
+        return [each.guarantee for each in self.checks if each.violations]
+
+    def sends(self, *aborted: tuple[int, int], end: int, stable: int) -> list[str]:
+        listed = [AbortedTransaction(*each) for each in aborted]
+        records = self.log.read(0, 1 << 20, end)
+        sent = PartitionData(0, 0, end, stable, 0, listed, records=records)
+        response = FetchResponse(responses=[FetchTopicResponse("t", bytes(16), [sent])])
+        reply = Reply(1, 1, 1, 12, response, Tag(1, 12, "c"))
+        for each in self.checks:
+            each.acted(7, self.node(), None, [reply])
+        return self.looked()
+
+
+def written(**config: Any) -> World:
+    """Producer 5 aborts and begins again, producer 6 commits, producer 7 writes without transactions."""
+    world = World(**config)
+    for sequence in range(7):
+        world.data(7, sequence, transactional=False)
+    world.data(5, 0)
+    world.data(6, 0)
+    world.marker(6, commit=True)
+    world.marker(5)
+    world.data(5, 1)
+    assert world.looked() == []
+    return world
+
+
+def change(producer_id: int, **fields: Any) -> Callable[[World], None]:
+    def planted(world: World) -> None:
+        by_id = world.log.producers.by_id
+        by_id[producer_id] = by_id[producer_id]._replace(**fields)
+
+    return planted
+
+
+def forget(producer_id: int) -> Callable[[World], None]:
+    return lambda world: world.log.producers.by_id.__delitem__(producer_id)
+
+
+PLANTED: dict[str, Callable[[World], None]] = {
+    "an epoch": change(7, producer_epoch=1),
+    "a coordinator epoch": change(6, coordinator_epoch=2),
+    "a time": change(7, last_timestamp_ms=START_MS - 1),
+    "an open transaction that ended": change(6, current_txn_first_offset=8),
+    "no open transaction": change(5, current_txn_first_offset=-1),
+    "no producer": forget(7),
+}
+
+
+@pytest.mark.parametrize("what", list(PLANTED))
+def test_a_producer_that_is_not_its_replay_is_a_violation(what: str) -> None:
+    world = written()
+    assert world.looked(thorough=True) == []
+    PLANTED[what](world)
+    assert "producers-replayed" in world.looked(thorough=True)
+
+
+def test_a_batch_that_is_not_remembered_is_a_violation() -> None:
+    world = written()
+    known = world.log.producers.by_id[7]
+    assert len(known.marks) == 5
+    world.log.producers.by_id[7] = known._replace(marks=known.marks[1:])
+    assert world.looked(thorough=True) == ["producers-replayed"]
+
+
+def test_a_start_and_a_truncation_are_judged_by_the_bytes() -> None:
+    world = written()
+    world.commit(9)
+    world.restart()
+    assert world.looked() == []
+    world.commit(11)
+    with world.touched.noted():
+        world.log.truncate_to(9)
+    assert world.looked() == []
+    known = world.log.producers
+    assert (world.log.last_stable_offset, sorted(known.open_transactions.values())) == (7, [7, 8])
+    known.open_transactions.pop(6)
+    assert world.looked(thorough=True) == ["producers-replayed"]
+
+
+def test_a_restart_that_loses_a_producer_is_a_violation() -> None:
+    world = written()
+    with world.touched.noted():
+        world.log = world._opened()
+    del world.log.producers.by_id[7]
+    assert world.looked() == ["producers-replayed"]
+
+
+def test_an_idle_producer_may_be_forgotten_and_come_back() -> None:
+    world = written(producer_id_expiration_ms=HOUR_MS, unknown_producer_id_policy="accept")
+    world.ms += HOUR_MS
+    assert world.log.expire_producers(Now(0, world.ms)) == 2
+    assert world.looked(thorough=True) == []
+    world.data(7, 7, transactional=False)
+    assert world.looked(thorough=True) == []
+    world.restart()
+    assert world.looked() == []
+
+
+def test_a_producer_that_expires_too_early_or_with_an_open_transaction_is_a_violation() -> None:
+    for producer_id, later_ms in ((7, HOUR_MS - 1), (5, HOUR_MS)):
+        world = written(producer_id_expiration_ms=HOUR_MS)
+        world.ms += later_ms
+        del world.log.producers.by_id[producer_id]
+        assert "producers-replayed" in world.looked(thorough=True)
+
+
+def test_batches_below_the_log_start_may_be_forgotten() -> None:
+    world = written(segment_bytes=200)
+    world.commit()
+    with world.touched.noted():
+        world.log.delete_records_before(6)
+    assert world.looked(thorough=True) == []
+    world.restart()
+    assert world.looked() == []
+    known = world.log.producers.by_id[7]
+    world.log.producers.by_id[7] = known._replace(marks=known.marks[:-1])
+    assert world.looked(thorough=True) == ["producers-replayed"]
+
+
+def test_an_aborted_transaction_that_the_index_lacks_is_a_violation() -> None:
+    world = written()
+    world.log.segments[-1].aborted.clear()
+    assert world.looked(thorough=True) == ["producers-replayed"]
+
+
+@pytest.mark.parametrize(("high_watermark", "stable"), [(7, 7), (9, 7), (10, 7), (11, 11), (12, 11)])
+def test_the_last_stable_offset_is_that_of_the_batches(high_watermark: int, stable: int) -> None:
+    world = written()
+    world.commit(high_watermark)
+    assert (world.looked(), world.log.last_stable_offset) == ([], stable)
+
+
+def test_a_last_stable_offset_beyond_a_marker_that_is_not_replicated_is_a_violation() -> None:
+    world = written()
+    world.log.producers.completed.clear()
+    world.commit(10)
+    assert world.looked() == ["lso-regression"]
+
+
+def test_a_last_stable_offset_that_lags_is_a_violation_where_the_log_is_whole() -> None:
+    world = written()
+    world.log.producers.completed_from = 12
+    world.commit(11)
+    assert world.looked() == ["lso-regression"]
+
+
+@pytest.mark.parametrize(
+    ("aborted", "end", "stable", "broken"),
+    [
+        ([(5, 7)], 11, 11, []),
+        ([], 11, 11, ["aborted-read"]),
+        ([(5, 7), (6, 8)], 11, 11, ["aborted-read"]),
+        ([], 7, 11, []),
+        ([(5, 7)], 12, 12, ["aborted-read"]),
+        ([(5, 7)], 12, 11, ["aborted-read"]),
+    ],
+)
+def test_a_response_lists_exactly_the_aborted_transactions_among_its_records(
+    aborted: list[tuple[int, int]], end: int, stable: int, broken: list[str]
+) -> None:
+    world = written()
+    world.commit()
+    assert world.sends(*aborted, end=end, stable=stable) == broken
