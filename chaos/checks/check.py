@@ -2,8 +2,8 @@
 
 A check has four methods to override, in the order of a run: ``trace`` for what nodes record, ``acted`` for what a node
 does with an event, ``inspect`` for its state afterwards, and ``end`` for the history of the clients. Checks of one
-subject get more from the view of that subject: ``QuorumCheck``, ``ReplicaCheck``, ``ProducerCheck`` and ``FetchCheck``.
-The cost of a check is proportional to what an event changed.
+subject get more from the view of that subject: ``QuorumCheck``, ``ReplicaCheck``, ``ProducerCheck``, ``StateCheck`` and
+``FetchCheck``. The cost of a check is proportional to what an event changed.
 
 Checks run in the simulator; the Spark jobs judge recorded runs by the same guarantees. ``suite.py`` calls each check
 only for the methods that it overrides.
@@ -21,6 +21,7 @@ from chaos.checks.history import History, TopicPartition
 from chaos.checks.producer_view import ProducerObserver, ProducerView
 from chaos.checks.quorum_view import QuorumObserver, QuorumView
 from chaos.checks.replica_view import ReplicaObserver, ReplicaView
+from chaos.checks.transaction_state import StateObserver, StateView
 from reference_broker.core.events import Effect, Event
 from reports.guarantees import GUARANTEES
 from reports.rows import TraceRow
@@ -61,6 +62,7 @@ class CheckContext:
     tier: Mapping[str, bytes] = field(default_factory=dict)
     """objects of the remote tier, by their keys"""
     producers: ProducerView = field(default_factory=ProducerView)
+    transactions: StateView = field(default_factory=StateView)
 
 
 Kind: TypeAlias = type | str | int | tuple[type, int]
@@ -162,6 +164,17 @@ class ProducerCheck(Check, ProducerObserver):
         if not self.producers.checks:
             context.replicas.of_logs.append(self.producers)
         self.producers.checks.append(self)
+        if type(self).batch_appended is not ProducerObserver.batch_appended:
+            self.producers.of_appends.append(self)
+
+
+class StateCheck(Check, StateObserver):
+    """Base of checks of the values of transactional IDs."""
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self.transactions = context.transactions
+        self.transactions.follow(context.replicas, self)
 
 
 class FetchCheck(Check):

@@ -1,4 +1,6 @@
-"""The checks' view of the producers and transactions in every log, replayed from the bytes of its batches.
+"""The checks' view of producers and transactions in logs.
+
+It is replayed from the bytes of each log's batches.
 
 Sources: KIP-98 (a producer's epoch, sequence numbers and transactions, markers, the last stable offset), KIP-360 and
 KIP-890, and Kafka's ProducerStateManager for the five remembered batches.
@@ -8,7 +10,7 @@ cleaner has removed batches, and where the process that read them has ended. A t
 the bytes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -31,6 +33,8 @@ _READ_BYTES = 1 << 20
 REMEMBERED = 5
 """Kafka's number of batches by which a retry is recognised."""
 METADATA_LOG = "__cluster_metadata"
+FOLLOWER_CHANGES = 8
+"""A follower's log is read once in so many changes, which bounds the cost."""
 
 
 class ProducedBatch(NamedTuple):
@@ -38,6 +42,7 @@ class ProducedBatch(NamedTuple):
 
     offset: int
     last_offset: int
+    leader_epoch: int
     producer_id: int
     epoch: int
     first_sequence: int
@@ -90,6 +95,7 @@ class LogProducers:
 
     log: PartitionLog
     topic_id: bytes
+    index: int
     read_end: int = 0
     known_from: int = 0
     """offset from which all batches are known; 0 means the whole history"""
@@ -105,6 +111,8 @@ class LogProducers:
     """the log's end when it was opened or truncated last"""
     cuts: int = 0
     """number of the log's last truncation"""
+    skipped: int = 0
+    """number of changes of a follower's log since it was read"""
     stable: int = 0
     """the last stable offset by clause X-4"""
     greatest_stable: int = 0
@@ -175,6 +183,11 @@ class ProducerObserver:
         """Called after an event that changed a log, when its ``new`` batches of producers are replayed. None stands
         for all batches: the log was opened, or truncated, or everything is compared."""
 
+    def batch_appended(
+        self, at_us: int, node: "Node", producers: LogProducers, known: LoggedProducer | None, batch: ProducedBatch
+    ) -> None:
+        """Called with each batch that was appended to a log since the last event. ``known`` is its producer before."""
+
 
 _Key: TypeAlias = tuple[int, str]
 """A node's ID, and the directory of a log."""
@@ -186,13 +199,19 @@ class ProducerView:
     def __init__(self) -> None:
         self.logs: dict[_Key, LogProducers] = {}
         self.checks: list[ProducerObserver] = []
+        self.of_appends: list[ProducerObserver] = []
+        """those of them that override ``batch_appended``"""
         self.wall_ms: dict[int, int] = {}
         """by node: the greatest time that its wall clock has shown"""
 
-    def of(self, node_id: int, log: PartitionLog) -> LogProducers | None:
-        """Return the producers of a node's log, as of the last event."""
-        found = self.logs.get((node_id, log.directory))
-        return found if found is not None and found.log is log else None
+    def of(self, at_us: int, node: "Node", log: PartitionLog) -> LogProducers | None:
+        """Return the producers of a node's log, or None if it cannot be read."""
+        if log.is_offline:
+            return None
+        self._follow(at_us, node, log, must_read=True)
+        found = self.logs[node.broker.node_id, log.directory]
+        found.settle()
+        return found
 
     def logs_touched(self, at_us: int, node: "Node", touched: Sequence[PartitionLog], thorough: bool) -> None:
         """Follow the logs that an event of the node changed. With ``thorough`` let the checks compare all of them."""
@@ -203,45 +222,61 @@ class ProducerView:
             if not log.is_offline and not log.directory.startswith(METADATA_LOG):
                 self._follow(at_us, node, log)
         if thorough:
-            present = {id(log) for log in node.logs()}
-            for (owner, _), producers in self.logs.items():
-                if owner == node_id and id(producers.log) in present and not producers.log.is_offline:
-                    self._report(at_us, node, producers, None)
+            for log in list(node.logs()):
+                known = self.logs.get((node_id, log.directory))
+                if known is not None and known.log is log and not log.is_offline:
+                    self._follow(at_us, node, log, must_read=True)
+                    self._report(at_us, node, self.logs[node_id, log.directory], None)
 
     def idle_ms(self, node_id: int, log: PartitionLog) -> int:
         """Return the time up to which a producer's last record may have made it expire on this node (P-7)."""
-        return self.wall_ms[node_id] - log.config.producer_id_expiration_ms
+        return max(self.wall_ms[node_id], log.producers.swept_ms) - log.config.producer_id_expiration_ms
 
-    def _follow(self, at_us: int, node: "Node", log: PartitionLog) -> None:
-        node_id = node.broker.node_id
-        key = node_id, log.directory
-        known = self.logs.get(key)
-        end, cuts = log.log_end_offset, log.durability.last_cut
-        idle_ms = self.idle_ms(node_id, log)
+    def _follow(self, at_us: int, node: "Node", log: PartitionLog, *, must_read: bool = False) -> None:
+        node_id, end, cuts = node.broker.node_id, log.log_end_offset, log.durability.last_cut
+        known = self.logs.get((node_id, log.directory))
         if known is None or known.log is not log or known.cuts != cuts or end < known.read_end:
-            producers = self.logs[key] = self._reopened(known, log)
-            with WatchedDisk.unwatched():
-                producers.batches += _read(log, producers.read_end, end)
-            producers.read_end = producers.opened_end = end
-            producers.cuts = cuts
-            producers.replay(idle_ms)
-            self._report(at_us, node, producers, None)
+            self._reopen(at_us, node, log, known)
             return
-        new: list[ProducedBatch] = []
-        if end > known.read_end:
-            with WatchedDisk.unwatched():
-                new += _read(log, max(known.read_end, log.local_log_start_offset), end)
-            known.read_end = end
-            known.batches += new
-            for batch in new:
-                known.apply(batch, idle_ms)
+        if end == known.read_end:
+            if known.open or known.ended or log.producers.open_transactions or log.producers.completed:
+                self._report(at_us, node, known, ())
+            return
+        known.skipped += 1
+        if not must_read and known.skipped < FOLLOWER_CHANGES:
+            if (log.topic_id, known.index) not in node.broker.partitions.by_id:
+                return
+        known.skipped = 0
+        idle_ms = self.idle_ms(node_id, log)
+        with WatchedDisk.unwatched():
+            new = _read(log, max(known.read_end, log.local_log_start_offset), end)
+        known.read_end = end
+        if not new and not known.states and not log.producers.by_id:
+            return
+        known.batches += new
+        for batch in new:
+            before = known.states.get(batch.producer_id)
+            known.apply(batch, idle_ms)
+            for check in self.of_appends:
+                check.batch_appended(at_us, node, known, before, batch)
         self._report(at_us, node, known, new)
+
+    def _reopen(self, at_us: int, node: "Node", log: PartitionLog, known: LogProducers | None) -> None:
+        producers = self.logs[node.broker.node_id, log.directory] = self._reopened(known, log)
+        end = log.log_end_offset
+        with WatchedDisk.unwatched():
+            producers.batches += _read(log, producers.read_end, end)
+        producers.read_end = producers.opened_end = end
+        producers.cuts = log.durability.last_cut
+        producers.replay(self.idle_ms(node.broker.node_id, log))
+        self._report(at_us, node, producers, None)
 
     @staticmethod
     def _reopened(known: LogProducers | None, log: PartitionLog) -> LogProducers:
         """Return the part of what is known that a log still has which was opened or truncated."""
         start, end = log.local_log_start_offset, log.log_end_offset
-        made = LogProducers(log, log.topic_id, read_end=start, known_from=start)
+        index = int(log.directory.rpartition("-")[2])
+        made = LogProducers(log, log.topic_id, index, read_end=start, known_from=start)
         is_same = known is not None and (known.topic_id == log.topic_id or not known.topic_id or not log.topic_id)
         if known is None or not is_same or known.read_end < start or start == end:
             return made
@@ -257,13 +292,14 @@ class ProducerView:
             check.log_replayed(at_us, node, producers, new)
 
 
-def _read(log: PartitionLog, offset: int, end_offset: int) -> Iterator[ProducedBatch]:
-    """Yield the batches of [offset, end_offset) that have a producer ID."""
+def _read(log: PartitionLog, offset: int, end_offset: int) -> list[ProducedBatch]:
+    """Return the batches of [offset, end_offset) that have a producer ID."""
+    found: list[ProducedBatch] = []
     while offset < end_offset:
         data = log.read(offset, _READ_BYTES, end_offset)
         position, size, before = 0, len(data), offset
         while position + _HEADER.size <= size:
-            (base, length, _, _, _, attributes, delta, _, largest_ms, producer_id, epoch, first, _) = (
+            (base, length, leader_epoch, _, _, attributes, delta, _, largest_ms, producer_id, epoch, first, _) = (
                 _HEADER.unpack_from(data, position)
             )
             end = position + _LENGTH_FROM + length
@@ -277,13 +313,16 @@ def _read(log: PartitionLog, offset: int, end_offset: int) -> Iterator[ProducedB
                 if commits is not None or not attributes & _CONTROL:
                     last = -1 if first < 0 else (first + delta) % (1 << 31)
                     is_transactional = bool(attributes & _TRANSACTIONAL)
-                    yield ProducedBatch(
-                        *(base, offset - 1, producer_id, epoch, first, last, largest_ms),
-                        *(is_transactional, commits, coordinator_epoch),
+                    found.append(
+                        ProducedBatch(
+                            *(base, offset - 1, leader_epoch, producer_id, epoch, first, last, largest_ms),
+                            *(is_transactional, commits, coordinator_epoch),
+                        )
                     )
             position = end
         if offset <= before:
-            return
+            break
+    return found
 
 
 def _marker(batch: bytes) -> tuple[bool | None, int]:

@@ -4,6 +4,7 @@ Source: Kafka's ProducerSnapshot schema (version 1, CRC-32C over the bytes behin
 effects of a batch and a marker.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from struct import Struct
@@ -23,10 +24,11 @@ from chaos.checks.batches import (
 from chaos.checks.check import Check, CheckContext, ProducerCheck
 from chaos.checks.pending_requests import PendingRequests
 from chaos.checks.producer_view import LoggedBatch, LoggedProducer, LogProducers, ProducedBatch
+from chaos.checks.replica_view import ReplicaObserver
 from chaos.interceptor.watched_disk import WatchedDisk
 from reference_broker.core.events import Closed, Effect, Event, Reply, Request
 from reference_broker.replication.partitions import Partition
-from reference_broker.wire.produce import ProducePartitionResponse, ProduceRequest, ProduceResponse
+from reference_broker.wire.produce import ProducePartition, ProducePartitionResponse, ProduceRequest, ProduceResponse
 
 if TYPE_CHECKING:
     from reference_broker.core.node import Node
@@ -286,6 +288,136 @@ def _places(batches: Sequence[LoggedBatch]) -> list[tuple[int, ...]]:
     return [each[:4] for each in batches]
 
 
+PRODUCE = 0
+_Place: TypeAlias = tuple[bytes, int]
+"""ID of the topic, and index."""
+_Sent: TypeAlias = tuple[int, int, int]
+"""Producer ID, epoch and first sequence of a batch."""
+
+
+class SequencesFollow(ProducerCheck, ReplicaObserver):
+    """duplicate: a log takes a producer's batches in the order of their sequence numbers, and each of them once
+    (KIP-98, P-6, X-6).
+
+    A batch has the epoch of the producer and the next sequence (0 follows 2^31 - 1), or a greater epoch and sequence 0.
+    So a batch that is repeated is not appended. Its acknowledgement has the offset where the log has it. A marker has
+    neither a smaller epoch than the producer, nor a smaller coordinator epoch than the last marker: that one gets
+    TRANSACTION_COORDINATOR_FENCED.
+
+    P-5, P-7: a producer that may have expired may begin anywhere, if the policy accepts that, or at 0. So may one whose
+    batches are all below the local log start, since a start without a snapshot cannot know it (P-12). Batches that a
+    coordinator writes for a producer have no sequence (-1).
+    """
+
+    guarantee = "duplicate"
+    acts_on = (PRODUCE, Closed, type(None))
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self._pending = PendingRequests[dict[tuple[str | bytes, int], _Sent]]()
+        self._acked: list[tuple[str | bytes, int, _Sent, int]] = []
+        """topic, index, batch and offset of the acknowledgements of the current event"""
+        context.replicas.of_looks.append(self)
+
+    def batch_appended(
+        self, at_us: int, node: "Node", producers: LogProducers, known: LoggedProducer | None, batch: ProducedBatch
+    ) -> None:
+        self.evidence += 1
+        wrong = _wrong_step(producers, known, batch)
+        if wrong:
+            self.violated(
+                at_us,
+                f"{producers.log.directory} on node {node.broker.node_id} has at offset {batch.offset} a "
+                f"{'batch' if batch.commits is None else 'marker'} of producer {batch.producer_id} with {wrong}",
+            )
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
+        node_id = node.broker.node_id
+        if event is None:
+            self._pending.restarted(node_id)
+        elif type(event) is Closed:
+            self._pending.closed(node_id, event.connection)
+        elif type(event) is Request and isinstance(event.body, ProduceRequest):
+            sent = dict(_sent_in(event.body))
+            if sent:
+                self._pending.add(node_id, event, sent)
+        for effect in effects:
+            if type(effect) is Reply and isinstance(effect.body, ProduceResponse):
+                sent = self._pending.pop(node_id, effect) or {}
+                for topic in effect.body.responses if sent else ():
+                    for each in topic.partitions:
+                        name = topic.topic or bytes(topic.topic_id)
+                        one = sent.get((name, each.partition))
+                        if one is not None and each.error_code == 0 and each.base_offset >= 0:
+                            self._acked.append((name, each.partition, one, each.base_offset))
+
+    def viewed(self, at_us: int, node: "Node") -> None:
+        if not self._acked:
+            return
+        acked, self._acked = self._acked, []
+        partitions = node.broker.partitions
+        for topic, index, sent, offset in acked:
+            topic_id = topic if isinstance(topic, bytes) else partitions.topic_ids.get(topic, b"")
+            partition = partitions.by_id.get((topic_id, index))
+            producers = None if partition is None else self.producers.of(at_us, node, partition.log)
+            if producers is None or offset < producers.known_from:
+                continue
+            self.evidence += 1
+            at = bisect_left(producers.batches, offset, key=_offset_of)
+            found = producers.batches[at] if at < len(producers.batches) else None
+            if found is None or (found.offset, *_identity_of(found)) != (offset, *sent):
+                self.violated(
+                    at_us,
+                    f"{producers.log.directory}: node {node.broker.node_id} acknowledged producer {sent[0]}, epoch "
+                    f"{sent[1]}, sequence {sent[2]} at offset {offset}, and the log has there {found}",
+                )
+
+
+def _wrong_step(producers: LogProducers, known: LoggedProducer | None, batch: ProducedBatch) -> str:
+    """Return what makes a batch one that cannot follow on what the log knows of its producer."""
+    log, epoch, first = producers.log, batch.epoch, batch.first_sequence
+    is_sure = batch.producer_id not in producers.idle and (known is not None or producers.known_from == 0)
+    if known is not None and is_sure and epoch < known.epoch:
+        return f"epoch {epoch}, after epoch {known.epoch}"
+    if batch.commits is not None:
+        is_older = known is not None and is_sure and batch.coordinator_epoch < known.coordinator_epoch
+        last = known.coordinator_epoch if known is not None else -1
+        return f"coordinator epoch {batch.coordinator_epoch}, after {last}" if is_older else ""
+    if first < 0:
+        return ""
+    accepts = log.config.unknown_producer_id_policy == "accept"
+    last = known.batches[-1].last_sequence if known is not None and known.batches and epoch == known.epoch else -1
+    expected = (last + 1) % (1 << 31)
+    if first == expected or (first == 0 and not is_sure):
+        return ""
+    newest = known.batches[-1].offset if known is not None and known.batches else -1
+    may_be_unknown = known is None or not is_sure or newest < log.local_log_start_offset
+    if may_be_unknown and (accepts or producers.known_from > 0 or first == 0):
+        return ""
+    return f"epoch {epoch} and sequence {first}, and sequence {expected} is next"
+
+
+def _sent_in(body: ProduceRequest) -> Iterator[tuple[tuple[str | bytes, int], _Sent]]:
+    """Yield the batches of a request that have a sequence, if each is alone in its partition's part."""
+    for topic in body.topics:
+        for each in topic.partitions:
+            batches = [(*last_sequence_of(data)[:2], producing_of(data).first_sequence) for _, data in _whole(each)]
+            if len(batches) == 1 and batches[0][0] >= 0 and batches[0][2] >= 0:
+                yield (topic.topic or bytes(topic.topic_id), each.partition), batches[0]
+
+
+def _whole(partition: ProducePartition) -> Iterator[tuple[BatchIdentity, bytes]]:
+    return batches_of(bytes(partition.records or b""))
+
+
+def _offset_of(batch: ProducedBatch) -> int:
+    return batch.offset
+
+
+def _identity_of(batch: ProducedBatch) -> _Sent:
+    return batch.producer_id, batch.epoch, batch.first_sequence
+
+
 class ProducersKeptAtStop(Check):
     """producers-kept-at-stop: a node that has stopped cleanly leaves in each log with producers a snapshot of them at
     the log's end (P-3). The check reads the names of the files.
@@ -310,12 +442,8 @@ def _without_snapshot(node: "Node") -> Iterator[str]:
             yield f"{log.directory} has no snapshot of producers at its end, offset {end}"
 
 
-PRODUCE = 0
 UNKNOWN_PRODUCER_ID = 59
 REJECT = "reject"
-
-_Place: TypeAlias = tuple[bytes, int]
-"""ID of the topic, and index."""
 
 
 @dataclass(slots=True)

@@ -381,8 +381,12 @@ class ReplicaView:
         touched = self._touched.taken()
         for log in touched:
             log.check_invariants()
-        for observer in self.of_logs:
-            observer.logs_touched(at_us, node, touched, thorough)
+        if self.of_logs and (touched or thorough):
+            # A node that died in its event was not observed: the logs that it changed are not this one's.
+            disk = node.broker.disk
+            own = [log for log in touched if log.disk is disk]
+            for observer in self.of_logs:
+                observer.logs_touched(at_us, node, own, thorough)
         if not self.partitions:
             return
         node_id = node.broker.node_id

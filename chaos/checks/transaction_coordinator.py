@@ -4,9 +4,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from chaos.checks.check import Check, CheckContext
+from chaos.checks.check import Check, CheckContext, StateCheck
 from chaos.checks.history import History, TopicPartition, grouped, partition_of
 from chaos.checks.pending_requests import PendingRequests
+from chaos.checks.transaction_state import FIRST_VALUE, StatePartition, StateValue, wrong_step
 from chaos.checks.transactions import Transaction, transactions
 from reference_broker.core.events import Effect, Event, Reply, Request
 from reports.rows import ToldTransactionRow
@@ -174,6 +175,37 @@ class TransactionsConsistent(Check):
             node.broker.transactions.validate()
         except AssertionError as wrong:
             self.violated(at_us, f"node {node.broker.node_id}: {wrong}")
+
+
+class TransactionSteps(StateCheck):
+    """transactions-consistent (X-1, X-2, X-3, X-9): the committed values of a transactional ID follow on each other by
+    Kafka's transitions.
+
+    Read from its bytes: the states, the producer ID and epoch of the owner, the partitions, the start and the timeout.
+    A producer ID belongs to one transactional ID. After a loss of committed values (E-7) the next one is not compared.
+    """
+
+    guarantee = "transactions-consistent"
+
+    def value_committed(
+        self, at_us: int, node: "Node", partition: StatePartition, before: StateValue | None, value: StateValue
+    ) -> None:
+        self.evidence += 1
+        owner = self.transactions.owners.get(value.producer_id)
+        if owner is not None and owner[1] != value.transactional_id and not self.transactions.losses:
+            self.violated(
+                at_us,
+                f"{value.transactional_id}: {value.named} has the producer ID of {owner[1]} (X-1)",
+            )
+        if before is None and (self.transactions.losses or partition.log is None or partition.log.cleaned_offset > 0):
+            return
+        wrong = wrong_step(before or FIRST_VALUE, value)
+        if wrong:
+            self.violated(
+                at_us,
+                f"{value.transactional_id}: node {node.broker.node_id} replicated {value.named}, after "
+                f"{'nothing' if before is None else before.named}: {wrong}",
+            )
 
 
 CLEANUP_US = 10_000_000

@@ -550,7 +550,7 @@ class AbortedListed(ProducerCheck, ReplicaObserver):
         self._sent = [
             (topic, each)
             for effect in effects
-            if type(effect) is Reply and effect.api_key == FETCH and isinstance(effect.body, FetchResponse)
+            if type(effect) is Reply and effect.tag.role != "peer" and isinstance(effect.body, FetchResponse)
             for topic in effect.body.responses
             for each in topic.partitions
             if each.aborted_transactions is not None and each.records and each.error_code == 0
@@ -565,7 +565,7 @@ class AbortedListed(ProducerCheck, ReplicaObserver):
             topic_id = bytes(topic.topic_id) if not topic.topic else partitions.topic_ids.get(topic.topic, b"")
             key = topic_id, each.partition
             partition = partitions.by_id.get(key) or partitions.followed.get(key)
-            producers = None if partition is None else self.producers.of(node.broker.node_id, partition.log)
+            producers = None if partition is None else self.producers.of(at_us, node, partition.log)
             if producers is not None:
                 self._judge(at_us, node, producers, each)
 

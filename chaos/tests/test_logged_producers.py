@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from chaos.checks.check import ProducerCheck
-from chaos.checks.producers import ProducersEqualReplay
+from chaos.checks.producers import ProducersEqualReplay, SequencesFollow
 from chaos.checks.replica_view import ReplicaView, TouchedLogs
 from chaos.checks.transactions import AbortedListed, StableOffsetExact
 from chaos.tests.check_context import check_context
-from reference_broker.core.events import Reply
+from reference_broker.core.events import Reply, Request
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
 from reference_broker.log.partition_log import BatchOrigin, PartitionLog
@@ -21,6 +21,14 @@ from reference_broker.ports.slicing import run_to_end
 from reference_broker.records.control import build_marker
 from reference_broker.records.record import Record, build
 from reference_broker.wire.fetch import AbortedTransaction, FetchResponse, FetchTopicResponse, PartitionData
+from reference_broker.wire.produce import (
+    ProducePartition,
+    ProducePartitionResponse,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceTopic,
+    ProduceTopicResponse,
+)
 from reference_broker.wire.tags import Tag
 
 HOUR_MS = 3_600_000
@@ -43,6 +51,7 @@ class World:
             ProducersEqualReplay(context),
             StableOffsetExact(context),
             AbortedListed(context),
+            SequencesFollow(context),
         ]
         with self.touched.noted():
             self.log = self._opened()
@@ -56,16 +65,26 @@ class World:
             self.log = self._opened()
         self.looked()
 
-    def data(self, producer: int, sequence: int, *, epoch: int = 0, transactional: bool = True) -> int:
+    def data(
+        self,
+        producer: int,
+        sequence: int,
+        *,
+        epoch: int = 0,
+        transactional: bool = True,
+        origin: BatchOrigin = BatchOrigin.CLIENT,
+    ) -> int:
+        return self._append(self.batch(producer, sequence, epoch, transactional), origin)
+
+    def batch(self, producer: int, sequence: int, epoch: int = 0, transactional: bool = True) -> bytes:
         record = Record(timestamp_ms=self.ms, value=b"v")
-        batch = build(
+        return build(
             [record],
             producer_id=producer,
             producer_epoch=epoch,
             base_sequence=sequence,
             is_transactional=transactional,
         )
-        return self._append(batch, BatchOrigin.CLIENT)
 
     def marker(self, producer: int, *, epoch: int = 0, commit: bool = False, coordinator: int = 3) -> int:
         batch = build_marker(
@@ -87,8 +106,9 @@ class World:
 
     def node(self) -> Any:
         partition = SimpleNamespace(log=self.log)
-        partitions = SimpleNamespace(topic_ids={"t": TOPIC_ID}, by_id={(TOPIC_ID, 0): partition}, followed={})
-        broker = SimpleNamespace(node_id=1, now=Now(0, self.ms), partitions=partitions)
+        by_id = {(TOPIC_ID, 0): partition, (b"", 0): partition}
+        partitions = SimpleNamespace(topic_ids={"t": TOPIC_ID}, by_id=by_id, followed={})
+        broker = SimpleNamespace(node_id=1, now=Now(0, self.ms), partitions=partitions, disk=self.disk)
         return SimpleNamespace(broker=broker, logs=lambda: [self.log])
 
     def looked(self, *, thorough: bool = False) -> list[str]:
@@ -258,3 +278,56 @@ def test_a_response_lists_exactly_the_aborted_transactions_among_its_records(
     world = written()
     world.commit()
     assert world.sends(*aborted, end=end, stable=stable) == broken
+
+
+MAX_SEQUENCE = 2**31 - 1
+
+
+@pytest.mark.parametrize(
+    ("sequence", "epoch", "broken"),
+    [
+        (7, 0, []),
+        (0, 1, []),
+        (6, 0, ["duplicate"]),
+        (8, 0, ["duplicate"]),
+        (0, 0, ["duplicate"]),
+        (7, 1, ["duplicate"]),
+    ],
+)
+def test_a_batch_has_the_next_sequence_or_begins_a_greater_epoch(sequence: int, epoch: int, broken: list[str]) -> None:
+    world = written()
+    world.data(7, sequence, epoch=epoch, transactional=False, origin=BatchOrigin.BROKER)
+    assert world.looked() == broken
+
+
+def test_sequence_0_follows_the_last_one_and_a_smaller_epoch_follows_none() -> None:
+    world = World(unknown_producer_id_policy="accept")
+    world.data(7, MAX_SEQUENCE, epoch=3, transactional=False)
+    world.data(7, 0, epoch=3, transactional=False)
+    assert world.looked() == []
+    world.data(7, 0, epoch=2, transactional=False, origin=BatchOrigin.BROKER)
+    assert "duplicate" in world.looked()
+
+
+@pytest.mark.parametrize(
+    ("epoch", "coordinator", "broken"), [(1, 3, []), (1, 4, []), (1, 2, ["duplicate"]), (0, 3, ["duplicate"])]
+)
+def test_a_marker_has_no_smaller_epochs_than_the_one_before(epoch: int, coordinator: int, broken: list[str]) -> None:
+    world = World()
+    world.data(5, 0, epoch=1)
+    world.marker(5, epoch=1, coordinator=3)
+    world.marker(5, epoch=epoch, coordinator=coordinator)
+    assert world.looked() == broken
+
+
+@pytest.mark.parametrize(("sequence", "offset", "broken"), [(3, 3, []), (3, 4, ["duplicate"]), (6, 6, [])])
+def test_a_repeated_batch_is_acknowledged_at_its_offset(sequence: int, offset: int, broken: list[str]) -> None:
+    world = written()
+    data = world.batch(7, sequence, transactional=False)
+    topic = ProduceTopic("t", bytes(16), [ProducePartition(0, data)])
+    tag = Tag(0, 9, "p")
+    request = Request(1, 1, 0, 9, "p", ProduceRequest(-1, 100, [topic]), tag)
+    response = ProduceResponse([ProduceTopicResponse("t", bytes(16), [ProducePartitionResponse(0, 0, offset)])])
+    for each in world.checks:
+        each.acted(7, world.node(), request, [Reply(1, 1, 0, 9, response, tag)])
+    assert world.looked() == broken
