@@ -243,9 +243,9 @@ class ProducerView:
                 self._report(at_us, node, known, ())
             return
         known.skipped += 1
-        if not must_read and known.skipped < FOLLOWER_CHANGES:
-            if (log.topic_id, known.index) not in node.broker.partitions.by_id:
-                return
+        may_wait = not must_read and known.skipped < FOLLOWER_CHANGES
+        if may_wait and (log.topic_id, known.index) not in node.broker.partitions.by_id:
+            return
         known.skipped = 0
         idle_ms = self.idle_ms(node_id, log)
         with WatchedDisk.unwatched():
