@@ -115,6 +115,8 @@ class LogProducers:
     """number of changes of a follower's log since it was read"""
     stable: int = 0
     """the last stable offset by clause X-4"""
+    most_stable: int = 0
+    """the same without transactions whose records a cleaner may have removed (X-11): they were decided before"""
     greatest_stable: int = 0
     """its greatest value since then"""
 
@@ -126,14 +128,17 @@ class LogProducers:
     def settle(self) -> None:
         """Compute the last stable offset: the high watermark, or the first offset of the earliest transaction that is
         open or whose marker the high watermark has not passed."""
-        high_watermark = self.log.high_watermark
-        stable = min(high_watermark, *self.open.values()) if self.open else high_watermark
+        log = self.log
+        stable = most = min(log.high_watermark, *self.open.values()) if self.open else log.high_watermark
+        cleaned_end = log.cleaned_offset if log.config.is_compacted else 0
         for each in reversed(self.ended):
-            if each.marker < high_watermark:
+            if each.marker < log.high_watermark:
                 break
             stable = min(stable, each.first_offset)
-        self.stable = max(stable, self.log.log_start_offset)
-        self.greatest_stable = max(self.greatest_stable, self.stable)
+            if each.first_offset >= cleaned_end:
+                most = min(most, each.first_offset)
+        self.stable, self.most_stable = max(stable, log.log_start_offset), max(most, log.log_start_offset)
+        self.greatest_stable = max(self.greatest_stable, self.most_stable)
 
     def apply(self, batch: ProducedBatch, idle_ms: int) -> None:
         """Replay the next batch. ``idle_ms`` is the time before which a producer's last record makes it expire."""

@@ -8,12 +8,12 @@ from enum import Enum
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from chaos.checks.batches import batches_of
+from chaos.checks.batches import BatchIdentity, batches_of, producing_of, record_count
 from chaos.checks.check import Check, CheckContext, ProducerCheck
 from chaos.checks.committed_offsets import COMMIT, FETCHED, NEVER_US, OffsetRequest, effective_requests
 from chaos.checks.compacted_topics import excused
 from chaos.checks.history import History, TopicPartition, WrittenValue, computed_once, expanded, grouped, partition_of
-from chaos.checks.producer_view import LogProducers, ProducedBatch
+from chaos.checks.producer_view import EndedTransaction, LogProducers, ProducedBatch
 from chaos.checks.reads import reads
 from chaos.checks.replica_view import ReplicaObserver
 from reference_broker.core.events import Effect, Event, Reply
@@ -499,7 +499,8 @@ class StableOffsetExact(ProducerCheck):
 
     Judged on leaders and followers after each event that changed the log. Where records are gone, a log may not know a
     transaction that ended above its high watermark: then the offset may be less until the high watermark has passed
-    the end that the log had when it was opened or truncated (X-4: "may show less until ...").
+    the end that the log had when it was opened or truncated (X-4: "may show less until ..."). A cleaner removes only
+    records of decided transactions (X-11), so a log that starts with a smaller high watermark need not know these.
     """
 
     guarantee = "lso-regression"
@@ -514,7 +515,7 @@ class StableOffsetExact(ProducerCheck):
         log, wanted = producers.log, producers.stable
         self.evidence += bool(producers.open or producers.ended)
         found = log.last_stable_offset
-        if found == wanted:
+        if wanted <= found <= producers.most_stable:
             return
         is_behind = producers.known_from > 0 or log.high_watermark < producers.opened_end
         if found < wanted and is_behind and not producers.is_whole:
@@ -530,11 +531,23 @@ class StableOffsetExact(ProducerCheck):
 FETCH = 1
 
 
+def _has_none_of(transaction: EndedTransaction, batches: Sequence[tuple[BatchIdentity, bytes]]) -> bool:
+    """Return whether no batch has records of the transaction."""
+    return not any(
+        transaction.first_offset <= batch.base_offset < transaction.marker
+        and not batch.control
+        and record_count(data) > 0
+        and producing_of(data).producer_id == transaction.producer_id
+        for batch, data in batches
+    )
+
+
 class AbortedListed(ProducerCheck, ReplicaObserver):
     """aborted-read (X-5): a response to a fetch with read_committed has no record at or above the last stable offset,
     and it lists every aborted transaction that overlaps its records, and none that was not aborted.
 
-    Only such a response has a list. Its partition may be led or followed (KIP-392).
+    Only such a response has a list. Its partition may be led or followed (KIP-392). Where the cleaner has removed the
+    records of an aborted transaction (X-11), it need not be listed.
     """
 
     guarantee = "aborted-read"
@@ -570,19 +583,22 @@ class AbortedListed(ProducerCheck, ReplicaObserver):
                 self._judge(at_us, node, producers, each)
 
     def _judge(self, at_us: int, node: "Node", producers: LogProducers, sent: PartitionData) -> None:
-        places = [batch for batch, _ in batches_of(bytes(sent.records or b""))]
+        batches = list(batches_of(bytes(sent.records or b"")))
+        places = [batch for batch, _ in batches]
         if not places:
             return
         self.evidence += 1
         begin, last = places[0].base_offset, places[-1].last_offset
         who = f"{producers.log.directory}: node {node.broker.node_id} sent offsets {begin}..{last} with read_committed"
-        stable = max(producers.greatest_stable, producers.stable)
+        stable = producers.greatest_stable
         if not last < sent.last_stable_offset <= stable:
             self.violated(at_us, f"{who} and the last stable offset {sent.last_stable_offset}, and it is {stable}")
         listed = {(int(each.producer_id), int(each.first_offset)) for each in sent.aborted_transactions or ()}
         aborted = [each for each in producers.ended if not each.commits]
+        is_cleaned = producers.log.config.is_compacted
         for each in aborted:
-            if each.first_offset <= last and each.marker >= begin and each[:2] not in listed:
+            overlaps = each.first_offset <= last and each.marker >= begin and each[:2] not in listed
+            if overlaps and not (is_cleaned and _has_none_of(each, batches)):
                 self.violated(
                     at_us,
                     f"{who}, and does not list the transaction of producer {each.producer_id} that began at "
