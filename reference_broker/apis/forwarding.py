@@ -51,7 +51,7 @@ def propose(
 
     controller = broker.controller
     leader_id = controller.leader_id
-    # Decision change-forwarded (T-10): decided on this node | sent to the controller
+    # Decision metadata-change-forwarded (T-10): decided on this node | sent to the controller
     if controller.is_active or leader_id in (-1, broker.node_id) or comes_from_node(broker, call):
         controller.propose(change, respond)
         return

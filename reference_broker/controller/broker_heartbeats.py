@@ -73,7 +73,7 @@ class BrokerHeartbeats:
     def activated(self) -> None:
         """Begin a whole session for every broker that is not fenced."""
         for broker_id in sorted(self.controller.latest.brokers):
-            # Decision session-after-failover (E-4): granted a session | fenced, none
+            # Decision broker-session-after-failover (E-4): granted a session | fenced, none
             if not self.controller.latest.brokers[broker_id].fenced:
                 self.renew(broker_id)
         self._plan_check()
@@ -109,13 +109,13 @@ class BrokerHeartbeats:
         broker = self.controller.latest.brokers.get(beat.broker_id)
         if broker is None:
             return Refusal(ErrorCode.stale_broker_epoch, f"Broker {beat.broker_id} is not registered.")
-        # Decision heartbeat-epoch (E-4): of another life | of this life
+        # Decision broker-heartbeat-epoch (E-4): of another life | of this life
         if broker.broker_epoch != beat.broker_epoch:
             return Refusal(
                 ErrorCode.stale_broker_epoch,
                 f"Broker {beat.broker_id} has epoch {broker.broker_epoch}, not {beat.broker_epoch}.",
             )
-        # Decision heartbeat-of-leaver (E-4): must register again | alive
+        # Decision broker-heartbeat-of-leaver (E-4): must register again | alive
         if broker.fenced and broker.in_controlled_shutdown and not beat.want_shut_down:
             return Refusal(ErrorCode.stale_broker_epoch, f"Broker {beat.broker_id} has left, and must register again.")
         self.renew(beat.broker_id)
@@ -147,10 +147,10 @@ class BrokerHeartbeats:
         broker_id = broker.broker_id
         if is_shut_down(broker, broker.broker_epoch) or broker_id in self.pending:
             return
-        # Decision shutdown-without-others (E-4): ends at once | leads move first
+        # Decision broker-shutdown-without-others (E-4): ends at once | leads move first
         if broker.fenced or not self._others(broker_id):
             self._submit(broker, "controlled shutdown", shutting_down)
-        # Decision shutdown-begins (E-4): leaves its ISRs | waits for the others
+        # Decision broker-shutdown-begins (E-4): leaves its ISRs | waits for the others
         elif not broker.in_controlled_shutdown:
             self._submit(broker, "controlled shutdown", leaving)
         else:
@@ -162,7 +162,7 @@ class BrokerHeartbeats:
         broker = self.controller.latest.brokers.get(broker_id)
         if broker is None or not broker.in_controlled_shutdown or broker.fenced:
             del self.left_at[broker_id]
-        # Decision leave-published (E-4): others have seen it | some lag
+        # Decision broker-leave-published (E-4): others have seen it | some lag
         elif all(self.published.get(other, -1) >= self.left_at[broker_id] for other in self._others(broker_id)):
             self._submit(broker, "controlled shutdown", shutting_down)
 
@@ -198,7 +198,7 @@ class BrokerHeartbeats:
         and heartbeats may wait in its sockets. Then all sessions are prolonged."""
         late_us = self.surroundings.now_us - self._check_at_us
         interval_us = self.config.broker_session_timeout_ms * 1000 // CHECKS_PER_SESSION
-        # Decision session-check-late (E-4): controller was stopped | on time
+        # Decision broker-session-check-late (E-4): controller was stopped | on time
         if late_us > interval_us:
             for broker_id in self.deadlines_us:
                 self.deadlines_us[broker_id] += late_us

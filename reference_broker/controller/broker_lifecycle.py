@@ -193,7 +193,7 @@ class BrokerLifecycle:
     def _registered(self, response: object) -> None:
         assert isinstance(response, BrokerRegistrationResponse), f"a registration got {type(response).__name__}"
         self._in_flight = False
-        # Decision registration-accepted (E-4): refused | registered
+        # Decision broker-registration-accepted (E-4): refused | registered
         if response.error_code is not ErrorCode.none or self._state is not _State.REGISTERING:
             if response.error_code is not ErrorCode.not_controller:
                 self._surroundings.ports.note("registration_refused", ("error", int(response.error_code)))
@@ -209,14 +209,14 @@ class BrokerLifecycle:
     def _heartbeat_responded(self, response: object) -> None:
         assert isinstance(response, BrokerHeartbeatResponse), f"a heartbeat got {type(response).__name__}"
         self._in_flight = False
-        # Decision registration-lost (E-4): registers again | still registered
+        # Decision broker-registration-lost (E-4): registers again | still registered
         if response.error_code in _REGISTER_AGAIN and self._state is _State.REGISTERED:
             self._state, self.registered_epoch = _State.REGISTERING, NOT_REGISTERED
             self._retry()
         elif response.error_code is not ErrorCode.none:
             self._retry()
         elif self._state is _State.SHUTTING_DOWN:
-            # Decision shutdown-granted (E-4): stops | not yet
+            # Decision broker-shutdown-granted (E-4): stops | not yet
             if response.should_shut_down:
                 self._stop()
             else:

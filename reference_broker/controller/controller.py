@@ -158,7 +158,7 @@ class Controller:
             completed(change.outcome(refused))
 
         term = self._term
-        # Decision change-at-controller (T-10): refused, not active | queued
+        # Decision metadata-change-accepted (T-10): refused, not active | queued
         if term is None:
             respond(NOT_CONTROLLER)
             return

@@ -100,7 +100,7 @@ class ControllerTerm:
     def complete_published(self) -> None:
         """Complete the changes that are published here."""
         stable = self._loader.image.provenance.offset
-        # Decision change-published (T-8): completed | not published yet
+        # Decision metadata-change-published (T-8): completed | not published yet
         while self._in_flight and self._in_flight[0][0] <= stable:
             self._in_flight.popleft()[1](None)
 
@@ -110,7 +110,7 @@ class ControllerTerm:
         if self._timer is not None:
             self._surroundings.ports.cancel_timer(self._timer)
         waiting = [completed for _, completed in self._in_flight]
-        # Decision term-ends-in-change (T-10): change is abandoned | between changes
+        # Decision controller-ends-in-change (T-10): change is abandoned | between changes
         if self._current is not None:
             waiting.append(self._current.completed)
         waiting += (change.completed for change in self._queue)
@@ -140,10 +140,10 @@ class ControllerTerm:
             self._stepping = False
 
     def _open(self, first: Activation) -> Sliced[None]:
-        # Decision open-transaction-aborted (T-7): aborted first | none was open
+        # Decision open-metadata-transaction-aborted (T-7): aborted first | none was open
         if first.abort is not None:
             self.in_transaction = True  # It was opened by an earlier controller.
-            # Decision abort-at-activation (T-7): disk refused it | written
+            # Decision metadata-abort-at-activation (T-7): disk refused it | written
             try:
                 self._append([encode(AbortTransactionRecord(reason=first.abort))], "abort", 0, 0)
             except DiskError as failure:
@@ -183,20 +183,20 @@ class ControllerTerm:
             return
         if not batches.batches:
             self._written(change, self._in_flight[-1][0] if self._in_flight else -1)
-        # Decision change-fits-batch (T-5): one batch | several or a transaction
+        # Decision metadata-change-fits-batch (T-5): one batch | several or a transaction
         elif len(batches.batches) == 1 and not change.as_transaction:
             self._write_batch(change, batches)
-        # Decision change-in-transaction (T-2, T-6): written as a transaction | no transactions
+        # Decision metadata-change-in-transaction (T-2, T-6): written as a transaction | no transactions
         elif allows_transactions(metadata_version(self.latest)) or change.as_transaction:
             yield from self._write_transaction(change, batches)
-        # Decision change-too-large (T-2): refused, nothing written | written in parts
+        # Decision metadata-change-too-large (T-2): refused, nothing written | written in parts
         elif change.atomic:
             self._refuse(change, ErrorCode.policy_violation, _no_transactions(batches, self.latest))
         else:
             yield from self._write_separately(change, batches)
 
     def _write_batch(self, change: QueuedChange, batches: ChangeBatches) -> None:
-        # Decision change-written (T-5): disk refused it | appended
+        # Decision metadata-change-written (T-5): disk refused it | appended
         try:
             last_offset = self._write_one(batches.batches[0], batches.delta)
         except DiskError as failure:
@@ -220,7 +220,7 @@ class ControllerTerm:
         image = batches.delta.build(NOWHERE)
         yield
         self._loader.expect(self._loader.end_offset, of)
-        # Decision transaction-written (T-6, T-7): disk failed, aborted | ended
+        # Decision metadata-transaction-written (T-6, T-7): disk failed, aborted | ended
         try:
             self._append([encode(BeginTransactionRecord(name=change.name))], "begin", 0, of)
             for number, batch in enumerate(batches.batches, 1):
@@ -231,7 +231,7 @@ class ControllerTerm:
         except DiskError as failure:
             refused = self._aborted(of) if self.in_transaction else None
             self._refuse(change, ErrorCode.kafka_storage_error, str(failure))
-            # Decision abort-refused (T-7): leader resigns | aborted
+            # Decision metadata-abort-refused (T-7): leader resigns | aborted
             if refused is not None:
                 self._resign_in_transaction(refused)
             return
@@ -277,7 +277,7 @@ class ControllerTerm:
             f"the metadata log is about to get {kind} {number} of {of} while a transaction is "
             f"{'open' if self.in_transaction else 'not open'}: its markers would not pair up"
         )
-        # Decision append-as-leader (T-7): leads no longer | appended
+        # Decision metadata-append-as-leader (T-7): leads no longer | appended
         try:
             last = self._quorum.append(values)
         except NotLeader:

@@ -54,7 +54,7 @@ class LeaderBalance:
         self._timer = self.surroundings.after(interval_us, self._check)
 
     def _check(self) -> None:
-        # Decision balance-due (E-3): leaders are checked | nothing changed
+        # Decision leader-balance-due (E-3): leaders are checked | nothing changed
         if not self._is_queued and not _is_same(self._seen, self.controller.latest):
             self._elect(leaderless_only=False)
         self._plan_check()

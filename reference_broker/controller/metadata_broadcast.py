@@ -125,7 +125,7 @@ class Frames:
             self._step(key, waiting, self._slices(base, target))
 
     def _step(self, key: tuple[int, int], waiting: list[Callable[[States], None]], slices: Sliced[States]) -> None:
-        # Decision update-frame-abandoned (M-3): abandoned | continued
+        # Decision metadata-update-abandoned (M-3): abandoned | continued
         if self._waiting.get(key) is not waiting:
             return
         try:
@@ -156,7 +156,7 @@ class Frames:
             return target.image.topics
         if base.image.topics is target.image.topics:
             return ()
-        # Decision update-difference (M-2): from the history | whole images compared
+        # Decision metadata-update-difference (M-2): from the history | whole images compared
         if self.history and self.history[0][0] <= base.metadata_epoch + 1:
             epochs = (names for epoch, names in self.history if base.metadata_epoch < epoch <= target.metadata_epoch)
             return dict.fromkeys(name for names in epochs for name in names)
@@ -207,7 +207,7 @@ class NextMetadataEpoch(Change[Refusal | None]):
 
     def plan(self, situation: Situation) -> Records:
         latest = situation.latest
-        # Decision epoch-written (M-14): switched off meanwhile | next epoch is written
+        # Decision metadata-epoch-written (M-14): switched off meanwhile | next epoch is written
         if not self.sends(latest):
             return ()
         return (NoOpRecord(metadata_epoch=MetadataEpoch(metadata_epoch=latest.metadata_epoch + 1)),)
@@ -289,7 +289,7 @@ class MetadataBroadcast:
             self._changed[topic.name] = None
         if delta.metadata_epoch is not None:
             self._take_content(image)
-        # Decision epoch-due (M-2): clients can see it | invisible to clients
+        # Decision metadata-epoch-due (M-2): clients can see it | invisible to clients
         elif METADATA_EPOCH_FEATURE in delta.features or is_visible_to_clients(delta):
             self._dirty = True
 
@@ -297,7 +297,7 @@ class MetadataBroadcast:
         """Send what was published, because all listeners of this node have it."""
         if not self._controller.is_active or not self._sends(self._controller.image):
             return
-        # Decision epoch-begun (M-2): next one is proposed | clean or pending
+        # Decision metadata-epoch-begun (M-2): next one is proposed | clean or pending
         if self._dirty and not self._epoch_pending:
             self._write_epoch()
         if self._content_replaced:
@@ -311,11 +311,11 @@ class MetadataBroadcast:
 
         def completed(refusal: Refusal | None) -> None:
             """A refusal means that the disk failed or the term is over. The next term writes an epoch."""
-            # Decision epoch-of-ended-term (M-3): of an earlier term | of this term
+            # Decision metadata-epoch-of-ended-term (M-3): of an earlier term | of this term
             if term != self._epoch:
                 return
             self._epoch_pending = False
-            # Decision epoch-refused (M-2): tried again later | committed
+            # Decision metadata-epoch-refused (M-2): tried again later | committed
             if refusal is not None:
                 self._surroundings.after(LONGEST_RETRY_MS * 1000, self.progressed)
 
@@ -347,7 +347,7 @@ class MetadataBroadcast:
         registered = content.image.brokers
         for recipient in list(self._recipients.values()):
             broker = registered.get(recipient.broker_id)
-            # Decision recipient-restarted (M-3): gone or restarted | same life
+            # Decision metadata-recipient-restarted (M-3): gone or restarted | same life
             if broker is None or broker.broker_epoch != recipient.broker_epoch:
                 self._cancel(recipient)
                 del self._recipients[recipient.broker_id]
@@ -373,7 +373,7 @@ class MetadataBroadcast:
     def _send(self, recipient: _Recipient, target: Content, states: States) -> None:
         if not self._is_current(recipient):
             return
-        # Decision update-in-transaction (T-8, M-2): waits for its End | sent
+        # Decision metadata-update-in-transaction (T-8, M-2): waits for its End | sent
         if self._controller.is_writing_transaction:
             recipient.in_flight, self._content_replaced = (
                 False,
@@ -387,7 +387,7 @@ class MetadataBroadcast:
             partition_states=states,
             live_brokers=tuple(live_broker(broker) for broker in target.live_brokers()),
             broker_epoch=recipient.broker_epoch,
-            # Decision update-kind (M-2): everything | difference
+            # Decision metadata-update-kind (M-2): everything | difference
             type=FULL_UPDATE if recipient.known is None else INCREMENTAL_UPDATE,
         )
         ports = self._surroundings.ports
@@ -413,13 +413,13 @@ class MetadataBroadcast:
 
     def _responded(self, recipient: _Recipient, target: Content, response: object) -> None:
         assert isinstance(response, UpdateMetadataResponse1000), f"an update got {type(response).__name__}"
-        # Decision update-response-late (M-3): of an earlier life | of this life
+        # Decision metadata-update-response-late (M-3): of an earlier life | of this life
         if not self._is_current(recipient):
             return
         # Decision controller-fenced (M-3): newer controller is known | not fenced
         if response.error_code == ErrorCode.stale_controller_epoch:
             self._failed(recipient)  # A newer controller has reached it. This node will soon learn of that.
-        # Decision update-refused (M-2): everything next time | applied
+        # Decision metadata-update-refused (M-2): everything next time | applied
         elif response.error_code != ErrorCode.none:
             recipient.known = recipient.target = None  # It cannot use a difference. It gets everything next time.
             self._failed(recipient)
@@ -435,7 +435,7 @@ class MetadataBroadcast:
         if not self._is_current(recipient):
             return
         recipient.in_flight = False
-        # Decision failed-recipient (M-2): gone, no retry | retried
+        # Decision metadata-recipient-failed (M-2): gone, no retry | retried
         if not self._is_live(recipient):
             return
         pause_ms, recipient.retry_ms = recipient.retry_ms, min(2 * recipient.retry_ms, LONGEST_RETRY_MS)

@@ -43,7 +43,7 @@ class Succession:
 
     def leader_changed(self, leader_id: int, epoch: int) -> None:
         """Drop the claim if another node leads a newer epoch."""
-        # Decision claim-overtaken (T-7): newer leader, claim dropped | claim kept
+        # Decision controller-claim-overtaken (T-7): newer leader, claim dropped | claim kept
         if leader_id != self._surroundings.node_id and self._claim is not None and epoch > self._claim[0]:
             self._claim = None
 
@@ -57,7 +57,7 @@ class Succession:
         """End the term. All pending changes get NOT_CONTROLLER, because this node will not know their outcome."""
         self._claim = None
         term, self.term = self.term, None
-        # Decision lost-before-activated (T-7): never active | term ends
+        # Decision controller-lost-before-activated (T-7): never active | term ends
         if term is None:
             return
         for each in self._upkeep:
@@ -68,7 +68,7 @@ class Succession:
 
     def progressed(self) -> None:
         """Become active if the first record of the claimed epoch has been loaded."""
-        # Decision activation-due (T-7): no claim or log unread | activated
+        # Decision controller-activation-due (T-7): no claim or log unread | activated
         if self._claim is None or self._loader.last_offset < self._claim[1]:
             return
         epoch, start_offset = self._claim

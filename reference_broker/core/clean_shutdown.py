@@ -31,7 +31,7 @@ class LastEnd:
 
 def read_mark(disk: Disk) -> LastEnd:
     """Read the mark. A mark that cannot be parsed is a clean end with an unknown broker epoch. Raises DiskError."""
-    # Decision clean-mark (E-4): ended uncleanly | ended cleanly
+    # Decision clean-shutdown-mark (E-4): ended uncleanly | ended cleanly
     if not disk.exists(CLEAN_SHUTDOWN_FILE):
         return LastEnd(clean=False)
     content = disk.read(CLEAN_SHUTDOWN_FILE, 0, disk.size(CLEAN_SHUTDOWN_FILE))
@@ -66,7 +66,7 @@ def sync_and_mark(
     It syncs again until nothing is unsynced, since work in flight when the shutdown began may still append. There is no
     mark if a log is offline: the next start must recover it.
     """
-    # Decision clean-end (E-4): log is offline, no mark | logs are sound
+    # Decision clean-shutdown-logs (E-4): log is offline, no mark | logs are sound
     if any(log.is_offline for log in logs()):
         done()
         return
@@ -75,7 +75,7 @@ def sync_and_mark(
         log.close_cleanly()
         if log.sync_point().paths:
             unsynced.append(log)
-    # Decision logs-synced-at-end (P-3, E-4): synced first | mark is written
+    # Decision clean-shutdown-syncs (P-3, E-4): synced first | mark is written
     if unsynced:
         sync_then(ports, unsynced, partial(sync_and_mark, ports, disk, logs, broker_epoch, done))
     else:

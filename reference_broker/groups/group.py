@@ -395,10 +395,10 @@ class Group:
         error = self.check_member(member_id, group_instance_id)
         if error:
             return error
-        # Decision commit-generation (X-14): stale | current
+        # Decision offset-commit-generation (X-14): stale | current
         if generation != self.generation:
             return ErrorCode.illegal_generation
-        # Decision commit-in-rebalance (X-14): refused | allowed
+        # Decision offset-commit-in-rebalance (X-14): refused | allowed
         return ErrorCode.rebalance_in_progress if self.state is GroupState.COMPLETING_REBALANCE else ErrorCode.none
 
     def check_transactional_commit(self, member_id: str, group_instance_id: str | None, generation: int) -> Error:
@@ -411,7 +411,7 @@ class Group:
         error = self.check_member(member_id, group_instance_id)
         if error:
             return error
-        # Decision transactional-commit-generation (X-8, X-14): current | stale
+        # Decision transactional-offset-commit-generation (X-8, X-14): current | stale
         return ErrorCode.none if generation == self.generation else ErrorCode.illegal_generation
 
     def check_delete(self) -> Error:
@@ -489,7 +489,7 @@ class Group:
 
     def begin_generation(self, now_ms: int) -> None:
         """Begin the next generation with the present members, all of which have to sync."""
-        # Decision generation-begins (X-14): with members | last member is gone
+        # Decision group-generation-begins (X-14): with members | last member is gone
         self._transition(GroupStep.GENERATION if self.members else GroupStep.LAST_MEMBER_GONE, now_ms)
         self.generation = self.generation % LAST_GENERATION + 1
         self.new_member_added = False

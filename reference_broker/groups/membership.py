@@ -89,12 +89,12 @@ class Membership:
         error = group.check_member(member_id, group_instance_id)
         if error:
             return error
-        # Decision heartbeat-generation (X-14): stale | current
+        # Decision group-heartbeat-generation (X-14): stale | current
         if generation != group.generation:
             return ErrorCode.illegal_generation
         served.restart_session(member_id, group.members[member_id].session_timeout_ms)
         rebalancing = group.state is GroupState.PREPARING_REBALANCE
-        # Decision heartbeat-in-rebalance (X-14): must join again | goes on
+        # Decision group-heartbeat-in-rebalance (X-14): must join again | goes on
         return ErrorCode.rebalance_in_progress if rebalancing else ErrorCode.none
 
     def leave(self, group_id: str, members: tuple[Leaving, ...]) -> tuple[Error, tuple[Error, ...]]:
@@ -311,7 +311,7 @@ def _join_with_id(served: ServedGroup, request: JoinRequest, respond: Joined) ->
         respond(JoinResponse(error, member_id))
         return
     member = group.members[member_id]
-    # Decision join-repeated (X-14): same generation again | rebalances
+    # Decision group-join-repeated (X-14): same generation again | rebalances
     if _is_repeated(group, member, request):
         respond(generation_response(group, member_id))
         return
@@ -437,14 +437,14 @@ def sync_group(served: ServedGroup, request: SyncRequest, respond: Synced) -> No
     error = _sync_refusal(group, request)
     if error:
         respond(SyncResponse(error))
-    # Decision sync-answered (X-14): answered at once | parked
+    # Decision group-sync-answered (X-14): answered at once | parked
     elif group.state is GroupState.STABLE:
         rebalances.synced(served, request.member_id)
         respond(assignment_response(group, group.members[request.member_id]))
     else:
         served.park_sync(request.member_id, respond)
         rebalances.synced(served, request.member_id)
-        # Decision sync-of-leader (X-14): assignment is stored | waits for the leader
+        # Decision group-sync-of-leader (X-14): assignment is stored | waits for the leader
         if group.leader == request.member_id and served.assigned != group.generation:
             _assign(served, request.assignments)
 
@@ -455,7 +455,7 @@ def _sync_refusal(group: Group, request: SyncRequest) -> Error:
     error = group.check_member(request.member_id, request.group_instance_id)
     if error:
         return error
-    # Decision sync-generation (X-14): stale | current
+    # Decision group-sync-generation (X-14): stale | current
     if request.generation != group.generation:
         return ErrorCode.illegal_generation
     if _differs(request.protocol_type, group.protocol_type) or _differs(request.protocol, group.protocol):
@@ -473,10 +473,10 @@ def _assign(served: ServedGroup, assignments: dict[str, bytes]) -> None:
     def written(error: Error) -> None:
         served.assigned = 0 if served.assigned == generation else served.assigned
         current = group.state is GroupState.COMPLETING_REBALANCE and group.generation == generation
-        # Decision assignment-overtaken (X-14): overtaken | still wanted
+        # Decision group-assignment-overtaken (X-14): overtaken | still wanted
         if not served.partition.is_led or not current:
             return
-        # Decision assignment-stored (X-14): stored, group is stable | refused, rebalances
+        # Decision group-assignment-stored (X-14): stored, group is stable | refused, rebalances
         if not error:
             rebalances.stabilise(served)
         else:
@@ -495,7 +495,7 @@ def leave_group(served: ServedGroup, leaving: tuple[Leaving, ...]) -> tuple[Erro
     """LeaveGroup: return an error for each member: NONE, UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID."""
     errors = tuple(_leave(served, each) for each in leaving)
     gone = errors.count(ErrorCode.none)
-    # Decision leave-rebalances (X-14): rebalances | empty or nobody left
+    # Decision group-leave-rebalances (X-14): rebalances | empty or nobody left
     if gone and served.group.state is not GroupState.EMPTY:
         reason = next((each.reason for each in leaving if each.reason), "")
         rebalances.prepare_or_complete(served, f"{gone} members left" + (f": {reason}" if reason else ""))

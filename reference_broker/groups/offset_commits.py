@@ -158,7 +158,7 @@ class Judgement:
         for at, wanted in enumerate(self.request.offsets):
             before = self.image.topics.get(wanted.topic)
             is_unchanged = before is not None and image.topics.get(wanted.topic) is before
-            # Decision topic-gone-meanwhile (M-8): refused | still there
+            # Decision offset-commit-topic-gone (M-8): refused | still there
             if not self.errors[at] and not is_unchanged and not exists(image, wanted.topic, wanted.partition):
                 self._refuse(at, ErrorCode.unknown_topic_or_partition)
 
@@ -168,7 +168,7 @@ class Judgement:
             if wanted.metadata_epoch is not None and not self.errors[at]:
                 key = OffsetKey(self.request.group_id, wanted.topic, wanted.partition)
                 error = epoch_refusal(wanted.metadata_epoch, self.target.offsets.latest(key))
-                # Decision commit-overtaken (M-7): overtaken meanwhile | still the newest
+                # Decision offset-commit-overtaken (M-7): overtaken meanwhile | still the newest
                 if error:
                     self._refuse(at, error)
 
@@ -259,7 +259,7 @@ def epoch_refusal(metadata_epoch: int, last: CommitOffset | None) -> Error:
     """Return INVALID_METADATA_EPOCH if the client knows older metadata than those under which the offset was committed
     (M-7)."""
     known = NO_METADATA_EPOCH if last is None else last.metadata_epoch
-    # Decision commit-epoch (M-7): older, refused | as new or newer
+    # Decision offset-commit-epoch (M-7): older, refused | as new or newer
     return DraftError.INVALID_METADATA_EPOCH if metadata_epoch < known else ErrorCode.none
 
 
@@ -357,7 +357,7 @@ class Commits:
     def _judge_again_and_write(self, found: Judgement, respond: Committed) -> None:
         """Judge again what was judged in earlier events, since other commits may have come between, and write."""
         image = self._image()
-        # Decision epoch-feature-switched (M-14): judged anew | as before
+        # Decision metadata-epoch-switched-in-commit (M-14): judged anew | as before
         if found.with_epoch is not sends_metadata_epoch(image):
             found = self._new_judgement(found.target, found.request)
             self._judge(found, found.request)  # The feature was switched on or off, which is rare.
@@ -368,14 +368,14 @@ class Commits:
     def _write(self, found: Judgement, respond: Committed) -> None:
         """Write the accepted offsets, in one batch, if the member may commit at this moment."""
         target, request = found.target, found.request
-        # Decision commit-at-coordinator (M-8): still led here | lost meanwhile
+        # Decision offset-commit-at-coordinator (M-8): still led here | lost meanwhile
         error = membership_error(target, request) if target.is_led else ErrorCode.not_coordinator
         if error:
             respond(found.refused(error))
             return
         group = target.groups.get(request.group_id)
         is_heartbeat = request.transaction is None
-        # Decision commit-as-heartbeat (X-14): session is extended | no member or transactional
+        # Decision offset-commit-as-heartbeat (X-14): session is extended | no member or transactional
         if is_heartbeat and group is not None and group.state in _COUNTS_AS_HEARTBEAT:
             self._membership.extend_session(target, request.group_id, request.member_id)
         if not found.accepted:
@@ -387,7 +387,7 @@ class Commits:
 
         self._metrics.commits.value += len(found.accepted)
         target.commit(found.accepted, written, _producer_of(request.transaction))
-        # Decision commit-creates-group (M-8): group is served now | known group
+        # Decision offset-commit-creates-group (M-8): group is served now | known group
         if group is None and target.is_led and request.group_id in target.groups:
             self._membership.serve(target, target.groups[request.group_id])
 

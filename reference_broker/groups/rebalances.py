@@ -57,13 +57,13 @@ def prepare(served: ServedGroup, reason: str) -> None:
     """Begin a rebalance: every member has to join again. A group that was empty waits for more members first."""
     group = served.group
     is_initial = group.state is GroupState.EMPTY
-    # Decision assignment-dropped (X-14): parked syncs are refused | none was awaited
+    # Decision group-assignment-dropped (X-14): parked syncs are refused | none was awaited
     if group.state is GroupState.COMPLETING_REBALANCE:
         fail_syncs(served, ErrorCode.rebalance_in_progress)
     _refuse_syncs(served, ErrorCode.rebalance_in_progress)
     served.cancel_timer()
     served.enter(group.begin_rebalance, ("reason", reason))
-    # Decision initial-rebalance (X-14): waits for more members | not the first
+    # Decision group-initial-rebalance (X-14): waits for more members | not the first
     if is_initial:
         delay_ms = served.context.config.group_initial_rebalance_delay_ms
         _delay(served, delay_ms, max(group.rebalance_timeout_ms - delay_ms, 0))
@@ -90,7 +90,7 @@ def _delay(served: ServedGroup, delay_ms: int, remaining_ms: int) -> None:
 
 def _delay_over(served: ServedGroup, delay_ms: int, remaining_ms: int) -> None:
     """Prolong the delay while members keep coming, up to the rebalance timeout. Otherwise complete the rebalance."""
-    # Decision initial-delay-over (X-14): generation begins | waits for more
+    # Decision group-initial-delay-over (X-14): generation begins | waits for more
     if not served.group.new_member_added or not remaining_ms:
         complete(served)
         return
@@ -108,7 +108,7 @@ def complete(served: ServedGroup) -> None:
     group = served.group
     served.cancel_timer()
     _remove_absent(served)
-    # Decision nobody-joined (X-14): waits again | generation begins
+    # Decision group-nobody-joined (X-14): waits again | generation begins
     if group.members and not group.elect_joined_leader():
         served.set_timer(max(group.rebalance_timeout_ms, LEAST_WAIT_MS), lambda: complete(served))
         return
@@ -125,7 +125,7 @@ def _remove_absent(served: ServedGroup) -> None:
     if group.joined == len(group.members):
         return
     for member in tuple(group.members.values()):
-        # Decision member-absent (X-14): removed | stays
+        # Decision group-member-absent (X-14): removed | stays
         if not member.awaits_join and member.group_instance_id is None:
             remove(served, member.member_id, "expired")
 
@@ -142,7 +142,7 @@ def _announce_generation(served: ServedGroup) -> Sliced[None]:
         if number % REBALANCED_MEMBERS_PER_SLICE == 0:
             yield
             is_over = group.generation != generation or group.state is GroupState.PREPARING_REBALANCE
-            # Decision generation-overtaken (X-14): overtaken or lost | still current
+            # Decision group-generation-overtaken (X-14): overtaken or lost | still current
             if is_over or not served.partition.is_led:
                 return
 
@@ -153,7 +153,7 @@ def _sync_over(served: ServedGroup) -> None:
     late = tuple(served.group.pending_syncs)
     for member_id in late:
         remove(served, member_id, "expired")
-    # Decision late-syncs (X-14): rebalances without them | all have synced
+    # Decision group-members-sync-late (X-14): rebalances without them | all have synced
     if late:
         prepare(served, f"{len(late)} members did not sync in time")
 
@@ -185,7 +185,7 @@ def _send_assignments(served: ServedGroup) -> Sliced[None]:
         if number % REBALANCED_MEMBERS_PER_SLICE == 0:
             yield
             is_over = group.generation != generation or group.state is not GroupState.STABLE
-            # Decision assignments-overtaken (X-14): overtaken or lost | still current
+            # Decision group-assignments-overtaken (X-14): overtaken or lost | still current
             if is_over or not served.partition.is_led:
                 return
 
@@ -226,7 +226,7 @@ def expired(served: ServedGroup, member_id: str) -> None:
     send heartbeats and are excused."""
     group = served.group
     member = group.members.get(member_id)
-    # Decision expiry-excused (X-14): stays, its request is parked | expired
+    # Decision group-member-expiry-excused (X-14): stays, its request is parked | expired
     if not served.partition.is_led or (member is not None and member.is_excused):
         return
     remove(served, member_id, "expired")

@@ -210,7 +210,7 @@ class ServedGroup:
         session.timer = self.context.ports.set_timer(session.deadline_us, lambda: self._fired(member_id, session))
 
     def _fired(self, member_id: str, session: Session) -> None:
-        # Decision member-session: alive, extended meanwhile | expired
+        # Decision group-member-session: alive, extended meanwhile | expired
         if self.context.ports.now().mono_us < session.deadline_us:
             self._arm(member_id, session)
             return

@@ -168,20 +168,20 @@ class MetadataBatchLoader:
         if self._staged and not self._staged[-1][2]:
             self.delta.build(self.loaded)  # A missing partition shows only here. Nothing of the batch is published yet.
         self._publish_staged()
-        # Decision published-at-epoch (M-2): one epoch published alone | goes on
+        # Decision metadata-epoch-published-alone (M-2): one epoch published alone | goes on
         if self.splits_at_epochs and self.delta.metadata_epoch is not None:
             self.flush()
 
     def flush(self) -> None:
         """Publish what was replayed since the last publication, but nothing while a transaction is open. Raises
         MetadataFault, and publishes nothing, if no image can be built of it."""
-        # Decision flush-in-transaction (T-8): published | held back
+        # Decision metadata-flush-in-transaction (T-8): published | held back
         if not self.in_transaction:
             self._publish(self.loaded, aligned=True)
 
     def _mark(self, marker: MetadataRecord, batch: MetadataBatch, index: int) -> None:
         if isinstance(marker, BeginTransactionRecord):
-            # Decision transaction-begins-in-batch (T-8): records before it are staged | first of its batch
+            # Decision metadata-transaction-begins-in-batch (T-8): records before it are staged | first of its batch
             if index:
                 offset = batch.provenance.offset - len(batch.records) + index
                 self._stage(replace(batch.provenance, offset=offset), aligned=False)
@@ -190,7 +190,7 @@ class MetadataBatchLoader:
             self.in_transaction = True
             return
         self.in_transaction = False
-        # Decision transaction-aborted (T-7, T-8): records dropped | records kept
+        # Decision metadata-transaction-aborted (T-7, T-8): records dropped | records kept
         if isinstance(marker, AbortTransactionRecord):
             self.delta = MetadataDelta(self.delta.image)
 

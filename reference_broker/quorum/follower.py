@@ -81,7 +81,7 @@ class Follower(RoleState):
     def leader_resigned(self, successors: tuple[int, ...]) -> None:
         """Seek an election: at once as the first successor, and a little later as each further one."""
         node_id = self.context.node_id
-        # Decision named-successor (T-7): in its place of the list | behind all of them
+        # Decision named-successor (T-7): in its place | behind all of them
         place = successors.index(node_id) if node_id in successors else len(successors)
         self._leader_lost(place * GONE_DELAY_US)
 
@@ -110,7 +110,7 @@ class Follower(RoleState):
 
     def _failed(self) -> None:
         self._failures += 1
-        # Decision leader-unreachable (T-7): considered gone | tried again
+        # Decision quorum-leader-unreachable (T-7): considered gone | tried again
         if self._failures >= GONE_AFTER_FAILURES:
             self._leader_lost(None)
         self._retry()
@@ -134,14 +134,14 @@ class Follower(RoleState):
         if response.error is not ErrorCode.none:
             self._failures = 1
             self._retry()
-        # Decision follower-needs-snapshot (S-10): snapshot is named | log is enough
+        # Decision quorum-follower-needs-snapshot (S-10): snapshot is named | log is enough
         elif response.snapshot is not None:
             self._take_snapshot(response.snapshot)
         elif self._rediscover:
             self._rediscover = False
             self._succeeded()
             self._again()
-        # Decision follower-diverges (T-7): log is cut | log agrees
+        # Decision quorum-follower-diverges (T-7): log is cut | log agrees
         elif response.diverging is not None:
             self._cut(response.diverging)
         else:
@@ -156,7 +156,7 @@ class Follower(RoleState):
     def _append_response(self, response: RaftFetchResponse) -> None:
         context = self.context
         self._succeeded()
-        # Decision fetched-records-written (T-8): disk refused them | written
+        # Decision fetched-metadata-written (T-8): disk refused them | written
         try:
             taken = context.log.append_fetched(context.ports.now(), response.records, self.election.epoch)
         except DiskError as failure:  # The disk may be full for a while. What was written stays.
@@ -196,7 +196,7 @@ class Follower(RoleState):
             return
         context.ports.note("truncated", ("offset", end_offset))
         self._succeeded()
-        # Decision log-cut (T-7): shortened | nothing to cut
+        # Decision metadata-log-cut (T-7): shortened | nothing to cut
         if end_offset < before:
             self._again()
         else:
@@ -215,7 +215,7 @@ class Follower(RoleState):
         self._succeeded()
         epoch, leader_id, _voted_id = self.election
         wait_us = self._download.wait_us(leader_id, snapshot)
-        # Decision download-postponed (S-10): postponed | begun now
+        # Decision snapshot-download-postponed (S-10): postponed | begun now
         if wait_us > 0:  # The leader may have another snapshot by then, or the disk room.
             self._wait(wait_us)
             return
@@ -230,7 +230,7 @@ class Follower(RoleState):
 
     def _downloaded(self, snapshot: OffsetAndEpoch, outcome: DownloadOutcome) -> None:
         self._downloading = False
-        # Decision download-leader-changed (S-7, S-10): another leader | same leader
+        # Decision snapshot-download-leader-changed (S-7, S-10): another leader | same leader
         if isinstance(outcome, LeaderChanged):
             self.context.learn_leader(outcome.leader_id, outcome.leader_epoch)
             if self.live:
@@ -240,7 +240,7 @@ class Follower(RoleState):
             self._succeeded()
             self.context.high_watermark.snapshot_installed(snapshot)
             self._again()
-        # Decision download-rediscovers (S-10): snapshot is looked up again | transfer failed
+        # Decision snapshot-download-rediscovers (S-10): snapshot is looked up again | transfer failed
         elif isinstance(outcome, Rediscover):
             self._rediscover = True
             self._succeeded()
@@ -254,7 +254,7 @@ class Follower(RoleState):
         """Consider the leader gone when the fetch timeout has passed, but do not seek votes at once. Nodes that were
         paused together resume at the same instant and must not all seek votes then. A response of the leader may also
         be about to arrive."""
-        # Decision follower-fetch-timeout (T-7): leader is silent | leader responds
+        # Decision quorum-fetch-timeout (T-7): leader is silent | leader responds
         if self.now_us >= self._deadline_us:
             self._leader_lost(None)
             self.after(self.context.timing.fetch_timeout_us, self._check)
@@ -269,7 +269,7 @@ class Follower(RoleState):
             self.after(self.context.timing.gone_us() if delay_us is None else delay_us, self._leave_if_leader_gone)
 
     def _leave_if_leader_gone(self) -> Role | None:
-        # Decision leader-returned (T-7): came back in time | still gone
+        # Decision quorum-leader-returned (T-7): came back in time | still gone
         if not self.leader_gone:
             return None
         self.context.timing.count_attempt()

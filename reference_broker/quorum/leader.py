@@ -122,7 +122,7 @@ class Leader(RoleState):
 
     def _complete(self, due: Callable[[ParkedFetch], bool]) -> None:
         for number, parked in list(self.parked.items()):
-            # Decision parked-log-fetch-due (T-8): completed | stays parked
+            # Decision parked-metadata-fetch-due (T-8): completed | stays parked
             if due(parked):
                 self._finish(number)
 
@@ -144,7 +144,7 @@ class Leader(RoleState):
         self._supersede(request.replica_id)
         high_watermark = self.context.high_watermark.offset
         is_current = partition.fetch_offset >= log.end_offset and partition.high_watermark >= high_watermark
-        # Decision log-fetch-parked (T-8): parked | served at once
+        # Decision metadata-fetch-parked (T-8): parked | served at once
         if validity is VALID and is_current and request.max_wait_ms and self.live:
             self._park(partition, request, respond)
         else:
@@ -222,10 +222,10 @@ class Leader(RoleState):
         context = self.context
         ends = [context.log.synced_offset, *(replica.end_offset for replica in self.voters.values())]
         held_by_majority = sorted(ends, reverse=True)[context.majority - 1]
-        # Decision majority-in-own-epoch (T-8): nothing of this epoch is replicated | records of this epoch are
+        # Decision majority-in-own-epoch (T-8): none of this epoch | of this epoch
         if held_by_majority <= self.start_offset or self.start_offset < 0:
             return
-        # Decision commit-advanced (T-8): advanced | unchanged
+        # Decision quorum-commit-advanced (T-8): advanced | unchanged
         if context.high_watermark.advance(held_by_majority) and self.live:
             high_watermark = context.high_watermark.offset
             self._complete(lambda parked: parked.partition.high_watermark < high_watermark)

@@ -246,7 +246,7 @@ class Quorum:
         is_news = self.leader_id == NO_NODE and not self.has_led and leader_id in self.others
         if self.stopped or (epoch == self.epoch and not is_news):
             return True
-        # Decision learned-leader (T-7): followed | none or this node
+        # Decision quorum-leader-learned (T-7): followed | none or this node
         if leader_id in self.others:
             self.become_follower(epoch, leader_id)
         else:  # If others report that this node leads, it has lost its state. It had voted for itself in that epoch.

@@ -152,7 +152,7 @@ class TransactionCoordinator:
         if not transactional_id or not fits(transactional_id):
             return ErrorCode.invalid_request
         found = self._led.find(partition_of(transactional_id, partition_count(self._image(), self._config)))
-        # Decision coordinator-settled: not replicated yet | settled
+        # Decision transaction-coordinator-settled: not replicated yet | settled
         if isinstance(found, TransactionsPartition) and not found.is_settled:
             return client_error(ErrorCode.not_enough_replicas) if found.lacks_replicas else _LOADING
         return found
@@ -199,7 +199,7 @@ class TransactionCoordinator:
             if isinstance(producer_id, Error):
                 respond(producer_id, NO_OWNER)
                 return
-            # Decision id-after-lost-partition: partition is lost | still led
+            # Decision producer-id-after-lost-partition: partition is lost | still led
             if not target.is_led:
                 respond(ErrorCode.not_coordinator, NO_OWNER)
                 return
@@ -217,7 +217,7 @@ class TransactionCoordinator:
         is_owner = request.expected is not None
         if isinstance(verdict, Error):
             respond(verdict, NO_OWNER)
-        # Decision init-ends-open: open one is aborted | none open
+        # Decision producer-init-ends-transaction: open one is aborted | none open
         elif verdict is InitVerdict.AFTER_ABORT:
             # The client retries when the markers are written.
             self._endings.fence(
@@ -262,7 +262,7 @@ class TransactionCoordinator:
             respond(ErrorCode.invalid_producer_id_mapping)
             return
         verdict = judge_adding(held.current, request.owner, request.partitions, is_changing=held.is_changing)
-        # Decision partitions-added: known or refused | added
+        # Decision transaction-partitions-added: known or refused | added
         if verdict is not None:
             respond(verdict)
             return
@@ -281,7 +281,7 @@ class TransactionCoordinator:
         if refusal:
             return refusal
         known = held.current.partitions
-        # Decision partition-verified: in the transaction | not in it
+        # Decision transaction-partition-verified: in the transaction | not in it
         return {
             each: ErrorCode.none if each in known else ErrorCode.transaction_abortable for each in request.partitions
         }
@@ -308,7 +308,7 @@ class TransactionCoordinator:
         returns_owner = version >= EPOCH_RAISED_FROM
         if isinstance(verdict, Error):
             respond(verdict, NO_OWNER)
-        # Decision end-done-before: same outcome again | decided now
+        # Decision transaction-end-done-before: same outcome again | decided now
         elif verdict is EndVerdict.NOTHING:
             respond(ErrorCode.none, _owner(held.current) if returns_owner else NO_OWNER)
         else:

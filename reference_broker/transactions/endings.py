@@ -85,7 +85,7 @@ class Endings:
         for number, held in enumerate(open_ends, 1):
             if not target.is_led:
                 return
-            # Decision resumed-ending (X-3): markers are sent again | ended meanwhile
+            # Decision transaction-ending-resumed (X-3): markers are sent again | ended meanwhile
             if held.current.state in DECIDED and held.changing is None:
                 self._send(target, held)
             if number % RESUMED_TRANSACTIONS_PER_SLICE == 0:
@@ -127,12 +127,12 @@ class Endings:
     def _complete(self, target: TransactionsPartition, held: Held) -> None:
         """Write the completion, since every partition has its marker. If it is in the log already, it is replicated
         by itself."""
-        # Decision completion-lost (X-3): partition is lost | written
+        # Decision transaction-completion-lost (X-3): partition is lost | written
         if not target.is_led:
             return
 
         def written(error: Error) -> None:
-            # Decision completion-failed (X-3): retried | written
+            # Decision transaction-completion-failed (X-3): retried | written
             if error and target.is_led and held.changing is None:
                 self._unwritten.value += 1
                 later(self._ports, COMPLETION_RETRY_US, retry)

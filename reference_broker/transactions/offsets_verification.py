@@ -90,12 +90,12 @@ class OffsetsVerifier:
 
 def _finished(led: Partition, offsets: _Offsets, guard: Guard, verified: OffsetsVerified, errors: Errors) -> None:
     error: Error = errors.get((led.topic, led.index), ErrorCode.none)
-    # Decision offsets-verified-late: led no longer | still led
+    # Decision transactional-offsets-verified-late: led no longer | still led
     if not error and led.is_removed:
         error = ErrorCode.not_leader_or_follower
     if not error:
         log = led.log
-        # Decision offsets-guard: ended meanwhile | still open
+        # Decision transactional-offsets-guard: ended meanwhile | still open
         try:
             log.verification.check(log.producers.by_id.get(offsets.producer_id), offsets, guard)
         except InvalidRecords as refused:

@@ -51,7 +51,7 @@ class ProducerIds:
 
     def take(self) -> int | None:
         """Return the next free ID. If the block is used up, return None and request the next block."""
-        # Decision id-block-used-up (X-1): next block is requested | ID is taken
+        # Decision producer-id-block-used-up (X-1): next block is requested | ID is taken
         if self.next_id == self.end:
             self._request_block()
             return None

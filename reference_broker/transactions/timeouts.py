@@ -74,7 +74,7 @@ class Timeouts:
 
     def _time_out(self, target: TransactionsPartition, held: Held, now_ms: int) -> None:
         current = held.current
-        # Decision timeout-of-ended: not open any more | open
+        # Decision transaction-ended-before-timeout: not open any more | open
         if current.state is not TransactionState.ONGOING:
             return
         due_ms = current.started_ms + current.timeout_ms + 1
@@ -86,7 +86,7 @@ class Timeouts:
         self._endings.fence(target, held, partial(self._fenced, target, current.transactional_id, now_ms))
 
     def _fenced(self, target: TransactionsPartition, transactional_id: str, now_ms: int, error: Error) -> None:
-        # Decision timeout-abort: retried later | decided
+        # Decision transaction-timeout-abort: retried later | decided
         if error:
             target.timeouts.schedule(transactional_id, now_ms + 1)
 

@@ -269,18 +269,18 @@ def judge_init(current: Transaction, expected: ProducerIdAndEpoch | None, *, is_
     Unlike in Kafka, a producer that lost the response with the last epoch gets that epoch again. In Kafka it gets
     UNKNOWN_SERVER_ERROR.
     """
-    # Decision init-concurrent (X-1): a step is pending | at rest
+    # Decision producer-init-concurrent (X-1): a step is pending | at rest
     if is_changing:
         return ErrorCode.concurrent_transactions
-    # Decision init-fenced (X-1): not the owner | owner or new
+    # Decision producer-init-fenced (X-1): not the owner | owner or new
     if expected is not None and not _may_go_on(current, expected):
         return ErrorCode.producer_fenced
     if current.state is TransactionState.ONGOING:
         return InitVerdict.AFTER_ABORT
     if expected is None or current.producer_epoch == NO_PRODUCER_EPOCH or expected[1] == current.producer_epoch:
-        # Decision epoch-exhausted (X-1): new producer ID | next epoch
+        # Decision producer-epoch-exhausted (X-1): new producer ID | next epoch
         return InitVerdict.NEW_PRODUCER_ID if current.is_exhausted else InitVerdict.NEXT_EPOCH
-    # Decision init-response-lost (X-1): same epoch again | fenced
+    # Decision producer-init-response-lost (X-1): same epoch again | fenced
     return InitVerdict.SAME_EPOCH if expected[1] == current.last_producer_epoch else ErrorCode.producer_fenced
 
 
@@ -300,7 +300,7 @@ def judge_adding(
 ) -> Error | None:
     """Judge AddPartitionsToTxn: None if the partitions are to be added, NONE if they belong to the transaction already.
     Errors: CONCURRENT_TRANSACTIONS, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED."""
-    # Decision adding-concurrent (X-9): a step is pending | at rest
+    # Decision transaction-adding-concurrent (X-9): a step is pending | at rest
     if is_changing:
         return ErrorCode.concurrent_transactions
     refusal = judge_owner(current, owner)
@@ -314,7 +314,7 @@ def judge_owner(current: Transaction, owner: ProducerIdAndEpoch) -> Error:
     """Return whether this producer may write in a transaction now. Steps that are being written do not count."""
     if current.producer_id != owner[0]:
         return ErrorCode.invalid_producer_id_mapping
-    # Decision owner-epoch (X-1): fenced | current
+    # Decision transaction-owner-epoch (X-1): fenced | current
     if current.producer_epoch != owner[1]:
         return ErrorCode.producer_fenced
     return ErrorCode.concurrent_transactions if current.state in DECIDED else ErrorCode.none
@@ -360,14 +360,14 @@ def _judge_old_end(
         return ErrorCode.invalid_producer_id_mapping
     if current.producer_epoch != owner[1]:
         return ErrorCode.producer_fenced
-    # Decision old-end-concurrent (X-3): a step is pending | at rest
+    # Decision transaction-old-end-concurrent (X-3): a step is pending | at rest
     if is_changing:
         return ErrorCode.concurrent_transactions
     return _OLD_ENDS.get((current.state, commits), ErrorCode.invalid_txn_state)
 
 
 def _judge_end(current: Transaction, owner: ProducerIdAndEpoch, commits: bool, is_changing: bool) -> EndVerdict | Error:
-    # Decision end-concurrent (X-3): a step is pending | at rest
+    # Decision transaction-end-concurrent (X-3): a step is pending | at rest
     if is_changing:
         return ErrorCode.concurrent_transactions
     producer_id, epoch = owner
@@ -377,9 +377,9 @@ def _judge_end(current: Transaction, owner: ProducerIdAndEpoch, commits: bool, i
     is_repeated = current.producer_epoch == epoch + 1 or got_new_id
     if current.state in (TransactionState.EMPTY, TransactionState.ONGOING):
         is_repeated = False
-    # Decision end-fenced (X-1): fenced | owner or repeated
+    # Decision transaction-end-fenced (X-1): fenced | owner or repeated
     if not is_repeated and epoch != current.producer_epoch:
         return ErrorCode.producer_fenced
-    # Decision end-repeated (X-3): retry of the last one | a new end
+    # Decision transaction-end-repeated (X-3): retry of the last one | a new end
     ends = _AGAIN if is_repeated else _ENDS
     return ends.get((current.state, commits), ErrorCode.invalid_txn_state)

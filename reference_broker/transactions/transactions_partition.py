@@ -148,12 +148,12 @@ class TransactionsPartition(LedPartition):
         def replicated_or_failed(error: Error) -> None:
             """This may be called in the midst of a follower's fetch, which is no time to append elsewhere. So
             everything that follows comes at the end of the event."""
-            # Decision step-replicated (X-2): shown | failed or lost
+            # Decision transaction-step-replicated (X-2): shown | failed or lost
             if not error and self.is_led:
                 self._apply(held, step)
                 self._deferred.add(succeeded)
                 return
-            # Decision step-appended (X-2): taken back | applied when replicated
+            # Decision transaction-step-appended (X-2): taken back | applied when replicated
             if end_offset is None:
                 self._take_back(held)
             elif self.is_led:
@@ -174,7 +174,7 @@ class TransactionsPartition(LedPartition):
         def replicated(error: Error) -> None:
             if not self.is_led:
                 return
-            # Decision late-step (X-2): awaited again | shown
+            # Decision transaction-late-step (X-2): awaited again | shown
             if error:
                 later(self._ports, RETRY_US, retry)
             else:

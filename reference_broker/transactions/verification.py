@@ -156,19 +156,19 @@ class Verifier:
             self._report(pending, request.all(ErrorCode.invalid_request))
             return
         node_id = self._coordinator_of(request.transactional_id)
-        # Decision verification-coordinator: none is known | sent to it
+        # Decision transaction-verification-coordinator: none is known | sent to it
         if node_id is None:
             self._report(pending, request.all(ErrorCode.coordinator_not_available))
             return
         coordinator = self._coordinators.setdefault(node_id, _Coordinator(node_id))
         earlier = coordinator.waiting.get(request.transactional_id)
-        # Decision verification-fenced: newer epoch waits | newest
+        # Decision transaction-verification-fenced: newer epoch waits | newest
         if earlier is not None and earlier.request.producer_epoch > request.producer_epoch:
             self._report(pending, request.all(ErrorCode.invalid_producer_epoch))
             return
         coordinator.waiting.pop(request.transactional_id, None)
         coordinator.waiting[request.transactional_id] = pending
-        # Decision verification-superseded: earlier one is refused | first one
+        # Decision transaction-verification-superseded: earlier one is refused | first one
         if earlier is not None:
             is_fenced = earlier.request.producer_epoch < request.producer_epoch
             error = ErrorCode.invalid_producer_epoch if is_fenced else ErrorCode.network_exception
@@ -216,7 +216,7 @@ class Verifier:
 
         assert isinstance(response, AddPartitionsToTxnResponse), f"AddPartitionsToTxn got {type(response).__name__}"
         error = known_error(response.error_code)
-        # Decision verification-refused: all are refused | judged one by one
+        # Decision transaction-verification-refused: all are refused | judged one by one
         if error:
             # An error between brokers, which producers must not see.
             is_denied = error is ErrorCode.cluster_authorization_failed

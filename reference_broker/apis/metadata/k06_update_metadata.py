@@ -51,7 +51,7 @@ class UpdateMetadata:
         if len(self.waiting) == MOST_WAITING:
             return UpdateMetadataResponse1000(error_code=ErrorCode.broker_not_available)
         self.waiting.append((call, body))
-        # Decision update-queued (M-3): applied now | waits for earlier ones
+        # Decision metadata-update-queued (M-3): applied now | waits for earlier ones
         if len(self.waiting) == 1:
             self._begin()
         return None
@@ -84,12 +84,12 @@ def _applied(broker: UpdateMetadataNeeds, body: Request) -> Sliced[Error]:
     """Apply an update and return the error. It is judged again at the end, because the metadata epoch may
     have been switched off meanwhile."""
     error, counts = _judged(broker, body)
-    # Decision update-counts (M-3): refused or overtaken | prepared
+    # Decision metadata-update-counts (M-3): refused or overtaken | prepared
     if not counts:
         return error
     update = yield from update_from(body, broker.metadata)
     error, counts = _judged(broker, body)
-    # Decision update-overtaken-meanwhile (M-3): overtaken while prepared | applied
+    # Decision metadata-update-overtaken-later (M-3): overtaken while prepared | applied
     if not counts:
         return error
     if update is None:

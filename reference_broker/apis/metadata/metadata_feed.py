@@ -60,7 +60,7 @@ def _follow(broker: Broker, delta: MetadataDelta, image: MetadataImage) -> None:
     if cache.metadata_epoch == NO_EPOCH:
         broker.metadata = cache.apply(update_of(delta, image, leader_id))
         _overtake(broker, image)
-    # Decision feature-switched-off (M-14): follows the log again | waits for updates
+    # Decision metadata-epoch-switched-off (M-14): follows the log again | waits for updates
     elif delta.features.get(METADATA_EPOCH_FEATURE, 1) is None and cache.metadata_epoch <= image.metadata_epoch:
         _follow_from(broker, image, cache.cluster_id)
 
@@ -72,7 +72,7 @@ def _follow_from(broker: Broker, image: MetadataImage, cluster_id: str) -> None:
 
 def _overtake(broker: Broker, image: MetadataImage) -> None:
     """If the metadata epoch is off, updates up to the image's epoch no longer count, however late they come."""
-    # Decision epoch-overtaken (M-14): epochs of the log are noted | sent or known
+    # Decision metadata-epoch-overtaken (M-14): epochs are noted | sent or known
     if not sends_metadata_epoch(image) and broker.metadata.overtaken_epoch < image.metadata_epoch:
         broker.metadata = replace(broker.metadata, overtaken_epoch=image.metadata_epoch)
 

@@ -125,7 +125,7 @@ def _handle_transaction(
         error = error_for_version(error, call.api_version, KNOWS_FENCED_FROM)
         handled(transactional_id, dict.fromkeys(partitions, error))
 
-    # Decision adding-or-verifying: partitions are added | only verified
+    # Decision transaction-adding-or-verifying: partitions are added | only verified
     if not each.verify_only:
         broker.transactions.add_partitions(request, contained(call, respond))
         return

@@ -56,7 +56,7 @@ def restarting(situation: Situation, broker_id: int, uncleanly: bool) -> Sliced[
         if known is None or known.fenced:
             return []
         return (yield from _records_without_broker(situation, broker_id, single_stay=True))
-    # Decision restart-clean (E-4): fenced and clean | unclean or unfenced
+    # Decision broker-restart-clean (E-4): fenced and clean | unclean or unfenced
     if known is not None and known.fenced and not uncleanly:
         return []
     return (yield from _records_without_broker(situation, broker_id, uncleanly=uncleanly))
@@ -353,7 +353,7 @@ class BrokerRegistration(Change[int | Refusal]):
         if restart.problem is not None:
             return ()
         known = situation.latest.brokers.get(wanted.broker_id)
-        # Decision registration-repeated (E-4): same epoch again | new epoch
+        # Decision broker-registration-repeated (E-4): same epoch again | new epoch
         if known is not None and known.incarnation_id == wanted.incarnation_id and not has_left(known):
             self.epoch = known.broker_epoch
             return ()

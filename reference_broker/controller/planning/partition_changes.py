@@ -66,11 +66,11 @@ def elect(
     preferred = partition.replicas[0]
     if election is Election.PREFERRED and may_lead(preferred):
         return Elected(preferred)
-    # Decision leader-stays (E-3): leads on | another is sought
+    # Decision partition-leader-stays (E-3): leads on | another is sought
     if may_lead(partition.leader):
         return Elected(partition.leader)
     for replica in partition.replicas:
-        # Decision eligible-elected (E-3): elected | may not lead
+        # Decision partition-leader-elected (E-3): elected | may not lead
         if may_lead(replica):
             return Elected(replica)
     if not eligible and len(partition.last_known_elr) == 1:

@@ -197,7 +197,7 @@ def _longest(disk: Disk, partial: Partial, part: str, journal: bytes) -> Sliced[
             position += len(piece)
             yield
         at += _ENTRY_BYTES
-        # Decision partial-piece-intact (S-11): counted | damaged or torn
+        # Decision partial-snapshot-intact (S-11): counted | damaged or torn
         if crc == entry[1]:
             partial.length, partial.crc, good = position, crc, at
     return good
@@ -265,16 +265,16 @@ class SnapshotDownload:
     # Where to begin
 
     def _prepare(self, job: "_Job") -> None:
-        # Decision download-needless (S-10): log holds all of it | snapshot is needed
+        # Decision snapshot-download-needless (S-10): log holds all of it | snapshot is needed
         if job.id.age <= self._log.end.age:
             self._end(job, Failed())  # The log already holds all of it. The follower fetches from the log's end again.
-        # Decision download-held (S-9): held, only installed | not held
+        # Decision snapshot-download-held (S-9): held, only installed | not held
         elif self._store.holds(job.id):
             self._install(job)
-        # Decision download-resumed (S-11): resumed | not begun in this life
+        # Decision snapshot-download-resumed (S-11): resumed | not begun in this life
         elif self._known(job) is not None:
             self._resume(job)
-        # Decision partial-read-after-restart (S-11): partial file is read | begun anew
+        # Decision partial-snapshot-read (S-11): partial file is read | begun anew
         elif self._store.partial == job.id and self._partial is None:
             self._run(job, self._recover(job))
         else:
@@ -289,7 +289,7 @@ class SnapshotDownload:
     def _recover(self, job: "_Job") -> Sliced[None]:
         """Resume a transfer that an earlier process left on disk. The checksums say how many of its bytes count."""
         partial = yield from read_partial(self._surroundings.disk, job.id)
-        # Decision partial-of-another-leader (S-11): begun again | resumed after restart
+        # Decision partial-snapshot-of-other-leader (S-11): begun again | resumed after restart
         if partial is None or partial.leader != job.leader:
             self._start_over(job, "another leader" if partial is not None else "its progress is unreadable")
         else:
@@ -297,7 +297,7 @@ class SnapshotDownload:
             self._resume(job)
 
     def _start_over(self, job: "_Job", why: str) -> None:
-        # Decision partial-superseded (S-11): partial file is discarded | none exists
+        # Decision partial-snapshot-superseded (S-11): partial file is discarded | none exists
         if self._store.partial is not None:
             self._discard(why)
         self._partial = None
@@ -343,7 +343,7 @@ class SnapshotDownload:
         self._end(job, Failed())
 
     def _arrived(self, job: "_Job", piece: Piece, sent_us: int) -> None:
-        # Decision download-leader-lost (S-7): leads no longer | leads
+        # Decision snapshot-download-leader-lost (S-7): leads no longer | leads
         if piece.error in _LEADER_ERRORS or (piece.error is ErrorCode.none and piece.epoch > job.epoch):
             self._end(job, LeaderChanged(piece.leader_id, piece.epoch))
         # Decision snapshot-gone-at-leader (S-5, S-10): gone or shorter | still there
@@ -370,7 +370,7 @@ class SnapshotDownload:
         that every byte is written once."""
         partial = self._partial
         held = 0 if partial is None else partial.length
-        # Decision piece-fits (S-8): wrong piece | follows what is held
+        # Decision snapshot-piece-fits (S-8): wrong piece | follows what is held
         if piece.position != held or piece.id not in (None, job.id) or (not piece.data and not piece.is_last):
             self._end(job, Failed())
             return
@@ -411,7 +411,7 @@ class SnapshotDownload:
         self._surroundings.ports.sync(partial.paths, synced)
 
     def _go_on(self, job: "_Job", partial: Partial) -> None:
-        # Decision download-whole (S-4, S-9): verified | next piece is requested
+        # Decision snapshot-download-whole (S-4, S-9): verified | next piece is requested
         if partial.is_whole or job.has_last:
             self._run(job, self._verify(job, partial))
         else:
@@ -446,7 +446,7 @@ class SnapshotDownload:
     def _install(self, job: "_Job") -> None:
         """Cut the log, then delete older snapshots. If a crash comes between, the next start repairs it."""
         ports = self._surroundings.ports
-        # Decision install-overtaken (S-9): log has overtaken it | installed
+        # Decision snapshot-install-overtaken (S-9): log has overtaken it | installed
         if not self._log.install_snapshot(ports.now(), job.id):
             self._end(job, Failed())
             return
@@ -491,10 +491,10 @@ class SnapshotDownload:
     def _guarded(self, job: "_Job", action: Callable[[], None]) -> None:
         """Run ``action`` unless the job is over. A DiskError, such as a full disk, ends the job. The next one resumes
         where this one was. If the job was over before, the error is of what its outcome led to, and ends the node."""
-        # Decision download-event-late (S-11): of a cancelled transfer | of this transfer
+        # Decision snapshot-download-event-late (S-11): of a cancelled transfer | of this transfer
         if self._job is not job:
             return
-        # Decision download-disk (S-11): disk refused | written
+        # Decision snapshot-download-disk (S-11): disk refused | written
         try:
             action()
         except DiskError as error:

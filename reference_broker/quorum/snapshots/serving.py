@@ -42,7 +42,7 @@ class SnapshotChecks:
         waiting = self._waiting.get(snapshot)
         if waiting is not None:
             waiting.append(then)
-        # Decision serve-check-due (S-9): checked before sending | sent at once
+        # Decision served-snapshot-check (S-9): checked before sending | sent at once
         elif self._is_due(snapshot, position):
             self._waiting[snapshot] = [then]
             run_slices(self._surroundings.ports, self._checking(snapshot), lambda: self._checked(snapshot))

@@ -53,7 +53,7 @@ class SnapshotReaders:
         positions[replica_id] = position
         if len(positions) > MOST_REPLICAS:
             del positions[next(iter(positions))]
-        # Decision download-advances (S-15): keeps the snapshot | repeats itself
+        # Decision snapshot-download-advances (S-15): keeps the snapshot | repeats itself
         if position > before:
             self._advanced_us[snapshot] = now_us
 
@@ -147,7 +147,7 @@ class SnapshotStore:
         self._sizes[snapshot] = size
         self.damaged.pop(snapshot, None)
         self.on_added()
-        # Decision partial-outdated (S-11): partial is dropped | none or newer
+        # Decision partial-snapshot-outdated (S-11): partial is dropped | none or newer
         if self.partial is not None and self.partial.age <= snapshot.age:
             self.drop_partial()
 
@@ -238,7 +238,7 @@ class SnapshotCleaner:
         oldest = store.oldest
         if oldest is None:
             return False
-        # Decision log-cut-at-snapshot (S-15): log before it is deleted | log stays
+        # Decision metadata-log-deleted (S-15): log before it is deleted | log stays
         if self._is_over(oldest) and self._log.start_offset < oldest.offset and self._delete_log_before(oldest):
             return True
         for snapshot in store.ids[:-1]:
