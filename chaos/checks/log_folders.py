@@ -193,12 +193,15 @@ def offset_in(folder: Mapping[str, bytes], name: str) -> int:
     """Return the offset that a checkpoint file claims, or 0 if it claims none. A second row is the CRC-32 of the
     first, as ``synced-offset-checkpoint`` has it."""
     rows = rows_of(folder, name)
+    if rows and name == LOCAL_START:
+        rows = rows[:1]  # The others are leader epochs.
     if not rows or (len(rows) == 2 and rows[1] != f"{crc32(rows[0].encode()):08x}"):
         return 0
     last = rows[0].rpartition(" ")[2]
     return int(last) if last.isdecimal() else 0
 
 
+LOCAL_START = "local-log-start-checkpoint"
 DURABLE_CLAIMS = ("recovery-point-offset-checkpoint", "synced-offset-checkpoint")
 
 
@@ -236,7 +239,7 @@ def contradictions(
             replay.add(batch.data)
         yield from _transaction_contradictions(folder, segment, replay.aborted[known:], at == len(segments) - 1)
     yield from _snapshot_contradictions(folder, history)
-    yield from _epoch_contradictions(folder, segments, log_start)
+    yield from _epoch_contradictions(folder, [*before, *batches_in(segments)], log_start)
 
 
 def _index_contradictions(folder: Mapping[str, bytes], segment: StoredSegment) -> Iterator[str]:
@@ -317,9 +320,7 @@ def _snapshot_contradictions(folder: Mapping[str, bytes], history: Iterable[byte
             yield f"{name} has {differing(found, expected)}"
 
 
-def _epoch_contradictions(
-    folder: Mapping[str, bytes], segments: Sequence[StoredSegment], log_start: int
-) -> Iterator[str]:
+def _epoch_contradictions(folder: Mapping[str, bytes], data: Iterable[bytes], log_start: int) -> Iterator[str]:
     """A row is an epoch and where it began, at the log start at least. The cleaner may have removed the first batches
     of an epoch, so its row may be as early as the end of the batch before. A log without records may have one row, for
     the epoch that was in force at its start (LeaderEpochFileCache.truncateFromStart keeps it)."""
@@ -327,8 +328,7 @@ def _epoch_contradictions(
     if rows is None:
         return
     found = [(int(epoch), int(start)) for epoch, start in (row.split() for row in rows)]
-    batches = [each.identity for segment in segments for each in segment.batches]
-    batches = [each for each in batches if each.last_offset >= log_start]
+    batches = [identity for each in data for identity, _ in batches_of(each) if identity.last_offset >= log_start]
     earliest = log_start
     expected: list[tuple[int, int, int]] = []
     for each in batches:

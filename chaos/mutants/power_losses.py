@@ -90,11 +90,25 @@ def next_piece_before_sync(original: Function, self: Any, job: Any, partial: Any
     self._go_on(job, partial)
 
 
+@mutant("reference_broker.log.log_files:LogFiles._delete_retired")
+def deleted_before_local_start_is_durable(original: Function, self: Any) -> None:
+    """Local segments that are listed in the remote tier are deleted before the new local log start is durable."""
+    self.segments.delete_retired(self.segments.bases[-1])
+
+
+@mutant("reference_broker.log.checkpoints:OffsetCheckpoints.lower_synced")
+def lowered_offset_believed(original: Function, self: Any, offset: int) -> None:
+    """A start takes the synced offset that it reads for durable, although a killed process may have just lowered it."""
+    self._synced_may_rise = False
+    original(self, offset)
+
+
 KILLED_BY: Mapping[str, Sequence[Mutant]] = {
     "log": (recovery_point_ahead_of_sync, append_behind_unsettled_cut, disks.deleted_before_log_start_is_durable),
     "producers": (snapshots_beyond_cut_not_durably_deleted,),
     "transactions": (transaction_index_unsynced,),
     "compaction": (swap_without_syncs,),
+    "tier": (deleted_before_local_start_is_durable, lowered_offset_believed),
     "quorum": (
         vote_in_known_epoch_not_written,
         fetch_ahead_of_sync,

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from chaos.checks.batches import batches_of, record_count, records_in
 from chaos.checks.log_folders import (
+    LOCAL_START,
     ProducerRow,
     Replay,
     batches_in,
@@ -20,6 +21,7 @@ from chaos.checks.log_folders import (
     folder_of,
     offset_in,
     replayed,
+    rows_of,
     segments_of,
 )
 from chaos.search.power_losses import FIXED, Resumed, Script, require
@@ -30,6 +32,7 @@ from reference_broker.log.config import LogConfig
 from reference_broker.log.durability import SyncPoint
 from reference_broker.log.opening import open_log
 from reference_broker.log.partition_log import BatchOrigin, PartitionLog
+from reference_broker.log.producer_state import encoded
 from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import run_to_end
 from reference_broker.quorum.node_files import CLEAN_SHUTDOWN_FILE
@@ -44,6 +47,7 @@ AFTER = b"after the loss"
 LATER_EPOCH = 1000
 """Leader epoch after a resume, above all of a script."""
 DEDUPE_BYTES = 1 << 20
+BEGUN = "begun"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,10 @@ class OwedLog:
     starts: tuple[int, int]
     """the least and the largest log start offset"""
     written: tuple[Written, ...]
-    resumed_before: bool = False
+    tier_end: int = 0
+    """The records below it are listed in the remote tier, so that their segments may be deleted here."""
+    may_be_empty: bool = False
+    """The replica is being emptied, to go on behind the remote tier."""
 
 
 class ResumedLog(Resumed):
@@ -101,9 +108,9 @@ class ResumedLog(Resumed):
         durable = dict(self.owed.durable)
         for data in batches_in(segments_of(folder_of(self.disk.all_files(), DIRECTORY))):
             identity, _ = next(batches_of(data))
-            if identity.base_offset >= log.log_start_offset:
+            if identity.base_offset >= log.local_log_start_offset:
                 durable[identity.base_offset] = data
-        return replace(self.owed, durable=tuple(sorted(durable.items())), resumed_before=True)
+        return replace(self.owed, durable=tuple(sorted(durable.items())))
 
     def _last_of_each_producer(self) -> list[bytes]:
         """The last data batch of each producer that has no open transaction and the same epoch still."""
@@ -127,7 +134,8 @@ class LogScript(Script):
         self.epoch = 0
         self.written: list[Written] = []
         self.durable: dict[int, bytes] = {}
-        self.least_start = self.most_start = 0
+        self.least_start = self.most_start = self.tier_end = 0
+        self.may_be_empty = False
         self._running: tuple[SyncPoint, Synced, int] | None = None
         self._owed: OwedLog | None = None
         self.log = _opened(disk, self.config)
@@ -136,7 +144,7 @@ class LogScript(Script):
         if self._owed is None:
             durable = tuple(sorted(self.durable.items()))
             starts = self.least_start, self.most_start
-            self._owed = OwedLog(self.config, durable, starts, tuple(self.written))
+            self._owed = OwedLog(self.config, durable, starts, tuple(self.written), self.tier_end, self.may_be_empty)
         return self._owed
 
     # --- what scripts do --------------------------------------------------------------------------------------------
@@ -268,7 +276,9 @@ class LogScript(Script):
     @classmethod
     def resume(cls, disk: SimDisk, owed: OwedLog) -> ResumedLog:  # type: ignore[override]
         folder = folder_of(disk.all_files(), DIRECTORY)
-        if not owed.config.is_compacted:  # The files of a swap that is not finished have to be put in place first.
+        # The files of a swap that is not finished have to be put in place first. A replica that was being emptied voids
+        # all of its files with this record.
+        if not owed.config.is_compacted and rows_of(folder, LOCAL_START) != [BEGUN]:
             _check_claims(folder, owed)
         log = _opened(disk, owed.config)
         require(log.quarantine is None, f"the log is in quarantine: {log.quarantine and log.quarantine.why}")
@@ -282,8 +292,12 @@ class LogScript(Script):
         leftover = [name for name in folder if name.endswith((".cleaned", ".swap"))]
         require(not leftover, f"{leftover} are left over")
         compare = cls._compare_cleaned if owed.config.is_compacted else cls._compare_kept
-        compare(owed, batches, start, end)
-        before = _before(owed, segments[0].base if segments else end)
+        local = log.local_log_start_offset
+        is_emptied = owed.may_be_empty and all(AFTER in data for data in batches)
+        compare(owed, batches, local, end)
+        if not is_emptied:
+            require(local <= max(owed.tier_end, start), f"local records begin at {local}, behind the tier's end")
+        before = [] if is_emptied and local < owed.tier_end else _before(owed, segments[0].base if segments else end)
         history = _written_up_to(owed, end, batches) if owed.config.is_compacted else [*before, *batches]
         for contradiction in contradictions(folder, before, history, start):
             require(False, contradiction)
@@ -358,7 +372,7 @@ class LogScript(Script):
             found == replay.producers,
             f"the log knows {differing(found, replay.producers)}",
         )
-        start, end = log.log_start_offset, log.log_end_offset
+        start, end = log.local_log_start_offset, log.log_end_offset
         aborted = [(each.producer_id, each.first_offset) for each in log.aborted_transactions(start, end)]
         expected = [(each.producer_id, each.first_offset) for each in replay.aborted if each.marker_offset >= start]
         require(
@@ -394,7 +408,9 @@ def _end(data: bytes) -> int:
 
 
 def _check_claims(folder: Mapping[str, bytes], owed: OwedLog) -> None:
-    for claim in false_claims(folder, min(offset_in(folder, "log-start-offset-checkpoint"), owed.starts[1])):
+    local = offset_in(folder, LOCAL_START)
+    start = max(min(offset_in(folder, "log-start-offset-checkpoint"), owed.starts[1]), min(local, owed.tier_end))
+    for claim in false_claims(folder, start):
         require(False, claim)
 
 
@@ -671,3 +687,80 @@ class CompactedLog(LogScript):
         self.kill_and_start()
         self.put("b")
         self.sync()
+
+
+class TieredLog(LogScript):
+    name = "tier"
+    about = "segments that are listed in the remote tier and deleted here, and a replica that begins behind the tier"
+    config = LogConfig(
+        segment_bytes=300,
+        index_interval_bytes=80,
+        retention_ms=-1,
+        remote_storage_enable=True,
+        local_retention_bytes=0,
+    )
+
+    def __init__(self, disk: SimDisk) -> None:
+        super().__init__(disk)
+        self.sequences: dict[int, int] = {}
+
+    def send(self, *producers: int) -> None:
+        for producer in producers:
+            first = self.sequences.get(producer, 0)
+            self.sequences[producer] = first + 1
+            self.append(producer_id=producer, producer_epoch=0, base_sequence=first)
+
+    def list_up_to(self, segments: int) -> None:
+        """The oldest local segments are copied, listed, and deleted here."""
+        self.tier_end = self.log.bases[segments]
+        self.durable = {at: data for at, data in self.durable.items() if at >= self.tier_end}
+        self._owed = None
+        self.log.copied_end_offset = self.tier_end
+        self.log.enforce_retention(NOW)
+
+    def begin_behind_tier(self) -> None:
+        """Its leader's log goes on at the end of the tier, which has all of this replica's records by now."""
+        log = self.log
+        self.tier_end = offset = log.log_end_offset
+        self.durable.clear()
+        self.least_start, self.most_start, self.may_be_empty = 0, offset, True
+        self._owed = None
+        epochs = list(zip(log.epochs.epochs, log.epochs.starts, strict=True))
+        log.start_from_remote(NOW, offset, log.log_start_offset, epochs, encoded(log.producers), log.producers)
+        self.least_start = self.most_start = log.log_start_offset
+        self.may_be_empty = False
+        self._owed = None
+
+    def play(self) -> None:
+        self.send(1, 2, 1, 3)
+        self.sync()
+        self.roll()
+        self.send(2, 1, 2)
+        self.sync()
+        self.list_up_to(1)
+        self.send(1)
+        self.sync()
+        self.epoch += 1
+        self.send(4, 2, 4)
+        self.sync()
+        self.list_up_to(2)
+        self.sync()
+        self.delete_records(3)
+        self.sync()
+        self.kill_and_start()
+        self.send(4, 1)
+        self.sync()
+        self.truncate(self.log.log_end_offset - 1)
+        self.sequences[1] -= 1
+        self.send(4, 4)
+        self.sync()
+        self.stop_and_start()
+        self.send(2)
+        self.sync()
+        self.list_up_to(1)
+        self.send(1)
+        self.sync()
+        self.begin_behind_tier()
+        self.send(2, 4)
+        self.sync()
+        self.send(4)

@@ -358,6 +358,7 @@ KINDS: Mapping[str, str] = {
     "producers": "chaos.search.power_loss_logs:ProducersOfALog",
     "transactions": "chaos.search.power_loss_logs:TransactionsOfALog",
     "compaction": "chaos.search.power_loss_logs:CompactedLog",
+    "tier": "chaos.search.power_loss_logs:TieredLog",
     "quorum": "chaos.search.power_loss_quorums:QuorumVoter",
     "snapshots": "chaos.search.power_loss_quorums:MetadataSnapshots",
 }

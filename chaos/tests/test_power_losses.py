@@ -32,6 +32,12 @@ def test_a_log_loses_nothing_by_a_power_loss_before_any_operation() -> None:
     assert found.resumes > 3000
 
 
+@pytest.mark.simulated
+def test_a_killed_process_leaves_nothing_that_a_power_loss_turns_into_damage() -> None:
+    found = search(kind_of("tier"), ("killed", "bytes"))
+    assert found.violation is None, found.violation
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", [name for name in KINDS if name != "log"])
 def test_no_kind_loses_anything(name: str) -> None:

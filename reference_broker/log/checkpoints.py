@@ -113,6 +113,7 @@ class OffsetCheckpoints:
         "_recovery_point",
         "_row_start",
         "_synced",
+        "_synced_may_rise",
         "durable_log_start",
         "local",
         "recovery_point",
@@ -128,6 +129,9 @@ class OffsetCheckpoints:
         self._synced = Checkpoint(disk, f"{directory}/{SYNCED_FILE}")
         self.local = LocalStart(disk, directory)
         self.recovery_point = self.durable_log_start = self._prepared_log_start = self.synced = 0
+        self._synced_may_rise = False
+        """An earlier process may have been killed while it lowered the synced offset, so that a power loss would bring
+        back the higher one."""
 
     @property
     def durable_end(self) -> int:
@@ -145,6 +149,7 @@ class OffsetCheckpoints:
         self.durable_log_start = self._prepared_log_start = _read_offset(self._log_start.read_and_settle(names))
         self.recovery_point = _read_offset(self._recovery_point.read_and_settle(names))
         self.synced = _read_checked(self._synced.read(names))
+        self._synced_may_rise = SYNCED_FILE in names
         self.local.load(names)
         return cleaned, self.durable_log_start
 
@@ -199,10 +204,12 @@ class OffsetCheckpoints:
 
     def lower_synced(self, offset: int) -> None:
         """Do the same for the synced offset, when durable records are about to be removed."""
-        if offset < self.synced:
-            self._synced.overwrite(_checked(offset))
+        if offset < self.synced or self._synced_may_rise:
+            self._synced_may_rise = True
+            self._synced.overwrite(_checked(min(offset, self.synced)))
             self._synced.disk.make_durable(self._synced.path)
-            self.synced = offset
+            self.synced = min(offset, self.synced)
+            self._synced_may_rise = False
 
     def settle(self, synced: Sequence[str]) -> None:
         """Note that these paths are durable. New files among them replace the old ones."""

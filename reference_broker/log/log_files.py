@@ -164,8 +164,8 @@ class LogFiles:
         segments, checkpoints = self.segments, self.checkpoints
         first_touched = segments.bases[segments.index_of(offset)]
         checkpoints.lower_recovery_point(first_touched)
-        if checkpoints.synced > first_touched:
-            checkpoints.lower_synced(segments.end_before(offset))
+        is_touched = checkpoints.synced > first_touched
+        checkpoints.lower_synced(segments.end_before(offset) if is_touched else checkpoints.synced)
         return first_touched
 
     def begin_behind_remote(

@@ -138,9 +138,9 @@ class Recovery:
             rows = self.epochs.checkpoint.read(names)
             self.epochs.load(rows)
             self.lost_epochs = rows is None
+            known_epochs = (self.epochs.epochs[:], self.epochs.starts[:])
             if local.offset:
                 self.epochs.put_before(local.offset, local.epochs)
-            known_epochs = (self.epochs.epochs[:], self.epochs.starts[:])
             yield from self._load_segments(names)
             self._check_end()
             self._settle_offsets()
@@ -417,7 +417,8 @@ class Recovery:
         durability.synced_offset = end if unsynced is None else unsynced
         durability.last_cut = durability.changes  # Nor is it known whether earlier deletions are durable.
         self.checkpoints.lower_recovery_point(end)  # Records that are appended next are not durable.
-        self.checkpoints.lower_synced(end)
+        if end < self.checkpoints.synced:
+            self.checkpoints.lower_synced(end)
         if self.cleaned_offset > end:  # Records that are appended next are not cleaned.
             self.cleaned_offset = self.log_start_offset
             self.checkpoints.write_cleaned(self.cleaned_offset)
