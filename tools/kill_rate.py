@@ -1,0 +1,148 @@
+"""Measure how many mutants the simulator kills, and how fast: guided by a corpus against random seeds.
+
+    .venv/bin/python -m tools.kill_rate --corpus guided --seconds 60 --out kills.jsonl
+    .venv/bin/python -m tools.kill_rate --random --seconds 60 --subject groups
+
+Each mutant gets so many seconds of processor time. ``--random`` plays seeds 1, 2, ... of the scenarios that name one of
+its clauses, and of the swarms, in turn. Otherwise the recipes of the corpus that reach decision points of the mutated
+file come first, those that reach most per event before the others, and then changes of them. Each result is a line of
+the file as soon as it is known; mutants that have a line are not played again.
+"""
+
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from chaos.mutants.mutant import Mutant, MutantError
+from chaos.mutants.registry import all_mutants, by_name
+from chaos.search.children import ChildDiedError, in_children
+from chaos.search.guided import Corpus, Recipe, read_corpus, recipes_near, scheduled
+from chaos.search.many_seeds import quickly
+from chaos.search.run_sim import run
+from chaos.sim.decision_counts import watch
+from chaos.sim.verdict import SimVerdict
+from scenarios import loader
+from scenarios.model import Scenario
+from scenarios.revisions import each_revision
+
+LEFT_OUT = ("ten-thousand-partitions",)
+"""Scenarios of which one seed takes longer than a mutant has."""
+CHANGES_OF_NEAR = 40
+"""number of recipes of the corpus that are changed once all near ones were played"""
+
+
+def random_plays(mutant: Mutant, scenarios: Sequence[Scenario]) -> Iterator[Recipe]:
+    """Yield seeds of the scenarios that concern the mutant's clauses, and of the swarms, in turn."""
+    concerned = [each for each in scenarios if each.swarm is not None or set(each.clauses) & set(mutant.clauses)]
+    seed = 0
+    while True:
+        seed += 1
+        yield from (Recipe(loader.typed(each), seed) for each in concerned)
+
+
+def guided_plays(mutant: Mutant, corpus: Corpus, scenarios: Sequence[Scenario]) -> Iterator[Recipe]:
+    """Yield the recipes that reach the mutated file, then changes of them for ever."""
+    path = mutant.target.partition(":")[0].replace(".", "/") + ".py"
+    near = recipes_near(corpus, path)
+    yield from near
+    draw = random.Random(mutant.name)
+    while near:
+        recipe = draw.choice(near[:CHANGES_OF_NEAR])
+        yield replace(recipe, changes=(*recipe.changes[-10:], draw.randrange(2**31)))
+    yield from random_plays(mutant, scenarios)
+
+
+def tried(corpus: Corpus | None, scenarios: Sequence[Scenario], seconds: float, name: str) -> dict[str, Any]:
+    """Play the mutant until it is killed or its processor time is over. Return a row of the result."""
+    mutant = by_name(name)
+    known = {loader.typed(each): each for each in scenarios}
+    plays = random_plays(mutant, scenarios) if corpus is None else guided_plays(mutant, corpus, scenarios)
+    began, played, called, outcomes = time.process_time(), 0, 0, Counter[str]()
+    row: dict[str, Any] = {"mutant": name, "file": mutant.target.partition(":")[0], "killed": ""}
+    for recipe in plays:
+        if time.process_time() - began >= seconds:
+            break
+        if recipe.scenario not in known:
+            continue
+        with quickly():
+            verdict = run(scheduled(known[recipe.scenario], recipe.seed, recipe.changes), recipe.seed, name)
+        played += 1
+        called += verdict.mutant_calls > 0
+        outcomes[verdict.outcome.name] += 1
+        if verdict.red:
+            row |= _kill(verdict, recipe)
+            break
+    spent = round(time.process_time() - began, 1)
+    return {**row, "seconds": spent, "plays": played, "called": called, "outcomes": dict(outcomes)}
+
+
+def _kill(verdict: SimVerdict, recipe: Recipe) -> dict[str, str]:
+    story = verdict.violations[0].story if verdict.violations else verdict.reasons[0]
+    command = replace(verdict, changes=recipe.changes).repeat_command
+    return {"killed": verdict.broken[0] if verdict.broken else verdict.outcome.name, "story": story, "command": command}
+
+
+def report(rows: Sequence[dict[str, Any]], seconds: float) -> str:
+    """Return the kill rate in all and by file, and the mutants that lived."""
+    lines = []
+    for file in sorted({each["file"] for each in rows}):
+        of_file = [each for each in rows if each["file"] == file]
+        lines.append(f"  {file:50} {sum(bool(each['killed']) for each in of_file)} of {len(of_file)}")
+    killed = [each for each in rows if each["killed"]]
+    lived = [each["mutant"] + (" (never called)" if not each["called"] else "") for each in rows if not each["killed"]]
+    times = sorted(each["seconds"] for each in killed)
+    median = times[len(times) // 2] if times else 0.0
+    lines.append(f"lived: {', '.join(lived) or 'none'}")
+    lines.append(
+        f"{len(killed)} of {len(rows)} mutants killed within {seconds:g} s of processor time each "
+        f"({100 * len(killed) / max(len(rows), 1):.0f} %), half of them within {median:g} s"
+    )
+    return "\n".join(lines)
+
+
+@click.command()
+@click.option("--corpus", "folder", type=click.Path(path_type=Path), help="Folder of a guided search.")
+@click.option("--random", "at_random", is_flag=True, help="Play seeds without a corpus.")
+@click.option("--seconds", default=60.0, show_default=True, help="Processor time for each mutant.")
+@click.option("--subject", default="", help="Only mutants whose name or target contains this.")
+@click.option("--mutants", "names", default="", help="Only these mutants, with commas between them.")
+@click.option("--processes", type=click.IntRange(1), default=2, show_default=True)
+@click.option("--out", type=click.Path(path_type=Path), default=Path("kills.jsonl"), show_default=True)
+def main(
+    folder: Path | None, at_random: bool, seconds: float, subject: str, names: str, processes: int, out: Path
+) -> None:
+    """Play mutants, each until it is killed or its time is over, and print the kill rate."""
+    if at_random == (folder is not None):
+        raise click.UsageError("give either --corpus or --random")
+    try:
+        mutants = [by_name(each) for each in names.split(",")] if names else list(all_mutants())
+    except MutantError as error:
+        raise click.UsageError(str(error)) from error
+    wanted = [each.name for each in mutants if subject in each.name or subject in each.target]
+    rows = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
+    done = {each["mutant"] for each in rows}
+    scenarios = [one for each in loader.load_all() if each.name not in LEFT_OUT for one in each_revision(each)]
+    corpus = None if folder is None else read_corpus(folder)[0]
+    watch()
+    todo = [each for each in wanted if each not in done]
+    try:
+        for place, row in enumerate(in_children(partial(tried, corpus, scenarios, seconds), todo, processes), 1):
+            rows.append(row)
+            with out.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+            click.echo(f"{place} of {len(todo)}: {row['mutant']}: {row['killed'] or 'lived'}, {row['seconds']} s")
+    except ChildDiedError as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(report([each for each in rows if each["mutant"] in wanted], seconds))
+
+
+if __name__ == "__main__":
+    main()
