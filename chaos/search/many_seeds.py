@@ -2,7 +2,7 @@
 
 import gc
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -36,11 +36,21 @@ class Search:
         return next((each for each in self.verdicts if each.outcome is self.outcome is not Outcome.PASSED), None)
 
 
-def search(scenario: Scenario, seeds: Sequence[int], processes: int = 2, mutant: str | None = None) -> Search:
-    """Play all seeds in ``processes`` processes. Few seeds, or a single process, are played in this one."""
+def search(
+    scenario: Scenario,
+    seeds: Sequence[int],
+    processes: int = 2,
+    mutant: str | None = None,
+    show: Callable[[SimVerdict], None] = lambda _: None,
+) -> Search:
+    """Play all seeds in ``processes`` processes. Few seeds, or a single process, are played in this one. ``show`` is
+    called with each verdict as soon as it is known."""
     started = time.perf_counter()
-    found = tuple(verdicts(scenario, seeds, processes, mutant))
-    return Search(scenario.name, found, time.perf_counter() - started)
+    found: list[SimVerdict] = []
+    for verdict in verdicts(scenario, seeds, processes, mutant):
+        found.append(verdict)
+        show(verdict)
+    return Search(scenario.name, tuple(found), time.perf_counter() - started)
 
 
 def verdicts(scenario: Scenario, seeds: Sequence[int], processes: int, mutant: str | None) -> Iterator[SimVerdict]:

@@ -3,13 +3,13 @@
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import click
 
 from chaos.mutants import MutantError, by_name, mutants_of
-from chaos.search.guided import scheduled, search_guided
+from chaos.search.guided import PROGRESS_EVERY_S, scheduled, search_guided
 from chaos.search.many_seeds import Search, search, verdicts
 from chaos.search.run_sim import play
 from chaos.sim.fault_scheduler import Cell
@@ -29,7 +29,7 @@ def simulate(
     out: Path | None = None,
     with_mutants: bool = False,
     profile: bool = False,
-    shrinks: bool = True,
+    shrinks: bool = False,
     changes: tuple[int, ...] = (),
 ) -> int:
     """Play the scenarios, each as it is, print the results, and return the exit code (0, 1, 2, 3 or 4).
@@ -42,7 +42,7 @@ def simulate(
       one seed. The exit code is 0 if that is so, else 1.
     - With ``profile`` all seeds are played in this process, and a table of the time by part is printed.
     - ``changes`` are those that a guided search made to the single seed's scenario.
-    - The scenario of a failing seed is made smaller, unless ``shrinks`` is off or a mutant is played.
+    - With ``shrinks`` the scenario of a failing seed is made smaller, unless several seeds of a mutant are played.
     """
     first = 1 if seed is None else seed
     wanted = range(first, first + (seeds or 100))
@@ -61,7 +61,7 @@ def simulate(
             elif profile:
                 found = _profiled(scenario, wanted, mutant)
             else:
-                found = search(scenario, wanted, processes, mutant)
+                found = search(scenario, wanted, processes, mutant, Progress(scenario.name, len(wanted)).take)
             click.echo(report(found))
             failing = found.first_failing
             is_kept = shrinks and (single or not mutant)
@@ -72,6 +72,37 @@ def simulate(
         click.echo(f"crucible sim: {error}", err=True)
         return 2
     return code.value
+
+
+@dataclass(slots=True)
+class Progress:
+    """Prints a line on stderr every few seconds of a search, and the first red seed at once."""
+
+    scenario: str
+    seeds: int
+    _started: float = field(default_factory=time.monotonic)
+    _shown: float = field(default_factory=time.monotonic)
+    _played: int = 0
+    _red: int = 0
+
+    def take(self, verdict: SimVerdict) -> None:
+        self._played += 1
+        if verdict.outcome in (Outcome.FAILED, Outcome.CRASHED):
+            self._red += 1
+            if self._red == 1 and not verdict.mutant:
+                broken = ", ".join(verdict.broken) or verdict.reasons[0]
+                click.echo(f"first red: {broken}: {verdict.repeat_command}", err=True)
+        now = time.monotonic()
+        if now - self._shown < PROGRESS_EVERY_S or self._played == self.seeds:
+            return
+        self._shown = now
+        speed = self._played / (now - self._started)
+        left_s = (self.seeds - self._played) / speed
+        red = f"{self._red} red" if self._red else "no red"
+        click.echo(
+            f"{self.scenario}: {self._played} of {self.seeds} seeds, {speed:.1f}/s, {red}, {left_s:.0f} s left",
+            err=True,
+        )
 
 
 def report(found: Search) -> str:
@@ -163,7 +194,7 @@ def _prove(scenarios: Sequence[Scenario], seeds: Sequence[int], processes: int) 
     wrong: list[str] = []
     table = [("mutant", "scenario", "seeds to catch", "by")]
     for scenario in scenarios:
-        found = search(scenario, seeds, processes)
+        found = search(scenario, seeds, processes, show=Progress(scenario.name, len(seeds)).take)
         click.echo(report(found))
         if found.outcome is not Outcome.PASSED:
             wrong.append(scenario.name)

@@ -47,7 +47,9 @@ from crucible_kafka.commands.scenario_options import (
 )
 @click.option("--near", metavar="FILE", default="", help="With --guided: first what reaches decisions of this file.")
 @click.option("--changes", metavar="N,...", default="", help="Play the seed with these changes of a guided search.")
-@click.option("--no-shrink", is_flag=True, help="Do not look for the smallest scenario with which a red seed fails.")
+@click.option(
+    "--shrink/--no-shrink", "shrinks", help="Look for the smallest scenario with which a red seed fails (default: no)."
+)
 def sim(
     scenarios: Sequence[str],
     everything: bool,
@@ -62,7 +64,7 @@ def sim(
     guided: bool,
     near: str,
     changes: str,
-    no_shrink: bool,
+    shrinks: bool,
 ) -> None:
     """Play scenarios in the simulator: one process, virtual time. A seed always gives the same trace."""
     check_mutant_options(mutant, with_mutants)
@@ -84,7 +86,7 @@ def sim(
     found = [each for named in find_scenarios(scenarios, everything) for each in in_revisions(named, revision)]
     if guided:
         sys.exit(simulate_guided(found, seeds or 1000, 1 if seed is None else seed, mutant, processes, out, near))
-    sys.exit(simulate(found, seeds, seed, mutant, processes, out, with_mutants, profile, not no_shrink, numbers))
+    sys.exit(simulate(found, seeds, seed, mutant, processes, out, with_mutants, profile, shrinks, numbers))
 
 
 def _numbers(changes: str) -> tuple[int, ...]:
