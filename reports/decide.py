@@ -237,12 +237,12 @@ def _summary(
     planted = f" Mutant {manifest.mutant} was planted, so a red verdict is right." if manifest.mutant else ""
     holding = sum(one.status == "holds" for one in guarantees)
     if outcome is Outcome.PASSED:
-        unjudged = sum(_is_unjudged(one) for one in guarantees if one.name in manifest.promised())
-        promised = (
-            f" {unjudged} that {'is' if unjudged == 1 else 'are'} promised could not be judged." if unjudged else ""
-        )
+        promised = [one for one in guarantees if one.name in manifest.promised()]
+        unjudged = [one.name for one in promised if _is_unjudged(one)]
+        left = f" {len(unjudged)} of {len(promised)} promised guarantees {'was' if len(unjudged) == 1 else 'were'} not"
+        gaps = f"{left} judged here: {_listed(unjudged)}." if unjudged else ""
         held = f"Every guarantee that could be judged held ({holding} of them)"
-        return f"{held} over {did}, under {faced}.{promised}{planted}"
+        return f"{held} over {did}, under {faced}.{gaps}{planted}"
     if outcome is Outcome.FAILED:
         broken = [one for one in guarantees if one.status == "broken"]
         names = _listed([one.name for one in broken]) + (" was" if len(broken) == 1 else " were")

@@ -193,7 +193,7 @@ def test_nodes_that_do_not_respond_after_the_heal_break_a_guarantee_that_was_not
 def test_a_passed_run_names_the_promises_that_it_left_unjudged() -> None:
     verdict = outcome(replace(expecting(guarantees=("lost-write", "log-matching", "isr-honest")), world="live"))
     assert (verdict.outcome, verdict.unjudged) == (Outcome.PASSED, ("isr-honest", "log-matching"))
-    assert verdict.summary.endswith(" 2 that are promised could not be judged.")
+    assert verdict.summary.endswith(" 2 of 3 promised guarantees were not judged here: isr-honest and log-matching.")
     assert outcome(expecting(guarantees=("lost-write",))).unjudged == ()
 
 
