@@ -5,23 +5,29 @@ All bounds are here. They come from the settings of the node, from the request, 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from chaos.checks.check import Check, CheckContext, Kind, QuorumCheck
+from chaos.checks.history import OFFSETS_TOPIC
 from chaos.checks.pending_requests import PendingRequests
 from chaos.checks.quorum_view import Member, Seen
+from chaos.checks.replica_view import offsets_partition
 from reference_broker.core.events import Close, Closed, Effect, Event, Reply, Request
 from reference_broker.metadata.image import BrokerImage, MetadataImage, PartitionImage
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION, ApiKey, api_name
+from reference_broker.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from reference_broker.core.node import Node
 
+TRANSACTION_TOPIC = "__transaction_state"
 SLICES_US = 500_000
 """Time that a node may take beyond its own timeouts. The simulator adds up to 2 ms to each slice of long work, up to 4
 ms to each sync, and the length of a tick of its clock to each timer."""
-SCAN_US = 1_000_000
+SCAN_US = 250_000
 """Pending requests are compared with their limits at this interval."""
+LOOK_US = 1_000_000
+"""Brokers, nodes and partitions are compared with what the controller should have done at this interval."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,8 @@ class Waiting:
     """the node's settings when the request came"""
     reported: bool = False
     """whether its delay is a violation already"""
+    unserved_us: int = -1
+    """when the node was first seen without the role that the request needs, -1 while it has the role"""
 
 
 def _own_us(body: Any) -> int:
@@ -148,6 +156,23 @@ OF_REBALANCE = frozenset({ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP})
 ``group.initial.rebalance.delay.ms`` at least, and what it decides is replicated within the timeout of commits."""
 
 
+OF_CONTROLLER_ALONE = frozenset(
+    {
+        ApiKey.ALTER_PARTITION,
+        ApiKey.BROKER_REGISTRATION,
+        ApiKey.BROKER_HEARTBEAT,
+        ApiKey.ALLOCATE_PRODUCER_IDS,
+        ApiKey.ASSIGN_REPLICAS_TO_DIRS,
+    }
+)
+"""Requests that brokers send to the active controller, and that nobody forwards."""
+
+OF_GROUP = frozenset(
+    {ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.OFFSET_COMMIT, ApiKey.TXN_OFFSET_COMMIT, ApiKey.LEAVE_GROUP}
+)
+OF_TRANSACTION = frozenset({ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN})
+
+
 class RequestsAnswered(Check):
     """answers-after-heal: each request to a node that no fault affects has exactly one response, in time.
 
@@ -157,6 +182,10 @@ class RequestsAnswered(Check):
     (``BY_API``, ``OF_CONTROLLER``, ``OF_REBALANCE``). All others depend on no other node, so their limit is 0.
     Physical: a node that is paused, or whose disk is slow, responds after that, so the time counts from the end of its
     last fault.
+
+    Nothing waits at a node that has lost the role which the request needs: a new leader, coordinator or controller can
+    serve it (NOT_LEADER_OR_FOLLOWER, NOT_COORDINATOR, NOT_CONTROLLER). And no produce or DeleteRecords gets
+    REQUEST_TIMED_OUT before its timeout, or from a node that does not lead any more.
     """
 
     guarantee = "answers-after-heal"
@@ -208,8 +237,14 @@ class RequestsAnswered(Check):
         # KIP-511: the response to a version of ApiVersions that is not served has version 0.
         if (reply.api_key, reply.api_version) != of_request and reply.api_key != ApiKey.API_VERSIONS:
             self.violated(at_us, f"node {node_id} responded with {_name(reply)} to {_story(waiting)}")
-        if at_us - waiting.at_us > SLICES_US:
+        waited_us = at_us - waiting.at_us
+        if waited_us > SLICES_US:
             self._judge(at_us, node_id, waiting, "responded to")
+        if request.api_key in _MAY_TIME_OUT and _has_timed_out(reply.body):
+            role = _lost_role(self._nodes[node_id], request) if node_id in self._nodes else ""
+            if waited_us < _own_us(request.body) or role:
+                how = f"responded with REQUEST_TIMED_OUT after {waited_us} us to {_story(waiting)}"
+                self.violated(at_us, f"node {node_id} {how}" + (f", although it was not {role}" if role else ""))
 
     def _closed(self, at_us: int, node: "Node", close: Close) -> None:
         node_id = node.broker.node_id
@@ -225,6 +260,23 @@ class RequestsAnswered(Check):
         for node_id, waiting in self._pending.all():
             if at_us - waiting.at_us > SLICES_US:
                 self._judge(at_us, node_id, waiting, "has not responded to")
+                self._judge_role(at_us, node_id, waiting)
+
+    def _judge_role(self, at_us: int, node_id: int, waiting: Waiting) -> None:
+        role = _lost_role(self._nodes[node_id], waiting.request) if node_id in self._nodes else ""
+        if not role:
+            waiting.unserved_us = -1
+        elif waiting.unserved_us < 0:
+            waiting.unserved_us = at_us
+        else:
+            since_us = max(waiting.unserved_us, self.context.quorum.fault_times.nodes.get(node_id, 0))
+            if at_us - since_us > SLICES_US and not waiting.reported:
+                waiting.reported = True
+                self.violated(
+                    at_us,
+                    f"node {node_id} has not responded to {_story(waiting)}, although it has not been {role} for "
+                    f"{(at_us - since_us) // 1000} ms",
+                )
 
     def _judge(self, at_us: int, node_id: int, waiting: Waiting, how: str) -> None:
         """Report a response that is too late, once."""
@@ -257,6 +309,48 @@ class RequestsAnswered(Check):
         return Limit(0, "no wait for other nodes") if of_api is None else Limit(*of_api(body, config))
 
 
+_MAY_TIME_OUT = frozenset({ApiKey.PRODUCE, ApiKey.DELETE_RECORDS})
+
+
+def _has_timed_out(body: Any) -> bool:
+    """Return whether any partition of the response has REQUEST_TIMED_OUT."""
+    topics: Any = getattr(body, "responses", ()) or getattr(body, "topics", ())
+    return any(int(each.error_code) == ErrorCode.request_timed_out for topic in topics for each in topic.partitions)
+
+
+def _lost_role(node: "Node", request: Request) -> str:
+    """Return the role that the request needs and the node does not have, in words. It is empty if the node has it."""
+    key, body = request.api_key, cast("Any", request.body)
+    if body is None:
+        return ""
+    if key in OF_CONTROLLER_ALONE:
+        return "" if node.broker.quorum.is_leader else "the controller"
+    if key == ApiKey.PRODUCE and body.acks == -1:
+        names = node.broker.loader.image.topic_names
+        named = [(each.topic or names.get(each.topic_id, ""), each.partitions) for each in body.topics]
+        led = (_leads(node, topic, each.partition) for topic, partitions in named for each in partitions)
+        return "" if any(led) else "the leader of its partitions"
+    group = body.group_id if key in OF_GROUP else None
+    if group is not None:
+        return _lost_coordinator(node, OFFSETS_TOPIC, str(group))
+    transactional_id = body.transactional_id if key in OF_TRANSACTION else None
+    return _lost_coordinator(node, TRANSACTION_TOPIC, str(transactional_id)) if transactional_id else ""
+
+
+def _lost_coordinator(node: "Node", topic: str, key: str) -> str:
+    """Return the coordinator's role if the node does not lead the key's partition of the internal topic. Groups and
+    transactional IDs are assigned to partitions in the same way."""
+    image = node.broker.loader.image.topics.get(topic)
+    if image is None or _leads(node, topic, offsets_partition(key, len(image.partitions))):
+        return ""
+    return "the coordinator"
+
+
+def _leads(node: "Node", topic: str, index: int) -> bool:
+    partition = node.broker.partitions.by_name.get((topic, index))
+    return partition is not None and partition.followed_leader is None
+
+
 def _name(message: Request | Reply) -> str:
     return f"{api_name(message.api_key)} v{message.api_version} (correlation ID {message.correlation_id})"
 
@@ -285,7 +379,7 @@ class ControllerCheck(QuorumCheck):
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
         if at_us >= self._look_at_us:
-            self._look_at_us = at_us + SCAN_US
+            self._look_at_us = at_us + LOOK_US
             self.look(at_us)
 
     def look(self, at_us: int) -> None:

@@ -176,3 +176,8 @@ def broker_sessions_five_times_as_long(original: Function, self: Any, broker_id:
     """The session of a broker that sends no heartbeats any more lasts five times as long as the settings allow."""
     original(self, broker_id)
     self.deadlines_us[broker_id] += 4 * self.config.broker_session_timeout_ms * 1000
+
+
+@mutant("reference_broker.replication.leader.purgatory:Acknowledgements.fail")
+def former_leader_lets_requests_wait(original: Function, self: Any, partition: Any, heap: Any, error: Any) -> None:
+    """A node that leads a partition no more leaves acks=all and DeleteRecords parked until they time out."""

@@ -45,6 +45,9 @@ def timed(seconds: float) -> Any:
     return body(timeout=timedelta(seconds=seconds))
 
 
+TOPIC_ID = b"the hot topic..."
+
+
 class World:
     """Node 0, and the check."""
 
@@ -55,7 +58,21 @@ class World:
         self.act(0, None)
 
     def new_node(self, config: BrokerConfig) -> Any:
-        return SimpleNamespace(broker=SimpleNamespace(node_id=0, config=config), ready=True)
+        """Return a node that is the controller and leads partition 0 of each topic."""
+        led = SimpleNamespace(followed_leader=None)
+        topics = {name: SimpleNamespace(partitions=(0,)) for name in ("__consumer_offsets", "__transaction_state")}
+        broker = SimpleNamespace(
+            node_id=0,
+            config=config,
+            quorum=SimpleNamespace(is_leader=True),
+            loader=SimpleNamespace(image=SimpleNamespace(topics=topics, topic_names={TOPIC_ID: "hot"})),
+            partitions=SimpleNamespace(by_name={(name, 0): led for name in ("hot", *topics)}),
+        )
+        return SimpleNamespace(broker=broker, ready=True)
+
+    def resign(self) -> None:
+        self.node.broker.quorum.is_leader = False
+        self.node.broker.partitions.by_name.clear()
 
     def act(self, at_us: int, event: Event | None, *effects: Reply | Close) -> None:
         self.check.acted(at_us, self.node, event, effects)
@@ -75,8 +92,9 @@ class World:
 
 
 FETCH = body(max_wait_ms=500)
-PRODUCE = body(timeout_ms=1500, transactional_id=None, acks=-1)
-IN_TRANSACTION = body(timeout_ms=1500, transactional_id="t", acks=-1)
+HOT = body(topic="", topic_id=TOPIC_ID, partitions=[body(partition=0)])
+PRODUCE = body(timeout_ms=1500, transactional_id=None, acks=-1, topics=[HOT])
+IN_TRANSACTION = body(timeout_ms=1500, transactional_id="t", acks=-1, topics=[HOT])
 
 LIMITS_US: tuple[tuple[int, Any, int], ...] = (
     (ApiKey.METADATA, body(), 0),
@@ -107,13 +125,13 @@ def test_a_response_comes_within_the_limit_of_its_request(api_key: int, sent: An
 def test_a_request_without_a_response_is_found_once() -> None:
     world = World()
     request = world.request(0, ApiKey.FETCH, FETCH)
-    for second in range(1, 9):
-        world.act(second * SCAN_US, TimerFired(1))
+    for scan in range(1, 9):
+        world.act(scan * SCAN_US, TimerFired(1))
     world.reply(20 * SECOND_US, request)
     (story,) = world.stories
     assert story == (
         "node 0 has not responded to Fetch v1 (correlation ID 7) of 'a-client' on connection 3, which came at 0 us "
-        "after 2000 ms, although no fault affected it for 2000 ms and max_wait_ms allows 500 ms"
+        "after 1250 ms, although no fault affected it for 1250 ms and max_wait_ms allows 500 ms"
     )
 
 
@@ -225,6 +243,63 @@ def test_a_run_that_is_stuck_long_after_the_last_fault_is_red() -> None:
             world._until(1_000_000, lambda: False)
         (check,) = [each for each in world.checks if isinstance(each, ResponsesAfterHeal)]
         assert bool(check.violations) is bool(late_us)
+
+
+LONG = body(timeout_ms=60_000, transactional_id=None, acks=-1, topics=[HOT])
+JOIN = body(group_id="g", rebalance_timeout=timedelta(seconds=60), session_timeout=timedelta(0))
+
+
+@pytest.mark.parametrize(
+    ("api_key", "sent", "needs_role"),
+    [
+        (ApiKey.PRODUCE, LONG, True),
+        (ApiKey.PRODUCE, body(timeout_ms=60_000, transactional_id=None, acks=1, topics=[HOT]), False),
+        (ApiKey.JOIN_GROUP, JOIN, True),
+        (ApiKey.END_TXN, body(transactional_id="t"), True),
+        (ApiKey.INIT_PRODUCER_ID, body(transactional_id=None), False),
+        (ApiKey.ALTER_PARTITION, body(), True),
+        (ApiKey.CREATE_TOPICS, timed(60), False),  # It may have been forwarded.
+    ],
+)
+def test_nothing_waits_at_a_node_that_has_lost_its_role(api_key: int, sent: Any, needs_role: bool) -> None:
+    for resigned, paused_us, right in ((True, 0, not needs_role), (False, 0, True), (True, 4 * SECOND_US, True)):
+        world = World()
+        world.request(0, api_key, sent)
+        if resigned:
+            world.resign()
+        world.fault_times.node(0, paused_us)
+        for second in (1, 2, 3):
+            world.act(second * SECOND_US, TimerFired(1))
+        assert (not world.stories) is right
+
+
+def test_a_role_that_was_lost_between_two_looks_is_no_proof() -> None:
+    world = World()
+    world.request(0, ApiKey.PRODUCE, LONG)
+    by_name = dict(world.node.broker.partitions.by_name)
+    for second in range(1, 9):
+        world.node.broker.partitions.by_name = dict(by_name) if second % 2 else {}
+        world.act(second * SECOND_US, TimerFired(1))
+    assert not world.stories
+
+
+def test_a_request_times_out_no_earlier_than_it_says() -> None:
+    for early_us, error in ((1, 7), (0, 7), (1, 6)):
+        world = World()
+        request = world.request(0, ApiKey.PRODUCE, PRODUCE)
+        response = body(responses=[body(partitions=[body(error_code=0), body(error_code=error)])])
+        world.reply(1_500_000 - early_us, request, body=response)
+        assert bool(world.stories) is (early_us == 1 and error == 7)
+
+
+def test_a_produce_does_not_time_out_at_a_node_that_leads_no_more() -> None:
+    for leads in (True, False):
+        world = World()
+        request = world.request(0, ApiKey.PRODUCE, PRODUCE)
+        if not leads:
+            world.resign()
+        world.reply(1_500_000, request, body=body(responses=[body(partitions=[body(error_code=7)])]))
+        assert (not world.stories) is leads
 
 
 SESSION_US = 5 * SECOND_US

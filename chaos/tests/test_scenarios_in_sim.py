@@ -311,6 +311,7 @@ CAUGHT_BY: dict[str, str | tuple[str, ...]] = {
     "old_registration_believed": "no-false-fencing",
     "epoch_bound_unchecked": "quorum-converges",
     "broker_sessions_by_wall_clock": "no-false-fencing",
+    "former_leader_lets_requests_wait": "answers-after-heal",
     "broker_sessions_five_times_as_long": "no-false-fencing",
     "acknowledgement_waits_beyond_its_timeout": "answers-after-heal",
     "metadata_crc_unchecked": "quorum-converges",
