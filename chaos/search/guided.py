@@ -53,6 +53,8 @@ MIX_SHARE: Final = 0.2
 SAFE_KINDS: Final = ("node_killed", "node_paused", "node_isolated", "link_cut", "link_delayed", "link_reset")
 """kinds of faults that changes add to a scenario without a swarm of its own"""
 CORPUS: Final = "corpus.jsonl"
+STATE: Final = "search.json"
+"""the file with what the next round depends on beside the corpus: its number, and the tries of each recipe"""
 
 SETTINGS: Final[Mapping[str, Sequence[str]]] = {
     "log.segment.bytes": ("1000", "4000", "16000"),
@@ -337,7 +339,8 @@ class Corpus:
     def end_round(self) -> None:
         self.rounds += 1
         if self.folder is not None and self.folder.is_dir():
-            (self.folder / "rounds").write_text(str(self.rounds))
+            state = {"rounds": self.rounds, "tries": [each.tries for each in self.entries]}
+            (self.folder / STATE).write_text(json.dumps(state), encoding="utf-8")
 
 
 def points_digest() -> str:
@@ -360,8 +363,11 @@ def read_corpus(folder: Path) -> tuple[Corpus, list[Recipe]]:
         entry = Entry(recipe, frozenset(row["new"]), frozenset(row["reaches"]), row["events"])
         corpus.entries.append(entry)
         corpus.seen |= entry.new
-    if (folder / "rounds").exists():
-        corpus.rounds = int((folder / "rounds").read_text())
+    if (folder / STATE).exists():
+        state = json.loads((folder / STATE).read_text(encoding="utf-8"))
+        corpus.rounds = state["rounds"]
+        for entry, tries in zip(corpus.entries, state["tries"], strict=False):
+            entry.tries = tries
     if old:
         path.unlink()
         for entry in corpus.entries:
