@@ -110,12 +110,15 @@ def watch() -> Recorder:
         setattr(module, DECIDES, found.decides)
         compiled = compile(counted(Path(path).read_text(), points), path, "exec", dont_inherit=True)
         codes |= {(path, code.co_qualname, code.co_firstlineno): code for code in _codes(compiled)}
+    was_frozen = gc.get_freeze_count() > 0
     gc.unfreeze()  # What is frozen is not listed.
     for function in [each for each in gc.get_objects() if type(each) is FunctionType]:
         code = function.__code__
         new = codes.get((code.co_filename, code.co_qualname, code.co_firstlineno))
         if new is not None and function.__name__ != DECIDES:
             function.__code__ = new
+    if was_frozen:
+        gc.freeze()
     _recorder.append(found)
     return found
 

@@ -12,6 +12,8 @@ from scenarios import loader
 from scenarios.decision_points import outcome_names
 from scenarios.model import Fault, Match, Scenario
 
+pytestmark = pytest.mark.simulated
+
 SCENARIO = next(each for each in loader.load_all() if each.name == "swarm-replicated")
 PLAIN = replace(SCENARIO, swarm=None, load=replace(SCENARIO.load, seconds=8.0, idle_appends_s=6.0))
 KILLED = Fault("killed", "node_killed", on="decision", node="any", after_s=1.0, total=1, optional=True)

@@ -91,6 +91,7 @@ def test_pairs_are_of_one_node() -> None:
     assert recorder.end().pairs == {0 * 4 + 2}, "the decision of node 2 is no successor of that of node 1"
 
 
+@pytest.mark.simulated
 def test_counting_changes_no_run_and_a_run_that_misses_its_points_is_invalid() -> None:
     scenario = next(each for each in loader.load_all() if each.name == "05-eviction-race")
     before = run(scenario, 3, hashed=True)

@@ -32,6 +32,8 @@ from scenarios import loader
 from scenarios.decision_points import declared_points
 from scenarios.model import Scenario
 
+pytestmark = pytest.mark.simulated
+
 SWARMS = [each for each in loader.load_all() if each.swarm is not None]
 
 

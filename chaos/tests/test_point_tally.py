@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from chaos.search.point_tally import FILE, Tally, newest_tally
@@ -10,6 +11,8 @@ from chaos.sim.decision_counts import watch
 from crucible_kafka.commands.scenarios import points
 from scenarios import loader
 from scenarios.decision_points import declared_points
+
+pytestmark = pytest.mark.simulated
 
 
 def _tally() -> Tally:

@@ -11,6 +11,7 @@ from reports.verdict import Outcome
 from scenarios import loader
 
 
+@pytest.mark.thorough
 def test_a_search_shows_its_speed_and_the_first_red_seed_at_once(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
