@@ -24,7 +24,7 @@ from campaigns.nights.night import (
     settle,
     share_s,
 )
-from campaigns.nights.stages import bench, brokers, checks, live, search
+from campaigns.nights.stages import bench, brokers, checks, guided, live, search
 from reports.night import Reason, night_folders, outcome_of, why_red
 from reports.verdict import Outcome
 
@@ -34,6 +34,7 @@ WORTH_S, WORTH_SHARE = 10.0, 0.01
 Play = Callable[[Work, float], tuple[Outcome, str]]
 STAGES: Mapping[str, Play] = {
     "search": search.play,
+    "guided": guided.play,
     "live": live.play,
     "brokers": brokers.play,
     "bench": bench.play,

@@ -252,7 +252,15 @@ def _kept(folder: Path) -> Kept | None:
         return None
 
 
-SHARES: Mapping[str, int] = {"search": 42, "live": 25, "brokers": 10, "bench": 12, "checks": 5, "suites": 6}
+SHARES: Mapping[str, int] = {
+    "search": 30,
+    "guided": 12,
+    "live": 25,
+    "brokers": 10,
+    "bench": 12,
+    "checks": 5,
+    "suites": 6,
+}
 """Each stage's share of a night, in the order in which they are played. What one leaves over goes to the next ones."""
 SEEDS_A_NIGHT = 100_003
 """Seeds that one night may use for a scenario. It is a prime, so that nights begin in different places of what goes

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-_STAGES = ("search", "live", "brokers", "bench", "checks", "suites")
+_STAGES = ("search", "guided", "live", "brokers", "bench", "checks", "suites")
 
 
 @click.command(
@@ -26,7 +26,8 @@ _STAGES = ("search", "live", "brokers", "bench", "checks", "suites")
 def nightly(hours: float, nights: Path | None, seed: int | None, only: Sequence[str], resume: bool) -> None:
     """Play a night: as much as fits into a budget of hours, with new seeds, kept as one folder in nights/.
 
-    The stages are search (seeds of all scenarios in the simulator), live (some of them with real processes), brokers
+    The stages are search (seeds of all scenarios in the simulator), guided (changed schedules of the swarms, from a
+    corpus that nights hand on), live (some of them with real processes), brokers
     (the probe and scenarios on other brokers), bench (rows of the benchmark beside Apache Kafka), checks (tests that
     take too long for a push) and suites (other people's tests of their clients). Each has its share of the time. What
     was not played for longest comes first.
