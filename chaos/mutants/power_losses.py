@@ -103,6 +103,18 @@ def lowered_offset_believed(original: Function, self: Any, offset: int) -> None:
     original(self, offset)
 
 
+@mutant("reference_broker.replication.syncing:sync_led_then")
+def acknowledged_ahead_of_sync(
+    original: Function, ports: Any, partitions: Sequence[Any], done: Callable[[], None]
+) -> None:
+    """A leader acknowledges records while the sync that ``flush.messages`` requires is on its way (P-6)."""
+    original(ports, partitions, lambda: None)
+    for partition in partitions:
+        if partition.followers is None and partition.log.advance_high_watermark(partition.log.log_end_offset):
+            partition.changed()
+    done()
+
+
 KILLED_BY: Mapping[str, Sequence[Mutant]] = {
     "log": (recovery_point_ahead_of_sync, append_behind_unsettled_cut, disks.deleted_before_log_start_is_durable),
     "producers": (snapshots_beyond_cut_not_durably_deleted,),
@@ -114,6 +126,7 @@ KILLED_BY: Mapping[str, Sequence[Mutant]] = {
         fetch_ahead_of_sync,
         quorum.vote_told_before_its_name_is_durable,
     ),
+    "groups": (acknowledged_ahead_of_sync,),
     "snapshots": (log_cut_before_snapshot_is_named, next_piece_before_sync, snapshots.rename_before_sync),
 }
 """The mutants that each kind of ``chaos.search.power_losses`` must kill."""

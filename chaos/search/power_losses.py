@@ -360,6 +360,7 @@ KINDS: Mapping[str, str] = {
     "compaction": "chaos.search.power_loss_logs:CompactedLog",
     "tier": "chaos.search.power_loss_logs:TieredLog",
     "quorum": "chaos.search.power_loss_quorums:QuorumVoter",
+    "groups": "chaos.search.power_loss_nodes:GroupsOfANode",
     "snapshots": "chaos.search.power_loss_quorums:MetadataSnapshots",
 }
 """The script of each kind."""

@@ -32,15 +32,15 @@ class CheckCommand:
 def checks(seed: int, minutes: float) -> dict[str, CheckCommand]:
     """All of them. ``minutes`` is for those that end by themselves in time."""
     tests = ("-m", "pytest", "--benchmark-disable", "-q", "--timeout", "1800")
+    crucible = str(processes.ROOT / "crucible_kafka")
     within = ("--minutes", f"{minutes:.1f}", "--seed", str(seed))
     return {
         "quick tests": CheckCommand(
             (*tests, "--part", "quick", "--part", "thorough"), (("HYPOTHESIS_PROFILE", "nightly"),), (0, NO_TESTS)
         ),
         "nightly tests": CheckCommand((*tests, "-m", "nightly"), good=(0, NO_TESTS)),
-        "power losses": CheckCommand(
-            (str(processes.ROOT / "crucible_kafka"), "power-losses", "--deep", "--with-mutants")
-        ),
+        "power losses": CheckCommand((crucible, "power-losses", "--with-mutants")),
+        "power losses in resumes": CheckCommand((crucible, "power-losses", "log", "quorum", "tier", "--deep")),
         "two judges": CheckCommand(("-m", "tools.compare_verdicts", "--seeds", "20", *within)),
         "revisions compared": CheckCommand(("-m", "campaigns.experiments.revisions", "--seeds", "5")),
     }

@@ -235,7 +235,14 @@ def test_checks_fail_by_their_exit_code_and_one_without_time_says_nothing(
 
 def test_the_checks_are_what_there_is() -> None:
     found: dict[str, Any] = checks.checks(7, 5.0)
-    assert set(found) == {"quick tests", "nightly tests", "power losses", "two judges", "revisions compared"}
+    assert set(found) == {
+        "quick tests",
+        "nightly tests",
+        "power losses",
+        "power losses in resumes",
+        "two judges",
+        "revisions compared",
+    }
     assert "7" in found["two judges"].words
 
 
