@@ -2,14 +2,31 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
-from chaos.checks.check import Check, CheckContext, StateCheck
-from chaos.checks.history import History, TopicPartition, grouped, partition_of
+from chaos.checks.batches import batches_of, last_sequence_of, producing_of
+from chaos.checks.check import Check, CheckContext, ProducerCheck, StateCheck
+from chaos.checks.history import OFFSETS_TOPIC, History, TopicPartition, grouped, partition_of
 from chaos.checks.pending_requests import PendingRequests
-from chaos.checks.transaction_state import FIRST_VALUE, StatePartition, StateValue, wrong_step
+from chaos.checks.producer_view import LoggedProducer, LogProducers, ProducedBatch
+from chaos.checks.replica_view import offsets_partition
+from chaos.checks.transaction_state import (
+    COMPLETE_ABORT,
+    COMPLETE_COMMIT,
+    EMPTY,
+    FIRST_VALUE,
+    ONGOING,
+    OUTCOMES,
+    PREPARED,
+    REMOVED,
+    STATE_TOPIC,
+    STATES,
+    StatePartition,
+    StateValue,
+    wrong_step,
+)
 from chaos.checks.transactions import Transaction, transactions
-from reference_broker.core.events import Effect, Event, Reply, Request
+from reference_broker.core.events import Closed, Effect, Event, Note, Reply, Request, Send
 from reports.rows import ToldTransactionRow
 
 if TYPE_CHECKING:
@@ -17,7 +34,6 @@ if TYPE_CHECKING:
 
 
 PRODUCE, INIT_PRODUCER_ID, ADD_PARTITIONS, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT = 0, 22, 24, 25, 26, 28
-STATE_TOPIC = "__transaction_state"
 LARGE_EPOCH = 30_000
 """A producer ID has 32,767 epochs. Where it may have used them up, the next producer gets a new one (X-1)."""
 SLACK_MS = 1_500
@@ -206,6 +222,555 @@ class TransactionSteps(StateCheck):
                 f"{value.transactional_id}: node {node.broker.node_id} replicated {value.named}, after "
                 f"{'nothing' if before is None else before.named}: {wrong}",
             )
+
+
+NONE = 0
+WRITE_TXN_MARKERS = 27
+
+
+class _Effect(NamedTuple):
+    """A response without error to a request that names a transactional ID."""
+
+    requested_us: int
+    transactional_id: str
+    producer_id: int
+    """the one in the response of InitProducerId and EndTxn 5, else that of the request"""
+    epoch: int
+    api: str
+    partitions: frozenset[TopicPartition] = frozenset()
+    commits: bool = False
+    owner: tuple[int, int] | None = None
+    """the next producer ID and epoch that EndTxn 5 returned"""
+
+
+class EffectsReplicated(StateCheck):
+    """transactions-consistent (X-2, X-3): no step of a transactional ID has an effect before its value is committed.
+
+    A response of InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn or EndTxn without an error leaves when a value is
+    committed that says the same, and one that was current at some time since the request. Repeated ends have the
+    outcome of the first. WriteTxnMarkers leaves when the decision is committed, for its partitions, and with the leader
+    epoch of the coordinator (X-6).
+
+    After a loss of committed values (E-7) nothing is judged.
+    """
+
+    guarantee = "transactions-consistent"
+    acts_on = (
+        *(INIT_PRODUCER_ID, ADD_PARTITIONS, ADD_OFFSETS, END_TXN, Closed, type(None)),
+        (Send, WRITE_TXN_MARKERS),
+    )
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self._pending = PendingRequests[tuple[Any, int]]()
+        self._replied: list[_Effect] = []
+        self._sent: list[Any] = []
+        """effects of the current event, which the view has not followed yet"""
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
+        node_id = node.broker.node_id
+        self._replied, self._sent = [], []
+        if event is None:
+            self._pending.restarted(node_id)
+        elif type(event) is Closed:
+            self._pending.closed(node_id, event.connection)
+        elif type(event) is Request and event.api_key in (INIT_PRODUCER_ID, ADD_PARTITIONS, ADD_OFFSETS, END_TXN):
+            self._pending.add(node_id, event, (event.body, at_us))
+        for effect in effects:
+            if type(effect) is Send and effect.api_key == WRITE_TXN_MARKERS:
+                self._sent.append(effect.body)
+            elif type(effect) is Reply and effect.api_key in (INIT_PRODUCER_ID, ADD_PARTITIONS, ADD_OFFSETS, END_TXN):
+                requested = self._pending.pop(node_id, effect)
+                if requested is not None:
+                    self._replied += _effects_of(node, *requested, effect)
+
+    def state_viewed(self, at_us: int, node: "Node") -> None:
+        if not (self._replied or self._sent):
+            return
+        replied, sent, self._replied, self._sent = self._replied, self._sent, [], []
+        if self.transactions.losses:
+            return
+        for each in replied:
+            self.evidence += 1
+            wrong = self._wrong(each)
+            if wrong:
+                self.violated(
+                    at_us,
+                    f"node {node.broker.node_id} returned {each.api} of {each.transactional_id} (producer "
+                    f"{each.producer_id}, epoch {each.epoch}) without error, and {wrong}",
+                )
+        for body in sent:
+            for marker in body.markers:
+                self._judge_marker(at_us, node, marker)
+
+    def _wrong(self, effect: _Effect) -> str:
+        current = [
+            each
+            for each in self.transactions.since(effect.transactional_id, effect.requested_us)
+            if each.state != REMOVED
+        ]
+        owner = effect.producer_id, effect.epoch
+        own = [each for each in current if (each.producer_id, each.epoch) == owner]
+        values = ", ".join(each.named for each in current) or "nothing"
+        if effect.api == "InitProducerId":
+            is_there = any(each.state == EMPTY for each in own)
+            return "" if is_there else f"no value with this owner is committed, only {values} (X-2)"
+        if effect.api != "EndTxn":
+            is_there = any(each.state == ONGOING and each.partitions >= effect.partitions for each in own)
+            return "" if is_there else f"{sorted(effect.partitions)} are not committed, only {values} (X-2)"
+        decided = [each for each in current if OUTCOMES.get(each.state) is effect.commits]
+        if not decided:
+            asked = "commit" if effect.commits else "abort"
+            return f"no decision to {asked} is committed, only {values} (X-3)"
+        if effect.owner is not None:
+            owners = [
+                (each.producer_id, each.epoch) if each.next_producer_id < 0 else (each.next_producer_id, 0)
+                for each in decided
+            ]
+            if effect.owner not in owners:
+                return f"it returned producer ID and epoch {effect.owner}, and {owners} are committed (KIP-890)"
+        return ""
+
+    def _judge_marker(self, at_us: int, node: "Node", marker: Any) -> None:
+        self.evidence += 1
+        producer_id, epoch, commits = (
+            int(marker.producer_id),
+            int(marker.producer_epoch),
+            bool(marker.transaction_result),
+        )
+        named = {(str(topic.name), int(index)) for topic in marker.topics for index in topic.partition_indexes}
+        early = [each for each in named if (producer_id, epoch, commits, each) not in self.transactions.decided]
+        kind = "commit" if commits else "abort"
+        who = f"node {node.broker.node_id} sent {kind} markers of producer {producer_id}, epoch {epoch}"
+        if early:
+            self.violated(at_us, f"{who}, for {sorted(early)}, and no such decision is committed (X-3)")
+            return
+        partition = self.transactions.owners[producer_id][0]
+        led = node.broker.partitions.by_name.get((STATE_TOPIC, partition.index))
+        if led is not None and int(marker.coordinator_epoch) != led.leader_epoch:
+            self.violated(
+                at_us,
+                f"{who} with coordinator epoch {marker.coordinator_epoch}, and it leads {STATE_TOPIC}-{led.index} in "
+                f"epoch {led.leader_epoch} (X-6)",
+            )
+
+
+def _effects_of(node: "Node", body: Any, requested_us: int, reply: Reply) -> Iterator[_Effect]:
+    """Yield what a response says of transactional IDs, if it has no error."""
+    response: Any = reply.body
+    if reply.api_key == ADD_PARTITIONS:
+        yield from _added_in(body, requested_us, reply)
+    elif response.error_code != NONE or not body.transactional_id:
+        return
+    elif reply.api_key == INIT_PRODUCER_ID:
+        owner = int(response.producer_id), int(response.producer_epoch)
+        yield _Effect(requested_us, str(body.transactional_id), *owner, "InitProducerId")
+    elif reply.api_key == ADD_OFFSETS:
+        count = len(node.broker.replica.loader.image.topics[OFFSETS_TOPIC].partitions)
+        added = frozenset([(OFFSETS_TOPIC, offsets_partition(str(body.group_id), count))])
+        owner = int(body.producer_id), int(body.producer_epoch)
+        yield _Effect(requested_us, str(body.transactional_id), *owner, "AddOffsetsToTxn", added)
+    else:
+        owner = int(body.producer_id), int(body.producer_epoch)
+        returned = (
+            (int(response.producer_id), int(response.producer_epoch)) if reply.api_version >= RETURNS_FROM else None
+        )
+        yield _Effect(
+            *(requested_us, str(body.transactional_id), *owner, "EndTxn"),
+            commits=bool(body.committed),
+            owner=returned,
+        )
+
+
+RETURNS_FROM = 5
+"""The version of EndTxn from which it returns the next producer ID and epoch."""
+FOR_BROKERS_FROM = 4
+"""The version of AddPartitionsToTxn from which it has several transactions."""
+
+
+def _added_in(body: Any, requested_us: int, reply: Reply) -> Iterator[_Effect]:
+    """Yield for each transaction the partitions that were added, or that belong to it already."""
+    response: Any = reply.body
+    results = {str(each.transactional_id): each for each in response.results_by_transaction}
+    for each in body.transactions:
+        result = results.get(str(each.transactional_id) if reply.api_version >= FOR_BROKERS_FROM else "")
+        added = frozenset(
+            (str(topic.name), int(one.partition_index))
+            for topic in (() if result is None else result.topic_results)
+            for one in topic.results_by_partition
+            if one.partition_error_code == NONE
+        )
+        if added:
+            owner = int(each.producer_id), int(each.producer_epoch)
+            yield _Effect(requested_us, str(each.transactional_id), *owner, "AddPartitionsToTxn", added)
+
+
+_Marker: TypeAlias = tuple[TopicPartition, int, int, bool]
+"""Partition, producer ID, epoch and whether it commits."""
+
+
+class MarkersDecided(StateCheck, ProducerCheck):
+    """transactions-consistent (X-3): a partition gets a marker only by a committed decision of that kind that names
+    it, and a transaction is complete only when each of its partitions has the marker below its high watermark.
+
+    Judged are the markers that leaders append, and the values CompleteCommit and CompleteAbort of coordinators. Excused
+    are partitions of deleted topics, and those where a newer epoch has ended the transaction. An administrator may end
+    a transaction that hangs (X-12), with WriteTxnMarkers from a client. After a loss of committed values (E-7)
+    nothing is judged.
+    """
+
+    guarantee = "transactions-consistent"
+    acts_on = (WRITE_TXN_MARKERS,)
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self._requested: set[tuple[int, int, bool]] = set()
+        """producer ID, epoch and kind of the markers that clients requested"""
+        self._new: list[tuple[_Marker, int]] = []
+        """markers of the current event with their offsets"""
+        self._written: dict[_Marker, tuple[int, int]] = {}
+        """offset and time of the last such marker that a leader has appended"""
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
+        if type(event) is Request and event.api_key == WRITE_TXN_MARKERS and event.tag.role == "client":
+            body: Any = event.body
+            self._requested.update(
+                (int(each.producer_id), int(each.producer_epoch), bool(each.transaction_result))
+                for each in body.markers
+            )
+
+    def batch_appended(
+        self,
+        at_us: int,
+        node: "Node",
+        producers: LogProducers,
+        known: LoggedProducer | None,  # noqa: ARG002
+        batch: ProducedBatch,
+    ) -> None:
+        if batch.commits is not None and _led_here(node, producers, batch):
+            where = producers.log.directory.rpartition("-")[0], producers.index
+            marker = where, batch.producer_id, batch.epoch, batch.commits
+            self._written[marker] = batch.offset, at_us
+            self._new.append((marker, batch.offset))
+
+    def state_viewed(self, at_us: int, node: "Node") -> None:
+        if not self._new:
+            return
+        new, self._new = self._new, []
+        for (where, producer_id, epoch, commits), offset in new:
+            self.evidence += 1
+            kind = "commit" if commits else "abort"
+            is_decided = (producer_id, epoch, commits, where) in self.transactions.decided
+            if is_decided or self.transactions.losses or (producer_id, epoch, commits) in self._requested:
+                continue
+            self.violated(
+                at_us,
+                f"{where[0]}-{where[1]}: node {node.broker.node_id} wrote the {kind} marker of "
+                f"producer {producer_id}, epoch {epoch}, at offset {offset}, and no such decision is committed",
+            )
+
+    def value_appended(self, at_us: int, node: "Node", partition: StatePartition, value: StateValue) -> None:
+        values = partition.values.get(value.transactional_id)
+        if value.state not in (COMPLETE_COMMIT, COMPLETE_ABORT) or not values or self.transactions.losses:
+            return
+        before = values[-1]
+        commits = OUTCOMES[value.state]
+        if before.state not in PREPARED or OUTCOMES[before.state] is not commits:
+            return  # TransactionSteps judges it.
+        for where in sorted(before.partitions):
+            self.evidence += 1
+            offset, marked_us = self._written.get((where, before.producer_id, before.epoch, commits), (-1, -1))
+            is_replicated = marked_us >= before.at_us and offset < self._high_watermark(where)
+            if not is_replicated and not self._is_excused(node, where, before):
+                self.violated(
+                    at_us,
+                    f"{value.transactional_id}: node {node.broker.node_id} wrote {value.named}, and "
+                    f"{where[0]}-{where[1]} has no marker of producer {before.producer_id}, epoch {before.epoch}, "
+                    f"below its high watermark",
+                )
+
+    def _high_watermark(self, where: TopicPartition) -> int:
+        directory = f"{where[0]}-{where[1]}"
+        logs = self.producers.logs.items()
+        return max((each.log.high_watermark for (_, name), each in logs if name == directory), default=0)
+
+    def _is_excused(self, node: "Node", where: TopicPartition, before: StateValue) -> bool:
+        topic = node.broker.replica.loader.image.topics.get(where[0])
+        if topic is None or where[1] >= len(topic.partitions) or where in self.context.replicas.excused:
+            return True
+        directory = f"{where[0]}-{where[1]}"
+        states = [
+            each.states.get(before.producer_id) for (_, name), each in self.producers.logs.items() if name == directory
+        ]
+        return any(each is not None and each.epoch > before.epoch for each in states)
+
+
+def _led_here(node: "Node", producers: LogProducers, batch: ProducedBatch) -> bool:
+    """Return whether this node appended the batch as the leader."""
+    led = node.broker.partitions.by_id.get((producers.log.topic_id, producers.index))
+    return led is not None and led.log is producers.log and led.leader_epoch == batch.leader_epoch
+
+
+class HeldIsReplicated(StateCheck):
+    """transactions-consistent (X-2): a coordinator that has loaded a partition goes by the last committed value of each
+    transactional ID.
+
+    Compared are all IDs when the first value is committed after a load, and then the IDs whose values are committed.
+    While a step is being written, the value may be the one before.
+    """
+
+    guarantee = "transactions-consistent"
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self._changed: dict[str, StatePartition] = {}
+        self._judged: dict[tuple[int, int], object] = {}
+        """by node and partition: what it held when all IDs were compared"""
+
+    def value_committed(
+        self,
+        at_us: int,  # noqa: ARG002
+        node: "Node",  # noqa: ARG002
+        partition: StatePartition,
+        before: StateValue | None,  # noqa: ARG002
+        value: StateValue,
+    ) -> None:
+        self._changed[value.transactional_id] = partition
+
+    def state_viewed(self, at_us: int, node: "Node") -> None:
+        if not self._changed:
+            return
+        changed, self._changed = self._changed, {}
+        node_id = node.broker.node_id
+        for index, partition in {each.index: each for each in changed.values()}.items():
+            target = next((each for each in node.broker.transactions.active() if each.index == index), None)
+            if target is None or target.led.log.high_watermark < target.loaded_end:
+                continue
+            ids = [each for each, where in changed.items() if where is partition]
+            if self._judged.get((node_id, index)) is not target:
+                self._judged[node_id, index] = target
+                ids = list(partition.values)
+            for transactional_id in ids:
+                self.evidence += 1
+                value = partition.values[transactional_id][-1]
+                wrong = _difference(target.held.get(transactional_id), value)
+                if wrong:
+                    self.violated(
+                        at_us, f"node {node_id} has {transactional_id} {wrong}, and {value.named} is committed last"
+                    )
+
+
+def _difference(held: Any, value: StateValue) -> str:
+    """Return what a coordinator holds of an ID, if it differs from the committed value."""
+    if held is not None and held.changing is not None:
+        return ""
+    if value.state == REMOVED or held is None:
+        return "" if value.state == REMOVED and held is None else f"as {held and held.current}"
+    current = held.current
+    found = (
+        *(current.producer_id, current.producer_epoch, current.timeout_ms, current.state.value),
+        *(frozenset(current.partitions), current.updated_ms, current.started_ms, current.next_producer_id),
+    )
+    wanted = (
+        *(value.producer_id, value.epoch, value.timeout_ms, STATES[value.state]),
+        *(value.partitions, value.updated_ms, value.started_ms, value.next_producer_id),
+    )
+    return "" if found == wanted else f"as {current}"
+
+
+class OwnersUnique(StateCheck):
+    """transactions-consistent (X-1): no two producers get the same producer ID and epoch.
+
+    A producer that continues after an error names what it has (KIP-360), and may get the same epoch again. All other
+    responses of InitProducerId differ, and a producer ID is given to one transactional ID, or to none. After a loss of
+    committed values (E-7) the coordinator may give an epoch again.
+    """
+
+    guarantee = "transactions-consistent"
+    acts_on = (INIT_PRODUCER_ID, Closed, type(None))
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self._pending = PendingRequests[Any]()
+        self._given: dict[tuple[int, int], str | None] = {}
+        self._owners: dict[int, str | None] = {}
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
+        node_id = node.broker.node_id
+        if event is None:
+            self._pending.restarted(node_id)
+        elif type(event) is Closed:
+            self._pending.closed(node_id, event.connection)
+        elif type(event) is Request and event.api_key == INIT_PRODUCER_ID:
+            self._pending.add(node_id, event, event.body)
+        for effect in effects:
+            if type(effect) is Reply and effect.api_key == INIT_PRODUCER_ID:
+                body, response = self._pending.pop(node_id, effect), cast("Any", effect.body)
+                if body is not None and response is not None and response.error_code == NONE:
+                    self._judge(at_us, node_id, body, (int(response.producer_id), int(response.producer_epoch)))
+
+    def _judge(self, at_us: int, node_id: int, body: Any, owner: tuple[int, int]) -> None:
+        self.evidence += 1
+        name = None if body.transactional_id is None else str(body.transactional_id)
+        is_again = owner in self._given and (int(body.producer_id) < 0 or self._given[owner] != name)
+        is_others = self._owners.get(owner[0], name) != name
+        if (is_again or is_others) and not self.transactions.losses:
+            self.violated(
+                at_us,
+                f"node {node_id} gave producer ID {owner[0]} with epoch {owner[1]} to {name or 'a producer'}, and "
+                f"{self._owners[owner[0]] or 'a producer'} had got {'that' if is_again else 'the ID'} before",
+            )
+        self._given[owner] = self._owners[owner[0]] = name
+
+
+TIMED_OUT = "transaction_timed_out"
+
+
+class TimeoutsKept(StateCheck):
+    """transactions-consistent (X-7): a transaction that is open for its timeout is aborted at the next check, and none
+    is timed out before.
+
+    The coordinator checks every ``transaction.abort.timed.out.transaction.cleanup.interval.ms``. Ages are judged by the
+    coordinator's wall clock and by the run's clock. Physical: after a fault of a node or a link since the begin, an
+    abort may come later.
+    """
+
+    guarantee = "transactions-consistent"
+    acts_on = (TIMED_OUT,)
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self._open: dict[str, _Moment] = {}
+        """the begin of each open transaction, by its transactional ID"""
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
+        for effect in effects:
+            if type(effect) is Note and effect.what == TIMED_OUT:
+                transactional_id = str(dict(effect.fields)["transactional_id"])
+                values = self.transactions.known(transactional_id)
+                if not values:
+                    continue
+                self.evidence += 1
+                value, wall_ms = values[-1], node.broker.now.wall_ms
+                if value.state != ONGOING or wall_ms < value.started_ms + value.timeout_ms:
+                    self.violated(
+                        at_us,
+                        f"node {node.broker.node_id} timed out {transactional_id} at {wall_ms} ms, and its last value "
+                        f"is {value.named}, begun at {value.started_ms} ms with a timeout of {value.timeout_ms} ms",
+                    )
+
+    def value_committed(
+        self,
+        at_us: int,
+        node: "Node",
+        partition: StatePartition,  # noqa: ARG002
+        before: StateValue | None,
+        value: StateValue,
+    ) -> None:
+        now = _Moment(node.broker.now.wall_ms, at_us)
+        if value.state == ONGOING:
+            self._open.setdefault(value.transactional_id, now)
+            return
+        begun = self._open.pop(value.transactional_id, None)
+        if begun is None or before is None or before.state != ONGOING:
+            return
+        self.evidence += 1
+        config, age_ms = node.broker.config, min(begun.ages_ms(now))
+        most_ms = before.timeout_ms + config.transaction_abort_timed_out_transaction_cleanup_interval_ms + SLACK_MS
+        fault_times = self.context.quorum.fault_times
+        ends_us = (*fault_times.nodes.values(), *fault_times.links.values())
+        if age_ms > most_ms and not any(until_us >= begun.at_us for until_us in ends_us):
+            self.violated(
+                at_us,
+                f"{value.transactional_id}: {value.named} comes {age_ms} ms after the transaction began, {most_ms} ms "
+                f"are the most with its timeout of {before.timeout_ms} ms",
+            )
+
+
+_Write: TypeAlias = tuple[int, TopicPartition, int, int, int]
+"""Node, partition, producer ID, epoch and first sequence of a transactional batch."""
+
+
+class WritesVerified(StateCheck, ProducerCheck):
+    """transactions-consistent (X-9, KIP-890): a leader appends the first batch of a transaction only while the
+    coordinator has it open with that partition, producer ID and epoch.
+
+    The coordinator confirms it, or adds the partition, between the arrival of the request and the append. Later batches
+    of a transaction that is open in the partition need no confirmation. With
+    ``transaction.partition.verification.enable=false`` nothing is confirmed. After a loss of committed values (E-7)
+    nothing is judged.
+    """
+
+    guarantee = "transactions-consistent"
+    acts_on = (PRODUCE, TXN_OFFSET_COMMIT)
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self._arrived: dict[_Write, int] = {}
+        """time of the first request with each batch that is not appended yet"""
+        self._new: list[_Write] = []
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
+        if type(event) is not Request or getattr(event.body, "transactional_id", None) is None:
+            return
+        body: Any = event.body
+        node_id = node.broker.node_id
+        if event.api_key == TXN_OFFSET_COMMIT:
+            topic = node.broker.replica.loader.image.topics.get(OFFSETS_TOPIC)
+            count = 0 if topic is None else len(topic.partitions)
+            where = OFFSETS_TOPIC, offsets_partition(str(body.group_id), count)
+            self._arrived.setdefault((node_id, where, int(body.producer_id), int(body.producer_epoch), -1), at_us)
+        elif event.api_key == PRODUCE:
+            names = node.broker.partitions.topic_names
+            for each in body.topics:
+                name = each.topic or names.get(bytes(each.topic_id), "")
+                for one in each.partitions:
+                    for _, data in batches_of(bytes(one.records or b"")):
+                        producer_id, epoch, _ = last_sequence_of(data)
+                        first = producing_of(data).first_sequence
+                        self._arrived.setdefault((node_id, (name, one.partition), producer_id, epoch, first), at_us)
+
+    def batch_appended(
+        self,
+        at_us: int,  # noqa: ARG002
+        node: "Node",
+        producers: LogProducers,
+        known: LoggedProducer | None,
+        batch: ProducedBatch,
+    ) -> None:
+        if batch.commits is not None or not batch.is_transactional or not _led_here(node, producers, batch):
+            return
+        where = producers.log.directory.rpartition("-")[0], producers.index
+        write = node.broker.node_id, where, batch.producer_id, batch.epoch, batch.first_sequence
+        is_open = known is not None and known.open_from >= 0 and known.epoch == batch.epoch
+        if is_open or not node.broker.config.transaction_partition_verification_enable:
+            self._arrived.pop(write, None)
+        else:
+            self._new.append(write)
+
+    def state_viewed(self, at_us: int, node: "Node") -> None:
+        if not self._new:
+            return
+        new, self._new = self._new, []
+        for write in new:
+            arrived_us = self._arrived.pop(write, None)
+            if arrived_us is None or self.transactions.losses:
+                continue
+            self.evidence += 1
+            _, where, producer_id, epoch, first = write
+            owner = self.transactions.owners.get(producer_id)
+            values = [] if owner is None else self.transactions.since(owner[1], arrived_us)
+            is_open = any(
+                (each.state, each.producer_id, each.epoch) == (ONGOING, producer_id, epoch) and where in each.partitions
+                for each in values
+            )
+            if not is_open:
+                self.violated(
+                    at_us,
+                    f"{where[0]}-{where[1]}: node {node.broker.node_id} began a transaction of producer {producer_id}, "
+                    f"epoch {epoch}, with sequence {first}, which came at {arrived_us} us, and since then its "
+                    f"coordinator had {', '.join(each.named for each in values) or 'nothing'}",
+                )
 
 
 CLEANUP_US = 10_000_000

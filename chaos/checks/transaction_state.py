@@ -181,6 +181,7 @@ class StateView(ReplicaObserver):
         """those of them that override ``state_viewed``"""
         self.owners: dict[int, tuple[StatePartition, str]] = {}
         """the partition and the transactional ID to which each producer ID belongs or belonged"""
+        self.ids: dict[str, StatePartition] = {}
         self.decided: set[tuple[int, int, bool, TopicPartition]] = set()
         """producer ID, epoch, whether to commit, and partition of each decided transaction"""
         self.losses = 0
@@ -198,10 +199,18 @@ class StateView(ReplicaObserver):
         if type(observer).state_viewed is not StateObserver.state_viewed:
             self._of_looks.append(observer)
 
-    def known(self, transactional_id: str, producer_id: int) -> list[StateValue]:
-        """Return the last committed values of the ID to which the producer ID belongs or belonged."""
-        owner = self.owners.get(producer_id)
-        return [] if owner is None or owner[1] != transactional_id else owner[0].values.get(transactional_id, [])
+    def known(self, transactional_id: str) -> list[StateValue]:
+        """Return the last committed values of the ID, oldest first."""
+        owner = self.ids.get(transactional_id)
+        return [] if owner is None else owner.values.get(transactional_id, [])
+
+    def since(self, transactional_id: str, at_us: int) -> list[StateValue]:
+        """Return the committed values of the ID that were the last one at some time since ``at_us``."""
+        values = self.known(transactional_id)
+        first = len(values) - 1
+        while first > 0 and values[first].at_us >= at_us:
+            first -= 1
+        return values[max(first, 0) :]
 
     def logs_touched(self, at_us: int, node: "Node", touched: Sequence[PartitionLog], thorough: bool) -> None:  # noqa: ARG002
         """Note the logs of the topic that the node leads and that changed."""
@@ -255,6 +264,7 @@ class StateView(ReplicaObserver):
     def _commit(self, at_us: int, node: "Node", partition: StatePartition, value: StateValue) -> None:
         values = partition.values.setdefault(value.transactional_id, [])
         before = values[-1] if values else None
+        self.ids[value.transactional_id] = partition
         for producer_id in (value.producer_id, value.next_producer_id):
             if producer_id >= 0:
                 self.owners.setdefault(producer_id, (partition, value.transactional_id))

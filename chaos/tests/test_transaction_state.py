@@ -1,9 +1,14 @@
 """The checks of the transaction coordinator's replicated values: planted violations, and near misses."""
 
+from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from chaos.checks.check import Check, StateCheck
+from chaos.checks.replica_view import TouchedLogs
+from chaos.checks.suite import check_kinds
 from chaos.checks.transaction_state import (
     COMPLETE_ABORT,
     COMPLETE_COMMIT,
@@ -19,8 +24,20 @@ from chaos.checks.transaction_state import (
     read_value,
     wrong_step,
 )
+from chaos.tests.check_context import check_context
+from reference_broker.core.events import Closed, Note, Reply, Request, Send
+from reference_broker.log.config import LogConfig
+from reference_broker.log.opening import open_log
+from reference_broker.log.partition_log import BatchOrigin, PartitionLog
+from reference_broker.ports.disk import MemoryDisk
+from reference_broker.ports.node_ports import Channel, Now
+from reference_broker.ports.slicing import run_to_end
+from reference_broker.records.control import build_marker
+from reference_broker.records.record import Record, build
 from reference_broker.transactions.transaction import Transaction, TransactionState
 from reference_broker.transactions.transactions_partition import transaction_key, transaction_value
+from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
+from reference_broker.wire.tags import Tag
 
 ONE, TWO = ("t", 0), ("t", 1)
 
@@ -144,3 +161,326 @@ def test_a_tombstone_and_another_key_are_read() -> None:
     assert removed is not None
     assert (removed.transactional_id, removed.state) == ("x", REMOVED)
     assert read_value(4, b"\x00\x01\x00\x01x", b"") is None
+
+
+TOPIC_ID, STATE_ID = b"t" * 16, b"s" * 16
+OWNER = Transaction("x", 7, 1000, 5, TransactionState.EMPTY, 0)
+BEGUN = OWNER._replace(state=TransactionState.ONGOING, partitions={ONE: None}, started_ms=5)
+DECIDED = BEGUN._replace(state=TransactionState.PREPARE_COMMIT)
+DONE = DECIDED._replace(state=TransactionState.COMPLETE_COMMIT, partitions={})
+INTERVAL_MS, SLACK_MS = 200, 1500
+
+
+class World:
+    """A node that leads the only partition of the state topic and partition t-0, and the checks that follow both."""
+
+    def __init__(self) -> None:
+        context = check_context()
+        self.view, self.touched, self.disk = context.replicas, TouchedLogs(), MemoryDisk()
+        self.view._touched = self.touched
+        self.checks: list[Check] = [kind(context) for kind in check_kinds() if issubclass(kind, StateCheck)]
+        self.ms, self.us = 5, 1_000
+        with self.touched.noted():
+            self.state, self.data = self._opened("__transaction_state-0"), self._opened("t-0")
+        self.state.topic_id, self.data.topic_id = STATE_ID, TOPIC_ID
+        self.held: dict[str, Any] = {}
+        self.target = SimpleNamespace(
+            index=0, loaded_end=0, held=self.held, led=SimpleNamespace(log=self.state, leader_epoch=4)
+        )
+        self.config = SimpleNamespace(
+            transaction_abort_timed_out_transaction_cleanup_interval_ms=INTERVAL_MS,
+            transaction_partition_verification_enable=True,
+        )
+        self.looked()
+
+    def _opened(self, directory: str) -> PartitionLog:
+        return run_to_end(open_log(self.disk, directory, LogConfig(), Now(0, 0), True))
+
+    def node(self) -> Any:
+        state = SimpleNamespace(log=self.state, leader_epoch=4, index=0, topic_id=STATE_ID)
+        data = SimpleNamespace(log=self.data, leader_epoch=0, index=0, topic_id=TOPIC_ID)
+        partitions = SimpleNamespace(
+            by_name={("__transaction_state", 0): state, ONE: data},
+            by_id={(STATE_ID, 0): state, (TOPIC_ID, 0): data},
+            topic_names={TOPIC_ID: "t"},
+        )
+        topics = {"t": SimpleNamespace(partitions=[None, None])}
+        loader = SimpleNamespace(image=SimpleNamespace(topics=topics))
+        broker = SimpleNamespace(
+            node_id=1,
+            now=Now(self.us, self.ms),
+            disk=self.disk,
+            config=self.config,
+            partitions=partitions,
+            replica=SimpleNamespace(loader=loader),
+            transactions=SimpleNamespace(active=lambda: [self.target]),
+        )
+        return SimpleNamespace(broker=broker, logs=lambda: [self.state, self.data], ready=True)
+
+    def looked(self) -> list[str]:
+        """Let the checks follow the logs, and return the stories of all violations."""
+        self.us += 1000
+        self.view.observe(self.us, 0, self.node(), False)
+        return [violation.story for each in self.checks for violation in each.violations]
+
+    def acts(self, event: Request | None, *effects: Any) -> None:
+        self.us += 1000
+        for each in self.checks:
+            if type(each).acted is not Check.acted:
+                each.acted(self.us, self.node(), event or Closed(99), effects)
+
+    def write(self, *steps: Transaction, commits: bool = True) -> list[str]:
+        """Append the values, and replicate them."""
+        for step in steps:
+            record = Record(
+                timestamp_ms=0, key=transaction_key(step.transactional_id), value=transaction_value(step, 1)
+            )
+            with self.touched.noted():
+                self.state.append(Now(0, self.ms), build([record]), 4)
+                if commits:
+                    self.state.advance_high_watermark(self.state.log_end_offset)
+            if commits:
+                self.held[step.transactional_id] = SimpleNamespace(current=step, changing=None)
+            self.looked()
+        return self.looked()
+
+    def replies(self, body: Any, response: Any, version: int = 5) -> list[str]:
+        key = {"Ini": 22, "Add": 24, "End": 26}[type(body).__name__[:3]]
+        tag = Tag(key, version, "p")
+        self.acts(Request(1, 1, key, version, "p", body, tag), Reply(1, 1, key, version, response, tag))
+        return self.looked()
+
+    def marker(self, *, commit: bool = True, epoch: int = 0, commits: bool = True) -> list[str]:
+        batch = build_marker(
+            commit=commit, producer_id=7, producer_epoch=epoch, coordinator_epoch=4, timestamp_ms=self.ms
+        )
+        return self._to_data(batch, BatchOrigin.BROKER, commits=commits)
+
+    def produce(self, *, epoch: int = 0, sequence: int = 0, arrives: bool = True) -> list[str]:
+        batch = build(
+            [Record(timestamp_ms=0, value=b"v")],
+            producer_id=7,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+            is_transactional=True,
+        )
+        if arrives:
+            topic = ProduceTopic("t", bytes(16), [ProducePartition(0, batch)])
+            body = ProduceRequest(-1, 100, [topic], "x")
+            self.acts(Request(1, 2, 0, 11, "p", body, Tag(0, 11, "p")))
+        return self._to_data(batch, BatchOrigin.CLIENT, commits=True)
+
+    def _to_data(self, batch: bytes, origin: BatchOrigin, *, commits: bool) -> list[str]:
+        with self.touched.noted():
+            self.data.append(Now(0, self.ms), batch, 0, origin=origin)
+            if commits:
+                self.data.advance_high_watermark(self.data.log_end_offset)
+        return self.looked()
+
+
+def init(**fields: Any) -> Any:
+    kept = {"transactional_id": "x", "transaction_timeout": timedelta(seconds=1), "producer_id": -1, **fields}
+    return type("InitProducerIdRequest", (SimpleNamespace,), {})(**kept)
+
+
+def owner(producer_id: int = 7, epoch: int = 0, error: int = 0) -> Any:
+    return SimpleNamespace(error_code=error, producer_id=producer_id, producer_epoch=epoch)
+
+
+def end(*, commits: bool = True) -> Any:
+    kind = type("EndTxnRequest", (SimpleNamespace,), {})
+    return kind(transactional_id="x", producer_id=7, producer_epoch=0, committed=commits)
+
+
+def adding(*indexes: int) -> tuple[Any, Any]:
+    topic = SimpleNamespace(name="t", partitions=indexes)
+    one = SimpleNamespace(transactional_id="x", producer_id=7, producer_epoch=0, topics=[topic])
+    results = [SimpleNamespace(partition_index=each, partition_error_code=0) for each in indexes]
+    result = SimpleNamespace(
+        transactional_id="x", topic_results=[SimpleNamespace(name="t", results_by_partition=results)]
+    )
+    request = type("AddPartitionsToTxnRequest", (SimpleNamespace,), {})(transactions=[one])
+    return request, SimpleNamespace(results_by_transaction=[result])
+
+
+def test_a_whole_transaction_is_no_violation() -> None:
+    world = World()
+    world.write(OWNER)
+    assert world.replies(init(), owner()) == []
+    world.write(BEGUN)
+    assert world.replies(*adding(0)) == []
+    world.produce()
+    world.write(DECIDED)
+    assert world.replies(end(), owner()) == []
+    world.marker()
+    assert world.write(DONE) == []
+    assert world.replies(end(), owner()) == []
+    assert all(each.evidence for each in world.checks if type(each).__name__ != "TimeoutsKept")
+
+
+def test_a_response_before_its_value_is_replicated_is_a_violation() -> None:
+    world = World()
+    world.write(OWNER, commits=False)
+    (story,) = world.replies(init(), owner())
+    assert "InitProducerId of x (producer 7, epoch 0) without error, and no value with this owner" in story
+    world = World()
+    world.write(OWNER)
+    (story,) = world.replies(init(), owner(epoch=1))
+    assert "X-2" in story
+
+
+def test_partitions_and_ends_that_are_not_replicated_are_violations() -> None:
+    world = World()
+    world.write(OWNER, BEGUN)
+    assert len(world.replies(*adding(0, 1))) == 1
+    world = World()
+    world.write(OWNER, BEGUN)
+    world.write(DECIDED, commits=False)
+    assert "X-3" in world.replies(end(), owner())[0]
+    world = World()
+    world.write(OWNER, BEGUN, DECIDED)
+    assert "X-3" in world.replies(end(commits=False), owner())[0]
+    world = World()
+    world.write(OWNER, BEGUN, DECIDED)
+    assert "KIP-890" in world.replies(end(), owner(epoch=1))[0]
+    assert World().replies(end(), owner(error=51)) == []
+
+
+def test_an_effect_of_a_value_that_a_later_one_has_replaced_since_the_request_is_none() -> None:
+    world = World()
+    world.write(OWNER, BEGUN)
+    request, response = adding(0)
+    tag = Tag(24, 5, "p")
+    world.acts(Request(1, 1, 24, 5, "p", request, tag))
+    world.write(DECIDED)
+    world.acts(None, Reply(1, 1, 24, 5, response, tag))
+    assert world.looked() == []
+    assert len(world.replies(*adding(0))) == 1
+
+
+def markers(*, commit: bool = True, index: int = 0, coordinator: int = 4) -> Send:
+    topic = SimpleNamespace(name="t", partition_indexes=[index])
+    marker = SimpleNamespace(
+        producer_id=7, producer_epoch=0, transaction_result=commit, topics=[topic], coordinator_epoch=coordinator
+    )
+    body = SimpleNamespace(markers=[marker])
+    return Send(2, Channel.MARKERS, 1, 27, 1, body, Tag(27, 1, "n", role="peer"), 1000, "n")
+
+
+@pytest.mark.parametrize(
+    ("sent", "clause"),
+    [({}, ""), ({"commit": False}, "X-3"), ({"index": 1}, "X-3"), ({"coordinator": 3}, "X-6")],
+)
+def test_markers_are_sent_for_committed_decisions(sent: dict[str, Any], clause: str) -> None:
+    world = World()
+    world.write(OWNER, BEGUN, DECIDED)
+    world.acts(None, markers(**sent))
+    stories = world.looked()
+    assert len(stories) == bool(clause)
+    assert all(clause in each for each in stories)
+
+
+def test_markers_of_a_decision_that_is_not_replicated_are_violations() -> None:
+    world = World()
+    world.write(OWNER, BEGUN)
+    world.write(DECIDED, commits=False)
+    world.acts(None, markers())
+    assert len(world.looked()) == 1
+    assert len(world.marker()) == 2
+
+
+def test_a_marker_of_the_other_kind_is_a_violation_unless_an_administrator_requested_it() -> None:
+    world = World()
+    world.write(OWNER, BEGUN, DECIDED)
+    assert len(world.marker(commit=False)) == 1
+    world = World()
+    world.write(OWNER, BEGUN, DECIDED)
+    body = markers(commit=False).body
+    world.acts(Request(1, 1, 27, 1, "a", body, Tag(27, 1, "a")))
+    assert world.marker(commit=False) == []
+
+
+def test_a_completion_without_each_marker_below_the_high_watermark_is_a_violation() -> None:
+    world = World()
+    world.write(OWNER, BEGUN, DECIDED)
+    assert len(world.write(DONE)) == 1
+    world = World()
+    world.write(OWNER, BEGUN, DECIDED)
+    world.marker(commits=False)
+    assert len(world.write(DONE)) == 1
+
+
+def test_the_marker_of_an_earlier_transaction_completes_no_other() -> None:
+    world = World()
+    world.write(OWNER, BEGUN, DECIDED)
+    world.marker()
+    assert world.write(DONE, BEGUN, DECIDED) == []
+    assert len(world.write(DONE)) == 1
+
+
+def test_a_coordinator_that_holds_another_value_is_a_violation() -> None:
+    world = World()
+    world.write(OWNER, OWNER._replace(transactional_id="y", producer_id=8))
+    assert world.looked() == []
+    world.held["x"] = SimpleNamespace(current=BEGUN, changing=DECIDED)
+    assert world.write(OWNER._replace(transactional_id="y", producer_id=8, producer_epoch=1)) == []
+    world.write(BEGUN)
+    world.held["x"] = SimpleNamespace(current=OWNER, changing=None)
+    world.target.index = 0
+    with world.touched.noted():
+        world.state.append(
+            Now(0, 5), build([Record(timestamp_ms=0, key=transaction_key("x"), value=transaction_value(DECIDED, 1))]), 4
+        )
+        world.state.advance_high_watermark(world.state.log_end_offset)
+    assert len(world.looked()) == 1
+
+
+def test_an_owner_that_comes_twice_is_a_violation_unless_the_producer_continues() -> None:
+    world = World()
+    world.write(OWNER)
+    world.replies(init(), owner())
+    assert world.replies(init(producer_id=7), owner()) == []
+    assert len(world.replies(init(), owner())) == 1
+    world = World()
+    assert world.replies(init(transactional_id=None), owner(9)) == []
+    assert len(world.replies(init(transactional_id=None), owner(9))) == 1
+
+
+@pytest.mark.parametrize(("age_ms", "broken"), [(999, 1), (1000, 0)])
+def test_a_transaction_is_not_timed_out_before_its_timeout(age_ms: int, broken: int) -> None:
+    world = World()
+    world.write(OWNER, BEGUN)
+    world.ms += age_ms
+    world.acts(None, Note("transaction_timed_out", (("transactional_id", "x"),)))
+    assert len(world.looked()) == broken
+
+
+@pytest.mark.parametrize(("late_ms", "fault", "broken"), [(0, False, 0), (10, False, 1), (10, True, 0)])
+def test_a_transaction_is_aborted_at_the_next_check_after_its_timeout(late_ms: int, fault: bool, broken: int) -> None:
+    world = World()
+    world.write(OWNER, BEGUN)
+    age_ms = 1000 + INTERVAL_MS + SLACK_MS + late_ms
+    world.ms += age_ms
+    world.us += age_ms * 1000 - 2000
+    if fault:
+        for each in world.checks:
+            each.context.quorum.fault_times.node(2, world.us)
+    aborted = BEGUN._replace(state=TransactionState.PREPARE_ABORT, producer_epoch=1)
+    assert len(world.write(aborted)) == broken
+
+
+def test_the_first_write_of_a_transaction_is_verified_between_its_arrival_and_the_append() -> None:
+    world = World()
+    world.write(OWNER)
+    assert len(world.produce()) == 1
+    world = World()
+    world.write(OWNER, BEGUN)
+    assert world.produce() == []
+    world.write(DECIDED)
+    assert world.produce(sequence=1) == []  # It is open in the partition.
+    world.marker()
+    world.write(DONE)
+    assert len(world.produce(sequence=2)) == 1
+    world = World()
+    world.config.transaction_partition_verification_enable = False
+    assert world.produce() == []
