@@ -162,7 +162,7 @@ class ProducerCheck(Check, ProducerObserver):
         super().__init__(context)
         self.producers = context.producers
         if not self.producers.checks:
-            context.replicas.of_logs.append(self.producers)
+            context.replicas.of_logs.insert(0, self.producers)  # The markers in logs come before the values.
         self.producers.checks.append(self)
         if type(self).batch_appended is not ProducerObserver.batch_appended:
             self.producers.of_appends.append(self)

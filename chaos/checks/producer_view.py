@@ -129,6 +129,10 @@ class LogProducers:
         """Compute the last stable offset: the high watermark, or the first offset of the earliest transaction that is
         open or whose marker the high watermark has not passed."""
         log = self.log
+        if not self.open and (not self.ended or self.ended[-1].marker < log.high_watermark):
+            self.stable = self.most_stable = log.high_watermark
+            self.greatest_stable = max(self.greatest_stable, self.stable)
+            return
         stable = most = min(log.high_watermark, *self.open.values()) if self.open else log.high_watermark
         cleaned_end = log.cleaned_offset if log.config.is_compacted else 0
         for each in reversed(self.ended):
@@ -252,13 +256,13 @@ class ProducerView:
         if may_wait and (log.topic_id, known.index) not in node.broker.partitions.by_id:
             return
         known.skipped = 0
-        idle_ms = self.idle_ms(node_id, log)
         with WatchedDisk.unwatched():
             new = _read(log, max(known.read_end, log.local_log_start_offset), end)
         known.read_end = end
         if not new and not known.states and not log.producers.by_id:
             return
         known.batches += new
+        idle_ms = self.idle_ms(node_id, log) if new else 0
         for batch in new:
             before = known.states.get(batch.producer_id)
             known.apply(batch, idle_ms)

@@ -24,7 +24,6 @@ from chaos.checks.batches import (
 from chaos.checks.check import Check, CheckContext, ProducerCheck
 from chaos.checks.pending_requests import PendingRequests
 from chaos.checks.producer_view import LoggedBatch, LoggedProducer, LogProducers, ProducedBatch
-from chaos.checks.replica_view import ReplicaObserver
 from chaos.interceptor.watched_disk import WatchedDisk
 from reference_broker.core.events import Closed, Effect, Event, Reply, Request
 from reference_broker.replication.partitions import Partition
@@ -295,7 +294,7 @@ _Sent: TypeAlias = tuple[int, int, int]
 """Producer ID, epoch and first sequence of a batch."""
 
 
-class SequencesFollow(ProducerCheck, ReplicaObserver):
+class SequencesFollow(ProducerCheck):
     """duplicate: a log takes a producer's batches in the order of their sequence numbers, and each of them once
     (KIP-98, P-6, X-6).
 
@@ -317,7 +316,6 @@ class SequencesFollow(ProducerCheck, ReplicaObserver):
         self._pending = PendingRequests[dict[tuple[str | bytes, int], _Sent]]()
         self._acked: list[tuple[str | bytes, int, _Sent, int]] = []
         """topic, index, batch and offset of the acknowledgements of the current event"""
-        context.replicas.of_looks.append(self)
 
     def batch_appended(
         self, at_us: int, node: "Node", producers: LogProducers, known: LoggedProducer | None, batch: ProducedBatch
@@ -333,6 +331,7 @@ class SequencesFollow(ProducerCheck, ReplicaObserver):
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
         node_id = node.broker.node_id
+        self._acked = []
         if event is None:
             self._pending.restarted(node_id)
         elif type(event) is Closed:
@@ -350,10 +349,10 @@ class SequencesFollow(ProducerCheck, ReplicaObserver):
                         one = sent.get((name, each.partition))
                         if one is not None and each.error_code == 0 and each.base_offset >= 0:
                             self._acked.append((name, each.partition, one, each.base_offset))
+        if self._acked:
+            self.context.replicas.after_event(node, self._judge_acked)
 
-    def viewed(self, at_us: int, node: "Node") -> None:
-        if not self._acked:
-            return
+    def _judge_acked(self, at_us: int, node: "Node") -> None:
         acked, self._acked = self._acked, []
         partitions = node.broker.partitions
         for topic, index, sent, offset in acked:

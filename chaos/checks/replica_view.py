@@ -200,6 +200,7 @@ class ReplicaView:
         self.of_looks: list[ReplicaObserver] = []
         """those of them that override ``viewed``"""
         self.of_logs: list[LogObserver] = []
+        self._due: list[tuple[Node, Callable[[int, Node], None]]] = []
         self._min_insync = min_insync
         self._flushed = flushed
         self._unclean_ends = UncleanEnds()
@@ -376,6 +377,15 @@ class ReplicaView:
         self._follow_logs(at_us, incarnation, node, thorough)
         for check in self.of_looks:
             check.viewed(at_us, node)
+        if self._due:
+            due, self._due = self._due, []
+            for owner, judge in due:
+                if owner is node:  # A node that died in its event is not observed.
+                    judge(at_us, node)
+
+    def after_event(self, node: "Node", judge: Callable[[int, "Node"], None]) -> None:
+        """Call ``judge`` with the time and the node once the views have followed the node's current event."""
+        self._due.append((node, judge))
 
     def _follow_logs(self, at_us: int, incarnation: int, node: "Node", thorough: bool) -> None:
         touched = self._touched.taken()

@@ -283,10 +283,10 @@ class EffectsReplicated(StateCheck):
                 requested = self._pending.pop(node_id, effect)
                 if requested is not None:
                     self._replied += _effects_of(node, *requested, effect)
+        if self._replied or self._sent:
+            self.context.replicas.after_event(node, self._judge)
 
-    def state_viewed(self, at_us: int, node: "Node") -> None:
-        if not (self._replied or self._sent):
-            return
+    def _judge(self, at_us: int, node: "Node") -> None:
         replied, sent, self._replied, self._sent = self._replied, self._sent, [], []
         if self.transactions.losses:
             return
@@ -451,11 +451,11 @@ class MarkersDecided(StateCheck, ProducerCheck):
             where = producers.log.directory.rpartition("-")[0], producers.index
             marker = where, batch.producer_id, batch.epoch, batch.commits
             self._written[marker] = batch.offset, at_us
+            if not self._new:
+                self.context.replicas.after_event(node, self._judge)
             self._new.append((marker, batch.offset))
 
-    def state_viewed(self, at_us: int, node: "Node") -> None:
-        if not self._new:
-            return
+    def _judge(self, at_us: int, node: "Node") -> None:
         new, self._new = self._new, []
         for (where, producer_id, epoch, commits), offset in new:
             self.evidence += 1
@@ -530,16 +530,16 @@ class HeldIsReplicated(StateCheck):
     def value_committed(
         self,
         at_us: int,  # noqa: ARG002
-        node: "Node",  # noqa: ARG002
+        node: "Node",
         partition: StatePartition,
         before: StateValue | None,  # noqa: ARG002
         value: StateValue,
     ) -> None:
+        if not self._changed:
+            self.context.replicas.after_event(node, self._judge)
         self._changed[value.transactional_id] = partition
 
-    def state_viewed(self, at_us: int, node: "Node") -> None:
-        if not self._changed:
-            return
+    def _judge(self, at_us: int, node: "Node") -> None:
         changed, self._changed = self._changed, {}
         node_id = node.broker.node_id
         for index, partition in {each.index: each for each in changed.values()}.items():
@@ -746,11 +746,11 @@ class WritesVerified(StateCheck, ProducerCheck):
         if is_open or not node.broker.config.transaction_partition_verification_enable:
             self._arrived.pop(write, None)
         else:
+            if not self._new:
+                self.context.replicas.after_event(node, self._judge)
             self._new.append(write)
 
-    def state_viewed(self, at_us: int, node: "Node") -> None:
-        if not self._new:
-            return
+    def _judge(self, at_us: int, node: "Node") -> None:
         new, self._new = self._new, []
         for write in new:
             arrived_us = self._arrived.pop(write, None)

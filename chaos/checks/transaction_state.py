@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from chaos.checks.batches import read_batches, records_in
 from chaos.checks.history import TopicPartition
-from chaos.checks.replica_view import ReplicaObserver, ReplicaView
+from chaos.checks.replica_view import ReplicaView
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.replication.partitions import Partition
 
@@ -161,14 +161,11 @@ class StateObserver:
     ) -> None:
         """Called with each value that is committed. ``before`` is that of the same ID, or None if it is not known."""
 
-    def state_viewed(self, at_us: int, node: "Node") -> None:
-        """Called after each event of a node, when the view has followed it."""
-
 
 _Key: TypeAlias = tuple[bytes, int]
 
 
-class StateView(ReplicaObserver):
+class StateView:
     """The committed values of all transactional IDs, read from the bytes of the leaders' logs.
 
     A value is committed when the leader's high watermark has passed it.
@@ -177,8 +174,6 @@ class StateView(ReplicaObserver):
     def __init__(self) -> None:
         self.partitions: dict[_Key, StatePartition] = {}
         self.observers: list[StateObserver] = []
-        self._of_looks: list[StateObserver] = []
-        """those of them that override ``state_viewed``"""
         self.owners: dict[int, tuple[StatePartition, str]] = {}
         """the partition and the transactional ID to which each producer ID belongs or belonged"""
         self.ids: dict[str, StatePartition] = {}
@@ -186,7 +181,6 @@ class StateView(ReplicaObserver):
         """producer ID, epoch, whether to commit, and partition of each decided transaction"""
         self.losses = 0
         """number of times that committed values of any partition were lost"""
-        self._touched: list[Partition] = []
         self._replicas: ReplicaView | None = None
 
     def follow(self, replicas: ReplicaView, observer: StateObserver) -> None:
@@ -194,10 +188,7 @@ class StateView(ReplicaObserver):
         if self._replicas is None:
             self._replicas = replicas
             replicas.of_logs.append(self)
-            replicas.of_looks.append(self)
         self.observers.append(observer)
-        if type(observer).state_viewed is not StateObserver.state_viewed:
-            self._of_looks.append(observer)
 
     def known(self, transactional_id: str) -> list[StateValue]:
         """Return the last committed values of the ID, oldest first."""
@@ -213,22 +204,13 @@ class StateView(ReplicaObserver):
         return values[max(first, 0) :]
 
     def logs_touched(self, at_us: int, node: "Node", touched: Sequence[PartitionLog], thorough: bool) -> None:  # noqa: ARG002
-        """Note the logs of the topic that the node leads and that changed."""
+        """Follow the logs of the topic that the node leads and that changed."""
         for log in touched:
             if log.directory.startswith(STATE_TOPIC):
                 name, _, index = log.directory.rpartition("-")
                 partition = node.broker.partitions.by_name.get((name, int(index)))
                 if partition is not None and partition.log is log:
-                    self._touched.append(partition)
-
-    def viewed(self, at_us: int, node: "Node") -> None:
-        """Follow the logs that changed, since the view of the replicas has followed them."""
-        if self._touched:
-            touched, self._touched = self._touched, []
-            for partition in touched:
-                self._follow(at_us, node, partition)
-        for observer in self._of_looks:
-            observer.state_viewed(at_us, node)
+                    self._follow(at_us, node, partition)
 
     def _follow(self, at_us: int, node: "Node", led: Partition) -> None:
         key, log = (led.topic_id, led.index), led.log

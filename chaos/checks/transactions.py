@@ -15,7 +15,6 @@ from chaos.checks.compacted_topics import excused
 from chaos.checks.history import History, TopicPartition, WrittenValue, computed_once, expanded, grouped, partition_of
 from chaos.checks.producer_view import EndedTransaction, LogProducers, ProducedBatch
 from chaos.checks.reads import reads
-from chaos.checks.replica_view import ReplicaObserver
 from reference_broker.core.events import Effect, Event, Reply
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.fetch import FetchResponse, PartitionData
@@ -542,7 +541,7 @@ def _has_none_of(transaction: EndedTransaction, batches: Sequence[tuple[BatchIde
     )
 
 
-class AbortedListed(ProducerCheck, ReplicaObserver):
+class AbortedListed(ProducerCheck):
     """aborted-read (X-5): a response to a fetch with read_committed has no record at or above the last stable offset,
     and it lists every aborted transaction that overlaps its records, and none that was not aborted.
 
@@ -557,7 +556,6 @@ class AbortedListed(ProducerCheck, ReplicaObserver):
         super().__init__(context)
         self._sent: list[tuple[Any, PartitionData]] = []
         """topics and partitions of responses of the current event, which the view has not followed yet"""
-        context.replicas.of_looks.append(self)
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
         self._sent = [
@@ -568,10 +566,10 @@ class AbortedListed(ProducerCheck, ReplicaObserver):
             for each in topic.partitions
             if each.aborted_transactions is not None and each.records and each.error_code == 0
         ]
+        if self._sent:
+            self.context.replicas.after_event(node, self._judge_all)
 
-    def viewed(self, at_us: int, node: "Node") -> None:
-        if not self._sent:
-            return
+    def _judge_all(self, at_us: int, node: "Node") -> None:
         sent, self._sent = self._sent, []
         partitions = node.broker.partitions
         for topic, each in sent:

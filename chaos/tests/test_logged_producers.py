@@ -41,6 +41,7 @@ class World:
 
     def __init__(self, **config: Any) -> None:
         self.disk = MemoryDisk()
+        self.one = SimpleNamespace()
         self.config = LogConfig(**config)
         self.ms = START_MS
         context = check_context()
@@ -109,7 +110,8 @@ class World:
         by_id = {(TOPIC_ID, 0): partition, (b"", 0): partition}
         partitions = SimpleNamespace(topic_ids={"t": TOPIC_ID}, by_id=by_id, followed={})
         broker = SimpleNamespace(node_id=1, now=Now(0, self.ms), partitions=partitions, disk=self.disk)
-        return SimpleNamespace(broker=broker, logs=lambda: [self.log])
+        vars(self.one).update(broker=broker, logs=lambda: [self.log])
+        return self.one
 
     def looked(self, *, thorough: bool = False) -> list[str]:
         """Let the checks follow the log, and return the guarantees that are violated."""

@@ -175,6 +175,7 @@ class World:
     """A node that leads the only partition of the state topic and partition t-0, and the checks that follow both."""
 
     def __init__(self) -> None:
+        self.one = SimpleNamespace()
         context = check_context()
         self.view, self.touched, self.disk = context.replicas, TouchedLogs(), MemoryDisk()
         self.view._touched = self.touched
@@ -215,7 +216,8 @@ class World:
             replica=SimpleNamespace(loader=loader),
             transactions=SimpleNamespace(active=lambda: [self.target]),
         )
-        return SimpleNamespace(broker=broker, logs=lambda: [self.state, self.data], ready=True)
+        vars(self.one).update(broker=broker, logs=lambda: [self.state, self.data], ready=True)
+        return self.one
 
     def looked(self) -> list[str]:
         """Let the checks follow the logs, and return the stories of all violations."""
