@@ -33,8 +33,8 @@ _READ_BYTES = 1 << 20
 REMEMBERED = 5
 """Kafka's number of batches by which a retry is recognised."""
 METADATA_LOG = "__cluster_metadata"
-FOLLOWER_CHANGES = 8
-"""A follower's log is read once in so many changes, which bounds the cost."""
+SKIPPED_CHANGES = 24
+"""Bounds the cost: a log that is followed, or has no open transaction, is read once in this number of appends."""
 
 
 class ProducedBatch(NamedTuple):
@@ -112,7 +112,7 @@ class LogProducers:
     cuts: int = 0
     """number of the log's last truncation"""
     skipped: int = 0
-    """number of changes of a follower's log since it was read"""
+    """number of appends since it was read"""
     stable: int = 0
     """the last stable offset by clause X-4"""
     most_stable: int = 0
@@ -252,9 +252,10 @@ class ProducerView:
                 self._report(at_us, node, known, ())
             return
         known.skipped += 1
-        may_wait = not must_read and known.skipped < FOLLOWER_CHANGES
-        if may_wait and (log.topic_id, known.index) not in node.broker.partitions.by_id:
-            return
+        if not must_read and known.skipped < SKIPPED_CHANGES:
+            is_open = known.open or log.producers.open_transactions
+            if not is_open or (log.topic_id, known.index) not in node.broker.partitions.by_id:
+                return
         known.skipped = 0
         with WatchedDisk.unwatched():
             new = _read(log, max(known.read_end, log.local_log_start_offset), end)

@@ -23,11 +23,17 @@ from chaos.checks.batches import (
 )
 from chaos.checks.check import Check, CheckContext, ProducerCheck
 from chaos.checks.pending_requests import PendingRequests
-from chaos.checks.producer_view import LoggedBatch, LoggedProducer, LogProducers, ProducedBatch
+from chaos.checks.producer_view import EndedTransaction, LoggedBatch, LoggedProducer, LogProducers, ProducedBatch
 from chaos.interceptor.watched_disk import WatchedDisk
 from reference_broker.core.events import Closed, Effect, Event, Reply, Request
 from reference_broker.replication.partitions import Partition
-from reference_broker.wire.produce import ProducePartition, ProducePartitionResponse, ProduceRequest, ProduceResponse
+from reference_broker.wire.produce import (
+    ProducePartition,
+    ProducePartitionResponse,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceTopicResponse,
+)
 
 if TYPE_CHECKING:
     from reference_broker.core.node import Node
@@ -188,7 +194,7 @@ class ProducersEqualReplay(ProducerCheck):
             since = log.local_log_start_offset
         elif new:
             producer_ids = dict.fromkeys(each.producer_id for each in new)
-            since = next((each.offset for each in new if each.commits is not None), log.log_end_offset)
+            since = next((each.offset for each in new if each.commits is False), log.log_end_offset)
         else:
             return
         for producer_id in producer_ids:
@@ -238,10 +244,11 @@ class ProducersEqualReplay(ProducerCheck):
         with WatchedDisk.unwatched():
             entries = [tuple(each) for each in log.segments.aborted_between(since, log.log_end_offset)]
         found = [each for each in entries if each[2] >= since]
+        ended = producers.ended
         wanted = [
             (each.producer_id, each.first_offset, each.marker, each.stable_end)
-            for each in producers.ended
-            if each.marker >= since and not each.commits
+            for each in ended[bisect_left(ended, since, key=_marker_of) :]
+            if not each.commits
         ]
         if not producers.is_whole:  # The first offset and the stable end may be of transactions that are gone.
             missing = {(each[0], each[2]) for each in wanted} - {(each[0], each[2]) for each in found}
@@ -253,6 +260,10 @@ class ProducersEqualReplay(ProducerCheck):
                 f"its index has the aborted transactions {found} (producer ID, first offset, marker, stable end), and "
                 f"the batches from {since} on have {wanted}",
             )
+
+
+def _marker_of(transaction: EndedTransaction) -> int:
+    return transaction.marker
 
 
 def _last_offset(producers: LogProducers, producer_id: int) -> int:
@@ -314,8 +325,8 @@ class SequencesFollow(ProducerCheck):
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
         self._pending = PendingRequests[dict[tuple[str | bytes, int], _Sent]]()
-        self._acked: list[tuple[str | bytes, int, _Sent, int]] = []
-        """topic, index, batch and offset of the acknowledgements of the current event"""
+        self._acked: dict[LogProducers, list[tuple[_Sent, int]]] = {}
+        """batch and offset of the acknowledgements that are not judged yet, which is when the log is read"""
 
     def batch_appended(
         self, at_us: int, node: "Node", producers: LogProducers, known: LoggedProducer | None, batch: ProducedBatch
@@ -331,7 +342,6 @@ class SequencesFollow(ProducerCheck):
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
         node_id = node.broker.node_id
-        self._acked = []
         if event is None:
             self._pending.restarted(node_id)
         elif type(event) is Closed:
@@ -345,22 +355,27 @@ class SequencesFollow(ProducerCheck):
                 sent = self._pending.pop(node_id, effect) or {}
                 for topic in effect.body.responses if sent else ():
                     for each in topic.partitions:
-                        name = topic.topic or bytes(topic.topic_id)
-                        one = sent.get((name, each.partition))
+                        one = sent.get((topic.topic or bytes(topic.topic_id), each.partition))
                         if one is not None and each.error_code == 0 and each.base_offset >= 0:
-                            self._acked.append((name, each.partition, one, each.base_offset))
-        if self._acked:
-            self.context.replicas.after_event(node, self._judge_acked)
+                            self._acknowledged(node, topic, each.partition, one, each.base_offset)
 
-    def _judge_acked(self, at_us: int, node: "Node") -> None:
-        acked, self._acked = self._acked, []
+    def _acknowledged(self, node: "Node", topic: ProduceTopicResponse, index: int, sent: _Sent, offset: int) -> None:
         partitions = node.broker.partitions
-        for topic, index, sent, offset in acked:
-            topic_id = topic if isinstance(topic, bytes) else partitions.topic_ids.get(topic, b"")
-            partition = partitions.by_id.get((topic_id, index))
-            producers = None if partition is None else self.producers.of(at_us, node, partition.log)
-            if producers is None or offset < producers.known_from:
-                continue
+        topic_id = partitions.topic_ids.get(topic.topic, b"") if topic.topic else bytes(topic.topic_id)
+        partition = partitions.by_id.get((topic_id, index))
+        if partition is not None:
+            producers = self.producers.logs.get((node.broker.node_id, partition.log.directory))
+            if producers is not None and producers.log is partition.log and offset >= producers.known_from:
+                self._acked.setdefault(producers, []).append((sent, offset))
+
+    def log_replayed(
+        self,
+        at_us: int,
+        node: "Node",
+        producers: LogProducers,
+        new: Sequence[ProducedBatch] | None,  # noqa: ARG002
+    ) -> None:
+        for sent, offset in self._acked.pop(producers, ()) if self._acked else ():
             self.evidence += 1
             at = bisect_left(producers.batches, offset, key=_offset_of)
             found = producers.batches[at] if at < len(producers.batches) else None

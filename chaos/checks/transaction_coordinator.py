@@ -429,7 +429,9 @@ class MarkersDecided(StateCheck, ProducerCheck):
         self._new: list[tuple[_Marker, int]] = []
         """markers of the current event with their offsets"""
         self._written: dict[_Marker, tuple[int, int]] = {}
-        """offset and time of the last such marker that a leader has appended"""
+        """offset and time of the last such marker in any log"""
+        self._unsure: list[tuple[_Marker, int, int, str]] = []
+        """completions whose marker has not been read yet: the time, the high watermark and the story of each"""
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
         if type(event) is Request and event.api_key == WRITE_TXN_MARKERS and event.tag.role == "client":
@@ -447,10 +449,13 @@ class MarkersDecided(StateCheck, ProducerCheck):
         known: LoggedProducer | None,  # noqa: ARG002
         batch: ProducedBatch,
     ) -> None:
-        if batch.commits is not None and _led_here(node, producers, batch):
-            where = producers.log.directory.rpartition("-")[0], producers.index
-            marker = where, batch.producer_id, batch.epoch, batch.commits
+        if batch.commits is None:
+            return
+        where = producers.log.directory.rpartition("-")[0], producers.index
+        marker = where, batch.producer_id, batch.epoch, batch.commits
+        if batch.offset > self._written.get(marker, (-1, 0))[0]:
             self._written[marker] = batch.offset, at_us
+        if _led_here(node, producers, batch):
             if not self._new:
                 self.context.replicas.after_event(node, self._judge)
             self._new.append((marker, batch.offset))
@@ -479,15 +484,38 @@ class MarkersDecided(StateCheck, ProducerCheck):
             return  # TransactionSteps judges it.
         for where in sorted(before.partitions):
             self.evidence += 1
-            offset, marked_us = self._written.get((where, before.producer_id, before.epoch, commits), (-1, -1))
-            is_replicated = marked_us >= before.at_us and offset < self._high_watermark(where)
+            marker = where, before.producer_id, before.epoch, commits
+            offset, marked_us = self._written.get(marker, (-1, -1))
+            high_watermark = self._high_watermark(where)
+            is_replicated = marked_us >= before.at_us and offset < high_watermark
             if not is_replicated and not self._is_excused(node, where, before):
-                self.violated(
-                    at_us,
+                story = (
                     f"{value.transactional_id}: node {node.broker.node_id} wrote {value.named}, and "
                     f"{where[0]}-{where[1]} has no marker of producer {before.producer_id}, epoch {before.epoch}, "
-                    f"below its high watermark",
+                    f"below its high watermark"
                 )
+                if marked_us >= before.at_us or self._is_read(where):
+                    self.violated(at_us, story)
+                else:
+                    self._unsure.append((marker, at_us, high_watermark, story))
+
+    def _is_read(self, where: TopicPartition) -> bool:
+        """Return whether the view has read all that is in the partition's logs."""
+        directory = f"{where[0]}-{where[1]}"
+        logs = [each for (_, name), each in self.producers.logs.items() if name == directory]
+        return all(each.read_end == each.log.log_end_offset for each in logs)
+
+    def end(self, history: History) -> None:  # noqa: ARG002
+        for (where, *marker), at_us, high_watermark, story in self._unsure:
+            directory = f"{where[0]}-{where[1]}"
+            found = any(
+                batch.offset < high_watermark and [batch.producer_id, batch.epoch, batch.commits] == marker
+                for (_, name), each in self.producers.logs.items()
+                if name == directory
+                for batch in each.batches
+            )
+            if not found:
+                self.violated(at_us, story)
 
     def _high_watermark(self, where: TopicPartition) -> int:
         directory = f"{where[0]}-{where[1]}"

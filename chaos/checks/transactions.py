@@ -6,18 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from chaos.checks.batches import BatchIdentity, batches_of, producing_of, record_count
-from chaos.checks.check import Check, CheckContext, ProducerCheck
+from chaos.checks.check import Check, CheckContext, FetchCheck, ProducerCheck
 from chaos.checks.committed_offsets import COMMIT, FETCHED, NEVER_US, OffsetRequest, effective_requests
 from chaos.checks.compacted_topics import excused
+from chaos.checks.fetch_model import CompletedFetch
 from chaos.checks.history import History, TopicPartition, WrittenValue, computed_once, expanded, grouped, partition_of
 from chaos.checks.producer_view import EndedTransaction, LogProducers, ProducedBatch
 from chaos.checks.reads import reads
-from reference_broker.core.events import Effect, Event, Reply
+from reference_broker.core.events import Event
 from reference_broker.replication.partitions import Partition
-from reference_broker.wire.fetch import FetchResponse, PartitionData
+from reference_broker.wire.fetch import PartitionData
 from reports.rows import CommitRow, EndRow, PositionRow, SpanRow, TransactionRow, TransformRow
 
 if TYPE_CHECKING:
@@ -527,9 +528,6 @@ class StableOffsetExact(ProducerCheck):
         )
 
 
-FETCH = 1
-
-
 def _has_none_of(transaction: EndedTransaction, batches: Sequence[tuple[BatchIdentity, bytes]]) -> bool:
     """Return whether no batch has records of the transaction."""
     return not any(
@@ -541,67 +539,58 @@ def _has_none_of(transaction: EndedTransaction, batches: Sequence[tuple[BatchIde
     )
 
 
-class AbortedListed(ProducerCheck):
+class AbortedListed(ProducerCheck, FetchCheck):
     """aborted-read (X-5): a response to a fetch with read_committed has no record at or above the last stable offset,
     and it lists every aborted transaction that overlaps its records, and none that was not aborted.
 
-    Only such a response has a list. Its partition may be led or followed (KIP-392). Where the cleaner has removed the
-    records of an aborted transaction (X-11), it need not be listed.
+    Its partition may be led or followed (KIP-392). Where the cleaner has removed the records of an aborted transaction
+    (X-11), it need not be listed.
     """
 
     guarantee = "aborted-read"
-    acts_on = (FETCH,)
 
-    def __init__(self, context: CheckContext) -> None:
-        super().__init__(context)
-        self._sent: list[tuple[Any, PartitionData]] = []
-        """topics and partitions of responses of the current event, which the view has not followed yet"""
-
-    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
-        self._sent = [
-            (topic, each)
-            for effect in effects
-            if type(effect) is Reply and effect.tag.role != "peer" and isinstance(effect.body, FetchResponse)
-            for topic in effect.body.responses
-            for each in topic.partitions
-            if each.aborted_transactions is not None and each.records and each.error_code == 0
+    def fetched(self, at_us: int, fetch: CompletedFetch) -> None:  # noqa: ARG002
+        if not fetch.request.reads_committed:
+            return
+        fetched = [
+            (partition, each)
+            for name, each in fetch.data.items()
+            if each.records and each.error_code == 0 and (partition := fetch.served(name)) is not None
         ]
-        if self._sent:
-            self.context.replicas.after_event(node, self._judge_all)
+        if fetched:
+            self.context.replicas.after_event(fetch.node, lambda us, node: self._judge_all(us, node, fetched))
 
-    def _judge_all(self, at_us: int, node: "Node") -> None:
-        sent, self._sent = self._sent, []
-        partitions = node.broker.partitions
-        for topic, each in sent:
-            topic_id = bytes(topic.topic_id) if not topic.topic else partitions.topic_ids.get(topic.topic, b"")
-            key = topic_id, each.partition
-            partition = partitions.by_id.get(key) or partitions.followed.get(key)
-            producers = None if partition is None else self.producers.of(at_us, node, partition.log)
+    def _judge_all(self, at_us: int, node: "Node", fetched: Sequence[tuple[Partition, PartitionData]]) -> None:
+        for partition, sent in fetched:
+            producers = self.producers.of(at_us, node, partition.log)
             if producers is not None:
-                self._judge(at_us, node, producers, each)
+                self._judge(at_us, node, producers, sent)
 
     def _judge(self, at_us: int, node: "Node", producers: LogProducers, sent: PartitionData) -> None:
         batches = list(batches_of(bytes(sent.records or b"")))
-        places = [batch for batch, _ in batches]
-        if not places:
+        if not batches:
             return
         self.evidence += 1
-        begin, last = places[0].base_offset, places[-1].last_offset
+        begin, last = batches[0][0].base_offset, batches[-1][0].last_offset
         who = f"{producers.log.directory}: node {node.broker.node_id} sent offsets {begin}..{last} with read_committed"
         stable = producers.greatest_stable
         if not last < sent.last_stable_offset <= stable:
             self.violated(at_us, f"{who} and the last stable offset {sent.last_stable_offset}, and it is {stable}")
         listed = {(int(each.producer_id), int(each.first_offset)) for each in sent.aborted_transactions or ()}
-        aborted = [each for each in producers.ended if not each.commits]
-        is_cleaned = producers.log.config.is_compacted
-        for each in aborted:
-            overlaps = each.first_offset <= last and each.marker >= begin and each[:2] not in listed
-            if overlaps and not (is_cleaned and _has_none_of(each, batches)):
+        is_cleaned, behind = producers.log.config.is_compacted, set[tuple[int, int]]()
+        for each in reversed(producers.ended):
+            if each.marker < begin:
+                break
+            if each.commits:
+                continue
+            behind.add((each.producer_id, each.first_offset))
+            is_missing = each.first_offset <= last and (each.producer_id, each.first_offset) not in listed
+            if is_missing and not (is_cleaned and _has_none_of(each, batches)):
                 self.violated(
                     at_us,
                     f"{who}, and does not list the transaction of producer {each.producer_id} that began at "
                     f"{each.first_offset} and was aborted at {each.marker}",
                 )
-        wrong = listed - {each[:2] for each in aborted}
+        wrong = listed - behind
         if wrong and producers.known_from == 0:
-            self.violated(at_us, f"{who}, and lists (producer ID, first offset) {sorted(wrong)}, never aborted")
+            self.violated(at_us, f"{who}, and lists (producer ID, first offset) {sorted(wrong)}, not aborted there")

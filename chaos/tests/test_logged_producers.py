@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from chaos.checks import producer_view
 from chaos.checks.check import ProducerCheck
 from chaos.checks.producers import ProducersEqualReplay, SequencesFollow
 from chaos.checks.replica_view import ReplicaView, TouchedLogs
@@ -20,7 +21,7 @@ from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import run_to_end
 from reference_broker.records.control import build_marker
 from reference_broker.records.record import Record, build
-from reference_broker.wire.fetch import AbortedTransaction, FetchResponse, FetchTopicResponse, PartitionData
+from reference_broker.wire.fetch import AbortedTransaction, PartitionData
 from reference_broker.wire.produce import (
     ProducePartition,
     ProducePartitionResponse,
@@ -34,6 +35,11 @@ from reference_broker.wire.tags import Tag
 HOUR_MS = 3_600_000
 START_MS = 1_000 * HOUR_MS
 TOPIC_ID = b"t" * 16
+
+
+@pytest.fixture(autouse=True)
+def read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producer_view, "SKIPPED_CHANGES", 1)
 
 
 class World:
@@ -122,10 +128,13 @@ class World:
         listed = [AbortedTransaction(*each) for each in aborted]
         records = self.log.read(0, 1 << 20, end)
         sent = PartitionData(0, 0, end, stable, 0, listed, records=records)
-        response = FetchResponse(responses=[FetchTopicResponse("t", bytes(16), [sent])])
-        reply = Reply(1, 1, 1, 12, response, Tag(1, 12, "c"))
+        request = SimpleNamespace(reads_committed=True)
+        fetch: Any = SimpleNamespace(
+            node=self.node(), request=request, data={("t", 0): sent}, served=lambda _: SimpleNamespace(log=self.log)
+        )
         for each in self.checks:
-            each.acted(7, self.node(), None, [reply])
+            if isinstance(each, AbortedListed):
+                each.fetched(7, fetch)
         return self.looked()
 
 
@@ -332,4 +341,17 @@ def test_a_repeated_batch_is_acknowledged_at_its_offset(sequence: int, offset: i
     response = ProduceResponse([ProduceTopicResponse("t", bytes(16), [ProducePartitionResponse(0, 0, offset)])])
     for each in world.checks:
         each.acted(7, world.node(), request, [Reply(1, 1, 0, 9, response, tag)])
-    assert world.looked() == broken
+    assert world.looked(thorough=True) == broken
+
+
+def test_a_log_without_transactions_is_read_at_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producer_view, "SKIPPED_CHANGES", 3)
+    world = written()
+    world.marker(5)
+    assert world.looked() == []
+    for sequence, broken in ((9, []), (11, []), (13, ["duplicate"])):
+        world.data(7, sequence, transactional=False, origin=BatchOrigin.BROKER)
+        assert world.looked() == broken
+    world = written()
+    world.data(5, 3, origin=BatchOrigin.BROKER)
+    assert world.looked() == ["duplicate"]  # A transaction is open.

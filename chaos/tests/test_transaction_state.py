@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from chaos.checks import producer_view
 from chaos.checks.check import Check, StateCheck
 from chaos.checks.replica_view import TouchedLogs
 from chaos.checks.suite import check_kinds
@@ -169,6 +170,11 @@ BEGUN = OWNER._replace(state=TransactionState.ONGOING, partitions={ONE: None}, s
 DECIDED = BEGUN._replace(state=TransactionState.PREPARE_COMMIT)
 DONE = DECIDED._replace(state=TransactionState.COMPLETE_COMMIT, partitions={})
 INTERVAL_MS, SLACK_MS = 200, 1500
+
+
+@pytest.fixture(autouse=True)
+def read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producer_view, "SKIPPED_CHANGES", 1)
 
 
 class World:
