@@ -228,15 +228,19 @@ NONE = 0
 WRITE_TXN_MARKERS = 27
 
 
+INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED = 47, 48, 49, 90
+
+
 class _Effect(NamedTuple):
-    """A response without error to a request that names a transactional ID."""
+    """A response to a request that names a transactional ID."""
 
     requested_us: int
     transactional_id: str
     producer_id: int
-    """the one in the response of InitProducerId and EndTxn 5, else that of the request"""
+    """the one in the response of InitProducerId, else that of the request"""
     epoch: int
     api: str
+    error: int = NONE
     partitions: frozenset[TopicPartition] = frozenset()
     commits: bool = False
     owner: tuple[int, int] | None = None
@@ -251,7 +255,12 @@ class EffectsReplicated(StateCheck):
     outcome of the first. WriteTxnMarkers leaves when the decision is committed, for its partitions, and with the leader
     epoch of the coordinator (X-6).
 
-    After a loss of committed values (E-7) nothing is judged.
+    AddPartitionsToTxn, AddOffsetsToTxn and EndTxn refuse nobody who was the owner all the time since the request
+    (INVALID_PRODUCER_EPOCH, PRODUCER_FENCED, INVALID_PRODUCER_ID_MAPPING), and no end of the owner's transaction that
+    was open all that time (INVALID_TXN_STATE).
+
+    A coordinator that was replaced and does not know it may return an old state, and is not judged. After a loss of
+    committed values (E-7) nothing is judged.
     """
 
     guarantee = "transactions-consistent"
@@ -291,13 +300,17 @@ class EffectsReplicated(StateCheck):
         if self.transactions.losses:
             return
         for each in replied:
+            partition = self.transactions.ids.get(each.transactional_id)
+            if partition is not None and partition.leader[1] != node.broker.node_id:
+                continue
             self.evidence += 1
-            wrong = self._wrong(each)
+            wrong = self._wrong_error(each) if each.error else self._wrong(each)
             if wrong:
+                error = f"error {each.error}" if each.error else "no error"
                 self.violated(
                     at_us,
                     f"node {node.broker.node_id} returned {each.api} of {each.transactional_id} (producer "
-                    f"{each.producer_id}, epoch {each.epoch}) without error, and {wrong}",
+                    f"{each.producer_id}, epoch {each.epoch}) with {error}, and {wrong}",
                 )
         for body in sent:
             for marker in body.markers:
@@ -331,6 +344,19 @@ class EffectsReplicated(StateCheck):
                 return f"it returned producer ID and epoch {effect.owner}, and {owners} are committed (KIP-890)"
         return ""
 
+    def _wrong_error(self, effect: _Effect) -> str:
+        """Return why the owner of the ID must not get this error, or nothing."""
+        current = self.transactions.since(effect.transactional_id, effect.requested_us)
+        if not current:
+            return ""
+        is_owner = all((each.producer_id, each.epoch) == (effect.producer_id, effect.epoch) for each in current)
+        if effect.error in (INVALID_PRODUCER_EPOCH, PRODUCER_FENCED, INVALID_PRODUCER_ID_MAPPING) and is_owner:
+            return "that producer is the owner (X-1)"
+        is_open = all(each.state == ONGOING for each in current)
+        if effect.error == INVALID_TXN_STATE and is_owner and is_open:
+            return "its transaction is open (X-2)"
+        return ""
+
     def _judge_marker(self, at_us: int, node: "Node", marker: Any) -> None:
         self.evidence += 1
         producer_id, epoch, commits = (
@@ -360,8 +386,13 @@ def _effects_of(node: "Node", body: Any, requested_us: int, reply: Reply) -> Ite
     response: Any = reply.body
     if reply.api_key == ADD_PARTITIONS:
         yield from _added_in(body, requested_us, reply)
-    elif response.error_code != NONE or not body.transactional_id:
         return
+    error, transactional_id = int(response.error_code), body.transactional_id
+    if not transactional_id or (error != NONE and reply.api_key == INIT_PRODUCER_ID):
+        return
+    if error != NONE:
+        owner = int(body.producer_id), int(body.producer_epoch)
+        yield _Effect(requested_us, str(transactional_id), *owner, APIS[reply.api_key], error)
     elif reply.api_key == INIT_PRODUCER_ID:
         owner = int(response.producer_id), int(response.producer_epoch)
         yield _Effect(requested_us, str(body.transactional_id), *owner, "InitProducerId")
@@ -369,7 +400,7 @@ def _effects_of(node: "Node", body: Any, requested_us: int, reply: Reply) -> Ite
         count = len(node.broker.replica.loader.image.topics[OFFSETS_TOPIC].partitions)
         added = frozenset([(OFFSETS_TOPIC, offsets_partition(str(body.group_id), count))])
         owner = int(body.producer_id), int(body.producer_epoch)
-        yield _Effect(requested_us, str(body.transactional_id), *owner, "AddOffsetsToTxn", added)
+        yield _Effect(requested_us, str(body.transactional_id), *owner, "AddOffsetsToTxn", partitions=added)
     else:
         owner = int(body.producer_id), int(body.producer_epoch)
         returned = (
@@ -382,6 +413,7 @@ def _effects_of(node: "Node", body: Any, requested_us: int, reply: Reply) -> Ite
         )
 
 
+APIS = {ADD_OFFSETS: "AddOffsetsToTxn", END_TXN: "EndTxn"}
 RETURNS_FROM = 5
 """The version of EndTxn from which it returns the next producer ID and epoch."""
 FOR_BROKERS_FROM = 4
@@ -400,9 +432,16 @@ def _added_in(body: Any, requested_us: int, reply: Reply) -> Iterator[_Effect]:
             for one in topic.results_by_partition
             if one.partition_error_code == NONE
         )
+        owner = int(each.producer_id), int(each.producer_epoch)
+        errors = {
+            int(one.partition_error_code)
+            for topic in (() if result is None else result.topic_results)
+            for one in topic.results_by_partition
+        }
+        for error in sorted(errors - {NONE}):
+            yield _Effect(requested_us, str(each.transactional_id), *owner, "AddPartitionsToTxn", error)
         if added:
-            owner = int(each.producer_id), int(each.producer_epoch)
-            yield _Effect(requested_us, str(each.transactional_id), *owner, "AddPartitionsToTxn", added)
+            yield _Effect(requested_us, str(each.transactional_id), *owner, "AddPartitionsToTxn", partitions=added)
 
 
 _Marker: TypeAlias = tuple[TopicPartition, int, int, bool]

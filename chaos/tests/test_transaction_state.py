@@ -300,10 +300,10 @@ def end(*, commits: bool = True) -> Any:
     return kind(transactional_id="x", producer_id=7, producer_epoch=0, committed=commits)
 
 
-def adding(*indexes: int) -> tuple[Any, Any]:
+def adding(*indexes: int, error: int = 0) -> tuple[Any, Any]:
     topic = SimpleNamespace(name="t", partitions=indexes)
     one = SimpleNamespace(transactional_id="x", producer_id=7, producer_epoch=0, topics=[topic])
-    results = [SimpleNamespace(partition_index=each, partition_error_code=0) for each in indexes]
+    results = [SimpleNamespace(partition_index=each, partition_error_code=error) for each in indexes]
     result = SimpleNamespace(
         transactional_id="x", topic_results=[SimpleNamespace(name="t", results_by_partition=results)]
     )
@@ -330,7 +330,7 @@ def test_a_response_before_its_value_is_replicated_is_a_violation() -> None:
     world = World()
     world.write(OWNER, commits=False)
     (story,) = world.replies(init(), owner())
-    assert "InitProducerId of x (producer 7, epoch 0) without error, and no value with this owner" in story
+    assert "InitProducerId of x (producer 7, epoch 0) with no error, and no value with this owner" in story
     world = World()
     world.write(OWNER)
     (story,) = world.replies(init(), owner(epoch=1))
@@ -492,3 +492,19 @@ def test_the_first_write_of_a_transaction_is_verified_between_its_arrival_and_th
     world = World()
     world.config.transaction_partition_verification_enable = False
     assert world.produce() == []
+
+
+@pytest.mark.parametrize(
+    ("error", "step", "broken"),
+    [(47, BEGUN, 1), (90, BEGUN, 1), (49, BEGUN, 1), (48, BEGUN, 1), (51, BEGUN, 0), (48, OWNER, 0), (90, OWNER, 1)],
+)
+def test_an_owner_is_not_refused(error: int, step: Transaction, broken: int) -> None:
+    world = World()
+    world.write(OWNER, step)
+    assert len(world.replies(end(), owner(-1, -1, error))) == broken
+    world = World()
+    world.write(OWNER, step, OWNER._replace(producer_epoch=1))
+    assert all("with error" not in each for each in world.replies(end(), owner(-1, -1, error)))
+    world = World()
+    world.write(OWNER)
+    assert len(world.replies(*adding(0, error=error))) == (error in (47, 49, 90))
