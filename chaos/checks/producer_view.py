@@ -244,7 +244,8 @@ class ProducerView:
     def _follow(self, at_us: int, node: "Node", log: PartitionLog, *, must_read: bool = False) -> None:
         node_id, end, cuts = node.broker.node_id, log.log_end_offset, log.durability.last_cut
         known = self.logs.get((node_id, log.directory))
-        if known is None or known.log is not log or known.cuts != cuts or end < known.read_end:
+        is_new = known is None or known.log is not log or known.cuts != cuts
+        if known is None or is_new or not log.local_log_start_offset <= known.read_end <= end:
             self._reopen(at_us, node, log, known)
             return
         if end == known.read_end:
@@ -252,13 +253,14 @@ class ProducerView:
                 self._report(at_us, node, known, ())
             return
         known.skipped += 1
-        if not must_read and known.skipped < SKIPPED_CHANGES:
+        # Retention deletes closed segments, so these are read at once.
+        if not must_read and known.skipped < SKIPPED_CHANGES and log.bases and log.bases[-1] <= known.read_end:
             is_open = known.open or log.producers.open_transactions
             if not is_open or (log.topic_id, known.index) not in node.broker.partitions.by_id:
                 return
         known.skipped = 0
         with WatchedDisk.unwatched():
-            new = _read(log, max(known.read_end, log.local_log_start_offset), end)
+            new = _read(log, known.read_end, end)
         known.read_end = end
         if not new and not known.states and not log.producers.by_id:
             return
