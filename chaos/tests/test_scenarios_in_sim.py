@@ -82,7 +82,7 @@ SEEN_BY_MANY = {
     *("leader_from_outside_the_isr", "sent_data_moves_cached_offset", "other_id_starts_empty"),
     *("epoch_not_raised", "aborted_record_survives", "unsafe_for_ever"),
     *("records_forgotten", "metadata_forgotten"),
-    "last_stable_at_high_watermark",
+    *("last_stable_at_high_watermark", "aborts_answered_unwritten"),
 }
 """Mutants whose single defect violates many guarantees.
 
@@ -93,6 +93,7 @@ and sent. A key whose newest value is gone is wrong in the replicas, in views, a
 A follower that empties its log without need, and is in sync, loses what is committed. A node that has lost
 all of a kind is wrong in everything that was seen of it.
 A record of an open transaction that is read is read too early, perhaps aborted, and against the order of commits.
+An abort without a marker leaves the transaction hanging, as readers, administrators and the values of its ID show.
 """
 CAUGHT_FIRST = {
     ("07-leader-moves-and-returns", "leader_epoch_not_checked"): 2,
