@@ -155,6 +155,16 @@ class Names:
                 else:
                     yield from self.below(inner)
 
+    def durable(self, path: str) -> File | None:
+        """Return the file that the path names after any power loss, or one that it replaces; None if it may be gone."""
+        node: Node | None = self.folders[""]
+        for name in path.split("/"):
+            if not isinstance(node, Folder):
+                return None
+            removed = any((name, None) in change.sets for change in node.changes)
+            node = None if removed else node.durable.get(name)
+        return node if isinstance(node, File) else None
+
     def syncs(self, paths: Sequence[str]) -> tuple[FolderSync, ...]:
         """The syncs of the folders that hold the paths, as far as they exist and need one for all that the process
         knows."""
@@ -468,6 +478,19 @@ class SimDisk:
                 file.saved = None
         for folder in synced.folders:
             self._names.synced(folder, synced.change)
+
+    def durable(self, path: str) -> bytes | None:
+        """Return the bytes that a power loss now leaves of the file in any case, or None if it may lose its name.
+
+        If another file has taken the name and the folder is not synced since, the bytes are those of the earlier one.
+        """
+        file = self._names.durable(path)
+        if file is None:
+            return None
+        kept = file.content[: file.durable]
+        for start, end in file.failed:
+            kept[start:end] = bytes(len(kept[start:end]))
+        return bytes(kept)
 
     def process_started(self) -> None:
         """Another process uses the disk from now on. It does not know which names the one before left unsynced."""

@@ -380,3 +380,43 @@ def test_a_process_that_takes_unknown_folders_for_synced_loses_their_names(monke
     monkeypatch.setattr(KnownFolder, "__init__", partialmethod(KnownFolder.__init__, changes=0))
     left = {frozenset(each) for each in outcomes(settled)}
     assert frozenset(("t-0/a", "t-0/c", "t-0/s")) in left
+
+
+def test_what_is_durable_is_what_each_power_loss_leaves() -> None:
+    def begun(subject: SimDisk) -> None:
+        subject.append("folder/a", [b"old"])
+        synced(subject, "folder/a")
+        subject.append("folder/a", [b"er"])
+
+    def replaced(subject: SimDisk) -> None:
+        begun(subject)
+        subject.append("folder/b", [b"new"])
+        synced(subject, "folder/b")
+        subject.rename("folder/b", "folder/a")
+
+    def renamed(subject: SimDisk) -> None:
+        replaced(subject)
+        synced(subject, "folder/a")
+
+    def deleted(subject: SimDisk) -> None:
+        renamed(subject)
+        subject.delete("folder/a")
+
+    for fill, durable in ((begun, b"old"), (replaced, b"old"), (renamed, b"new"), (deleted, None)):
+        subject = disk()
+        fill(subject)
+        assert subject.durable("folder/a") == durable
+        left = [each.get("folder/a") for each in outcomes(fill)]
+        assert None in left if durable is None else any((each or b"").startswith(durable) for each in left)
+    assert disk().durable("folder/a") is None
+
+
+def test_bytes_whose_sync_failed_are_not_durable() -> None:
+    subject = disk()
+    subject.append("a", [b"first"])
+    synced(subject, "a")
+    subject.append("a", [b"second"])
+    subject.fail_sync(["a"])
+    subject.append("a", [b"third"])
+    synced(subject, "a")
+    assert subject.durable("a") == b"first" + bytes(6) + b"third"
