@@ -237,3 +237,49 @@ class MonotonicHighWatermark(QuorumCheck):
         if after.epoch == epoch and now < earlier and now != before.high_watermark:
             self.violated(at_us, f"leader {member.node_id} of epoch {epoch} says {now}, earlier leaders said {earlier}")
         self._committed = max(self._committed, now)
+
+
+class HighWatermarkOfLeaders(QuorumCheck):
+    """monotonic-high-watermark: a leader moves the high watermark only beyond its epoch's first record, and a follower
+    only as far as some leader has.
+
+    Raft 5.4.2 and KIP-595: a leader commits no record of an earlier epoch by counting replicas. It commits the first
+    record of its own epoch, and with it all earlier ones. A follower takes the high watermark from responses of the
+    leader of its epoch.
+    """
+
+    guarantee = "monotonic-high-watermark"
+    rows = ("leader_elected",)
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self._starts: dict[int, int] = {}
+        """by epoch: offset of the first record of its leader"""
+        self._by_leaders: dict[int, int] = {}
+        """by epoch: the greatest high watermark of its leader"""
+
+    def trace(self, row: TraceRow) -> None:
+        fields = fields_of(row)
+        self._starts[fields["epoch"]] = fields["start_offset"]
+
+    def changed(self, at_us: int, member: Member, before: Seen, after: Seen) -> None:
+        now, epoch = after.high_watermark, after.epoch
+        if after.leads:
+            self._by_leaders[epoch] = max(now, self._by_leaders.get(epoch, -1))
+        if now <= before.high_watermark:
+            return
+        self.evidence += 1
+        if after.leads:
+            start = self._starts.get(epoch, -1)
+            if now <= start:
+                self.violated(
+                    at_us,
+                    f"leader {member.node_id} of epoch {epoch} moves its high watermark to {now}, not beyond its first "
+                    f"record at {start} (Raft 5.4.2)",
+                )
+        elif not any(now <= each for number, each in self._by_leaders.items() if number <= epoch):
+            self.violated(
+                at_us,
+                f"node {member.node_id} in epoch {epoch} moves its high watermark to {now}, and no leader up to that "
+                f"epoch has had it (KIP-595)",
+            )

@@ -126,7 +126,7 @@ class Quorum:
             self.observe(number)
 
     def commit(self, offset: int, *numbers: int) -> None:
-        for number in numbers or (0, 1, 2, 3):
+        for number in sorted(numbers or (0, 1, 2, 3), key=lambda each: not self.nodes[each].is_leader):
             self.nodes[number].high_watermark = offset
             self.observe(number)
 

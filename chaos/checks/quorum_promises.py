@@ -1,0 +1,236 @@
+"""What a node of the quorum must have made durable before it sends an epoch, a vote, or the end of its log (KIP-595).
+
+The checks read the bytes that a power loss would leave, not what the node believes to be durable.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from chaos.checks.check import Check, CheckContext, QuorumCheck
+from chaos.checks.pending_requests import PendingRequests
+from chaos.checks.quorum_view import Member, Seen
+from chaos.sim.disk import SimDisk
+from reference_broker.core.events import Closed, Effect, Event, Reply, Request, Send
+
+if TYPE_CHECKING:
+    from reference_broker.core.node import Node
+
+FETCH, VOTE, BEGIN_EPOCH, END_EPOCH, FETCH_SNAPSHOT = 1, 52, 53, 54, 59
+METADATA_ID = (1).to_bytes(16, "big")
+"""Topic ID of the metadata log."""
+QUORUM_STATE = "__cluster_metadata-0/quorum-state"
+
+
+class DurableState(NamedTuple):
+    """What quorum-state has after a power loss."""
+
+    epoch: int
+    voted_id: int
+    leader_id: int
+
+
+def durable_bytes(node: "Node", path: str) -> bytes | None:
+    """Return the bytes that a power loss leaves of a node's file, or None without a simulated disk or the file."""
+    disk = getattr(node.broker.disk, "inner", node.broker.disk)
+    return disk.durable(path) if isinstance(disk, SimDisk) else None
+
+
+def _durable_state(node: "Node") -> DurableState:
+    data = durable_bytes(node, QUORUM_STATE)
+    if data is None:
+        return DurableState(-1, -1, -1)
+    try:
+        state = json.loads(data)
+        return DurableState(int(state["leaderEpoch"]), int(state["votedId"]), int(state["leaderId"]))
+    except (ValueError, KeyError):  # The name of a file is durable, and its content is not.
+        return DurableState(-1, -1, -1)
+
+
+def _metadata(body: Any) -> Any:
+    """Return the only partition of a message between voters, or None if there is none or it is of another topic."""
+    topics = body.responses if hasattr(body, "responses") else body.topics
+    if len(topics) != 1 or getattr(topics[0], "topic_id", METADATA_ID) != METADATA_ID:
+        return None
+    return topics[0].partitions[0] if len(topics[0].partitions) == 1 else None
+
+
+def _epoch_of_send(effect: Send) -> int:
+    """Return the epoch that the request names as that of its sender, -1 if it names none."""
+    if effect.api_key == FETCH and not _is_fetch_of_metadata(effect.body):
+        return -1
+    one = _metadata(effect.body)
+    if one is None:
+        return -1
+    if effect.api_key == VOTE:
+        return int(one.replica_epoch)
+    return int(one.current_leader_epoch if effect.api_key in (FETCH, FETCH_SNAPSHOT) else one.leader_epoch)
+
+
+def _is_fetch_of_metadata(body: Any) -> bool:
+    topics: Any = getattr(body, "topics", ())
+    return len(topics) == 1 and getattr(topics[0], "topic_id", None) == METADATA_ID
+
+
+def _epoch_of_reply(effect: Reply) -> int:
+    """Return the epoch that the response names as that of its sender, -1 if it names none."""
+    body: Any = effect.body
+    if body is None or body.error_code:
+        return -1
+    if effect.api_key != FETCH:
+        one = _metadata(body)
+        return -1 if one is None else int(one.leader_epoch)
+    if len(body.responses) != 1 or body.responses[0].topic_id != METADATA_ID:
+        return -1
+    leader = body.responses[0].partitions[0].current_leader
+    return -1 if leader is None else int(leader.leader_epoch)
+
+
+class EpochDurableBeforeUse(Check):
+    """monotonic-epoch: a node names an epoch in a message only once the epoch is durable there.
+
+    KIP-595: the state of the quorum is persisted before a node acts in an epoch. So a candidate requests votes, a voter
+    responds, a leader announces itself, and a follower fetches only in an epoch that no power loss takes away.
+    """
+
+    guarantee = "monotonic-epoch"
+    acts_on = (
+        *((Send, key) for key in (FETCH, VOTE, BEGIN_EPOCH, END_EPOCH, FETCH_SNAPSHOT)),
+        *(FETCH, VOTE, BEGIN_EPOCH, END_EPOCH),
+        type(None),
+    )
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self._durable: dict[int, int] = {}
+        """by node: the newest epoch that was seen to be durable in this process"""
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
+        node_id = node.broker.node_id
+        if event is None:
+            self._durable.pop(node_id, None)
+        for effect in effects:
+            kind = type(effect)
+            if kind is Send and (Send, effect.api_key) in self.acts_on:  # type: ignore[union-attr]
+                epoch = _epoch_of_send(effect)  # type: ignore[arg-type]
+            elif kind is Reply and effect.api_key in self.acts_on:  # type: ignore[union-attr]
+                epoch = _epoch_of_reply(effect)  # type: ignore[arg-type]
+            else:
+                continue
+            if epoch > self._durable.get(node_id, 0):
+                self._judge(at_us, node, effect, epoch)
+
+    def _judge(self, at_us: int, node: "Node", effect: Any, epoch: int) -> None:
+        self.evidence += 1
+        state = _durable_state(node)
+        self._durable[node.broker.node_id] = epoch
+        if state.epoch < epoch:
+            what = f"a request to node {effect.peer}" if type(effect) is Send else "a response"
+            self.violated(
+                at_us,
+                f"node {node.broker.node_id} names epoch {epoch} in {what} (API key {effect.api_key}), and a power "
+                f"loss would leave it in epoch {state.epoch} (KIP-595)",
+            )
+
+
+class _Asked(NamedTuple):
+    """A request for a vote."""
+
+    candidate: int
+    epoch: int
+    end: tuple[int, int]
+    """epoch of the last record, and end offset"""
+    is_binding: bool
+
+
+def _asked(body: Any) -> _Asked | None:
+    one = _metadata(body)
+    if one is None:
+        return None
+    end = int(one.last_offset_epoch), int(one.last_offset)
+    return _Asked(int(one.replica_id), int(one.replica_epoch), end, not one.pre_vote)
+
+
+class OneVotePerEpoch(QuorumCheck):
+    """one-leader-per-epoch: a directory gives its vote of an epoch to one candidate, durably, and over restarts.
+
+    KIP-595: a voter votes once in an epoch, and persists the vote before it responds. A candidate votes for itself
+    before it requests the votes of others. A vote goes to a candidate whose log is at least as new as the voter's:
+    a later last epoch, or the same one and no smaller end. Pre-votes (KIP-996) are bound to the last rule only.
+    """
+
+    guarantee = "one-leader-per-epoch"
+    acts_on = (VOTE, (Send, VOTE), Closed, type(None))
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self._pending = PendingRequests[_Asked]()
+        self._votes: dict[tuple[int, int], dict[int, int]] = {}
+        """by node and number of its directory: the candidate of each epoch. Physical: a node with another directory
+        cannot remember its votes."""
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
+        node_id = node.broker.node_id
+        if event is None:
+            self._pending.restarted(node_id)
+        elif type(event) is Closed:
+            self._pending.closed(node_id, event.connection)
+        elif type(event) is Request and event.api_key == VOTE:
+            asked = _asked(event.body)
+            if asked is not None:
+                self._pending.add(node_id, event, asked)
+        for effect in effects:
+            if type(effect) is Reply and effect.api_key == VOTE:
+                self._responded(at_us, node, effect)
+            elif type(effect) is Send and effect.api_key == VOTE:
+                own = _asked(effect.body)
+                if own is not None and own.is_binding:
+                    self._voted(at_us, node, own.epoch, own.candidate)
+
+    def _responded(self, at_us: int, node: "Node", reply: Reply) -> None:
+        asked = self._pending.pop(node.broker.node_id, reply)
+        body: Any = reply.body
+        one = None if asked is None or body is None or body.error_code else _metadata(body)
+        if asked is None or one is None or not one.vote_granted:
+            return
+        self.evidence += 1
+        end = node.broker.replica.log.end
+        if asked.end < (end.epoch, end.offset):
+            self.violated(
+                at_us,
+                f"node {node.broker.node_id} grants {'its vote' if asked.is_binding else 'a pre-vote'} of epoch "
+                f"{asked.epoch} to node {asked.candidate}, whose log ends at {asked.end[1]} in epoch {asked.end[0]}; "
+                f"its own ends at {end.offset} in epoch {end.epoch} (KIP-595)",
+            )
+        if asked.is_binding:
+            self._voted(at_us, node, asked.epoch, asked.candidate)
+
+    def _voted(self, at_us: int, node: "Node", epoch: int, candidate: int) -> None:
+        """Judge a vote that leaves the node in this event."""
+        node_id = node.broker.node_id
+        votes = self._votes.setdefault((node_id, self.view.fault_times.directories.get(node_id, 0)), {})
+        known = votes.setdefault(epoch, candidate)
+        if known != candidate:
+            self.violated(at_us, f"node {node_id} votes for nodes {known} and {candidate} in epoch {epoch} (KIP-595)")
+        state = _durable_state(node)
+        if state.epoch < epoch or (state.epoch == epoch and state.voted_id != candidate):
+            self.violated(
+                at_us,
+                f"node {node_id} votes for node {candidate} in epoch {epoch}, and a power loss would leave it in epoch "
+                f"{state.epoch} with a vote for node {state.voted_id} (KIP-595)",
+            )
+
+    def changed(self, at_us: int, member: Member, before: Seen, after: Seen) -> None:
+        """A new process has the vote of the one before. It does not need it where it knows the leader of the epoch."""
+        if before.incarnation == after.incarnation or after.leader_id >= 0:
+            return
+        directory = self.view.fault_times.directories.get(member.node_id, 0)
+        wanted = self._votes.get((member.node_id, directory), {}).get(after.epoch)
+        if wanted is not None:
+            self.evidence += 1
+            if member.replica.quorum.voted_id != wanted:
+                self.violated(
+                    at_us,
+                    f"node {member.node_id} starts in epoch {after.epoch} with a vote for node "
+                    f"{member.replica.quorum.voted_id}, and it had voted for node {wanted} (KIP-595)",
+                )

@@ -1,0 +1,168 @@
+"""A node sends no epoch and no vote that a power loss would take back, and votes once in an epoch (KIP-595)."""
+
+import json
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from chaos.checks.check import CheckContext, Settings
+from chaos.checks.fault_times import FaultTimes
+from chaos.checks.quorum_promises import QUORUM_STATE, EpochDurableBeforeUse, OneVotePerEpoch
+from chaos.checks.quorum_view import QuorumView
+from chaos.checks.replica_view import ReplicaView
+from chaos.sim.disk import SimDisk
+from chaos.tests.test_quorum_checks import Quorum, batch, settled
+from reference_broker.core.events import Reply, Request, Send
+from reference_broker.ports.node_ports import Channel
+from reference_broker.quorum.messages import RaftResponse, Vote, begin_epoch, fetch, fetched, vote, voted
+from reference_broker.quorum.values import OffsetAndEpoch
+from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.tags import Tag
+
+FETCH, VOTE, BEGIN = 1, 52, 53
+END = OffsetAndEpoch(10, 3)
+
+
+class Voter:
+    """Node 1, whose log ends at 10 in epoch 3."""
+
+    def __init__(self) -> None:
+        self.fault_times = FaultTimes()
+        context = CheckContext(Settings(), QuorumView(3, 0, self.fault_times), ReplicaView(self.fault_times))
+        self.epochs, self.votes = EpochDurableBeforeUse(context), OneVotePerEpoch(context)
+        self.view = context.quorum
+        self.disk = SimDisk(Random(1))
+        self.quorum = SimpleNamespace(
+            epoch=0, is_leader=False, leader_id=-1, voted_id=-1, high_watermark=-1, node_id=1, has_led=False
+        )
+        log = SimpleNamespace(
+            end=END, log=SimpleNamespace(log_start_offset=10, log_end_offset=10, synced_offset=10), start_offset=10
+        )
+        replica = SimpleNamespace(quorum=self.quorum, log=log)
+        self.node: Any = SimpleNamespace(
+            listening=True, broker=SimpleNamespace(node_id=1, disk=self.disk, replica=replica)
+        )
+        self.restart(0)
+
+    def write(self, epoch: int, voted_id: int, *, synced: bool = True) -> None:
+        """Write quorum-state."""
+        state = {"leaderId": -1, "leaderEpoch": epoch, "votedId": voted_id}
+        self.disk.write(QUORUM_STATE + ".tmp", json.dumps(state).encode())
+        self.disk.make_durable(QUORUM_STATE + ".tmp")
+        self.disk.rename(QUORUM_STATE + ".tmp", QUORUM_STATE)
+        if synced:
+            self.disk.make_durable(QUORUM_STATE)
+
+    def restart(self, incarnation: int) -> None:
+        for check in (self.epochs, self.votes):
+            check.acted(0, self.node, None, ())
+        self.view.nodes[1].replica = None
+        self.view.observe(0, incarnation, self.node, False)
+
+    def send(self, key: int, body: Any) -> None:
+        effect = Send(0, Channel.RAFT, 1, key, 1, body, Tag(key, 1, ""), 1000, "")
+        for check in (self.epochs, self.votes):
+            check.acted(0, self.node, None if key < 0 else Request(9, 9, 0, 0, "", None, Tag(0, 0, "")), (effect,))
+
+    def reply(self, key: int, body: Any, request: Any = None) -> None:
+        event = Request(1, 1, key, 1, "", request, Tag(key, 1, ""))
+        for check in (self.epochs, self.votes):
+            check.acted(0, self.node, event, (Reply(1, 1, key, 1, body, Tag(key, 1, "")),))
+
+    def grant(self, candidate: int, epoch: int, end: OffsetAndEpoch = END, *, pre_vote: bool = False) -> None:
+        request = vote(Vote("c", 1, candidate, epoch, end, pre_vote))
+        self.reply(VOTE, voted(RaftResponse(ErrorCode.none, -1, epoch, granted=True)), request)
+
+    def broken(self) -> list[str]:
+        return [check.guarantee for check in (self.epochs, self.votes) if check.violations]
+
+
+@pytest.fixture
+def voter() -> Voter:
+    return Voter()
+
+
+@pytest.mark.clause("T-7")
+@pytest.mark.parametrize("synced", [True, False])
+@pytest.mark.parametrize("what", ["announces", "fetches", "serves", "seeks votes"])
+def test_an_epoch_is_durable_before_a_message_names_it(voter: Voter, what: str, synced: bool) -> None:
+    voter.write(4, 1)
+    voter.write(5, 1, synced=synced)
+    if what == "announces":
+        voter.send(BEGIN, begin_epoch("c", 0, 1, 5))
+    elif what == "fetches":
+        voter.send(FETCH, fetch("c", 1, 5, END, 0, 0, 100))
+    elif what == "serves":
+        voter.reply(FETCH, fetched(ErrorCode.none, 0, 5, 0, 0))
+    else:
+        voter.send(VOTE, vote(Vote("c", 0, 1, 5, END, pre_vote=True)))
+    assert voter.broken() == ([] if synced else ["monotonic-epoch"])
+
+
+@pytest.mark.clause("T-7")
+@pytest.mark.parametrize(("epoch", "voted_id", "right"), [(5, 2, True), (5, 0, False), (5, -1, False), (6, -1, True)])
+def test_a_vote_is_durable_before_it_is_sent(voter: Voter, epoch: int, voted_id: int, right: bool) -> None:
+    voter.write(epoch, voted_id)
+    voter.grant(2, 5)
+    assert voter.broken() == ([] if right else ["one-leader-per-epoch"])
+
+
+@pytest.mark.clause("T-7")
+@pytest.mark.parametrize("replaced", [True, False])
+def test_a_directory_votes_once_in_an_epoch(voter: Voter, replaced: bool) -> None:
+    voter.write(5, 1)
+    voter.send(VOTE, vote(Vote("c", 0, 1, 5, END, pre_vote=False)))
+    voter.grant(0, 5, pre_vote=True)
+    assert voter.broken() == []
+    if replaced:
+        voter.fault_times.directory(1)
+    voter.write(5, 2)
+    voter.grant(2, 5)
+    assert voter.broken() == ([] if replaced else ["one-leader-per-epoch"])
+
+
+@pytest.mark.clause("T-7")
+@pytest.mark.parametrize("pre_vote", [True, False])
+@pytest.mark.parametrize(("end", "right"), [(OffsetAndEpoch(10, 3), True), (OffsetAndEpoch(9, 3), False)])
+def test_only_a_log_that_is_as_new_gets_a_vote(voter: Voter, end: OffsetAndEpoch, right: bool, pre_vote: bool) -> None:
+    voter.write(5, 2)
+    voter.grant(2, 5, end, pre_vote=pre_vote)
+    assert voter.broken() == ([] if right else ["one-leader-per-epoch"])
+
+
+@pytest.mark.clause("T-7")
+@pytest.mark.parametrize(("epoch", "voted_id", "right"), [(5, 2, True), (5, -1, False), (6, -1, True)])
+def test_a_new_process_has_the_vote_of_the_one_before(voter: Voter, epoch: int, voted_id: int, right: bool) -> None:
+    voter.write(5, 2)
+    voter.grant(2, 5)
+    voter.quorum.epoch, voter.quorum.voted_id = epoch, voted_id
+    voter.restart(1)
+    assert voter.broken() == ([] if right else ["one-leader-per-epoch"])
+
+
+@pytest.mark.clause("T-7")
+@pytest.mark.parametrize(("offset", "right"), [(4, True), (3, False)])
+def test_a_leader_commits_its_own_first_record_before_it_reports_anything(offset: int, right: bool) -> None:
+    quorum: Quorum = settled()
+    quorum.commit(2, 1)
+    for each in quorum.checks:
+        each.violations.clear()  # Node 1 went back only for this test.
+    quorum.fault_times.node(0, quorum.now_us)
+    quorum.note(1, "leader_elected", epoch=2, start_offset=3)
+    quorum.elect(1, 2)
+    quorum.append(batch(3, 2))
+    quorum.commit(offset, 1)
+    assert ("monotonic-high-watermark" in quorum.broken()) is not right
+
+
+@pytest.mark.clause("T-8")
+@pytest.mark.parametrize(("offset", "right"), [(3, True), (4, False)])
+def test_a_follower_knows_no_more_than_its_leader_to_be_committed(offset: int, right: bool) -> None:
+    quorum = settled()
+    quorum.nodes[3].high_watermark = offset - 1
+    quorum.append(batch(3, 1))
+    quorum.commit(offset, 3)
+    story = [each.story for check in quorum.checks for each in check.violations]
+    assert any("no leader up to that epoch" in each for each in story) is not right
