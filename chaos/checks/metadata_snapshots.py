@@ -9,10 +9,11 @@ from chaos.checks.check import Check, CheckContext, FetchCheck, QuorumCheck, fie
 from chaos.checks.fetch_model import CompletedFetch
 from chaos.checks.history import History
 from chaos.checks.pending_requests import PendingRequests
+from chaos.checks.quorum_promises import durable_bytes
 from chaos.checks.quorum_view import Member, Seen
 from chaos.hooks.metadata_digest import ROW as PUBLISHED
 from chaos.interceptor.watched_disk import WatchedDisk
-from reference_broker.core.events import Closed, Effect, Event, Note, Reply, Request
+from reference_broker.core.events import Closed, Effect, Event, Note, PeerReply, Reply, Request, Send
 from reference_broker.metrics.metrics import Gauge, Histogram
 from reports.rows import TraceRow
 
@@ -151,8 +152,11 @@ class _Transfer:
     """The transfer from one source."""
 
     source: _Source
+    incarnation: int
     held: int = 0
     """bytes in the partial file, by the node's notes"""
+    durable: int = 0
+    """bytes of them that were durable when the last chunk was requested"""
     spent: _Spent = field(default_factory=_Spent)
 
 
@@ -203,12 +207,17 @@ class SnapshotTransfer(Check):
                 self.violated(row.at_us, f"{_name(row)} requests {source} from byte {position} and holds {held}")
             if transfer is not None and transfer.source.leader != source.leader:
                 node.spent, node.begun = _Spent(), 0
-            transfer = node.transfer = _Transfer(source)
-        elif position > transfer.held:
+            transfer = node.transfer = _Transfer(source, row.incarnation)
+        elif position > transfer.held or (row.incarnation == transfer.incarnation and position < transfer.held):
             self.violated(
                 row.at_us, f"{_name(row)} requests {source} from byte {position} and holds {transfer.held} bytes"
             )
-        transfer.held = position
+        elif position < transfer.durable:
+            self.violated(
+                row.at_us,
+                f"{_name(row)} requests {source} from byte {position}, and {transfer.durable} were durable (S-11)",
+            )
+        transfer.incarnation, transfer.held = row.incarnation, position
         transfer.spent.starts += 1
         node.spent.starts += 1
 
@@ -222,7 +231,7 @@ class SnapshotTransfer(Check):
             self.violated(
                 row.at_us, f"{_name(row)} holds {transfer.held} bytes of {transfer.source} and took those at {position}"
             )
-        transfer.held = position + size
+        transfer.held, transfer.durable = position + size, position
         if not transfer.spent.received and node.begun < MOST_BEGUN:
             node.begun += 1
             node.spent.size += max(fields["size"], 0)  # KIP-630's earlier layout has no size: -1.
@@ -236,7 +245,7 @@ class SnapshotTransfer(Check):
         if DAMAGE.search(why):  # S-10: a file with bytes of one snapshot of one leader is whole.
             self.violated(row.at_us, f"{_name(row)} put together a damaged snapshot: {why}")
         if node.transfer is not None:
-            node.transfer.held = 0
+            node.transfer.held = node.transfer.durable = 0
 
     def _bounded(self, row: TraceRow, what: str, spent: _Spent) -> None:
         most = spent.size + spent.starts * spent.chunk
@@ -249,9 +258,11 @@ def _name(row: TraceRow) -> str:
     return f"node-{row.node} (incarnation {row.incarnation})"
 
 
+FETCH = 1
 FETCH_SNAPSHOT = 59
 DRAFT = 1000
 METADATA = ("__cluster_metadata", 0)
+METADATA_ID = (1).to_bytes(16, "big")
 OFFSET_OUT_OF_RANGE = 1
 UNKNOWN_PARTITION = 3
 NOT_LEADER = 6
@@ -261,6 +272,10 @@ SNAPSHOT_NOT_FOUND = 98
 POSITION_OUT_OF_RANGE = 99
 EXCUSED = (8, 56, 104)
 """BROKER_NOT_AVAILABLE, KAFKA_STORAGE_ERROR, INCONSISTENT_CLUSTER_ID."""
+
+
+_Id: TypeAlias = tuple[int, int]
+"""End offset and epoch."""
 
 
 class _SnapshotRequest(NamedTuple):
@@ -332,6 +347,175 @@ class SnapshotResponses(FetchCheck):
                 self.violated(at_us, f"{fetch.client_id} was sent snapshot {data.snapshot_id} of {topic}-{named[1]}")
 
 
+class SnapshotRequested(Check):
+    """snapshot-transfer-bounded: a follower requests the snapshot that its leader named last, in its own epoch, from
+    the end of what it holds durably (S-8, S-10, S-11).
+    """
+
+    guarantee = "snapshot-transfer-bounded"
+    acts_on = (PeerReply, (Send, FETCH_SNAPSHOT), type(None))
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self._named: dict[int, dict[int, _Id]] = {}
+        """by node, then by peer: the last snapshot that a response of the peer has named"""
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
+        node_id = node.broker.node_id
+        if event is None:
+            self._named.pop(node_id, None)
+        elif type(event) is PeerReply:
+            named = _named_snapshot(event.body)
+            if named is not None:
+                self._named.setdefault(node_id, {})[event.peer] = named
+        for effect in effects:
+            if type(effect) is Send and effect.api_key == FETCH_SNAPSHOT:
+                self._judge(at_us, node, effect)
+
+    def _judge(self, at_us: int, node: "Node", effect: Send) -> None:
+        request = _read_request(effect.body)
+        if request is None:
+            return
+        self.evidence += 1
+        node_id, wrong = node.broker.node_id, ""
+        named, epoch = self._named.get(node_id, {}).get(effect.peer), node.broker.replica.quorum.epoch
+        disk, part = node.broker.disk, f"{_path(*request.snapshot)}.part"
+        with WatchedDisk.unwatched():
+            held = disk.size(part) if disk.exists(part) else 0
+        durable = durable_bytes(node, part)
+        if request.snapshot != named:
+            wrong = f"it had named {named} (S-10)"
+        elif request.epoch != epoch:
+            wrong = f"the node is in epoch {epoch} (S-7)"
+        elif request.position != held:
+            wrong = f"the node holds {held} bytes (S-8, S-11)"
+        elif request.position > len(durable or b""):
+            wrong = f"a power loss would leave it {len(durable or b'')} bytes (S-11)"
+        if wrong:
+            self.violated(
+                at_us,
+                f"node {node_id} requests snapshot {request.snapshot} of node {effect.peer} from byte "
+                f"{request.position} in epoch {request.epoch}, and {wrong}",
+            )
+
+
+def _named_snapshot(body: Any) -> _Id | None:
+    """Return the snapshot that a response to a fetch of the metadata log names, or None."""
+    topics: Any = getattr(body, "responses", ())
+    if len(topics) != 1 or getattr(topics[0], "topic_id", None) != METADATA_ID or len(topics[0].partitions) != 1:
+        return None
+    named = topics[0].partitions[0].snapshot_id
+    return None if named is None else (int(named.end_offset), int(named.epoch))
+
+
+def _path(end_offset: int, epoch: int) -> str:
+    """Return where a snapshot is (KIP-630)."""
+    return f"{METADATA[0]}-{METADATA[1]}/{end_offset:020d}-{epoch:010d}.checkpoint"
+
+
+LOG_DELETED, DELETED, RENAMED, INSTALLED = (
+    "log_deleted_before",
+    "snapshot_deleted",
+    "snapshot_renamed",
+    "download_finished",
+)
+
+
+class SnapshotsKept(Check):
+    """snapshot-at-log-start: what a node deletes, a snapshot that no power loss takes away still has (S-9, S-15).
+
+    - The log is deleted only before the end of a snapshot whose name and bytes are durable.
+    - The newest snapshot is never deleted. A superseded one stays for the time of the setting that S-15 sets to 60 s,
+      and while a follower receives further bytes of it. A node that installs a download deletes its older ones at once.
+    """
+
+    guarantee = "snapshot-at-log-start"
+    acts_on = (LOG_DELETED, DELETED, RENAMED, INSTALLED, FETCH_SNAPSHOT, Closed, type(None))
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self._pending = PendingRequests[_SnapshotRequest]()
+        self._named_us: dict[int, dict[_Id, int]] = {}
+        """by node: when each of its snapshots got its name"""
+        self._reached: dict[int, dict[tuple[int, _Id], int]] = {}
+        """by node, then by connection and snapshot: the greatest position from which bytes were sent"""
+        self._advanced_us: dict[int, dict[_Id, int]] = {}
+        """by node, then by snapshot: when a response had bytes from a greater position, and more remained"""
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
+        node_id = node.broker.node_id
+        if event is None:
+            self._pending.restarted(node_id)
+            self._reached[node_id], self._advanced_us[node_id] = {}, {}
+        elif type(event) is Closed:
+            self._pending.closed(node_id, event.connection)
+        elif type(event) is Request and event.api_key == FETCH_SNAPSHOT:
+            request = _read_request(event.body)
+            if request is not None:
+                self._pending.add(node_id, event, request)
+        installs = False
+        for effect in effects:
+            if type(effect) is Reply and effect.api_key == FETCH_SNAPSHOT:
+                self._served(at_us, node_id, effect)
+            elif type(effect) is Note and effect.what in self.acts_on:
+                fields = dict(effect.fields)
+                installs |= effect.what == INSTALLED
+                if effect.what == LOG_DELETED:
+                    self._log_deleted(at_us, node, int(fields["offset"]))
+                elif effect.what == INSTALLED:
+                    self._log_deleted(at_us, node, node.broker.replica.log.start_offset)
+                else:
+                    snapshot = int(fields["end_offset"]), int(fields["epoch"])
+                    if effect.what == RENAMED:
+                        self._named_us.setdefault(node_id, {})[snapshot] = at_us
+                    elif node.listening and not installs:
+                        self._deleted(at_us, node, snapshot)
+
+    def _served(self, at_us: int, node_id: int, reply: Reply) -> None:
+        request, response = self._pending.pop(node_id, reply), _read_response(reply.body)
+        if request is None or response is None or response.error or not response.data:
+            return
+        remains = response.more if response.size < 0 else request.position + len(response.data) < response.size
+        reached, key = self._reached.setdefault(node_id, {}), (reply.connection, request.snapshot)
+        if request.position > reached.get(key, -1):
+            reached[key] = request.position
+            if remains:
+                self._advanced_us.setdefault(node_id, {})[request.snapshot] = at_us
+            else:
+                self._advanced_us.get(node_id, {}).pop(request.snapshot, None)
+
+    def _log_deleted(self, at_us: int, node: "Node", offset: int) -> None:
+        self.evidence += 1
+        store = node.broker.replica.store
+        for each in store.ids:
+            if each[0] >= offset:
+                data = durable_bytes(node, _path(*each))
+                if data is not None and len(data) == store.size(each):
+                    return
+        self.violated(
+            at_us,
+            f"node {node.broker.node_id} deletes its log before {offset}, and a power loss would leave it no snapshot "
+            f"that reaches there, of {[tuple(each) for each in store.ids]} (S-9, S-15)",
+        )
+
+    def _deleted(self, at_us: int, node: "Node", snapshot: _Id) -> None:
+        self.evidence += 1
+        node_id, config = node.broker.node_id, node.broker.config
+        who = f"node {node_id} deletes its snapshot {snapshot}"
+        newer = [tuple(each) for each in node.broker.replica.store.ids if tuple(each) > snapshot]
+        if not newer:
+            self.violated(at_us, f"{who}, which is its newest (S-15)")
+            return
+        keep_us = config.crucible_metadata_snapshot_keep_ms * 1000
+        named = [at for each, at in self._named_us.get(node_id, {}).items() if each > snapshot]
+        if named and at_us < min(named) + keep_us:
+            self.violated(at_us, f"{who} {at_us - min(named)} us after a newer one, and keeps it {keep_us} us (S-15)")
+        patience_us = min(keep_us, config.controller_quorum_fetch_timeout_ms * 1000)
+        advanced_us = self._advanced_us.get(node_id, {}).get(snapshot, -patience_us)
+        if at_us < advanced_us + patience_us:
+            self.violated(at_us, f"{who} {at_us - advanced_us} us after a follower got further bytes of it (S-15)")
+
+
 def _read_request(body: Any) -> _SnapshotRequest | None:
     """Return None for a request that does not name one partition."""
     if len(body.topics) != 1 or len(body.topics[0].partitions) != 1:
@@ -396,9 +580,6 @@ def _error(replica: Any, request: _SnapshotRequest, is_draft: bool) -> int:
 
 
 STARTED, LOADED, DAMAGED = "snapshot_started", "snapshot_loaded", "snapshot_damaged"
-
-_Id: TypeAlias = tuple[int, int]
-"""End offset and epoch."""
 
 
 @dataclass(slots=True)

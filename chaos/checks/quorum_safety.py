@@ -1,11 +1,16 @@
 """Safety of the quorum: leaders, epochs, logs and committed records."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from chaos.checks.batches import BatchIdentity
 from chaos.checks.check import CheckContext, QuorumCheck, fields_of
 from chaos.checks.quorum_view import Member, Seen
+from reference_broker.core.events import Effect, Event, Note
 from reports.rows import TraceRow
+
+if TYPE_CHECKING:
+    from reference_broker.core.node import Node
 
 
 class OneLeaderPerEpoch(QuorumCheck):
@@ -249,7 +254,7 @@ class HighWatermarkOfLeaders(QuorumCheck):
     """
 
     guarantee = "monotonic-high-watermark"
-    rows = ("leader_elected",)
+    acts_on = ("leader_elected", "high_watermark")
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
@@ -258,18 +263,31 @@ class HighWatermarkOfLeaders(QuorumCheck):
         self._by_leaders: dict[int, int] = {}
         """by epoch: the greatest high watermark of its leader"""
 
-    def trace(self, row: TraceRow) -> None:
-        fields = fields_of(row)
-        self._starts[fields["epoch"]] = fields["start_offset"]
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
+        """A leader may advance the high watermark, send it, and no longer lead when the event ends."""
+        for effect in effects:
+            if type(effect) is not Note:
+                continue
+            if effect.what == "leader_elected":
+                fields = dict(effect.fields)
+                self._starts[int(fields["epoch"])] = int(fields["start_offset"])
+            elif effect.what == "high_watermark" and effect.fields[0][0] == "offset":  # Not that of a partition.
+                seen = self.view.nodes[node.broker.node_id].seen
+                if seen.leads:
+                    self._led(seen.epoch, int(effect.fields[0][1]))
+
+    def _led(self, epoch: int, high_watermark: int) -> None:
+        self._by_leaders[epoch] = max(high_watermark, self._by_leaders.get(epoch, -1))
 
     def changed(self, at_us: int, member: Member, before: Seen, after: Seen) -> None:
-        now, epoch = after.high_watermark, after.epoch
-        if after.leads:
-            self._by_leaders[epoch] = max(now, self._by_leaders.get(epoch, -1))
+        leads = after.leads or (before.leads and before.incarnation == after.incarnation)
+        now, epoch = after.high_watermark, after.epoch if after.leads or not leads else before.epoch
+        if leads:
+            self._led(epoch, now)
         if now <= before.high_watermark:
             return
         self.evidence += 1
-        if after.leads:
+        if leads:
             start = self._starts.get(epoch, -1)
             if now <= start:
                 self.violated(

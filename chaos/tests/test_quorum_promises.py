@@ -10,11 +10,12 @@ import pytest
 from chaos.checks.check import CheckContext, Settings
 from chaos.checks.fault_times import FaultTimes
 from chaos.checks.quorum_promises import QUORUM_STATE, EpochDurableBeforeUse, OneVotePerEpoch
+from chaos.checks.quorum_safety import HighWatermarkOfLeaders
 from chaos.checks.quorum_view import QuorumView
 from chaos.checks.replica_view import ReplicaView
 from chaos.sim.disk import SimDisk
 from chaos.tests.test_quorum_checks import Quorum, batch, settled
-from reference_broker.core.events import Reply, Request, Send
+from reference_broker.core.events import Note, Reply, Request, Send
 from reference_broker.ports.node_ports import Channel
 from reference_broker.quorum.messages import RaftResponse, Vote, begin_epoch, fetch, fetched, vote, voted
 from reference_broker.quorum.values import OffsetAndEpoch
@@ -142,6 +143,10 @@ def test_a_new_process_has_the_vote_of_the_one_before(voter: Voter, epoch: int, 
     assert voter.broken() == ([] if right else ["one-leader-per-epoch"])
 
 
+def high_watermarks(quorum: Quorum) -> HighWatermarkOfLeaders:
+    return next(each for each in quorum.checks if isinstance(each, HighWatermarkOfLeaders))
+
+
 @pytest.mark.clause("T-7")
 @pytest.mark.parametrize(("offset", "right"), [(4, True), (3, False)])
 def test_a_leader_commits_its_own_first_record_before_it_reports_anything(offset: int, right: bool) -> None:
@@ -150,19 +155,24 @@ def test_a_leader_commits_its_own_first_record_before_it_reports_anything(offset
     for each in quorum.checks:
         each.violations.clear()  # Node 1 went back only for this test.
     quorum.fault_times.node(0, quorum.now_us)
-    quorum.note(1, "leader_elected", epoch=2, start_offset=3)
     quorum.elect(1, 2)
+    elected = Note("leader_elected", (("epoch", 2), ("start_offset", 3)))
+    high_watermarks(quorum).acted(quorum.now_us, quorum.nodes[1].node, None, [elected])
     quorum.append(batch(3, 2))
     quorum.commit(offset, 1)
     assert ("monotonic-high-watermark" in quorum.broken()) is not right
 
 
 @pytest.mark.clause("T-8")
-@pytest.mark.parametrize(("offset", "right"), [(3, True), (4, False)])
-def test_a_follower_knows_no_more_than_its_leader_to_be_committed(offset: int, right: bool) -> None:
+@pytest.mark.parametrize(("offset", "led", "right"), [(3, False, True), (4, False, False), (4, True, True)])
+def test_a_follower_knows_no_more_than_its_leader_to_be_committed(offset: int, led: bool, right: bool) -> None:
     quorum = settled()
     quorum.nodes[3].high_watermark = offset - 1
     quorum.append(batch(3, 1))
+    if led:
+        noted = Note("high_watermark", (("offset", offset),))
+        high_watermarks(quorum).acted(quorum.now_us, quorum.nodes[0].node, None, [noted])
+        quorum.nodes[0].is_leader = False
     quorum.commit(offset, 3)
     story = [each.story for check in quorum.checks for each in check.violations]
     assert any("no leader up to that epoch" in each for each in story) is not right
