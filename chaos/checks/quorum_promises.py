@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from reference_broker.core.node import Node
 
 FETCH, VOTE, BEGIN_EPOCH, END_EPOCH, FETCH_SNAPSHOT = 1, 52, 53, 54, 59
+SENT = frozenset((FETCH, VOTE, BEGIN_EPOCH, END_EPOCH, FETCH_SNAPSHOT))
+"""Requests that name the epoch of their sender."""
+ANSWERED = frozenset((FETCH, VOTE, BEGIN_EPOCH, END_EPOCH))
+"""Requests whose responses name the epoch of their sender."""
 METADATA_ID = (1).to_bytes(16, "big")
 """Topic ID of the metadata log."""
 QUORUM_STATE = "__cluster_metadata-0/quorum-state"
@@ -94,11 +98,7 @@ class EpochDurableBeforeUse(Check):
     """
 
     guarantee = "monotonic-epoch"
-    acts_on = (
-        *((Send, key) for key in (FETCH, VOTE, BEGIN_EPOCH, END_EPOCH, FETCH_SNAPSHOT)),
-        *(FETCH, VOTE, BEGIN_EPOCH, END_EPOCH),
-        type(None),
-    )
+    acts_on = (*((Send, key) for key in sorted(SENT)), *sorted(ANSWERED), type(None))
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
@@ -111,9 +111,9 @@ class EpochDurableBeforeUse(Check):
             self._durable.pop(node_id, None)
         for effect in effects:
             kind = type(effect)
-            if kind is Send and (Send, effect.api_key) in self.acts_on:  # type: ignore[union-attr]
+            if kind is Send and effect.api_key in SENT:  # type: ignore[union-attr]
                 epoch = _epoch_of_send(effect)  # type: ignore[arg-type]
-            elif kind is Reply and effect.api_key in self.acts_on:  # type: ignore[union-attr]
+            elif kind is Reply and effect.api_key in ANSWERED:  # type: ignore[union-attr]
                 epoch = _epoch_of_reply(effect)  # type: ignore[arg-type]
             else:
                 continue
