@@ -17,6 +17,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from chaos.checks.fetch_model import CompletedFetch
+from chaos.checks.follower_progress import ProgressView
 from chaos.checks.history import History, TopicPartition
 from chaos.checks.producer_view import ProducerObserver, ProducerView
 from chaos.checks.quorum_view import QuorumObserver, QuorumView
@@ -63,6 +64,7 @@ class CheckContext:
     """objects of the remote tier, by their keys"""
     producers: ProducerView = field(default_factory=ProducerView)
     transactions: StateView = field(default_factory=StateView)
+    progress: ProgressView = field(default_factory=ProgressView)
 
 
 Kind: TypeAlias = type | str | int | tuple[type, int]

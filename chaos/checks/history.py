@@ -66,7 +66,7 @@ def named(span: SpanRow, value: WrittenValue) -> str:
 
 Item = TypeVar("Item")
 Key = TypeVar("Key", bound=Hashable)
-NodeKey = TypeVar("NodeKey", bound=tuple[int, ...])
+NodeKey = TypeVar("NodeKey", bound=tuple[int, *tuple[Any, ...]])
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:

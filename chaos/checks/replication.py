@@ -1,17 +1,24 @@
 """Replication of partitions: replicas have the committed records, and acknowledged records are committed."""
 
 from collections.abc import Sequence
+from types import NoneType
 from typing import TYPE_CHECKING
 
-from chaos.checks.batches import BatchIdentity, read_batches
+from chaos.checks.batches import BatchIdentity, batches_of, read_batches
 from chaos.checks.check import CheckContext, ReplicaCheck
 from chaos.checks.compacted_log import Compacted, Remains, marker_in, records_of, wrongly_cleaned
+from chaos.checks.fetch_model import FETCH, partitions_of
+from chaos.checks.follower_progress import ALTER_PARTITION, Counted, LeaderTerm
 from chaos.checks.history import History
 from chaos.checks.pending_requests import PendingRequests
 from chaos.checks.replica_view import Copy, Held, PartitionKey, Replicated
-from reference_broker.core.events import Effect, Event, Reply, Request
+from chaos.interceptor.watched_disk import WatchedDisk
+from reference_broker.core.events import Effect, Event, PeerDown, PeerReply, Reply, Request, Send
+from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.identifiers import LOST_DIRECTORY
 from reference_broker.metadata.image import NO_LEADER
+from reference_broker.replication.partitions import Partition
+from reference_broker.wire.fetch import FetchPartition, FetchRequest
 from reference_broker.wire.produce import ProduceRequest, ProduceResponse
 
 if TYPE_CHECKING:
@@ -205,6 +212,196 @@ class HighWatermarkMonotonic(ReplicaCheck):
             self.violated(
                 at_us, f"{who}: {now.high_watermark} is outside its log, {now.start_offset}..{now.end_offset}"
             )
+
+
+class HighWatermarkByRequests(ReplicaCheck):
+    """high-watermark-monotonic: a leader's high watermark is the least offset of the in-sync replicas' requests.
+
+    It moves to an offset only when each member of the maximal ISR has requested it (KIP-497: a proposed ISR counts as
+    well), while the ISR has the minimum of the same metadata (E-2), and never beyond what its own log must have synced
+    (flush.messages). A new leader knows no progress (F-22), and a request from before a follower's registration does
+    not count (KIP-903). Once the last needed request is counted, the high watermark is there.
+
+    A replica outside the ISR may hold it back: it is about to join (KIP-497). The leader's own count of a follower
+    equals the follower's last accepted request.
+    """
+
+    guarantee = "high-watermark-monotonic"
+    acts_on = (NoneType, FETCH, (Send, ALTER_PARTITION), PeerReply, PeerDown)
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self._progress = context.progress
+        self._moved: list[tuple[Replicated, int, int]] = []
+        """(partition, node, high watermark before) of leaders whose term or high watermark has changed in this event"""
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
+        self._progress.acted(at_us, node, event, effects)
+
+    def copy_changed(self, at_us: int, partition: Replicated, copy: Copy, before: Held, now: Held) -> None:  # noqa: ARG002
+        if now.leader_epoch < 0:
+            return
+        is_same = before.incarnation == now.incarnation
+        if not is_same or before.leader_epoch != now.leader_epoch or now.high_watermark > before.high_watermark:
+            known = before.high_watermark if is_same else now.high_watermark
+            self._moved.append((partition, copy.node_id, known))
+
+    def viewed(self, at_us: int, node: "Node") -> None:
+        node_id = node.broker.node_id
+        if self._moved:
+            moved, self._moved = self._moved, []
+            for partition, leader, before in moved:
+                led = node.broker.partitions.by_id.get(partition.key)
+                if leader == node_id and led is not None and self._progress.nodes.get(node_id) is node:
+                    term = self._progress.term(at_us, node, led)
+                    if led.log.high_watermark > before:
+                        self._judge_move(at_us, node, partition, led, term)
+        if self._progress.counted:
+            for each in self._progress.counted:
+                known = self.replicas.partitions.get((each.partition.topic_id, each.partition.index))
+                if known is not None and not each.partition.is_removed and self._progress.nodes.get(node_id) is node:
+                    self._judge_count(at_us, node, known, each)
+            self._progress.counted.clear()
+
+    def _judge_move(self, at_us: int, node: "Node", partition: Replicated, led: Partition, term: LeaderTerm) -> None:
+        isr, min_isr = self.replicas.isr_known_to(node, partition)
+        if not isr:
+            return
+        self.evidence += 1
+        node_id, mark = node.broker.node_id, led.log.high_watermark
+        who = f"{partition.name}: leader {node_id} of epoch {led.leader_epoch} moved its high watermark to {mark}"
+        if len(isr) < min_isr:
+            self.violated(at_us, f"{who}, and only {isr} are in sync, of at least {min_isr} (E-2)")
+        if mark > _counted_end(led.log):
+            self.violated(at_us, f"{who}, and its own log is synced up to {led.log.synced_offset} (flush.messages)")
+        image = node.broker.replica.loader.image
+        proposed = self._progress.proposal(node_id, led, _partition_epoch(node, partition))
+        for member in dict.fromkeys((*isr, *(() if proposed is None else proposed.isr))):
+            if member == node_id:
+                continue
+            progress = term.followers.get(member)
+            broker = image.brokers.get(member)
+            if progress is None:
+                self.violated(at_us, f"{who}, and replica {member} has requested nothing from it yet (F-22)")
+            elif progress.offset < mark:
+                self.violated(at_us, f"{who}, and replica {member} has requested only {progress.offset} (F-22)")
+            elif broker is not None and 0 <= progress.broker_epoch < broker.broker_epoch:
+                self.violated(
+                    at_us,
+                    f"{who}; replica {member} requested that offset as broker epoch {progress.broker_epoch}, and is "
+                    f"registered in epoch {broker.broker_epoch} (KIP-903)",
+                )
+
+    def _judge_count(self, at_us: int, node: "Node", partition: Replicated, counted: Counted) -> None:
+        led, node_id = counted.partition, node.broker.node_id
+        followers = led.followers
+        isr, min_isr = self.replicas.isr_known_to(node, partition)
+        if not isr or followers is None or not counted.is_single or counted.replica not in partition.state.replicas:
+            return
+        state = followers.states.get(counted.replica)
+        term = self._progress.term(at_us, node, led)
+        progress = term.followers.get(counted.replica)
+        if state is None or progress is None or progress.offset != counted.offset:
+            return
+        self.evidence += 1
+        if state.log_end_offset != counted.offset:
+            self.violated(
+                at_us,
+                f"{partition.name}: leader {node_id} counts replica {counted.replica} as far as "
+                f"{state.log_end_offset}, whose accepted request fetches from {counted.offset} (F-22)",
+            )
+        if len(isr) < min_isr:
+            return
+        least = _counted_end(led.log)
+        needed = dict.fromkeys((*isr, *partition.state.replicas, *followers.maximal_isr))
+        for member in needed:
+            if member == node_id:
+                continue
+            known = term.followers.get(member)
+            if known is None and member not in isr:
+                continue  # It has requested nothing, so it joins nothing.
+            least = min(least, -1 if known is None else known.offset)
+        if led.log.high_watermark < least:
+            self.violated(
+                at_us,
+                f"{partition.name}: leader {node_id} has its high watermark at {led.log.high_watermark}, although all "
+                f"replicas {tuple(needed)} have requested offset {least} (F-22)",
+            )
+
+
+def _counted_end(log: PartitionLog) -> int:
+    """Return the offset up to which a leader counts its own log: once flush.messages records are unsynced, they count
+    only as far as they are synced."""
+    unsynced = log.log_end_offset - log.synced_offset
+    return log.synced_offset if unsynced >= log.config.flush_messages else log.log_end_offset
+
+
+def _partition_epoch(node: "Node", partition: Replicated) -> int:
+    topic = node.broker.replica.loader.image.topic_by_id(partition.key[0])
+    return -1 if topic is None else topic.partitions[partition.key[1]].partition_epoch
+
+
+class FetchesFromLogEnd(ReplicaCheck):
+    """replicas-equal: a follower fetches each partition that it names from its log's end, in the leader epoch of its
+    metadata, with the epoch of its last batch (KIP-320, F-12).
+
+    A larger last epoch is right if the follower has led in it without an append. A log without local batches has no
+    last epoch.
+    """
+
+    guarantee = "replicas-equal"
+    acts_on = ((Send, FETCH),)
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
+        for effect in effects:
+            if type(effect) is not Send or effect.api_key != FETCH or not isinstance(effect.body, FetchRequest):
+                continue
+            if effect.body.replica_id < 0:
+                continue  # The node consumes the topic of the remote tier's metadata.
+            for (topic, index), each in partitions_of(effect.api_version, effect.body.topics):
+                if isinstance(topic, str):
+                    known = node.broker.controller.image.topics.get(topic)
+                    topic = b"" if known is None else known.topic_id
+                followed = node.broker.partitions.followed.get((topic, index))
+                if followed is not None and followed.followed_leader == effect.peer:
+                    self._judge(at_us, node, followed, each)
+
+    def _judge(self, at_us: int, node: "Node", followed: Partition, each: FetchPartition) -> None:
+        self.evidence += 1
+        log = followed.log
+        who = f"{followed.topic}-{followed.index}: follower {node.broker.node_id}"
+        if (each.fetch_offset, each.log_start_offset) != (log.log_end_offset, log.log_start_offset):
+            self.violated(
+                at_us,
+                f"{who} fetches from {each.fetch_offset} with log start {each.log_start_offset}, and its log is "
+                f"{log.log_start_offset}..{log.log_end_offset} (F-12, F-13)",
+            )
+        topic = node.broker.replica.loader.image.topic_by_id(followed.topic_id)
+        if topic is not None and not node._publisher.is_behind:
+            epoch = topic.partitions[followed.index].leader_epoch
+            if each.current_leader_epoch != epoch:
+                named = each.current_leader_epoch
+                self.violated(at_us, f"{who} fetches in leader epoch {named}, and its metadata has {epoch} (KIP-320)")
+        last = _last_epoch(log)
+        if last >= 0 and each.last_fetched_epoch != last:
+            name = f"{followed.topic}-{followed.index}", each.last_fetched_epoch
+            if each.last_fetched_epoch < last or node.broker.node_id not in self.replicas.leaders[name]:
+                self.violated(
+                    at_us, f"{who} names last epoch {each.last_fetched_epoch}, and its last batch has {last} (KIP-320)"
+                )
+
+
+def _last_epoch(log: PartitionLog) -> int:
+    """Return the leader epoch of the last local batch, -1 if there is none."""
+    end = log.log_end_offset
+    if log.local_log_start_offset >= end:
+        return -1
+    with WatchedDisk.unwatched():
+        data = log.read(end - 1, 1, end)
+    last = -1
+    for batch, _ in batches_of(data):
+        last = batch.epoch
+    return last
 
 
 class OnePartitionLeaderPerEpoch(ReplicaCheck):

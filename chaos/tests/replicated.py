@@ -57,6 +57,10 @@ class Log:
     def log_end_offset(self) -> int:
         return len(self.held)
 
+    @property
+    def synced_offset(self) -> int:
+        return len(self.held)
+
     def read(self, offset: int, max_bytes: int, end: int) -> bytes:  # noqa: ARG002
         return b"".join(self.held[offset:end])
 

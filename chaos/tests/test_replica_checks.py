@@ -7,13 +7,22 @@ from typing import Any
 import pytest
 
 from chaos.checks.isr import StableIsr
-from chaos.checks.replication import ReplicasConverge
+from chaos.checks.replication import FetchesFromLogEnd, HighWatermarkByRequests, ReplicasConverge
 from chaos.tests.check_context import note_row
-from chaos.tests.replicated import IN_SYNC_US, KEY, SECOND_US, Cluster, batch, in_order
-from reference_broker.core.events import Reply, Request
+from chaos.tests.replicated import IN_SYNC_US, KEY, SECOND_US, TOPIC_ID, Cluster, batch, in_order
+from reference_broker.core.events import PeerDown, Reply, Request, Send
 from reference_broker.metadata.delta import TopicChange
 from reference_broker.metadata.identifiers import LOST_DIRECTORY
 from reference_broker.metadata.image import NO_LEADER, MetadataImage
+from reference_broker.ports.node_ports import Channel
+from reference_broker.wire.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    FetchTopicResponse,
+    PartitionData,
+)
 from reference_broker.wire.produce import (
     ProducePartitionResponse,
     ProduceRequest,
@@ -319,3 +328,152 @@ def test_eligible_leaders_that_a_change_of_the_minimum_cleared_are_judged_no_mor
     cluster.append(batch(3, 0), to=(0,))
     cluster.commit(4, 0)
     assert not any(check.violations for check in cluster.checks if check.guarantee == "isr-honest")
+
+
+class Leader:
+    """Node 0 of a cluster in order, with the requests of its followers."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        (self.check,) = (each for each in cluster.checks if isinstance(each, HighWatermarkByRequests))
+        self.node = cluster.node(0)
+        self.led = self.node.broker.partitions.by_id[KEY]
+        self.states = {each: SimpleNamespace(log_end_offset=3) for each in (1, 2)}
+        self.led.followers = SimpleNamespace(states=self.states, maximal_isr=(0, 1, 2), proposal=None)
+        self.led.topic, self.led.topic_id, self.led.index, self.led.is_removed = "t", *KEY, False
+        self.check.acted(cluster.now_us, self.node, None, [])
+        self.brokers: dict[int, Any] = {each: SimpleNamespace(broker_epoch=7) for each in (1, 2)}
+        self.node.broker.replica.loader.image = replace(cluster.image(), brokers=self.brokers)
+        self.fetch(1, 3)
+        self.fetch(2, 3)
+
+    def fetch(self, replica: int, offset: int, *, counted: bool = True, moves_to: int = -1, error: int = 0) -> None:
+        """Handle a request, after which the high watermark is at ``moves_to``, if it moves."""
+        topics = [FetchTopic("t", TOPIC_ID, [FetchPartition(0, offset, 1)])]
+        body = FetchRequest(replica, topics=topics, replica_epoch=7)
+        tag = Tag(1, 17, "f", role="peer")
+        request = Request(replica, offset, 1, 17, "f", body, tag)
+        data = PartitionData(0, error, self.led.log.high_watermark)
+        reply = Reply(replica, offset, 1, 17, FetchResponse(0, 0, [FetchTopicResponse("t", TOPIC_ID, [data])]), tag)
+        if counted:
+            self.states[replica].log_end_offset = offset
+        self.check.acted(self.cluster.now_us, self.node, request, [reply])
+        self.moves(moves_to)
+
+    def moves(self, high_watermark: int) -> None:
+        self.led.log.high_watermark = max(self.led.log.high_watermark, high_watermark)
+        self.cluster.now_us += 1
+        self.cluster.view.observe(self.cluster.now_us, 0, self.node)
+
+    def stories(self) -> list[str]:
+        return [each.story for each in self.check.violations]
+
+
+@pytest.mark.clause("F-22")
+def test_a_high_watermark_waits_for_the_requests_of_all_in_sync_replicas(cluster: Cluster) -> None:
+    leader = Leader(cluster)
+    cluster.append(batch(3, 0))
+    leader.fetch(1, 4)
+    leader.fetch(2, 4, moves_to=4)
+    assert leader.stories() == []
+    cluster.append(batch(4, 0))
+    leader.fetch(1, 5, moves_to=5)
+    assert leader.stories() == [
+        "t-0: leader 0 of epoch 0 moved its high watermark to 5, and replica 2 has requested only 4 (F-22)"
+    ]
+
+
+@pytest.mark.clause("F-22")
+def test_a_refused_request_moves_no_high_watermark(cluster: Cluster) -> None:
+    leader = Leader(cluster)
+    cluster.append(batch(3, 0))
+    leader.fetch(1, 4)
+    leader.fetch(2, 4, counted=False, error=74, moves_to=4)
+    assert [each for each in leader.stories() if "replica 2 has requested only 3" in each]
+
+
+@pytest.mark.clause("F-22")
+def test_a_high_watermark_that_does_not_follow_the_last_request_is_a_violation(cluster: Cluster) -> None:
+    leader = Leader(cluster)
+    cluster.append(batch(3, 0))
+    leader.fetch(1, 4)
+    assert leader.stories() == []
+    leader.fetch(2, 4)
+    assert ["high watermark at 3" in each for each in leader.stories()] == [True]
+
+
+def test_a_leader_that_does_not_count_an_accepted_request_is_a_violation(cluster: Cluster) -> None:
+    leader = Leader(cluster)
+    cluster.append(batch(3, 0))
+    leader.fetch(1, 4, counted=False)
+    assert ["counts replica 1 as far as 3" in each for each in leader.stories()] == [True]
+
+
+@pytest.mark.clause("F-22")
+@pytest.mark.parametrize(("epoch", "knows"), [(1, True), (2, False)])
+def test_a_leader_keeps_the_progress_of_followers_into_the_next_epoch_only(
+    cluster: Cluster, epoch: int, knows: bool
+) -> None:
+    leader = Leader(cluster)
+    cluster.append(batch(3, 0))
+    leader.fetch(1, 4)
+    leader.states[2].log_end_offset = 4
+    leader.check.acted(cluster.now_us, leader.node, PeerDown(1, Channel.REPLICA), [])
+    leader.led.leader_epoch = epoch
+    leader.moves(3)
+    leader.fetch(2, 4, moves_to=4)
+    assert bool(leader.stories()) == (not knows)
+
+
+@pytest.mark.clause("E-2")
+def test_a_high_watermark_that_moves_below_the_minimum_is_a_violation(cluster: Cluster) -> None:
+    leader = Leader(cluster)
+    cluster.append(batch(3, 0))
+    cluster.change(isr=(0,))
+    leader.node.broker.replica.loader.image = cluster.image()
+    leader.moves(4)
+    assert ["only (0,) are in sync, of at least 2" in each for each in leader.stories()] == [True]
+
+
+def test_requests_from_before_a_registration_do_not_count(cluster: Cluster) -> None:
+    leader = Leader(cluster)
+    cluster.append(batch(3, 0))
+    leader.fetch(1, 4)
+    leader.brokers[1].broker_epoch = 8
+    leader.fetch(2, 4, moves_to=4)
+    assert ["registered in epoch 8" in each for each in leader.stories()] == [True]
+
+
+@pytest.mark.parametrize(
+    ("fields", "story"),
+    [
+        ({}, ""),
+        ({"fetch_offset": 2}, "fetches from 2"),
+        ({"log_start_offset": 1}, "with log start 1"),
+        ({"current_leader_epoch": 1}, "in leader epoch 1"),
+        ({"last_fetched_epoch": -1}, "names last epoch -1"),
+        ({"last_fetched_epoch": 1}, "names last epoch 1"),
+    ],
+)
+def test_a_follower_fetches_from_its_logs_end(cluster: Cluster, fields: dict[str, Any], story: str) -> None:
+    (check,) = (each for each in cluster.checks if isinstance(each, FetchesFromLogEnd))
+    node = cluster.node(1)
+    followed = SimpleNamespace(topic="t", topic_id=TOPIC_ID, index=0, log=cluster.logs[1], followed_leader=0)
+    node.broker.partitions.followed[KEY] = followed
+    right = FetchPartition(0, 3, 1, current_leader_epoch=0, last_fetched_epoch=0, log_start_offset=0)
+    topics = [FetchTopic("t", TOPIC_ID, [replace(right, **fields)])]
+    body = FetchRequest(1, topics=topics)
+    check.acted(0, node, None, [Send(0, Channel.REPLICA, 1, 1, 17, body, Tag(1, 17, "f"), 1000, "f")])
+    assert [story in each.story for each in check.violations] == ([True] if story else [])
+
+
+def test_a_follower_may_name_an_epoch_in_which_it_led_without_an_append(cluster: Cluster) -> None:
+    (check,) = (each for each in cluster.checks if isinstance(each, FetchesFromLogEnd))
+    node = cluster.node(1)
+    followed = SimpleNamespace(topic="t", topic_id=TOPIC_ID, index=0, log=cluster.logs[1], followed_leader=0)
+    node.broker.partitions.followed[KEY] = followed
+    cluster.view.leaders["t-0", 2].add(1)
+    each = FetchPartition(0, 3, 1, current_leader_epoch=0, last_fetched_epoch=2, log_start_offset=0)
+    body = FetchRequest(1, topics=[FetchTopic("t", TOPIC_ID, [each])])
+    check.acted(0, node, None, [Send(0, Channel.REPLICA, 1, 1, 17, body, Tag(1, 17, "f"), 1000, "f")])
+    assert not check.violations

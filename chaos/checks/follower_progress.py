@@ -1,0 +1,253 @@
+"""The checks' view of leaders: how far each follower has fetched from them, and which in-sync replicas they propose.
+
+A follower's progress is what its accepted requests fetch from, never what was sent to it. A partition that an
+incremental request does not name counts as fetched at its cached offset (F-22). A new leader knows no progress. One
+that goes on in the next leader epoch keeps what it knows, because nobody led in between.
+
+A proposal is followed from its AlterPartition request on. It ends with a greater partition epoch, or with a refusal
+that was certainly not applied (KIP-497).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from chaos.checks.fetch_model import FETCH, FIRST_REVISIONS, PartitionName, partitions_of
+from chaos.checks.history import without_node
+from chaos.checks.replica_view import PartitionKey
+from reference_broker.core.events import Effect, Event, PeerDown, PeerReply, Reply, Request, Send
+from reference_broker.replication.partitions import Partition
+from reference_broker.wire.fetch import FetchRequest, FetchResponse
+
+if TYPE_CHECKING:
+    from reference_broker.core.node import Node
+
+ALTER_PARTITION = 56
+NOT_APPLIED = (55, 107)
+"""OPERATION_NOT_ATTEMPTED and INELIGIBLE_REPLICA: the proposal was not applied, and the leader knows what holds."""
+_NodeAndPartition: TypeAlias = tuple[int, PartitionKey]
+"""A node's ID, with a topic's ID and the index of a partition."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """One follower of a leader."""
+
+    offset: int
+    """from which its last accepted request fetches"""
+    broker_epoch: int
+    """of the follower, as that request says; -1 if it does not"""
+    caught_up_us: int
+    """last time at which it had all that the leader had then"""
+    fetched_us: int
+    leader_end: int
+    """end of the leader's log at that request"""
+
+
+@dataclass(slots=True)
+class LeaderTerm:
+    """A node that leads a partition in one leader epoch."""
+
+    node: "Node"
+    leader_epoch: int
+    began_us: int
+    start_offset: int
+    """end of its log then"""
+    followers: dict[int, Progress] = field(default_factory=dict)
+
+
+class Proposed(NamedTuple):
+    """In-sync replicas that a leader has proposed."""
+
+    isr: tuple[int, ...]
+    leader_epoch: int
+    partition_epoch: int
+    is_first: bool
+    """whether the request was the first with this proposal, and went out as soon as the leader decided"""
+
+
+class Counted(NamedTuple):
+    """A request of a follower that a leader has accepted in this event, for one partition."""
+
+    partition: Partition
+    replica: int
+    offset: int
+    is_single: bool
+    """whether the request is small, so that the leader counts all of it in one event"""
+
+
+SMALL_REQUEST = 20
+"""A leader may count a request with more partitions in several events."""
+SOON_US = 100_000
+"""Within this time of a response a proposal may have waited for it."""
+_Fetched: TypeAlias = dict[PartitionName, int]
+"""Fetch offset of each partition."""
+
+
+@dataclass(slots=True)
+class ProgressView:
+    """The leaders of all partitions. ``HighWatermarkByRequests`` passes events on to it, before other checks get
+    them."""
+
+    nodes: "dict[int, Node]" = field(default_factory=dict)
+    """the last incarnation of each node, if the view has followed it since its start"""
+    terms: dict[_NodeAndPartition, LeaderTerm] = field(default_factory=dict)
+    proposals: dict[_NodeAndPartition, Proposed] = field(default_factory=dict)
+    counted: list[Counted] = field(default_factory=list)
+    """in the current event"""
+    sent: list[tuple[Partition, Proposed]] = field(default_factory=list)
+    """the proposals of the current event's AlterPartition requests"""
+    _sessions: dict[tuple[int, int], _Fetched] = field(default_factory=dict)
+    """by node and session ID"""
+    _waiting: dict[tuple[int, int, int], _Fetched] = field(default_factory=dict)
+    """fetches without a response, by node, connection and correlation ID"""
+    _tokens: dict[tuple[int, int], tuple[_NodeAndPartition, ...]] = field(default_factory=dict)
+    """partitions of AlterPartition requests without a response, by node and token"""
+    _responded_us: dict[int, int] = field(default_factory=dict)
+    """by node: when such a request ended last"""
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
+        """Follow a node's effects for an event."""
+        node_id = node.broker.node_id
+        self.counted.clear()
+        self.sent.clear()
+        if event is None:
+            if self.nodes.get(node_id) is not node:
+                self._forget(node_id)
+            self.nodes[node_id] = node
+            return
+        kind = type(event)
+        if kind is Request and event.api_key == FETCH:  # type: ignore[union-attr]
+            self._requested(at_us, node, event, effects)  # type: ignore[arg-type]
+        elif kind is PeerReply:
+            self._settled(at_us, node_id, event)  # type: ignore[arg-type]
+        elif kind is PeerDown and any(key[0] == node_id for key in self._tokens):
+            self._tokens = without_node(self._tokens, node_id)
+            self._responded_us[node_id] = at_us
+        for effect in effects:
+            if type(effect) is Reply and effect.api_key == FETCH and self._waiting:
+                waiting = self._waiting.pop((node_id, effect.connection, effect.correlation_id), None)
+                if waiting is not None and isinstance(effect.body, FetchResponse) and effect.body.session_id:
+                    self._sessions[node_id, effect.body.session_id] = waiting
+            elif type(effect) is Send and effect.api_key == ALTER_PARTITION:
+                self._proposed(at_us, node, effect)
+
+    def term(self, at_us: int, node: "Node", led: Partition) -> LeaderTerm:
+        """Return the state of a partition that the node leads. The first call in a leader epoch begins it."""
+        key = (node.broker.node_id, (led.topic_id, led.index))
+        known = self.terms.get(key)
+        if known is not None and known.node is node and known.leader_epoch == led.leader_epoch:
+            return known
+        term = self.terms[key] = LeaderTerm(node, led.leader_epoch, at_us, led.log.log_end_offset)
+        if known is not None and known.node is node and known.leader_epoch + 1 == led.leader_epoch:
+            term.followers = known.followers
+            for each in term.followers.values():
+                each.caught_up_us = at_us
+        return term
+
+    def proposal(self, node_id: int, partition: Partition, partition_epoch: int) -> Proposed | None:
+        """Return what the leader has proposed and what neither the controller nor its metadata, in which the partition
+        has this epoch, has settled."""
+        found = self.proposals.get((node_id, (partition.topic_id, partition.index)))
+        if found is None or (found.leader_epoch, found.partition_epoch) != (partition.leader_epoch, partition_epoch):
+            return None
+        return found
+
+    def _forget(self, node_id: int) -> None:
+        self.terms = without_node(self.terms, node_id)
+        self.proposals = without_node(self.proposals, node_id)
+        self._sessions = without_node(self._sessions, node_id)
+        self._waiting = without_node(self._waiting, node_id)
+        self._tokens = without_node(self._tokens, node_id)
+
+    # Fetches
+
+    def _requested(self, at_us: int, node: "Node", event: Request, effects: Sequence[Effect]) -> None:
+        body, node_id = event.body, node.broker.node_id
+        if not isinstance(body, FetchRequest) or body.replica_id < 0:
+            return
+        incremental = body.fetch_type == 1 if event.api_version in FIRST_REVISIONS else body.session_epoch > 0
+        fetched = dict(self._sessions.get((node_id, body.session_id), {})) if incremental else {}
+        fetched.update((name, each.fetch_offset) for name, each in partitions_of(event.api_version, body.topics))
+        for name, _ in partitions_of(event.api_version, body.forgotten):
+            fetched.pop(name, None)
+        self._waiting[node_id, event.connection, event.correlation_id] = fetched
+        refused: set[PartitionName] = set()
+        request = event.connection, event.correlation_id
+        for effect in effects:
+            if type(effect) is Reply and (effect.connection, effect.correlation_id) == request:
+                if not isinstance(effect.body, FetchResponse) or effect.body.error_code:
+                    return
+                refused.update(
+                    name
+                    for name, each in partitions_of(effect.api_version, effect.body.responses)
+                    if each.error_code or each.diverging_epoch is not None
+                )
+        if incremental:
+            self._sessions[node_id, body.session_id] = fetched
+        is_single = len(fetched) <= SMALL_REQUEST
+        for name, offset in fetched.items():
+            led = _led(node, name)
+            if led is None or name in refused:
+                continue
+            # KIP-405: below its local log start the leader sends the follower to the tier, where it begins elsewhere.
+            if led.log.local_log_start_offset <= offset <= led.log.log_end_offset:
+                self._count(at_us, node, led, body, offset)
+                self.counted.append(Counted(led, body.replica_id, offset, is_single))
+
+    def _count(self, at_us: int, node: "Node", led: Partition, body: FetchRequest, offset: int) -> None:
+        term, end = self.term(at_us, node, led), led.log.log_end_offset
+        known = term.followers.get(body.replica_id)
+        if known is None or known.broker_epoch != body.replica_epoch:
+            known = Progress(offset, body.replica_epoch, term.began_us, at_us, end)
+            term.followers[body.replica_id] = known
+        if offset >= end:
+            known.caught_up_us = at_us
+        elif offset >= known.leader_end:
+            known.caught_up_us = max(known.caught_up_us, known.fetched_us)
+        known.offset, known.fetched_us, known.leader_end = offset, at_us, end
+
+    # Proposals
+
+    def _proposed(self, at_us: int, node: "Node", send: Send) -> None:
+        node_id = node.broker.node_id
+        is_idle = not any(key[0] == node_id for key in self._tokens)
+        at_once = is_idle and at_us - self._responded_us.get(node_id, -SOON_US) >= SOON_US
+        keys = []
+        for topic_id, each in _altered(send.body):
+            key = (node_id, (topic_id, int(each.partition_index)))
+            keys.append(key)
+            led = node.broker.partitions.by_id.get(key[1])
+            if led is None:
+                continue
+            isr = tuple(int(one.broker_id) for one in each.new_isr_with_epochs)
+            known = self.proposals.get(key)
+            epochs = int(each.leader_epoch), int(each.partition_epoch)
+            is_first = at_once and (known is None or known[:3] != (isr, *epochs))
+            self.proposals[key] = Proposed(isr, *epochs, is_first)
+            self.sent.append((led, self.proposals[key]))
+        self._tokens[node_id, send.token] = tuple(keys)
+
+    def _settled(self, at_us: int, node_id: int, event: PeerReply) -> None:
+        keys = self._tokens.pop((node_id, event.token), None)
+        if keys is None:
+            return
+        self._responded_us[node_id] = at_us
+        for topic_id, each in _altered(event.body):
+            if int(each.error_code) in NOT_APPLIED:
+                self.proposals.pop((node_id, (topic_id, int(each.partition_index))), None)
+
+
+def _altered(body: Any) -> Iterator[tuple[bytes, Any]]:
+    """Yield the partitions of an AlterPartition request or response, each with its topic's ID."""
+    for topic in body.topics:
+        for each in topic.partitions:
+            yield topic.topic_id.bytes, each
+
+
+def _led(node: "Node", name: PartitionName) -> Partition | None:
+    topic, index = name
+    partitions = node.broker.partitions
+    if isinstance(topic, str):
+        return partitions.by_name.get((topic, index))
+    return partitions.by_id.get((topic, index))
