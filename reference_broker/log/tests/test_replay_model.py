@@ -130,6 +130,12 @@ class ReplayMachine(RuleBasedStateMachine):
         end = max(self.log.log_end_offset - back, self.log.log_start_offset)
         self._forget_from(end)
         self.log.truncate_to(end)
+        if self.was_cleaned:
+            # Physical: of a producer the cleaner keeps only the last batch (KIP-98). Once that is cut off, too, which
+            # happens only below the high watermark, nothing is left of the producer.
+            stored = {header.base_offset for _, header in iterate(_all_of(self.log, self.log.log_start_offset))}
+            self.history = [step for step in self.history if step.first in stored]
+            self._find_sequences()
 
     def _forget_from(self, end: int) -> None:
         self.olds.append(self.history)
@@ -309,6 +315,21 @@ def _all_of(log: PartitionLog, offset: int) -> bytes:
         parts.append(data)
         offset = [header for _, header in iterate(data)][-1].last_offset + 1
     return b"".join(parts)
+
+
+@pytest.mark.clause("P-12")
+@pytest.mark.parametrize(("back", "knows"), [(1, False), (0, True)])
+def test_a_cut_into_the_cleaned_part_forgets_a_producer_with_its_last_batch(back: int, knows: bool) -> None:
+    machine = ReplayMachine()
+    machine.start(seed=0)
+    machine.send(producer_id=0, count=2, keys=0, times=2)
+    machine.roll()
+    machine.advance(share=1.0)
+    machine.clean()
+    if back:
+        machine.cut(back=back)
+    machine.as_a_replay()
+    assert (0 in machine.log.producers.by_id) is knows
 
 
 TestReplay = pytest.mark.thorough(ReplayMachine.TestCase)
