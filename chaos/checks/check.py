@@ -168,6 +168,8 @@ class ProducerCheck(Check, ProducerObserver):
         self.producers.checks.append(self)
         if type(self).batch_appended is not ProducerObserver.batch_appended:
             self.producers.of_appends.append(self)
+        if type(self).high_watermark_moved is not ProducerObserver.high_watermark_moved:
+            self.producers.of_moves.append(self)
 
 
 class StateCheck(Check, StateObserver):

@@ -192,6 +192,9 @@ class ProducerObserver:
         """Called after an event that changed a log, when its ``new`` batches of producers are replayed. None stands
         for all batches: the log was opened, or truncated, or everything is compared."""
 
+    def high_watermark_moved(self, at_us: int, node: "Node", producers: LogProducers) -> None:
+        """Called after an event that changed a log with transactions, and appended nothing."""
+
     def batch_appended(
         self, at_us: int, node: "Node", producers: LogProducers, known: LoggedProducer | None, batch: ProducedBatch
     ) -> None:
@@ -210,6 +213,8 @@ class ProducerView:
         self.checks: list[ProducerObserver] = []
         self.of_appends: list[ProducerObserver] = []
         """those of them that override ``batch_appended``"""
+        self.of_moves: list[ProducerObserver] = []
+        """those of them that override ``high_watermark_moved``"""
         self.wall_ms: dict[int, int] = {}
         """by node: the greatest time that its wall clock has shown"""
 
@@ -250,7 +255,9 @@ class ProducerView:
             return
         if end == known.read_end:
             if known.open or known.ended or log.producers.open_transactions or log.producers.completed:
-                self._report(at_us, node, known, ())
+                known.settle()
+                for check in self.of_moves:
+                    check.high_watermark_moved(at_us, node, known)
             return
         known.skipped += 1
         # Retention deletes closed segments, so these are read at once.
@@ -335,6 +342,16 @@ def _read(log: PartitionLog, offset: int, end_offset: int) -> list[ProducedBatch
         if offset <= before:
             break
     return found
+
+
+def lone_batch_in(records: bytes | memoryview | None) -> tuple[int, int, int] | None:
+    """Return the producer ID, the epoch and the first sequence of records that are one batch with a sequence."""
+    if records is None or len(records) < _HEADER.size:
+        return None
+    header = _HEADER.unpack_from(records)
+    producer_id, epoch, first = header[9:12]
+    is_alone = header[1] + _LENGTH_FROM == len(records)
+    return (producer_id, epoch, first) if is_alone and producer_id >= 0 and first >= 0 else None
 
 
 def _marker(batch: bytes) -> tuple[bool | None, int]:

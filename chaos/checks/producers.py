@@ -23,12 +23,18 @@ from chaos.checks.batches import (
 )
 from chaos.checks.check import Check, CheckContext, ProducerCheck
 from chaos.checks.pending_requests import PendingRequests
-from chaos.checks.producer_view import EndedTransaction, LoggedBatch, LoggedProducer, LogProducers, ProducedBatch
+from chaos.checks.producer_view import (
+    EndedTransaction,
+    LoggedBatch,
+    LoggedProducer,
+    LogProducers,
+    ProducedBatch,
+    lone_batch_in,
+)
 from chaos.interceptor.watched_disk import WatchedDisk
 from reference_broker.core.events import Closed, Effect, Event, Reply, Request
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.produce import (
-    ProducePartition,
     ProducePartitionResponse,
     ProduceRequest,
     ProduceResponse,
@@ -415,13 +421,9 @@ def _sent_in(body: ProduceRequest) -> Iterator[tuple[tuple[str | bytes, int], _S
     """Yield the batches of a request that have a sequence, if each is alone in its partition's part."""
     for topic in body.topics:
         for each in topic.partitions:
-            batches = [(*last_sequence_of(data)[:2], producing_of(data).first_sequence) for _, data in _whole(each)]
-            if len(batches) == 1 and batches[0][0] >= 0 and batches[0][2] >= 0:
-                yield (topic.topic or bytes(topic.topic_id), each.partition), batches[0]
-
-
-def _whole(partition: ProducePartition) -> Iterator[tuple[BatchIdentity, bytes]]:
-    return batches_of(bytes(partition.records or b""))
+            batch = lone_batch_in(each.records)
+            if batch is not None:
+                yield (topic.topic or bytes(topic.topic_id), each.partition), batch
 
 
 def _offset_of(batch: ProducedBatch) -> int:

@@ -4,11 +4,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
-from chaos.checks.batches import batches_of, last_sequence_of, producing_of
 from chaos.checks.check import Check, CheckContext, ProducerCheck, StateCheck
 from chaos.checks.history import OFFSETS_TOPIC, History, TopicPartition, grouped, partition_of
 from chaos.checks.pending_requests import PendingRequests
-from chaos.checks.producer_view import LoggedProducer, LogProducers, ProducedBatch
+from chaos.checks.producer_view import LoggedProducer, LogProducers, ProducedBatch, lone_batch_in
 from chaos.checks.replica_view import offsets_partition
 from chaos.checks.transaction_state import (
     COMPLETE_ABORT,
@@ -792,10 +791,9 @@ class WritesVerified(StateCheck, ProducerCheck):
             for each in body.topics:
                 name = each.topic or names.get(bytes(each.topic_id), "")
                 for one in each.partitions:
-                    for _, data in batches_of(bytes(one.records or b"")):
-                        producer_id, epoch, _ = last_sequence_of(data)
-                        first = producing_of(data).first_sequence
-                        self._arrived.setdefault((node_id, (name, one.partition), producer_id, epoch, first), at_us)
+                    batch = lone_batch_in(one.records)
+                    if batch is not None:
+                        self._arrived.setdefault((node_id, (name, one.partition), *batch), at_us)
 
     def batch_appended(
         self,

@@ -512,6 +512,9 @@ class StableOffsetExact(ProducerCheck):
         producers: LogProducers,
         new: Sequence[ProducedBatch] | None,  # noqa: ARG002
     ) -> None:
+        self.high_watermark_moved(at_us, node, producers)
+
+    def high_watermark_moved(self, at_us: int, node: "Node", producers: LogProducers) -> None:
         log, wanted = producers.log, producers.stable
         self.evidence += bool(producers.open or producers.ended)
         found = log.last_stable_offset

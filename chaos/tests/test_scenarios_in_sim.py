@@ -82,7 +82,7 @@ SEEN_BY_MANY = {
     *("leader_from_outside_the_isr", "sent_data_moves_cached_offset", "other_id_starts_empty"),
     *("epoch_not_raised", "aborted_record_survives", "unsafe_for_ever"),
     *("records_forgotten", "metadata_forgotten"),
-    *("last_stable_at_high_watermark", "aborts_answered_unwritten"),
+    *("last_stable_at_high_watermark", "aborts_answered_unwritten", "open_transactions_left_out_of_snapshot"),
 }
 """Mutants whose single defect violates many guarantees.
 
