@@ -16,6 +16,7 @@ from chaos.checks.transaction_state import (
     FIRST_VALUE,
     ONGOING,
     OUTCOMES,
+    PREPARE_ABORT,
     PREPARED,
     REMOVED,
     STATE_TOPIC,
@@ -693,8 +694,8 @@ TIMED_OUT = "transaction_timed_out"
 
 
 class TimeoutsKept(StateCheck):
-    """transactions-consistent (X-7): a transaction that is open for its timeout is aborted at the next check, and none
-    is timed out before.
+    """transactions-consistent (X-7): a transaction that is open for its timeout is aborted at the next check, with an
+    epoch that fences its producer, and none is timed out before.
 
     The coordinator checks every ``transaction.abort.timed.out.transaction.cleanup.interval.ms``. Ages are judged by the
     coordinator's wall clock and by the run's clock. Physical: after a fault of a node or a link since the begin, an
@@ -708,6 +709,8 @@ class TimeoutsKept(StateCheck):
         super().__init__(context)
         self._open: dict[str, _Moment] = {}
         """the begin of each open transaction, by its transactional ID"""
+        self._timed_out: dict[str, int] = {}
+        """wall clock's time at which each ID's transaction was timed out last, which the abort's value has too"""
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
         for effect in effects:
@@ -718,6 +721,7 @@ class TimeoutsKept(StateCheck):
                     continue
                 self.evidence += 1
                 value, wall_ms = values[-1], node.broker.now.wall_ms
+                self._timed_out[transactional_id] = wall_ms
                 if value.state != ONGOING or wall_ms < value.started_ms + value.timeout_ms:
                     self.violated(
                         at_us,
@@ -741,6 +745,13 @@ class TimeoutsKept(StateCheck):
         if begun is None or before is None or before.state != ONGOING:
             return
         self.evidence += 1
+        is_timed_out = self._timed_out.get(value.transactional_id) == value.updated_ms
+        if is_timed_out and value.state == PREPARE_ABORT and value.epoch <= before.epoch:
+            self.violated(
+                at_us,
+                f"{value.transactional_id}: {value.named} is the abort of a transaction that timed out, and does not "
+                f"fence its producer, which has epoch {before.epoch}",
+            )
         config, age_ms = node.broker.config, min(begun.ages_ms(now))
         most_ms = before.timeout_ms + config.transaction_abort_timed_out_transaction_cleanup_interval_ms + SLACK_MS
         fault_times = self.context.quorum.fault_times

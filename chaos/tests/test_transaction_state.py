@@ -477,6 +477,17 @@ def test_a_transaction_is_aborted_at_the_next_check_after_its_timeout(late_ms: i
     assert len(world.write(aborted)) == broken
 
 
+@pytest.mark.parametrize(("epoch", "is_noted", "broken"), [(1, True, 0), (0, True, 1), (0, False, 0)])
+def test_the_abort_after_a_timeout_fences_the_producer(epoch: int, is_noted: bool, broken: int) -> None:
+    world = World()
+    world.write(OWNER, BEGUN)
+    world.ms += 1000
+    if is_noted:
+        world.acts(None, Note("transaction_timed_out", (("transactional_id", "x"),)))
+    state = TransactionState.PREPARE_ABORT
+    assert len(world.write(BEGUN._replace(state=state, producer_epoch=epoch, updated_ms=world.ms))) == broken
+
+
 def test_the_first_write_of_a_transaction_is_verified_between_its_arrival_and_the_append() -> None:
     world = World()
     world.write(OWNER)
