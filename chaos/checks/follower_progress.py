@@ -42,6 +42,8 @@ class Progress:
     fetched_us: int
     leader_end: int
     """end of the leader's log at that request"""
+    has_lagged: bool = False
+    """whether replica.lag.time.max.ms have passed once in this leadership without its being caught up"""
 
 
 @dataclass(slots=True)
@@ -60,10 +62,11 @@ class Proposed(NamedTuple):
     """In-sync replicas that a leader has proposed."""
 
     isr: tuple[int, ...]
+    broker_epochs: tuple[int, ...]
     leader_epoch: int
     partition_epoch: int
     is_first: bool
-    """whether the request was the first with this proposal, and went out as soon as the leader decided"""
+    """whether the request was the first with this proposal, and no other one was in flight"""
 
 
 class Counted(NamedTuple):
@@ -201,10 +204,13 @@ class ProgressView:
         if known is None or known.broker_epoch != body.replica_epoch:
             known = Progress(offset, body.replica_epoch, term.began_us, at_us, end)
             term.followers[body.replica_id] = known
+        caught_up_us = known.caught_up_us
         if offset >= end:
             known.caught_up_us = at_us
         elif offset >= known.leader_end:
-            known.caught_up_us = max(known.caught_up_us, known.fetched_us)
+            known.caught_up_us = max(caught_up_us, known.fetched_us)
+        lag_us = node.broker.config.replica_lag_time_max_ms * 1000
+        known.has_lagged = known.has_lagged or at_us - caught_up_us > lag_us
         known.offset, known.fetched_us, known.leader_end = offset, at_us, end
 
     # Proposals
@@ -221,10 +227,11 @@ class ProgressView:
             if led is None:
                 continue
             isr = tuple(int(one.broker_id) for one in each.new_isr_with_epochs)
+            broker_epochs = tuple(int(one.broker_epoch) for one in each.new_isr_with_epochs)
             known = self.proposals.get(key)
-            epochs = int(each.leader_epoch), int(each.partition_epoch)
-            is_first = at_once and (known is None or known[:3] != (isr, *epochs))
-            self.proposals[key] = Proposed(isr, *epochs, is_first)
+            found = isr, broker_epochs, int(each.leader_epoch), int(each.partition_epoch)
+            is_first = at_once and (known is None or known[:4] != found)
+            self.proposals[key] = Proposed(*found, is_first)
             self.sent.append((led, self.proposals[key]))
         self._tokens[node_id, send.token] = tuple(keys)
 

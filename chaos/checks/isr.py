@@ -1,13 +1,15 @@
 """In-sync replicas and eligible leader replicas (KIP-966): which replicas may be in these sets, and which must stay."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from chaos.checks.check import Check, CheckContext, ReplicaCheck, fields_of
+from chaos.checks.follower_progress import ALTER_PARTITION, Proposed
 from chaos.checks.history import History
 from chaos.checks.replica_view import Copy, Held, Replicated
-from reference_broker.core.events import Event
+from reference_broker.core.events import Effect, Event, PeerDown, PeerReply, Send
 from reference_broker.metadata.image import MetadataImage, PartitionImage
+from reference_broker.replication.partitions import Partition
 from reports.rows import TraceRow
 
 if TYPE_CHECKING:
@@ -114,6 +116,96 @@ class StableIsr(ReplicaCheck):
             if self._fenced_early.get(replica, -1) < left_us - self.context.settings.in_sync_us:
                 self.violated(left_us, story)
         self._left.clear()
+
+
+class ProposalsHonest(ReplicaCheck):
+    """isr-honest: a leader proposes only replicas that may be in sync, and a proposal counts until it is settled.
+
+    A replica joins when it has requested the high watermark and the start of the leader's epoch (KIP-497), and is named
+    with a broker epoch that is registered (KIP-903). One that leaves had not caught up for replica.lag.time.max.ms. It
+    may have done so since the leader decided. The request names the partition epoch and the leader epoch of the
+    leader's metadata.
+
+    A proposal ends with a greater partition epoch or a refusal that was certainly not applied. Until then the maximal
+    ISR has the replica that joins (KIP-497).
+    """
+
+    guarantee = "isr-honest"
+    acts_on = ((Send, ALTER_PARTITION), PeerReply, PeerDown)
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self._progress = context.progress
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
+        node_id, progress = node.broker.node_id, self._progress
+        if progress.nodes.get(node_id) is not node or not (progress.proposals or progress.sent):
+            return
+        for led, proposed in progress.sent:
+            if not led.is_removed:
+                self._judge(at_us, node, led, proposed)
+        for leader_id, key in progress.proposals:
+            here = node.broker.partitions.by_id.get(key) if leader_id == node_id else None
+            if here is not None:
+                self._is_kept(at_us, node, here)
+
+    def _judge(self, at_us: int, node: "Node", led: Partition, proposed: Proposed) -> None:
+        image, node_id = node.broker.replica.loader.image, node.broker.node_id
+        topic = image.topic_by_id(led.topic_id)
+        if topic is None or node._publisher.is_behind:
+            return
+        state = topic.partitions[led.index]
+        who = f"{led.topic}-{led.index}: leader {node_id} proposes {proposed.isr}"
+        self.evidence += 1
+        if (proposed.leader_epoch, proposed.partition_epoch) != (state.leader_epoch, state.partition_epoch):
+            self.violated(
+                at_us,
+                f"{who} in leader epoch {proposed.leader_epoch} and partition epoch {proposed.partition_epoch}, "
+                f"and its metadata has {state.leader_epoch} and {state.partition_epoch} (KIP-497)",
+            )
+            return
+        term = self._progress.term(at_us, node, led)
+        for member, epoch in zip(proposed.isr, proposed.broker_epochs, strict=True):
+            broker = image.brokers.get(member)
+            if member in state.isr or member == node_id:
+                continue
+            known = term.followers.get(member)
+            offset = -1 if known is None else known.offset
+            if proposed.is_first and offset < max(led.log.high_watermark, term.start_offset):
+                self.violated(
+                    at_us,
+                    f"{who}, although replica {member} has requested {offset}; its high watermark is "
+                    f"{led.log.high_watermark}, and its epoch began at {term.start_offset} (KIP-497)",
+                )
+            if broker is None or epoch > broker.broker_epoch:
+                named = f"{who} with epoch {epoch} of broker {member}"
+                self.violated(at_us, f"{named}, registered in {broker and broker.broker_epoch} (KIP-903)")
+        lag_us = node.broker.config.replica_lag_time_max_ms * 1000
+        for member in set(state.isr).difference(proposed.isr):
+            known = term.followers.get(member)
+            if known is not None and at_us - known.caught_up_us <= lag_us and not known.has_lagged:
+                self.violated(
+                    at_us,
+                    f"{who}, although replica {member} has never been behind for {lag_us // 1000} ms (F-22)",
+                )
+
+    def _is_kept(self, at_us: int, node: "Node", led: Partition) -> None:
+        topic = node.broker.replica.loader.image.topic_by_id(led.topic_id)
+        if topic is None or led.followers is None or node._publisher.is_behind:
+            return
+        state = topic.partitions[led.index]
+        proposed = self._progress.proposal(node.broker.node_id, led, state.partition_epoch)
+        if proposed is None:
+            return
+        self.evidence += 1
+        joining = set(proposed.isr).difference(state.isr)
+        if not joining <= set(led.followers.maximal_isr):
+            self.violated(
+                at_us,
+                f"{led.topic}-{led.index}: leader {node.broker.node_id} counts in sync {led.followers.maximal_isr}, "
+                f"and nothing has settled its proposal {proposed.isr} of partition epoch {state.partition_epoch} "
+                f"(KIP-497)",
+            )
 
 
 FEATURE = "eligible.leader.replicas.version"

@@ -3,14 +3,15 @@
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
-from chaos.checks.isr import StableIsr
+from chaos.checks.isr import ProposalsHonest, StableIsr
 from chaos.checks.replication import FetchesFromLogEnd, HighWatermarkByRequests, ReplicasConverge
 from chaos.tests.check_context import note_row
 from chaos.tests.replicated import IN_SYNC_US, KEY, SECOND_US, TOPIC_ID, Cluster, batch, in_order
-from reference_broker.core.events import PeerDown, Reply, Request, Send
+from reference_broker.core.events import PeerDown, PeerReply, Reply, Request, Send, TimerFired
 from reference_broker.metadata.delta import TopicChange
 from reference_broker.metadata.identifiers import LOST_DIRECTORY
 from reference_broker.metadata.image import NO_LEADER, MetadataImage
@@ -341,6 +342,7 @@ class Leader:
         self.states = {each: SimpleNamespace(log_end_offset=3) for each in (1, 2)}
         self.led.followers = SimpleNamespace(states=self.states, maximal_isr=(0, 1, 2), proposal=None)
         self.led.topic, self.led.topic_id, self.led.index, self.led.is_removed = "t", *KEY, False
+        self.node.broker.config = SimpleNamespace(replica_lag_time_max_ms=1000)
         self.check.acted(cluster.now_us, self.node, None, [])
         self.brokers: dict[int, Any] = {each: SimpleNamespace(broker_epoch=7) for each in (1, 2)}
         self.node.broker.replica.loader.image = replace(cluster.image(), brokers=self.brokers)
@@ -477,3 +479,94 @@ def test_a_follower_may_name_an_epoch_in_which_it_led_without_an_append(cluster:
     body = FetchRequest(1, topics=[FetchTopic("t", TOPIC_ID, [each])])
     check.acted(0, node, None, [Send(0, Channel.REPLICA, 1, 1, 17, body, Tag(1, 17, "f"), 1000, "f")])
     assert not check.violations
+
+
+class Proposer(Leader):
+    """A leader whose metadata has replicas 0 and 1 in sync."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(cluster)
+        (self.proposals,) = (each for each in cluster.checks if isinstance(each, ProposalsHonest))
+        self.led.followers.maximal_isr = (0, 1)
+        self.commits((0, 1))
+
+    def commits(self, isr: tuple[int, ...]) -> None:
+        self.cluster.change(isr=isr)
+        self.node.broker.replica.loader.image = replace(self.cluster.image(), brokers=self.brokers)
+
+    def happens(self, event: Any, *effects: Any) -> None:
+        for check in (self.check, self.proposals):
+            check.acted(self.cluster.now_us, self.node, event, effects)
+
+    def proposes(self, isr: tuple[int, ...], partition_epoch: int = 1, broker_epoch: int = 7) -> None:
+        members = [SimpleNamespace(broker_id=each, broker_epoch=broker_epoch) for each in isr]
+        one = SimpleNamespace(
+            partition_index=0, leader_epoch=0, partition_epoch=partition_epoch, new_isr_with_epochs=members
+        )
+        topic = SimpleNamespace(topic_id=UUID(bytes=TOPIC_ID), partitions=[one])
+        body: Any = SimpleNamespace(topics=[topic])
+        if len(isr) > len(self.cluster.state.isr):
+            self.led.followers.maximal_isr = isr
+        send = Send(1, Channel.CONTROLLER, 5, 56, 3, body, Tag(56, 3, "f"), 1000, "f")
+        self.happens(TimerFired(1), send)
+
+    def is_answered(self, error: int) -> None:
+        one = SimpleNamespace(partition_index=0, error_code=error)
+        topic = SimpleNamespace(topic_id=UUID(bytes=TOPIC_ID), partitions=[one])
+        body: Any = SimpleNamespace(topics=[topic])
+        self.happens(PeerReply(1, Channel.CONTROLLER, 5, body))
+
+    def stories(self) -> list[str]:
+        return [each.story for each in self.proposals.violations]
+
+
+def test_a_replica_joins_when_it_has_requested_the_high_watermark(cluster: Cluster) -> None:
+    proposer = Proposer(cluster)
+    proposer.proposes((0, 1, 2))
+    assert proposer.stories() == []
+    proposer = Proposer(in_order())
+    proposer.led.log.high_watermark = 4
+    proposer.proposes((0, 1, 2))
+    assert ["replica 2 has requested 3" in each for each in proposer.stories()] == [True]
+
+
+@pytest.mark.parametrize(
+    ("fields", "story"), [({"partition_epoch": 0}, "partition epoch 0"), ({"broker_epoch": 8}, "with epoch 8")]
+)
+def test_a_proposal_names_the_epochs_of_the_leaders_metadata(
+    cluster: Cluster, fields: dict[str, int], story: str
+) -> None:
+    proposer = Proposer(cluster)
+    proposer.proposes((0, 1, 2), **fields)
+    assert [story in each for each in proposer.stories()] == [True]
+
+
+@pytest.mark.clause("F-22")
+@pytest.mark.parametrize("lags", [True, False])
+def test_only_a_replica_that_lags_leaves(cluster: Cluster, *, lags: bool) -> None:
+    proposer = Proposer(cluster)
+    cluster.now_us += 1_000_001 if lags else 1_000_000 - 10
+    proposer.proposes((0,))
+    assert bool(proposer.stories()) == (not lags)
+
+
+@pytest.mark.parametrize(
+    ("error", "may_end"),
+    [(0, False), (55, True), (107, True), (95, False)],
+    ids=["none", "not", "ineligible", "update"],
+)
+def test_a_proposal_counts_until_it_is_settled(cluster: Cluster, error: int, *, may_end: bool) -> None:
+    proposer = Proposer(cluster)
+    proposer.proposes((0, 1, 2))
+    proposer.led.followers.maximal_isr = (0, 1)
+    proposer.is_answered(error)
+    assert bool(proposer.stories()) == (not may_end)
+
+
+def test_a_greater_partition_epoch_settles_a_proposal(cluster: Cluster) -> None:
+    proposer = Proposer(cluster)
+    proposer.proposes((0, 1, 2))
+    proposer.commits((0, 1))
+    proposer.led.followers.maximal_isr = (0, 1)
+    proposer.happens(PeerDown(1, Channel.CONTROLLER))
+    assert proposer.stories() == []
