@@ -355,3 +355,15 @@ def test_a_log_without_transactions_is_read_at_times(monkeypatch: pytest.MonkeyP
     world = written()
     world.data(5, 3, origin=BatchOrigin.BROKER)
     assert world.looked() == ["duplicate"]  # A transaction is open.
+
+
+@pytest.mark.parametrize(
+    ("policy", "sequence", "broken"),
+    [("delete", 9, True), ("compact", 9, False), ("compact", 5, True), ("delete", 7, False)],
+)
+def test_a_sequence_may_skip_others_only_in_a_compacted_topic(policy: str, sequence: int, broken: bool) -> None:
+    world = World(cleanup_policy=policy)
+    for each in range(7):
+        world.data(7, each, transactional=False, origin=BatchOrigin.BROKER)
+    world.data(7, sequence, transactional=False, origin=BatchOrigin.BROKER)
+    assert ("duplicate" in world.looked()) is broken
