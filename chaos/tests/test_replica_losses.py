@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from chaos.checks.isr import IsrHonest
 from chaos.tests.replicated import Cluster, batch, in_order
 from reference_broker.metadata.image import BrokerImage
 
@@ -128,7 +129,7 @@ def test_an_eligible_leader_that_lacks_records_or_registered_uncleanly(cluster: 
     assert cluster.broken() == []
     cluster.append(batch(3, 0), to=(0,))
     cluster.commit(4, 0)
-    (check,) = (each for each in cluster.checks if each.guarantee == "isr-honest")
+    (check,) = (each for each in cluster.checks if isinstance(each, IsrHonest))
     assert [each.story.split(" ends")[0] for each in check.violations] == ["t-0: 1", "t-0: 2"]
     check.violations.clear()
     cluster.restart(1)
