@@ -17,6 +17,7 @@ from chaos.mutants import (
     replication,
     snapshots,
     tiering,
+    unplanned,
 )
 from chaos.mutants.mutant import Mutant, MutantError
 from scenarios import loader
@@ -39,9 +40,15 @@ def all_mutants() -> tuple[Mutant, ...]:
     return tuple(each for each in found if each.name not in partners)
 
 
+def unplanned_mutants() -> tuple[Mutant, ...]:
+    """Return the mutants that no scenario names, in the order of the files and of the definitions in each file. They
+    are not in ``all_mutants``, since nothing is proven by them: they measure how many defects the simulator kills."""
+    return tuple(each for file in unplanned.FILES for each in vars(file).values() if isinstance(each, Mutant))
+
+
 def by_name(name: str) -> Mutant:
-    """Return the mutant. Raises MutantError, which suggests the nearest name."""
-    mutants = {each.name: each for each in all_mutants()}
+    """Return the mutant, planned or not. Raises MutantError, which suggests the nearest name."""
+    mutants = {each.name: each for each in (*all_mutants(), *unplanned_mutants())}
     if name not in mutants:
         raise MutantError(f"there is no mutant {name!r}{did_you_mean(name, mutants)}; ./crucible mutants lists all")
     return mutants[name]

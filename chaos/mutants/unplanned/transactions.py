@@ -1,0 +1,165 @@
+"""Mutants of transactions and producers that no scenario names: endings, markers, verification, and producer state."""
+
+# ruff: noqa: ARG001 - a replacement takes all parameters of its target.
+
+from collections.abc import Callable, Generator
+from typing import Any
+
+from chaos.mutants.mutant import Function, mutant
+from reference_broker.log.producer_state import REMEMBERED_BATCHES
+from reference_broker.transactions.transaction import TransactionState, completed
+from reference_broker.wire.errors import Error, ErrorCode
+
+SENDER = "reference_broker.transactions.markers:MarkerSender"
+STATES = "reference_broker.log.producer_state:ProducerStates"
+
+
+# --- the coordinator --------------------------------------------------------------------------------------------------
+
+
+@mutant(f"{SENDER}._failed")
+def lost_marker_request_not_repeated(original: Function, self: Any, node_id: int, sent: Any) -> None:
+    """Markers in a request without a response are not sent again, so that their transactions never end (X-3)."""
+    self._send_next(node_id)
+
+
+@mutant(f"{SENDER}._settle")
+def unknown_partition_taken_for_deleted(original: Function, self: Any, delivery: Any, errors: dict[Any, Error]) -> None:
+    """A partition that its broker reports as unknown needs no marker. A leader that lags behind in metadata never gets
+    one, and the transaction stays open there (X-3, X-9)."""
+    unknown = ErrorCode.unknown_topic_or_partition
+    found = {key: ErrorCode.none if error == unknown else error for key, error in errors.items()}
+    original(self, delivery, found)
+
+
+@mutant("reference_broker.transactions.coordinator:TransactionCoordinator.loaded")
+def resumed_before_replicated(original: Function, self: Any, found: Any) -> None:
+    """A coordinator that takes over sends the markers of decisions that it loaded before they are replicated. The next
+    one may lack them, and decide otherwise (X-2, X-3)."""
+    self._endings.resume(found)
+
+
+@mutant("reference_broker.transactions.timeouts:Timeouts._time_out")
+def timeout_not_scheduled_again(original: Function, self: Any, target: Any, held: Any, now_ms: int) -> None:
+    """A transaction that is not due when its ID is checked is not checked again. The check may have been scheduled for
+    the ID's transaction before that (X-7)."""
+    current = held.current
+    is_due = current.started_ms + current.timeout_ms + 1 <= now_ms
+    if current.state is not TransactionState.ONGOING or (is_due and not held.is_changing):
+        original(self, target, held, now_ms)
+
+
+@mutant("reference_broker.transactions.endings:Endings._complete")
+def completion_not_repeated(original: Function, self: Any, target: Any, held: Any) -> None:
+    """A completion that could not be written, for want of replicas in sync, is not tried again, and the transactional
+    ID stays busy (X-3)."""
+    if target.is_led:
+        target.write(held, completed(held.current, self._ports.now().wall_ms), lambda _: None)
+
+
+@mutant("reference_broker.transactions.transactions_partition:TransactionsPartition._apply_when_replicated")
+def timed_out_step_taken_back(
+    original: Function, self: Any, held: Any, step: Any, end_offset: int, then: Callable[[], None]
+) -> None:
+    """A step that is in the log and was not acknowledged in time is taken back. A timeout may abort a transaction whose
+    commit is replicated later (X-2, X-3)."""
+    self._take_back(held)
+
+
+@mutant("reference_broker.transactions.transaction:judge_owner")
+def verified_while_it_ends(original: Function, current: Any, owner: Any) -> Error:
+    """The coordinator confirms a transaction that is decided, while some partitions lack their marker. A late batch
+    opens it again where the marker is written already (X-9)."""
+    error: Error = original(current, owner)
+    return ErrorCode.none if error is ErrorCode.concurrent_transactions else error
+
+
+# --- partitions -------------------------------------------------------------------------------------------------------
+
+
+@mutant("reference_broker.log.transaction_verification:Verification.written")
+def guard_outlives_marker(original: Function, self: Any, header: Any) -> None:
+    """A marker does not void the wait of a batch for its verification. The batch opens the transaction again that has
+    ended meanwhile (KIP-890, X-9)."""
+    if not header.is_control:
+        original(self, header)
+
+
+@mutant(f"{STATES}.record_marker")
+def marker_frees_stable_offset_at_once(
+    original: Function, self: Any, header: Any, offset: int, timestamp_ms: int, type_: Any, coordinator_epoch: int
+) -> Any:
+    """A transaction no longer holds the last stable offset back once its marker is written, replicated or not (X-4)."""
+    before = list(self.completed)
+    found = original(self, header, offset, timestamp_ms, type_, coordinator_epoch)
+    self.completed = before
+    return found
+
+
+# --- producers --------------------------------------------------------------------------------------------------------
+
+
+@mutant("reference_broker.controller.planning.brokers:ProducerIdBlock.plan")
+def producer_ids_of_published_image(original: Function, self: Any, situation: Any) -> Any:
+    """A block of producer IDs begins where it does in the published image. A block that is written and not published
+    yet is given to a second broker (P-6, X-1)."""
+    records = original(self, situation)
+    if records:
+        self.found = situation.published.next_producer_id
+    return records
+
+
+@mutant("reference_broker.log.producer_state:_advanced")
+def batches_of_older_epoch_remembered(
+    original: Function, known: Any, header: Any, first_offset: int, timestamp_ms: int
+) -> Any:
+    """A producer with a new epoch keeps the batches of its older one, whose sequences recur. A new batch with the
+    sequences of an old one is taken for its retry, and not written (P-6)."""
+    after = original(known, header, first_offset, timestamp_ms)
+    if known is None or known.producer_epoch == header.producer_epoch:
+        return after
+    return after._replace(marks=(*known.marks, *after.marks)[-REMEMBERED_BATCHES:])
+
+
+@mutant("reference_broker.log.producer_replay:_refill")
+def only_last_batch_known_after_start(
+    original: Function, segments: Any, end_offset: int, states: Any
+) -> Generator[None, None, None]:
+    """A start from a producer snapshot restores the last batch of each producer only. A retry of one before that is
+    refused, and undecided markers before the snapshot hold nothing back (P-6, X-13)."""
+    yield from ()
+
+
+@mutant(f"{STATES}.record_marker")
+def marker_does_not_renew_producer(
+    original: Function, self: Any, header: Any, offset: int, timestamp_ms: int, type_: Any, coordinator_epoch: int
+) -> Any:
+    """A marker does not count as a record of its producer, which expires too early after a long transaction (P-1,
+    P-7)."""
+    known = self.by_id.get(header.producer_id)
+    found = original(self, header, offset, timestamp_ms, type_, coordinator_epoch)
+    if known is not None:
+        producer = self.by_id[header.producer_id]
+        self.by_id[header.producer_id] = producer._replace(last_timestamp_ms=known.last_timestamp_ms)
+    return found
+
+
+@mutant("reference_broker.apis.records.k00_produce:_append")
+def retry_acknowledged_at_once(
+    original: Function,
+    produce: Any,
+    partition: Any,
+    wanted: Any,
+    records: Any,
+    guard: Any,
+    written: Any,
+    *,
+    is_looked_into: bool = False,
+) -> Any:
+    """The retry of a batch that is in the leader's log is acknowledged although the batch is not replicated yet (P-6,
+    E-7)."""
+    count = len(written)
+    response = original(produce, partition, wanted, records, guard, written, is_looked_into=is_looked_into)
+    if len(written) > count and not written[-1].is_new:
+        written.pop()
+    return response
