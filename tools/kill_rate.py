@@ -22,7 +22,7 @@ from typing import Any
 import click
 
 from chaos.mutants.mutant import Mutant, MutantError
-from chaos.mutants.registry import all_mutants, by_name
+from chaos.mutants.registry import all_mutants, by_name, unplanned_mutants
 from chaos.search.children import ChildDiedError, in_children
 from chaos.search.guided import Corpus, Recipe, read_corpus, recipes_near, scheduled
 from chaos.search.many_seeds import quickly
@@ -111,19 +111,31 @@ def report(rows: Sequence[dict[str, Any]], seconds: float) -> str:
 @click.command()
 @click.option("--corpus", "folder", type=click.Path(path_type=Path), help="Folder of a guided search.")
 @click.option("--random", "at_random", is_flag=True, help="Play seeds without a corpus.")
+@click.option("--unplanned", is_flag=True, help="The mutants that no scenario names.")
 @click.option("--seconds", default=60.0, show_default=True, help="Processor time for each mutant.")
 @click.option("--subject", default="", help="Only mutants whose name or target contains this.")
 @click.option("--mutants", "names", default="", help="Only these mutants, with commas between them.")
 @click.option("--processes", type=click.IntRange(1), default=2, show_default=True)
 @click.option("--out", type=click.Path(path_type=Path), default=Path("kills.jsonl"), show_default=True)
 def main(
-    folder: Path | None, at_random: bool, seconds: float, subject: str, names: str, processes: int, out: Path
+    folder: Path | None,
+    at_random: bool,
+    unplanned: bool,
+    seconds: float,
+    subject: str,
+    names: str,
+    processes: int,
+    out: Path,
 ) -> None:
     """Play mutants, each until it is killed or its time is over, and print the kill rate."""
     if at_random == (folder is not None):
         raise click.UsageError("give either --corpus or --random")
     try:
-        mutants = [by_name(each) for each in names.split(",")] if names else list(all_mutants())
+        mutants = (
+            [by_name(each) for each in names.split(",")]
+            if names
+            else [*(unplanned_mutants() if unplanned else all_mutants())]
+        )
     except MutantError as error:
         raise click.UsageError(str(error)) from error
     wanted = [each.name for each in mutants if subject in each.name or subject in each.target]
