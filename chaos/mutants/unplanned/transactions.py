@@ -23,7 +23,7 @@ def lost_marker_request_not_repeated(original: Function, self: Any, node_id: int
     self._send_next(node_id)
 
 
-@mutant(f"{SENDER}._settle")
+@mutant(f"{SENDER}._handle_errors")
 def unknown_partition_taken_for_deleted(original: Function, self: Any, delivery: Any, errors: dict[Any, Error]) -> None:
     """A partition that its broker reports as unknown needs no marker. A leader that lags behind in metadata never gets
     one, and the transaction stays open there (X-3, X-9)."""
