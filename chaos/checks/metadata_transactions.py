@@ -2,13 +2,18 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from chaos.checks.batches import BatchIdentity, records_in
 from chaos.checks.check import CheckContext, QuorumCheck, fields_of
 from chaos.checks.history import History
-from chaos.checks.quorum_view import Member
+from chaos.checks.quorum_view import Member, Seen
 from chaos.hooks.metadata_digest import ROW as PUBLISHED
+from reference_broker.core.events import Effect, Event, Note
 from reports.rows import TraceRow
+
+if TYPE_CHECKING:
+    from reference_broker.core.node import Node
 
 BEGIN, END, ABORT = 23, 24, 25
 MARKERS = {BEGIN: "Begin", END: "End", ABORT: "Abort"}
@@ -53,6 +58,96 @@ class TransactionCheck(QuorumCheck):
     @abstractmethod
     def record(self, at_us: int, batch: BatchIdentity, api_key: int, value: bytes) -> None:
         """Called with each committed record, in the log's order."""
+
+
+PUBLISHED_WITHIN_US = 2_000_000
+"""A node loads committed records in slices, to each of which the simulator adds up to 2 ms. No clause gives a time."""
+PUBLICATION = "metadata_published"
+
+
+class PublishedWhenCommitted(TransactionCheck):
+    """torn-metadata: a node publishes what is committed and no part of a transaction, and does so in time (T-8).
+
+    A publication ends below the node's high watermark. It does not end between the batch with a Begin and the one with
+    the End or Abort. A node that no fault affects publishes all that it knows to be committed, up to the Begin of an
+    open transaction.
+    """
+
+    guarantee = "torn-metadata"
+    acts_on = (PUBLICATION, type(None))
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self._transactions: list[tuple[int, int]] = []
+        """of each that has ended: last offset of the batch with its Begin, and first of that with its End or Abort"""
+        self._begun = 0
+        """last offset of the batch with the Begin of the open transaction"""
+        self._early: list[tuple[int, int, int]] = []
+        """publications (time, node, offset) of records that the view has not read yet"""
+        self._due: dict[int, tuple[int, int]] = {}
+        """by node: an offset that it has known to be committed, and since when"""
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
+        node_id = node.broker.node_id
+        if event is None:
+            self._due.pop(node_id, None)
+        for effect in effects:
+            if type(effect) is not Note or effect.what != PUBLICATION:
+                continue
+            self.evidence += 1
+            offset = int(dict(effect.fields)["offset"])
+            committed = node.broker.replica.quorum.high_watermark
+            if offset >= committed:
+                self.violated(
+                    at_us,
+                    f"node {node_id} publishes offset {offset}, and knows records below {committed} to be "
+                    "committed (T-8)",
+                )
+            self._early.append((at_us, node_id, offset))
+
+    def record(self, at_us: int, batch: BatchIdentity, api_key: int, value: bytes) -> None:  # noqa: ARG002
+        if api_key == BEGIN:
+            self._begun = batch.last_offset
+        elif api_key in MARKERS and self.open_at >= 0:
+            self._transactions.append((self._begun, batch.base_offset))
+
+    def committed(self, at_us: int, member: Member, batches: Sequence[tuple[BatchIdentity, bytes]]) -> None:
+        super().committed(at_us, member, batches)
+        self._judge()
+
+    def changed(self, at_us: int, member: Member, before: Seen, after: Seen) -> None:
+        if self._early:
+            self._judge()
+        if after.high_watermark > before.high_watermark:
+            self._due.setdefault(member.node_id, (after.high_watermark - 1, at_us))
+        for late, (offset, since_us) in list(self._due.items()):
+            if at_us - since_us > PUBLISHED_WITHIN_US:
+                del self._due[late]
+                self._late(at_us, self.view.nodes[late], offset, since_us)
+
+    def _judge(self) -> None:
+        """Compare publications with the transactions that the view knows."""
+        early, self._early = self._early, []
+        for at_us, node_id, offset in early:
+            if offset >= self.view.committed_end:
+                self._early.append((at_us, node_id, offset))
+                continue
+            is_open = self.open_at >= 0 and offset >= self._begun
+            if is_open or any(begun <= offset < ended for begun, ended in reversed(self._transactions)):
+                self.violated(at_us, f"node {node_id} publishes offset {offset} inside a transaction (T-8)")
+
+    def _late(self, at_us: int, member: Member, offset: int, since_us: int) -> None:
+        # Physical: a node that is dead or paused publishes nothing.
+        if member.replica is None or self.view.fault_times.node_since(member.node_id, since_us):
+            return
+        published = member.replica.loader.image.provenance.offset
+        wanted = min(offset, self.open_at - 1) if self.open_at >= 0 else offset
+        if published < wanted:
+            self.violated(
+                at_us,
+                f"node {member.node_id} has known offset {offset} to be committed for {at_us - since_us} us, and its "
+                f"metadata ends at offset {published} (T-8)",
+            )
 
 
 class OneAbortPerBegin(TransactionCheck):

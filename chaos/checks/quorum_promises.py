@@ -133,6 +133,154 @@ class EpochDurableBeforeUse(Check):
             )
 
 
+class FetchFromDurableEnd(QuorumCheck):
+    """log-matching: a voter fetches from the end of its log, all of which is durable, and names the epoch there.
+
+    KIP-595: the offset of a voter's fetch acknowledges everything before it, so the voter has synced that. Offset and
+    epoch together tell the leader whether the logs agree. A fetch from offset 0 with epoch 0 only looks up the leader's
+    snapshot (S-10).
+    """
+
+    guarantee = "log-matching"
+    acts_on = ((Send, FETCH),)
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self._durable: dict[int, tuple[int, int, int]] = {}
+        """by node: its incarnation, and the end that was seen to be durable with the epoch there"""
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
+        for effect in effects:
+            if type(effect) is Send and effect.api_key == FETCH and _is_fetch_of_metadata(effect.body):
+                member = self.view.nodes[node.broker.node_id]
+                if member.is_voter:
+                    self._judge(at_us, node, member, _metadata(effect.body))
+
+    def _judge(self, at_us: int, node: "Node", member: Member, one: Any) -> None:
+        offset, epoch = int(one.fetch_offset), int(one.last_fetched_epoch)
+        named = (member.seen.incarnation, offset, epoch)
+        if (offset, epoch) == (0, 0) or self._durable.get(member.node_id) == named:
+            return
+        self.evidence += 1
+        self._durable[member.node_id] = named
+        who, log = f"node {member.node_id} fetches from {offset} in epoch {epoch}", node.broker.replica.log.log
+        if offset != log.log_end_offset:
+            self.violated(at_us, f"{who}, and its log ends at {log.log_end_offset} (KIP-595)")
+            return
+        last = next(reversed(member.batches.values()), None)
+        if last is not None and last.last_offset + 1 == offset and last.epoch != epoch:
+            self.violated(at_us, f"{who}, and its log ends with {last.named} (KIP-595)")
+        path = f"__cluster_metadata-0/{log.bases[-1]:020d}.log"
+        disk = getattr(node.broker.disk, "inner", node.broker.disk)
+        durable = durable_bytes(node, path)
+        if durable is not None and len(durable) < disk.size(path):
+            self.violated(
+                at_us, f"{who}, and {len(durable)} of {disk.size(path)} bytes of {path} are durable (KIP-595)"
+            )
+
+
+class _Fetched(NamedTuple):
+    """A fetch of the metadata log."""
+
+    offset: int
+    epoch: int
+    """epoch of the last record that the fetcher has"""
+
+
+class MetadataFetchAnswers(QuorumCheck):
+    """log-matching: a leader sends records only to a replica whose log is a prefix of its own.
+
+    KIP-595: to any other replica it names the largest epoch of its own log that is not above the replica's, and where
+    that epoch ends. S-10: it names its newest snapshot to a fetch at offset 0 if it has any, below its log's start, at
+    its log's start with another epoch than the oldest snapshot's, or with an older epoch than that one.
+    """
+
+    guarantee = "log-matching"
+    acts_on = (FETCH, Closed, type(None))
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self._pending = PendingRequests[_Fetched]()
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
+        node_id = node.broker.node_id
+        if event is None:
+            self._pending.restarted(node_id)
+        elif type(event) is Closed:
+            self._pending.closed(node_id, event.connection)
+        elif type(event) is Request and event.api_key == FETCH and _is_fetch_of_metadata(event.body):
+            one = _metadata(event.body)
+            if one is not None:
+                self._pending.add(node_id, event, _Fetched(int(one.fetch_offset), int(one.last_fetched_epoch)))
+        if not self._pending:
+            return
+        for effect in effects:
+            if type(effect) is Reply and effect.api_key == FETCH:
+                fetch = self._pending.pop(node_id, effect)
+                if fetch is not None:
+                    self._responded(at_us, node, fetch, effect.body)
+
+    def _responded(self, at_us: int, node: "Node", fetch: _Fetched, body: Any) -> None:
+        if body is None or body.error_code or len(body.responses) != 1 or body.responses[0].partitions[0].error_code:
+            return
+        member, data = self.view.nodes[node.broker.node_id], body.responses[0].partitions[0]
+        if not member.seen.leads:  # It was elected, or answers for the first time, in this event.
+            return
+        self.evidence += 1
+        replica = node.broker.replica
+        ids = [(int(each.offset), int(each.epoch)) for each in replica.store.ids]
+        start, end = replica.log.start_offset, replica.log.log.log_end_offset
+        needed = _needed_snapshot(ids, start, fetch)
+        named = data.snapshot_id and (int(data.snapshot_id.end_offset), int(data.snapshot_id.epoch))
+        diverging = data.diverging_epoch and (int(data.diverging_epoch.end_offset), int(data.diverging_epoch.epoch))
+        agreed = (fetch.offset, fetch.epoch) if needed else _agreed(member, ids, start, end, fetch)
+        records = bytes(data.records or b"")
+        wrong = ""
+        if named != needed:
+            wrong = f"it names snapshot {named}, not {needed} (S-10)"
+        elif needed is None and diverging != (
+            None if agreed[1] == fetch.epoch and fetch.offset <= agreed[0] else agreed
+        ):
+            wrong = f"it names the diverging epoch {diverging}, and epoch {agreed[1]} ends at {agreed[0]} (KIP-595)"
+        elif records and (needed or diverging):
+            wrong = f"it has {len(records)} bytes of records"
+        elif records and int.from_bytes(records[:8]) > fetch.offset:
+            wrong = f"its records begin at {int.from_bytes(records[:8])} (KIP-595)"
+        if wrong:
+            self.violated(
+                at_us,
+                f"node {member.node_id}, whose log has offsets {start} to {end}, responds to a fetch from "
+                f"{fetch.offset} in epoch {fetch.epoch}: {wrong}",
+            )
+
+
+def _needed_snapshot(ids: Sequence[tuple[int, int]], start: int, fetch: _Fetched) -> tuple[int, int] | None:
+    """Return the newest snapshot if the fetcher needs it (S-10)."""
+    if not ids:
+        return None
+    offset, epoch = ids[0]
+    at_start = fetch.offset == start == offset and fetch.epoch != epoch
+    return ids[-1] if fetch.offset == 0 or fetch.offset < start or at_start or fetch.epoch < epoch else None
+
+
+def _agreed(member: Member, ids: Sequence[tuple[int, int]], start: int, end: int, fetch: _Fetched) -> tuple[int, int]:
+    """Return where the largest epoch of the log ends that is not above the fetcher's, and that epoch. Batches of this
+    event are not known yet, but they are of the leader's own epoch."""
+    if fetch.offset == 0 == start:
+        return 0, fetch.epoch  # An empty log is a prefix of each one.
+    ends_at = end
+    for batch in reversed(member.batches.values()):
+        if batch.epoch <= fetch.epoch or batch.base_offset < start:
+            return (ends_at, batch.epoch) if batch.base_offset >= start else (start, _epoch_before(ids, start))
+        ends_at = batch.base_offset
+    return ends_at, _epoch_before(ids, start)
+
+
+def _epoch_before(ids: Sequence[tuple[int, int]], start: int) -> int:
+    """Return the epoch of the snapshot that ends at the log's start, 0 without one."""
+    return next((epoch for offset, epoch in ids if offset == start), 0)
+
+
 class _Asked(NamedTuple):
     """A request for a vote."""
 

@@ -1,6 +1,6 @@
 """Each check of the quorum stays silent on a right history of replicas and speaks on one that breaks its guarantee."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,13 +10,14 @@ from chaos.checks.check import Check, CheckContext, QuorumCheck, Settings
 from chaos.checks.fault_times import FaultTimes
 from chaos.checks.history import History
 from chaos.checks.metadata_snapshots import SnapshotTransfer
+from chaos.checks.metadata_transactions import PUBLISHED_WITHIN_US, PublishedWhenCommitted
 from chaos.checks.quorum_liveness import QuorumConverges
 from chaos.checks.quorum_view import QuorumView
 from chaos.checks.replica_view import ReplicaView
 from chaos.checks.suite import CheckSuite, check_kinds
 from chaos.hooks.metadata_digest import ROW as PUBLISHED
 from chaos.tests.check_context import note_row
-from reference_broker.core.events import Note
+from reference_broker.core.events import Note, TimerFired
 from reference_broker.metadata.features import METADATA_VERSION, METADATA_VERSION_FEATURE
 from reference_broker.metadata.image import EMPTY_IMAGE, MetadataImage
 from reference_broker.metadata.records import (
@@ -28,6 +29,7 @@ from reference_broker.metadata.records import (
     NoOpRecord,
     encode,
 )
+from reference_broker.quorum.values import Provenance
 from reference_broker.records.record import Record, build
 
 BASE_OFFSET_BYTES = 8
@@ -59,6 +61,8 @@ class Replica:
     incarnation: int = 0
     snapshots: list[tuple[int, int]] = field(default_factory=list)
     image: MetadataImage = BOOTSTRAPPED
+    published: int | None = None
+    """offset of its image; None means all that it knows to be committed"""
 
     @property
     def log_start_offset(self) -> int:
@@ -74,7 +78,9 @@ class Replica:
     @property
     def node(self) -> Any:
         log = SimpleNamespace(log=self, read=self.read, start_offset=self.start_offset)
-        loader = SimpleNamespace(last_offset=self.high_watermark - 1, image=self.image)
+        last = self.high_watermark - 1
+        image = replace(self.image, provenance=Provenance(last if self.published is None else self.published))
+        loader = SimpleNamespace(last_offset=last, image=image)
         replica = SimpleNamespace(quorum=self, log=log, loader=loader, store=SimpleNamespace(ids=self.snapshots))
         return SimpleNamespace(listening=True, broker=SimpleNamespace(node_id=self.node_id, replica=replica))
 
@@ -356,3 +362,61 @@ def test_a_broker_may_be_fenced_only_after_a_fault_of_it_or_of_its_link(quorum: 
         quorum.fault_times.link(3, 0, quorum.now_us)
     quorum.note(0, "broker_fenced", broker=3)
     assert quorum.broken() == ([] if touched else ["no-false-fencing"])
+
+
+def publish(quorum: Quorum, number: int, offset: int) -> None:
+    check = next(each for each in quorum.checks if isinstance(each, PublishedWhenCommitted))
+    noted = Note("metadata_published", (("offset", offset), ("epoch", 1)))
+    check.acted(quorum.now_us, quorum.nodes[number].node, TimerFired(1), [noted])
+
+
+@pytest.mark.clause("T-8")
+@pytest.mark.parametrize(("offset", "right"), [(2, True), (3, False)])
+def test_only_what_is_known_to_be_committed_is_published(quorum: Quorum, offset: int, right: bool) -> None:
+    publish(quorum, 1, offset)
+    assert quorum.broken() == ([] if right else ["torn-metadata"])
+
+
+@pytest.mark.clause("T-8")
+@pytest.mark.parametrize("end", [END, ABORT, None])
+@pytest.mark.parametrize(("offset", "right"), [(2, True), (3, False), (4, False)])
+def test_no_part_of_a_transaction_is_published(
+    quorum: Quorum, offset: int, right: bool, end: MetadataRecord | None
+) -> None:
+    quorum.append(batch(3, 1, BEGIN), batch(4, 1), *([] if end is None else [batch(5, 1, end)]))
+    quorum.nodes[1].published = 2
+    quorum.commit(5 if end is None else 6)
+    publish(quorum, 1, offset)
+    quorum.nodes[1].epoch = 2
+    quorum.observe(1)
+    assert ("torn-metadata" in quorum.broken()) is not right
+
+
+@pytest.mark.clause("T-8")
+@pytest.mark.parametrize(
+    ("published", "waited_us", "open_at", "touched", "right"),
+    [
+        (2, 0, 0, False, False),
+        (2, -10, 0, False, True),
+        (3, 0, 0, False, True),
+        (2, 0, 3, False, True),
+        (1, 0, 3, False, False),
+        (2, 0, 0, True, True),
+    ],
+)
+def test_what_is_committed_is_published_in_time(
+    quorum: Quorum, published: int, waited_us: int, open_at: int, touched: bool, right: bool
+) -> None:
+    quorum.now_us += 2 * PUBLISHED_WITHIN_US
+    quorum.observe(1, thorough=True)
+    quorum.nodes[1].epoch = 2
+    quorum.observe(1)
+    quorum.nodes[1].published = published
+    quorum.append(batch(3, 1, *([BEGIN] if open_at else [])))
+    quorum.commit(4)
+    if touched:
+        quorum.fault_times.node(1, quorum.now_us)
+    quorum.now_us += PUBLISHED_WITHIN_US + waited_us
+    quorum.nodes[1].epoch = 3
+    quorum.observe(1)
+    assert ("torn-metadata" in quorum.broken()) is not right

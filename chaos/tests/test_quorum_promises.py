@@ -7,17 +7,25 @@ from typing import Any
 
 import pytest
 
+from chaos.checks.batches import BatchIdentity
 from chaos.checks.check import CheckContext, Settings
 from chaos.checks.fault_times import FaultTimes
-from chaos.checks.quorum_promises import QUORUM_STATE, EpochDurableBeforeUse, OneVotePerEpoch
+from chaos.checks.quorum_promises import (
+    QUORUM_STATE,
+    EpochDurableBeforeUse,
+    FetchFromDurableEnd,
+    MetadataFetchAnswers,
+    OneVotePerEpoch,
+)
 from chaos.checks.quorum_safety import HighWatermarkOfLeaders
-from chaos.checks.quorum_view import QuorumView
+from chaos.checks.quorum_view import QuorumView, Seen
 from chaos.checks.replica_view import ReplicaView
 from chaos.sim.disk import SimDisk
 from chaos.tests.test_quorum_checks import Quorum, batch, settled
 from reference_broker.core.events import Note, Reply, Request, Send
 from reference_broker.ports.node_ports import Channel
 from reference_broker.quorum.messages import RaftResponse, Vote, begin_epoch, fetch, fetched, vote, voted
+from reference_broker.quorum.metadata_log import VALID, Diverging, NeedsSnapshot, Validity
 from reference_broker.quorum.values import OffsetAndEpoch
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.tags import Tag
@@ -31,15 +39,20 @@ class Voter:
 
     def __init__(self) -> None:
         self.fault_times = FaultTimes()
-        context = CheckContext(Settings(), QuorumView(3, 0, self.fault_times), ReplicaView(self.fault_times))
+        context = self.context = CheckContext(
+            Settings(), QuorumView(3, 0, self.fault_times), ReplicaView(self.fault_times)
+        )
         self.epochs, self.votes = EpochDurableBeforeUse(context), OneVotePerEpoch(context)
+        self.fetches = FetchFromDurableEnd(context)
         self.view = context.quorum
         self.disk = SimDisk(Random(1))
         self.quorum = SimpleNamespace(
             epoch=0, is_leader=False, leader_id=-1, voted_id=-1, high_watermark=-1, node_id=1, has_led=False
         )
         log = SimpleNamespace(
-            end=END, log=SimpleNamespace(log_start_offset=10, log_end_offset=10, synced_offset=10), start_offset=10
+            end=END,
+            log=SimpleNamespace(log_start_offset=10, log_end_offset=10, synced_offset=10, bases=[0]),
+            start_offset=10,
         )
         replica = SimpleNamespace(quorum=self.quorum, log=log)
         self.node: Any = SimpleNamespace(
@@ -75,6 +88,19 @@ class Voter:
     def grant(self, candidate: int, epoch: int, end: OffsetAndEpoch = END, *, pre_vote: bool = False) -> None:
         request = vote(Vote("c", 1, candidate, epoch, end, pre_vote))
         self.reply(VOTE, voted(RaftResponse(ErrorCode.none, -1, epoch, granted=True)), request)
+
+    def answers(self, offset: int, epoch: int, validity: Validity | None, records: bytes = b"") -> str:
+        """Return what is wrong with a leader's response to a fetch."""
+        replica, member = self.node.broker.replica, self.view.nodes[1]
+        replica.store = SimpleNamespace(ids=[OffsetAndEpoch(10, 2)])
+        replica.log.log.log_end_offset = 20
+        member.seen = Seen(0, 5, True, 1, 20, 10, 20, 20)
+        member.batches = {10: BatchIdentity(10, 3, 0, 14, False), 15: BatchIdentity(15, 5, 0, 19, False)}
+        request = fetch("c", 3, 5, OffsetAndEpoch(offset, epoch), 0, 0, 100)
+        response = fetched(ErrorCode.none, 1, 5, 20, 10, validity or VALID, records)
+        tag, check = Tag(FETCH, 1, ""), MetadataFetchAnswers(self.context)
+        check.acted(0, self.node, Request(1, 1, FETCH, 1, "", request, tag), (Reply(1, 1, FETCH, 1, response, tag),))
+        return " ".join(each.story for each in check.violations)
 
     def broken(self) -> list[str]:
         return [check.guarantee for check in (self.epochs, self.votes) if check.violations]
@@ -141,6 +167,73 @@ def test_a_new_process_has_the_vote_of_the_one_before(voter: Voter, epoch: int, 
     voter.quorum.epoch, voter.quorum.voted_id = epoch, voted_id
     voter.restart(1)
     assert voter.broken() == ([] if right else ["one-leader-per-epoch"])
+
+
+@pytest.mark.clause("T-7")
+@pytest.mark.parametrize(
+    ("end", "synced", "words"),
+    [
+        (OffsetAndEpoch(10, 3), True, ""),
+        (OffsetAndEpoch(0, 0), False, ""),
+        (OffsetAndEpoch(10, 3), False, "5 of 8 bytes"),
+        (OffsetAndEpoch(9, 3), True, "its log ends at 10"),
+        (OffsetAndEpoch(10, 2), True, "its log ends with batch 9..9 of epoch 3"),
+    ],
+)
+def test_a_voter_fetches_from_the_durable_end_of_its_log(
+    voter: Voter, end: OffsetAndEpoch, synced: bool, words: str
+) -> None:
+    log = "__cluster_metadata-0/00000000000000000000.log"
+    voter.disk.append(log, [b"first"])
+    voter.disk.make_durable(log)
+    voter.disk.append(log, [b"end"])
+    if synced:
+        voter.disk.make_durable(log)
+    voter.view.nodes[1].batches[9] = BatchIdentity(9, 3, 0, 9, False)
+    effect = Send(0, Channel.RAFT, 1, FETCH, 1, fetch("c", 1, 5, end, 0, 0, 100), Tag(FETCH, 1, ""), 1000, "")
+    voter.fetches.acted(0, voter.node, None, (effect,))
+    stories = " ".join(each.story for each in voter.fetches.violations)
+    assert words in stories
+    assert bool(words) is bool(stories)
+
+
+SNAPSHOT, EARLIER = NeedsSnapshot(OffsetAndEpoch(10, 2)), Diverging(OffsetAndEpoch(15, 3))
+OWN_END = Diverging(OffsetAndEpoch(20, 5))
+
+
+@pytest.mark.clause("S-10", "T-7")
+@pytest.mark.parametrize(
+    ("offset", "epoch", "right", "wrong"),
+    [
+        (20, 5, None, SNAPSHOT),
+        (15, 3, None, EARLIER),
+        (10, 2, None, SNAPSHOT),
+        (16, 3, EARLIER, None),
+        (17, 4, EARLIER, OWN_END),
+        (21, 5, OWN_END, None),
+        (0, 0, SNAPSHOT, None),
+        (9, 2, SNAPSHOT, EARLIER),
+        (10, 3, SNAPSHOT, None),
+        (12, 1, SNAPSHOT, EARLIER),
+        (12, 3, None, NeedsSnapshot(OffsetAndEpoch(9, 2))),
+        (0, 0, SNAPSHOT, NeedsSnapshot(OffsetAndEpoch(9, 2))),
+    ],
+)
+def test_a_leader_compares_the_log_of_each_fetcher(
+    voter: Voter, offset: int, epoch: int, right: Validity | None, wrong: Validity | None
+) -> None:
+    """Its log has epoch 3 from 10 to 14 and epoch 5 from 15 to 19, and its snapshot ends at 10 in epoch 2."""
+    assert voter.answers(offset, epoch, right) == ""
+    assert f"a fetch from {offset} in epoch {epoch}: " in voter.answers(offset, epoch, wrong)
+
+
+@pytest.mark.clause("T-8")
+@pytest.mark.parametrize(("base", "validity", "right"), [(15, None, True), (16, None, False), (15, EARLIER, False)])
+def test_records_continue_the_log_of_the_fetcher(
+    voter: Voter, base: int, validity: Validity | None, right: bool
+) -> None:
+    offset = 15 if validity is None else 16
+    assert (voter.answers(offset, 3, validity, base.to_bytes(8, "big")) == "") is right
 
 
 def high_watermarks(quorum: Quorum) -> HighWatermarkOfLeaders:
