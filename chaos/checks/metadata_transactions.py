@@ -151,15 +151,30 @@ class PublishedWhenCommitted(TransactionCheck):
 
 
 class OneAbortPerBegin(TransactionCheck):
-    """one-abort-per-begin: each Begin has one End or one Abort, and there are no other markers."""
+    """one-abort-per-begin: each Begin has one End or one Abort, and there are no other markers.
+
+    A new controller aborts the transaction that it finds open before it writes anything else (T-7). So all records of a
+    transaction and its End have the epoch of its Begin, and only an Abort may have a later one.
+    """
 
     guarantee = "one-abort-per-begin"
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self._epoch = -1
+        """that of the last Begin"""
 
     def record(self, at_us: int, batch: BatchIdentity, api_key: int, value: bytes) -> None:  # noqa: ARG002
         self.evidence += api_key in MARKERS
         if self.is_misplaced(api_key):
             inside = f"inside the transaction of offset {self.open_at}" if self.open_at >= 0 else "without a Begin"
             self.violated(at_us, f"{MARKERS[api_key]} in {batch.named} is {inside}")
+        elif self.open_at >= 0 and api_key != ABORT and batch.epoch != self._epoch:
+            self.violated(
+                at_us, f"{batch.named} continues the transaction of offset {self.open_at}, of epoch {self._epoch} (T-7)"
+            )
+        if api_key == BEGIN:
+            self._epoch = batch.epoch
 
 
 class MisplacedMarkersRefused(TransactionCheck):

@@ -314,6 +314,14 @@ def test_each_begin_has_one_end(quorum: Quorum, markers: tuple[MetadataRecord, .
     assert quorum.broken() == ([] if right else ["one-abort-per-begin"])
 
 
+@pytest.mark.clause("T-7")
+@pytest.mark.parametrize(("first", "right"), [(ABORT, True), (NoOpRecord(), False), (END, False)])
+def test_a_new_controller_aborts_before_anything_else(quorum: Quorum, first: MetadataRecord, right: bool) -> None:
+    quorum.append(batch(3, 1, BEGIN), batch(4, 1), batch(5, 2, first))
+    quorum.commit(6)
+    assert ("one-abort-per-begin" in quorum.broken()) is not right
+
+
 @pytest.mark.clause("T-3")
 @pytest.mark.parametrize(("offset", "broken"), [(3, False), (4, True), (5, True)])
 def test_nothing_is_published_from_a_misplaced_marker_on(quorum: Quorum, offset: int, broken: bool) -> None:
