@@ -167,6 +167,11 @@ class FetchFromDurableEnd(QuorumCheck):
         if offset != log.log_end_offset:
             self.violated(at_us, f"{who}, and its log ends at {log.log_end_offset} (KIP-595)")
             return
+        if offset == log.log_start_offset:  # S-9: a snapshot has replaced the log, which ends where the snapshot does.
+            ids = [(int(each.offset), int(each.epoch)) for each in node.broker.replica.store.ids]
+            if (offset, epoch) not in ids:
+                self.violated(at_us, f"{who}, and its log is empty after one of the snapshots {ids} (S-9)")
+            return
         last = next(reversed(member.batches.values()), None)
         if last is not None and last.last_offset + 1 == offset and last.epoch != epoch:
             self.violated(at_us, f"{who}, and its log ends with {last.named} (KIP-595)")

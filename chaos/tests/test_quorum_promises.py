@@ -89,6 +89,13 @@ class Voter:
         request = vote(Vote("c", 1, candidate, epoch, end, pre_vote))
         self.reply(VOTE, voted(RaftResponse(ErrorCode.none, -1, epoch, granted=True)), request)
 
+    def fetch(self, end: OffsetAndEpoch) -> str:
+        """Return what is wrong with a fetch. The last batch that the view has seen is at offset 9, in epoch 3."""
+        self.view.nodes[1].batches[9] = BatchIdentity(9, 3, 0, 9, False)
+        effect = Send(0, Channel.RAFT, 1, FETCH, 1, fetch("c", 1, 5, end, 0, 0, 100), Tag(FETCH, 1, ""), 1000, "")
+        self.fetches.acted(0, self.node, None, (effect,))
+        return " ".join(each.story for each in self.fetches.violations)
+
     def answers(self, offset: int, epoch: int, validity: Validity | None, records: bytes = b"") -> str:
         """Return what is wrong with a leader's response to a fetch."""
         replica, member = self.node.broker.replica, self.view.nodes[1]
@@ -183,18 +190,25 @@ def test_a_new_process_has_the_vote_of_the_one_before(voter: Voter, epoch: int, 
 def test_a_voter_fetches_from_the_durable_end_of_its_log(
     voter: Voter, end: OffsetAndEpoch, synced: bool, words: str
 ) -> None:
+    voter.node.broker.replica.log.log.log_start_offset = 0
     log = "__cluster_metadata-0/00000000000000000000.log"
     voter.disk.append(log, [b"first"])
     voter.disk.make_durable(log)
     voter.disk.append(log, [b"end"])
     if synced:
         voter.disk.make_durable(log)
-    voter.view.nodes[1].batches[9] = BatchIdentity(9, 3, 0, 9, False)
-    effect = Send(0, Channel.RAFT, 1, FETCH, 1, fetch("c", 1, 5, end, 0, 0, 100), Tag(FETCH, 1, ""), 1000, "")
-    voter.fetches.acted(0, voter.node, None, (effect,))
-    stories = " ".join(each.story for each in voter.fetches.violations)
+    stories = voter.fetch(end)
     assert words in stories
     assert bool(words) is bool(stories)
+
+
+@pytest.mark.clause("S-9")
+@pytest.mark.parametrize(("epoch", "right"), [(4, True), (3, False)])
+def test_a_voter_fetches_from_the_end_of_the_snapshot_that_replaced_its_log(
+    voter: Voter, epoch: int, right: bool
+) -> None:
+    voter.node.broker.replica.store = SimpleNamespace(ids=[OffsetAndEpoch(10, 4)])
+    assert ("snapshots [(10, 4)]" in voter.fetch(OffsetAndEpoch(10, epoch))) is not right
 
 
 SNAPSHOT, EARLIER = NeedsSnapshot(OffsetAndEpoch(10, 2)), Diverging(OffsetAndEpoch(15, 3))
