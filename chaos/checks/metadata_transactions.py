@@ -133,7 +133,8 @@ class PublishedWhenCommitted(TransactionCheck):
                 self._early.append((at_us, node_id, offset))
                 continue
             is_open = self.open_at >= 0 and offset >= self._begun
-            if is_open or any(begun <= offset < ended for begun, ended in reversed(self._transactions)):
+            last = next((ended for begun, ended in reversed(self._transactions) if begun <= offset), -1)
+            if is_open or offset < last:
                 self.violated(at_us, f"node {node_id} publishes offset {offset} inside a transaction (T-8)")
 
     def _late(self, at_us: int, member: Member, offset: int, since_us: int) -> None:

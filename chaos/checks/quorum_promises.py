@@ -233,23 +233,12 @@ class MetadataFetchAnswers(QuorumCheck):
             return
         self.evidence += 1
         replica = node.broker.replica
-        ids = [(int(each.offset), int(each.epoch)) for each in replica.store.ids]
         start, end = replica.log.start_offset, replica.log.log.log_end_offset
-        needed = _needed_snapshot(ids, start, fetch)
-        named = data.snapshot_id and (int(data.snapshot_id.end_offset), int(data.snapshot_id.epoch))
-        diverging = data.diverging_epoch and (int(data.diverging_epoch.end_offset), int(data.diverging_epoch.epoch))
-        agreed = (fetch.offset, fetch.epoch) if needed else _agreed(member, ids, start, end, fetch)
-        records = bytes(data.records or b"")
-        wrong = ""
-        if named != needed:
-            wrong = f"it names snapshot {named}, not {needed} (S-10)"
-        elif needed is None and diverging != (
-            None if agreed[1] == fetch.epoch and fetch.offset <= agreed[0] else agreed
-        ):
-            wrong = f"it names the diverging epoch {diverging}, and epoch {agreed[1]} ends at {agreed[0]} (KIP-595)"
-        elif records and (needed or diverging):
-            wrong = f"it has {len(records)} bytes of records"
-        elif records and int.from_bytes(records[:8]) > fetch.offset:
+        records, wrong = data.records or b"", ""
+        is_of_epoch = fetch.epoch == member.seen.epoch and start < fetch.offset <= end
+        if not is_of_epoch or data.snapshot_id is not None or data.diverging_epoch is not None:
+            wrong = _wrong_validity(member, replica, start, end, fetch, data)
+        if not wrong and len(records) and int.from_bytes(records[:8]) > fetch.offset:
             wrong = f"its records begin at {int.from_bytes(records[:8])} (KIP-595)"
         if wrong:
             self.violated(
@@ -257,6 +246,24 @@ class MetadataFetchAnswers(QuorumCheck):
                 f"node {member.node_id}, whose log has offsets {start} to {end}, responds to a fetch from "
                 f"{fetch.offset} in epoch {fetch.epoch}: {wrong}",
             )
+
+
+def _wrong_validity(member: Member, replica: Any, start: int, end: int, fetch: _Fetched, data: Any) -> str:
+    """Return what is wrong with the snapshot or the diverging epoch that the response names, or lacks."""
+    ids = [(int(each.offset), int(each.epoch)) for each in replica.store.ids]
+    named = data.snapshot_id and (int(data.snapshot_id.end_offset), int(data.snapshot_id.epoch))
+    diverging = data.diverging_epoch and (int(data.diverging_epoch.end_offset), int(data.diverging_epoch.epoch))
+    needed = _needed_snapshot(ids, start, fetch)
+    if named != needed:
+        return f"it names snapshot {named}, not {needed} (S-10)"
+    if needed is None:
+        agreed = _agreed(member, ids, start, end, fetch)
+        is_prefix = agreed[1] == fetch.epoch and fetch.offset <= agreed[0]
+        if diverging != (None if is_prefix else agreed):
+            return f"it names the diverging epoch {diverging}, and epoch {agreed[1]} ends at {agreed[0]} (KIP-595)"
+    if len(data.records or b"") and (needed or diverging):
+        return "it has records, too (KIP-595)"
+    return ""
 
 
 def _needed_snapshot(ids: Sequence[tuple[int, int]], start: int, fetch: _Fetched) -> tuple[int, int] | None:
