@@ -1,8 +1,8 @@
 """The checks' view of leaders: how far each follower has fetched from them, and which in-sync replicas they propose.
 
 A follower's progress is what its accepted requests fetch from, never what was sent to it. A partition that an
-incremental request does not name counts as fetched at its cached offset (F-22). A new leader knows no progress. One
-that goes on in the next leader epoch keeps what it knows, because nobody led in between.
+incremental request does not name counts as fetched at its cached offset (F-22), so its progress stays. A new leader
+knows no progress. One that goes on in the next leader epoch keeps what it knows, because nobody led in between.
 
 A proposal is followed from its AlterPartition request on. It ends with a greater partition epoch, or with a refusal
 that was certainly not applied (KIP-497).
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from chaos.checks.fetch_model import FETCH, FIRST_REVISIONS, PartitionName, partitions_of
+from chaos.checks.fetch_model import FETCH, PartitionName, partitions_of
 from chaos.checks.history import without_node
 from chaos.checks.replica_view import PartitionKey
 from reference_broker.core.events import Effect, Event, PeerDown, PeerReply, Reply, Request, Send
@@ -83,8 +83,6 @@ SMALL_REQUEST = 20
 """A leader may count a request with more partitions in several events."""
 SOON_US = 100_000
 """Within this time of a response a proposal may have waited for it."""
-_Fetched: TypeAlias = dict[PartitionName, int]
-"""Fetch offset of each partition."""
 
 
 @dataclass(slots=True)
@@ -100,10 +98,6 @@ class ProgressView:
     """in the current event"""
     sent: list[tuple[Partition, Proposed]] = field(default_factory=list)
     """the proposals of the current event's AlterPartition requests"""
-    _sessions: dict[tuple[int, int], _Fetched] = field(default_factory=dict)
-    """by node and session ID"""
-    _waiting: dict[tuple[int, int, int], _Fetched] = field(default_factory=dict)
-    """fetches without a response, by node, connection and correlation ID"""
     _tokens: dict[tuple[int, int], tuple[_NodeAndPartition, ...]] = field(default_factory=dict)
     """partitions of AlterPartition requests without a response, by node and token"""
     _responded_us: dict[int, int] = field(default_factory=dict)
@@ -128,11 +122,7 @@ class ProgressView:
             self._tokens = without_node(self._tokens, node_id)
             self._responded_us[node_id] = at_us
         for effect in effects:
-            if type(effect) is Reply and effect.api_key == FETCH and self._waiting:
-                waiting = self._waiting.pop((node_id, effect.connection, effect.correlation_id), None)
-                if waiting is not None and isinstance(effect.body, FetchResponse) and effect.body.session_id:
-                    self._sessions[node_id, effect.body.session_id] = waiting
-            elif type(effect) is Send and effect.api_key == ALTER_PARTITION:
+            if type(effect) is Send and effect.api_key == ALTER_PARTITION:
                 self._proposed(at_us, node, effect)
 
     def term(self, at_us: int, node: "Node", led: Partition) -> LeaderTerm:
@@ -159,22 +149,14 @@ class ProgressView:
     def _forget(self, node_id: int) -> None:
         self.terms = without_node(self.terms, node_id)
         self.proposals = without_node(self.proposals, node_id)
-        self._sessions = without_node(self._sessions, node_id)
-        self._waiting = without_node(self._waiting, node_id)
         self._tokens = without_node(self._tokens, node_id)
 
     # Fetches
 
     def _requested(self, at_us: int, node: "Node", event: Request, effects: Sequence[Effect]) -> None:
-        body, node_id = event.body, node.broker.node_id
+        body = event.body
         if not isinstance(body, FetchRequest) or body.replica_id < 0:
             return
-        incremental = body.fetch_type == 1 if event.api_version in FIRST_REVISIONS else body.session_epoch > 0
-        fetched = dict(self._sessions.get((node_id, body.session_id), {})) if incremental else {}
-        fetched.update((name, each.fetch_offset) for name, each in partitions_of(event.api_version, body.topics))
-        for name, _ in partitions_of(event.api_version, body.forgotten):
-            fetched.pop(name, None)
-        self._waiting[node_id, event.connection, event.correlation_id] = fetched
         refused: set[PartitionName] = set()
         request = event.connection, event.correlation_id
         for effect in effects:
@@ -186,10 +168,9 @@ class ProgressView:
                     for name, each in partitions_of(effect.api_version, effect.body.responses)
                     if each.error_code or each.diverging_epoch is not None
                 )
-        if incremental:
-            self._sessions[node_id, body.session_id] = fetched
-        is_single = len(fetched) <= SMALL_REQUEST
-        for name, offset in fetched.items():
+        named = {name: each.fetch_offset for name, each in partitions_of(event.api_version, body.topics)}
+        is_single = len(named) <= SMALL_REQUEST
+        for name, offset in named.items():
             led = _led(node, name)
             if led is None or name in refused:
                 continue

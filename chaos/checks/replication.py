@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from types import NoneType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from chaos.checks.batches import BatchIdentity, batches_of, read_batches
 from chaos.checks.check import CheckContext, ReplicaCheck
@@ -339,6 +339,110 @@ def _counted_end(log: PartitionLog) -> int:
 def _partition_epoch(node: "Node", partition: Replicated) -> int:
     topic = node.broker.replica.loader.image.topic_by_id(partition.key[0])
     return -1 if topic is None else topic.partitions[partition.key[1]].partition_epoch
+
+
+class HighWatermarkFromLeader(ReplicaCheck):
+    """high-watermark-monotonic: a follower has no greater high watermark than any leader had, and a new process starts
+    with the one of its checkpoint.
+
+    A restarted replica has at least the checkpoint's row (replication-offset-checkpoint), unless its log ends below.
+
+    After a loss (E-7) other records are committed, so nothing is compared.
+    """
+
+    guarantee = "high-watermark-monotonic"
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self._led: dict[PartitionKey, int] = {}
+        """the greatest high watermark that a leader had"""
+        self._restarted: list[tuple[Replicated, Copy]] = []
+        """replicas of new processes, in this event"""
+
+    def copy_changed(self, at_us: int, partition: Replicated, copy: Copy, before: Held, now: Held) -> None:
+        if before.incarnation != now.incarnation and now.incarnation > 0:
+            self._restarted.append((partition, copy))
+        greatest = self._led.get(partition.key, 0)
+        if now.high_watermark <= greatest:
+            return
+        if now.leader_epoch >= 0:
+            self._led[partition.key] = now.high_watermark
+            return
+        self.evidence += 1
+        if not partition.losses:
+            self.violated(
+                at_us,
+                f"{partition.name}: follower {copy.node_id} has high watermark {now.high_watermark}, and no leader had "
+                f"more than {greatest}",
+            )
+
+    def viewed(self, at_us: int, node: "Node") -> None:
+        if not self._restarted:
+            return
+        restarted, self._restarted = self._restarted, []
+        with WatchedDisk.unwatched():
+            rows = _checkpoint(node.broker.disk)
+        for partition, copy in restarted:
+            held, row = copy.held, rows.get(partition.name, -1)
+            if copy.node_id != node.broker.node_id or partition.losses or row < 0:
+                continue
+            self.evidence += 1
+            if held.high_watermark < row <= held.end_offset:
+                self.violated(
+                    at_us,
+                    f"{partition.name}: node {copy.node_id} starts with high watermark {held.high_watermark}, and its "
+                    f"checkpoint has {row}",
+                )
+
+
+CHECKPOINT = "replication-offset-checkpoint"
+
+
+def _checkpoint(disk: Any) -> dict[str, int]:
+    """Return the high watermark of each partition in Kafka's file of them: a version, the number of rows, and rows of
+    topic, partition and offset. A file that a power loss has torn has none."""
+    if not disk.exists(CHECKPOINT):
+        return {}
+    data = bytes(disk.read(CHECKPOINT, 0, disk.size(CHECKPOINT)))
+    rows = [line.split(b" ") for line in data.splitlines()[1:]]
+    if not data.endswith(b"\n") or not rows or rows[0] != [b"%d" % (len(rows) - 1)]:
+        return {}
+    if not all(len(row) == 3 and row[1].isdigit() and row[2].isdigit() for row in rows[1:]):
+        return {}
+    return {f"{topic.decode()}-{int(index)}": int(offset) for topic, index, offset in rows[1:]}
+
+
+class EpochsOfBatches(ReplicaCheck):
+    """replicas-equal: a log's leader epochs are those of its batches (KIP-101).
+
+    A leader has its own epoch before its first append. No epoch begins beyond the log's end. The committed batches are
+    compared when the high watermark passes them, and all of them after a start.
+    """
+
+    guarantee = "replicas-equal"
+
+    def copy_changed(self, at_us: int, partition: Replicated, copy: Copy, before: Held, now: Held) -> None:
+        log = copy.log
+        if log is None or partition.losses or log.is_offline:
+            return
+        epochs = log.epochs
+        who = f"{partition.name} on node {copy.node_id}"
+        if epochs.starts and epochs.starts[-1] > now.end_offset:
+            self.violated(at_us, f"{who}: epoch {epochs.latest} begins at {epochs.starts[-1]}, beyond {now.end_offset}")
+        if now.leader_epoch >= 0 and epochs.latest != now.leader_epoch:
+            self.violated(at_us, f"{who}: it leads in epoch {now.leader_epoch}, and its last one is {epochs.latest}")
+        offset = before.high_watermark if before.incarnation == now.incarnation else now.start_offset
+        while offset < min(now.high_watermark, partition.committed_end):
+            batch = partition.committed.get(offset)
+            if batch is None:
+                return  # Offset in the middle of a batch, or where a cleaner or a deletion removed batches.
+            self.evidence += 1
+            if epochs.epoch_at(offset) != batch.epoch:
+                self.violated(
+                    at_us, f"{who}: offset {offset} is in epoch {epochs.epoch_at(offset)}, and is {batch.named}"
+                )
+                return
+            offset = batch.last_offset + 1
 
 
 class FetchesFromLogEnd(ReplicaCheck):

@@ -37,6 +37,29 @@ def batch(offset: int, epoch: int, value: bytes = b"v") -> bytes:
 
 
 @dataclass
+class Epochs:
+    """The leader epochs of a log's batches, and those that begin at its end."""
+
+    log: "Log"
+    empty: list[int] = field(default_factory=list)
+    wrong: dict[int, int] = field(default_factory=dict)
+    """by offset"""
+    beyond: int = 0
+
+    @property
+    def latest(self) -> int:
+        held = self.log.held
+        return self.empty[-1] if self.empty else self.epoch_at(len(held) - 1) if held else 0
+
+    @property
+    def starts(self) -> list[int]:
+        return [0, len(self.log.held) + self.beyond] if self.empty else [0]
+
+    def epoch_at(self, offset: int) -> int:
+        return self.wrong.get(offset, int.from_bytes(self.log.held[offset][12:16]))
+
+
+@dataclass
 class Log:
     """Batch n is at offset n."""
 
@@ -48,6 +71,10 @@ class Log:
     held: list[bytes] = field(default_factory=list)
     config: LogConfig = field(default_factory=LogConfig)
     bases: list[int] = field(default_factory=lambda: [0])
+    is_offline: bool = False
+
+    def __post_init__(self) -> None:
+        self.epochs = Epochs(self)
 
     @property
     def local_log_start_offset(self) -> int:
@@ -80,6 +107,8 @@ class Cluster:
         self.now_us = 100 * SECOND_US
         self.state = PartitionImage((0, 1, 2), (0, 1, 2), 0, 0, 0)
         self.min_isr = 2
+        self.checkpoint = b""
+        """the file of high watermarks that a new process finds"""
         self.offset = 0
         self.known: dict[int, MetadataImage] = {}
         """images of nodes whose metadata is late"""
@@ -120,7 +149,12 @@ class Cluster:
             is_behind=False,
         )
         replica = SimpleNamespace(loader=SimpleNamespace(image=self.known.get(number) or self.image()))
-        broker = SimpleNamespace(node_id=number, partitions=partitions, replica=replica)
+        disk = SimpleNamespace(
+            exists=lambda _: bool(self.checkpoint),
+            size=lambda _: len(self.checkpoint),
+            read=lambda _, __, size: self.checkpoint[:size],
+        )
+        broker = SimpleNamespace(node_id=number, partitions=partitions, replica=replica, disk=disk)
         return SimpleNamespace(broker=broker, _publisher=publisher, ready=False)
 
     def observe(self, *numbers: int) -> None:
@@ -151,6 +185,7 @@ class Cluster:
         self.incarnations[number] += 1
 
     def lead(self, number: int, epoch: int) -> None:
+        self.logs[number].epochs.empty.append(epoch)
         self.epochs = [epoch if each == number else -1 for each in range(3)]
 
     def broken(self) -> list[str]:
