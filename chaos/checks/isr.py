@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from chaos.checks.check import Check, CheckContext, ReplicaCheck, fields_of
-from chaos.checks.follower_progress import ALTER_PARTITION, Proposed
+from chaos.checks.follower_progress import ALTER_PARTITION, LeaderTerm, Proposed
 from chaos.checks.history import History
-from chaos.checks.replica_view import Copy, Held, Replicated
+from chaos.checks.replica_view import Copy, Held, PartitionKey, Replicated
 from reference_broker.core.events import Effect, Event, PeerDown, PeerReply, Send
 from reference_broker.metadata.image import MetadataImage, PartitionImage
 from reference_broker.replication.partitions import Partition
@@ -206,6 +206,69 @@ class ProposalsHonest(ReplicaCheck):
                 f"and nothing has settled its proposal {proposed.isr} of partition epoch {state.partition_epoch} "
                 f"(KIP-497)",
             )
+
+
+PROPOSAL_US = 5_000_000
+"""A leader's proposal is committed within this time, while no fault affects others than the replica."""
+
+
+class LaggingLeave(ReplicaCheck):
+    """isr-honest: an in-sync replica that stays behind for much longer than replica.lag.time.max.ms leaves the ISR.
+
+    Kafka looks for such replicas twice in that time, and the controller commits the leader's proposal. So twice the
+    time and ``PROPOSAL_US`` is enough, unless a fault touched another node, or a link between others.
+
+    Compares all in-sync replicas now and then.
+    """
+
+    guarantee = "isr-honest"
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self._behind: dict[tuple[int, PartitionKey, int], tuple[int, int, int]] = {}
+        """by leader, partition and replica: the leader epoch, when the replica had caught up, and when it was seen
+        behind first"""
+
+    def inspect(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
+        node_id, progress = node.broker.node_id, self.context.progress
+        if not thorough or progress.nodes.get(node_id) is not node or node._publisher.is_behind:
+            return
+        for (leader_id, key), term in progress.terms.items():
+            led = node.broker.partitions.by_id.get(key) if leader_id == node_id else None
+            topic = node.broker.replica.loader.image.topic_by_id(key[0])
+            if led is None or topic is None or led.leader_epoch != term.leader_epoch or term.node is not node:
+                continue
+            for member in topic.partitions[key[1]].isr:
+                if member != node_id:
+                    self._judge(at_us, led, term, node_id, member)
+
+    def _judge(self, at_us: int, led: Partition, term: LeaderTerm, leader_id: int, member: int) -> None:
+        known = term.followers.get(member)
+        name = leader_id, (led.topic_id, led.index), member
+        caught_up_us = term.began_us if known is None else known.caught_up_us
+        if known is not None and known.offset >= led.log.log_end_offset:
+            self._behind.pop(name, None)
+            return
+        seen = self._behind.get(name)
+        if seen is None or seen[:2] != (led.leader_epoch, caught_up_us):
+            self._behind[name] = led.leader_epoch, caught_up_us, at_us
+            return
+        behind_us = at_us - seen[2]
+        allowed_us = 2 * term.node.broker.config.replica_lag_time_max_ms * 1000 + PROPOSAL_US
+        self.evidence += 1
+        if behind_us > allowed_us and not self._others_disturbed(at_us - behind_us, member):
+            self.violated(
+                at_us,
+                f"{led.topic}-{led.index}: replica {member} has been behind leader {leader_id} for {behind_us // 1000} "
+                "ms, and is still in sync",
+            )
+
+    def _others_disturbed(self, since_us: int, member: int) -> bool:
+        """Physical: the leader must run and reach the controller, and the controller a majority."""
+        faults = self.replicas.fault_times
+        return any(until_us >= since_us for node, until_us in faults.nodes.items() if node != member) or any(
+            until_us >= since_us for pair, until_us in faults.links.items() if member not in pair
+        )
 
 
 FEATURE = "eligible.leader.replicas.version"

@@ -363,13 +363,11 @@ class HighWatermarkFromLeader(ReplicaCheck):
         if before.incarnation != now.incarnation and now.incarnation > 0:
             self._restarted.append((partition, copy))
         greatest = self._led.get(partition.key, 0)
-        if now.high_watermark <= greatest:
-            return
         if now.leader_epoch >= 0:
-            self._led[partition.key] = now.high_watermark
+            self._led[partition.key] = max(greatest, now.high_watermark)
             return
-        self.evidence += 1
-        if not partition.losses:
+        self.evidence += now.high_watermark > before.high_watermark
+        if now.high_watermark > greatest and not partition.losses:
             self.violated(
                 at_us,
                 f"{partition.name}: follower {copy.node_id} has high watermark {now.high_watermark}, and no leader had "
@@ -392,6 +390,32 @@ class HighWatermarkFromLeader(ReplicaCheck):
                     at_us,
                     f"{partition.name}: node {copy.node_id} starts with high watermark {held.high_watermark}, and its "
                     f"checkpoint has {row}",
+                )
+
+
+class LoneHighWatermark(ReplicaCheck):
+    """high-watermark-monotonic: a leader without other replicas has committed all of its log, or all that is synced of
+    it while flush.messages requires a sync (KIP-101: the ISR is the leader).
+    """
+
+    guarantee = "high-watermark-monotonic"
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        context.replicas.of_logs.append(self)
+
+    def logs_touched(self, at_us: int, node: "Node", touched: Sequence[PartitionLog], thorough: bool) -> None:  # noqa: ARG002
+        for log in touched:
+            led = node.broker.partitions.by_id.get((log.topic_id, int(log.directory.rpartition("-")[2])))
+            if led is None or led.followers is not None or led.log is not log or log.is_offline:
+                continue
+            self.evidence += 1
+            if log.high_watermark < _counted_end(log):
+                self.violated(
+                    at_us,
+                    f"{led.topic}-{led.index}: node {node.broker.node_id} is the only replica, with high watermark "
+                    f"{log.high_watermark} in {log.log_start_offset}..{log.log_end_offset}, synced to "
+                    f"{log.synced_offset}",
                 )
 
 

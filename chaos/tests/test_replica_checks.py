@@ -7,8 +7,13 @@ from uuid import UUID
 
 import pytest
 
-from chaos.checks.isr import ProposalsHonest, StableIsr
-from chaos.checks.replication import FetchesFromLogEnd, HighWatermarkByRequests, ReplicasConverge
+from chaos.checks.isr import PROPOSAL_US, LaggingLeave, ProposalsHonest, StableIsr
+from chaos.checks.replication import (
+    FetchesFromLogEnd,
+    HighWatermarkByRequests,
+    LoneHighWatermark,
+    ReplicasConverge,
+)
 from chaos.tests.check_context import note_row
 from chaos.tests.replicated import IN_SYNC_US, KEY, SECOND_US, TOPIC_ID, Cluster, batch, in_order
 from reference_broker.core.events import PeerDown, PeerReply, Reply, Request, Send, TimerFired
@@ -618,3 +623,46 @@ def test_a_leader_has_its_epoch_before_its_first_append(cluster: Cluster, epoch:
     cluster.change(leader=1, leader_epoch=1)
     cluster.observe(1)
     assert cluster.broken() == ([] if (epoch, beyond) == (1, 0) else ["replicas-equal"])
+
+
+@pytest.mark.clause("F-22")
+@pytest.mark.parametrize(
+    ("after_us", "catches_up", "disturbed", "leaves"),
+    [
+        (2_000_000 + PROPOSAL_US + 1, False, -1, True),
+        (2_000_000 + PROPOSAL_US, False, -1, False),
+        (2_000_000 + PROPOSAL_US + 1, True, -1, False),
+        (2_000_000 + PROPOSAL_US + 1, False, 0, False),
+        (2_000_000 + PROPOSAL_US + 1, False, 2, True),
+    ],
+    ids=["too long", "in time", "catches up", "leader disturbed", "replica disturbed"],
+)
+def test_a_replica_that_stays_behind_leaves_the_isr(
+    cluster: Cluster, after_us: int, disturbed: int, *, catches_up: bool, leaves: bool
+) -> None:
+    leader = Leader(cluster)
+    (check,) = (each for each in cluster.checks if isinstance(each, LaggingLeave))
+    cluster.append(batch(3, 0))
+    leader.fetch(1, 4)
+    check.inspect(cluster.now_us, 0, leader.node, None, thorough=True)
+    cluster.now_us += after_us
+    if catches_up:
+        leader.fetch(2, 4, moves_to=4)
+    if disturbed >= 0:
+        cluster.view.fault_times.node(disturbed, cluster.now_us)
+    check.inspect(cluster.now_us, 0, leader.node, None, thorough=False)
+    assert not check.violations
+    check.inspect(cluster.now_us, 0, leader.node, None, thorough=True)
+    assert bool(check.violations) == leaves
+
+
+@pytest.mark.parametrize("high_watermark", [2, 3])
+@pytest.mark.parametrize("is_lone", [True, False])
+def test_a_lone_leader_has_committed_its_whole_log(cluster: Cluster, high_watermark: int, *, is_lone: bool) -> None:
+    leader = Leader(cluster)
+    (check,) = (each for each in cluster.checks if isinstance(each, LoneHighWatermark))
+    leader.led.log.high_watermark = high_watermark
+    if is_lone:
+        leader.led.followers = None
+    check.logs_touched(0, leader.node, [leader.led.log], thorough=False)
+    assert bool(check.violations) == (is_lone and high_watermark < 3)
