@@ -275,7 +275,10 @@ class PartitionChangesByRule(TransactionCheck, ReplicaCheck):
             self.evidence += 1
             name = self._names.get(key[0], key[0].hex())
             where = f"{name}-{key[1]}, partition epoch {after.partition_epoch} in {batch.named}"
-            for story in (*self._sets(unit, key, before, after), *(self._election(before, after) if elects else ())):
+            for story in (
+                *self._sets(unit, key, before, after),
+                *(self._election(unit, before, after) if elects else ()),
+            ):
                 self.violated(at_us, f"{where}: {story}; before {before[:7]}, now {after[:7]}")
             if unit.dropped - unit.registered:
                 story = f"{where}: {sorted(unit.dropped)} are eligible (E-1); before {before[:7]}, now {after[:7]}"
@@ -333,8 +336,9 @@ class PartitionChangesByRule(TransactionCheck, ReplicaCheck):
         if before.isr and not isr and before.leader >= 0 and after.last_known_elr != (before.leader,):
             yield f"the last leader {before.leader} is not kept, but {after.last_known_elr} (E-5)"
 
-    def _election(self, before: PartitionState, after: PartitionState) -> Iterable[str]:
+    def _election(self, unit: _Unit, before: PartitionState, after: PartitionState) -> Iterable[str]:
         leader = after.leader
+        eligible = set(before.elr) - unit.dropped  # Those that have restarted uncleanly are left out first (E-4).
         broker = self._brokers.get(leader)
         if leader not in after.isr:
             yield f"leader {leader} is not in sync (E-3)"
@@ -352,7 +356,7 @@ class PartitionChangesByRule(TransactionCheck, ReplicaCheck):
             ]
             if live:
                 yield f"eligible leader {leader} is elected although {live} are in sync and live (E-3)"
-        elif before.isr or before.elr or before.last_known_elr != (leader,):
+        elif before.isr or eligible or before.last_known_elr != (leader,):
             yield f"leader {leader} was neither in sync nor eligible, nor the last leader (E-3, E-5)"
         elif after.isr != (leader,) or after.recovery != RECOVERING:
             yield f"the last leader {leader} leads without recovering alone (E-5)"

@@ -322,8 +322,13 @@ def test_what_a_clock_was_stepped_by_counts_as_age(retention_ms: int, is_lost: b
     assert broken(rows) == ["lost-write"]
 
 
-HARMLESS = {"chaos/mutants/wrong_habits.py", "scenarios/vocabulary.py"}
-"""A broker's responses, and the names of all keys."""
+HARMLESS = {
+    "chaos/mutants/wrong_habits.py",
+    "scenarios/vocabulary.py",
+    "chaos/checks/delays.py",
+    "chaos/search/power_loss_logs.py",
+}
+"""A broker's responses, the names of all keys, a check of requests, and scripts of a log that has no clients."""
 
 
 def test_no_client_of_a_load_deletes_records() -> None:
