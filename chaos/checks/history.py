@@ -83,6 +83,7 @@ def without_node(table: dict[NodeKey, Item], node_id: int) -> dict[NodeKey, Item
 
 
 OFFSETS_TOPIC = "__consumer_offsets"
+STATE_TOPIC = "__transaction_state"
 
 
 class OfOperation(Protocol):

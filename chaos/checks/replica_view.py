@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 from chaos.checks.batches import BatchIdentity, read_batches
 from chaos.checks.compacted_log import Compacted
 from chaos.checks.eligible import Eligible, UncleanEnds, min_isr_of
-from chaos.checks.history import OFFSETS_TOPIC, TopicPartition
+from chaos.checks.history import OFFSETS_TOPIC, STATE_TOPIC, TopicPartition
 from reference_broker.core.events import Note
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.delta import MetadataDelta
@@ -218,11 +218,19 @@ class ReplicaView:
 
     def offsets_excused(self, group: str) -> bool:
         """Return whether the group's state and its committed offsets may be lost (E-7)."""
-        lost = [index for topic, index in self.excused if topic == OFFSETS_TOPIC]
+        return self._is_excused(OFFSETS_TOPIC, group)
+
+    def transactions_excused(self, transactional_id: str) -> bool:
+        """Return whether the state of the transactional ID, with its decisions, may be lost (E-7)."""
+        return self._is_excused(STATE_TOPIC, transactional_id)
+
+    def _is_excused(self, topic: str, name: str) -> bool:
+        """Return whether the coordinator's partition of a group or transactional ID may have lost records."""
+        lost = [index for of_topic, index in self.excused if of_topic == topic]
         if not lost:
             return False
-        count = sum(each.name.rpartition("-")[0] == OFFSETS_TOPIC for each in self.partitions.values())
-        return offsets_partition(group, count) in lost
+        count = sum(each.name.rpartition("-")[0] == topic for each in self.partitions.values())
+        return offsets_partition(name, count) in lost
 
     def isr_known_to(self, node: "Node", partition: Replicated) -> tuple[tuple[int, ...], int]:
         """Return the ISR and the min.insync.replicas in the metadata that the node has published. While it applies a

@@ -224,6 +224,8 @@ class LostTransaction(Check):
 
     If they see some of it and not all, torn-transaction judges it. A transactional ID that is in use keeps its producer
     ID, with epochs that rise (X-1). Otherwise its coordinator has lost it, with any decision that it had not sent yet.
+
+    E-7: the coordinator's partition may have lost its records, if no replica kept them.
     """
 
     guarantee = "lost-transaction"
@@ -234,7 +236,7 @@ class LostTransaction(Check):
         self._forgotten(history)
         seen = sightings(history)
         for each in transactions(history):
-            if each.fate is not Fate.COMMITTED:
+            if each.fate is not Fate.COMMITTED or self.context.replicas.transactions_excused(each.row.transactional_id):
                 continue
             self.evidence += 1
             gone = missing(history, each)
@@ -249,6 +251,8 @@ class LostTransaction(Check):
     def _forgotten(self, history: History) -> None:
         begun = [row for row in history.transactions if row.producer_id >= 0]
         for rows in grouped(begun, lambda row: (row.process, row.transactional_id)).values():
+            if self.context.replicas.transactions_excused(rows[0].transactional_id):
+                continue
             for before, row in pairwise(sorted(rows, key=lambda each: each.index)):
                 is_same = before.producer_id == row.producer_id
                 in_use = before.producer_epoch < LAST_EPOCH and row.from_us - before.from_us < IDLE_US

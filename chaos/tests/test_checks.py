@@ -327,8 +327,9 @@ HARMLESS = {
     "scenarios/vocabulary.py",
     "chaos/checks/delays.py",
     "chaos/search/power_loss_logs.py",
+    "chaos/mutants/unplanned/storage.py",
 }
-"""A broker's responses, the names of all keys, a check of requests, and scripts of a log that has no clients."""
+"""A broker's responses, the names of all keys, a check of requests, scripts of a log without clients, and a mutant."""
 
 
 def test_no_client_of_a_load_deletes_records() -> None:

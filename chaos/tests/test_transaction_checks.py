@@ -1,16 +1,19 @@
 """The simulator's checks of transactions say of the planted histories what the jobs must say of them."""
 
 import json
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from chaos.checks.history import History
+from chaos.checks.history import STATE_TOPIC, History
+from chaos.checks.replica_view import offsets_partition
 from chaos.checks.suite import all_checks
+from chaos.checks.transactions import LostTransaction
 from chaos.tests.check_context import check_context
 from reference_broker.core.events import Note
 from reports.columns import ROW_TABLES
-from reports.rows import HistoryRow
+from reports.rows import HistoryRow, TransactionRow
 from reports.tests import history as planted
 from reports.tests.history import int_of
 from reports.tests.ledger import Ledger
@@ -53,3 +56,21 @@ def test_exactly_the_planted_guarantee_breaks(name: str) -> None:
 def test_each_check_had_something_to_look_at() -> None:
     _, judged = looked_at("nothing")
     assert judged >= GUARANTEES
+
+
+@pytest.mark.clause("E-7", "X-1")
+@pytest.mark.parametrize("excused", [None, "of the ID", "another"])
+def test_a_transactional_id_is_forgotten_only_with_the_partition_of_its_coordinator(excused: str | None) -> None:
+    context = check_context()
+    states = [SimpleNamespace(name=f"{STATE_TOPIC}-{index}") for index in range(2)]
+    cast(Any, context.replicas).partitions = dict(enumerate(states))
+    own = offsets_partition("id", 2)
+    if excused is not None:
+        context.replicas.excused[STATE_TOPIC, own if excused == "of the ID" else 1 - own] = None
+    history = History(writes_guaranteed=True)
+    for index, epoch in ((0, 11), (1, 1)):
+        row = TransactionRow("p", index, "id", 1000, epoch, "abort", "ok", None, 1, index, index, index + 1)
+        history.add([row])
+    check = LostTransaction(context)
+    check.end(history)
+    assert bool(check.violations) is (excused != "of the ID")
