@@ -293,14 +293,12 @@ class HighWatermarkByRequests(ReplicaCheck):
                 )
 
     def _judge_count(self, at_us: int, node: "Node", partition: Replicated, counted: Counted) -> None:
-        led, node_id = counted.partition, node.broker.node_id
-        followers = led.followers
-        isr, min_isr = self.replicas.isr_known_to(node, partition)
-        if not isr or followers is None or not counted.is_single or counted.replica not in partition.state.replicas:
+        led, node_id, followers = counted.partition, node.broker.node_id, counted.partition.followers
+        if followers is None or not counted.is_single or node._publisher.is_behind:
             return
         state = followers.states.get(counted.replica)
-        term = self._progress.term(at_us, node, led)
-        progress = term.followers.get(counted.replica)
+        known = self._progress.term(at_us, node, led).followers
+        progress = known.get(counted.replica)
         if state is None or progress is None or progress.offset != counted.offset:
             return
         self.evidence += 1
@@ -310,22 +308,18 @@ class HighWatermarkByRequests(ReplicaCheck):
                 f"{partition.name}: leader {node_id} counts replica {counted.replica} as far as "
                 f"{state.log_end_offset}, whose accepted request fetches from {counted.offset} (F-22)",
             )
-        if len(isr) < min_isr:
+        # One that has requested nothing joins nothing.
+        offsets = [known[each].offset for each in partition.state.replicas if each in known]
+        least = min(_counted_end(led.log), *offsets)
+        if led.log.high_watermark >= least:
             return
-        least = _counted_end(led.log)
-        needed = dict.fromkeys((*isr, *partition.state.replicas, *followers.maximal_isr))
-        for member in needed:
-            if member == node_id:
-                continue
-            known = term.followers.get(member)
-            if known is None and member not in isr:
-                continue  # It has requested nothing, so it joins nothing.
-            least = min(least, -1 if known is None else known.offset)
-        if led.log.high_watermark < least:
+        isr, min_isr = self.replicas.isr_known_to(node, partition)
+        needed = {*isr, *followers.maximal_isr} - {node_id}
+        if min_isr <= len(isr) and all(each in known and known[each].offset >= least for each in needed):
             self.violated(
                 at_us,
                 f"{partition.name}: leader {node_id} has its high watermark at {led.log.high_watermark}, although all "
-                f"replicas {tuple(needed)} have requested offset {least} (F-22)",
+                f"replicas in sync {isr} have requested offset {least} (F-22)",
             )
 
 
@@ -480,6 +474,12 @@ class FetchesFromLogEnd(ReplicaCheck):
     guarantee = "replicas-equal"
     acts_on = ((Send, FETCH),)
 
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self._compared: dict[tuple[int, PartitionKey], tuple[Node, int, int]] = {}
+        """by node and partition: process, leader epoch and last epoch of the last request that was compared with
+        bytes. While the last epoch is the leader's, it stays right until one of them changes"""
+
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
         for effect in effects:
             if type(effect) is not Send or effect.api_key != FETCH or not isinstance(effect.body, FetchRequest):
@@ -510,6 +510,11 @@ class FetchesFromLogEnd(ReplicaCheck):
             if each.current_leader_epoch != epoch:
                 named = each.current_leader_epoch
                 self.violated(at_us, f"{who} fetches in leader epoch {named}, and its metadata has {epoch} (KIP-320)")
+        key = node.broker.node_id, (followed.topic_id, followed.index)
+        compared = node, each.current_leader_epoch, each.last_fetched_epoch
+        if each.current_leader_epoch == each.last_fetched_epoch and self._compared.get(key) == compared:
+            return
+        self._compared[key] = compared
         last = _last_epoch(log)
         if last >= 0 and each.last_fetched_epoch != last:
             name = f"{followed.topic}-{followed.index}", each.last_fetched_epoch
