@@ -111,8 +111,9 @@ class Interceptor:
         """Whether a rule waits for a decision, so that ``decided`` must be called."""
         return self._book.has_rules_at("decision")
 
-    def decided(self, outcome: str) -> None:
+    def decided(self, now: Now, outcome: str) -> None:
         """Hit the node if a rule waits for this outcome of a decision point. The node is in the middle of its work."""
+        self._book.now_us = now.mono_us - self._origin_us
         for rule, hit in self._book.hits("decision", "", partial(matches_decision, outcome=outcome)):
             self._book.report(rule, hit, detail=f"{self._role()} {outcome}")
             self._book.hit_node(rule)

@@ -83,6 +83,7 @@ SIMULATED_ONLY: Mapping[str, str] = {
     "leader_from_outside_the_isr": f"{_POWER}: the replica outside must lack what the others then lose",
     "rename_before_sync": f"{_POWER}: what was not synced is still read back under the snapshot's name",
     "deleted_before_log_start_is_durable": f"{_POWER}: files that a killed process deleted do not come back",
+    "acknowledgement_waits_beyond_its_timeout": f"{_POWER}, and its scenario needs that; no live check measures delays",
     "failed_sync_taken_for_done": f"{_POWER}: what a failed sync left unsynced is still read back",
 }
 """Mutants that real processes cannot show, each with the physical reason."""

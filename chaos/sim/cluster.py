@@ -148,7 +148,8 @@ class Cluster:
         disk: Disk = machine.disk
         if self._rules[number]:
             interceptor = self._interceptor(machine)
-            machine.decided = interceptor.decided if interceptor.sees_decisions else None
+            decided = interceptor.decided
+            machine.decided = (lambda outcome: decided(machine.now, outcome)) if interceptor.sees_decisions else None
             hooks.append(interceptor)
             disk = interceptor.watch(machine.disk)
         hooks.extend(presets)

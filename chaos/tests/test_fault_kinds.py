@@ -76,6 +76,11 @@ def at_note(subject: Interceptor) -> Iterator[object]:
     yield from subject.after(NOW, Closed(1), [Note("voted", ())])
 
 
+def at_decision(subject: Interceptor) -> Iterator[object]:
+    subject.decided(NOW, "session-epoch=expected")
+    yield from ()
+
+
 AT: dict[str, Callable[[Interceptor], Iterator[object]]] = {
     "request": at_request,
     "reply": at_reply,
@@ -85,6 +90,7 @@ AT: dict[str, Callable[[Interceptor], Iterator[object]]] = {
     "store": at_store,
     "store_answer": at_store_answer,
     "note": at_note,
+    "decision": at_decision,
 }
 
 

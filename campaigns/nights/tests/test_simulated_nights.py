@@ -76,7 +76,7 @@ def test_a_night_finds_its_canary_with_seeds_of_its_own_and_is_green(
     assert min(seeds) == 1, "each night begins with the seeds that earlier nights saw pass"
     assert min(each for each in seeds if each > 1_000) == 70_000
     assert len({(each.scenario, each.mutant, each.seed) for each in plays}) == len(plays)
-    assert sorted(each.suffix for each in folder.iterdir()) == [".json", *[".parquet"] * 4]
+    assert sorted(each.suffix for each in folder.iterdir()) == [".json", ".jsonl", *[".parquet"] * 4]
 
 
 def test_a_defect_in_a_control_makes_the_night_red_and_is_kept_smaller(

@@ -36,6 +36,7 @@ Version notes:
 KIPs: 98, 101, 110, 360, 467, 497, 516, 890, 951, 966, 1050.
 """
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -233,7 +234,8 @@ def _append_postponed_then_respond(produce: _Produce, responses: list[ProduceTop
     The watchers of a slice's partitions are notified at its end (``new`` has its batches), so that consumers need not
     wait for the later slices."""
     broker, new, written = produce.broker, list[WrittenBatch](), [*produce.written]
-    results: dict[int, ProducePartitionResponse] = {}  # by the id() of the placeholder that each one replaces
+    results: deque[tuple[ProducePartitionResponse, ProducePartitionResponse]] = deque()
+    """each placeholder with its result, in the order of the request"""
     units = PRODUCED_UNITS_PER_SLICE if produce.units < 0 else 0
     for each in produce.postponed:
         cost = 1 + len(each.wanted.records or b"") // UNIT_BYTES
@@ -246,10 +248,13 @@ def _append_postponed_then_respond(produce: _Produce, responses: list[ProduceTop
             written += new
             new.clear()
             yield
-        results[id(each.placeholder)] = yield from _decode_and_append(produce, each, new)
+        results.append((each.placeholder, (yield from _decode_and_append(produce, each, new))))
     written += new
 
-    responses = _replaced(responses, lambda _, result: results.get(id(result), result))
+    def result_of(_: ProduceTopicResponse, response: ProducePartitionResponse) -> ProducePartitionResponse:
+        return results.popleft()[1] if results and results[0][0] is response else response
+
+    responses = _replaced(responses, result_of)
     response = _respond_when_acknowledged(broker, produce.call, produce.request, responses, new, written)
     if response is not None:
         produce.call.respond(response)
