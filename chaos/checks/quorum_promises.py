@@ -283,14 +283,19 @@ def _agreed(member: Member, ids: Sequence[tuple[int, int]], start: int, end: int
     ends_at = end
     for batch in reversed(member.batches.values()):
         if batch.epoch <= fetch.epoch or batch.base_offset < start:
-            return (ends_at, batch.epoch) if batch.base_offset >= start else (start, _epoch_before(ids, start))
+            return (
+                (ends_at, batch.epoch)
+                if batch.base_offset >= start
+                else (start, _epoch_before(ids, start, fetch.epoch))
+            )
         ends_at = batch.base_offset
-    return ends_at, _epoch_before(ids, start)
+    return ends_at, _epoch_before(ids, start, fetch.epoch)
 
 
-def _epoch_before(ids: Sequence[tuple[int, int]], start: int) -> int:
-    """Return the epoch of the snapshot that ends at the log's start, 0 without one."""
-    return next((epoch for offset, epoch in ids if offset == start), 0)
+def _epoch_before(ids: Sequence[tuple[int, int]], start: int, epoch_of_fetch: int) -> int:
+    """Return the epoch of the snapshot that ends at the log's start. Kafka: without one, an epoch below all known ones
+    is named as it was requested, and ends where the first known one begins (LeaderEpochFileCache.endOffsetFor)."""
+    return next((epoch for offset, epoch in ids if offset == start), epoch_of_fetch)
 
 
 class _Asked(NamedTuple):

@@ -96,13 +96,17 @@ class Voter:
         self.fetches.acted(0, self.node, None, (effect,))
         return " ".join(each.story for each in self.fetches.violations)
 
-    def answers(self, offset: int, epoch: int, validity: Validity | None, records: bytes = b"") -> str:
-        """Return what is wrong with a leader's response to a fetch."""
+    def answers(
+        self, offset: int, epoch: int, validity: Validity | None, records: bytes = b"", *, start: int = 10
+    ) -> str:
+        """Return what is wrong with a leader's response to a fetch. Its log begins at ``start``, after a snapshot if
+        that is not 0."""
         replica, member = self.node.broker.replica, self.view.nodes[1]
-        replica.store = SimpleNamespace(ids=[OffsetAndEpoch(10, 2)])
+        replica.store = SimpleNamespace(ids=[OffsetAndEpoch(start, 2)] if start else [])
+        replica.log.start_offset = replica.log.log.log_start_offset = start
         replica.log.log.log_end_offset = 20
         member.seen = Seen(0, 5, True, 1, 20, 10, 20, 20)
-        member.batches = {10: BatchIdentity(10, 3, 0, 14, False), 15: BatchIdentity(15, 5, 0, 19, False)}
+        member.batches = {start: BatchIdentity(start, 3, 0, 14, False), 15: BatchIdentity(15, 5, 0, 19, False)}
         request = fetch("c", 3, 5, OffsetAndEpoch(offset, epoch), 0, 0, 100)
         response = fetched(ErrorCode.none, 1, 5, 20, 10, validity or VALID, records)
         tag, check = Tag(FETCH, 1, ""), MetadataFetchAnswers(self.context)
@@ -283,3 +287,11 @@ def test_a_follower_knows_no_more_than_its_leader_to_be_committed(offset: int, l
     quorum.commit(offset, 3)
     story = [each.story for check in quorum.checks for each in check.violations]
     assert any("no leader up to that epoch" in each for each in story) is not right
+
+
+@pytest.mark.clause("T-7")
+@pytest.mark.parametrize(("end", "epoch", "right"), [(0, 1, True), (0, 0, False), (15, 3, False), (1, 1, False)])
+def test_an_epoch_below_all_known_ones_ends_where_the_first_begins(
+    voter: Voter, end: int, epoch: int, right: bool
+) -> None:
+    assert (voter.answers(1, 1, Diverging(OffsetAndEpoch(end, epoch)), start=0) == "") is right
