@@ -427,6 +427,8 @@ class SnapshotsKept(Check):
     - The log is deleted only before the end of a snapshot whose name and bytes are durable.
     - The newest snapshot is never deleted. A superseded one stays for the time of the setting that S-15 sets to 60 s,
       and while a follower receives further bytes of it. A node that installs a download deletes its older ones at once.
+
+    Physical: a power loss may undo a deletion, which the node repeats after its restart.
     """
 
     guarantee = "snapshot-at-log-start"
@@ -437,6 +439,8 @@ class SnapshotsKept(Check):
         self._pending = PendingRequests[_SnapshotRequest]()
         self._named_us: dict[int, dict[_Id, int]] = {}
         """by node: when each of its snapshots got its name"""
+        self._gone: dict[int, set[_Id]] = {}
+        """by node: the snapshots that it has deleted"""
         self._reached: dict[int, dict[tuple[int, _Id], int]] = {}
         """by node, then by connection and snapshot: the greatest position from which bytes were sent"""
         self._advanced_us: dict[int, dict[_Id, int]] = {}
@@ -466,10 +470,14 @@ class SnapshotsKept(Check):
                     self._log_deleted(at_us, node, node.broker.replica.log.start_offset)
                 else:
                     snapshot = int(fields["end_offset"]), int(fields["epoch"])
+                    gone = self._gone.setdefault(node_id, set())
                     if effect.what == RENAMED:
                         self._named_us.setdefault(node_id, {})[snapshot] = at_us
-                    elif node.listening and not installs:
+                        gone.discard(snapshot)
+                        continue
+                    if node.listening and not installs and snapshot not in gone:
                         self._deleted(at_us, node, snapshot)
+                    gone.add(snapshot)
 
     def _served(self, at_us: int, node_id: int, reply: Reply) -> None:
         request, response = self._pending.pop(node_id, reply), _read_response(reply.body)

@@ -246,3 +246,17 @@ def test_a_snapshot_stays_while_a_download_of_it_advances(
     node.now_us += after_us
     node.delete(OLD)
     assert ("further bytes" in node.stories()) is not right
+
+
+@pytest.mark.clause("S-15")
+@pytest.mark.parametrize("renamed", [False, True])
+def test_a_deletion_that_a_power_loss_has_undone_is_repeated_at_once(node: Node, renamed: bool) -> None:
+    node.hold(OLD)
+    node.hold(NEW)
+    node.delete(OLD, Note("download_finished", (("bytes", 5),)))
+    assert not node.stories()
+    node.ids.insert(0, OLD)
+    if renamed:
+        node.note("snapshot_renamed", OLD)
+    node.delete(OLD)
+    assert ("after a newer one" in node.stories()) is renamed
