@@ -142,7 +142,9 @@ class PublishedWhenCommitted(TransactionCheck):
         if member.replica is None or self.view.fault_times.node_since(member.node_id, since_us):
             return
         published = member.replica.loader.image.provenance.offset
-        wanted = min(offset, self.open_at - 1) if self.open_at >= 0 else offset
+        # T-8: of a transaction that ends beyond what the node knows to be committed, it publishes nothing.
+        wanted = next((begun - 1 for begun, ended in reversed(self._transactions) if begun <= offset < ended), offset)
+        wanted = min(wanted, self.open_at - 1) if self.open_at >= 0 else wanted
         if published < wanted:
             self.violated(
                 at_us,

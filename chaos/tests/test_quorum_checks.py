@@ -428,3 +428,20 @@ def test_what_is_committed_is_published_in_time(
     quorum.nodes[1].epoch = 3
     quorum.observe(1)
     assert ("torn-metadata" in quorum.broken()) is not right
+
+
+@pytest.mark.clause("T-8")
+@pytest.mark.parametrize(("published", "right"), [(2, True), (1, False)])
+def test_a_node_that_knows_half_of_a_transaction_publishes_what_is_before_it(
+    quorum: Quorum, published: int, right: bool
+) -> None:
+    quorum.now_us += 2 * PUBLISHED_WITHIN_US
+    quorum.observe(1, thorough=True)
+    quorum.nodes[1].published = published
+    quorum.append(batch(3, 1, BEGIN), batch(4, 1), batch(5, 1, END))
+    quorum.commit(6, 0, 2, 3)
+    quorum.commit(5, 1)
+    quorum.now_us += PUBLISHED_WITHIN_US + 1
+    quorum.nodes[1].epoch = 3
+    quorum.observe(1)
+    assert ("torn-metadata" in quorum.broken()) is not right
