@@ -298,7 +298,7 @@ def _epoch_before(ids: Sequence[tuple[int, int]], start: int, epoch_of_fetch: in
     return next((epoch for offset, epoch in ids if offset == start), epoch_of_fetch)
 
 
-class _Asked(NamedTuple):
+class _RequestedVote(NamedTuple):
     """A request for a vote."""
 
     candidate: int
@@ -308,12 +308,12 @@ class _Asked(NamedTuple):
     is_binding: bool
 
 
-def _asked(body: Any) -> _Asked | None:
+def _requested_vote(body: Any) -> _RequestedVote | None:
     one = _metadata(body)
     if one is None:
         return None
     end = int(one.last_offset_epoch), int(one.last_offset)
-    return _Asked(int(one.replica_id), int(one.replica_epoch), end, not one.pre_vote)
+    return _RequestedVote(int(one.replica_id), int(one.replica_epoch), end, not one.pre_vote)
 
 
 class OneVotePerEpoch(QuorumCheck):
@@ -329,7 +329,7 @@ class OneVotePerEpoch(QuorumCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
-        self._pending = PendingRequests[_Asked]()
+        self._pending = PendingRequests[_RequestedVote]()
         self._votes: dict[tuple[int, int], dict[int, int]] = {}
         """by node and number of its directory: the candidate of each epoch. Physical: a node with another directory
         cannot remember its votes."""
@@ -341,34 +341,35 @@ class OneVotePerEpoch(QuorumCheck):
         elif type(event) is Closed:
             self._pending.closed(node_id, event.connection)
         elif type(event) is Request and event.api_key == VOTE:
-            asked = _asked(event.body)
-            if asked is not None:
-                self._pending.add(node_id, event, asked)
+            requested = _requested_vote(event.body)
+            if requested is not None:
+                self._pending.add(node_id, event, requested)
         for effect in effects:
             if type(effect) is Reply and effect.api_key == VOTE:
                 self._responded(at_us, node, effect)
             elif type(effect) is Send and effect.api_key == VOTE:
-                own = _asked(effect.body)
+                own = _requested_vote(effect.body)
                 if own is not None and own.is_binding:
                     self._voted(at_us, node, own.epoch, own.candidate)
 
     def _responded(self, at_us: int, node: "Node", reply: Reply) -> None:
-        asked = self._pending.pop(node.broker.node_id, reply)
+        requested = self._pending.pop(node.broker.node_id, reply)
         body: Any = reply.body
-        one = None if asked is None or body is None or body.error_code else _metadata(body)
-        if asked is None or one is None or not one.vote_granted:
+        one = None if requested is None or body is None or body.error_code else _metadata(body)
+        if requested is None or one is None or not one.vote_granted:
             return
         self.evidence += 1
         end = node.broker.replica.log.end
-        if asked.end < (end.epoch, end.offset):
+        if requested.end < (end.epoch, end.offset):
             self.violated(
                 at_us,
-                f"node {node.broker.node_id} grants {'its vote' if asked.is_binding else 'a pre-vote'} of epoch "
-                f"{asked.epoch} to node {asked.candidate}, whose log ends at {asked.end[1]} in epoch {asked.end[0]}; "
+                f"node {node.broker.node_id} grants {'its vote' if requested.is_binding else 'a pre-vote'} of epoch "
+                f"{requested.epoch} to node {requested.candidate}, whose log ends at {requested.end[1]} in epoch "
+                f"{requested.end[0]}; "
                 f"its own ends at {end.offset} in epoch {end.epoch} (KIP-595)",
             )
-        if asked.is_binding:
-            self._voted(at_us, node, asked.epoch, asked.candidate)
+        if requested.is_binding:
+            self._voted(at_us, node, requested.epoch, requested.candidate)
 
     def _voted(self, at_us: int, node: "Node", epoch: int, candidate: int) -> None:
         """Judge a vote that leaves the node in this event."""

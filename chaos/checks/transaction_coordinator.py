@@ -333,8 +333,8 @@ class EffectsReplicated(StateCheck):
             return "" if is_there else f"{sorted(effect.partitions)} are not committed, only {values} (X-2)"
         decided = [each for each in current if OUTCOMES.get(each.state) is effect.commits]
         if not decided:
-            asked = "commit" if effect.commits else "abort"
-            return f"no decision to {asked} is committed, only {values} (X-3)"
+            decision = "commit" if effect.commits else "abort"
+            return f"no decision to {decision} is committed, only {values} (X-3)"
         if effect.owner is not None:
             owners = [
                 (each.producer_id, each.epoch) if each.next_producer_id < 0 else (each.next_producer_id, 0)

@@ -2,7 +2,7 @@
 
 A random search draws each schedule by itself. Here a *recipe* names a schedule: a scenario, a seed, and the numbers of
 changes. Each change alters the scenario that the earlier ones made: it moves, repeats, drops or adds a fault, lets one
-follow another at the same node, kills a node at a decision point, or draws a setting, the topology or the load anew. A
+follow another at the same node, kills a node at a decision point, or draws another setting, topology or load. A
 recipe is kept in the *corpus* if its run reached a feature that none before it had:
 
 - an outcome of a decision point, by order of magnitude of how often;

@@ -357,7 +357,7 @@ class Commits:
     def _judge_again_and_write(self, found: Judgement, respond: Committed) -> None:
         """Judge again what was judged in earlier events, since other commits may have come between, and write."""
         image = self._image()
-        # Decision metadata-epoch-switched-in-commit (M-14): judged anew | as before
+        # Decision metadata-epoch-switched-in-commit (M-14): judged again | as before
         if found.with_epoch is not sends_metadata_epoch(image):
             found = self._new_judgement(found.target, found.request)
             self._judge(found, found.request)  # The feature was switched on or off, which is rare.

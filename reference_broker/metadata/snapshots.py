@@ -222,7 +222,7 @@ class SnapshotGenerator:
         is the size of the batches since the image before."""
         self._image = image
         self._pending_bytes += record_bytes
-        # Decision published-is-snapshot (S-12): counts anew | count goes on
+        # Decision published-is-snapshot (S-12): counts again | count goes on
         if self._store.holds(snapshot_id(image)):
             self._pending_bytes = 0
             self._last_us = self._surroundings.now_us

@@ -88,7 +88,7 @@ def _decide_vote(quorum: Quorum, request: Vote, up_to_date: bool, reply: RaftRep
         quorum.become_unattached(request.epoch, voted_id=voted_id, then=lambda: reply.accept(granted=up_to_date))
         return
     granted = quorum.state.would_vote(candidate_id, up_to_date, request.pre_vote)
-    # Decision vote-granted-anew (T-7): vote is made durable | no new vote
+    # Decision vote-granted (T-7): vote is made durable | no new vote
     if granted and binding and quorum.voted_id != candidate_id:
         quorum.become_unattached(request.epoch, voted_id=candidate_id, then=lambda: reply.accept(granted=True))
     else:

@@ -274,7 +274,7 @@ class SnapshotDownload:
         # Decision snapshot-download-resumed (S-11): resumed | not begun in this life
         elif self._known(job) is not None:
             self._resume(job)
-        # Decision partial-snapshot-read (S-11): partial file is read | begun anew
+        # Decision partial-snapshot-read (S-11): partial file is read | begun again
         elif self._store.partial == job.id and self._partial is None:
             self._run(job, self._recover(job))
         else:

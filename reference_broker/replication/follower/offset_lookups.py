@@ -105,7 +105,7 @@ class Lookups:
 
     def _handle_starts(self, chunk: Chunk, response: object) -> None:
         for one, start_offset in self._current(self._starts, chunk, _offsets(response)):
-            # Decision leader-log-begins-later (E-7): starts anew | grew meanwhile
+            # Decision leader-log-begins-later (E-7): starts again | grew meanwhile
             if start_offset > one.log.log_end_offset:
                 self._apply(one, partial(self._intake.start_anew, one, start_offset))
             else:

@@ -342,7 +342,7 @@ class Leaders:
         """Move the high watermark as far as it may go, and complete the requests that wait for it. Where
         flush.messages requires a sync, this node's own log counts only as far as it is durable."""
         log = partition.log
-        # Decision watermark-below-min-isr (E-2): stands still | may move
+        # Decision watermark-below-min-isr (E-2): stays | may move
         if not self._may_advance(partition, followers):
             return False
         # Decision leader-end (E-7): synced part counts | whole log counts
