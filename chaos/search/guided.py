@@ -171,7 +171,8 @@ class _Change:
         if fault is None:
             return self._added()
         at_s = self._at_s()
-        return self._with(replace(fault, name=self._name, at_s=at_s, sim_at_s=at_s, after=""))
+        node = "any" if fault.node == SAME_NODE else fault.node  # A repeated fault follows no other.
+        return self._with(replace(fault, name=self._name, at_s=at_s, sim_at_s=at_s, after="", node=node))
 
     def _dropped(self) -> Scenario:
         fault = self._some_fault()

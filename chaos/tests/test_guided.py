@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from chaos.mutants import mutants_of
@@ -44,6 +44,7 @@ def short() -> Scenario:
 
 
 @given(st.sampled_from(SWARMS), st.integers(0, 1000), st.lists(st.integers(0, 2**31), max_size=12))
+@example(next(each for each in SWARMS if each.name == "swarm-groups"), 333, [158, 2, 60125])
 @settings(max_examples=60, deadline=None)
 def test_whatever_is_changed_is_a_scenario_that_the_loader_takes(
     scenario: Scenario, seed: int, changes: list[int]
