@@ -61,11 +61,11 @@ def snapshot_without_producers(original: Function, producers: Any) -> Any:
 
 @mutant("reference_broker.log.producer_replay:_walk")
 def batches_behind_snapshot_ignored(
-    original: Function, segments: Any, offset: int, end_offset: int, states: Any
+    original: Function, segments: Any, offset: int, end_offset: int, states: Any, log_start_offset: int = 0
 ) -> Generator[None, None, None]:
     """A start that has loaded a snapshot ignores the batches behind it (P-4)."""
     if not segments.snapshots.loaded:
-        yield from original(segments, offset, end_offset, states)
+        yield from original(segments, offset, end_offset, states, log_start_offset)
 
 
 @mutant("reference_broker.log.log_files:LogFiles.close_cleanly")

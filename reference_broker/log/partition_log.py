@@ -434,7 +434,8 @@ class PartitionLog:
             return offset
         end = segments.end_before(offset)
         # Decision truncated-producers (P-10, X-13): replayed | none known
-        self.producers = run_to_end(replayed(segments, known, offset)) if known.by_id else known.emptied()
+        work = replayed(segments, known, self.log_start_offset, offset)
+        self.producers = run_to_end(work) if known.by_id else known.emptied()
         self.producers.keep_completed(known, end)
         try:
             segments.snapshots.delete_beyond(end)

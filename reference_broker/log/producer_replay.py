@@ -43,12 +43,15 @@ REFILL_BYTES = 16 * 1024 * 1024
 high watermark soon passes older markers."""
 
 
-def replayed(segments: Segments, empty: ProducerStates, end_offset: int = MAX_OFFSET) -> Sliced[ProducerStates]:
+def replayed(
+    segments: Segments, empty: ProducerStates, log_start_offset: int, end_offset: int = MAX_OFFSET
+) -> Sliced[ProducerStates]:
     """Return the state after the batches that end before ``end_offset``, in slices. ``empty`` has the settings.
 
     It comes from the newest whole snapshot and the batches behind that, or from all batches. Segments behind the
-    snapshot whose transaction index is not known get their entries on the way; those before it must be known. Raise
-    DiskError.
+    snapshot whose transaction index is not known get their entries on the way; those before it must be known. As in
+    Kafka, which replays from the log start, a marker before it does not make its producer known: the next sequence of a
+    producer whose batches were all deleted would be refused. Raise DiskError.
     """
     states = empty.emptied()
     offset = segments.bases[0]
@@ -57,7 +60,7 @@ def replayed(segments: Segments, empty: ProducerStates, end_offset: int = MAX_OF
         offset = snapshot
         if states.by_id:
             yield from _refill(segments, offset, states)
-    yield from _walk(segments, offset, end_offset, states)
+    yield from _walk(segments, offset, end_offset, states, log_start_offset)
     return states
 
 
@@ -75,9 +78,12 @@ def index_again(segments: Segments, empty: ProducerStates, unknown: Sequence[Seg
         at = segment.next_offset
 
 
-def _walk(segments: Segments, offset: int, end_offset: int, states: ProducerStates) -> Sliced[None]:
-    """Note the batches from ``offset`` on that end before ``end_offset``. The places of snapshots that Kafka would
-    have there, too (the last two segments), get one."""
+def _walk(
+    segments: Segments, offset: int, end_offset: int, states: ProducerStates, log_start_offset: int = 0
+) -> Sliced[None]:
+    """Note the batches from ``offset`` on that end before ``end_offset``, but no marker before ``log_start_offset`` of
+    a producer that is not known. The places of snapshots that Kafka would have there, too (the last two segments), get
+    one."""
     disk, snapshots = segments.disk, segments.snapshots
     count = 0
     for segment in segments.items[segments.index_of(offset) :]:
@@ -93,7 +99,8 @@ def _walk(segments: Segments, offset: int, end_offset: int, states: ProducerStat
         for position, header in headers(disk, segment.path, start, segment.size_bytes):
             if header.last_offset >= end_offset:
                 return
-            if header.producer_id >= 0:
+            is_deleted_marker = header.is_control and header.base_offset < log_start_offset
+            if header.producer_id >= 0 and not (is_deleted_marker and header.producer_id not in states.by_id):
                 aborted = noted(disk, segment, position, header, states)
                 if unknown and header.is_control:
                     segment.aborted.note(aborted)

@@ -187,7 +187,7 @@ class Recovery:
             newest = snapshots.newest(segments.bases[0], MAX_OFFSET)
             before = newest[0] if newest is not None else 0
             yield from index_again(segments, self.producers, [each for each in unknown if each.base_offset < before])
-        self.producers = yield from replayed(segments, self.producers)
+        self.producers = yield from replayed(segments, self.producers, self.log_start_offset)
         segments[-1].aborted.hold(self.disk)
         for segment in unknown:
             if segment is not segments[-1]:
@@ -225,6 +225,9 @@ class Recovery:
             begun = self.open.copy()
             if trusted:
                 flaw = yield from self._scan(segment, size, verify=False)
+                if not self.clean and self.next_base >= self.checkpoints.durable_end:
+                    # An earlier start may have cut off a torn end here, and died before that was synced.
+                    self.durability.changed(segment.path)
             if flaw is not None:
                 segment = new_segment(self.directory, base, self.now.wall_ms)
                 segment.open_from, self.open = min(begun.values(), default=-1), begun

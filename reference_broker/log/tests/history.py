@@ -19,12 +19,12 @@ class Step(NamedTuple):
 
 class Past(NamedTuple):
     """What the whole history says. ``producers``: (epoch, last sequence or -1, first offset of the open transaction or
-    -1). ``ended``: (first offset, marker's offset, was it aborted, producer ID). ``last_batches``: the last five of
-    each producer's epoch, as (first sequence, first offset, last offset)."""
+    -1). ``ended``: (first offset, marker's offset, was it aborted, producer ID). ``batches``: those of each producer's
+    epoch, as (first sequence, first offset, last offset)."""
 
     producers: dict[int, tuple[int, int, int]]
     ended: list[tuple[int, int, bool, int]]
-    last_batches: dict[int, list[tuple[int, int, int]]]
+    batches: dict[int, list[tuple[int, int, int]]]
 
     def last_stable_offset(self, high_watermark: int) -> int:
         held = [first for _, _, first in self.producers.values() if first >= 0]
@@ -58,7 +58,5 @@ def replayed_naively(history: Sequence[Step]) -> Past:
             begun = step.first
         last = step.sequence + step.last - step.first
         producers[step.producer_id] = (epoch, last, begun)
-        known = batches.setdefault(step.producer_id, [])
-        known.append((step.sequence, step.first, step.last))
-        del known[:-5]
+        batches.setdefault(step.producer_id, []).append((step.sequence, step.first, step.last))
     return Past(producers, ended, batches)

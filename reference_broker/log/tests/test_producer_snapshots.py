@@ -304,3 +304,28 @@ def test_a_swap_takes_those_below_its_end_along() -> None:
     assert len(before) > 2
     assert snapshots(disk) == [offset for offset in before if offset >= log.bases[-1]]
     assert log.producers.by_id[1].last_sequence == 14
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize(("log_start_offset", "is_known"), [(1, True), (2, False)])
+@pytest.mark.clause("P-4", "ProducerStateManagerTest.testLoadFromSnapshotRemovesNonRetainedProducers")
+def test_a_marker_before_the_log_start_makes_no_producer_known(
+    clean: bool, log_start_offset: int, is_known: bool
+) -> None:
+    """If it did, the next sequence of a producer whose batches were all deleted would be refused as out of order."""
+    disk = MemoryDisk()
+    log = opened(disk)
+    log.append(NOW, batch_of(1, producer_id=9, producer_epoch=0, base_sequence=0, is_transactional=True), 0)
+    log.roll(NOW)
+    marker = build_marker(commit=False, producer_id=9, producer_epoch=0, coordinator_epoch=0, timestamp_ms=NOW.wall_ms)
+    log.append(NOW, marker, 0, origin=BatchOrigin.BROKER)
+    log.advance_high_watermark(2)
+    log.delete_records_before(log_start_offset)
+    log.mark_synced(log.sync_point())
+    if clean:
+        stopped(log)
+    again = opened(disk, clean=clean)
+    if clean and is_known:
+        assert again.producers.by_id[9].last_sequence == 0, "a snapshot behind the log start has it"
+    else:
+        assert (9 in again.producers.by_id) == is_known

@@ -359,3 +359,23 @@ def test_a_log_that_lost_more_than_was_deleted_starts_anew_there() -> None:
     assert (again.log_start_offset, again.log_end_offset) == (20, 20)
     assert appended(again, batch_of(2)).first_offset == 20
     same(opened(disk.copy(), clean=False), again)
+
+
+@pytest.mark.clause("E-6", "P-4")
+def test_a_torn_end_that_an_earlier_start_cut_off_is_synced_by_the_next_start() -> None:
+    """A kill between the two leaves no trace of the cut, and a power loss could bring the torn bytes back in front of
+    later segments."""
+    disk = MemoryDisk()
+    stopped(filled(disk, LogConfig(), 2))
+    disk.append(FIRST_FILE, [bytes(33)])
+    log = opened(disk, clean=False)
+    assert [cut.size_bytes for cut in log.recovered.cuts] == [33]
+    log.roll(NOW)
+    log = opened(disk, clean=False)
+    assert log.recovered.cuts == []
+    assert FIRST_FILE in log.sync_point().paths
+
+    appended(log, batch_of(2))
+    log.mark_synced(log.sync_point())
+    stopped(log)
+    assert FIRST_FILE not in opened(disk, clean=False).sync_point().paths, "what was synced behind it was never torn"

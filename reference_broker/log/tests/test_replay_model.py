@@ -54,7 +54,8 @@ PRODUCERS = st.integers(0, 5)
 )
 class ReplayMachine(RuleBasedStateMachine):
     """``history`` has every batch that was written and not cut off since. ``olds`` are those before cuts that a power
-    loss may undo. ``was_killed``: no sync has come since a process died, and so an append makes no cut durable."""
+    loss may undo. ``was_killed``: no sync has come since a process died or a start has cut something off, and so an
+    append makes no cut durable."""
 
     @initialize(seed=st.integers(0, 1000))
     def start(self, seed: int) -> None:
@@ -206,6 +207,7 @@ class ReplayMachine(RuleBasedStateMachine):
         before = [self.history[:], *self.olds]
         with suppress(Died):
             actions.get(what, getattr(self, what, lambda: None))()
+        before = [self.history[:], *before]
         self.disk.left = None
         if loses_power:
             self.disk.disk.power_loss()
@@ -219,7 +221,9 @@ class ReplayMachine(RuleBasedStateMachine):
                 break
         else:
             raise AssertionError(f"{stored} was never written")
-        self.was_killed = not loses_power
+        # Physical: until the next sync a power loss may undo what this start has cut off, and bring it back.
+        has_cut = bool(self.log.recovered.cuts or self.log.recovered.deleted_segments)
+        self.was_killed = not loses_power or has_cut
         self.olds = before if self.was_killed else []
         self._find_sequences()
 
@@ -259,6 +263,11 @@ class ReplayMachine(RuleBasedStateMachine):
             kept = {who for who, (_, _, begun) in past.producers.items() if begun >= log.log_start_offset}
             assert kept <= set(known) <= set(past.producers)
             wanted_state = {who: past.producers[who] for who in known}
+            # Physical: of a producer whose batches were all deleted, only a marker may be left (LogLoader replays from
+            # the log start), unless the log is as it was or a snapshot has the producer.
+            for who in self._known_by_a_marker(log.log_start_offset):
+                if known.get(who, (0, 0, 0))[1] < 0:
+                    wanted_state[who] = (past.producers[who][0], -1, -1)
         if self.was_cleaned:
             # Physical: a producer of which the cleaner has left nothing is only known from snapshots. The empty batch
             # of a marker shows nothing, in Kafka neither.
@@ -268,17 +277,28 @@ class ReplayMachine(RuleBasedStateMachine):
         assert known == wanted_state
         for who, producer in log.producers.by_id.items():
             marks = [(mark.first_sequence, mark.first_offset, mark.last_offset) for mark in producer.marks]
-            wanted = past.last_batches.get(who, [])
-            if self.was_cleaned or self.lost_start:
-                # Physical: the cleaner leaves some of a producer's batches, and the last one in any case (KIP-98).
+            wanted = past.batches.get(who, [])
+            if self.lost_start and not marks:
+                assert who in self._known_by_a_marker(log.log_start_offset) or not wanted
+            elif self.was_cleaned or self.lost_start:
+                # Physical: the cleaner leaves some of a producer's batches, and the last one in any case (KIP-98). The
+                # last five that are left may be older than the last five that were sent.
+                assert len(marks) <= 5
                 assert marks[-1:] == wanted[-1:]
                 assert marks == [each for each in wanted if each in marks]
             else:
-                assert marks == wanted
+                assert marks == wanted[-5:]
         if not self.was_cleaned and not self.lost_start:
             assert log.last_stable_offset == past.last_stable_offset(log.high_watermark)
         end = min(past.last_stable_offset(log.log_end_offset), log.log_end_offset)
         self._check_readers(log, end)
+
+    def _known_by_a_marker(self, log_start_offset: int) -> set[int]:
+        """The producers that have a marker from the log start on, and no batch of records."""
+        left = [step for step in self.history if step.last >= log_start_offset]
+        return {step.producer_id for step in left if step.commit is not None} - {
+            step.producer_id for step in left if step.commit is None
+        }
 
     def _check_readers(self, log: PartitionLog, end: int) -> None:
         """A reader of committed records (Kafka's CompletedFetch) skips exactly what was aborted, wherever it begins."""
