@@ -433,8 +433,8 @@ class PartitionLog:
             self._restart_at(offset, segments[0].created_ms if segments else 0)
             return offset
         end = segments.end_before(offset)
-        # Decision truncated-producers (P-10, X-13): replayed | none known
         work = replayed(segments, known, self.log_start_offset, offset)
+        # Decision truncated-producers (P-10, X-13): replayed | none known
         self.producers = run_to_end(work) if known.by_id else known.emptied()
         self.producers.keep_completed(known, end)
         try:
