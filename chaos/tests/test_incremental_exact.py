@@ -369,6 +369,19 @@ def test_a_request_that_is_repeated_after_a_full_one_is_still_the_last_one(in_be
     assert bool(talk.stories) is not in_between
 
 
+@pytest.mark.clause("G-4", "G-5")
+@pytest.mark.parametrize("again", [True, False])
+def test_a_full_response_is_no_response_to_the_request_that_its_request_overtook(again: bool) -> None:
+    """Request 1 got no response, so what changes behind the full one has number 1 and is in one response."""
+    talk = session(FIRST_REVISION)
+    talk.fetch({}, number=1, unanswered=True)
+    talk.fetch({0: 5, 1: 5}, talk.line(0), talk.line(1), number=0)
+    grow(talk.logs[1], 6)
+    talk.fetch({1: 6}, talk.line(1), number=1)
+    talk.fetch({}, *([talk.line(1)] if again else []), number=2)
+    assert bool(talk.stories) is again
+
+
 @pytest.mark.clause("F-7")
 def test_a_partition_outside_the_session_is_not_sent() -> None:
     talk = session()

@@ -75,6 +75,8 @@ class FetchSession:
     """The number of accepted incremental requests (64 bits), which is the first revision's sequence number."""
     responded_number: int = -1
     """The last of them that got its response, -1 before even the full fetch did."""
+    responded_before_full: int | None = None
+    """``responded_number`` before a full request in the session, while that has no response (first revision)."""
     created_ms: int = 0
     """Wall-clock time, as is ``last_used_ms``."""
     last_used_ms: int = 0
@@ -120,12 +122,15 @@ class FetchSession:
         """Accept one more incremental request. The epoch advances here, even if the response is lost."""
         self.serves_full = False
         self.revision.advance(self, request_epoch)
+        self.responded_before_full = None
         self.touch(now)
 
     def accept_full(self, now: Now) -> Removed:
         """Accept a full request, which replaces all partitions and keeps ID and number (first revision)."""
         removed = self.empty()
         self.serves_full, self.denied = True, False
+        if self.responded_before_full is None:
+            self.responded_before_full = self.responded_number
         self.responded_number = self.number - 1
         self.touch(now)
         return removed
@@ -326,8 +331,12 @@ class FetchSession:
         yield from in_slices(read, SESSION_PARTITIONS_PER_SLICE, queue_again)
 
     def response_sent(self) -> None:
-        """The response to the latest request is sent. ``after_response`` follows for its partitions and its marks."""
-        self.responded_number = self.number
+        """The response to the latest request is sent. ``after_response`` follows for its partitions and its marks.
+
+        That to a full request is no response to ``number``. An incremental request with it may still come (G-4).
+        """
+        before_full, self.responded_before_full = self.responded_before_full, None
+        self.responded_number = self.number if before_full is None else before_full
         self.last_sent = {}
         for cached in self.changed:  # They changed while the response was made, and belong to the next one.
             self.mark(cached)

@@ -52,6 +52,9 @@ class FirstRevision(Revision):
         if number == session.number:
             for cached in session.last_sent:
                 session.recheck(cached)
+            if session.responded_before_full is not None:  # Nothing of the full request was sent.
+                for cached in session.changed:
+                    cached.change_number = max(cached.change_number, number)
             return
         # Decision previous-request (G-6): got no response | got one
         if session.responded_number < session.number:

@@ -65,6 +65,40 @@ def test_what_a_full_response_had_is_settled_for_a_repeated_number_after_it(worl
     assert names(world.fetch_first(session_id, 1, {A0: 1}).response) == []
 
 
+@pytest.mark.clause("G-4", "G-5")
+@pytest.mark.parametrize("following", [1, 2])
+def test_a_full_response_answers_no_number(world: World, following: int) -> None:
+    """The full request ended request 1, whose number the fetcher uses again. What changes meanwhile is sent once. A
+    fetcher that goes on with the next number gets it, too."""
+    session_id = opened(world, A0, A1)
+    assert world.fetch_first(session_id, 1, max_wait_ms=500).waiting
+    assert names(world.fetch_first(session_id, 0, {A0: 0, A1: 0}).response) == [A0, A1]
+    world.append("a", 1)
+    assert names(world.fetch_first(session_id, following).response) == [A1]
+    assert names(world.fetch_first(session_id, following + 1).response) == []
+
+
+@pytest.mark.clause("G-4", "G-5")
+def test_a_change_during_a_request_whose_number_a_full_one_had_ended_is_sent_once(world: World) -> None:
+    session_id = opened(world, A0, A1)
+    assert world.fetch_first(session_id, 1, max_wait_ms=500).waiting
+    world.fetch_first(session_id, 0, {A0: 0, A1: 0})
+    call = world.fetch_first(session_id, 1, max_wait_ms=500)
+    world.append("a", 1)
+    assert names(call.response) == [A1]
+    assert names(world.fetch_first(session_id, 2).response) == []
+
+
+@pytest.mark.clause("G-4")
+@pytest.mark.parametrize("following", [1, 2])
+def test_partitions_of_a_full_request_without_a_response_are_sent_next(world: World, following: int) -> None:
+    session_id = opened(world, A0, A1)
+    world.fetch_first(session_id, 1)
+    world.fetch_first(session_id, 0, {A0: 0, A1: 0}, max_wait_ms=500, min_bytes=1000)
+    assert sorted(names(world.fetch_first(session_id, following).response)) == [A0, A1]
+    assert names(world.fetch_first(session_id, following + 1).response) == []
+
+
 @pytest.mark.clause("G-5", "G-6")
 def test_what_the_first_response_omitted_is_sent_after_the_second_too(world: World) -> None:
     """Nobody knows which of the two answers the next number confirms."""
