@@ -251,7 +251,8 @@ class Scenario:
     """With fewer positions that were out of range for a client, and that it left for an earlier one, the run is
     INVALID, in both worlds."""
     points: Words = ()
-    """Outcomes of decision points (``NAME=OUTCOME``) without which a simulated run is INVALID."""
+    """Outcomes of decision points (``NAME=OUTCOME``) without which a simulated run is INVALID. One that ends in
+    ``@final`` or ``@first`` counts in that revision alone (``scenarios.revisions.own_points``)."""
     revisions: Annotated[tuple[str, ...], texts(REVISIONS, may_be_empty=True)] = ("final",)
 
     @property

@@ -57,6 +57,12 @@ def revision_of(scenario: Scenario) -> str:
     return scenario.name.partition(MARK)[2] or "final"
 
 
+def own_points(scenario: Scenario) -> tuple[str, ...]:
+    """Return the outcomes that a run must reach: those of every revision, and of the scenario's own one."""
+    split = [each.partition(MARK) for each in scenario.points]
+    return tuple(outcome for outcome, mark, revision in split if not mark or revision == revision_of(scenario))
+
+
 def marked(name: str, revision: str) -> str:
     """Return the name of a scenario in a revision."""
     return name if revision == "final" else f"{name}{MARK}{revision}"

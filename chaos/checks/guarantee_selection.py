@@ -6,10 +6,13 @@ It also selects the history tables that its load can write. The ``scenarios`` pa
 
 from reports.guarantees import GUARANTEES, SeenFrom, names_on_the_wire, names_seen_from, unknown_among
 from reports.standby.expected import SELDOM
+from scenarios.decision_points import PointError, place_of
 from scenarios.fault_kinds import FAULT_KINDS
 from scenarios.fields import ScenarioError
 from scenarios.load import Load
 from scenarios.model import Scenario
+from scenarios.revisions import MARK
+from scenarios.vocabulary import REVISIONS
 
 LIES = "response_error"
 
@@ -21,9 +24,17 @@ OF_DRAFTS = frozenset({"nonmonotonic-metadata-epoch", "no-fetch-before-epoch", "
 
 
 def checked(scenario: Scenario) -> Scenario:
-    """Return the scenario itself. Raise ScenarioError for a guarantee that does not exist."""
+    """Return the scenario itself. Raise ScenarioError for a guarantee or an outcome in ``points`` that does not
+    exist."""
     for name in unknown_among(scenario.guarantees):
         raise ScenarioError(f"{scenario.path}: guarantees has {name!r}; allowed: {', '.join(GUARANTEES)}")
+    for outcome, mark, revision in (each.partition(MARK) for each in scenario.points):
+        try:
+            place_of(outcome)
+        except PointError as error:
+            raise ScenarioError(f"{scenario.path}: points: {error}") from error
+        if mark and revision not in REVISIONS:
+            raise ScenarioError(f"{scenario.path}: points has {revision!r}; allowed: {', '.join(REVISIONS)}")
     return scenario
 
 

@@ -88,14 +88,14 @@ class Recipe:
 
 
 def scheduled(scenario: Scenario, seed: int, changes: Sequence[int]) -> Scenario:
-    """Return the scenario with the seed's faults, and with these changes."""
+    """Return the scenario with the seed's faults, and with these changes. A changed one need not reach its points."""
     swarm = scenario.swarm or Swarm(SAFE_KINDS, every_s=4.0)
     decays = random_for(seed, "swarm").randrange(scenario.cluster.total)  # As the swarm draws it first.
     found = materialised(scenario, seed)
     for place, number in enumerate(changes):
         found = _Change(found, swarm, decays, random_for(number, "change"), f"change_{place + 1}").made()
     needs = dict.fromkeys((*found.needs, *(need for fault in found.faults for need in needed_by(fault))))
-    return replace(found, needs=tuple(needs)) if changes else found
+    return replace(found, needs=tuple(needs), points=()) if changes else found
 
 
 class _Change:

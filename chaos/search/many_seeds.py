@@ -9,10 +9,12 @@ from functools import partial
 
 from chaos.search.children import in_children
 from chaos.search.run_sim import run
+from chaos.sim.decision_counts import watch
 from chaos.sim.speedups import plain_values
 from chaos.sim.verdict import SimVerdict
 from reports.verdict import Outcome, worst_outcome
 from scenarios.loader import Scenario
+from scenarios.revisions import own_points
 
 CHUNK = 8
 """The number of seeds that a child process plays. With few, all processes have work until the end."""
@@ -61,6 +63,8 @@ def verdicts(scenario: Scenario, seeds: Sequence[int], processes: int, mutant: s
                 verdict = run(scenario, seed, mutant)
             yield verdict
         return
+    if own_points(scenario):
+        watch()  # Here, so that the processes need not do it each.
     rest = seeds[1:]
     chunks = [rest[start : start + CHUNK] for start in range(0, len(rest), CHUNK)]
     first: list[SimVerdict] = []

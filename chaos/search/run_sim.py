@@ -20,6 +20,7 @@ from reports.verdict import Outcome
 from scenarios import loader
 from scenarios.decision_points import place_of
 from scenarios.loader import Scenario
+from scenarios.revisions import own_points
 
 REWOUND = (OUT_OF_RANGE, "tombstones_missed")
 """Reasons for which a client leaves its position for an earlier one, if nothing was truncated there."""
@@ -49,7 +50,7 @@ def play(
     with applied(by_name(mutant) if mutant else None) as applied_mutant:
         played = materialised(scenario, seed)
         on_decisions = any(fault.on == "decision" for fault in played.faults)
-        counts = watch() if scenario.points or on_decisions else recorder()
+        counts = watch() if own_points(played) or on_decisions else recorder()
         if counts is not None:
             counts.begin()
         world = SimWorld(played, seed, hashed=hashed, keep_trace=keep_trace, coded_share=coded_share, also=also)
@@ -94,7 +95,7 @@ def _compute_verdict(
     else:
         reasons = [stuck] if stuck else []
         reasons += _shortcomings(world, fired, fetches, acked)
-        unreached = [each for each in scenario.points if not reached.counts[place_of(each)]]
+        unreached = [each for each in own_points(scenario) if not reached.counts[place_of(each)]]
         reasons += [f"the decision {each} was never reached" for each in unreached]
         if applied_mutant is not None and unused:
             reasons.append(f"the mutant {applied_mutant.mutant.name} was never called")

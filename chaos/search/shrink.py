@@ -158,6 +158,6 @@ def keep_as_regression(scenario: Scenario, failing: SimVerdict, folder: Path = R
     shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     command = f"./crucible sim {shown} --seed {failing.seed}{mutant}"
     story = failing.violations[0].story if failing.violations else "; ".join(failing.reasons)
-    scenario = replace(scenario, mutants=(failing.mutant,) if failing.mutant else ())
+    scenario = replace(scenario, mutants=(failing.mutant,) if failing.mutant else (), points=())
     write_scenario(scenario, path, f"{broken}: {story}\nRepeat with: {command}")
     return path, command

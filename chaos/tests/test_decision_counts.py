@@ -103,6 +103,8 @@ def test_counting_changes_no_run_and_a_run_that_misses_its_points_is_invalid() -
     assert reached[often] > 0
     never = next(name for name, times in reached.items() if not times)
     assert run(replace(scenario, points=(often,)), 3).outcome is Outcome.PASSED
+    assert run(replace(scenario, points=(f"{never}@first",)), 3).outcome is Outcome.PASSED, "of another revision"
+    assert run(replace(scenario, points=(f"{never}@final",)), 3).outcome is Outcome.INVALID
     invalid = run(replace(scenario, points=(never,)), 3)
     assert invalid.outcome is Outcome.INVALID
     assert invalid.reasons == (f"the decision {never} was never reached",)

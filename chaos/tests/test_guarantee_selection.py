@@ -17,7 +17,7 @@ from scenarios.fields import ScenarioError
 DEMO = loader.find("demo")
 
 
-def test_every_scenario_promises_only_guarantees_that_there_are() -> None:
+def test_every_scenario_names_only_guarantees_and_outcomes_that_exist() -> None:
     for scenario in loader.load_all():
         assert checked(scenario) is scenario
 
@@ -25,6 +25,19 @@ def test_every_scenario_promises_only_guarantees_that_there_are() -> None:
 def test_an_unknown_guarantee_is_refused_in_a_sentence_that_names_the_known_ones() -> None:
     with pytest.raises(ScenarioError, match=r"has 'duplicates'; allowed: .*lost-write"):
         checked(replace(DEMO, guarantees=("duplicates",)))
+
+
+@pytest.mark.parametrize(
+    ("point", "words"),
+    [
+        ("session-epoch=expecte", "there is no outcome 'session-epoch=expecte', did you mean"),
+        ("session-epoch=expected@second", "points has 'second'; allowed: "),
+    ],
+)
+def test_an_unknown_outcome_or_revision_is_refused(point: str, words: str) -> None:
+    checked(replace(DEMO, points=("session-epoch=expected", "session-epoch=expected@first")))
+    with pytest.raises(ScenarioError, match=words):
+        checked(replace(DEMO, points=(point,)))
 
 
 def test_every_guarantee_has_a_check_in_the_simulator() -> None:

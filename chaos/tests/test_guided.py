@@ -57,6 +57,12 @@ def test_whatever_is_changed_is_a_scenario_that_the_loader_takes(
     assert read.cluster == found.cluster
 
 
+def test_a_changed_schedule_need_not_reach_the_points_of_its_scenario() -> None:
+    scenario = replace(short(), points=("session-epoch=another",))
+    assert scheduled(scenario, 1, ()).points == scenario.points
+    assert scheduled(scenario, 1, (7,)).points == ()
+
+
 @pytest.mark.parametrize("name", sorted(SETTINGS))
 def test_a_drawn_setting_is_one_of_the_broker(name: str) -> None:
     for value in SETTINGS[name]:

@@ -46,8 +46,10 @@ def test_what_the_loader_would_refuse_is_not_smaller(monkeypatch: pytest.MonkeyP
 
 def test_what_is_kept_of_a_revision_is_found_by_its_file_s_name(tmp_path: Path) -> None:
     scenario, mutant = loader.find("6@first"), "epoch_wraps_to_zero"
+    scenario = replace(scenario, points=("session-epoch=another@final",))
     failing = replace(run(scenario, 1), mutant=mutant)
     path, command = keep_as_regression(scenario, failing, tmp_path)
     assert path.name == "06-epoch-wrap-first-passed-1.toml"
     assert command == f"./crucible sim {path} --seed 1 --mutant {mutant}"
     assert loader.find(str(path)).revisions == ("first",)
+    assert loader.find(str(path)).points == (), "less of it may reach less"

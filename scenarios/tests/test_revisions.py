@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from scenarios.loader import Scenario, ScenarioError, parse
-from scenarios.revisions import each_revision, in_revision, revision_of
+from scenarios.revisions import each_revision, in_revision, own_points, revision_of
 
 FILE = """
 title = "both"
@@ -120,3 +120,10 @@ def test_a_partitions_follower_needs_replicas() -> None:
 def test_an_unknown_revision_is_refused() -> None:
     with pytest.raises(ScenarioError, match="no revision 'second'; there are: final, first, none"):
         in_revision(read(FILE), "second")
+
+
+def test_a_point_may_count_in_one_revision_alone() -> None:
+    scenario = parse(tomllib.loads('points = ["a=b", "c=d@final", "e=f@first"]' + FILE), Path("both.toml"))
+    assert own_points(scenario) == ("a=b", "c=d")
+    assert own_points(in_revision(scenario, "first")) == ("a=b", "e=f")
+    assert own_points(in_revision(scenario, "none")) == ("a=b",)
