@@ -1,4 +1,5 @@
-"""List each clause with its code, the tests that prove it, the scenarios that play it and its mutants.
+"""List each clause with its code, the tests that prove it, its decision points, the scenarios that play it and its
+mutants.
 
 The list is made from the sources each time, and what was played comes from the ledger of mutants. Only
 ``reference_broker/clauses.toml`` is typed by hand.
@@ -7,13 +8,15 @@ The list is made from the sources each time, and what was played comes from the 
 import ast
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import cache
 from pathlib import Path
 
+from scenarios.decision_points import declared_points
 from scenarios.ledger import last, proof
+from scenarios.revisions import MARK
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("reference_broker", "chaos", "bench", "scenarios", "reports", "campaigns")
@@ -21,6 +24,8 @@ _ID = re.compile(r"\b([DFGSHTPMXE])-(\d{1,2})\b")
 OWN_ROOMS = ("reference_broker/", "bench/")
 _OPEN = "open"
 """The table of ``clauses.toml`` that maps clauses to the reason why no mutant lacks them."""
+_WITHOUT_POINTS = "without points"
+"""The table of ``clauses.toml`` that maps clauses to the reason why no decision point names them."""
 NOT_BUILT = "not built"
 """The reason of a clause that nothing carries out."""
 
@@ -29,7 +34,10 @@ NOT_BUILT = "not built"
 class Clause:
     """``code``, ``tests`` and ``scenarios`` say where the clause is named: paths relative to the clone, tests as
     path::name. ``mutants`` are those that name the clause in their docstring and that a scenario must catch, and
-    ``played`` says what the ledger knows of their kills. ``open`` says why the clause has none, or is empty."""
+    ``played`` says what the ledger knows of their kills. ``open`` says why the clause has none, or is empty.
+
+    ``points`` are the decision points that name the clause, and ``required_by`` the scenarios whose run is INVALID
+    unless it reaches one of their outcomes. ``pointless`` says why there are none, or is empty."""
 
     id: str
     text: str
@@ -39,6 +47,14 @@ class Clause:
     mutants: tuple[str, ...] = ()
     open: str = ""
     played: str = "not played"
+    points: tuple[str, ...] = ()
+    required_by: tuple[str, ...] = ()
+    pointless: str = ""
+
+    @property
+    def exercised_by(self) -> tuple[str, ...]:
+        """The scenarios that must reach one of its decision points. Without points, those that name the clause."""
+        return self.required_by if self.points else self.scenarios
 
     @property
     def own_tests(self) -> tuple[str, ...]:
@@ -62,8 +78,13 @@ class Clause:
             return f"{self.id} is listed as open, but the mutant {self.mutants[0]} lacks it"
         if self.open == NOT_BUILT and (self.code or self.tests):
             return f"{self.id} is listed as not built, but {(*self.code, *self.tests)[0]} names it"
+        if self.points and self.pointless:
+            return f"{self.id} is listed as without points, but {self.points[0]} names it"
         if self.open:
             return ""
+        if not self.points and not self.pointless:
+            listed = f'list it under ["{_WITHOUT_POINTS}"] in clauses.toml'
+            return f"{self.id} has no decision point: name it in one, or {listed}"
         if not self.tests:
             return f"{self.id} has no test: mark one with pytest.mark.clause, or list it under [open] in clauses.toml"
         if not self.mutants:
@@ -75,7 +96,8 @@ def all_clauses(root: Path = ROOT) -> tuple[Clause, ...]:
     """Return every clause of ``reference_broker/clauses.toml`` in its order."""
     code, tests, used = _naming_code(root), marked_tests(root), _named_by_scenarios(root, "clauses")
     caught, today = last(), date.today()
-    mutants, reasons = _mutants(root), {each: str(why) for each, why in _tables(root).get(_OPEN, {}).items()}
+    mutants, reasons, pointless = _mutants(root), _reasons(root, _OPEN), _reasons(root, _WITHOUT_POINTS)
+    points, required = _points(root), _named_by_scenarios(root, "points")
     return tuple(
         Clause(
             each,
@@ -86,8 +108,36 @@ def all_clauses(root: Path = ROOT) -> tuple[Clause, ...]:
             tuple(mutants.get(each, ())),
             reasons.get(each, ""),
             proof([found for (name, _), found in caught.items() if name in mutants.get(each, ())], today),
+            tuple(points.get(each, ())),
+            tuple(_scenarios_that_reach(points.get(each, ()), required)),
+            pointless.get(each, ""),
         )
         for each, text in texts(root).items()
+    )
+
+
+def _reasons(root: Path, table: str) -> dict[str, str]:
+    return {each: str(why) for each, why in _tables(root).get(table, {}).items()}
+
+
+def _points(root: Path) -> dict[str, list[str]]:
+    """Map each clause to the names of the decision points that name it."""
+    found: dict[str, list[str]] = {}
+    for point in declared_points(root):
+        for each in point.clauses:
+            found.setdefault(each, []).append(point.name)
+    return found
+
+
+def _scenarios_that_reach(points: Sequence[str], required: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the scenarios that require an outcome of one of the points, in the order of their names."""
+    return sorted(
+        {
+            scenario
+            for outcome, scenarios in required.items()
+            if outcome.partition(MARK)[0].partition("=")[0] in points
+            for scenario in scenarios
+        }
     )
 
 
@@ -127,7 +177,7 @@ def texts(root: Path = ROOT) -> dict[str, str]:
         f"{letter}-{number}": text
         for letter, room in _tables(root).items()
         for number, text in room.items()
-        if number != "title" and letter != _OPEN
+        if number != "title" and letter not in (_OPEN, _WITHOUT_POINTS)
     }
 
 

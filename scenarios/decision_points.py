@@ -61,9 +61,9 @@ class Point:
 
 
 @cache
-def declared_points() -> tuple[Point, ...]:
-    """Return every point of the broker, in the order of paths and lines. Raise PointError."""
-    paths = sorted((ROOT / PACKAGE).rglob("*.py"))
+def declared_points(root: Path = ROOT) -> tuple[Point, ...]:
+    """Return every point of the broker in this clone, in the order of paths and lines. Raise PointError."""
+    paths = sorted((root / PACKAGE).rglob("*.py"))
     found = [point for path in paths if "tests" not in path.parts for point in points_of(path.read_text(), path)]
     seen: dict[str, Point] = {}
     for point in found:

@@ -6,7 +6,7 @@ A night's children append a line to ``decision-points.jsonl`` in its folder for 
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,6 +34,10 @@ class Tally:
         for outcome, times in verdict.reached.by_outcome().items():
             if times:
                 self.by_scenario[outcome][verdict.scenario] += times
+
+    def outcomes_of(self, points: Collection[str]) -> int:
+        """Return how many outcomes of these points were reached."""
+        return sum(outcome.partition("=")[0] in points for outcome in self.by_scenario)
 
     def append_to(self, folder: Path) -> None:
         """Add a line to the folder's file. Several processes may do so at once."""

@@ -8,23 +8,37 @@ import click
 
 from crucible_kafka.commands.scenario_options import SCENARIOS, find_scenarios, in_revisions
 
+NIGHTS_FOLDER = click.option(
+    "--nights", type=click.Path(path_type=Path), help="Folder of the nights (default: nights)."
+)
+
 
 @click.command(epilog="\b\nExamples:\n  ./crucible clauses\n  ./crucible clauses --tests")
 @click.option("--tests", "show_tests", is_flag=True, help="Show the name of every test, too.")
-def clauses(show_tests: bool) -> None:
-    """List the clauses, one line each: status, the code that names it, how many tests prove it, the scenarios that
-    exercise it, the mutants that lack it. A clause is proven if one of its mutants was killed in the last 30 days and
-    300 commits of the room that it breaks; ``crucible mutants`` has the plays. Then lists the behaviours that Kafka's
-    own tests assert: status, and how many of our tests show it.
+@NIGHTS_FOLDER
+def clauses(show_tests: bool, nights: Path | None) -> None:
+    """List the clauses, one line each: status, the code that names it, how many tests prove it, its decision points,
+    the scenarios that exercise it, the mutants that lack it. A clause is proven if one of its mutants was killed in the
+    last 30 days and 300 commits of the room that it breaks; ``crucible mutants`` has the plays. It is exercised by
+    scenarios that must reach one of its points; only where it has none, the scenarios that name it count. The newest
+    night says how many outcomes of its points were reached. Then lists the behaviours that Kafka's own tests assert:
+    status, and how many of our tests show it.
 
-    Exits with 1 if a clause has no test or no mutant, and is not listed as open."""
+    Exits with 1 if a clause has no test or no mutant, and is not listed as open, or has no point and no reason."""
+    from campaigns.nights.night import NIGHTS
+    from chaos.search.point_tally import newest_tally
     from scenarios.clauses import all_clauses
     from scenarios.conformance import all_behaviours
 
     found = all_clauses()
+    tally, night = newest_tally(nights or NIGHTS)
     for each in found:
         proof = f"{_tests(len(each.tests))} ({len(each.own_tests)} of the broker)" if each.tests else "no test"
-        used = f" | scenarios {', '.join(each.scenarios)}" if each.scenarios else ""
+        used = f" | no point: {each.pointless}" if each.pointless else ""
+        if each.points:
+            used = f" | {len(each.points)} points"
+            used += f", {tally.outcomes_of(each.points)} of {2 * len(each.points)} outcomes reached" if night else ""
+        used += f" | exercised by {', '.join(each.exercised_by) or 'no scenario'}"
         lacking = f" | open: {each.open}" if each.open else f" | mutants {', '.join(each.mutants) or 'none'}"
         code = ", ".join(each.code) or "no code"
         click.echo(f"{each.id:5} {each.status:10} {each.text} | {code} | {proof}{used}{lacking}")
@@ -50,7 +64,7 @@ def clauses(show_tests: bool) -> None:
 @click.option("--processes", type=click.IntRange(1), default=2, show_default=True, help="How many seeds at once.")
 @click.option("--never", is_flag=True, help="Only outcomes that nothing reached.")
 @click.option("--clause", default="", help="Only the points of this clause.")
-@click.option("--nights", type=click.Path(path_type=Path), help="Folder of the nights (default: nights).")
+@NIGHTS_FOLDER
 def points(
     scenarios: Sequence[str], seeds: int | None, processes: int, never: bool, clause: str, nights: Path | None
 ) -> None:

@@ -87,7 +87,7 @@ def find_victim(sessions: Iterable[FetchSession], newcomer: FetchSession, wall_m
     if longest_idle is not None:
         return Victim(longest_idle, "b")
     if first is not None:
-        # Decision victim-rule (F-18): consumer for a follower | older and smaller
+        # Decision victim-rule (F-18, F-19): consumer for a follower | older and smaller
         return Victim(first, "a" if outranked_by(first, newcomer) else "c")
     return None
 

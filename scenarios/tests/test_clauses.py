@@ -82,7 +82,7 @@ def test_every_clause_has_a_test_and_a_caught_mutant_or_stands_as_open() -> None
     assert [each.fault for each in all_clauses() if each.fault] == []
 
 
-BUILT = Clause("F-1", "one", ("a.py",), ("test_a.py::test_one",), ("01-a",), ("lacks_it",))
+BUILT = Clause("F-1", "one", ("a.py",), ("test_a.py::test_one",), ("01-a",), ("lacks_it",), points=("decides",))
 
 
 @pytest.mark.parametrize(
@@ -92,6 +92,9 @@ BUILT = Clause("F-1", "one", ("a.py",), ("test_a.py::test_one",), ("01-a",), ("l
         (replace(BUILT, mutants=(), open="unit tests do"), ""),
         (replace(BUILT, code=(), tests=(), mutants=(), open=NOT_BUILT), ""),
         (replace(BUILT, mutants=()), "F-1 has no mutant"),
+        (replace(BUILT, points=()), "F-1 has no decision point"),
+        (replace(BUILT, points=(), pointless="a format"), ""),
+        (replace(BUILT, pointless="a format"), "F-1 is listed as without points, but decides names it"),
         (replace(BUILT, tests=()), "F-1 has no test"),
         (replace(BUILT, open="unit tests do"), "F-1 is listed as open, but the mutant lacks_it lacks it"),
         (replace(BUILT, mutants=(), tests=(), open=NOT_BUILT), "F-1 is listed as not built, but a.py names it"),
@@ -109,10 +112,29 @@ def test_the_command_fails_for_a_clause_without_its_proof(
     assert found.stdout.startswith("F-1   ")
 
 
-def test_only_known_clauses_are_listed_as_open() -> None:
+def test_only_known_clauses_have_reasons() -> None:
     with (Path(__file__).resolve().parents[2] / "reference_broker" / "clauses.toml").open("rb") as file:
-        listed = set(tomllib.load(file)["open"]) - {"title"}
-    assert listed <= set(texts())
+        tables = tomllib.load(file)
+    for table in ("open", "without points"):
+        assert set(tables[table]) - {"title"} <= set(texts())
+
+
+def test_a_clause_with_points_is_exercised_only_by_scenarios_that_must_reach_them(tmp_path: Path) -> None:
+    (tmp_path / "scenarios").mkdir()
+    (tmp_path / "reference_broker").mkdir()
+    (tmp_path / "reference_broker" / "clauses.toml").write_text(
+        '[F]\ntitle = "t"\n1 = "one"\n2 = "two"\n["without points"]\n"F-2" = "a format"\n'
+    )
+    (tmp_path / "reference_broker" / "a.py").write_text(
+        "# Decision full (F-1): yes | no\nif a: ...\n# Decision fuller (F-1): yes | no\nif b: ...\n"
+    )
+    for name, points in (("01-a", '["full=no@first"]'), ("02-b", '["other=yes"]'), ("03-c", "[]")):
+        (tmp_path / "scenarios" / f"{name}.toml").write_text(f'clauses = ["F-1", "F-2"]\npoints = {points}\n')
+    one, two = all_clauses(tmp_path)
+    assert one.points == ("full", "fuller")
+    assert one.exercised_by == ("01-a",)
+    assert (two.points, two.pointless) == ((), "a format")
+    assert two.exercised_by == ("01-a", "02-b", "03-c")
 
 
 def test_a_mutant_counts_once_a_scenario_must_catch_it(tmp_path: Path) -> None:
@@ -123,6 +145,7 @@ def test_a_mutant_counts_once_a_scenario_must_catch_it(tmp_path: Path) -> None:
     (tmp_path / "reference_broker" / "clauses.toml").write_text(
         '[F]\ntitle = "t"\n1 = "one"\n2 = "two"\n3 = "three"\n4 = "four"\n'
         '[open]\ntitle = "t"\n"F-3" = "nothing to remove"\n"F-4" = "nothing to remove"\n'
+        '["without points"]\ntitle = "t"\n"F-1" = "a format"\n'
     )
     (tmp_path / "scenarios" / "01-a.toml").write_text('clauses = []\nmutants = ["caught"]\n')
     (mutants / "a.py").write_text(

@@ -308,7 +308,7 @@ def test_a_swap_takes_those_below_its_end_along() -> None:
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize(("log_start_offset", "is_known"), [(1, True), (2, False)])
-@pytest.mark.clause("P-4", "ProducerStateManagerTest.testLoadFromSnapshotRemovesNonRetainedProducers")
+@pytest.mark.clause("P-4")
 def test_a_marker_before_the_log_start_makes_no_producer_known(
     clean: bool, log_start_offset: int, is_known: bool
 ) -> None:

@@ -125,6 +125,7 @@ def refusal(request: SnapshotRequest, store: SnapshotStore, leadership: Leadersh
         error = ErrorCode.inconsistent_cluster_id
     if error is ErrorCode.inconsistent_cluster_id:
         return Piece(error, *known)
+    # Decision requested-snapshot-topic (S-13): another log, refused | metadata log
     if request.topic != METADATA_TOPIC or request.partition != 0:
         return Piece(ErrorCode.unknown_topic_or_partition, *known)
     if error is not None:
@@ -133,8 +134,10 @@ def refusal(request: SnapshotRequest, store: SnapshotStore, leadership: Leadersh
     if not store.holds(request.id):
         return Piece(ErrorCode.snapshot_not_found, *known)
     size = store.size(request.id)
+    # Decision draft-snapshot-position (S-17): not within, refused | within or no draft
     if is_draft and not 0 <= request.position <= size:
         return Piece(ErrorCode.offset_out_of_range, *known)
+    # Decision snapshot-position (S-6): not within, refused | within or a draft
     if not is_draft and not 0 <= request.position < size:
         return Piece(ErrorCode.position_out_of_range, *known)
     return Piece(ErrorCode.kafka_storage_error, *known) if request.id in store.damaged else None
