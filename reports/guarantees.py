@@ -135,7 +135,10 @@ _INSIDE = (
     ),
     _inside("drafts-unnoticed", "A node announced drafts to other people's clients, or did not announce one."),
     _inside("draft-layout-exact", "A frame of a draft version had another layout than its page says."),
-    _inside("log-consistent", "A partition's high watermark went back, or lay outside its log."),
+    _inside(
+        "log-consistent",
+        "A log's high watermark went back or lay outside it, or a file of it contradicted its batches.",
+    ),
     _inside("log-matching", "Two metadata logs held one batch, and different batches before it."),
     _inside("leader-completeness", "A later leader of the quorum lacked something that was committed."),
     _inside("monotonic-high-watermark", "The quorum's high watermark went back."),

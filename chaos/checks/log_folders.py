@@ -82,13 +82,13 @@ def folder_of(files: Iterable[tuple[str, bytes]], directory: str) -> dict[str, b
 def segments_of(folder: Mapping[str, bytes]) -> list[StoredSegment]:
     """Read the segments, by base offset."""
     return [
-        _segment(int(name[:BASE_DIGITS]), data)
+        segment_of(int(name[:BASE_DIGITS]), data)
         for name, data in sorted(folder.items())
         if name[BASE_DIGITS:] == ".log" and name[:BASE_DIGITS].isdecimal()
     ]
 
 
-def _segment(base: int, data: bytes) -> StoredSegment:
+def segment_of(base: int, data: bytes) -> StoredSegment:
     found: list[StoredBatch] = []
     position = 0
     for identity, batch in batches_of(data):
@@ -231,7 +231,7 @@ def contradictions(
     for segment in segments:
         if segment.whole < segment.size:
             yield f"{segment.base:020}.log has {segment.size - segment.whole} bytes behind its last whole batch"
-        yield from _index_contradictions(folder, segment)
+        yield from index_contradictions(folder, segment)
     replay = replayed(before)
     for at, segment in enumerate(segments):
         known = len(replay.aborted)
@@ -242,7 +242,7 @@ def contradictions(
     yield from _epoch_contradictions(folder, [*before, *batches_in(segments)], log_start)
 
 
-def _index_contradictions(folder: Mapping[str, bytes], segment: StoredSegment) -> Iterator[str]:
+def index_contradictions(folder: Mapping[str, bytes], segment: StoredSegment) -> Iterator[str]:
     stem = f"{segment.base:020}"
     at = {batch.position: batch.identity for batch in segment.batches}
     data = folder.get(f"{stem}.index", b"")
@@ -266,6 +266,29 @@ def _index_contradictions(folder: Mapping[str, bytes], segment: StoredSegment) -
                 f"{stem}.timeindex: {timestamp_ms} is the largest timestamp up to offset {segment.base + relative}, "
                 f"but the batches up to there have {largest}, and the segment ends at {segment.next_offset}"
             )
+
+
+def index_gaps(folder: Mapping[str, bytes], segment: StoredSegment, interval_bytes: int) -> Iterator[str]:
+    """Yield what the indexes of a closed segment lack: an entry for each batch before which more than
+    ``interval_bytes`` have none, and the largest timestamp with the first batch that has it."""
+    stem, last = f"{segment.base:020}", 0
+    entries = {position for _, position in _INDEX.iter_unpack(_whole(folder.get(f"{stem}.index", b""), _INDEX))}
+    for batch in segment.batches:
+        if batch.position in entries:
+            last = batch.position
+        elif batch.position - last > interval_bytes:
+            yield f"{stem}.index has none from byte {last} to {batch.position}; one is due every {interval_bytes}"
+            break
+    largest = max((producing_of(each.data).largest_ms for each in segment.batches), default=-1)
+    times = list(_TIME_INDEX.iter_unpack(_whole(folder.get(f"{stem}.timeindex", b""), _TIME_INDEX)))
+    first = next((each for each in segment.batches if producing_of(each.data).largest_ms == largest), None)
+    wanted = (largest, first.identity.last_offset - segment.base) if first is not None else None
+    if largest >= 0 and (not times or times[-1] != wanted):
+        yield f"{stem}.timeindex ends with {times[-1:]}, and the largest timestamp, with its offset, is {wanted}"
+
+
+def _whole(data: bytes, entry: Struct) -> bytes:
+    return data[: len(data) // entry.size * entry.size]
 
 
 def _transaction_contradictions(

@@ -233,10 +233,10 @@ class ProducersEqualReplay(ProducerCheck):
             if wanted.open_from < 0 and wanted.timestamp_ms <= idle_ms:
                 producers.idle.add(producer_id)
                 return ""
-            is_gone = _last_offset(producers, producer_id) < log.local_log_start_offset
+            is_gone = last_offset_of(producers, producer_id) < log.local_log_start_offset
             return "" if is_gone and wanted.open_from < 0 else f"it is unknown, and a replay gives {wanted}"
         is_idle = producer_id in producers.idle
-        if (producers.is_whole and not is_idle) or not _may_differ(producers, is_idle, known, wanted):
+        if (producers.is_whole and not is_idle) or not may_differ(producers, is_idle, known, wanted):
             return f"the log has {tuple(known)}, and a replay gives {wanted}"
         return ""
 
@@ -272,11 +272,11 @@ def _marker_of(transaction: EndedTransaction) -> int:
     return transaction.marker
 
 
-def _last_offset(producers: LogProducers, producer_id: int) -> int:
+def last_offset_of(producers: LogProducers, producer_id: int) -> int:
     return max((each.offset for each in producers.batches if each.producer_id == producer_id), default=-1)
 
 
-def _may_differ(producers: LogProducers, is_idle: bool, known: Any, wanted: LoggedProducer) -> bool:
+def may_differ(producers: LogProducers, is_idle: bool, known: Any, wanted: LoggedProducer) -> bool:
     """Return whether a log from which records are gone, or whose producer may have expired, may know this of it."""
     epoch, batches, timestamp_ms, coordinator_epoch, open_from = known
     log, is_partial = producers.log, producers.known_from > 0

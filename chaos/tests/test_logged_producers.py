@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from chaos.checks import producer_view
-from chaos.checks.check import ProducerCheck
+from chaos.checks.check import Check
 from chaos.checks.producers import ProducersEqualReplay, SequencesFollow
 from chaos.checks.replica_view import ReplicaView, TouchedLogs
 from chaos.checks.transactions import AbortedListed, StableOffsetExact
@@ -50,11 +50,11 @@ class World:
         self.one = SimpleNamespace()
         self.config = LogConfig(**config)
         self.ms = START_MS
-        context = check_context()
+        self.context = context = check_context()
         self.touched = TouchedLogs()
         self.view: ReplicaView = context.replicas
         self.view._touched = self.touched
-        self.checks: list[ProducerCheck] = [
+        self.checks: list[Check] = [
             ProducersEqualReplay(context),
             StableOffsetExact(context),
             AbortedListed(context),

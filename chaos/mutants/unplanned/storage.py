@@ -78,6 +78,80 @@ def local_markers_not_looked_up(
     return found._replace(is_complete=True)
 
 
+# --- the files beside a segment ---------------------------------------------------------------------------------------
+
+
+@mutant("reference_broker.log.segment:Segment.add")
+def largest_timestamp_of_first_batch(
+    original: Function, self: Any, header: Any, base_offset: int, max_timestamp_ms: int, index_interval_bytes: int
+) -> None:
+    """A segment's largest timestamp stays that of its first batch. Retention deletes records that are not old enough
+    (P-11)."""
+    known = self.max_timestamp_ms, self.max_timestamp_offset, self.max_timestamp_position
+    is_first = self.size_bytes == 0
+    original(self, header, base_offset, max_timestamp_ms, index_interval_bytes)
+    if not is_first:
+        self.max_timestamp_ms, self.max_timestamp_offset, self.max_timestamp_position = known
+
+
+@mutant("reference_broker.log.segment:Segment.write_indexes")
+def closed_without_last_time_entry(original: Function, self: Any, disk: Any) -> tuple[str, ...]:
+    """A segment is closed without the entry of its largest timestamp. A lookup by time in its copy misses records
+    (P-11)."""
+    written = [each.path for each in (self.offsets, self.times) if each.write(disk)]
+    return (*written, *self.aborted.write(disk))
+
+
+@mutant("reference_broker.log.indexes:OffsetIndex.add")
+def index_entry_one_offset_late(original: Function, self: Any, base: int, last: int, position: int) -> None:
+    """An entry of the offset index names the offset behind its batch (P-4)."""
+    original(self, base, last + 1, position)
+
+
+@mutant("reference_broker.log.segment:Segment.truncate")
+def bytes_since_entry_kept_at_truncation(original: Function, self: Any, disk: Any, size: int, next_offset: int) -> None:
+    """A truncation leaves the number of bytes since the last index entry at 0, so that entries are far apart
+    (KIP-101)."""
+    original(self, disk, size, next_offset)
+    self.bytes_since_entry = 0
+
+
+@mutant("reference_broker.log.leader_epochs:LeaderEpochs.note")
+def epoch_begins_one_record_late(original: Function, self: Any, epoch: int, start_offset: int) -> bool:
+    """A leader epoch that is not the first begins one record late in the log's cache (KIP-101)."""
+    noted: bool = original(self, epoch, start_offset + 1 if self.epochs and epoch > self.epochs[-1] else start_offset)
+    return noted
+
+
+@mutant("reference_broker.log.producer_state:_row")
+def marker_time_not_in_snapshot(original: Function, producer_id: int, producer: Any) -> bytes:
+    """A producer snapshot has the time of a producer's last batch, and not that of its marker behind it (P-2, P-7)."""
+    marks = producer.marks
+    row: bytes = original(producer_id, producer._replace(timestamp_ms=marks[-1].timestamp_ms) if marks else producer)
+    return row
+
+
+@mutant("reference_broker.log.log_files:LogFiles.roll")
+def roll_snapshot_without_newest_producer(
+    original: Function,
+    self: Any,
+    now: Any,
+    base_offset: int,
+    log_start_offset: int,
+    producers: Any,
+    buffers: Sequence[Any] = (),
+) -> None:
+    """The snapshot of a roll lacks the producer that was seen first last, as if it were taken one batch early (P-2)."""
+    newest = next(reversed(producers.by_id), None)
+    known = producers.by_id
+    if newest is not None:
+        producers.by_id = {who: one for who, one in known.items() if who != newest}
+    try:
+        original(self, now, base_offset, log_start_offset, producers, buffers)
+    finally:
+        producers.by_id = known
+
+
 # --- the log cleaner --------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,209 @@
+"""The checks of a closed segment's files: planted differences from its batches, and near misses."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from struct import pack_into
+from typing import Any
+
+import pytest
+
+from chaos.checks.check import Check
+from chaos.checks.history import History
+from chaos.checks.segment_files import RollSnapshotsReplayed, SideFilesMatch
+from chaos.tests.test_logged_producers import START_MS, World
+from reference_broker.ports.node_ports import Now
+
+INDEX, TIME_INDEX = "00000000000000000000.index", "00000000000000000000.timeindex"
+SNAPSHOT, EPOCHS = "00000000000000000012.snapshot", "leader-epoch-checkpoint"
+BATCHES = 12
+
+
+class Rolled(World):
+    """A log whose first segment has 12 batches of two producers. ``roll`` closes it."""
+
+    def __init__(self, **config: Any) -> None:
+        super().__init__(**{"index_interval_bytes": 200, **config})
+        self.files = SideFilesMatch(self.context)
+        self.snapshots = RollSnapshotsReplayed(self.context)
+        self.own: Sequence[Check] = (self.files, self.snapshots)
+        for number in range(BATCHES):
+            self.ms = START_MS + (number if number != 5 else 100)
+            self.data(5 + number % 2, number // 2, transactional=number % 2 == 1)
+            self.commit()
+        self.looked()
+
+    def roll(self, *, spoilt: Callable[["Rolled"], None] | None = None) -> list[str]:
+        """Close the segment, spoil its files, append, and return the stories of the violations."""
+        with self.touched.noted():
+            self.log.roll(Now(0, self.ms))
+        if spoilt is not None:
+            spoilt(self)
+        self.data(7, 0, transactional=False)
+        self.looked()
+        return self.stories()
+
+    def stories(self) -> list[str]:
+        return [each.story for check in self.own for each in check.violations]
+
+    def file(self, name: str) -> bytearray:
+        path = f"t-0/{name}"
+        return bytearray(self.disk.read(path, 0, self.disk.size(path)))
+
+    def put(self, name: str, data: bytes | bytearray) -> None:
+        self.disk.write(f"t-0/{name}", bytes(data))
+
+    def patch(self, name: str, at: int, layout: str, value: int) -> None:
+        data = self.file(name)
+        pack_into(layout, data, at, value)
+        self.put(name, data)
+
+
+def test_files_of_a_closed_segment_match_its_batches() -> None:
+    world = Rolled()
+    assert not world.roll()
+    assert world.files.evidence
+    assert world.snapshots.evidence
+    world.files.end(History())
+    assert not world.stories()
+
+
+def without_last_time_entry(world: Rolled) -> None:
+    world.put(TIME_INDEX, world.file(TIME_INDEX)[:-12])
+
+
+def with_late_index_entry(world: Rolled) -> None:
+    world.patch(INDEX, 0, ">i", 9)
+
+
+def with_index_entry_inside_a_batch(world: Rolled) -> None:
+    world.patch(INDEX, 4, ">i", 1)
+
+
+def without_index_entries(world: Rolled) -> None:
+    world.put(INDEX, b"")
+
+
+def with_larger_time(world: Rolled) -> None:
+    world.patch(TIME_INDEX, 0, ">q", START_MS + 101)
+
+
+def with_later_epoch(world: Rolled) -> None:
+    world.put(EPOCHS, b"0\n1\n0 1\n")
+
+
+def with_another_epoch(world: Rolled) -> None:
+    world.put(EPOCHS, b"0\n2\n0 0\n1 3\n")
+
+
+def with_larger_timestamp_known(world: Rolled) -> None:
+    world.log.segments[0].max_timestamp_ms = START_MS + 101
+
+
+def without_snapshot(world: Rolled) -> None:
+    world.disk.delete(f"t-0/{SNAPSHOT}")
+
+
+def with_stale_snapshot(world: Rolled) -> None:
+    known = world.log.producers.by_id[6]
+    world.log.producers.by_id[6] = known._replace(marks=known.marks[:-1])
+    world.log.segments.snapshots.write(BATCHES, world.log.producers)
+    world.log.producers.by_id[6] = known
+
+
+def with_strange_producer(world: Rolled) -> None:
+    producers = world.log.producers.by_id
+    producers[9] = producers[6]
+    world.log.segments.snapshots.write(BATCHES, world.log.producers)
+    del producers[9]
+
+
+def without_open_transaction(world: Rolled) -> None:
+    known = world.log.producers.by_id[6]
+    world.log.producers.by_id[6] = known._replace(current_txn_first_offset=-1)
+    world.log.segments.snapshots.write(BATCHES, world.log.producers)
+    world.log.producers.by_id[6] = known
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "story"),
+    [
+        (without_last_time_entry, "largest timestamp, with its offset"),
+        (with_late_index_entry, "an entry for offset 9"),
+        (with_index_entry_inside_a_batch, "no batch begins"),
+        (without_index_entries, "has none from byte 0"),
+        (with_larger_time, "is the largest timestamp up to"),
+        (with_later_epoch, "does not fit batch 0..0"),
+        (with_another_epoch, "does not fit batch 3..3"),
+        (with_larger_timestamp_known, "are taken for"),
+        (without_snapshot, "has rolled to 12 without"),
+        (with_stale_snapshot, "producer 6"),
+        (with_strange_producer, "the log has no batch of it"),
+        (without_open_transaction, "producer 6"),
+    ],
+    ids=lambda each: each.__name__ if callable(each) else "",
+)
+def test_file_that_differs_from_the_batches(spoilt: Callable[[Rolled], None], story: str) -> None:
+    stories = Rolled().roll(spoilt=spoilt)
+    assert stories
+    assert story in stories[0]
+
+
+def test_damaged_snapshot_is_rebuilt_and_not_loaded() -> None:
+    assert not Rolled().roll(spoilt=lambda world: world.patch(SNAPSHOT, 20, ">i", 77))
+
+
+def test_expired_producer_may_be_missing_in_a_snapshot() -> None:
+    world = Rolled(producer_id_expiration_ms=1000)
+    world.ms = START_MS + 5000
+    world.log.expire_producers(Now(0, world.ms))
+    assert set(world.log.producers.by_id) == {6}
+    assert not world.roll()
+
+
+def test_gap_is_judged_by_the_largest_interval_of_the_segment() -> None:
+    world = Rolled(index_interval_bytes=4096)
+    world.log.config = replace(world.log.config, index_interval_bytes=100)
+    assert not world.roll()
+    strict = Rolled(index_interval_bytes=4096)
+    strict.files._logs[1, "t-0"].intervals[0] = 100
+    strict.log.config = replace(strict.log.config, index_interval_bytes=100)
+    assert "has none from byte" in strict.roll()[0]
+
+
+def test_index_of_another_interval_after_a_start_is_not_judged_for_gaps() -> None:
+    world = Rolled()
+    for each in (INDEX, TIME_INDEX):
+        world.put(each, b"")
+    world.restart()
+    world.roll()
+    assert not world.stories()
+
+
+def test_indexes_are_judged_again_at_the_end() -> None:
+    world = Rolled()
+    assert not world.roll()
+    with_late_index_entry(world)
+    world.files.end(History())
+    assert "an entry for offset 9" in world.stories()[0]
+    missing = Rolled()
+    assert not missing.roll()
+    missing.disk.delete(f"t-0/{INDEX}")
+    missing.files.end(History())
+    assert not missing.stories()
+
+
+def test_snapshot_of_a_truncated_log_is_judged_by_what_is_left() -> None:
+    world = Rolled()
+    assert not world.roll()
+    with world.touched.noted():
+        world.log.truncate_to(10)
+    world.looked()
+    world.data(6, 5)
+    world.data(5, 5, transactional=False)
+    world.looked()
+    with world.touched.noted():
+        world.log.roll(Now(0, world.ms))
+    world.data(5, 6, transactional=False)
+    world.looked()
+    assert not world.stories()
+    assert world.snapshots.evidence == 2
