@@ -26,6 +26,7 @@ COLLECTED = {
     "compare": "crucible_kafka.commands.compare",
     "completion": "crucible_kafka.commands.tools",
     "demo": "crucible_kafka.commands.runs",
+    "differ": "crucible_kafka.commands.sim",
     "doctor": "crucible_kafka.commands.tools",
     "evidence": "crucible_kafka.commands.campaigns",
     "export": "crucible_kafka.commands.reports",

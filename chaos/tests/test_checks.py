@@ -327,9 +327,12 @@ HARMLESS = {
     "scenarios/vocabulary.py",
     "chaos/checks/delays.py",
     "chaos/search/power_loss_logs.py",
+    "chaos/search/differ_scripts.py",
+    "chaos/search/differ_world.py",
     "chaos/mutants/unplanned/storage.py",
 }
-"""A broker's responses, the names of all keys, a check of requests, scripts of a log without clients, and a mutant."""
+"""A broker's responses, the names of all keys, a check of requests, scripts of a log without clients, scripts that no
+check judges, and a mutant."""
 
 
 def test_no_client_of_a_load_deletes_records() -> None:

@@ -1,4 +1,5 @@
-"""``crucible sim``: scenarios in the simulator; ``power-losses``: parts of the broker over a simulated disk."""
+"""``crucible sim``: scenarios in the simulator; ``differ``: two ways to play one script of clients there;
+``power-losses``: parts of the broker over a simulated disk."""
 
 import sys
 from collections.abc import Sequence
@@ -126,3 +127,31 @@ def power_losses(
     if outcome is not None and outcome not in OUTCOMES:
         raise click.UsageError(f"there is no outcome {outcome!r}; there are: {', '.join(OUTCOMES)}")
     sys.exit(run_command(Wish(kinds, point, outcome, deep, mutant, with_mutants)))
+
+
+@click.command(
+    epilog="\b\nExamples:"
+    "\n  ./crucible differ"
+    "\n  ./crucible differ sessions tier --seeds 100"
+    "\n  ./crucible differ slices --seed 42"
+    "\n  ./crucible differ restarts --mutant offsets_not_loaded"
+)
+@click.argument("kinds", nargs=-1, metavar="KIND...")
+@click.option("--seed", type=click.IntRange(0), help="The first seed. Without --seeds only this one is played.")
+@click.option("--seeds", type=click.IntRange(1), help="How many seeds (default 20, or the one given with --seed).")
+@click.option("--mutant", help="Plant this defect. The kind must turn red (exit code 1).")
+@WITH_MUTANTS
+def differ(kinds: Sequence[str], seed: int | None, seeds: int | None, mutant: str | None, with_mutants: bool) -> None:
+    """Play one script of clients' operations in two ways that must look the same to clients: in slices of one item and
+    in whole slices (slices), with fetch sessions and full fetches (sessions), on three nodes and one (nodes), with
+    restarts and without (restarts), with snapshots and with a replay of the logs (metadata, producers), and with and
+    without remote storage (tier).
+
+    No fault is drawn, and each operation waits for the one before it. The first answer that differs is printed with its
+    operation, both answers, and the command that repeats it.
+    """
+    check_mutant_options(mutant, with_mutants)
+    from chaos.search.differ import SEEDS, Wish, run_command
+
+    count = seeds or (SEEDS if seed is None else 1)
+    sys.exit(run_command(Wish(kinds, 1 if seed is None else seed, count, mutant, with_mutants)))

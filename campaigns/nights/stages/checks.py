@@ -41,6 +41,7 @@ def checks(seed: int, minutes: float) -> dict[str, CheckCommand]:
         "nightly tests": CheckCommand((*tests, "-m", "nightly"), good=(0, NO_TESTS)),
         "power losses": CheckCommand((crucible, "power-losses", "--with-mutants")),
         "power losses in resumes": CheckCommand((crucible, "power-losses", "log", "quorum", "tier", "--deep")),
+        "differential runs": CheckCommand((crucible, "differ", "--seed", str(seed), "--seeds", "40", "--with-mutants")),
         "two judges": CheckCommand(("-m", "tools.compare_verdicts", "--seeds", "20", *within)),
         "revisions compared": CheckCommand(("-m", "campaigns.experiments.revisions", "--seeds", "5")),
     }

@@ -240,6 +240,7 @@ def test_the_checks_are_what_there_is() -> None:
         "nightly tests",
         "power losses",
         "power losses in resumes",
+        "differential runs",
         "two judges",
         "revisions compared",
     }

@@ -1,0 +1,298 @@
+"""Differential runs: one script of clients' operations, played in two ways that must look the same to clients.
+
+A kind names the two ways, such as long work in slices of one item and in whole slices. The script is drawn from the
+seed (``differ_scripts``). Each operation begins at its own virtual time, no fault is drawn, and the client waits for
+one answer before it sends the next request (``differ_world``). An answer that differs is a defect. What the two ways of
+a kind may differ in is not in its scripts (``Needs``).
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import click
+
+from chaos.mutants.mutant import MutantError, applied
+from chaos.mutants.registry import by_name
+from chaos.search.differ_scripts import Needs, Operation, drawn
+from chaos.search.differ_world import BOOT_US, PAUSE_US, SLOT_US, Answer, Client, NodeEnded, NoResponse, Way, World
+from chaos.seeds import random_for
+from chaos.sim.speedups import shared_coding
+from chaos.sim.world import short_slices
+
+SEEDS: Final = 20
+"""Number of seeds of each kind if none is given."""
+THREE_NODES_EVERY: Final = 3
+"""The seeds that are multiples of this number play three nodes, where the kind leaves the number open."""
+PROGRESS_EVERY_S: Final = 5.0
+LONGEST_VALUE: Final = 2_000
+SMALL_SNAPSHOTS: Final = (
+    ("metadata.log.max.record.bytes.between.snapshots", "1500"),
+    ("crucible.metadata.snapshot.keep.ms", "0"),
+)
+FEW_SNAPSHOTS: Final = (
+    ("metadata.log.max.record.bytes.between.snapshots", str(1 << 40)),
+    ("metadata.log.max.snapshot.interval.ms", "0"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Two ways to play a script. With ``nodes`` 0 the seed decides how many nodes both have."""
+
+    name: str
+    left: Way
+    right: Way
+    words: tuple[str, str]
+    """what the two ways are called in a story"""
+    nodes: int = 0
+    needs: Needs = field(default_factory=Needs)
+    """what its scripts have. What they lack is what its two ways may differ in."""
+
+    def ways(self, seed: int) -> tuple[Way, Way]:
+        if self.left.nodes != self.right.nodes:
+            return self.left, self.right
+        nodes = self.nodes or (1 if seed % THREE_NODES_EVERY else 3)
+        return replace(self.left, nodes=nodes), replace(self.right, nodes=nodes)
+
+
+KINDS: Final[Mapping[str, Kind]] = {
+    each.name: each
+    for each in (
+        Kind("slices", Way(), Way(slice_items=1), ("whole slices", "slices of one item")),
+        Kind(
+            "sessions",
+            Way(incremental=False),
+            Way(),
+            ("full fetches", "incremental fetch sessions"),
+            needs=Needs(polls=0.5),
+        ),
+        Kind("nodes", Way(), Way(nodes=3), ("one node", "three nodes")),
+        Kind("restarts", Way(), Way(restarts=True), ("no restart", "restarts in pauses")),
+        Kind(
+            "metadata",
+            Way(restarts=True, settings=FEW_SNAPSHOTS),
+            Way(restarts=True, settings=SMALL_SNAPSHOTS),
+            ("replay of the metadata log", "metadata snapshots"),
+            needs=Needs(pauses=4),
+        ),
+        # A replay does not find the producers of deleted segments, which a snapshot has.
+        Kind(
+            "producers",
+            Way(restarts=True, drops_producer_snapshots=True),
+            Way(restarts=True),
+            ("replay of the logs", "producer snapshots"),
+            needs=Needs(deletes_records=False, pauses=4),
+        ),
+        # ListOffsets for the largest timestamp (-3) looks at the local records only, as in Kafka.
+        Kind(
+            "tier",
+            Way(),
+            Way(tiered=True),
+            ("local logs", "remote storage"),
+            needs=Needs(largest_timestamps=False),
+        ),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first answer that differs."""
+
+    kind: str
+    seed: int
+    number: int
+    """of the operation, from 0"""
+    operation: Operation | None
+    """None at the start of the nodes"""
+    words: tuple[str, str]
+    left: Answer
+    right: Answer
+    before: tuple[Operation, ...]
+    """the operations just before it"""
+    mutant: str = ""
+
+    @property
+    def command(self) -> str:
+        """The command that repeats it."""
+        mutant = f" --mutant {self.mutant}" if self.mutant else ""
+        return f"./crucible differ {self.kind} --seed {self.seed}{mutant}"
+
+
+@dataclass(slots=True)
+class Found:
+    """The result of one kind."""
+
+    kind: str
+    seeds: int = 0
+    operations: int = 0
+    restarts: int = 0
+    seconds: float = 0.0
+    difference: Difference | None = None
+
+
+def script(kind: Kind, seed: int) -> list[Operation]:
+    return drawn(random_for(seed, "differ"), kind.needs)
+
+
+def play(way: Way, operations: Sequence[Operation], seed: int, found: Found | None = None) -> Iterator[Answer]:
+    """Yield the answer to each operation, or an answer that says how the run ended before its end."""
+    with shared_coding(), short_slices(way.slice_items):
+        world = World(way, seed)
+        try:
+            world.start()
+            client = Client(world, by_id=bool(seed % 2))
+            at_us = BOOT_US
+            for operation in operations:
+                world.agenda.run(at_us)
+                yield getattr(client, operation.name)(*operation.arguments)
+                at_us = max(at_us, world.agenda.now_us) if operation.name != "pause" else at_us
+                at_us = _next_us(at_us, PAUSE_US if operation.name == "pause" else SLOT_US)
+        except (NodeEnded, NoResponse) as error:
+            yield (("the run ended", str(error)),)
+        if found is not None:
+            found.restarts += world.restarts
+
+
+def _next_us(at_us: int, step_us: int) -> int:
+    """Return when the next operation begins. All begin at multiples of SLOT_US, also after one that took longer."""
+    return (at_us + step_us) // SLOT_US * SLOT_US
+
+
+def compare(kind: Kind, seed: int, found: Found, mutant: str = "") -> Difference | None:
+    """Play one seed both ways. Return the first difference."""
+    left, right = kind.ways(seed)
+    operations = script(kind, seed)
+    answers = list(play(left, operations, seed, found))
+    found.seeds += 1
+    for number, answer in enumerate(play(right, operations, seed, found)):
+        found.operations += 1
+        other = answers[number] if number < len(answers) else ()
+        if answer != other:
+            before = tuple(operations[max(0, number - 4) : number])
+            return Difference(kind.name, seed, number, operations[number], kind.words, other, answer, before, mutant)
+    return None
+
+
+def search(
+    kind: Kind, seeds: Sequence[int], mutant: str = "", progress: Callable[[Found], None] = lambda _: None
+) -> Found:
+    """Play the seeds until the first difference. ``mutant`` is the name of the one that is applied. ``progress`` is
+    called before each seed."""
+    found, started = Found(kind.name), time.perf_counter()
+    for seed in seeds:
+        found.seconds = time.perf_counter() - started
+        progress(found)
+        found.difference = compare(kind, seed, found, mutant)
+        if found.difference is not None:
+            break
+    found.seconds = time.perf_counter() - started
+    return found
+
+
+def story(difference: Difference) -> Iterator[str]:
+    """Yield the lines about a difference."""
+    yield f"  seed {difference.seed}, operation {difference.number}: {difference.operation}"
+    yield f"  after {', '.join(map(str, difference.before)) or 'the start'}"
+    left, right = dict(_flat(difference.left)), dict(_flat(difference.right))
+    for name in dict.fromkeys((*left, *right)):
+        if left.get(name) != right.get(name):
+            yield f"  {name}"
+            for words, values in zip(difference.words, (left, right), strict=True):
+                yield f"    {words}: {_shown(values[name]) if name in values else 'nothing'}"
+    for words, answer in zip(difference.words, (difference.left, difference.right), strict=True):
+        yield f"  whole answer, {words}: {_shown(answer)}"
+    yield f"  {difference.command}"
+
+
+def _flat(answer: Answer, path: str = "") -> Iterator[tuple[str, object]]:
+    """Yield each value with the path of its names. An answer may have answers as values, and rows."""
+    for name, value in answer:
+        if isinstance(value, tuple) and value and all(_is_named(each) for each in value):
+            yield from _flat(value, f"{path}{name}: ")  # type: ignore[arg-type]
+        elif isinstance(value, tuple):
+            yield f"{path}{name}: number", len(value)
+            for index, row in enumerate(value):
+                yield f"{path}{name} {index}", row
+        else:
+            yield f"{path}{name}", value
+
+
+def _is_named(value: object) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}... ({len(text)} characters)"
+
+
+# --- the command ----------------------------------------------------------------------------------------------------
+
+KILLED_BY: Final[Mapping[str, Sequence[str]]] = {
+    "slices": (),
+    "sessions": (),
+    "nodes": (),
+    "restarts": ("groups_not_loaded", "offsets_not_loaded"),
+    "metadata": (),
+    "producers": ("batches_behind_snapshot_ignored", "snapshot_without_producers"),
+    "tier": (),
+}
+"""Mutants that each kind kills."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What ``crucible differ`` is to play. No names are all kinds."""
+
+    names: Sequence[str]
+    seed: int = 1
+    seeds: int = SEEDS
+    mutant: str | None = None
+    with_mutants: bool = False
+
+
+def run_command(wish: Wish) -> int:
+    """Play each kind, print the results, and return the exit code: 0, 1 (a difference, or with ``with_mutants`` a
+    mutant that survives), or 2."""
+    unknown = [name for name in wish.names if name not in KINDS]
+    if unknown:
+        click.echo(f"crucible differ: there is no kind {unknown[0]!r}; there are: {', '.join(KINDS)}", err=True)
+        return 2
+    red = False
+    try:
+        for name in wish.names or KINDS:
+            red |= _played(name, wish, wish.mutant) is not None
+            for mutant in KILLED_BY[name] if wish.with_mutants else ():
+                survives = _played(name, wish, mutant) is None
+                click.echo(f"{name}: {mutant} {'SURVIVED' if survives else 'killed'}")
+                red |= survives
+    except MutantError as error:
+        click.echo(f"crucible differ: {error}", err=True)
+        return 2
+    return int(red)
+
+
+def _played(name: str, wish: Wish, mutant: str | None) -> Difference | None:
+    shown_s = 0.0
+
+    def progress(found: Found) -> None:
+        nonlocal shown_s
+        if found.seconds - shown_s >= PROGRESS_EVERY_S:
+            shown_s = found.seconds
+            click.echo(f"{name}: {found.seeds} of {wish.seeds} seeds, no difference, {shown_s:.0f} s", err=True)
+
+    with applied(by_name(mutant) if mutant else None):
+        found = search(KINDS[name], range(wish.seed, wish.seed + wish.seeds), mutant or "", progress)
+    outcome = "DIFFERS" if found.difference is not None else "the same"
+    ways = " and ".join(KINDS[name].words)
+    click.echo(
+        f"{name}: {outcome} ({ways}): {found.seeds} seeds, {found.operations} operations, {found.restarts} restarts, "
+        f"{found.seconds:.1f} s"
+    )
+    if found.difference is not None:
+        for line in story(found.difference):
+            click.echo(line)
+    return found.difference
