@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from chaos.checks.fetch_model import CompletedFetch
+from chaos.checks.fetch_model import CompletedFetch, FetchModel
 from chaos.checks.follower_progress import ProgressView
 from chaos.checks.history import History, TopicPartition
 from chaos.checks.producer_view import ProducerObserver, ProducerView
@@ -65,6 +65,7 @@ class CheckContext:
     producers: ProducerView = field(default_factory=ProducerView)
     transactions: StateView = field(default_factory=StateView)
     progress: ProgressView = field(default_factory=ProgressView)
+    fetches: FetchModel = field(default_factory=FetchModel)
 
 
 Kind: TypeAlias = type | str | int | tuple[type, int]

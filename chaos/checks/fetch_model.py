@@ -46,6 +46,10 @@ class WantedPartition:
     """None before the first response and after an error (F-14: the next state is always sent)"""
     served: bool = False
     """whether a response had records from this offset"""
+    last_epoch: int = -1
+    """epoch of the last record that the fetcher has"""
+    log_start_offset: int = -1
+    """of the fetcher's log"""
 
     # Kept by the checks of responses; responses are counted from 1 in each session.
     due: str = ""
@@ -100,6 +104,9 @@ class PendingFetch:
     """the client's rack"""
     by_follower: bool = False
     """whether another node replicates with it"""
+    replica_id: int = -1
+    min_bytes: int = 0
+    max_wait_ms: int = 0
 
 
 @dataclass(slots=True)
@@ -115,6 +122,7 @@ class CompletedFetch:
     repeated: bool
     """whether the request had got a response before (the first revision's retransmission)"""
     data: dict[PartitionName, PartitionData]
+    reply: Reply | None = None
 
     def led(self, named: PartitionName) -> Partition | None:
         topic, index = named
@@ -176,10 +184,20 @@ class FetchModel:
                 # request of the first revision replaces the partitions of its session (G-4).
                 self._session(node_id, waiting.session_id).partitions = waiting.partitions
 
+    def pending(self, node_id: int, request: Request) -> PendingFetch | None:
+        """Return the fetch of this request, if it has no response yet."""
+        return self._pending.get(node_id, request)
+
     def _read(self, node_id: int, version: int, body: FetchRequest, by_follower: bool) -> PendingFetch:
         incremental = body.fetch_type == 1 if version in FIRST_REVISIONS else body.session_epoch > 0
         named = {
-            key: WantedPartition(each.fetch_offset, each.partition_max_bytes, each.current_leader_epoch)
+            key: WantedPartition(
+                each.fetch_offset,
+                each.partition_max_bytes,
+                each.current_leader_epoch,
+                last_epoch=each.last_fetched_epoch,
+                log_start_offset=each.log_start_offset,
+            )
             for key, each in partitions_of(version, body.topics)
         }
         session = self.sessions.get((node_id, body.session_id)) if incremental else None
@@ -202,6 +220,9 @@ class FetchModel:
             body.replica_id < 0 and version >= FIRST_FROM_FOLLOWERS and version not in FIRST_REVISIONS,
             body.rack_id,
             by_follower,
+            body.replica_id,
+            body.min_bytes,
+            body.max_wait_ms,
         )
 
     def _completed(self, node: "Node", request: PendingFetch, body: FetchResponse, reply: Reply) -> CompletedFetch:
@@ -213,7 +234,7 @@ class FetchModel:
         session.partitions = request.partitions
         if request.incremental or not (request.is_first and request.session_id):
             session.number = request.number  # G-4: a full request of the first revision keeps the session's number.
-        return CompletedFetch(node, reply.tag.client_id, body.session_id, session, request, repeated, data)
+        return CompletedFetch(node, reply.tag.client_id, body.session_id, session, request, repeated, data, reply)
 
     def _session(self, node_id: int, session_id: int) -> Session:
         return self.sessions.setdefault((node_id, session_id), Session())

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from chaos import checks
 from chaos.checks.check import Check, CheckContext, FetchCheck, Kind, overriding
-from chaos.checks.fetch_model import EVICTED, FETCH, FetchModel
+from chaos.checks.fetch_model import EVICTED, FETCH
 from chaos.checks.history import History
 from chaos.hooks.metadata_digest import Digest
 from reference_broker.core.events import Closed, Effect, Event, Note, PeerDown, PeerReply, PeerUp, Reply, Request, Send
@@ -60,7 +60,7 @@ class CheckSuite:
             for name in check.rows:
                 self.rows.setdefault(name, []).append(check)
         self._checks = checks
-        self._fetches = FetchModel()
+        self._fetches = context.fetches
         self._state_checks = overriding(checks, "inspect")
         self._event_checks = [(each, frozenset(each.acts_on)) for each in overriding(checks, "acted")]
         self._kinds = FETCHES.union(*(kinds for _, kinds in self._event_checks))

@@ -1,0 +1,350 @@
+"""Parked fetches: when a Fetch must wait, and what ends its wait.
+
+``fetch_model.py`` has the partitions of each request and of its session. They are compared with the node's logs after
+each event that touched one of them.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from chaos.checks.batches import read_batches, record_count
+from chaos.checks.check import CheckContext, FetchCheck, ReplicaCheck
+from chaos.checks.fetch_model import (
+    EVICTED,
+    FETCH,
+    CompletedFetch,
+    PartitionName,
+    PendingFetch,
+    Session,
+    WantedPartition,
+)
+from chaos.checks.fetch_responses import LOOKS_AT_ONCE, selects
+from reference_broker.core.events import Closed, Effect, Event, Note, Reply, Request
+from reference_broker.log.partition_log import PartitionLog
+from reference_broker.records.batch import InvalidRecords
+from reference_broker.replication.partitions import Partition
+
+if TYPE_CHECKING:
+    from reference_broker.core.node import Node
+
+SOON_US = 100_000
+"""Within this time of its reason a response comes. Physical: a fetch of many partitions takes several events, and the
+simulator adds up to 2 ms to each."""
+CLOSED = "session_closed"
+
+
+class Readable(NamedTuple):
+    """What a parked fetch could be sent now. Both numbers of bytes count each partition up to its limit."""
+
+    of_records: int
+    """bytes, without batches that the cleaner has emptied"""
+    of_batches: int
+    failing: dict[PartitionName, None]
+    is_unknown: bool = False
+    """whether records must come from the remote tier, or the log cannot be read"""
+
+
+_Key: TypeAlias = tuple[int, int]
+"""Connection and correlation ID."""
+_Watched: TypeAlias = tuple[Partition | None, int, PartitionLog | None]
+"""The partition that serves, its leader epoch, and its log."""
+
+
+@dataclass(slots=True)
+class Wait:
+    """A fetch that got no response in the event of its request."""
+
+    at_us: int
+    node: "Node"
+    fetch: PendingFetch
+    watched: list[tuple[PartitionName, _Watched]] = field(default_factory=list)
+    failing: dict[PartitionName, None] | None = None
+    """partitions that failed already when the wait began, or that fail since; None before the first comparison"""
+    why: str = ""
+    """reason to respond, or nothing"""
+    since_us: int = 0
+    """when that was seen first"""
+    over: bool = False
+    """whether its session ended, or went on without it"""
+    may_end: bool = False
+    """whether there was any reason to end it until now"""
+    awaits_tier: bool = False
+    """whether its time is that of the remote tier (KIP-1018)"""
+    is_reported: bool = False
+
+
+class FetchWaits(ReplicaCheck, FetchCheck):
+    """answers-after-heal: a parked fetch gets its response as soon as there is a reason, and no earlier.
+
+    Protocol guide: a response comes once ``min_bytes`` can be sent, or after ``max_wait_ms``. It comes at once if a
+    partition has an error: this node does not serve it any more, the fetcher's leader epoch is not the leader's any
+    more, the offset is out of range, or the logs diverge (KIP-320). As on the card of Fetch, an error that lasts since
+    the last response of a session ends a wait only if the request names its partition. By F-3 and G-3 an accepted
+    request shows that the client waits no longer for an earlier one of its session. So it ends that, and so does the
+    end of the session (F-9).
+
+    A consumer is not sent a response before that: it would fetch in a circle. A leader may respond to a follower
+    earlier, since that may have to name a new partition.
+
+    Physical: records of the remote tier come when the store gives them. A consumer with a rack may be sent elsewhere
+    (KIP-392). Fetches of more than 64 partitions are not judged, since that would cost too much.
+    """
+
+    guarantee = "answers-after-heal"
+    judges_followers = True
+    acts_on = (FETCH, Closed, EVICTED, CLOSED, type(None))
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        context.replicas.of_logs.append(self)
+        self._waits: dict[int, dict[_Key, Wait]] = {}
+        """by node"""
+        self._touched: Sequence[PartitionLog] = ()
+        self._replied: list[_Key] = []
+        self._request: tuple[int, Request] | None = None
+        """a fetch that came in the current event, with its time"""
+        self._ended: list[int] = []
+        """IDs of the sessions that ended in it, or went on with another request"""
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
+        node_id = node.broker.node_id
+        self._replied, self._request, self._ended = [], None, []
+        waits = self._waits.setdefault(node_id, {})
+        if type(event) is Closed:
+            for key in [key for key in waits if key[0] == event.connection]:
+                del waits[key]
+        elif type(event) is Request and event.api_key == FETCH:
+            self._request = at_us, event
+        for effect in effects:
+            if type(effect) is Reply and effect.api_key == FETCH:
+                self._replied.append((effect.connection, effect.correlation_id))
+            elif type(effect) is Note and effect.what in (EVICTED, CLOSED):
+                self._ended.append(int(dict(effect.fields)["session_id"]))
+
+    def logs_touched(self, at_us: int, node: "Node", touched: Sequence[PartitionLog], thorough: bool) -> None:  # noqa: ARG002
+        self._touched = touched
+
+    # Responses
+
+    def fetched(self, at_us: int, fetch: CompletedFetch) -> None:
+        request, reply = fetch.request, fetch.reply
+        assert reply is not None
+        wait = self._waits.get(fetch.node.broker.node_id, {}).get((reply.connection, reply.correlation_id))
+        if self._is_newer(request, (reply.connection, reply.correlation_id)):
+            self._ended.append(request.session_id)
+        since_us = at_us if wait is None else wait.at_us
+        if request.by_follower or at_us - since_us >= request.max_wait_ms * 1000 or (wait is not None and wait.may_end):
+            return
+        if not self._is_judged(fetch.node, request) or not request.partitions:
+            return
+        if self._request is not None and request.is_first:
+            return  # G-3: a request that is sent again ends the first one, and both get responses.
+        if any(
+            data.error_code or data.diverging_epoch is not None or data.preferred_read_replica >= 0
+            for data in fetch.data.values()
+        ):
+            return
+        self.evidence += 1
+        found = readable(fetch)
+        needed = min(request.min_bytes, request.max_bytes)
+        if found.of_batches < needed and not found.is_unknown and not found.failing:
+            self.violated(
+                at_us,
+                f"node-{fetch.node.broker.node_id} responded to {fetch.client_id}, session {request.session_id}, "
+                f"request {request.number} after {(at_us - since_us) // 1000} ms with {found.of_batches} bytes, "
+                f"and it waits for {needed} or for {request.max_wait_ms} ms",
+            )
+
+    # Waits
+
+    def viewed(self, at_us: int, node: "Node") -> None:
+        waits = self._waits.get(node.broker.node_id)
+        if waits is None:
+            return
+        touched, self._touched = self._touched, ()
+        if self._request is not None or self._replied or self._ended:
+            self._follow(at_us, node, waits)
+        for wait in waits.values():
+            if wait.node is node and not wait.is_reported:
+                if wait.failing is None or self._is_touched(wait, touched):
+                    self._compare(at_us, wait)
+                self._judge(at_us, wait)
+
+    def _judge(self, at_us: int, wait: Wait) -> None:
+        if wait.why and at_us - wait.since_us > SOON_US:
+            self._overdue(at_us, wait, wait.since_us, wait.why)
+        end_us = wait.at_us + wait.fetch.max_wait_ms * 1000
+        if at_us - end_us > SOON_US and not wait.awaits_tier:
+            self._overdue(at_us, wait, end_us, "max_wait_ms have passed")
+
+    def _follow(self, at_us: int, node: "Node", waits: dict[_Key, Wait]) -> None:
+        """Follow the requests, the responses and the ends of sessions of an event."""
+        for key in self._replied:
+            done = waits.pop(key, None)
+            if done is not None and done.node is node:
+                self._judge(at_us, done)
+        if self._request is not None:
+            came_us, event = self._request
+            request = self.context.fetches.pending(node.broker.node_id, event)
+            if request is not None:
+                key = (event.connection, event.correlation_id)
+                if self._is_newer(request, key):
+                    self._ended.append(request.session_id)
+                if self._is_judged(node, request):
+                    waits[key] = Wait(came_us, node, request)
+        for session_id in self._ended:
+            for key, wait in waits.items():
+                newest = self._request is not None and key == (
+                    self._request[1].connection,
+                    self._request[1].correlation_id,
+                )
+                if wait.fetch.session_id == session_id and wait.node is node and not newest:
+                    wait.over = True
+                    wait.failing = None
+        for key in [key for key, wait in waits.items() if wait.node is not node]:
+            del waits[key]
+        self._replied, self._request, self._ended = [], None, []
+
+    def _is_newer(self, request: PendingFetch, key: _Key) -> bool:
+        """Return whether the request came in this event, and its session accepted it."""
+        if self._request is None or not request.session_id:
+            return False
+        event = self._request[1]
+        return key == (event.connection, event.correlation_id) and (request.incremental or request.is_first)
+
+    @staticmethod
+    def _is_judged(node: "Node", request: PendingFetch) -> bool:
+        return len(request.partitions) <= LOOKS_AT_ONCE and not (
+            request.rack and node.broker.config.replica_selector_class
+        )
+
+    @staticmethod
+    def _is_touched(wait: Wait, touched: Sequence[PartitionLog]) -> bool:
+        for name, (partition, epoch, log) in wait.watched:
+            if partition is None:
+                if served(wait, name) is not None:
+                    return True
+            elif partition.is_removed or partition.leader_epoch != epoch or (touched and log in touched):
+                return True
+        return False
+
+    def _compare(self, at_us: int, wait: Wait) -> None:
+        """Compare a wait with the state of its partitions."""
+        fetch = _completed(wait)
+        wait.watched = [
+            (name, (one, -1, None) if one is None else (one, one.leader_epoch, one.log))
+            for name in wait.fetch.partitions
+            for one in (fetch.served(name),)
+        ]
+        found = readable(fetch)
+        if wait.failing is None:
+            # A session sends an error for as long as it lasts, and that is no reason to end a wait. After an error
+            # ``sent`` is None until the next response (``IncrementalExact``).
+            wait.failing = {
+                name: None
+                for name, one in wait.fetch.partitions.items()
+                if name not in wait.fetch.named and (name in found.failing or one.sent is None)
+            }
+        new = [name for name in found.failing if name not in wait.failing]
+        needed = min(wait.fetch.min_bytes, wait.fetch.max_bytes)
+        why = ""
+        if wait.over:
+            why = "its session has ended or has accepted a later request"
+        elif new:
+            why = f"partition {_story(new[0])} fails since"
+        elif found.of_records >= needed and not found.is_unknown:
+            why = f"{found.of_records} bytes are there and it waits for {needed}"
+        wait.may_end = wait.may_end or bool(why or found.failing or found.is_unknown) or found.of_batches >= needed
+        wait.awaits_tier = found.is_unknown
+        if not why or found.is_unknown:
+            wait.why = ""
+        elif not wait.why:
+            wait.why, wait.since_us = why, at_us
+
+    def _overdue(self, at_us: int, wait: Wait, since_us: int, why: str) -> None:
+        node_id = wait.node.broker.node_id
+        since_us = max(since_us, self.context.quorum.fault_times.nodes.get(node_id, 0))
+        if at_us - since_us > SOON_US and not wait.is_reported:
+            wait.is_reported = True
+            self.violated(
+                at_us,
+                f"node-{node_id} has not responded to session {wait.fetch.session_id}, request {wait.fetch.number}, "
+                f"which came at {wait.at_us} us, for {(at_us - since_us) // 1000} ms, although {why}",
+            )
+
+
+def _completed(wait: Wait) -> CompletedFetch:
+    return CompletedFetch(wait.node, "", wait.fetch.session_id, Session(), wait.fetch, False, {})
+
+
+def served(wait: Wait, name: PartitionName) -> Partition | None:
+    return _completed(wait).served(name)
+
+
+def _story(name: PartitionName) -> str:
+    topic, index = name
+    return f"{topic if isinstance(topic, str) else topic.hex()}-{index}"
+
+
+def readable(fetch: CompletedFetch) -> Readable:
+    """Return what the fetch could be sent from the node's logs now."""
+    request = fetch.request
+    of_records = of_batches = 0
+    failing: dict[PartitionName, None] = {}
+    for name, wanted in request.partitions.items():
+        partition = fetch.served(name)
+        if partition is None or _fails(request, wanted, partition):
+            failing[name] = None
+            continue
+        log = partition.log
+        if wanted.offset < log.local_log_start_offset or selects(fetch):
+            return Readable(of_records, of_batches, failing, is_unknown=True)
+        end = log.high_watermark
+        if request.by_follower:
+            end = log.log_end_offset
+        elif request.reads_committed:
+            end = log.last_stable_offset
+        if wanted.offset >= end:
+            continue
+        if request.min_bytes <= 1 and not log.config.is_compacted:
+            of_records, of_batches = of_records + 1, of_batches + 1  # At least. The log has no gap.
+            continue
+        limit = max(wanted.max_bytes, 1)
+        some = of_all = 0
+        try:
+            for _, batch in read_batches(log, wanted.offset, end):
+                of_all += len(batch)
+                some += len(batch) if record_count(batch) else 0
+                if min(some, limit) >= request.min_bytes or some >= limit:
+                    break
+        except (OSError, InvalidRecords):
+            return Readable(of_records, of_batches, failing, is_unknown=True)
+        of_records, of_batches = of_records + min(some, limit), of_batches + min(of_all, limit)
+    return Readable(of_records, of_batches, failing)
+
+
+def _fails(request: PendingFetch, wanted: WantedPartition, partition: Partition) -> bool:
+    """Return whether the partition's part of the response is an error or a diverging epoch."""
+    log = partition.log
+    if wanted.leader_epoch >= 0 and wanted.leader_epoch != partition.leader_epoch:
+        return True
+    if request.replica_id >= 0 and not partition.is_followed_by(request.replica_id):
+        return True
+    if not log.log_start_offset <= wanted.offset <= log.log_end_offset or log.is_offline:
+        return True
+    if request.by_follower and wanted.offset < log.local_log_start_offset:
+        return True
+    return wanted.last_epoch >= 0 and diverges(log, wanted.offset, wanted.last_epoch)
+
+
+def diverges(log: PartitionLog, offset: int, last_epoch: int) -> bool:
+    """Return whether the fetcher's log, which ends at ``offset`` in ``last_epoch``, is no beginning of this one
+    (KIP-320)."""
+    epochs, starts = log.epochs.epochs, log.epochs.starts
+    at = bisect_right(epochs, last_epoch) - 1
+    if at < 0 or last_epoch > epochs[-1]:
+        return True
+    end = starts[at + 1] if at + 1 < len(starts) else log.log_end_offset
+    return epochs[at] < last_epoch or end < offset

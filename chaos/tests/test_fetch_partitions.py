@@ -1,0 +1,377 @@
+"""The partitions of a fetch response, and what the session caches of them: each near miss is red."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from chaos.checks.check import FetchCheck
+from chaos.checks.fetch_model import (
+    FIRST_REVISION,
+    CompletedFetch,
+    PartitionName,
+    PendingFetch,
+    Session,
+    WantedPartition,
+)
+from chaos.checks.fetch_partitions import COMPARED_AT_ONCE, PartitionsSent, SessionCacheExact
+from chaos.tests.check_context import check_context
+from reference_broker.core.events import Reply
+from reference_broker.records.record import Record, build
+from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.fetch import (
+    INCREMENTAL_FETCH_OK,
+    EpochEndOffset,
+    FetchResponse,
+    FetchTopicResponse,
+    PartitionData,
+)
+from reference_broker.wire.tags import Tag
+
+BATCH = bytes(build([Record(timestamp_ms=0, value=b"v" * 30)]))
+SIZE = len(BATCH)
+SESSION, FINAL, FOLLOWER = 77, 12, 1
+T0, T1 = ("t", 0), ("t", 1)
+
+
+class Log(SimpleNamespace):
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+
+class Node:
+    """A node that leads t-0 and t-1 in leader epoch 3, with offsets 2 to 10 and high watermark 8. The records of epoch
+    1 end at 5. Topic t has a third partition, which node 2 leads in leader epoch 6."""
+
+    def __init__(self, kind: type[FetchCheck]) -> None:
+        self.check = kind(check_context())
+        self.log: Any = Log(
+            log_start_offset=2,
+            local_log_start_offset=2,
+            high_watermark=8,
+            last_stable_offset=7,
+            log_end_offset=10,
+            epochs=SimpleNamespace(epochs=[1, 3], starts=[0, 5]),
+        )
+        self.logs = (self.log, Log(**vars(self.log)))
+        led = {
+            ("t", index): SimpleNamespace(
+                topic="t",
+                index=index,
+                leader_epoch=3,
+                log=log,
+                followed_leader=None,
+                is_followed_by=lambda replica_id: replica_id == FOLLOWER,
+            )
+            for index, log in enumerate(self.logs)
+        }
+        states = [
+            SimpleNamespace(leader_epoch=3, replicas=(0, 1)),
+            SimpleNamespace(leader_epoch=3, replicas=(0, 1)),
+            SimpleNamespace(leader_epoch=6, replicas=(0, 2)),
+        ]
+        image = SimpleNamespace(topics={"t": SimpleNamespace(partitions=states)}, topic_by_id=lambda _: None)
+        config = SimpleNamespace(
+            replica_selector_class="", fetch_max_bytes=10_000, replica_fetch_response_max_bytes=20_000
+        )
+        self.sessions: dict[int, Any] = {}
+        self.node: Any = SimpleNamespace(
+            broker=SimpleNamespace(
+                node_id=0,
+                partitions=SimpleNamespace(by_name=led, by_id={}, followed={}),
+                controller=SimpleNamespace(image=image),
+                config=config,
+                fetch_sessions=SimpleNamespace(sessions=self.sessions),
+            )
+        )
+        self.session = Session()
+
+    def line(self, index: int = 0, **fields: Any) -> PartitionData:
+        return replace(PartitionData(index, 0, 8, 7, 2), **fields)
+
+    def request(self, wanted: dict[Any, WantedPartition], **fields: Any) -> PendingFetch:
+        given: dict[str, Any] = {
+            "partitions": wanted,
+            "session_id": SESSION,
+            "number": 4,
+            "incremental": True,
+            "is_first": False,
+            "max_bytes": 1000,
+            "reads_committed": False,
+            "named": wanted,
+        }
+        return PendingFetch(**{**given, **fields})
+
+    def respond(self, request: PendingFetch, *lines: PartitionData, version: int = FINAL) -> None:
+        body = FetchResponse(
+            0, SESSION, [FetchTopicResponse("t", b"", list(lines))], response_flags=INCREMENTAL_FETCH_OK
+        )
+        reply = Reply(1, 1, 1, version, body, Tag(1, version, "f", SESSION, 4))
+        data: dict[PartitionName, PartitionData] = {("t", each.partition): each for each in lines}
+        fetch = CompletedFetch(self.node, "f", SESSION, self.session, request, False, data, reply)
+        self.check.fetched(0, fetch)
+
+    @property
+    def stories(self) -> list[str]:
+        return [each.story.partition(": ")[2] for each in self.check.violations]
+
+
+def wanted(offset: int = 8, **fields: Any) -> WantedPartition:
+    given: dict[str, Any] = {"offset": offset, "max_bytes": 100, "leader_epoch": 3}
+    return WantedPartition(**{**given, **fields})
+
+
+@pytest.fixture
+def node() -> Node:
+    return Node(PartitionsSent)
+
+
+@pytest.mark.clause("F-5", "G-4")
+def test_a_full_response_has_each_partition_once(node: Node) -> None:
+    request = node.request({T0: wanted(), T1: wanted()}, incremental=False)
+    node.respond(request, node.line(0), node.line(1))
+    assert node.stories == []
+    node.respond(request, node.line(0))
+    assert node.stories == ["t-1 is missing in a full response"]
+    node.respond(request, node.line(0), node.line(1), node.line(1))
+    assert node.stories[1:] == ["a partition is in it twice"]
+
+
+@pytest.mark.clause("F-16")
+@pytest.mark.parametrize(
+    ("limits", "max_bytes", "sizes", "is_right"),
+    [
+        ((SIZE, SIZE), 1000, (1, 1), True),
+        ((SIZE, SIZE), 1000, (2, 1), False),
+        ((1, SIZE), 1000, (1, 1), True),
+        ((SIZE, 1), 1000, (1, 1), False),
+        ((SIZE, SIZE - 1), 1000, (1, 1), False),
+        ((SIZE, SIZE), 2 * SIZE, (1, 1), True),
+        ((SIZE, SIZE), 2 * SIZE - 1, (1, 1), False),
+        ((9 * SIZE, SIZE), 2 * SIZE - 1, (2, 0), False),
+        ((SIZE, SIZE), 1, (1, 0), True),
+        ((SIZE, SIZE), 1, (1, 1), False),
+    ],
+)
+def test_only_the_first_batch_may_exceed_a_limit(
+    node: Node, limits: tuple[int, int], max_bytes: int, sizes: tuple[int, int], is_right: bool
+) -> None:
+    request = node.request({each: wanted(5, max_bytes=limit) for each, limit in zip((T0, T1), limits, strict=True)})
+    node.respond(
+        replace(request, max_bytes=max_bytes),
+        *(node.line(index, records=BATCH * each) for index, each in enumerate(sizes)),
+    )
+    assert (node.stories == []) is is_right
+
+
+@pytest.mark.clause("F-16")
+@pytest.mark.parametrize(("replica_id", "is_right"), [(-1, False), (FOLLOWER, True)])
+def test_followers_have_a_limit_of_their_own(node: Node, replica_id: int, is_right: bool) -> None:
+    request = node.request({T0: wanted(5, max_bytes=1 << 30)}, max_bytes=1 << 30, replica_id=replica_id)
+    node.respond(request, node.line(records=BATCH * (12_000 // SIZE)))
+    assert (node.stories == []) is is_right
+
+
+@pytest.mark.clause("F-13", "F-14")
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({}, 0),
+        ({"leader_epoch": -1}, 0),
+        ({"leader_epoch": 2}, ErrorCode.fenced_leader_epoch),
+        ({"leader_epoch": 4}, ErrorCode.unknown_leader_epoch),
+        ({"offset": 1}, ErrorCode.offset_out_of_range),
+        ({"offset": 2}, 0),
+        ({"offset": 10}, 0),
+        ({"offset": 11}, ErrorCode.offset_out_of_range),
+        ({"offset": 8, "last_epoch": 3}, 0),
+        ({"offset": 5, "last_epoch": 1}, 0),
+        ({"offset": 5, "last_epoch": 0}, ErrorCode.offset_out_of_range),
+        ({"offset": 5, "last_epoch": 4}, ErrorCode.offset_out_of_range),
+    ],
+)
+@pytest.mark.parametrize(
+    "sent",
+    [
+        0,
+        ErrorCode.fenced_leader_epoch,
+        ErrorCode.unknown_leader_epoch,
+        ErrorCode.offset_out_of_range,
+        ErrorCode.unknown_topic_or_partition,
+    ],
+)
+def test_an_error_is_that_of_the_state(node: Node, fields: dict[str, int], error: int, sent: int) -> None:
+    data = node.line(records=BATCH) if not sent else PartitionData(0, sent, -1)
+    node.respond(node.request({T0: wanted(**fields)}), data)
+    assert node.stories == ([] if sent == error else [f"t-0 has error {sent:d}, and its state gives {int(error)}"])
+
+
+@pytest.mark.clause("F-13")
+@pytest.mark.parametrize(
+    ("index", "epoch", "errors"),
+    [
+        (2, -1, [ErrorCode.not_leader_or_follower]),
+        (2, 6, [ErrorCode.not_leader_or_follower]),
+        (2, 5, [ErrorCode.fenced_leader_epoch]),
+        (2, 7, [ErrorCode.unknown_leader_epoch]),
+        (3, -1, [ErrorCode.unknown_topic_or_partition]),
+    ],
+)
+def test_a_partition_that_is_led_elsewhere_has_an_error_that_says_so(
+    node: Node, index: int, epoch: int, errors: list[int]
+) -> None:
+    request = node.request({("t", index): wanted(leader_epoch=epoch)})
+    for sent in (0, 1, 3, 6, 74, 75):
+        before = len(node.stories)
+        node.respond(request, PartitionData(index, sent, -1))
+        assert (len(node.stories) == before) is (sent in errors)
+
+
+@pytest.mark.clause("F-14")
+@pytest.mark.parametrize(("offset", "end"), [(5, None), (6, (1, 5))])
+def test_a_diverging_epoch_is_the_last_that_both_logs_may_have(
+    node: Node, offset: int, end: tuple[int, int] | None
+) -> None:
+    request = node.request({T0: wanted(offset, last_epoch=1)})
+    for sent in (None, (1, 5), (1, 6), (3, 5)):
+        before = len(node.stories)
+        node.respond(request, node.line(diverging_epoch=None if sent is None else EpochEndOffset(*sent)))
+        assert (len(node.stories) == before) is (sent == end)
+
+
+@pytest.mark.clause("F-13", "F-14")
+@pytest.mark.parametrize("what", ["high_watermark", "last_stable_offset", "log_start_offset"])
+def test_offsets_are_those_before_or_after_the_event(node: Node, what: str) -> None:
+    request, now = node.request({T0: wanted()}), getattr(node.log, what)
+    node.respond(request, node.line())
+    assert node.stories == []
+    for sent in (-1, now - 1, now + 1):
+        before = len(node.stories)
+        node.respond(request, node.line(**{what: sent}))
+        assert len(node.stories) == before + 1
+        assert what in node.stories[-1]
+
+
+@pytest.mark.clause("F-14")
+def test_a_response_may_be_older_than_the_last_change_of_its_event() -> None:
+    node = Node(PartitionsSent)
+    node.check.logs_touched(0, node.node, (node.log,), False)  # type: ignore[attr-defined]
+    node.log.high_watermark = 9
+    request = node.request({T0: wanted()})
+    node.respond(request, node.line())
+    node.respond(request, node.line(high_watermark=9))
+    assert node.stories == []
+    node.respond(request, node.line(high_watermark=7))
+    assert len(node.stories) == 1
+
+
+def cached(**fields: Any) -> Any:
+    given = {
+        "fetch_offset": 8,
+        "max_bytes": 100,
+        "current_leader_epoch": 3,
+        "last_fetched_epoch": -1,
+        "log_start_offset": -1,
+        "sent_high_watermark": 8,
+        "sent_log_start_offset": 2,
+    }
+    return SimpleNamespace(**{**given, **fields})
+
+
+class Caching(Node):
+    """The node, with a session in the state that it should have after a response."""
+
+    def __init__(self) -> None:
+        super().__init__(SessionCacheExact)
+        self.cached: Any = SimpleNamespace(
+            is_at_work=False, partitions={T0: cached(), T1: cached()}, privileged=False, replica_id=-1, epoch=5
+        )
+        self.sessions[SESSION] = self.cached
+
+    def serve(self, request: PendingFetch | None = None) -> list[str]:
+        self.respond(request or self.request({T0: wanted(), T1: wanted()}), self.line(0))
+        return self.stories
+
+
+@pytest.mark.clause("F-13", "G-8")
+def test_a_session_that_caches_what_was_requested_and_sent_is_right() -> None:
+    assert Caching().serve() == []
+
+
+@pytest.mark.clause("F-13", "F-14", "G-8")
+@pytest.mark.parametrize(
+    "field",
+    [
+        "fetch_offset",
+        "max_bytes",
+        "current_leader_epoch",
+        "last_fetched_epoch",
+        "log_start_offset",
+        "sent_high_watermark",
+        "sent_log_start_offset",
+    ],
+)
+def test_each_field_of_a_cached_partition_is_compared(field: str) -> None:
+    node = Caching()
+    setattr(node.cached.partitions[T0], field, 9)
+    (story,) = node.serve()
+    assert "9" in story
+
+
+@pytest.mark.clause("F-14")
+def test_after_an_error_nothing_counts_as_sent() -> None:
+    node = Caching()
+    request = node.request({T0: wanted(), T1: wanted()})
+    error = PartitionData(0, ErrorCode.offset_moved_to_tiered_storage, 8, 7, 2)
+    node.cached.partitions[T0] = cached(sent_high_watermark=-1, sent_log_start_offset=-1)
+    node.respond(request, error)
+    assert node.stories == []
+    node.cached.partitions[T0] = cached()
+    node.respond(request, error)
+    assert node.stories == ["t-0: (8, 2) counts as sent last, and (-1, -1) was sent"]
+
+
+@pytest.mark.clause("F-1", "F-3", "F-12", "F-19")
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("privileged", True), ("replica_id", 1), ("epoch", 4), ("epoch", 6), ("partitions", {T0: cached()})],
+)
+def test_the_fields_of_the_session_are_compared(field: str, value: Any) -> None:
+    node = Caching()
+    setattr(node.cached, field, value)
+    assert node.serve()
+
+
+@pytest.mark.clause("F-3")
+@pytest.mark.parametrize(("number", "epoch"), [(2**31 - 1, 1), (2**31 - 2, 2**31 - 1), (1, 2)])
+@pytest.mark.parametrize("more", [0, 1])
+def test_the_epoch_wraps(number: int, epoch: int, more: int) -> None:
+    node = Caching()
+    node.cached.epoch = epoch + more
+    request = node.request({T0: wanted(), T1: wanted()}, number=number)
+    assert bool(node.serve(request)) is bool(more)
+
+
+@pytest.mark.clause("G-3")
+def test_the_number_of_the_first_revision_does_not_wrap() -> None:
+    node = Caching()
+    node.cached.epoch = 2**31
+    request = node.request({T0: wanted(), T1: wanted()}, number=2**31 - 1, is_first=True)
+    node.respond(request, node.line(0), version=FIRST_REVISION)
+    assert node.stories == []
+
+
+@pytest.mark.clause("F-13")
+def test_partitions_that_a_request_did_not_name_are_compared_now_and_then() -> None:
+    node = Caching()
+    node.cached.partitions[T1].fetch_offset = 9
+    request = node.request({T0: wanted(), T1: wanted()}, named={})
+    for _ in range(COMPARED_AT_ONCE - 1):
+        assert node.serve(request) == []
+    assert node.serve(request) == ["t-1: fetch offset 9 is cached, and 8 was requested last"]
+
+
+def test_a_session_at_work_is_not_compared() -> None:
+    node = Caching()
+    node.cached.is_at_work, node.cached.epoch = True, 9
+    assert node.serve() == []

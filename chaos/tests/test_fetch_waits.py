@@ -1,0 +1,342 @@
+"""When a parked fetch must get its response, and when it must not: each near miss is red."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from chaos.checks.check import CheckContext
+from chaos.checks.fetch_model import EVICTED, FIRST_REVISION
+from chaos.checks.fetch_responses import IncrementalExact
+from chaos.checks.fetch_waits import CLOSED, SOON_US, FetchWaits, diverges
+from chaos.tests.check_context import check_context
+from reference_broker.core.events import Closed, Event, Note, Reply, Request, TimerFired
+from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.fetch import (
+    EpochEndOffset,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    FetchTopicResponse,
+    PartitionData,
+)
+from reference_broker.wire.tags import Tag
+
+SESSION, FINAL = 77, 12
+LATER_US = SOON_US + 1
+MAX_WAIT_MS = 500
+
+
+class Node:
+    """A node that leads two partitions in leader epoch 3, each with five records of epoch 3."""
+
+    def __init__(self, version: int = FINAL, replica_id: int = -1) -> None:
+        self.context: CheckContext = check_context()
+        self.check = FetchWaits(self.context)
+        self.sent = IncrementalExact(self.context)  # It keeps what was sent in the session.
+        self.version, self.replica_id = version, replica_id
+        self.at_us = self.correlation = 0
+        self.partitions = [self._partition(index) for index in range(2)]
+        self.led = {("t", each.index): each for each in self.partitions}
+        partitions = SimpleNamespace(by_name=self.led, by_id={}, followed={})
+        config = SimpleNamespace(replica_selector_class="")
+        controller = SimpleNamespace(image=SimpleNamespace(topics={}))
+        self.node: Any = SimpleNamespace(
+            broker=SimpleNamespace(node_id=0, partitions=partitions, config=config, controller=controller)
+        )
+        opening = self.fetch({0: 5, 1: 5}, number=0)
+        self.respond(opening, self.line(0), self.line(1))
+
+    @staticmethod
+    def _partition(index: int) -> Any:
+        log = SimpleNamespace(
+            log_start_offset=0,
+            local_log_start_offset=0,
+            high_watermark=5,
+            log_end_offset=5,
+            last_stable_offset=5,
+            is_offline=False,
+            config=SimpleNamespace(is_compacted=False),
+            epochs=SimpleNamespace(epochs=[3], starts=[0]),
+        )
+        return SimpleNamespace(
+            topic="t",
+            index=index,
+            leader_epoch=3,
+            log=log,
+            is_removed=False,
+            followed_leader=None,
+            is_followed_by=lambda replica_id: replica_id == 1,
+        )
+
+    def line(self, index: int, **fields: Any) -> PartitionData:
+        return PartitionData(index, 0, self.partitions[index].log.high_watermark, **fields)
+
+    def fetch(
+        self,
+        named: dict[int, int],
+        number: int,
+        min_bytes: int = 1,
+        connection: int = 1,
+        isolation_level: int = 0,
+        last_epoch: int = -1,
+    ) -> Request:
+        self.correlation += 1
+        body = FetchRequest(
+            replica_id=self.replica_id,
+            max_wait_ms=MAX_WAIT_MS if number else 0,
+            min_bytes=min_bytes,
+            max_bytes=10_000,
+            isolation_level=isolation_level,
+            session_id=SESSION if self.correlation > 1 else 0,
+            session_epoch=number,
+            topics=[FetchTopic("t", b"", [FetchPartition(*each, 100, 3, last_epoch) for each in named.items()])],
+            fetch_type=int(number > 0),
+        )
+        role = "peer" if self.replica_id >= 0 else "client"
+        tag = Tag(1, self.version, "f", body.session_id, number, role=role)
+        request = Request(connection, self.correlation, 1, self.version, "f", body, tag)
+        if number:
+            self.happens(request)
+        return request
+
+    def respond(self, request: Request, *lines: PartitionData, error: int = 0, event: Event | None = None) -> None:
+        response = FetchResponse(error, SESSION, [FetchTopicResponse("t", b"", list(lines))])
+        reply = Reply(request.connection, request.correlation_id, 1, self.version, response, request.tag)
+        self.happens(event or (request if self.correlation == 1 else TimerFired(1)), reply)
+
+    def happens(self, event: Event, *effects: Any, touched: int | None = None) -> None:
+        self.check.acted(self.at_us, self.node, event, effects)
+        for each in self.context.fetches.acted(self.node, event, effects):
+            self.check.fetched(self.at_us, each)
+            self.sent.fetched(self.at_us, each)
+        logs = () if touched is None else (self.partitions[touched].log,)
+        self.check.logs_touched(self.at_us, self.node, logs, False)
+        self.check.viewed(self.at_us, self.node)
+
+    def passes(self, us: int) -> None:
+        self.at_us += us
+        self.happens(TimerFired(9))
+
+    def append(self, index: int = 1, committed: bool = True) -> None:
+        log = self.partitions[index].log
+        log.log_end_offset += 1
+        if committed:
+            log.high_watermark = log.last_stable_offset = log.log_end_offset
+        self.happens(TimerFired(8), touched=index)
+
+    @property
+    def stories(self) -> list[str]:
+        return [each.story for each in self.check.violations]
+
+
+@pytest.fixture
+def node() -> Node:
+    return Node()
+
+
+@pytest.mark.clause("F-14")
+def test_a_fetch_that_waits_for_its_time_is_right(node: Node) -> None:
+    request = node.fetch({}, 1)
+    node.passes(MAX_WAIT_MS * 1000)
+    node.respond(request)
+    assert node.stories == []
+    assert node.check.evidence == 0
+
+
+@pytest.mark.clause("F-14")
+def test_no_fetch_waits_longer_than_its_time(node: Node) -> None:
+    request = node.fetch({}, 1)
+    node.passes(MAX_WAIT_MS * 1000 + SOON_US)
+    assert node.stories == []
+    node.at_us += 1
+    node.respond(request)
+    assert len(node.stories) == 1
+    assert "although max_wait_ms have passed" in node.stories[0]
+
+
+@pytest.mark.clause("F-14")
+def test_data_end_the_wait_of_a_fetch(node: Node) -> None:
+    request = node.fetch({}, 1)
+    node.append()
+    node.passes(SOON_US)
+    node.respond(request, node.line(1, records=b"r"))
+    assert node.stories == []
+    node.fetch({1: 6}, 2)
+    node.append()
+    node.passes(LATER_US)
+    assert len(node.stories) == 1
+    assert "although 1 bytes are there and it waits for 1" in node.stories[0]
+
+
+@pytest.mark.clause("F-14")
+def test_a_response_that_came_late_is_red_though_nothing_happened_before_it(node: Node) -> None:
+    request = node.fetch({}, 1)
+    node.append()
+    node.at_us += LATER_US
+    node.respond(request, node.line(1, records=b"r"))
+    assert len(node.stories) == 1
+
+
+@pytest.mark.clause("F-14")
+def test_a_node_that_a_fault_affects_responds_later(node: Node) -> None:
+    node.fetch({}, 1)
+    node.append()
+    node.context.quorum.fault_times.node(0, LATER_US)
+    node.passes(LATER_US)
+    assert node.stories == []
+    node.passes(LATER_US)
+    assert len(node.stories) == 1
+
+
+@pytest.mark.clause("F-14", "X-4")
+@pytest.mark.parametrize(("replica_id", "is_due"), [(-1, False), (1, True)])
+def test_only_followers_read_above_the_high_watermark(replica_id: int, is_due: bool) -> None:
+    node = Node(replica_id=replica_id)
+    node.fetch({}, 1)
+    node.append(committed=False)
+    node.passes(LATER_US)
+    assert bool(node.stories) is is_due
+
+
+@pytest.mark.clause("F-14", "X-4")
+@pytest.mark.parametrize("level", [0, 1])
+def test_a_reader_of_committed_records_waits_for_the_last_stable_offset(level: int) -> None:
+    node = Node()
+    node.fetch({}, 1, isolation_level=level)
+    node.append()
+    node.partitions[1].log.last_stable_offset = 5
+    node.happens(TimerFired(7), touched=1)
+    node.passes(LATER_US)
+    assert bool(node.stories) is (level == 0)
+
+
+@pytest.mark.clause("F-14")
+def test_a_consumer_is_sent_nothing_before_its_bytes_are_there(node: Node) -> None:
+    node.respond(node.fetch({}, 1))
+    assert len(node.stories) == 1
+    assert "with 0 bytes, and it waits for 1 or for 500 ms" in node.stories[0]
+
+
+@pytest.mark.clause("F-14")
+def test_the_response_in_the_event_of_its_request_may_be_too_early_too(node: Node) -> None:
+    body = FetchRequest(session_id=SESSION, session_epoch=1)
+    request = Request(1, 9, 1, FINAL, "f", body, Tag(1, FINAL, "f", SESSION, 1))
+    node.respond(request, event=request)
+    assert len(node.stories) == 1
+    assert "after 0 ms with 0 bytes" in node.stories[0]
+
+
+@pytest.mark.clause("F-22")
+def test_a_leader_may_respond_to_a_follower_early() -> None:
+    node = Node(replica_id=1)
+    node.respond(node.fetch({}, 1))
+    assert node.stories == []
+
+
+@pytest.mark.clause("F-14")
+@pytest.mark.parametrize("what", ["error", "diverging", "replica"])
+def test_an_error_and_a_direction_end_the_wait(node: Node, what: str) -> None:
+    lines = {
+        "error": PartitionData(0, ErrorCode.not_leader_or_follower, -1),
+        "diverging": node.line(0, diverging_epoch=EpochEndOffset(2, 4)),
+        "replica": node.line(0, preferred_read_replica=2),
+    }
+    node.respond(node.fetch({}, 1), lines[what])
+    assert node.stories == []
+
+
+@pytest.mark.clause("F-13", "F-14")
+@pytest.mark.parametrize("what", ["removed", "epoch", "out of range"])
+def test_a_partition_that_begins_to_fail_ends_the_wait(node: Node, what: str) -> None:
+    node.fetch({}, 1)
+    partition = node.partitions[0]
+    if what == "removed":
+        partition.is_removed = True
+        del node.led["t", 0]
+        node.passes(0)
+    elif what == "epoch":
+        partition.leader_epoch = 4
+        node.passes(0)
+    else:
+        partition.log.log_start_offset = 6
+        partition.log.log_end_offset = 6
+        node.happens(TimerFired(8), touched=0)
+    assert node.stories == []
+    node.passes(LATER_US)
+    assert len(node.stories) == 1
+    assert "although partition t-0 fails since" in node.stories[0]
+
+
+@pytest.mark.clause("F-14")
+@pytest.mark.parametrize("named", [{}, {0: 5}])
+def test_an_error_that_lasts_ends_a_wait_only_if_it_is_named(node: Node, named: dict[int, int]) -> None:
+    del node.led["t", 0]
+    node.fetch(named, 1)
+    node.passes(LATER_US)
+    assert bool(node.stories) is bool(named)
+
+
+@pytest.mark.clause("F-14")
+def test_a_log_that_diverges_ends_the_wait_of_a_request_that_names_it() -> None:
+    node = Node(replica_id=1)
+    node.partitions[0].log.epochs.starts = [2]
+    node.fetch({0: 5}, 1, last_epoch=2)
+    node.passes(LATER_US)
+    assert len(node.stories) == 1
+
+
+@pytest.mark.parametrize(
+    ("offset", "last_epoch", "expected"),
+    [(5, 1, False), (6, 1, True), (5, 2, True), (9, 3, False), (9, 4, True), (0, 0, True)],
+)
+def test_a_log_diverges_where_an_epoch_ended_or_never_was(offset: int, last_epoch: int, expected: bool) -> None:
+    log: Any = SimpleNamespace(log_end_offset=9, epochs=SimpleNamespace(epochs=[1, 3], starts=[0, 5]))
+    assert diverges(log, offset, last_epoch) is expected
+
+
+@pytest.mark.clause("F-3", "G-3")
+@pytest.mark.parametrize("version", [FINAL, FIRST_REVISION])
+def test_a_later_request_of_the_session_ends_the_wait(version: int) -> None:
+    node = Node(version)
+    first = node.fetch({}, 1)
+    second = node.fetch({}, 2, connection=2)
+    node.respond(first, error=ErrorCode.invalid_fetch_session_epoch)
+    node.passes(LATER_US)
+    assert node.stories == []
+    node.fetch({}, 3, connection=1)
+    node.passes(LATER_US)
+    assert len(node.stories) == 1
+    assert "its session has ended or has accepted a later request" in node.stories[0]
+    assert f"request {second.tag.session_epoch}," in node.stories[0]
+
+
+@pytest.mark.clause("F-9")
+@pytest.mark.parametrize("note", [CLOSED, EVICTED])
+@pytest.mark.parametrize("session_id", [SESSION, SESSION + 1])
+def test_the_end_of_the_session_ends_the_wait(node: Node, note: str, session_id: int) -> None:
+    node.fetch({}, 1)
+    node.happens(TimerFired(3), Note(note, (("session_id", session_id), ("rule", "b"))))
+    node.passes(LATER_US)
+    assert bool(node.stories) is (session_id == SESSION)
+
+
+def test_a_fetch_whose_connection_closed_or_whose_process_ended_waits_no_more(node: Node) -> None:
+    node.fetch({}, 1)
+    node.happens(Closed(1))
+    node.append()
+    node.passes(LATER_US)
+    node.fetch({1: 6}, 2)
+    node.node = SimpleNamespace(broker=node.node.broker)
+    node.append()
+    node.passes(LATER_US)
+    assert node.stories == []
+
+
+def test_a_fetch_of_records_in_the_remote_tier_may_wait(node: Node) -> None:
+    node.fetch({0: 1}, 1)
+    node.partitions[0].log.local_log_start_offset = 2
+    node.append()
+    node.passes(LATER_US)
+    assert node.stories == []
