@@ -98,6 +98,8 @@ class Check:
     """``acted`` is called for events that touch one of these kinds"""
     needs_one_node: ClassVar[bool] = False
     """whether it looks inside one node only, so that a live node's own process can run it"""
+    only_thorough: ClassVar[bool] = False
+    """whether ``inspect`` is called only when it is ``thorough``"""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

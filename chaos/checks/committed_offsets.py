@@ -294,6 +294,7 @@ class NoCommittedLost(Check):
     """
 
     guarantee = "no-committed-lost"
+    only_thorough = True
     rows: ClassVar[tuple[str, ...]] = (COMMITTED,)
 
     def __init__(self, context: CheckContext) -> None:
@@ -308,8 +309,7 @@ class NoCommittedLost(Check):
         self._committed[str(fields["group"]), topic, int(index)] = int(fields["offset"]), row.at_us
 
     def inspect(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
-        if thorough:
-            self._nodes[node.broker.node_id] = node
+        self._nodes[node.broker.node_id] = node
 
     def end(self, history: History) -> None:
         gone = deleted(history)

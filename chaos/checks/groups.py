@@ -207,10 +207,9 @@ class GroupsConsistent(Check):
     """
 
     guarantee = "groups-consistent"
+    only_thorough = True
 
     def inspect(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
-        if not thorough:
-            return
         try:
             node.broker.groups.validate()
         except AssertionError as wrong:

@@ -222,6 +222,7 @@ class LaggingLeave(ReplicaCheck):
     """
 
     guarantee = "isr-honest"
+    only_thorough = True
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
@@ -231,7 +232,7 @@ class LaggingLeave(ReplicaCheck):
 
     def inspect(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
         node_id, progress = node.broker.node_id, self.context.progress
-        if not thorough or progress.nodes.get(node_id) is not node or node._publisher.is_behind:
+        if progress.nodes.get(node_id) is not node or node._publisher.is_behind:
             return
         for (leader_id, key), term in progress.terms.items():
             led = node.broker.partitions.by_id.get(key) if leader_id == node_id else None

@@ -56,10 +56,9 @@ class DamageKept(Check):
     """
 
     guarantee = "damage-kept"
+    only_thorough = True
 
     def inspect(self, at_us: int, incarnation: int, node: Node, event: Event | None, thorough: bool) -> None:  # noqa: ARG002
-        if not thorough:
-            return
         disk = getattr(node.broker.disk, "inner", node.broker.disk)
         if not isinstance(disk, SimDisk) or not disk.damaged or not node.ready:
             return

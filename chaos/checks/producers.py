@@ -135,14 +135,13 @@ class ProducersReplayed(Check):
     """
 
     guarantee = "producers-replayed"
+    only_thorough = True
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
         self._judged: set[tuple[int, int, str]] = set()
 
     def inspect(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
-        if not thorough:
-            return
         partitions = node.broker.partitions
         for partition in (*partitions.by_name.values(), *partitions.followed.values()):
             place = node.broker.node_id, incarnation, partition.log.directory

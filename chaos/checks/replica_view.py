@@ -205,6 +205,8 @@ class ReplicaView:
         self._flushed = flushed
         self._unclean_ends = UncleanEnds()
         self._touched = touched or TouchedLogs()
+        self._segments: dict[PartitionLog, tuple[Any, ...]] = {}
+        """by log: its last truncation and its segments when all of them were checked"""
         self._published: dict[int, dict[PartitionKey, None]] = {}
         """by node: partitions whose role there may have changed since the view last compared it"""
         self._offset = -1
@@ -398,7 +400,9 @@ class ReplicaView:
     def _follow_logs(self, at_us: int, incarnation: int, node: "Node", thorough: bool) -> None:
         touched = self._touched.taken()
         for log in touched:
-            log.check_invariants()
+            segments = log.durability.last_cut, *log.segments.items
+            log.check_invariants(closed_too=thorough or self._segments.get(log) != segments)
+            self._segments[log] = segments
         if self.of_logs and (touched or thorough):
             # A node that died in its event was not observed: the logs that it changed are not this one's.
             disk = node.broker.disk

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 PEER_EVENTS = frozenset({PeerUp, PeerReply, PeerDown})
 FETCHES: frozenset[Kind] = frozenset({NoneType, FETCH, Closed, EVICTED})
 """Kinds of events that the fetch model follows."""
+MOST_EFFECTS = 16
+"""An event with more effects is like no other one, so its route is not kept."""
 
 
 @cache
@@ -62,9 +64,11 @@ class CheckSuite:
         self._checks = checks
         self._fetches = context.fetches
         self._state_checks = overriding(checks, "inspect")
+        self._quick_checks = [each for each in self._state_checks if not each.only_thorough]
         self._event_checks = [(each, frozenset(each.acts_on)) for each in overriding(checks, "acted")]
-        self._kinds = FETCHES.union(*(kinds for _, kinds in self._event_checks))
-        """kinds of events that any check or the fetch model follows"""
+        self._routes: dict[tuple[Kind, ...], tuple[list[Check], bool]] = {}
+        """by the kinds of an event and its effects: the checks that act on it, and whether the fetch model does. Most
+        events are like earlier ones, and need no comparison with what each check acts on."""
         self._fetch_checks = [each for each in checks if isinstance(each, FetchCheck)]
         self._follower_fetch_checks = [each for each in self._fetch_checks if each.judges_followers]
 
@@ -85,13 +89,18 @@ class CheckSuite:
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
         """Pass on a node's effects for an event, before the checks see its state."""
-        touched = _touched(event, effects)
-        if self._kinds.isdisjoint(touched):
-            return
-        for check, kinds in self._event_checks:
-            if not kinds.isdisjoint(touched):
-                check.acted(at_us, node, event, effects)
-        if not FETCHES.isdisjoint(touched):
+        kinds = _kinds(event, effects)
+        route = self._routes.get(kinds)
+        if route is None:
+            touched = _touched(kinds)
+            acting = [check for check, acts_on in self._event_checks if not acts_on.isdisjoint(touched)]
+            route = acting, not FETCHES.isdisjoint(touched)
+            if len(effects) <= MOST_EFFECTS:
+                self._routes[kinds] = route
+        acting, is_followed_by_model = route
+        for check in acting:
+            check.acted(at_us, node, event, effects)
+        if is_followed_by_model:
             for fetch in self._fetches.acted(node, event, effects):
                 for check in self._follower_fetch_checks if fetch.request.by_follower else self._fetch_checks:
                     check.fetched(at_us, fetch)
@@ -105,7 +114,7 @@ class CheckSuite:
         kind = event.__class__
         between_nodes = kind in PEER_EVENTS or (kind is Request and event.tag.role == "peer")  # type: ignore[union-attr]
         if thorough or not between_nodes:  # Messages between nodes change no client's state.
-            for check in self._state_checks:
+            for check in self._state_checks if thorough else self._quick_checks:
                 check.inspect(at_us, incarnation, node, event, thorough)
         self.quorum.observe(at_us, incarnation, node, thorough)
         self.replicas.observe(at_us, incarnation, node, thorough)
@@ -118,18 +127,29 @@ class CheckSuite:
             check.end(history)
 
 
-def _touched(event: Event | None, effects: Sequence[Effect]) -> set[Kind]:
-    touched: set[Kind] = {type(event)}
-    if type(event) is Request:
-        touched.add(event.api_key)
+def _kinds(event: Event | None, effects: Sequence[Effect]) -> tuple[Kind, ...]:
+    """Return the kind of the event and of each effect, in order. Keys of APIs follow the classes that have one."""
+    kind: type = event.__class__
+    kinds: list[Kind] = [kind]
+    if kind is Request:
+        kinds.append(event.api_key)  # type: ignore[union-attr]
     for effect in effects:
-        kind = type(effect)
+        kind = effect.__class__
         if kind is Note:
-            touched.add(effect.what)  # type: ignore[union-attr]
+            kinds.append(effect.what)  # type: ignore[union-attr]
             continue
-        touched.add(kind)
-        if kind is Reply:
-            touched.add(effect.api_key)  # type: ignore[union-attr]
-        elif kind is Send:
-            touched.add((Send, effect.api_key))  # type: ignore[union-attr]
+        kinds.append(kind)
+        if kind is Reply or kind is Send:
+            kinds.append(effect.api_key)  # type: ignore[union-attr]
+    return tuple(kinds)
+
+
+def _touched(kinds: Sequence[Kind]) -> set[Kind]:
+    """Return what the event touched. The key of the API of a request to another node counts only together with
+    ``Send``."""
+    touched = set[Kind]()
+    before: Kind = ""
+    for kind in kinds:
+        touched.add((Send, kind) if before is Send and isinstance(kind, int) else kind)
+        before = kind
     return touched

@@ -138,14 +138,13 @@ class DeletedStaysDeleted(ReplicaCheck):
     """
 
     guarantee = "deleted-stays-deleted"
+    only_thorough = True
 
     def copy_changed(self, at_us: int, partition: Replicated, copy: Copy, before: Held, now: Held) -> None:
         if now.leader_epoch > before.leader_epoch:
             self._judge(at_us, partition, copy)
 
     def inspect(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
-        if not thorough:
-            return
         for partition in self.replicas.partitions.values():
             copy = partition.copies.get(node.broker.node_id)
             if copy is not None:

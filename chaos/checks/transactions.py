@@ -445,6 +445,7 @@ class LsoRegression(Check):
     """
 
     guarantee = "lso-regression"
+    only_thorough = True
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
@@ -452,9 +453,8 @@ class LsoRegression(Check):
         """leader epoch and last stable offset by node, incarnation and partition"""
 
     def inspect(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
-        if thorough:
-            for partition in node.broker.partitions.by_name.values():
-                self._look(at_us, incarnation, node.broker.node_id, partition)
+        for partition in node.broker.partitions.by_name.values():
+            self._look(at_us, incarnation, node.broker.node_id, partition)
 
     def _look(self, at_us: int, incarnation: int, node_id: int, partition: Partition) -> None:
         key = (node_id, incarnation, partition.topic_id, partition.index)

@@ -110,9 +110,11 @@ def report(found: Search) -> str:
     repeats it."""
     verdicts, failing = found.verdicts, found.first_failing
     seeds, events = len(verdicts), sum(each.events for each in verdicts)
+    points = sum(sum(each.reached.counts) for each in verdicts)
     lines = [
         f"{found.scenario}: {found.outcome.name}, {_counted(seeds, 'seed')}, {seeds / found.seconds:.1f} seeds/s, "
         f"{events / found.seconds:.0f} events/s, {events / seeds:.0f} events a seed"
+        + (f", {points / found.seconds:.0f} points/s" if points else "")
         + (f", trace hash {verdicts[0].trace_hash}" if verdicts[0].trace_hash else "")
     ]
     if failing is not None:

@@ -33,7 +33,9 @@ class Agenda:
         heappush(self._heap, (time_us if time_us > now_us else now_us, count, act, args))
 
     def after(self, delay_us: int, act: Act, *args: Any) -> None:
-        self.at(self.now_us + delay_us, act, *args)
+        count = self._count = self._count + 1
+        now_us = self.now_us
+        heappush(self._heap, (now_us + delay_us if delay_us > 0 else now_us, count, act, args))
 
     def step(self, end_us: int) -> bool:
         """Run the next callback if it is due at or before ``end_us``. Otherwise advance the time, and return False."""
@@ -46,5 +48,8 @@ class Agenda:
 
     def run(self, end_us: int) -> None:
         """Run all callbacks that are due at or before ``end_us``, and advance the time."""
-        while self.step(end_us):
-            pass
+        heap = self._heap
+        while heap and heap[0][0] <= end_us:
+            self.now_us, _, act, args = heappop(heap)
+            act(*args)
+        self.now_us = max(self.now_us, end_us)

@@ -5,8 +5,11 @@ from dataclasses import replace
 import pytest
 
 from chaos.search import sim_command
+from chaos.search.many_seeds import Search
 from chaos.search.run_sim import run
-from chaos.search.sim_command import Progress
+from chaos.search.sim_command import Progress, report
+from chaos.sim.decision_counts import Reached
+from chaos.sim.verdict import SimVerdict
 from reports.verdict import Outcome
 from scenarios import loader
 
@@ -29,3 +32,11 @@ def test_a_search_shows_its_speed_and_the_first_red_seed_at_once(
     assert "1 red" in lines[2]
     assert "2 red" in lines[3]
     assert len(lines) == 4, "the end has a report of its own"
+
+
+def test_a_report_has_the_speed_in_seeds_events_and_decision_points() -> None:
+    verdict = SimVerdict("one", 1, "", Outcome.PASSED, (), (), (), 10, 10, 500, 60_000_000)
+    counted = replace(verdict, seed=2, reached=Reached((3, 0, 97, 0)))
+    speed = "2.0 seeds/s, 1000 events/s, 500 events a seed"
+    assert report(Search("one", (verdict, verdict), 1.0)) == f"one: PASSED, 2 seeds, {speed}"
+    assert report(Search("one", (verdict, counted), 1.0)) == f"one: PASSED, 2 seeds, {speed}, 100 points/s"

@@ -1,6 +1,8 @@
 """A look costs what an event touched: logs note their changes, and only while a reader needs them."""
 
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -9,6 +11,7 @@ from chaos.checks.replica_view import ReplicaView, TouchedLogs
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
 from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.segment import new_segment
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import run_to_end
@@ -39,3 +42,32 @@ def test_a_log_that_contradicts_itself_is_found_after_the_event_that_touched_it(
         log.high_watermark = 4
         with pytest.raises(AssertionError, match=r"the high watermark 4 lies outside 0\.\.0"):
             view.observe(2, 0, node)
+
+
+def test_closed_segments_are_checked_again_when_the_list_of_them_changes() -> None:
+    checked = list[bool]()
+    touched = TouchedLogs()
+    node: Any = SimpleNamespace(broker=SimpleNamespace(disk=None))
+    view = ReplicaView(FaultTimes(), touched=touched)
+    with touched.noted():
+        log = run_to_end(open_log(MemoryDisk(), "t-0", LogConfig(), Now(0, 0), True))
+        with patch.object(PartitionLog, "check_invariants", lambda _, closed_too: checked.append(closed_too)):
+            for change in (nothing, nothing, roll, nothing, cut, nothing):
+                change(log)
+                log.high_watermark = 0
+                view.observe(1, 0, node, thorough=False)
+            log.high_watermark = 0
+            view.observe(1, 0, node, thorough=True)
+    assert checked == [True, False, True, False, True, False, True]
+
+
+def nothing(log: PartitionLog) -> None:
+    pass
+
+
+def roll(log: PartitionLog) -> None:
+    log.segments.items.append(new_segment("t-0", 9, 0))
+
+
+def cut(log: PartitionLog) -> None:
+    log.durability.last_cut += 1

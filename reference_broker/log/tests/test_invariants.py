@@ -176,6 +176,14 @@ def test_a_spoiled_log_is_found_by_its_check(
         log.check_invariants()
 
 
+def test_what_is_in_closed_segments_is_omitted_on_request(log: PartitionLog) -> None:
+    offsets = log.segments[0].offsets
+    offsets.positions[0], offsets.positions[1] = offsets.positions[1], offsets.positions[0]
+    log.check_invariants(closed_too=False)
+    with pytest.raises(AssertionError, match="the positions of the index do not rise"):
+        log.check_invariants()
+
+
 @pytest.mark.clause("LocalLogTest.testRollSegmentErrorWhenNextOffsetIsIllegal")
 def test_a_segment_that_overlaps_the_one_before_it_is_not_added(log: PartitionLog) -> None:
     with pytest.raises(AssertionError, match="overlaps the one before it"):
