@@ -10,10 +10,12 @@ for a false condition. The condition is that of the ``if``, ``elif`` or ``while`
 of the conditional expression or comprehension in it, or the truth value that it returns or assigns. Above ``try`` the
 outcomes are: an exception was caught, or none was raised.
 
-A comment costs a broker nothing. ``chaos.sim.decision_counts`` counts the outcomes of a simulated run.
+A comment costs a broker nothing. ``chaos.sim.decision_counts`` counts the outcomes of a simulated run. Outcomes that no
+run can reach are listed in ``reference_broker/unreached.toml``, each with the reason.
 """
 
 import re
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -25,6 +27,7 @@ from scenarios.fields import did_you_mean
 ROOT: Final = Path(__file__).resolve().parents[1]
 PACKAGE: Final = "reference_broker"
 """The package whose modules declare points."""
+UNREACHED: Final = ROOT / PACKAGE / "unreached.toml"
 _MARK = re.compile(
     r"^\s*# Decision (?P<name>[a-z0-9-]+) \((?P<clauses>[A-Z]-\d+(, [A-Z]-\d+)*)\): (?P<yes>[^|]+) \| (?P<no>[^|]+)$"
 )
@@ -99,3 +102,16 @@ def place_of(outcome: str) -> int:
         near = did_you_mean(outcome, names)
         raise PointError(f"there is no outcome {outcome!r}{near + '?' if near else ''}; `crucible points` lists them")
     return names.index(outcome)
+
+
+@cache
+def reasons_unreached(path: Path = UNREACHED) -> dict[str, str]:
+    """Return why no run reaches an outcome, by ``NAME=OUTCOME``. Raise PointError for an outcome that does not exist
+    and for an empty reason."""
+    with path.open("rb") as file:
+        reasons = {str(outcome): str(why) for outcome, why in tomllib.load(file)["unreached"].items()}
+    for outcome, why in reasons.items():
+        place_of(outcome)
+        if not why.strip():
+            raise PointError(f"{path.name}: {outcome} has no reason")
+    return reasons

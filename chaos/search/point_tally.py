@@ -13,7 +13,7 @@ from pathlib import Path
 from chaos.search.many_seeds import verdicts
 from chaos.sim.decision_counts import watch
 from chaos.sim.verdict import SimVerdict
-from scenarios.decision_points import declared_points
+from scenarios.decision_points import declared_points, outcome_names, reasons_unreached
 from scenarios.model import Scenario
 
 FILE = "decision-points.jsonl"
@@ -57,6 +57,11 @@ class Tally:
                 self.by_scenario[outcome].update(counts)
 
 
+def open_outcomes(tally: Tally) -> list[str]:
+    """Return the outcomes that were never reached, and for which there is no reason."""
+    return [each for each in outcome_names() if not tally.by_scenario.get(each) and each not in reasons_unreached()]
+
+
 def newest_tally(nights: Path) -> tuple[Tally, str]:
     """Return the tally of the newest night that has one, and the night's name; an empty tally and no name if none
     has."""
@@ -80,21 +85,32 @@ def played_tally(scenarios: Sequence[Scenario], seeds: Sequence[int], processes:
 
 def listing(tally: Tally, *, only_never: bool, clause: str = "") -> Iterator[str]:
     """Yield a line for each outcome: its clauses, point and outcome, how often and where it was reached, its place in
-    the code. At the end comes a summary."""
+    the code. One that was never reached has the reason if ``reference_broker/unreached.toml`` has one. With
+    ``only_never`` those with a reason come last. At the end comes a summary."""
     shown = [each for each in declared_points() if not clause or clause in each.clauses]
-    never = 0
+    reasons, excused, never = reasons_unreached(), list[str](), 0
     for point in shown:
         for side in (0, 1):
             reached = tally.by_scenario.get(point.outcome(side), Counter())
             never += not reached
             if only_never and reached:
                 continue
-            where = f"{reached.total():,} times: {_named(reached)}" if reached else "never"
-            yield f"{', '.join(point.clauses):10} {point.outcome(side)} | {where} | {point.where}"
+            why = reasons.get(point.outcome(side), "")
+            where = f"{reached.total():,} times: {_named(reached)}" if reached else f"never{': ' if why else ''}{why}"
+            if reached and why:
+                where += ", although listed as unreached"
+            line = f"{', '.join(point.clauses):10} {point.outcome(side)} | {where} | {point.where}"
+            if why and not reached:
+                excused.append(line)
+                if only_never:
+                    continue
+            yield line
+    if only_never:
+        yield from excused
     scenarios = sum(1 for times in tally.seeds.values() if times)
     yield (
-        f"{2 * len(shown)} outcomes of {len(shown)} points, {never} never reached, in {tally.seeds.total():,} seeds of "
-        f"{scenarios} scenarios"
+        f"{2 * len(shown)} outcomes of {len(shown)} points, {never} never reached, {len(excused)} of these with a "
+        f"reason, in {tally.seeds.total():,} seeds of {scenarios} scenarios"
     )
 
 

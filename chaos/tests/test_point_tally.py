@@ -1,29 +1,31 @@
 """Tallies of decision points, and the command that lists them."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from chaos.search.point_tally import FILE, Tally, newest_tally
+from chaos.search import point_tally
+from chaos.search.point_tally import FILE, Tally, listing, newest_tally, open_outcomes
 from chaos.search.run_sim import run
 from chaos.sim.decision_counts import watch
 from crucible_kafka.commands.scenarios import points
 from scenarios import loader
-from scenarios.decision_points import declared_points
+from scenarios.decision_points import declared_points, outcome_names
 
-pytestmark = pytest.mark.simulated
+FIRST, SECOND, *_, LAST = outcome_names()
 
 
-def _tally() -> Tally:
-    watch()
-    tally = Tally()
-    tally.take(run(next(each for each in loader.load_all() if each.name == "01-lost-response"), 1))
+def tally_of(reached: dict[str, dict[str, int]]) -> Tally:
+    tally = Tally(seeds=Counter({"01-a": 2, "02-b": 1}))
+    for outcome, counts in reached.items():
+        tally.by_scenario[outcome].update(counts)
     return tally
 
 
 def test_the_newest_night_with_counts_is_listed(tmp_path: Path) -> None:
-    tally = _tally()
+    tally = tally_of({FIRST: {"01-a": 3, "02-b": 1}})
     for night in ("2026-01-01", "2026-01-02", "2026-01-03"):
         (tmp_path / night).mkdir()
     tally.append_to(tmp_path / "2026-01-01")
@@ -32,27 +34,69 @@ def test_the_newest_night_with_counts_is_listed(tmp_path: Path) -> None:
     with (tmp_path / "2026-01-02" / FILE).open("a") as file:
         file.write('{"seeds": {"torn')
     found, night = newest_tally(tmp_path)
-    assert (night, found.seeds["01-lost-response"]) == ("2026-01-02", 2)
-    assert all(found.by_scenario[each].total() == 2 * tally.by_scenario[each].total() for each in tally.by_scenario)
+    assert night == "2026-01-02"
+    assert found.seeds == {"01-a": 4, "02-b": 2}
+    assert found.by_scenario == {FIRST: {"01-a": 6, "02-b": 2}}
     result = CliRunner().invoke(points, ["--nights", str(tmp_path)])
     assert result.exit_code == 0
     assert "counts of the night 2026-01-02" in result.output
-    assert f"of {len(declared_points())} points" in result.output
+    assert f"{FIRST} | 8 times: 01-a, 02-b |" in result.output
+    assert f"of {len(declared_points())} points, {len(outcome_names()) - 1} never reached" in result.output
+    assert "in 6 seeds of 2 scenarios" in result.output
 
 
-def test_only_what_was_never_reached_can_be_listed(tmp_path: Path) -> None:
-    (tmp_path / "night").mkdir()
-    tally = _tally()
-    tally.append_to(tmp_path / "night")
-    lines = CliRunner().invoke(points, ["--nights", str(tmp_path), "--never"]).output.splitlines()
-    assert not [each for each in lines if "times:" in each]
-    assert len(lines) == 2 + 2 * len(declared_points()) - len(tally.by_scenario)
+def test_what_was_never_reached_is_listed_and_what_has_a_reason_comes_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(point_tally, "reasons_unreached", lambda: {FIRST: "no disk does it", LAST: "in no scenario"})
+    tally = tally_of({SECOND: {"01-a": 1}, LAST: {"01-a": 1}})
+    *never, excused, summary = listing(tally, only_never=True)
+    assert len(never) == len(outcome_names()) - 3
+    assert all(" | never | " in line for line in never)
+    assert f"{FIRST} | never: no disk does it |" in excused
+    assert f"{len(never) + 1} never reached, 1 of these with a reason" in summary
+    assert f"{LAST} | 1 times: 01-a, although listed as unreached |" in list(listing(tally, only_never=False))[-2]
+    assert open_outcomes(tally) == [each for each in outcome_names() if each not in (FIRST, SECOND, LAST)]
 
 
+def test_only_the_points_of_a_clause_can_be_listed() -> None:
+    named = [point for point in declared_points() if "F-18" in point.clauses]
+    *lines, summary = listing(Tally(), only_never=False, clause="F-18")
+    assert len(lines) == 2 * len(named)
+    assert all("F-18" in line for line in lines)
+    assert summary.startswith(f"{2 * len(named)} outcomes of {len(named)} points, ")
+
+
+def test_a_line_names_the_scenarios_that_reached_most() -> None:
+    tally = tally_of({FIRST: {"01-a": 1, "02-b": 4, "03-c": 3, "04-d": 2}})
+    assert "10 times: 02-b, 03-c, 04-d and 1 more |" in next(listing(tally, only_never=False))
+
+
+def test_the_outcomes_of_points_are_counted() -> None:
+    name = declared_points()[0].name
+    tally = tally_of({FIRST: {"01-a": 1}, SECOND: {"01-a": 1}, LAST: {"01-a": 1}})
+    assert tally.outcomes_of([name]) == 2
+    assert tally.outcomes_of([]) == 0
+
+
+@pytest.mark.simulated
+def test_what_a_run_reached_is_added() -> None:
+    watch()
+    verdict = run(loader.find("1"), 1)
+    tally = Tally()
+    tally.take(verdict)
+    tally.take(verdict)
+    reached = verdict.reached.by_outcome()
+    assert tally.seeds == {"01-lost-response": 2}
+    assert {outcome: counts.total() for outcome, counts in tally.by_scenario.items()} == {
+        outcome: 2 * times for outcome, times in reached.items() if times
+    }
+
+
+@pytest.mark.simulated
 def test_seeds_are_played_now(tmp_path: Path) -> None:
-    result = CliRunner().invoke(points, ["--play", "1", "1", "--nights", str(tmp_path)])
+    result = CliRunner().invoke(points, ["--play", "1", "1", "--nights", str(tmp_path), "--clause", "F-10"])
     assert result.exit_code == 0, result.output
-    assert "01-lost-response" in result.output
+    assert "times: 01-lost-response" in result.output
+    assert "in 2 seeds of 2 scenarios" in result.output, "one in each revision"
 
 
 def test_without_counts_the_command_says_how_to_get_them(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def clauses(show_tests: bool, nights: Path | None) -> None:
 @SCENARIOS
 @click.option("--play", "seeds", type=click.IntRange(1), help="Play so many seeds of the scenarios (default: all) now.")
 @click.option("--processes", type=click.IntRange(1), default=2, show_default=True, help="How many seeds at once.")
-@click.option("--never", is_flag=True, help="Only outcomes that nothing reached.")
+@click.option("--never", is_flag=True, help="Only outcomes that nothing reached; those with a reason come last.")
 @click.option("--clause", default="", help="Only the points of this clause.")
 @NIGHTS_FOLDER
 def points(

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from scenarios import loader
 from scenarios.clauses import texts
-from scenarios.decision_points import Point, PointError, declared_points, place_of, points_of
+from scenarios.decision_points import Point, PointError, declared_points, place_of, points_of, reasons_unreached
 
 _SOURCE = """
 def f(epoch):
@@ -40,3 +41,17 @@ def test_an_unknown_outcome_is_refused_with_the_nearest() -> None:
     assert place_of(known) == 0
     with pytest.raises(PointError, match="did you mean"):
         place_of(known[:-1])
+
+
+def test_each_outcome_that_is_listed_as_unreached_exists_and_has_a_reason() -> None:
+    assert all(len(why) > 10 for why in reasons_unreached().values())
+    required = {each.partition("@")[0] for scenario in loader.load_all() for each in scenario.points}
+    assert not required & set(reasons_unreached()), "a scenario reaches it"
+
+
+@pytest.mark.parametrize(("why", "message"), [("", "has no reason"), ("x", "there is no outcome")])
+def test_a_reason_for_nothing_is_refused(tmp_path: Path, why: str, message: str) -> None:
+    outcome = declared_points()[0].outcome(0)
+    (tmp_path / "unreached.toml").write_text(f'[unreached]\n"{outcome}{why}" = "{why}"\n')
+    with pytest.raises(PointError, match=message):
+        reasons_unreached(tmp_path / "unreached.toml")
