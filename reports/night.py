@@ -157,6 +157,30 @@ class Canary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     found: bool = False
     guarantee: str = ""
     """The first one that it violated."""
+    spent_us: int = 0
+    """The time of its plays, up to the one that found it."""
+
+
+class PointCounts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The outcomes of the broker's decision points that a night's runs in the simulator reached."""
+
+    outcomes: int
+    """How many there are."""
+    reached: int
+    never: tuple[str, ...] = ()
+    """Those that were never reached, without the ones for which the broker's table has a reason."""
+
+
+class CorpusGrowth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The corpus of the guided search, at the start and at the end of its stage."""
+
+    schedules: int
+    """How many were played."""
+    entries_before: int
+    entries: int
+    outcomes_before: int
+    """How many outcomes of decision points the corpus reaches."""
+    outcomes: int
 
 
 class Night(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -178,6 +202,10 @@ class Night(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     stages: tuple[Stage, ...] = ()
     canary: Canary | None = None
     """None only if this night plays nothing in the simulator."""
+    points: PointCounts | None = None
+    """None until the night has ended, and if nothing was counted."""
+    corpus: CorpusGrowth | None = None
+    """None without a guided search."""
     command: str = ""
 
 

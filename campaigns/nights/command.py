@@ -25,8 +25,10 @@ from campaigns.nights.night import (
     share_s,
 )
 from campaigns.nights.stages import bench, brokers, checks, guided, live, search
-from reports.night import Reason, night_folders, outcome_of, why_red
+from chaos.search.point_tally import FILE, Tally, open_outcomes
+from reports.night import PointCounts, Reason, night_folders, outcome_of, why_red
 from reports.verdict import Outcome
+from scenarios.decision_points import outcome_names
 
 SKIPPED = "SKIPPED"
 WORTH_S, WORTH_SHARE = 10.0, 0.01
@@ -103,7 +105,7 @@ def _play_stage(work: Work, name: str, until: float) -> None:
 
 def _end(work: Work) -> int:
     follow_up.note_the_rest(work)
-    work.change(finished=True, ended_us=time.time_ns() // 1000)
+    work.change(finished=True, ended_us=time.time_ns() // 1000, points=_points_of(work.folder))
     work.journal.write_tables(work.folder)
     work.journal.close(done=True)
     shutil.rmtree(work.scratch, ignore_errors=True)
@@ -113,6 +115,16 @@ def _end(work: Work) -> int:
         work.tell(f"  {each.text}")
     work.tell("the night is green" if not reasons else "the night is red")
     return outcome_of(reasons).value
+
+
+def _points_of(folder: Path) -> PointCounts | None:
+    if not (folder / FILE).exists():
+        return None
+    tally = Tally()
+    tally.add_from(folder)
+    names = outcome_names()
+    reached = sum(bool(tally.by_scenario.get(each)) for each in names)
+    return PointCounts(outcomes=len(names), reached=reached, never=tuple(open_outcomes(tally)))
 
 
 def reasons_of(work: Work) -> tuple[Reason, ...]:

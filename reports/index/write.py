@@ -12,6 +12,7 @@ from urllib.parse import quote
 from reports.index import benchmark, failures, matrix, probe
 from reports.index.matrix import percent, red_rates
 from reports.index.nights import Collected, NightSummary, Note, collect_nights, read_notes, summarize_nights
+from reports.index.reached import reached_points
 from reports.night import NightError, night_folders, read_night
 from reports.page.render import environment
 
@@ -95,6 +96,8 @@ def context_of(
         "targets": probe.targets(collected.probed),
         "probed": probed,
         "probe_changes": probe.changes(probed),
+        "points": reached_points(every),
+        "searched": [one for one in shown if one.night.canary is not None or one.night.corpus is not None],
     }
 
 

@@ -13,7 +13,7 @@ from chaos.checks.guarantee_selection import checked
 from chaos.search.guided import CORPUS, GuidedSearch, Played, read_corpus, scheduled
 from chaos.search.point_tally import Tally
 from chaos.search.write_scenario import write_scenario
-from reports.night import night_folders
+from reports.night import CorpusGrowth, night_folders
 from reports.verdict import Outcome
 from scenarios import loader
 from scenarios.decision_points import outcome_names
@@ -46,6 +46,15 @@ def play(work: Work, until: float) -> tuple[Outcome, str]:
             break
         work.beat(f"guided: {played:,} schedules, corpus {len(corpus.entries)}; {left_s / 60:.1f} min left")
     tally.append_to(work.folder)
+    earlier = work.night.corpus  # of this night, if it was resumed
+    growth = CorpusGrowth(
+        schedules=played + (earlier.schedules if earlier else 0),
+        entries_before=earlier.entries_before if earlier else kept,
+        entries=len(corpus.entries),
+        outcomes_before=earlier.outcomes_before if earlier else len(before),
+        outcomes=len(corpus.reached),
+    )
+    work.change(corpus=growth)
     work.tell(
         f"guided: {played:,} schedules; {len(corpus.reached)} of {len(outcome_names())} outcomes reached, "
         f"{len(corpus.reached - before)} of them new; corpus {len(corpus.entries)}, {len(corpus.entries) - kept} new"

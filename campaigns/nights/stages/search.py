@@ -178,7 +178,11 @@ class NightSearch:
             return  # The rest of its turn.
         found = bool(play.guarantee)
         canary = msgspec.structs.replace(
-            canary, seeds_tried=canary.seeds_tried + 1, found=found, guarantee=play.guarantee
+            canary,
+            seeds_tried=canary.seeds_tried + 1,
+            found=found,
+            guarantee=play.guarantee,
+            spent_us=canary.spent_us + play.wall_us,
         )
         self._work.change(canary=canary)
         if found:

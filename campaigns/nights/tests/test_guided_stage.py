@@ -12,6 +12,7 @@ from chaos.checks.check import Violation
 from chaos.search.guided import read_corpus
 from chaos.search.point_tally import newest_tally
 from chaos.sim.verdict import SimVerdict
+from reports.night import read_night
 from reports.verdict import Outcome
 from scenarios import loader
 from scenarios.model import Scenario
@@ -35,10 +36,16 @@ def test_the_corpus_is_handed_on_to_the_next_night(tmp_path: Path) -> None:
     assert not old
     tally, night = newest_tally(tmp_path)
     assert (night, tally.seeds["swarm"]) == (first.folder.name, 1)
-    second = work_of(tmp_path / "20260102-000000")
+    assert first.night.corpus is not None
+    assert (first.night.corpus.entries_before, first.night.corpus.entries) == (0, len(kept.entries))
+    second = work_of(tmp_path / "20260102-000000", seed=2_000)
     guided.play(second, time.monotonic())
     handed_on, _ = read_corpus(second.folder / guided.FOLDER)
     assert handed_on.entries[: len(kept.entries)] == kept.entries
+    grown = read_night(second.folder).corpus
+    assert grown is not None
+    assert (grown.schedules, grown.entries_before, grown.entries) == (1, len(kept.entries), len(handed_on.entries))
+    assert grown.outcomes_before == len(kept.reached)
 
 
 def test_a_red_schedule_is_kept_as_a_scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,10 +16,12 @@ from campaigns.nights.tests.small_nights import search_for, the_night
 from chaos.mutants.mutant import applied
 from chaos.mutants.registry import by_name
 from chaos.search.many_seeds import verdicts
+from chaos.search.point_tally import newest_tally
 from chaos.search.run_sim import run
 from chaos.sim.verdict import SimVerdict
 from reports.night import Canary, FailureRow, PlayRow
 from scenarios import loader
+from scenarios.decision_points import reasons_unreached
 from scenarios.model import Scenario
 
 pytestmark = pytest.mark.simulated
@@ -69,6 +71,13 @@ def test_a_night_finds_its_canary_with_seeds_of_its_own_and_is_green(
     assert night.canary is not None
     assert (night.canary.found, night.canary.guarantee) == (True, "session-epoch-order")
     plays = plays_of(folder)
+    hunted = [each.wall_us for each in plays if each.mutant]
+    assert night.canary.spent_us == sum(hunted[: night.canary.seeds_tried])
+    tally, _ = newest_tally(tmp_path)
+    assert night.points is not None
+    assert night.points.reached == len(tally.by_scenario) > 0
+    assert night.points.reached + len(night.points.never) + len(reasons_unreached()) >= night.points.outcomes
+    assert not set(night.points.never) & set(tally.by_scenario)
     controls = [each for each in plays if not each.mutant]
     assert {each.outcome for each in controls} == {"PASSED"}
     assert {each.scenario for each in controls} <= {SMALL, f"{SMALL}@first"}
