@@ -1,6 +1,7 @@
 """The progress of a search."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,20 +19,23 @@ from scenarios import loader
 def test_a_search_shows_its_speed_and_the_first_red_seed_at_once(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sim_command, "PROGRESS_EVERY_S", 0.0)
+    monkeypatch.setattr(sim_command, "PROGRESS_EVERY_S", 5.0)
     passed = run(next(each for each in loader.load_all() if each.name == "01-lost-response"), 1)
     red = replace(passed, outcome=Outcome.CRASHED, reasons=("KeyError: 1",), seed=7)
-    progress = Progress("01-lost-response", 4)
-    for verdict in (passed, red, red, passed):
+    times = iter([10.0, 20.0, 21.0, 30.0, 40.0, 50.0])
+    monkeypatch.setattr(sim_command, "time", SimpleNamespace(monotonic=lambda: next(times)))
+    progress = Progress("01-lost-response", 6, _started=0.0, _shown=0.0)
+    for verdict in (passed, red, red, passed, passed):
         progress.take(verdict)
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[0].startswith("01-lost-response: 1 of 4 seeds, ")
-    assert lines[0].endswith("no red, 0 s left")
-    assert lines[1] == "first red: KeyError: 1: ./crucible sim 01-lost-response --seed 7"
-    assert "2 of 4 seeds" in lines[2]
-    assert "1 red" in lines[2]
-    assert "2 red" in lines[3]
-    assert len(lines) == 4, "the end has a report of its own"
+    assert capsys.readouterr().err.splitlines() == [
+        "01-lost-response: 1 of 6 seeds, 0.1/s, no red, 50 s left",
+        "first red: KeyError: 1: ./crucible sim 01-lost-response --seed 7",
+        "01-lost-response: 2 of 6 seeds, 0.1/s, 1 red, 40 s left",
+        "01-lost-response: 4 of 6 seeds, 0.1/s, 2 red, 15 s left",
+        "01-lost-response: 5 of 6 seeds, 0.1/s, 2 red, 8 s left",
+    ], "a line only after some seconds"
+    progress.take(passed)
+    assert not capsys.readouterr().err, "the end has a report of its own"
 
 
 def test_a_report_has_the_speed_in_seeds_events_and_decision_points() -> None:
