@@ -2,7 +2,7 @@
 
 # ruff: noqa: ARG001 - a replacement takes all parameters of its target.
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Generator, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -167,3 +167,32 @@ def follower_keeps_its_log_start_to_itself(original: Function, self: Any, name: 
     original(self, name, data)
     if not data.records and not data.error_code and data.diverging_epoch is None and not was_named:
         self._to_name.pop(name, None)
+
+
+@mutant("reference_broker.sessions.cached_partition:CachedPartition.remember")
+def seek_back_not_noted(original: Function, self: Any, wanted: Any, topic_id: bytes) -> None:
+    """A fetcher that goes back to an earlier offset gets nothing of what it names again (F-13)."""
+    before = self.fetch_offset
+    original(self, wanted, topic_id)
+    if self.named_number >= 0:
+        self.fetch_offset = max(before, wanted.fetch_offset)
+
+
+@mutant("reference_broker.sessions.final_revision:FinalRevision.reports", revisions=("final",))
+def moved_log_start_is_no_news(original: Function, self: Any, session: Any, cached: Any, data: Any) -> bool:
+    """A partition whose log start offset alone has changed is left out of the next response (F-14)."""
+    known = cached.sent_log_start_offset
+    cached.sent_log_start_offset = data.log_start_offset
+    try:
+        return bool(original(self, session, cached, data))
+    finally:
+        cached.sent_log_start_offset = known
+
+
+@mutant("reference_broker.ports.slicing:_in_slices")
+def last_slice_left_out(
+    original: Function, items: Collection[Any], size: int, do: Callable[[Any], object]
+) -> Generator[None, None, None]:
+    """Work on so many partitions that it takes several slices ends before its last one. A request that names many
+    does not add or update them all, and a response lacks some (F-13, F-14)."""
+    yield from original(list(items)[: (len(items) - 1) // size * size], size, do)
