@@ -300,14 +300,21 @@ def _transaction_contradictions(
         if expected and not is_active:
             yield f"{name} is missing, and its segment has {len(expected)} aborted transactions"
         return
-    try:
-        found = [AbortedRow(*row[1:]) for row in _TRANSACTION.iter_unpack(data)]
-    except StructError:
+    found = transaction_rows(data)
+    if found is None:
         yield f"{name} has {len(data)} bytes, which are no entries"
         return
     wanted = list(expected)[: len(found)] if is_active else list(expected)
     if found != wanted:
         yield f"{name} has {found}, and the batches give {wanted}"
+
+
+def transaction_rows(data: bytes) -> list[AbortedRow] | None:
+    """Return the entries of a transaction index, or None if its bytes are no entries."""
+    try:
+        return [AbortedRow(*row[1:]) for row in _TRANSACTION.iter_unpack(data)]
+    except StructError:
+        return None
 
 
 def snapshot_rows(data: bytes) -> dict[int, ProducerRow] | None:

@@ -10,7 +10,9 @@ from reference_broker.core.clean_shutdown import write_mark
 from reference_broker.log.producer_replay import MAX_OFFSET
 from reference_broker.log.reading import OffsetOutOfRange
 from reference_broker.ports.disk import DiskError
-from reference_broker.remote_log.copier import ENDED
+from reference_broker.ports.store import Delete
+from reference_broker.remote_log.copier import ENDED, Stage
+from reference_broker.remote_log.objects import keys_of
 
 SHUTDOWN = "reference_broker.core.clean_shutdown"
 
@@ -76,6 +78,44 @@ def local_markers_not_looked_up(
     """A read from the tier names no aborted transaction whose marker is in a local segment (X-5)."""
     found = yield from original(segments, first, lineage, offset, end_offset, local_start_offset)
     return found._replace(is_complete=True)
+
+
+@mutant("reference_broker.remote_log.expiring.expirer:SegmentRemoval.remove")
+def objects_deleted_before_deletion_is_written(
+    original: Function, self: Any, segment: Any, ended: Callable[[str], None]
+) -> None:
+    """The objects of a segment are deleted while its DELETE_SEGMENT_STARTED is being written, which may be refused
+    (P-11)."""
+    self.ports.store(Delete(keys_of(segment)), lambda _: None, lambda _: None)
+    original(self, segment, ended)
+
+
+@mutant("reference_broker.remote_log.objects:keys_of")
+def last_object_of_segment_not_deleted(original: Function, segment: Any) -> tuple[str, ...]:
+    """The deletion of a remote segment leaves its leader epochs in the store (P-11)."""
+    keys: tuple[str, ...] = original(segment)
+    return keys[:-1]
+
+
+@mutant("reference_broker.log.retention:tierable")
+def first_timestamp_in_remote_metadata(
+    original: Function, segments: Any, end_offset: int, from_offset: int
+) -> tuple[Any, ...]:
+    """The metadata of a remote segment has the timestamp of its first batch as the largest one. Remote retention
+    deletes it too early, and lookups by time skip it (P-11)."""
+    return tuple(
+        each._replace(max_timestamp_ms=segments[segments.index_of(each.base_offset)].first_timestamp_ms)
+        for each in original(segments, end_offset, from_offset)
+    )
+
+
+@mutant("reference_broker.remote_log.copier:Copier._advance")
+def first_object_stored_before_begin_is_committed(original: Function, self: Any, copy: Any) -> None:
+    """The first object of a copy is stored while its COPY_SEGMENT_STARTED is being written. If that is lost, the object
+    stays (P-11)."""
+    if copy.stage is Stage.BEGINNING and not self._is_closed:
+        self._context.ports.store(copy.prepared.objects[0], lambda _: None, lambda _: None)
+    original(self, copy)
 
 
 # --- the files beside a segment ---------------------------------------------------------------------------------------
