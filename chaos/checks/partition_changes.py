@@ -146,12 +146,12 @@ class PartitionChangesByRule(TransactionCheck, ReplicaCheck):
         if self.open_at < 0 and self._unit.values:
             unit, self._unit = self._unit, _Unit()
             for api_key, value in unit.values:
-                self._apply(unit, api_key, _Fields(value))
+                self._apply(unit, api_key, Fields(value))
             self._judge(at_us, unit, batch)
 
     # Replay
 
-    def _apply(self, unit: _Unit, api_key: int, fields: "_Fields") -> None:
+    def _apply(self, unit: _Unit, api_key: int, fields: "Fields") -> None:
         if api_key == CHANGE:
             self._change(unit, fields)
         elif api_key == PARTITION:
@@ -177,7 +177,7 @@ class PartitionChangesByRule(TransactionCheck, ReplicaCheck):
         elif api_key == CLEAR_ELR:
             self._clear(fields.text())
 
-    def _change(self, unit: _Unit, fields: "_Fields") -> None:
+    def _change(self, unit: _Unit, fields: "Fields") -> None:
         index, topic_id = fields.number(4), fields.take(16)
         key, tags = (topic_id, index), fields.tags()
         before = self._partitions.get(key)
@@ -198,7 +198,7 @@ class PartitionChangesByRule(TransactionCheck, ReplicaCheck):
         self._put(key, after)
         unit.changes.append((key, before, after, leader >= 0))
 
-    def _partition(self, fields: "_Fields") -> None:
+    def _partition(self, fields: "Fields") -> None:
         index, topic_id = fields.number(4), fields.take(16)
         replicas, isr, _, _ = (fields.numbers() for _ in range(4))
         leader, leader_epoch, partition_epoch = (fields.number(4) for _ in range(3))
@@ -217,7 +217,7 @@ class PartitionChangesByRule(TransactionCheck, ReplicaCheck):
         self._partitions[key] = state
         self._history.setdefault(key, {})[state.partition_epoch] = state
 
-    def _register(self, unit: _Unit, fields: "_Fields") -> None:
+    def _register(self, unit: _Unit, fields: "Fields") -> None:
         broker_id = fields.number(4)
         fields.take(fields.version >= 2)
         fields.take(16 + 8)
@@ -239,7 +239,7 @@ class PartitionChangesByRule(TransactionCheck, ReplicaCheck):
         if fenced:
             unit.stopped.add(broker_id)
 
-    def _change_registration(self, unit: _Unit, fields: "_Fields") -> None:
+    def _change_registration(self, unit: _Unit, fields: "Fields") -> None:
         broker_id, _ = fields.number(4), fields.take(8)
         tags, known = fields.tags(), self._brokers.get(broker_id)
         if known is None:
@@ -251,7 +251,7 @@ class PartitionChangesByRule(TransactionCheck, ReplicaCheck):
         if fenced > 0:
             unit.stopped.add(broker_id)
 
-    def _set(self, fields: "_Fields") -> None:
+    def _set(self, fields: "Fields") -> None:
         kind, resource, name, value = fields.number(1), fields.text(), fields.text(), fields.text()
         if name == UNCLEAN and value == "true":
             self._is_unclean = True
@@ -395,11 +395,11 @@ class PartitionChangesByRule(TransactionCheck, ReplicaCheck):
                 self.violated(at_us, f"{name}: {state[:8]} is published, and the records lead to {known[:8]}")
 
 
-def _numbers(found: "_Fields | None", otherwise: tuple[int, ...]) -> tuple[int, ...]:
+def _numbers(found: "Fields | None", otherwise: tuple[int, ...]) -> tuple[int, ...]:
     return otherwise if found is None else found.numbers()
 
 
-class _Fields:
+class Fields:
     """The fields of a record of the metadata log: frame version, API key, record version, and the message (all are
     flexible versions, KIP-482)."""
 
@@ -435,17 +435,21 @@ class _Fields:
     def text(self) -> str:
         return self.take(self.size()).decode()
 
+    def nullable_text(self) -> str | None:
+        size = self.varint()
+        return None if size == 0 else self.take(size - 1).decode()
+
     def numbers(self) -> tuple[int, ...]:
         return tuple(self.number(4) for _ in range(self.size()))
 
     def ids(self) -> tuple[bytes, ...]:
         return tuple(self.take(16) for _ in range(self.size()))
 
-    def tags(self) -> "dict[int, _Fields]":
+    def tags(self) -> "dict[int, Fields]":
         """Return the tagged fields, which end the message."""
         found = {}
         for _ in range(self.varint()):
             tag, size = self.varint(), self.varint()
-            found[tag] = _Fields(self._value, self._at, self.version)
+            found[tag] = Fields(self._value, self._at, self.version)
             self._at += size
         return found

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from chaos.checks.check import Check, CheckContext, QuorumCheck, fields_of
+from chaos.checks.check import Check, CheckContext, Kind, QuorumCheck, fields_of
 from chaos.checks.history import History
+from chaos.checks.quorum_promises import METADATA_ID, RAFT_CHANNEL, is_fetch_of_metadata
 from chaos.checks.quorum_view import Member, Seen
 from chaos.hooks.metadata_digest import digest_of
-from reference_broker.core.events import Closed, Effect, Event, Reply, Request
+from reference_broker.core.events import Closed, Effect, Event, Note, PeerReply, Reply, Request, Send
 from reference_broker.wire.apis import ApiKey
 from reports.rows import TraceRow
 
@@ -68,6 +69,172 @@ class StableLeadership(QuorumCheck):
     def _calm(self, leader: int, voter: int, from_us: int) -> bool:
         fault_times = self.view.fault_times
         return not (fault_times.node_since(voter, from_us) or fault_times.between_since(leader, voter, from_us))
+
+
+LATE_US = 1_000_000
+"""Time that a node may take beyond its own timeouts. The simulator adds a few milliseconds to each sync and to each
+slice of long work, and the length of a tick of its clock to each timer."""
+SCAN_US = 250_000
+"""Voters are compared with their limits at this interval."""
+LEADER_FACTOR = 1.5
+"""KAFKA-15489: how many fetch timeouts a leader waits for a majority (LeaderState.CHECK_QUORUM_TIMEOUT_FACTOR)."""
+
+
+class VoterCheck(QuorumCheck):
+    """Base of checks of what a voter does in time. ``judge`` is called with each running voter every ``SCAN_US``."""
+
+    acts_on: ClassVar[tuple[Kind, ...]] = (Request, type(None))
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self.configs: dict[int, Any] = {}
+        """by node: the settings of its newest process"""
+        self._scan_at_us = 0
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
+        if event is None:
+            self.configs[node.broker.node_id] = node.broker.config
+        self.follow(at_us, node, event, effects)
+        if at_us >= self._scan_at_us:
+            self._scan_at_us = at_us + SCAN_US
+            for member in self.view.nodes:
+                if member.is_voter and member.replica is not None and member.node_id in self.configs:
+                    self.judge(at_us, member, self.configs[member.node_id])
+
+    def follow(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
+        """Called with each event that touches ``acts_on``."""
+
+    def judge(self, at_us: int, member: Member, config: Any) -> None:
+        raise NotImplementedError
+
+
+class LeaderKeepsMajority(VoterCheck):
+    """answers-after-heal, during the run: a leader that has lost its majority resigns in time (KAFKA-15489).
+
+    Broker settings, ``controller.quorum.fetch.timeout.ms``: a leader resigns when it got no valid Fetch or
+    FetchSnapshot from a majority of the voters for so long. Kafka allows 1.5 times as much. A request is valid in the
+    leader's own epoch. Physical: a leader that is paused, or waits for its disk, resigns after that.
+    """
+
+    guarantee = "answers-after-heal"
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self._contacts: dict[int, dict[int, int]] = {}
+        """by leader: when each other voter sent the last valid request"""
+        self._since_us: dict[int, int] = {}
+        """by leader: when its term began"""
+        self._reported: dict[int, int] = {}
+        """by leader: the epoch in which it was reported"""
+
+    def changed(self, at_us: int, member: Member, before: Seen, after: Seen) -> None:
+        if after.leads and not (before.leads and before[:2] == after[:2]):
+            self._since_us[member.node_id] = at_us
+            self._contacts[member.node_id] = {}
+
+    def follow(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
+        if type(event) is not Request or event.api_key not in (ApiKey.FETCH, ApiKey.FETCH_SNAPSHOT):
+            return
+        body: Any = event.body
+        sender = int(getattr(body, "replica_id", -1))
+        member = self.view.nodes[node.broker.node_id]
+        if not 0 <= sender < self.view.voters or not member.leads or sender == member.node_id:
+            return
+        if event.api_key == ApiKey.FETCH and not is_fetch_of_metadata(body):
+            return
+        if any(int(each.current_leader_epoch) == member.seen.epoch for each in body.topics[0].partitions):
+            self._contacts[member.node_id][sender] = at_us
+
+    def judge(self, at_us: int, member: Member, config: Any) -> None:
+        if not member.leads or self.view.voters < 2:
+            return
+        node_id, contacts = member.node_id, self._contacts[member.node_id]
+        newest = sorted(contacts.values(), reverse=True)
+        others = self.view.majority - 1
+        last_us = newest[others - 1] if len(newest) >= others else self._since_us[node_id]
+        since_us = max(last_us, self.view.fault_times.nodes.get(node_id, 0))
+        limit_us = int(LEADER_FACTOR * config.controller_quorum_fetch_timeout_ms * 1000)
+        self.evidence += at_us - since_us > limit_us // 2
+        if at_us - since_us > limit_us + LATE_US and self._reported.get(node_id) != member.seen.epoch:
+            self._reported[node_id] = member.seen.epoch
+            self.violated(
+                at_us,
+                f"node {node_id} still leads epoch {member.seen.epoch}, and no majority of the voters has fetched from "
+                f"it for {(at_us - last_us) // 1000} ms; {limit_us // 1000} ms are allowed (KAFKA-15489)",
+            )
+
+
+class VotesSought(VoterCheck):
+    """answers-after-heal, during the run: a voter without a leader seeks votes in time (KIP-595).
+
+    Broker settings: a voter that could not fetch from its leader for ``controller.quorum.fetch.timeout.ms`` seeks an
+    election. One that knows no leader, because it has started, voted, lost an election or resigned, waits for
+    ``controller.quorum.election.timeout.ms``, and Kafka adds a random time up to as much again. Before the next attempt
+    it waits for ``controller.quorum.election.backoff.max.ms`` at most. KIP-996: it requests pre-votes first.
+
+    A voter hears from its leader by a response to a Fetch or FetchSnapshot, or by BeginQuorumEpoch. Physical: a voter
+    that is paused, or waits for its disk, is late.
+    """
+
+    guarantee = "answers-after-heal"
+    acts_on = (*VoterCheck.acts_on, PeerReply, (Send, ApiKey.VOTE), "voted")
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self._since_us: dict[int, int] = {}
+        """by voter: when it last heard from a leader, voted, sought votes, or entered an epoch or its role"""
+        self._leaderless_us: dict[int, int] = {}
+        """by voter that knows no leader: since when"""
+
+    def changed(self, at_us: int, member: Member, before: Seen, after: Seen) -> None:
+        is_new = (before.incarnation, before.epoch, before.leads) != (after.incarnation, after.epoch, after.leads)
+        if after.leader_id >= 0:
+            self._leaderless_us.pop(member.node_id, None)
+        elif is_new or before.leader_id >= 0:
+            self._leaderless_us[member.node_id] = at_us
+        if is_new or (after.leader_id != before.leader_id and after.leader_id >= 0):
+            self._since_us[member.node_id] = at_us
+
+    def follow(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
+        is_contact = (type(event) is PeerReply and event.channel == RAFT_CHANNEL and _is_of_leader(event.body)) or (
+            type(event) is Request and event.api_key == ApiKey.BEGIN_QUORUM_EPOCH
+        )
+        if is_contact or any(
+            (type(each) is Send and each.api_key == ApiKey.VOTE) or (type(each) is Note and each.what == "voted")
+            for each in effects
+        ):
+            self._since_us[node.broker.node_id] = at_us
+
+    def judge(self, at_us: int, member: Member, config: Any) -> None:
+        node_id = member.node_id
+        if member.leads or node_id not in self._since_us:
+            return
+        since_us = max(self._since_us[node_id], self.view.fault_times.nodes.get(node_id, 0))
+        limit_us = 1000 * (
+            2 * config.controller_quorum_election_timeout_ms + config.controller_quorum_election_backoff_max_ms
+        )
+        if node_id in self._leaderless_us:
+            since_us = max(since_us, self._leaderless_us[node_id])
+        else:
+            limit_us += 2000 * config.controller_quorum_fetch_timeout_ms
+        self.evidence += at_us - since_us > limit_us // 2
+        if at_us - since_us > limit_us + LATE_US:
+            self._since_us[node_id] = at_us
+            self.violated(
+                at_us,
+                f"voter {node_id} in epoch {member.seen.epoch} has had no leader for {(at_us - since_us) // 1000} ms, "
+                f"and has not sought votes; {limit_us // 1000} ms are allowed (KIP-595)",
+            )
+
+
+def _is_of_leader(body: Any) -> bool:
+    """Return whether a response to a Fetch or FetchSnapshot of the metadata log has no error."""
+    topics: Any = getattr(body, "responses", None) or getattr(body, "topics", ())
+    if int(getattr(body, "error_code", 1)) or len(topics) != 1 or len(topics[0].partitions) != 1:
+        return False
+    one = topics[0].partitions[0]
+    is_fetch = getattr(topics[0], "topic_id", None) == METADATA_ID
+    return (is_fetch or hasattr(one, "position")) and not int(one.error_code)
 
 
 class QuorumConverges(QuorumCheck):

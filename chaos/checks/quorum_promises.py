@@ -11,7 +11,7 @@ from chaos.checks.check import Check, CheckContext, QuorumCheck
 from chaos.checks.pending_requests import PendingRequests
 from chaos.checks.quorum_view import Member, Seen
 from chaos.sim.disk import SimDisk
-from reference_broker.core.events import Closed, Effect, Event, Reply, Request, Send
+from reference_broker.core.events import Closed, Effect, Event, Note, PeerReply, Reply, Request, Send
 
 if TYPE_CHECKING:
     from reference_broker.core.node import Node
@@ -23,6 +23,8 @@ ANSWERED = frozenset((FETCH, VOTE, BEGIN_EPOCH, END_EPOCH))
 """Requests whose responses name the epoch of their sender."""
 METADATA_ID = (1).to_bytes(16, "big")
 """Topic ID of the metadata log."""
+RAFT_CHANNEL = 0
+"""The channel of requests of the quorum to another node."""
 QUORUM_STATE = "__cluster_metadata-0/quorum-state"
 
 
@@ -61,7 +63,7 @@ def _metadata(body: Any) -> Any:
 
 def _epoch_of_send(effect: Send) -> int:
     """Return the epoch that the request names as that of its sender, -1 if it names none."""
-    if effect.api_key == FETCH and not _is_fetch_of_metadata(effect.body):
+    if effect.api_key == FETCH and not is_fetch_of_metadata(effect.body):
         return -1
     one = _metadata(effect.body)
     if one is None:
@@ -71,7 +73,8 @@ def _epoch_of_send(effect: Send) -> int:
     return int(one.current_leader_epoch if effect.api_key in (FETCH, FETCH_SNAPSHOT) else one.leader_epoch)
 
 
-def _is_fetch_of_metadata(body: Any) -> bool:
+def is_fetch_of_metadata(body: Any) -> bool:
+    """Return whether a Fetch request is for the metadata log alone."""
     topics: Any = getattr(body, "topics", ())
     return len(topics) == 1 and getattr(topics[0], "topic_id", None) == METADATA_ID
 
@@ -151,7 +154,7 @@ class FetchFromDurableEnd(QuorumCheck):
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
         for effect in effects:
-            if type(effect) is Send and effect.api_key == FETCH and _is_fetch_of_metadata(effect.body):
+            if type(effect) is Send and effect.api_key == FETCH and is_fetch_of_metadata(effect.body):
                 member = self.view.nodes[node.broker.node_id]
                 if member.is_voter:
                     self._judge(at_us, node, member, _metadata(effect.body))
@@ -213,7 +216,7 @@ class MetadataFetchAnswers(QuorumCheck):
             self._pending.restarted(node_id)
         elif type(event) is Closed:
             self._pending.closed(node_id, event.connection)
-        elif type(event) is Request and event.api_key == FETCH and _is_fetch_of_metadata(event.body):
+        elif type(event) is Request and event.api_key == FETCH and is_fetch_of_metadata(event.body):
             one = _metadata(event.body)
             if one is not None:
                 self._pending.add(node_id, event, _Fetched(int(one.fetch_offset), int(one.last_fetched_epoch)))
@@ -296,6 +299,98 @@ def _epoch_before(ids: Sequence[tuple[int, int]], start: int, epoch_of_fetch: in
     """Return the epoch of the snapshot that ends at the log's start. Kafka: without one, an epoch below all known ones
     is named as it was requested, and ends where the first known one begins (LeaderEpochFileCache.endOffsetFor)."""
     return next((epoch for offset, epoch in ids if offset == start), epoch_of_fetch)
+
+
+class DivergenceCut(QuorumCheck):
+    """log-matching: a follower cuts its log where it diverges from the leader's, no further, and gets past that.
+
+    KIP-595: a leader responds to a fetch that diverges with the largest epoch that its log has up to the fetcher's, and
+    where that epoch ends. The follower keeps what it has of its own largest epoch up to that one, and no more than the
+    leader has of it. So the next fetch agrees with the leader's log, or names an older epoch. The first response by
+    which it would cut committed records may be damaged, so it may be ignored.
+    """
+
+    guarantee = "log-matching"
+    acts_on = (PeerReply, "truncated", type(None))
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self._repeated: dict[int, tuple[tuple[int, int, int], int]] = {}
+        """by node: epoch and end of its log at the last divergence, and how often in a row they were the same"""
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
+        node_id = node.broker.node_id
+        if type(event) is not PeerReply:
+            if event is None:
+                self._repeated.pop(node_id, None)
+            return
+        diverging = _diverging(event)
+        if diverging is None or min(diverging) < 0:
+            if _has_records(event):
+                self._repeated.pop(node_id, None)
+            return
+        member = self.view.nodes[node_id]
+        if member.replica is None:
+            return
+        self.evidence += 1
+        if any(_is_cut(each) for each in effects):
+            self._judge(at_us, node, member, diverging)
+        seen = member.seen
+        state = (seen.epoch, seen.leader_id, seen.end_offset)
+        known, times = self._repeated.get(node_id, (state, 0))
+        self._repeated[node_id] = state, times + 1 if known == state else 1
+        if known == state and times + 1 == MOST_REPEATED:
+            self.violated(
+                at_us,
+                f"node {node_id} has got a diverging epoch {MOST_REPEATED} times in a row with its log's end at "
+                f"{seen.end_offset}, in epoch {seen.epoch} (KIP-595)",
+            )
+
+    def _judge(self, at_us: int, node: "Node", member: Member, diverging: tuple[int, int]) -> None:
+        """Judge a log that was cut in this event, by its batches before the event."""
+        end, epoch = diverging
+        start, now = member.seen.start_offset, node.broker.replica.log.log.log_end_offset
+        own_end = next((each.base_offset for each in member.batches.values() if each.epoch > epoch), None)
+        own_end = max(start, member.seen.end_offset if own_end is None else own_end)
+        has_epoch = any(each.epoch == epoch for each in member.batches.values() if each.base_offset >= start)
+        kept = own_end if not has_epoch else min(own_end, end)
+        inside = next((each for each in member.batches.values() if each.base_offset < kept <= each.last_offset), None)
+        kept = kept if inside is None else inside.base_offset  # A batch is kept or cut as a whole.
+        if not min(kept, end) <= now <= kept:
+            self.violated(
+                at_us,
+                f"node {member.node_id} cuts its log from {member.seen.end_offset} to {now}: the leader has epoch "
+                f"{epoch} up to {end}, and this log has that epoch or older ones up to {own_end} (KIP-595)",
+            )
+
+
+MOST_REPEATED = 4
+"""A follower that makes progress gets another diverging epoch each time. One response may be ignored as damaged."""
+
+
+def _is_cut(effect: Effect) -> bool:
+    return type(effect) is Note and effect.what == "truncated" and effect.fields[0][0] == "offset"
+
+
+def _diverging(event: PeerReply) -> tuple[int, int] | None:
+    """Return the end offset and the diverging epoch that a response to a fetch of the metadata log names."""
+    one = _fetched_metadata(event)
+    named = None if one is None else one.diverging_epoch
+    return None if named is None else (int(named.end_offset), int(named.epoch))
+
+
+def _has_records(event: PeerReply) -> bool:
+    one = _fetched_metadata(event)
+    return one is not None and len(one.records or b"") > 0
+
+
+def _fetched_metadata(event: PeerReply) -> Any:
+    """Return the partition of a response to a fetch of the metadata log, or None for any other or with an error."""
+    topics: Any = getattr(event.body, "responses", ())
+    if event.channel != RAFT_CHANNEL or len(topics) != 1 or getattr(topics[0], "topic_id", None) != METADATA_ID:
+        return None
+    one = topics[0].partitions[0] if len(topics[0].partitions) == 1 else None
+    return None if one is None or one.error_code else one
 
 
 class _RequestedVote(NamedTuple):

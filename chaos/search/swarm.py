@@ -74,6 +74,8 @@ METADATA_FILES = "__cluster_metadata-0/*"
 GROUP_FILES = ("__consumer_offsets-*",)
 REPLICA_FILES = ("hot-*", "replication-offset-checkpoint*")
 CLOCK_STEPS_MS = (1_000, 60_000, 3_600_000)
+ROW_EVERY_S = 15.0
+"""About how often leaders fail in a row, in seconds."""
 STATE_WINDOW_S = 5.0
 """A fault at a state may fire only within this time, in seconds."""
 
@@ -101,6 +103,8 @@ class Drawing:
         self._roles += ["follower"] if cluster.nodes > 1 else []
         self._roles += ["observer"] if cluster.observers else []
         self._several = cluster.total > 1
+        self._voters = cluster.nodes
+        self._fetch_timeout_s = int(dict(cluster.config).get("controller.quorum.fetch.timeout.ms", 2000)) / 1000
         self._replicated = scenario.load.hot.replicas > 1
         self._produces = bool(scenario.load.producers)
         self._roles += PARTITION_ROLES if self._replicated else ()
@@ -119,9 +123,40 @@ class Drawing:
         while True:
             at_s += random.expovariate(1.0 / self._every_s)
             if at_s >= self._seconds:
-                return found
+                return [*found, *self._leaders_in_a_row(len(found))]
             (kind,) = random.choices(self._kinds, self._weights)
             found.append(self._fault(f"swarm_{len(found) + 1}_{kind}", kind, round(at_s, 3)))
+
+    def _leaders_in_a_row(self, drawn: int) -> list[Fault]:
+        """Draw leaders that are cut off while clients still reach them, and soon after each a fault of its successor.
+
+        So the logs of the voters end in records of several epochs that are not committed, and a voter of an older epoch
+        may have the longest one. Independent faults seldom meet like that. The successor fails as soon as it is
+        elected, or when the first leader comes back.
+        """
+        random, found = self._random, list[Fault]()
+        if "node_isolated" not in self._kinds or self._voters < 3:
+            return found
+        kinds = ["node_isolated", *(each for each in ("node_killed", "node_powered_off") if each in self._kinds)]
+        for _ in range(max(1, int(self._seconds / ROW_EVERY_S))):
+            name = f"swarm_{drawn + len(found) + 1}"
+            kind, at_s = random.choice(kinds), round(random.uniform(0.1, 0.8) * self._seconds, 3)
+            again_s = round(self._fetch_timeout_s * random.uniform(1.2, 2.2), 3)
+            away_s = round(max(again_s + random.uniform(-0.4, 1.0), 0.1), 3)
+            first = Fault(f"{name}_node_isolated", "node_isolated", node="leader", optional=True)
+            first = replace(first, at_s=at_s, sim_at_s=at_s, duration_s=away_s, sim_duration_s=away_s)
+            second = Fault(f"{name}_then_{kind}", kind, node="leader", after=first.name, optional=True)
+            down_s = round(0.5 * 2 ** (random.random() * 4), 2)
+            if kind == "node_isolated":
+                second = replace(second, duration_s=down_s, sim_duration_s=down_s)
+            else:
+                second = replace(second, restart_after_s=down_s)
+            if kind != "node_isolated" and random.random() < 0.5:
+                second = replace(second, on="note", match=Match(note="leader_elected"), every=1, times=0, total=1)
+            else:
+                second = replace(second, at_s=again_s, sim_at_s=again_s)
+            found += [first, second]
+        return found
 
     def one(self, name: str, kind: str, at_s: float) -> Fault:
         """Draw one fault of this kind."""

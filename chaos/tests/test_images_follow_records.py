@@ -1,0 +1,150 @@
+"""Published metadata is what the committed records lead to, whatever kind of record that is."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from chaos.checks.metadata_images import ImagesFollowRecords
+from chaos.tests.test_quorum_checks import BOOTSTRAPPED, Quorum, batch, settled
+from reference_broker.metadata.delta import MetadataDelta, replay
+from reference_broker.metadata.image import TOPIC_RESOURCE, MetadataImage
+from reference_broker.metadata.records import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    BrokerEndpoint,
+    BrokerFeature,
+    BrokerRegistrationChangeRecord,
+    ConfigRecord,
+    EndTransactionRecord,
+    FeatureLevelRecord,
+    MetadataEpoch,
+    MetadataRecord,
+    NoOpRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    RegisterBrokerRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+    UnregisterBrokerRecord,
+)
+from reference_broker.quorum.values import Provenance
+
+TOPIC_ID, DIRECTORY = bytes(15) + b"\x01", bytes(14) + b"\x02\x00"
+SETTING = ConfigRecord(resource_type=TOPIC_RESOURCE, resource_name="hot", name="retention.ms", value="7")
+BROKER = RegisterBrokerRecord(
+    broker_id=4,
+    incarnation_id=bytes(15) + b"\x09",
+    broker_epoch=5,
+    end_points=(BrokerEndpoint(name="PLAINTEXT", host="h", port=60_000, security_protocol=0),),
+    features=(BrokerFeature(name="metadata.version", min_supported_version=1, max_supported_version=25),),
+    rack="r",
+    log_dirs=(DIRECTORY,),
+)
+UNFENCED = BrokerRegistrationChangeRecord(broker_id=4, broker_epoch=5, fenced=-1)
+RECORDS: tuple[MetadataRecord, ...] = (
+    TopicRecord(name="hot", topic_id=TOPIC_ID),
+    *(
+        PartitionRecord(partition_id=each, topic_id=TOPIC_ID, replicas=(0,), isr=(0,), leader=0, leader_epoch=0)
+        for each in range(2)
+    ),
+    SETTING,
+    BROKER,
+    UNFENCED,
+    FeatureLevelRecord(name="group.version", feature_level=1),
+    ProducerIdsRecord(broker_id=0, broker_epoch=1, next_producer_id=1000),
+    NoOpRecord(metadata_epoch=MetadataEpoch(metadata_epoch=9)),
+)
+
+
+def image_of(*records: MetadataRecord) -> MetadataImage:
+    delta = MetadataDelta(BOOTSTRAPPED)
+    for record in records:
+        replay(delta, record)
+    return delta.build(Provenance(0))
+
+
+def stories(written: tuple[MetadataRecord, ...], image: MetadataImage) -> str:
+    """Return what the check says when the records are committed and all nodes publish the image."""
+    quorum: Quorum = settled()
+    quorum.append(*(batch(3 + at, 1, record) for at, record in enumerate(written)))
+    for node in quorum.nodes:
+        node.image = image
+    quorum.commit(3 + len(written))
+    quorum.end()
+    return " ".join(
+        found.story for check in quorum.checks if isinstance(check, ImagesFollowRecords) for found in check.violations
+    )
+
+
+@pytest.mark.clause("S-16", "T-8")
+def test_an_image_of_all_records_is_right() -> None:
+    assert not stories(RECORDS, image_of(*RECORDS))
+    for gone in (
+        RemoveTopicRecord(topic_id=TOPIC_ID),
+        replace(SETTING, value=None),
+        replace(SETTING, value=""),
+        UnregisterBrokerRecord(broker_id=4, broker_epoch=5),
+        BrokerRegistrationChangeRecord(broker_id=4, broker_epoch=5, fenced=1, in_controlled_shutdown=1),
+        BrokerRegistrationChangeRecord(broker_id=4, broker_epoch=5, log_dirs=(DIRECTORY, TOPIC_ID)),
+        replace(BROKER, broker_epoch=13),
+        FeatureLevelRecord(name="group.version", feature_level=0),
+    ):
+        assert not stories((*RECORDS, gone), image_of(*RECORDS, gone)), gone
+
+
+def _broker(image: MetadataImage, **changes: Any) -> MetadataImage:
+    return replace(image, brokers={4: replace(image.brokers[4], **changes)})
+
+
+DEFECTS: dict[str, Callable[[MetadataImage], MetadataImage]] = {
+    "feature": lambda image: replace(image, features=BOOTSTRAPPED.features),
+    "topic": lambda image: replace(image, topics={}),
+    "partitions": lambda image: replace(
+        image, topics={"hot": replace(image.topics["hot"], partitions=image.topics["hot"].partitions[:1])}
+    ),
+    "another ID": lambda image: replace(image, topics={"hot": replace(image.topics["hot"], topic_id=DIRECTORY)}),
+    "setting": lambda image: replace(image, configs={(TOPIC_RESOURCE, "hot"): {"retention.ms": "8"}}),
+    "no settings": lambda image: replace(image, configs={}),
+    "no broker": lambda image: replace(image, brokers={}),
+    "fenced": lambda image: _broker(image, fenced=True),
+    "leaving": lambda image: _broker(image, in_controlled_shutdown=True),
+    "directories": lambda image: _broker(image, log_dirs=()),
+    "rack": lambda image: _broker(image, rack=None),
+    "broker epoch": lambda image: _broker(image, broker_epoch=4),
+    "port": lambda image: _broker(image, port=1),
+    "levels": lambda image: _broker(image, features=()),
+    "producer ID": lambda image: replace(image, next_producer_id=0),
+    "metadata epoch": lambda image: replace(image, metadata_epoch=8),
+}
+
+
+@pytest.mark.clause("S-16", "T-8")
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_an_image_that_differs_from_the_records_is_a_violation(defect: str) -> None:
+    assert "the committed records lead to" in stories(RECORDS, DEFECTS[defect](image_of(*RECORDS)))
+
+
+@pytest.mark.clause("S-16")
+@pytest.mark.parametrize("kept", [True, False])
+def test_the_settings_of_a_deleted_topic_are_gone(kept: bool) -> None:
+    records = (*RECORDS, RemoveTopicRecord(topic_id=TOPIC_ID))
+    image = image_of(*records)
+    if kept:
+        image = replace(image, configs={(TOPIC_RESOURCE, "hot"): {"retention.ms": "7"}})
+    assert bool(stories(records, image)) is kept
+
+
+@pytest.mark.clause("T-8")
+@pytest.mark.parametrize("shown", [True, False])
+def test_an_aborted_transaction_changes_nothing(shown: bool) -> None:
+    aborted = (BeginTransactionRecord(name="t"), *RECORDS[:2], AbortTransactionRecord(reason="r"), NoOpRecord())
+    assert bool(stories((*aborted, SETTING), image_of(*RECORDS[:2] * shown, SETTING))) is shown
+
+
+@pytest.mark.clause("T-8")
+@pytest.mark.parametrize("shown", [True, False])
+def test_a_transaction_that_ended_counts(shown: bool) -> None:
+    ended = (BeginTransactionRecord(name="t"), *RECORDS, EndTransactionRecord())
+    assert bool(stories(ended, image_of(*RECORDS) if shown else BOOTSTRAPPED)) is not shown
