@@ -126,8 +126,9 @@ def _wrong_in_load(load: Load) -> Iterator[str]:
         if producers.acks == 0:
             yield f"load: {producers.name!r} has acks 0: nothing would get a response, so nothing could be judged"
     for admins in load.admins:
-        if not load.topics and any(operation.startswith("loaded_") for operation, _ in admins.mix):
-            yield f"load.admins: {admins.name!r} would alter topics of the load, which has none"
+        of_topics = [each for each, _ in admins.mix if each.startswith("loaded_") or each == "group_request"]
+        if not load.topics and of_topics:
+            yield f"load.admins: {admins.name!r} would need a topic of the load for {of_topics[0]!r}, which has none"
     named: tuple[Fetchers | Producers | Admins | MetadataReaders | Strays | Janitors, ...]
     named = (*load.fetchers, *load.producers, *load.admins, *load.metadata_readers, *load.strays, *load.janitors)
     yield from _twice([each.name for each in named], "load: two groups are")

@@ -178,7 +178,11 @@ class GroupMoves(Check):
         if not group_id:
             return None
         of = self._groups.get(node.broker.node_id, {}).get(group_id)
+        # An ID that has not joined expires in silence, so it is not known whether it is there.
+        doubtful = () if of is None else [key for key in of.view.pending if of.sessions[key][0] <= self._now_us]
+        named = (body, *getattr(body, "members", ()))
         is_judged = self._coordinates(node, group_id)
+        is_judged &= not any(str(getattr(each, "member_id", "")) in doubtful for each in named)
         call = _Call(request, group_id, self._now_us, None if of is None else of.view, is_judged)
         self._pending.add(node.broker.node_id, request, call)
         return call
@@ -479,11 +483,16 @@ class GroupMoves(Check):
             of.began_us, of.sync_timeout_us = self._now_us, after.rebalance_ms * 1000
             of.assignments, of.unsynced = [], dict.fromkeys(after.members)
         for key in (*after.members, *after.pending):
-            if key not in before.members and key not in before.pending:
+            if key not in before.members and (key in after.members or key not in before.pending):
                 self._arrived(of, before, request, key, after)
         of.sessions = {key: each for key, each in of.sessions.items() if key in after.members or key in after.pending}
         of.unsynced = {key: None for key in of.unsynced if key in after.members}
         self._synced(of, call, before)
+        for key, member in after.members.items():
+            known = before.members.get(key)
+            is_parked = known is not None and (known.awaits_join or known.awaits_sync)
+            if is_parked and not member.awaits_join and not member.awaits_sync:
+                self._touch(of, key, member.session_ms)  # It could send no heartbeats, and has its response.
         for each, reply in replied:
             self._replied_to(of, each, each is call, reply, after)
         if request is not None and request.api_key == COMMIT and call is not None and call.is_judged:
@@ -531,9 +540,9 @@ class GroupMoves(Check):
         error = int(response.error_code)
         begins = reply.api_key == JOIN and error == NONE and after.generation != of.view.generation
         is_alive = reply.api_key == HEARTBEAT and error in (NONE, REBALANCE_IN_PROGRESS)
-        if begins or is_alive or (reply.api_key == SYNC and not is_at_once):
+        if begins or is_alive:
             self._touch(of, key, member.session_ms)
-        elif error == NONE or not is_at_once:
+        elif error == NONE and is_at_once:
             self._extend(of, key, member.session_ms)
 
     def _touch(self, of: _Group, key: str, session_ms: int) -> None:

@@ -19,6 +19,9 @@ from bench.fleet.behaviours import bodies
 from bench.fleet.behaviours.cluster import ClusterScript, EpochHabits
 from bench.fleet.behaviours.protocol import Chance, ClientSettings, HistoryRow, Now, ResponseReceived
 from bench.fleet.behaviours.script import OpenLoop, Operation, Steps
+from bench.fleet.behaviours.wild_members import WildMembers, error_in
+from reference_broker.client import group_requests
+from reference_broker.client.metadata_cache import NodeAddress
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import error_name
 from reports.rows import ChangeRow
@@ -98,11 +101,13 @@ OPERATIONS: Final[Mapping[str, str]] = {
     "broker_min_isr": "alter_broker_min_isr",
     "loaded_min_isr": "alter_loaded_min_isr",
     "loaded_setting": "alter_loaded_setting",
+    "group_request": "group_request",
 }
 """What an admin does, and what the history calls it. ``min_isr`` changes min.insync.replicas of a topic. A cluster that
 keeps eligible leader replicas refuses ``broker_min_isr``, which removes that of the cluster or sets that of a broker
 (KIP-966). ``loaded_min_isr`` changes min.insync.replicas of a topic of the load, and ``loaded_setting`` any of
-LOADED_SETTINGS, while clients write and read it."""
+LOADED_SETTINGS, while clients write and read it. ``group_request`` is one of WildMembers."""
+GROUP_REQUEST: Final = "group_request"
 OF_NO_TOPIC: Final = frozenset({"upgrade", "broker_min_isr"})
 OF_THE_LOAD: Final = frozenset({"loaded_min_isr", "loaded_setting"})
 ALTERATIONS: Final = frozenset({"configure", "min_isr", "broker_min_isr", *OF_THE_LOAD})
@@ -203,6 +208,8 @@ class Admin(ClusterScript):
         self._deletable: dict[TopicSet, None] = {}
         self._task: Task | None = None
         self._lost_sight = True
+        topic = plan.loaded[0].name if plan.loaded else ""
+        self._wild = WildMembers(f"{plan.base}-wild", topic, random)
 
     def run(self) -> Steps[None]:
         likely = max(self.plan.weights, key=lambda each: self.plan.weights[each])
@@ -224,6 +231,9 @@ class Admin(ClusterScript):
     def _slot(self, due_us: int) -> Steps[None]:
         yield from self.stay_informed()
         change, target = self._choose()
+        if change == GROUP_REQUEST:
+            yield from self._send_of_group(due_us)
+            return
         operation = self.journal.begin(OPERATIONS[change], due_us, sent=False)
         task = self._task = Task(operation, change, target, self.now.mono_us + self.plan.deadline_us)
         if change == "configure":
@@ -240,6 +250,32 @@ class Admin(ClusterScript):
         self._task = None
         self._record_end(task, response)
 
+    def _send_of_group(self, due_us: int) -> Steps[None]:
+        """Send one request to the coordinator of the wild group, once. What it responds is not judged here."""
+        operation = self.journal.begin(OPERATIONS[GROUP_REQUEST], due_us, sent=False)
+        coordinator = yield from self._find_coordinator(self._wild.group_id)
+        self._lost_sight = True
+        if coordinator is None or not (yield from self.connect_to_node(coordinator)):
+            self.journal.end(operation, "fail", "not_sent")
+            return
+        request = self._wild.next_request()
+        operation.invoke_us, operation.node = self.now.mono_us, coordinator.node_id
+        response = yield from self.call(request.api_key, request.api_version, request.body, request.waits_us)
+        if isinstance(response, str):
+            self.journal.end(operation, "info", response)
+            return
+        self._wild.responded(request, response.body)
+        code = error_in(request, response.body)
+        self.journal.end(operation, "fail" if code else "ok", error_name(code) if code else None, response)
+
+    def _find_coordinator(self, group_id: str) -> Steps[NodeAddress | None]:
+        if self.connected_to is None and not (yield from self.refresh()):
+            return None
+        body = group_requests.find_coordinator(group_id)
+        response = yield from self.call(ApiKey.FIND_COORDINATOR, self.settings.versions.find_coordinator, body)
+        found = None if isinstance(response, str) else group_requests.coordinator_of(response.body, group_id)
+        return found if isinstance(found, NodeAddress) else None
+
     def _loaded_setting(self, change: str, topic: LoadedTopic) -> Mapping[str, str | None]:
         """Draw a setting and its value. min.insync.replicas does not go below what the load gives the topic: what a
         cluster keeps depends on it."""
@@ -253,7 +289,7 @@ class Admin(ClusterScript):
         and nobody would be to blame."""
         names = list(self.plan.weights)
         (change,) = self.random.choices(names, [self.plan.weights[each] for each in names])
-        if change in OF_NO_TOPIC:
+        if change in OF_NO_TOPIC or change == GROUP_REQUEST:
             return change, NO_TOPICS
         if change in OF_THE_LOAD:
             return change, self.random.choice(self.plan.loaded)
