@@ -78,9 +78,11 @@ class _Group:
 
     view: GroupView
     since_us: int
-    """when its rebalance began"""
+    """when the time to join began: with the rebalance, or again when it was over and nobody had joined"""
     timeout_us: int = 0
     """longest rebalance timeout of its members then"""
+    absent_from_us: int = 0
+    """when the first time to join is over"""
     began_us: int = 0
     """when its generation began"""
     sync_timeout_us: int = 0
@@ -94,6 +96,15 @@ class _Group:
     unsynced: dict[str, None] = field(default_factory=dict)
     """members of the generation without a SyncGroup"""
     reported: dict[str, None] = field(default_factory=dict)
+
+    def wait_again(self, until_us: int, nobody_joined: bool, view: GroupView) -> None:
+        """Begin the time to join again if it was over by then. Kafka: only static members are there, and all of them
+        may be gone."""
+        while (
+            view.state == PREPARING and nobody_joined and view.members and self.since_us + self.timeout_us <= until_us
+        ):
+            self.since_us += self.timeout_us
+            self.timeout_us = max(view.rebalance_ms, LEAST_WAIT_MS) * 1000
 
 
 class GroupMoves(Check):
@@ -248,6 +259,7 @@ class GroupMoves(Check):
                 wrong.append(f"it is gone, and was {before.state}")
             known.pop(group_id, None)
         elif of is not None:
+            of.wait_again(self._now_us - 1, not before.joined, before)
             wrong += self._wrong_moves(node, of, call, steps, replied, after)
             self._follow(of, call, steps, replied, after)
             wrong += self._overdue(node, of, after)
@@ -452,7 +464,7 @@ class GroupMoves(Check):
             return
         if of.view.state == PREPARING:
             is_absent = member is not None and not member.awaits_join and member.instance is None
-            is_late = is_absent and self._now_us - of.since_us >= of.timeout_us
+            is_late = is_absent and self._now_us >= of.absent_from_us
         else:
             is_late = key in of.unsynced and self._now_us - of.began_us >= of.sync_timeout_us
         if is_late:
@@ -479,6 +491,9 @@ class GroupMoves(Check):
         if PREPARING in states[1:]:
             of.since_us, of.timeout_us, of.unsynced = self._now_us, after.rebalance_ms * 1000, {}
             of.is_initial = states[states.index(PREPARING, 1) - 1] == EMPTY
+            of.absent_from_us = of.since_us + of.timeout_us
+        else:
+            of.wait_again(self._now_us, not before.joined, after)
         if after.generation != before.generation:
             of.began_us, of.sync_timeout_us = self._now_us, after.rebalance_ms * 1000
             of.assignments, of.unsynced = [], dict.fromkeys(after.members)
@@ -491,8 +506,10 @@ class GroupMoves(Check):
         for key, member in after.members.items():
             known = before.members.get(key)
             is_parked = known is not None and (known.awaits_join or known.awaits_sync)
-            if is_parked and not member.awaits_join and not member.awaits_sync:
-                self._touch(of, key, member.session_ms)  # It could send no heartbeats, and has its response.
+            is_free = not member.awaits_join and not member.awaits_sync
+            # Kafka: all sessions begin again with a generation, and each when a parked request gets its response.
+            if (is_parked and is_free) or (after.generation != before.generation and key in before.members):
+                self._touch(of, key, member.session_ms)
         for each, reply in replied:
             self._replied_to(of, each, each is call, reply, after)
         if request is not None and request.api_key == COMMIT and call is not None and call.is_judged:
@@ -571,9 +588,7 @@ class GroupMoves(Check):
         end_us = of.since_us + of.timeout_us
         if view.state == PREPARING and (view.joined or not view.members):
             delay_us = node.broker.config.group_initial_rebalance_delay_ms * 1000
-            static = any(each.instance is not None for each in view.members.values())
             end_us = max(end_us, of.since_us + delay_us) if of.is_initial else end_us
-            end_us += max(of.timeout_us, LEAST_WAIT_MS * 1000) if static else 0  # Nobody may have joined at first.
             if end_us < limit_us and self._is_calm(node, end_us):
                 yield f"generation {view.generation + 1} has not begun, and the time to join ended at {end_us} us"
         end_us = of.began_us + of.sync_timeout_us
@@ -598,6 +613,7 @@ class GroupMoves(Check):
             group = found.get(group_id)
             if group is None:
                 continue
+            of.wait_again(self._now_us - 1, not of.view.joined, of.view)
             wrong = list(self._overdue(node, of, view_of(group)))
             if (group.state.value, group.generation) != (of.view.state, of.view.generation):
                 wrong.append(

@@ -621,3 +621,28 @@ def test_the_first_join_of_a_member_may_be_parked_for_five_minutes() -> None:
     world.group.add(member(B, is_new=True), awaits_join=True)
     world.request(JOIN, joining(instance=None), world.begin(), version=3)
     assert world.check._groups[1]["g"].sessions[B] == (world.now_us + NEW_MEMBER_US,) * 2
+
+
+def test_a_static_member_that_nobody_joins_with_is_waited_for_again() -> None:
+    def waited(after_us: int) -> Coordinator:
+        """A leaves, and static B joins again when its time to join is over."""
+        world = stable(member(A), member(B, "i"))
+        leaving = SimpleNamespace(group_id="g", members=[SimpleNamespace(member_id=A, group_instance_id=None)])
+        world.group.remove(A)
+        left = reply(LEAVE, SimpleNamespace(error_code=0, members=[SimpleNamespace(error_code=0)]))
+        world.request(LEAVE, leaving, world.begin(), left)
+        for _ in range(5):
+            world.request(HEARTBEAT, syncing(B, instance="i"), error(HEARTBEAT, 27), after_us=500_000)
+        world.group.add(member("c", "j", is_new=True), awaits_join=True)
+        world.request(JOIN, joining(instance="j"))
+        number = world.number
+        for _ in range(3):
+            world.request(HEARTBEAT, syncing(B, instance="i"), error(HEARTBEAT, 27), after_us=after_us // 4)
+        generation = world.generation()
+        generated = world.joined("c", members=())._replace(connection=number)
+        world.group.leader = "c"
+        world.happens(SimpleNamespace(), generation, generated, after_us=after_us // 4)
+        return world
+
+    assert not any("begins without" in each for each in waited(1_600_000).stories)
+    assert any("generation 4 begins without ['b-1']" in each for each in waited(1_400_000).stories)
