@@ -19,6 +19,9 @@ LIES = "response_error"
 OF_STORED_EPOCHS = frozenset({"commit-regression"})
 """Guarantees that compare the epoch of a stored offset with the one that a client sent (M-8, M-9)."""
 
+METADATA_EPOCH = "crucible.metadata.epoch"
+"""The feature of KIP-232."""
+
 OF_DRAFTS = frozenset({"nonmonotonic-metadata-epoch", "no-fetch-before-epoch", "rewinds"})
 """Guarantees that need metadata epochs, which clients get only with draft versions."""
 
@@ -72,7 +75,7 @@ def is_judged(scenario: Scenario, guarantee: str) -> bool:
         fault.kind == LIES or (FAULT_KINDS[fault.kind].flips_frame_bit and fault.part == "anywhere")
         for fault in scenario.faults
     )
-    switched_off = any(fault.kind == "feature_finalized" and fault.level == 0 for fault in scenario.faults)
+    switched_off = any(fault.feature == METADATA_EPOCH and fault.level == 0 for fault in scenario.faults)
     return not lies and not (switched_off and guarantee in OF_STORED_EPOCHS)
 
 

@@ -37,7 +37,7 @@ from scenarios.declared import simulated
 from scenarios.load import Load
 from scenarios.loader import Scenario, typed
 from scenarios.model import Fault, Match, Range, Swarm
-from scenarios.vocabulary import SAME_NODE
+from scenarios.vocabulary import BEHAVIOURS, PARTITION_ROLES, SAME_NODE
 
 ROUND: Final = 16
 """number of recipes that are drawn before the corpus changes"""
@@ -72,6 +72,15 @@ SETTINGS: Final[Mapping[str, Sequence[str]]] = {
     "log.flush.interval.messages": ("1",),
 }
 """Settings that a change may draw, and their values. None of them weakens what the broker guarantees."""
+FEATURE_LEVELS: Final = {
+    "eligible.leader.replicas.version": (0, 1),
+    "group.version": (0, 1),
+    "transaction.version": (0, 2),
+}
+"""Features whose level a change may draw, with the lowest and the highest level. The metadata epoch is not among them:
+at level 0 of it some guarantees are not judged."""
+FETCH_VERSIONS: Final = (4, 18)
+"""the oldest and the newest version of Fetch that a drawn fetcher may speak"""
 SLICE_ITEMS: Final = "sim_slice_items"
 """drawn like a setting: work that a small cluster does in one slice is done in many"""
 
@@ -121,6 +130,8 @@ class _Change:
             (self._configured, 2),
             (self._with_other_nodes, 1),
             (self._with_other_load, 2),
+            (self._with_other_clients, 2),
+            (self._with_feature, 1),
         )
         (change,) = self._random.choices([kind for kind, _ in kinds], [weight for _, weight in kinds])
         return change()
@@ -189,11 +200,13 @@ class _Change:
         return drawing.one(self._name, self._random.choice(self._swarm.kinds), at_s)
 
     def _followed(self) -> Scenario:
-        """Let a fault follow another one: at the same node or at another, at once, soon, or at its next decisions."""
+        """Let a fault follow another one, at once, soon, or at the next decisions: at the same node, at the active
+        controller, or at the leader or a follower of the hot topic's first partition."""
         first = self._some_fault()
         if first is None:
             return self._added()
-        node = self._random.choice((SAME_NODE, SAME_NODE, SAME_NODE, "leader", "any"))
+        others = ("leader", "any", *(PARTITION_ROLES if self._scenario.load.hot.replicas > 1 else ()))
+        node = self._random.choice((SAME_NODE, SAME_NODE, SAME_NODE, *others))
         if self._random.random() < 0.5:
             nth = int(2 ** (self._random.random() * 6))
             return self._with(replace(self._killed(), on="decision", nth=Range(nth, nth), node=node, after=first.name))
@@ -254,6 +267,38 @@ class _Change:
             fetchers[place] = replace(fetchers[place], count=fetchers[place].count + self._random.randint(1, 3))
             return replace(self._scenario, load=replace(load, fetchers=tuple(fetchers)))
         return replace(self._scenario, load=_at_rate(load, by))
+
+    def _with_other_clients(self) -> Scenario:
+        """Add fetchers of another behaviour and version to those that the scenario has."""
+        load = self._scenario.load
+        if not load.fetchers:
+            return self._with_other_load()
+        like = self._random.choice(load.fetchers)
+        added = replace(
+            like,
+            name=self._name.replace("_", "-"),
+            behaviour=self._random.choice(BEHAVIOURS),
+            count=self._random.randint(1, 3),
+            sim_count=None,
+            newest_version=self._random.randint(*FETCH_VERSIONS),
+            min_bytes=self._random.choice((0, 1, 200)),
+            max_bytes=self._random.choice((300, like.max_bytes)),
+            partition_max_bytes=self._random.choice((100, like.partition_max_bytes)),
+        )
+        return replace(self._scenario, load=replace(load, fetchers=(*load.fetchers, added)))
+
+    def _with_feature(self) -> Scenario:
+        """Let the controller finalize another level of a feature, and mostly the highest one again later."""
+        feature = self._random.choice(sorted(FEATURE_LEVELS))
+        low, high = FEATURE_LEVELS[feature]
+        at_s, lasts_s = self._at_s(), round(0.2 * 2 ** (self._random.random() * 5), 3)
+        level = self._random.randint(low, high)
+        first = Fault(
+            self._name, "feature_finalized", at_s=at_s, sim_at_s=at_s, feature=feature, level=level, optional=True
+        )
+        again_s = round(at_s + lasts_s, 3)
+        again = replace(first, name=f"{self._name}_again", at_s=again_s, sim_at_s=again_s, level=high)
+        return self._with(first, again) if self._random.random() < 0.8 else self._with(first)
 
 
 def _at_rate(load: Load, by: float) -> Load:

@@ -90,5 +90,5 @@ def records_behind_snapshot_wait(original: Function, self: Any, snapshot: Any) -
     image = yield from self._loading(snapshot)
     self._reloading = None
     before = self.image
-    self._take(snapshot, image)
+    self._replace_image(snapshot, image)
     self._publish(MetadataDelta.between(before, image), image, True)
