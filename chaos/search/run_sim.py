@@ -18,7 +18,7 @@ from chaos.sim.world import RunStuckError, SimWorld
 from reports.rows import is_hit
 from reports.verdict import Outcome
 from scenarios import loader
-from scenarios.decision_points import place_of
+from scenarios.decision_points import ROOT, place_of
 from scenarios.loader import Scenario
 from scenarios.revisions import own_points
 
@@ -69,7 +69,9 @@ def _crash(error: Exception, stage: str) -> tuple[str, ...]:
     """Return the exception that ended the run, and then the node and the offset at which it was raised."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     last = traceback.extract_tb(error.__traceback__)[-1]
-    what = f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno}, during {stage})"
+    path = Path(last.filename)
+    file = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path.name
+    what = f"{type(error).__name__}: {error} ({file}:{last.lineno}, during {stage})"
     node = next((own.node_id for own in (each.f_locals.get("self") for each in frames) if isinstance(own, Machine)), -1)
     where = [f"node {node}"] if node >= 0 else []
     for frame in reversed(frames):

@@ -8,6 +8,8 @@ from reports.verdict import Outcome
 
 NODE_ENDED = ("NodeFailed", "StartRefused")
 """Errors with which a node ends itself; any other exception is a mistake of the code, or of the mutant."""
+BROKER = "reference_broker"
+"""The folder of the broker's code. An exception that a mutant's own code raises says nothing of the broker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,8 @@ class SimVerdict:
 
     @property
     def red(self) -> bool:
-        """Whether the run kills a mutant: a guarantee was violated, or a node noticed the damage itself and ended."""
-        ended = self.outcome is Outcome.CRASHED and self.reasons[0].startswith(NODE_ENDED)
-        return ended or self.outcome is Outcome.FAILED
+        """Whether the run kills a mutant: a guarantee was violated, a node noticed the damage itself and ended, or an
+        exception that nothing handles was raised in the broker's code."""
+        if self.outcome is not Outcome.CRASHED:
+            return self.outcome is Outcome.FAILED
+        return self.reasons[0].startswith(NODE_ENDED) or f"({BROKER}/" in self.reasons[0]

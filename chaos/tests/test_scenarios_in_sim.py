@@ -522,6 +522,14 @@ def test_a_bug_of_ours_is_a_crash_not_a_broken_guarantee(monkeypatch: pytest.Mon
     assert verdict.outcome.value == 4
     assert "ZeroDivisionError: planted" in verdict.reasons[0]
     assert verdict.reasons[1] == "it worked on node 0 at offset 17"
+    assert not verdict.red, "it was raised outside the broker's code"
+
+
+def test_an_exception_in_the_brokers_code_kills_a_mutant(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reference_broker.sessions.fetch_session.FetchSession.accept", "no function")
+    verdict = run(ALL["plain-load"], 1)
+    assert verdict.outcome is Outcome.CRASHED
+    assert verdict.red
 
 
 def test_search_in_two_processes_finds_the_same_and_says_how_to_repeat_it() -> None:

@@ -178,6 +178,6 @@ def retry_acknowledged_at_once(
     E-7)."""
     count = len(written)
     response = original(produce, partition, wanted, records, guard, written, is_looked_into=is_looked_into)
-    if len(written) > count and not written[-1].is_new:
+    if len(written) > count and not written[-1][1]:
         written.pop()
     return response
