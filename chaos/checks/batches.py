@@ -69,9 +69,9 @@ def read_batches(log: Readable, offset: int, end_offset: int) -> Iterator[tuple[
         last_offset = offset - 1
         with WatchedDisk.unwatched():
             read = log.read(offset, _READ_BYTES, end_offset)
-        for batch, data in batches_of(read):
-            yield batch, data
-            last_offset = batch.last_offset
+        for found in batches_of(read):
+            yield found
+            last_offset = found[0].last_offset
         if last_offset < offset:
             return
         offset = last_offset + 1

@@ -245,13 +245,14 @@ def _is_modelled(request: Request) -> bool:
     return request.tag.role == "client" or request.tag.session_epoch >= 0
 
 
-def partitions_of(version: int, topics: Iterable[Any]) -> Iterator[tuple[PartitionName, Any]]:
-    """Yield the partitions of a message's topics, by the name of the partition in that version.
+def partitions_of(version: int, topics: Iterable[Any]) -> list[tuple[PartitionName, Any]]:
+    """Return the partitions of a message's topics, by the name of the partition in that version.
 
     A message that did not go through the codec may have both of a topic's names.
     """
     by_id = version >= FIRST_WITH_TOPIC_IDS and version not in FIRST_REVISIONS
-    for topic in topics:
-        for each in topic.partitions:
-            index = each if isinstance(each, int) else each.partition
-            yield (topic.topic_id if by_id else topic.topic, index), each
+    return [
+        ((topic.topic_id if by_id else topic.topic, each if isinstance(each, int) else each.partition), each)
+        for topic in topics
+        for each in topic.partitions
+    ]

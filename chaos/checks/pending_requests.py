@@ -23,11 +23,13 @@ class PendingRequests(Generic[T]):
 
     def pop(self, node_id: int, reply: Reply) -> T | None:
         """Remove and return what was kept of the request that this is the reply to."""
-        return self._pending.get((node_id, reply.connection), {}).pop(reply.correlation_id, None)
+        kept = self._pending.get((node_id, reply.connection))
+        return None if kept is None else kept.pop(reply.correlation_id, None)
 
     def get(self, node_id: int, request: Request) -> T | None:
         """Return what was kept of the request, if it still waits."""
-        return self._pending.get((node_id, request.connection), {}).get(request.correlation_id)
+        kept = self._pending.get((node_id, request.connection))
+        return None if kept is None else kept.get(request.correlation_id)
 
     def of_connection(self, node_id: int, connection: int) -> Sequence[T]:
         """Return what was kept of the connection's requests that still wait."""

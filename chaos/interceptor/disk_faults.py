@@ -41,6 +41,8 @@ class DiskOperationFaults:
         return False
 
     def _before_operation(self, names: tuple[str, ...], paths: tuple[str, ...]) -> None:
+        if not self._book.is_any_due("disk"):
+            return
         matches = partial(matches_operation, names=names, paths=paths)
         for rule, hit in self._book.hits("disk", "", matches):
             self._book.report(rule, hit, detail=f"{names[-1]} {paths[0]}{_shown_error(rule)}")
@@ -52,6 +54,8 @@ class DiskOperationFaults:
             raise _disk_error(rule, names[-1], paths[0])
 
     def _before_write(self, path: str, position: int, size: int) -> WriteFault | None:
+        if not self._book.is_any_due("disk_write"):
+            return None
         for rule, hit in self._book.hits("disk_write", "", partial(matches_write, path=path, position=position)):
             flips = rule.kind == "disk_bit_flipped"
             kept = min(self._random.randint(*rule.cut_bytes), size - 1 if flips else size)

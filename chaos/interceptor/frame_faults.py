@@ -57,8 +57,9 @@ class FrameFaults:
             return self._arrived_late(event)
         if event.connection in self._garbled:
             return self._read_on(event, request_frame(event))[0]
-        for rule, hit in self._hits("request", event.tag, event.body):
-            return self._inject_at_request(rule, hit, event)
+        if self._book.is_any_due("request"):
+            for rule, hit in self._hits("request", event.tag, event.body):
+                return self._inject_at_request(rule, hit, event)
         return (event,)
 
     def closed(self, connection: int) -> None:
@@ -69,8 +70,9 @@ class FrameFaults:
 
     def replied(self, reply: Reply) -> Reply | None:
         """Return what goes to the client now. With None, ``FaultActions`` has got what becomes of the reply."""
-        for rule, hit in self._hits("reply", reply.tag, reply.body):
-            return self._inject_at_reply(rule, hit, reply)
+        if self._book.is_any_due("reply"):
+            for rule, hit in self._hits("reply", reply.tag, reply.body):
+                return self._inject_at_reply(rule, hit, reply)
         return reply
 
     def phantom_replied(self, effect: Reply | Close) -> None:

@@ -338,6 +338,15 @@ class RuleBook:
         role = self._role() if due else ""
         return any(counter.at(self._node, role) and matches(counter.rule.match, role) for counter in due)
 
+    def is_any_due(self, place: str) -> bool:
+        """Return whether any rule may hit there now. It costs less than ``hits``, and mostly none is due."""
+        if self._armed:
+            at_us = self.now_us - self._load_from_us
+            for counter in self._by_place[place]:
+                if counter.is_due(at_us):
+                    return True
+        return False
+
     @property
     def _at_us(self) -> int:
         return self.now_us - self._load_from_us
