@@ -230,7 +230,7 @@ class ImagesFollowRecords(TransactionCheck):
         if self._replayed is None:
             return
         super()._records(at_us, batch, data)
-        if self.open_at < 0 and self._unit:
+        if self.open_at < 0 and (self._unit or self._is_aborted):
             unit, self._unit = self._unit, []
             # Of an aborted transaction nothing counts, but all that it would have changed is compared.
             known = self._replayed.copy() if self._is_aborted else self._replayed

@@ -148,3 +148,10 @@ def test_an_aborted_transaction_changes_nothing(shown: bool) -> None:
 def test_a_transaction_that_ended_counts(shown: bool) -> None:
     ended = (BeginTransactionRecord(name="t"), *RECORDS, EndTransactionRecord())
     assert bool(stories(ended, image_of(*RECORDS) if shown else BOOTSTRAPPED)) is not shown
+
+
+@pytest.mark.clause("T-7")
+def test_a_transaction_without_records_is_aborted_and_the_next_counts() -> None:
+    begin, end = BeginTransactionRecord(name="t"), EndTransactionRecord()
+    records = (begin, AbortTransactionRecord(reason="r"), begin, *RECORDS, end)
+    assert not stories(records, image_of(*RECORDS))
