@@ -16,6 +16,7 @@ from chaos.checks.fetch_responses import LOOKS_AT_ONCE, NO_REPLICA, selects
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.ports import slicing
 from reference_broker.replication.partitions import Partition
+from reference_broker.wire.apis import FIRST_DRAFT_VERSION
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import INCREMENTAL_FETCH_OK, FetchResponse, PartitionData
 
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 LARGEST_EPOCH = 2**31 - 1
 FIRST_WITH_DIVERGENCE = 12
 """The version of Fetch from which responses have diverging epochs (KIP-595)."""
+FIRST_WITH_LEADERS = 16
+"""The version of Fetch from which responses have leaders and their addresses (KIP-951)."""
+NAMING_LEADERS = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
 UNREADABLE = (ErrorCode.corrupt_message, ErrorCode.kafka_storage_error)
 """Physical: a disk may fail, and bits may flip, at any time."""
 
@@ -47,6 +51,16 @@ def _offsets_of(log: PartitionLog) -> _Offsets:
     return _Offsets(log.high_watermark, log.last_stable_offset, log.log_start_offset, log.log_end_offset)
 
 
+def end_of_epoch(log: PartitionLog, epoch: int) -> tuple[int, int] | None:
+    """Return the largest epoch of the log that is at most ``epoch``, and its end (KIP-320). An epoch before the first
+    one ends where that begins. Of one above the latest nothing is known."""
+    epochs, starts = log.epochs.epochs, log.epochs.starts
+    if not epochs or epoch > epochs[-1]:
+        return None
+    at = bisect_right(epochs, epoch)
+    return (epochs[at - 1] if at else epoch), (starts[at] if at < len(starts) else log.log_end_offset)
+
+
 class PartitionsSent(FetchCheck):
     """incremental-answer-exact, for each partition of any response: its error is that of its state, its offsets are
     those of its log, and its records are within the limits.
@@ -55,6 +69,8 @@ class PartitionsSent(FetchCheck):
     - A node that does not serve a partition sends the error that tells the fetcher why (KIP-320, KIP-516). A leader
       compares the leader epoch first, then the fetch offset with its log. A diverging epoch is the last that both logs
       may have, with its end (KIP-595).
+    - Beside NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH a consumer is sent the leader that the node knows, and the
+      address of that leader, once (KIP-951).
     - High watermark, last stable offset and log start are those before or after the event of the response.
     - The records of a response are within its ``max_bytes``, and those of a partition within its own. Only the first
       batch of the response may be larger (F-16, KIP-74).
@@ -85,6 +101,7 @@ class PartitionsSent(FetchCheck):
                 if wanted is not None:
                     self.evidence += 1
                     wrong += (f"{named(name)} {each}" for each in self._states(fetch, name, wanted, data))
+            wrong += self._leaders(fetch)
         for story in wrong:
             who = f"{fetch.client_id}, session {fetch.session_id}, response to {fetch.request.number}"
             self.violated(at_us, f"node-{fetch.node.broker.node_id} to {who}: {story}")
@@ -98,6 +115,33 @@ class PartitionsSent(FetchCheck):
         if not fetch.request.incremental and len(fetch.data) < len(fetch.request.partitions):
             missing = next(each for each in fetch.request.partitions if each not in fetch.data)
             yield f"{named(missing)} is missing in a full response"
+
+    @staticmethod
+    def _leaders(fetch: CompletedFetch) -> Iterator[str]:
+        """Yield what is wrong with the leaders that the response names, and with their addresses."""
+        reply = fetch.reply
+        if reply is None or not FIRST_WITH_LEADERS <= reply.api_version < FIRST_DRAFT_VERSION:
+            return
+        if fetch.request.replica_id >= 0 or not isinstance(reply.body, FetchResponse):
+            return
+        brokers, leaders = fetch.node.broker.controller.image.brokers, dict[int, None]()
+        for name, data in fetch.data.items():
+            if data.current_leader is not None:
+                leaders[data.current_leader.leader_id] = None
+            if data.error_code not in NAMING_LEADERS or _is_followed(fetch, name):
+                continue  # Unlike Kafka (card of Fetch): a follower that serves consumers names no leader.
+            known = _leader(fetch, name)
+            sent = data.current_leader and (data.current_leader.leader_id, data.current_leader.leader_epoch)
+            if known is not None and sent != known:
+                yield f"{named(name)} has (leader, epoch) {sent}, and the node knows {known} (KIP-951)"
+        for each in reply.body.node_endpoints:
+            broker = brokers.get(each.node_id)
+            known_at = () if broker is None else [(host, port) for _, host, port in broker.endpoints]
+            if each.node_id not in leaders or (each.host, each.port) not in known_at:
+                yield f"node {each.node_id} is said to be at {each.host}:{each.port}, and is at {known_at} (KIP-951)"
+        at = [each.node_id for each in reply.body.node_endpoints]
+        if len(at) != len(dict.fromkeys(at)) or any(each not in at for each in leaders if each in brokers):
+            yield f"it has the addresses of {at}, and names the leaders {list(leaders)} (KIP-951)"
 
     @staticmethod
     def _sizes(fetch: CompletedFetch) -> Iterator[str]:
@@ -165,13 +209,11 @@ def _expected(
         return ErrorCode.offset_out_of_range, None
     version = 0 if fetch.reply is None else fetch.reply.api_version
     if wanted.last_epoch >= 0 and version >= FIRST_WITH_DIVERGENCE:
-        epochs, starts = log.epochs.epochs, log.epochs.starts
-        at = bisect_right(epochs, wanted.last_epoch) - 1
-        if at < 0 or wanted.last_epoch > epochs[-1]:
+        end = end_of_epoch(log, wanted.last_epoch)
+        if end is None:
             return ErrorCode.offset_out_of_range, None
-        end = starts[at + 1] if at + 1 < len(starts) else log.log_end_offset
-        if epochs[at] < wanted.last_epoch or end < wanted.offset:
-            return ErrorCode.none, (epochs[at], end)
+        if end[0] < wanted.last_epoch or end[1] < wanted.offset:
+            return ErrorCode.none, end
     if wanted.offset > log.log_end_offset:
         # M-15: a fetcher without a leader epoch may take this follower for the leader.
         is_misled = partition.followed_leader is not None and known < 0
@@ -179,6 +221,24 @@ def _expected(
     if fetch.request.replica_id >= 0 and wanted.offset < log.local_log_start_offset:
         return ErrorCode.offset_moved_to_tiered_storage, None
     return ErrorCode.none, None
+
+
+def _is_followed(fetch: CompletedFetch, name: PartitionName) -> bool:
+    partition = fetch.served(name)
+    return partition is not None and partition.followed_leader is not None
+
+
+def _leader(fetch: CompletedFetch, name: PartitionName) -> tuple[int, int] | None:
+    """Return the leader and leader epoch of a partition that the node knows, or None if there is no such partition."""
+    led, broker = fetch.led(name), fetch.node.broker
+    if led is not None:
+        return broker.node_id, led.leader_epoch
+    topic, index = name
+    image = broker.controller.image
+    found = image.topics.get(topic) if isinstance(topic, str) else image.topic_by_id(topic)
+    if found is None or not 0 <= index < len(found.partitions):
+        return None
+    return found.partitions[index].leader, found.partitions[index].leader_epoch
 
 
 def _errors_elsewhere(fetch: CompletedFetch, name: PartitionName, wanted: WantedPartition) -> tuple[ErrorCode, ...]:

@@ -4,7 +4,6 @@
 each event that touched one of them.
 """
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -20,6 +19,7 @@ from chaos.checks.fetch_model import (
     Session,
     WantedPartition,
 )
+from chaos.checks.fetch_partitions import end_of_epoch
 from chaos.checks.fetch_responses import LOOKS_AT_ONCE, selects
 from reference_broker.core.events import Closed, Effect, Event, Note, Reply, Request
 from reference_broker.log.partition_log import PartitionLog
@@ -59,6 +59,8 @@ class Wait:
     at_us: int
     node: "Node"
     fetch: PendingFetch
+    completed: CompletedFetch
+    """the fetch, as if it got its response now"""
     watched: list[tuple[PartitionName, _Watched]] = field(default_factory=list)
     failing: dict[PartitionName, None] | None = None
     """partitions that failed already when the wait began, or that fail since; None before the first comparison"""
@@ -160,10 +162,10 @@ class FetchWaits(ReplicaCheck, FetchCheck):
     # Waits
 
     def viewed(self, at_us: int, node: "Node") -> None:
+        touched, self._touched = self._touched, ()
         waits = self._waits.get(node.broker.node_id)
         if waits is None:
             return
-        touched, self._touched = self._touched, ()
         if self._request is not None or self._replied or self._ended:
             self._follow(at_us, node, waits)
         for wait in waits.values():
@@ -193,7 +195,8 @@ class FetchWaits(ReplicaCheck, FetchCheck):
                 if self._is_newer(request, key):
                     self._ended.append(request.session_id)
                 if self._is_judged(node, request):
-                    waits[key] = Wait(came_us, node, request)
+                    completed = CompletedFetch(node, "", request.session_id, Session(), request, False, {})
+                    waits[key] = Wait(came_us, node, request, completed)
         for session_id in self._ended:
             for key, wait in waits.items():
                 newest = self._request is not None and key == (
@@ -224,7 +227,7 @@ class FetchWaits(ReplicaCheck, FetchCheck):
     def _is_touched(wait: Wait, touched: Sequence[PartitionLog]) -> bool:
         for name, (partition, epoch, log) in wait.watched:
             if partition is None:
-                if served(wait, name) is not None:
+                if wait.completed.served(name) is not None:
                     return True
             elif partition.is_removed or partition.leader_epoch != epoch or (touched and log in touched):
                 return True
@@ -232,7 +235,7 @@ class FetchWaits(ReplicaCheck, FetchCheck):
 
     def _compare(self, at_us: int, wait: Wait) -> None:
         """Compare a wait with the state of its partitions."""
-        fetch = _completed(wait)
+        fetch = wait.completed
         wait.watched = [
             (name, (one, -1, None) if one is None else (one, one.leader_epoch, one.log))
             for name in wait.fetch.partitions
@@ -273,14 +276,6 @@ class FetchWaits(ReplicaCheck, FetchCheck):
                 f"node-{node_id} has not responded to session {wait.fetch.session_id}, request {wait.fetch.number}, "
                 f"which came at {wait.at_us} us, for {(at_us - since_us) // 1000} ms, although {why}",
             )
-
-
-def _completed(wait: Wait) -> CompletedFetch:
-    return CompletedFetch(wait.node, "", wait.fetch.session_id, Session(), wait.fetch, False, {})
-
-
-def served(wait: Wait, name: PartitionName) -> Partition | None:
-    return _completed(wait).served(name)
 
 
 def _story(name: PartitionName) -> str:
@@ -342,9 +337,5 @@ def _fails(request: PendingFetch, wanted: WantedPartition, partition: Partition)
 def diverges(log: PartitionLog, offset: int, last_epoch: int) -> bool:
     """Return whether the fetcher's log, which ends at ``offset`` in ``last_epoch``, is no beginning of this one
     (KIP-320)."""
-    epochs, starts = log.epochs.epochs, log.epochs.starts
-    at = bisect_right(epochs, last_epoch) - 1
-    if at < 0 or last_epoch > epochs[-1]:
-        return True
-    end = starts[at + 1] if at + 1 < len(starts) else log.log_end_offset
-    return epochs[at] < last_epoch or end < offset
+    end = end_of_epoch(log, last_epoch)
+    return end is None or end[0] < last_epoch or end[1] < offset

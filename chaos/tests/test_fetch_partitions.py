@@ -25,6 +25,8 @@ from reference_broker.wire.fetch import (
     EpochEndOffset,
     FetchResponse,
     FetchTopicResponse,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionData,
 )
 from reference_broker.wire.tags import Tag
@@ -32,6 +34,7 @@ from reference_broker.wire.tags import Tag
 BATCH = bytes(build([Record(timestamp_ms=0, value=b"v" * 30)]))
 SIZE = len(BATCH)
 SESSION, FINAL, FOLLOWER = 77, 12, 1
+TOPIC = b"t" * 16
 T0, T1 = ("t", 0), ("t", 1)
 
 
@@ -66,11 +69,15 @@ class Node:
             for index, log in enumerate(self.logs)
         }
         states = [
-            SimpleNamespace(leader_epoch=3, replicas=(0, 1)),
-            SimpleNamespace(leader_epoch=3, replicas=(0, 1)),
-            SimpleNamespace(leader_epoch=6, replicas=(0, 2)),
+            SimpleNamespace(leader=0, leader_epoch=3, replicas=(0, 1)),
+            SimpleNamespace(leader=0, leader_epoch=3, replicas=(0, 1)),
+            SimpleNamespace(leader=2, leader_epoch=6, replicas=(0, 2)),
         ]
-        image = SimpleNamespace(topics={"t": SimpleNamespace(partitions=states)}, topic_by_id=lambda _: None)
+        topic = SimpleNamespace(partitions=states)
+        brokers = {each: SimpleNamespace(endpoints=[("", f"host-{each}", 9092)]) for each in range(3)}
+        image = SimpleNamespace(
+            topics={"t": topic}, topic_by_id=lambda topic_id: topic if topic_id == TOPIC else None, brokers=brokers
+        )
         config = SimpleNamespace(
             replica_selector_class="", fetch_max_bytes=10_000, replica_fetch_response_max_bytes=20_000
         )
@@ -186,7 +193,6 @@ def test_followers_have_a_limit_of_their_own(node: Node, replica_id: int, is_rig
         ({"offset": 11}, ErrorCode.offset_out_of_range),
         ({"offset": 8, "last_epoch": 3}, 0),
         ({"offset": 5, "last_epoch": 1}, 0),
-        ({"offset": 5, "last_epoch": 0}, ErrorCode.offset_out_of_range),
         ({"offset": 5, "last_epoch": 4}, ErrorCode.offset_out_of_range),
     ],
 )
@@ -227,13 +233,50 @@ def test_a_partition_that_is_led_elsewhere_has_an_error_that_says_so(
         assert (len(node.stories) == before) is (sent in errors)
 
 
-@pytest.mark.clause("F-14")
-@pytest.mark.parametrize(("offset", "end"), [(5, None), (6, (1, 5))])
-def test_a_diverging_epoch_is_the_last_that_both_logs_may_have(
-    node: Node, offset: int, end: tuple[int, int] | None
+@pytest.mark.clause("F-13")
+@pytest.mark.parametrize(
+    ("leader", "at", "is_right"),
+    [
+        ((2, 6), [(2, "host-2")], True),
+        (None, [], False),
+        ((2, 5), [(2, "host-2")], False),
+        ((1, 6), [(1, "host-1")], False),
+        ((2, 6), [], False),
+        ((2, 6), [(2, "host-1")], False),
+        ((2, 6), [(2, "host-2"), (2, "host-2")], False),
+        ((2, 6), [(2, "host-2"), (1, "host-1")], False),
+    ],
+)
+@pytest.mark.parametrize("version", [15, 16])
+def test_a_consumer_is_sent_the_leader_and_its_address(
+    node: Node, version: int, leader: tuple[int, int] | None, at: list[tuple[int, str]], is_right: bool
 ) -> None:
-    request = node.request({T0: wanted(offset, last_epoch=1)})
-    for sent in (None, (1, 5), (1, 6), (3, 5)):
+    name = (TOPIC, 2)
+    data = PartitionData(2, 6, -1, current_leader=None if leader is None else LeaderIdAndEpoch(*leader))
+    body = FetchResponse(
+        0, SESSION, [FetchTopicResponse("", TOPIC, [data])], node_endpoints=[NodeEndpoint(*each, 9092) for each in at]
+    )
+    reply = Reply(1, 1, 1, version, body, Tag(1, version, "f", SESSION, 4))
+    for replica_id in (-1, FOLLOWER):
+        request = node.request({name: wanted(leader_epoch=-1)}, replica_id=replica_id)
+        node.check.fetched(
+            0, CompletedFetch(node.node, "f", SESSION, node.session, request, False, {name: data}, reply)
+        )
+        is_judged = version >= 16 and replica_id < 0
+        assert (node.stories == []) is (is_right or not is_judged)
+        node.check.violations.clear()
+
+
+@pytest.mark.clause("F-14")
+@pytest.mark.parametrize(
+    ("offset", "last_epoch", "end"),
+    [(5, 1, None), (6, 1, (1, 5)), (8, 3, None), (8, 2, (1, 5)), (5, 0, (0, 0))],
+)
+def test_a_diverging_epoch_is_the_last_that_both_logs_may_have(
+    node: Node, offset: int, last_epoch: int, end: tuple[int, int] | None
+) -> None:
+    request = node.request({T0: wanted(offset, last_epoch=last_epoch)})
+    for sent in (None, (0, 0), (1, 5), (1, 6), (3, 5)):
         before = len(node.stories)
         node.respond(request, node.line(diverging_epoch=None if sent is None else EpochEndOffset(*sent)))
         assert (len(node.stories) == before) is (sent == end)

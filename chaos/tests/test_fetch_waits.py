@@ -289,7 +289,7 @@ def test_a_log_that_diverges_ends_the_wait_of_a_request_that_names_it() -> None:
 
 @pytest.mark.parametrize(
     ("offset", "last_epoch", "expected"),
-    [(5, 1, False), (6, 1, True), (5, 2, True), (9, 3, False), (9, 4, True), (0, 0, True)],
+    [(5, 1, False), (6, 1, True), (5, 2, True), (9, 3, False), (9, 4, True), (0, 0, False), (1, 0, True)],
 )
 def test_a_log_diverges_where_an_epoch_ended_or_never_was(offset: int, last_epoch: int, expected: bool) -> None:
     log: Any = SimpleNamespace(log_end_offset=9, epochs=SimpleNamespace(epochs=[1, 3], starts=[0, 5]))
