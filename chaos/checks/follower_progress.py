@@ -1,8 +1,8 @@
 """The checks' view of leaders: how far each follower has fetched from them, and which in-sync replicas they propose.
 
 A follower's progress is what its accepted requests fetch from, never what was sent to it. A partition that an
-incremental request does not name counts as fetched at its cached offset (F-22), so its progress stays. A new leader
-knows no progress. One that goes on in the next leader epoch keeps what it knows, because nobody led in between.
+incremental request does not name counts as fetched at its cached offset (F-22). A new leader knows no progress. One
+that goes on in the next leader epoch keeps what it knows, because nobody led in between.
 
 A proposal is followed from its AlterPartition request on. It ends with a greater partition epoch, or with a refusal
 that was certainly not applied (KIP-497).
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from chaos.checks.fetch_model import FETCH, PartitionName, partitions_of
+from chaos.checks.fetch_model import FETCH, FIRST_REVISIONS, PartitionName, partitions_of
 from chaos.checks.history import without_node
 from chaos.checks.replica_view import PartitionKey
 from reference_broker.core.events import Effect, Event, PeerDown, PeerReply, Reply, Request, Send
@@ -42,6 +42,8 @@ class Progress:
     fetched_us: int
     leader_end: int
     """end of the leader's log at that request"""
+    is_cached: bool = True
+    """whether the follower's session has the partition, so that requests that do not name it count"""
     has_lagged: bool = False
     """whether replica.lag.time.max.ms have passed once in this leadership without its being caught up"""
 
@@ -79,6 +81,10 @@ class Counted(NamedTuple):
     """whether the request is small, so that the leader counts all of it in one event"""
 
 
+FULL_EPOCHS = (0, -1)
+"""Session epochs of full requests (KIP-227)."""
+INCREMENTAL = 1
+"""fetch_type of incremental requests in KIP-227's first revision"""
 SMALL_REQUEST = 20
 """A leader may count a request with more partitions in several events."""
 SOON_US = 100_000
@@ -94,6 +100,8 @@ class ProgressView:
     """the last incarnation of each node, if the view has followed it since its start"""
     terms: dict[_NodeAndPartition, LeaderTerm] = field(default_factory=dict)
     proposals: dict[_NodeAndPartition, Proposed] = field(default_factory=dict)
+    contacts_us: dict[tuple[int, int], int] = field(default_factory=dict)
+    """time of the last accepted Fetch, by leader and follower"""
     counted: list[Counted] = field(default_factory=list)
     """in the current event"""
     sent: list[tuple[Partition, Proposed]] = field(default_factory=list)
@@ -149,6 +157,7 @@ class ProgressView:
     def _forget(self, node_id: int) -> None:
         self.terms = without_node(self.terms, node_id)
         self.proposals = without_node(self.proposals, node_id)
+        self.contacts_us = {key: at_us for key, at_us in self.contacts_us.items() if key[0] != node_id}
         self._tokens = without_node(self._tokens, node_id)
 
     # Fetches
@@ -169,6 +178,8 @@ class ProgressView:
                     if each.error_code or each.diverging_epoch is not None
                 )
         named = {name: each.fetch_offset for name, each in partitions_of(event.api_version, body.topics)}
+        self.contacts_us[node.broker.node_id, body.replica_id] = at_us
+        self._leave(node, event.api_version, body)
         is_single = len(named) <= SMALL_REQUEST
         for name, offset in named.items():
             led = _led(node, name)
@@ -179,12 +190,34 @@ class ProgressView:
                 self._count(at_us, node, led, body, offset)
                 self.counted.append(Counted(led, body.replica_id, offset, is_single))
 
+    def _leave(self, node: "Node", version: int, body: FetchRequest) -> None:
+        """Note which partitions the follower's session no longer has: a full request has those that it names."""
+        node_id, replica = node.broker.node_id, body.replica_id
+        if body.fetch_type != INCREMENTAL if version in FIRST_REVISIONS else body.session_epoch in FULL_EPOCHS:
+            for (leader_id, _), term in self.terms.items():
+                if leader_id == node_id and replica in term.followers:
+                    term.followers[replica].is_cached = False
+        for name, _ in partitions_of(version, body.forgotten):
+            led = _led(node, name)
+            left = None if led is None else self.terms.get((node_id, (led.topic_id, led.index)))
+            if left is not None and replica in left.followers:
+                left.followers[replica].is_cached = False
+
+    def appended(self, leader_id: int, key: PartitionKey, end_before: int) -> None:
+        """Note that a leader's log has grown. Followers at its end had all of it at their last request, whether that
+        named the partition or not (F-22)."""
+        term = self.terms.get((leader_id, key))
+        for replica, known in () if term is None else term.followers.items():
+            if known.is_cached and known.offset == end_before:
+                known.caught_up_us = max(known.caught_up_us, self.contacts_us.get((leader_id, replica), 0))
+
     def _count(self, at_us: int, node: "Node", led: Partition, body: FetchRequest, offset: int) -> None:
         term, end = self.term(at_us, node, led), led.log.log_end_offset
         known = term.followers.get(body.replica_id)
         if known is None or known.broker_epoch != body.replica_epoch:
             known = Progress(offset, body.replica_epoch, term.began_us, at_us, end)
             term.followers[body.replica_id] = known
+        known.is_cached = True
         caught_up_us = known.caught_up_us
         if offset >= end:
             known.caught_up_us = at_us

@@ -149,6 +149,10 @@ class ProposalsHonest(ReplicaCheck):
             if here is not None:
                 self._is_kept(at_us, node, here)
 
+    def copy_changed(self, at_us: int, partition: Replicated, copy: Copy, before: Held, now: Held) -> None:  # noqa: ARG002
+        if now.end_offset > before.end_offset and now.leader_epoch >= 0 and now.incarnation == before.incarnation:
+            self._progress.appended(copy.node_id, partition.key, before.end_offset)
+
     def _judge(self, at_us: int, node: "Node", led: Partition, proposed: Proposed) -> None:
         image, node_id = node.broker.replica.loader.image, node.broker.node_id
         topic = image.topic_by_id(led.topic_id)
