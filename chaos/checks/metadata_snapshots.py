@@ -597,7 +597,7 @@ class _Snapshots:
     node: "Node"
     seen_from_start: bool
     """false for a live node, which is seen only from when it takes part in the quorum"""
-    held: dict[_Id, None] = field(default_factory=dict)
+    held: tuple[_Id, ...] = ()
     started_us: dict[_Id, int] = field(default_factory=dict)
     """when the node began to make each"""
     made_ms: list[int] = field(default_factory=list)
@@ -647,11 +647,12 @@ class SnapshotMetricsExact(Check):
         if known is None or not node.listening:
             return
         store = node.broker.replica.store
-        ids = store.ids
-        for each in ids:
-            if each not in known.held and each in known.started_us:
-                known.made_ms.append((at_us - known.started_us[each]) // 1000)
-        known.held = dict.fromkeys(ids)
+        ids = tuple(store.ids)
+        if ids != known.held:
+            for each in ids:
+                if each not in known.held and each in known.started_us:
+                    known.made_ms.append((at_us - known.started_us[each]) // 1000)
+            known.held = ids
         if known.metrics is None:
             known.metrics = _metrics(node)
             if not known.seen_from_start:

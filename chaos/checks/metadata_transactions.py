@@ -2,9 +2,10 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from chaos.checks.batches import BatchIdentity, records_in
+from chaos.checks.batches import BatchIdentity, PlainRecord, records_in
 from chaos.checks.check import CheckContext, QuorumCheck, fields_of
 from chaos.checks.history import History
 from chaos.checks.quorum_view import Member, Seen
@@ -41,7 +42,7 @@ class TransactionCheck(QuorumCheck):
     def _records(self, at_us: int, batch: BatchIdentity, data: bytes) -> None:
         """Read a batch's records. A value begins with the frame's version, then the record's API key (both varints
         below 128)."""
-        for record in records_in(data):
+        for record in _records_of(data):
             value = record.value
             assert value is not None, f"{batch.named} holds a record without a value"
             self.record(at_us, batch, value[1], value)
@@ -58,6 +59,12 @@ class TransactionCheck(QuorumCheck):
     @abstractmethod
     def record(self, at_us: int, batch: BatchIdentity, api_key: int, value: bytes) -> None:
         """Called with each committed record, in the log's order."""
+
+
+@lru_cache(64)
+def _records_of(data: bytes) -> tuple[PlainRecord, ...]:
+    """Return the records of a batch. Several checks get the same batches."""
+    return tuple(records_in(data))
 
 
 PUBLISHED_WITHIN_US = 2_000_000

@@ -40,46 +40,59 @@ NOTHING_COUNTED: Final = Reached()
 
 @dataclass(slots=True)
 class Recorder:
-    """Counts outcomes. Each run takes its own counts with ``begin`` and ``end``."""
+    """Counts outcomes. Each run takes its own counts with ``begin`` and ``end``.
 
-    counts: list[int] = field(default_factory=list)
-    pairs: set[int] = field(default_factory=set)
-    _last: int = -1
-    """place of the outcome that the current node reached last, -1 for none"""
+    A run makes some hundred thousand decisions, but most events make the same ones as an earlier event. So a decision
+    only appends to the list of its event, and equal lists are counted as a whole.
+    """
+
+    outcomes: int = 0
+    """number of outcomes of all points"""
+    _events: dict[tuple[int, ...], int] = field(default_factory=dict)
+    """number of events by the outcomes that they reached, in order, after the one that the node had reached before
+    (-1 for none)"""
+    _reached: list[int] = field(default_factory=list)
+    """the outcomes of the current event"""
     _node: int = -1
     _last_of_nodes: dict[int, int] = field(default_factory=dict)
     _decided: Callable[[str], None] | None = None
 
     def begin(self) -> None:
         """Forget what an earlier run reached."""
-        self.counts[:] = [0] * (2 * len(declared_points()))
-        self.pairs.clear()
+        self.outcomes = 2 * len(declared_points())
+        self._events.clear()
         self._last_of_nodes.clear()
-        self._node = self._last = -1
+        self._node = -1
 
     def end(self) -> Reached:
         """Return what the run reached."""
-        return Reached(tuple(self.counts), frozenset(self.pairs))
+        counts, pairs = [0] * self.outcomes, set[int]()
+        for (last, *reached), times in self._events.items():
+            for at in reached:
+                counts[at] += times
+                if last >= 0:
+                    pairs.add(last * self.outcomes + at)
+                last = at
+        return Reached(tuple(counts), frozenset(pairs))
 
     def enter(self, node_id: int, decided: Callable[[str], None] | None = None) -> None:
         """Note that from now on this node decides. ``decided`` is called with each outcome, ``NAME=OUTCOME``; it may
         raise NodeDied."""
-        self._node, self._last, self._decided = node_id, self._last_of_nodes.get(node_id, -1), decided
+        self._node, self._decided = node_id, decided
+        self._reached.clear()
 
     def leave(self) -> None:
         """Note that no node decides: what the checks call is not counted."""
-        self._last_of_nodes[self._node] = self._last
-        self._node = -1
+        if self._reached and self._node >= 0:
+            event = (self._last_of_nodes.get(self._node, -1), *self._reached)
+            self._events[event] = self._events.get(event, 0) + 1
+            self._last_of_nodes[self._node] = event[-1]
+        self._node, self._decided = -1, None
 
     def decides(self, place: int, value: Any) -> Any:
-        """Count the outcome at ``place`` (twice the point's number), and return the condition's value as it is."""
-        if self._node < 0:
-            return value
+        """Note the outcome at ``place`` (twice the point's number), and return the condition's value as it is."""
         at = place if value else place + 1
-        self.counts[at] += 1
-        if self._last >= 0:
-            self.pairs.add(self._last * len(self.counts) + at)
-        self._last = at
+        self._reached.append(at)
         if self._decided is not None:
             self._decided(outcome_names()[at])
         return value

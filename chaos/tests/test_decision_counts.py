@@ -25,10 +25,10 @@ _BODIES = {
 _ELIF = "if x < 0:\n        return 0\n    # Decision p (F-6): a | b\n    elif x:\n        return 1\n    return 2"
 
 
-def _counts(body: str, *values: int) -> list[int]:
+def _counts(body: str, *values: int) -> tuple[int, ...]:
     mark = "" if "# Decision" in body else "    # Decision p (F-6): a | b\n"
     source = f"def f(x):\n{mark}    {body}\n"
-    recorder = Recorder(counts=[0, 0])
+    recorder = Recorder(2)
     recorder.enter(0)
     namespace: dict[str, Any] = {DECIDES: recorder.decides}
     tree = counted(source, list(enumerate(points_of(source, Path("f.py")))))
@@ -37,31 +37,33 @@ def _counts(body: str, *values: int) -> list[int]:
     exec(source, plain)
     for value in values:
         assert namespace["f"](value) == plain["f"](value), "counting changes nothing"
-    return recorder.counts
+    recorder.leave()
+    return recorder.end().counts
 
 
 @pytest.mark.parametrize("body", [_BODIES["if"], _BODIES["assigned"], _BODIES["try"], _BODIES["conditional"], _ELIF])
 def test_each_outcome_is_counted(body: str) -> None:
-    assert _counts(body, 1, 0, 1) == [2, 1]
+    assert _counts(body, 1, 0, 1) == (2, 1)
 
 
 def test_a_negated_condition_is_counted_as_it_stands() -> None:
-    assert _counts(_BODIES["return"], 1, 0, 1) == [1, 2]
+    assert _counts(_BODIES["return"], 1, 0, 1) == (1, 2)
 
 
 def test_each_turn_of_a_loop_is_counted() -> None:
-    assert _counts(_BODIES["while"], 1, 0) == [1, 2]
+    assert _counts(_BODIES["while"], 1, 0) == (1, 2)
 
 
 def test_the_condition_of_a_comprehension_is_counted_where_it_begins() -> None:
     body = "        each for each in x\n        # Decision p (F-6): a | b\n        if each\n    ]\n"
     source = "def f(x):\n    return [\n" + body
-    recorder = Recorder(counts=[0, 0])
+    recorder = Recorder(2)
     recorder.enter(0)
     namespace: dict[str, Any] = {DECIDES: recorder.decides}
     exec(compile(counted(source, list(enumerate(points_of(source, Path("f.py"))))), "f.py", "exec"), namespace)
     assert namespace["f"]([0, 1, 2]) == [1, 2]
-    assert recorder.counts == [2, 1]
+    recorder.leave()
+    assert recorder.end().counts == (2, 1)
 
 
 def test_a_comment_above_no_decision_is_refused() -> None:
@@ -81,13 +83,13 @@ def test_all_points_of_the_broker_stand_above_a_decision() -> None:
 
 
 def test_pairs_are_of_one_node() -> None:
-    recorder = Recorder(counts=[0, 0, 0, 0])
+    recorder = Recorder(4)
     for node, place, value in ((1, 0, True), (2, 2, False), (1, 2, True)):
         recorder.enter(node)
         recorder.decides(place, value)
         recorder.leave()
     recorder.decides(0, True)
-    assert recorder.counts == [1, 0, 1, 1], "what no node decides is not counted"
+    assert recorder.end().counts == (1, 0, 1, 1), "what no node decides is not counted"
     assert recorder.end().pairs == {0 * 4 + 2}, "the decision of node 2 is no successor of that of node 1"
 
 

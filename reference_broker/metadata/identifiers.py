@@ -11,6 +11,7 @@ client.
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Collection
+from functools import lru_cache
 from typing import Final
 
 from reference_broker.metadata.image import MetadataImage, PartitionImage
@@ -75,8 +76,9 @@ def node_name(node_id: int) -> str:
     return f"node-{node_id}"
 
 
+@lru_cache(64)
 def client_id_of(node_id: int, incarnation_id: bytes) -> str:
-    """Return the client ID of the requests that a node sends to others."""
+    """Return the client ID of the requests that a node sends to others. Each of them has it."""
     return f"{node_name(node_id)}:{uuid_text(incarnation_id)}"
 
 
