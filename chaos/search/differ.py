@@ -69,7 +69,15 @@ KINDS: Final[Mapping[str, Kind]] = {
             needs=Needs(polls=0.5),
         ),
         Kind("nodes", Way(), Way(nodes=3), ("one node", "three nodes")),
-        Kind("restarts", Way(), Way(restarts=True), ("no restart", "restarts in pauses")),
+        # A leader remembers the lowest sequence of batches that it could not verify, until it restarts (KIP-890). A
+        # start deletes snapshots that describe deleted records only (Kafka's truncateAndReload).
+        Kind(
+            "restarts",
+            Way(),
+            Way(restarts=True),
+            ("no restart", "restarts in pauses"),
+            needs=Needs(deletes_of_producers=False, late_retries=False),
+        ),
         Kind(
             "metadata",
             Way(restarts=True, settings=FEW_SNAPSHOTS),
@@ -83,7 +91,7 @@ KINDS: Final[Mapping[str, Kind]] = {
             Way(restarts=True, drops_producer_snapshots=True),
             Way(restarts=True),
             ("replay of the logs", "producer snapshots"),
-            needs=Needs(deletes_records=False, pauses=4),
+            needs=Needs(deletes_of_producers=False, pauses=4),
         ),
         # ListOffsets for the largest timestamp (-3) looks at the local records only, as in Kafka.
         Kind(

@@ -15,8 +15,12 @@ from chaos.sim.agenda import START_WALL_MS
 LENGTH: Final = 60
 """Number of operations, to which those of the start and the end come."""
 TOPICS: Final = ("t", "u", "v")
+PLAIN: Final = "v"
+"""The topic that producers with IDs avoid in some scripts."""
 COMPACTED: Final = "k"
 GROUPS: Final = ("g", "h")
+MISSING: Final = 0.03
+"""Share of the operations on a partition that name one that does not exist."""
 TRANSACTIONAL_IDS: Final = ("x", "y")
 
 
@@ -35,10 +39,13 @@ class Operation:
 class Needs:
     """What the scripts of a kind have. False is for what the two runs may differ in."""
 
-    deletes_records: bool = True
-    """DeleteRecords and retention"""
+    deletes_of_producers: bool = True
+    """DeleteRecords and retention in all topics without compaction. Otherwise only in one that no producer with an ID
+    writes to."""
     largest_timestamps: bool = True
     """ListOffsets for the largest timestamp"""
+    late_retries: bool = True
+    """retries of transactional batches after their transaction"""
     pauses: int = 2
     polls: float = 0.0
     """chance that the reader polls after an operation, beside the polls of all scripts"""
@@ -72,7 +79,15 @@ class Drawing:
 
     def partition(self) -> tuple[str, int]:
         topic = self.random.choice([*self.topics])
-        return topic, self.random.randrange(self.topics[topic])
+        count = self.topics[topic]
+        return topic, count if self.random.random() < MISSING else self.random.randrange(count)
+
+    def written(self) -> tuple[str, int]:
+        """Draw a partition for a producer with an ID."""
+        where = self.partition()
+        while where[0] == PLAIN and not self.needs.deletes_of_producers:
+            where = self.partition()
+        return where
 
     # Topics
 
@@ -85,7 +100,7 @@ class Drawing:
 
     def _create(self, name: str) -> None:
         configs = {"segment.bytes": str(self.random.choice((300, 600, 1200)))}
-        if self.needs.deletes_records and self.random.random() < 0.3:
+        if (self.needs.deletes_of_producers or name == PLAIN) and self.random.random() < 0.3:
             configs["retention.bytes"] = str(self.random.choice((1200, 2400)))
         self.topics[name] = self.random.choice((1, 2, 3))
         self.add("create_topic", name, self.topics[name], configs)
@@ -131,16 +146,17 @@ class Drawing:
 
     def produce(self) -> None:
         who = self.random.choice((*self.producers, ""))
-        gap = 3 if who and self.random.random() < 0.1 else 0
-        self.add("produce", who, *self.partition(), self.random.choice((1, 1, 2, 5)), self.number(), gap)
+        gap = 3 if who and self.random.random() < 0.15 else 0
+        where = self.written() if who else self.partition()
+        self.add("produce", who, *where, self.random.choice((1, 1, 2, 5)), self.number(), gap)
 
     def retry(self) -> None:
-        if not self.producers:
-            return
-        back = self.random.randrange(7)
         sent = [each.arguments[:3] for each in self.operations if each.name == "produce" and each.arguments[0]]
+        if not self.needs.late_retries:
+            sent = [each for each in sent if each[0] in self.producers]
         if sent:
-            self.add("retry", *self.random.choice(sent), back)
+            where = self.random.choice(sent)
+            self.add("retry", *where, self.random.randrange(min(7, sent.count(where))))
 
     def init_transactional(self) -> None:
         transactional_id = self.random.choice(TRANSACTIONAL_IDS)
@@ -157,7 +173,7 @@ class Drawing:
         name = self.random.choice([*self.open])
         self.open[name] = True
         for _ in range(self.random.choice((1, 2))):
-            where = self.partition()
+            where = self.written()
             self.add("add_to_transaction", name, *where)
             self.add("produce", name, *where, self.random.choice((1, 2)), self.number(), 0)
         if self.random.random() < 0.4:
@@ -174,7 +190,7 @@ class Drawing:
 
     def come_late(self) -> None:
         if self.late:
-            self.add("produce", self.random.choice(self.late), *self.partition(), 1, self.number(), 0)
+            self.add("produce", self.random.choice(self.late), *self.written(), 1, self.number(), 0)
 
     def look_at_producers(self) -> None:
         self.add("describe_producers", *self.partition())
@@ -183,10 +199,9 @@ class Drawing:
     # Records
 
     def delete_records(self) -> None:
-        if self.needs.deletes_records:
-            topic, partition = self.partition()
-            if topic != COMPACTED:
-                self.add("delete_records", topic, partition, self.random.choice((0.0, 0.3, 0.6, 1.0)))
+        topic, partition = self.partition()
+        if topic != COMPACTED and (self.needs.deletes_of_producers or topic == PLAIN):
+            self.add("delete_records", topic, partition, self.random.choice((0.0, 0.3, 0.6, 1.0)))
 
     def read(self) -> None:
         share, isolation = self.random.choice((0.0, 0.0, 0.3, 0.8)), self.random.choice((UNCOMMITTED, COMMITTED))
@@ -287,7 +302,7 @@ WEIGHTS: Final[tuple[tuple[Callable[[Drawing], None], int], ...]] = (
 def drawn(random: Random, needs: Needs) -> list[Operation]:
     """Draw a script. At its end everything is looked at, when all is quiet."""
     drawing = Drawing(random, needs)
-    for name in TOPICS[:2]:
+    for name in TOPICS[:2] if needs.deletes_of_producers else TOPICS:
         drawing._create(name)
     drawing.topics[COMPACTED] = 1
     drawing.add("create_topic", COMPACTED, 1, {"cleanup.policy": "compact", "segment.bytes": "300"})

@@ -739,6 +739,10 @@ class Client:
                 break
             if idle:
                 self._pass()
+        for (topic, partition), each in self.followed.items():
+            if each.last is not None and each.last.error_code == ErrorCode.offset_out_of_range:
+                start = self._offset(topic, partition, -2, UNCOMMITTED)
+                each.position = int(start.offset) if start is not None and not start.error_code else 0
         return tuple(
             (f"{topic}-{partition}", each.answer(isolation)) for (topic, partition), each in sorted(seen.items())
         )
