@@ -106,6 +106,8 @@ class ProgressView:
     """in the current event"""
     sent: list[tuple[Partition, Proposed]] = field(default_factory=list)
     """the proposals of the current event's AlterPartition requests"""
+    accepted: list[tuple[PartitionKey, Proposed, int]] = field(default_factory=list)
+    """proposals that a response has accepted in this event, with the partition epoch that it returned"""
     _tokens: dict[tuple[int, int], tuple[_NodeAndPartition, ...]] = field(default_factory=dict)
     """partitions of AlterPartition requests without a response, by node and token"""
     _responded_us: dict[int, int] = field(default_factory=dict)
@@ -116,6 +118,7 @@ class ProgressView:
         node_id = node.broker.node_id
         self.counted.clear()
         self.sent.clear()
+        self.accepted.clear()
         if event is None:
             if self.nodes.get(node_id) is not node:
                 self._forget(node_id)
@@ -156,8 +159,11 @@ class ProgressView:
 
     def _forget(self, node_id: int) -> None:
         self.terms = without_node(self.terms, node_id)
-        self.proposals = without_node(self.proposals, node_id)
         self.contacts_us = {key: at_us for key, at_us in self.contacts_us.items() if key[0] != node_id}
+        self.forget_proposals(node_id)
+
+    def forget_proposals(self, node_id: int) -> None:
+        self.proposals = without_node(self.proposals, node_id)
         self._tokens = without_node(self._tokens, node_id)
 
     # Fetches
@@ -255,8 +261,12 @@ class ProgressView:
             return
         self._responded_us[node_id] = at_us
         for topic_id, each in _altered(event.body):
+            key = topic_id, int(each.partition_index)
+            proposed = self.proposals.get((node_id, key))
             if int(each.error_code) in NOT_APPLIED:
-                self.proposals.pop((node_id, (topic_id, int(each.partition_index))), None)
+                self.proposals.pop((node_id, key), None)
+            elif int(each.error_code) == 0 and proposed is not None:
+                self.accepted.append((key, proposed, int(each.partition_epoch)))
 
 
 def _altered(body: Any) -> Iterator[tuple[bytes, Any]]:

@@ -128,9 +128,16 @@ class ProposalsHonest(ReplicaCheck):
 
     A proposal ends with a greater partition epoch or a refusal that was certainly not applied. Until then the maximal
     ISR has the replica that joins (KIP-497).
+
+    The controller accepts a proposal only in the partition epoch that it names. So the epoch that it returns is that
+    one if nothing changed, or the next one.
+
+    Physical: the active controller answers its own proposals without a message. So the proposals of a node that becomes
+    the active controller are not judged any more.
     """
 
     guarantee = "isr-honest"
+    rows = ("leader_elected",)
     acts_on = ((Send, ALTER_PARTITION), PeerReply, PeerDown)
 
     def __init__(self, context: CheckContext) -> None:
@@ -141,6 +148,15 @@ class ProposalsHonest(ReplicaCheck):
         node_id, progress = node.broker.node_id, self._progress
         if progress.nodes.get(node_id) is not node or not (progress.proposals or progress.sent):
             return
+        for key, proposed, partition_epoch in progress.accepted:
+            if partition_epoch not in (proposed.partition_epoch, proposed.partition_epoch + 1):
+                partition = node.broker.partitions.by_id.get(key)
+                name = key if partition is None else f"{partition.topic}-{partition.index}"
+                self.violated(
+                    at_us,
+                    f"{name}: the controller accepted {proposed.isr}, which leader {node_id} had proposed in partition "
+                    f"epoch {proposed.partition_epoch}, and returned epoch {partition_epoch} (KIP-497)",
+                )
         for led, proposed in progress.sent:
             if not led.is_removed:
                 self._judge(at_us, node, led, proposed)
@@ -148,6 +164,9 @@ class ProposalsHonest(ReplicaCheck):
             here = node.broker.partitions.by_id.get(key) if leader_id == node_id else None
             if here is not None:
                 self._is_kept(at_us, node, here)
+
+    def trace(self, row: TraceRow) -> None:
+        self._progress.forget_proposals(row.node)
 
     def copy_changed(self, at_us: int, partition: Replicated, copy: Copy, before: Held, now: Held) -> None:  # noqa: ARG002
         if now.end_offset > before.end_offset and now.leader_epoch >= 0 and now.incarnation == before.incarnation:

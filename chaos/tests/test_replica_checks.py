@@ -518,8 +518,8 @@ class Proposer(Leader):
         send = Send(1, Channel.CONTROLLER, 5, 56, 3, body, Tag(56, 3, "f"), 1000, "f")
         self.happens(TimerFired(1), send)
 
-    def is_answered(self, error: int) -> None:
-        one = SimpleNamespace(partition_index=0, error_code=error)
+    def is_answered(self, error: int, partition_epoch: int = 2) -> None:
+        one = SimpleNamespace(partition_index=0, error_code=error, partition_epoch=partition_epoch)
         topic = SimpleNamespace(topic_id=UUID(bytes=TOPIC_ID), partitions=[one])
         body: Any = SimpleNamespace(topics=[topic])
         self.happens(PeerReply(1, Channel.CONTROLLER, 5, body))
@@ -591,6 +591,24 @@ def test_a_proposal_counts_until_it_is_settled(cluster: Cluster, error: int, *, 
     proposer.led.followers.maximal_isr = (0, 1)
     proposer.is_answered(error)
     assert bool(proposer.stories()) == (not may_end)
+
+
+@pytest.mark.parametrize("elected", [0, 1])
+def test_the_active_controller_settles_its_own_proposals_without_a_message(cluster: Cluster, elected: int) -> None:
+    proposer = Proposer(cluster)
+    proposer.proposes((0, 1, 2))
+    proposer.proposals.trace(note_row(cluster.now_us, elected, "leader_elected", epoch=3))
+    proposer.led.followers.maximal_isr = (0, 1)
+    proposer.happens(PeerDown(1, Channel.CONTROLLER))
+    assert bool(proposer.stories()) == (elected != 0)
+
+
+@pytest.mark.parametrize("partition_epoch", [0, 1, 2, 3])
+def test_a_proposal_is_accepted_in_the_partition_epoch_that_it_names(cluster: Cluster, partition_epoch: int) -> None:
+    proposer = Proposer(cluster)
+    proposer.proposes((0, 1, 2))
+    proposer.is_answered(0, partition_epoch)
+    assert ["the controller accepted" in each for each in proposer.stories()] == [True] * (partition_epoch in (0, 3))
 
 
 def test_a_greater_partition_epoch_settles_a_proposal(cluster: Cluster) -> None:
