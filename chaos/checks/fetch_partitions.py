@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from chaos.checks.batches import batches_of
 from chaos.checks.check import CheckContext, FetchCheck
-from chaos.checks.fetch_model import CompletedFetch, PartitionName, WantedPartition
+from chaos.checks.fetch_model import FETCH, CompletedFetch, PartitionName, WantedPartition
 from chaos.checks.fetch_responses import LOOKS_AT_ONCE, NO_REPLICA, selects
+from reference_broker.core.events import Effect, Event, Request
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.ports import slicing
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION
 from reference_broker.wire.errors import ErrorCode
-from reference_broker.wire.fetch import INCREMENTAL_FETCH_OK, FetchResponse, PartitionData
+from reference_broker.wire.fetch import INCREMENTAL_FETCH_OK, FetchRequest, FetchResponse, PartitionData
 
 if TYPE_CHECKING:
     from reference_broker.core.node import Node
@@ -274,14 +275,29 @@ class SessionCacheExact(FetchCheck):
 
     Fetch offset, limit, epochs and log start of a partition are those of the latest request that named it, whatever was
     sent since (G-8). High watermark and log start are those sent last, and unknown after an error (F-14). The first
-    revision has a number in place of the epoch.
+    revision has a number in place of the epoch. There a request that is sent again ends the one that waits (G-3), and
+    changes the session in the event of that response, which is not judged.
     """
 
     guarantee = "incremental-answer-exact"
     needs_one_node = True
     judges_followers = True
+    acts_on = (FETCH,)
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self._request: Request | None = None
+        """the request of the current event"""
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
+        self._request = event if type(event) is Request and isinstance(event.body, FetchRequest) else None
 
     def fetched(self, at_us: int, fetch: CompletedFetch) -> None:
+        came, reply = self._request, fetch.reply
+        if came is not None and reply is not None and came[:2] != (reply.connection, reply.correlation_id):
+            assert isinstance(came.body, FetchRequest)
+            if came.body.session_id == fetch.session_id:
+                return
         session: Any = fetch.node.broker.fetch_sessions.sessions.get(fetch.session_id)
         if session is None or session.is_at_work:
             return

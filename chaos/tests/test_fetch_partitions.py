@@ -17,12 +17,13 @@ from chaos.checks.fetch_model import (
 )
 from chaos.checks.fetch_partitions import COMPARED_AT_ONCE, PartitionsSent, SessionCacheExact
 from chaos.tests.check_context import check_context
-from reference_broker.core.events import Reply
+from reference_broker.core.events import Reply, Request
 from reference_broker.records.record import Record, build
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import (
     INCREMENTAL_FETCH_OK,
     EpochEndOffset,
+    FetchRequest,
     FetchResponse,
     FetchTopicResponse,
     LeaderIdAndEpoch,
@@ -412,6 +413,20 @@ def test_partitions_that_a_request_did_not_name_are_compared_now_and_then() -> N
     for _ in range(COMPARED_AT_ONCE - 1):
         assert node.serve(request) == []
     assert node.serve(request) == ["t-1: fetch offset 9 is cached, and 8 was requested last"]
+
+
+@pytest.mark.clause("G-3")
+@pytest.mark.parametrize(
+    ("correlation_id", "session_id", "is_judged"), [(1, SESSION, True), (2, SESSION, False), (2, SESSION + 1, True)]
+)
+def test_a_response_in_the_event_of_another_request_of_its_session_is_not_compared(
+    correlation_id: int, session_id: int, is_judged: bool
+) -> None:
+    node = Caching()
+    node.cached.epoch = 9
+    came = Request(1, correlation_id, 1, FINAL, "f", FetchRequest(session_id=session_id), Tag(1, 1, "f", 0, 0))
+    node.check.acted(0, node.node, came, ())
+    assert bool(node.serve()) is is_judged
 
 
 def test_a_session_at_work_is_not_compared() -> None:

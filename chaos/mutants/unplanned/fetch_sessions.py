@@ -196,3 +196,13 @@ def last_slice_left_out(
     """Work on so many partitions that it takes several slices ends before its last one. A request that names many
     does not add or update them all, and a response lacks some (F-13, F-14)."""
     yield from original(list(items)[: (len(items) - 1) // size * size], size, do)
+
+
+@mutant("reference_broker.replication.follower.fetcher:Fetcher._apply_one")
+def follower_names_one_partition_of_a_response(original: Function, self: Any, name: Any, data: Any) -> None:
+    """After a response with records of several partitions a follower names only the first of them, and is sent the
+    records of the others again (F-12)."""
+    before = dict(self._to_name)
+    original(self, name, data)
+    if before and data.records:
+        self._to_name = before
