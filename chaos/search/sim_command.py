@@ -4,14 +4,15 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 
 import click
 
 from chaos.mutants import MutantError, by_name, mutants_of
 from chaos.search.guided import PROGRESS_EVERY_S, scheduled, search_guided
-from chaos.search.many_seeds import Search, search, verdicts
-from chaos.search.run_sim import play
+from chaos.search.many_seeds import Search, quickly, search, verdicts
+from chaos.search.run_sim import play, run
 from chaos.sim.fault_scheduler import Cell
 from chaos.sim.verdict import SimVerdict
 from reports.verdict import Outcome, worst_outcome
@@ -72,6 +73,48 @@ def simulate(
         click.echo(f"crucible sim: {error}", err=True)
         return 2
     return code.value
+
+
+def simulate_for(scenarios: Sequence[Scenario], seconds: float, first_seed: int = 1, mutant: str | None = None) -> int:
+    """Play the first seed of each scenario in turn, then the next one of each, in this process, until one is red or so
+    many seconds of processor time are over. Print what was played and the red seed, and return the exit code."""
+    try:
+        if mutant:
+            by_name(mutant)
+    except MutantError as error:
+        click.echo(f"crucible sim: {error}", err=True)
+        return 2
+    began, shown = time.process_time(), time.monotonic()
+    played: dict[str, list[SimVerdict]] = {}
+    red: SimVerdict | None = None
+    for seed, scenario in ((first_seed + turn, each) for turn in count() for each in scenarios):
+        spent = time.process_time() - began
+        if red is not None or spent >= seconds:
+            break
+        if time.monotonic() - shown >= PROGRESS_EVERY_S:
+            shown = time.monotonic()
+            seeds = sum(map(len, played.values()))
+            click.echo(f"{seeds} seeds, none red, {seconds - spent:.0f} s of processor time left", err=True)
+        with quickly():
+            verdict = run(scenario, seed, mutant)
+        played.setdefault(loader.typed(scenario), []).append(verdict)
+        red = verdict if verdict.outcome in (Outcome.FAILED, Outcome.CRASHED) else None
+    every = [verdict for verdicts in played.values() for verdict in verdicts]
+    spent = time.process_time() - began
+    outcome = red.outcome if red is not None else Outcome.PASSED
+    click.echo(
+        f"{outcome.name}: {_counted(len(every), 'seed')} of {_counted(len(played), 'scenario')} in {spent:.0f} s of "
+        f"processor time, {sum(each.events for each in every) / max(spent, 0.001):.0f} events/s"
+    )
+    thin = Counter(reason for each in every if each.outcome is Outcome.INVALID for reason in each.reasons)
+    if thin and red is None:
+        reason, times = thin.most_common(1)[0]
+        click.echo(
+            f"  {_counted(sum(thin.values()), 'seed')} showed too little to judge, most often: {reason} ({times})"
+        )
+    if red is not None:
+        click.echo("\n".join(_failure(red)))
+    return outcome.value
 
 
 @dataclass(slots=True)

@@ -8,11 +8,12 @@ import pytest
 from chaos.search import sim_command
 from chaos.search.many_seeds import Search
 from chaos.search.run_sim import run
-from chaos.search.sim_command import Progress, report
+from chaos.search.sim_command import Progress, report, simulate_for
 from chaos.sim.decision_counts import Reached
 from chaos.sim.verdict import SimVerdict
 from reports.verdict import Outcome
 from scenarios import loader
+from scenarios.model import Scenario
 
 
 @pytest.mark.thorough
@@ -44,3 +45,38 @@ def test_a_report_has_the_speed_in_seeds_events_and_decision_points() -> None:
     speed = "2.0 seeds/s, 1000 events/s, 500 events a seed"
     assert report(Search("one", (verdict, verdict), 1.0)) == f"one: PASSED, 2 seeds, {speed}"
     assert report(Search("one", (verdict, counted), 1.0)) == f"one: PASSED, 2 seeds, {speed}, 100 points/s"
+
+
+def test_scenarios_are_played_in_turn_until_one_is_red(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenarios = [each for each in loader.load_all() if each.name in ("01-lost-response", "02-duplicated-request")]
+    passed = run(scenarios[0], 1)
+    red = replace(passed, outcome=Outcome.CRASHED, reasons=("KeyError: 1",), seed=8)
+    played: list[tuple[str, int]] = []
+
+    def noted(scenario: Scenario, seed: int, _: str | None) -> SimVerdict:
+        played.append((scenario.name[:2], seed))
+        return red if len(played) == 4 else passed
+
+    monkeypatch.setattr(sim_command, "run", noted)
+    assert simulate_for(scenarios, 60.0, 7) == Outcome.CRASHED.value
+    assert played == [("01", 7), ("02", 7), ("01", 8), ("02", 8)]
+    out = capsys.readouterr().out
+    assert out.startswith("CRASHED: 4 seeds of 2 scenarios in ")
+    assert "repeat with: ./crucible sim 01-lost-response --seed 8" in out
+
+
+def test_a_search_ends_with_its_processor_time(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = next(each for each in loader.load_all() if each.name == "01-lost-response")
+    thin = replace(run(scenario, 1), outcome=Outcome.INVALID, reasons=("no fault fired",))
+    times = iter([0.0, 1.0, 6.0, 11.0, 11.0])
+    clock = SimpleNamespace(monotonic=lambda: 0.0, process_time=lambda: next(times))
+    monkeypatch.setattr(sim_command, "time", clock)
+    monkeypatch.setattr(sim_command, "run", lambda *_: thin)
+    assert simulate_for([scenario], 10.0) == Outcome.PASSED.value
+    assert capsys.readouterr().out.splitlines()[1] == (
+        "  2 seeds showed too little to judge, most often: no fault fired (2)"
+    )

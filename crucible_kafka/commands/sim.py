@@ -25,6 +25,7 @@ from crucible_kafka.commands.scenario_options import (
     "\n  ./crucible sim 6 --seed 42"
     "\n  ./crucible sim --all --seeds 200 --with-mutants"
     "\n  ./crucible sim swarm swarm-groups --guided --seeds 2000 --out guided"
+    "\n  ./crucible sim --all --seconds 60"
 )
 @SCENARIOS
 @ALL
@@ -34,6 +35,12 @@ from crucible_kafka.commands.scenario_options import (
     "--seed",
     type=click.IntRange(0),
     help="The first seed. Without --seeds only this one is played, and its trace hash printed.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0, min_open=True),
+    help="Play one seed of each scenario after the other, then their next seeds, until one is red or this much "
+    "processor time is over.",
 )
 @MUTANT
 @WITH_MUTANTS
@@ -57,6 +64,7 @@ def sim(
     revision: str | None,
     seeds: int | None,
     seed: int | None,
+    seconds: float | None,
     mutant: str | None,
     with_mutants: bool,
     out: Path | None,
@@ -82,9 +90,13 @@ def sim(
         raise click.UsageError("--out writes a single seed's run: give --seed, without --seeds or --with-mutants")
     if profile and (with_mutants or seeds in (None, 1)):
         raise click.UsageError("--profile measures a search: give --seeds, at least 2, and no --with-mutants")
-    from chaos.search.sim_command import simulate, simulate_guided
+    if seconds is not None and (seeds or guided or with_mutants or profile or numbers or out):
+        raise click.UsageError("--seconds is a search of its own: beside it give only --seed, --mutant and --revision")
+    from chaos.search.sim_command import simulate, simulate_for, simulate_guided
 
     found = [each for named in find_scenarios(scenarios, everything) for each in in_revisions(named, revision)]
+    if seconds is not None:
+        sys.exit(simulate_for(found, seconds, 1 if seed is None else seed, mutant))
     if guided:
         sys.exit(simulate_guided(found, seeds or 1000, 1 if seed is None else seed, mutant, processes, out, near))
     sys.exit(simulate(found, seeds, seed, mutant, processes, out, with_mutants, profile, shrinks, numbers))
