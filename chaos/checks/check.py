@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from chaos.checks.fetch_model import CompletedFetch, FetchModel
 from chaos.checks.follower_progress import ProgressView
+from chaos.checks.group_state import OffsetsView
 from chaos.checks.history import History, TopicPartition
 from chaos.checks.producer_view import ProducerObserver, ProducerView
 from chaos.checks.quorum_view import QuorumObserver, QuorumView
@@ -64,6 +65,7 @@ class CheckContext:
     """objects of the remote tier, by their keys"""
     producers: ProducerView = field(default_factory=ProducerView)
     transactions: StateView = field(default_factory=StateView)
+    offsets: OffsetsView = field(default_factory=OffsetsView)
     progress: ProgressView = field(default_factory=ProgressView)
     fetches: FetchModel = field(default_factory=FetchModel)
 

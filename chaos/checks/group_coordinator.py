@@ -1,0 +1,363 @@
+"""The group coordinator against the log of its partitions: what it loads, returns, acknowledges and removes."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from chaos.checks.check import Check, CheckContext
+from chaos.checks.committed_offsets import deleted
+from chaos.checks.group_moves import LOADED
+from chaos.checks.group_state import (
+    Change,
+    Committed,
+    Key,
+    LoggedGroup,
+    OffsetsObserver,
+    OffsetsPartition,
+    Replay,
+    logged_batches,
+)
+from chaos.checks.history import OFFSETS_TOPIC, History
+from chaos.checks.pending_requests import PendingRequests
+from chaos.checks.replica_view import offsets_partition
+from reference_broker.core.events import Closed, Effect, Event, Note, Reply, Request
+
+if TYPE_CHECKING:
+    from reference_broker.core.node import Node
+
+
+COMMIT, FETCH, SYNC, TXN_COMMIT, DELETE_GROUPS, DELETE_OFFSETS = 8, 9, 14, 28, 42, 47
+NONE, UNSTABLE_OFFSET_COMMIT = 0, 88
+LOADED_IN_PART = "coordinator_loaded_in_part"
+LATE_US = 50_000
+"""Physical: a long transaction is decided in slices, and a long response is built in slices."""
+
+
+class OffsetsCheck(Check, OffsetsObserver):
+    """Base of checks of the values in the offsets topic."""
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self.offsets = context.offsets
+        self.offsets.follow(context.replicas, self)
+
+
+class _Parked(NamedTuple):
+    body: Any
+    requested_us: int
+
+
+class ResponsesReplicated(OffsetsCheck):
+    """no-committed-lost (M-8, X-8): a coordinator responds by what is committed in its log, and by nothing else.
+
+    - OffsetCommit and TxnOffsetCommit are acknowledged when a record with that offset is committed.
+    - OffsetFetch returns the last committed offset of each partition, with its leader epoch, metadata and metadata
+      epoch, and -1 where there is none. Null for the topics returns all of the group. An offset of a transaction counts
+      from its commit marker on, and never after an abort. With ``require_stable`` a partition that an open transaction
+      has committed gets UNSTABLE_OFFSET_COMMIT, and no other does.
+    - A parked SyncGroup gets its assignment when that is committed.
+
+    A coordinator that was replaced and does not know it may return old offsets, and is not judged. After a loss of
+    committed records (E-7) nothing is judged.
+    """
+
+    guarantee = "no-committed-lost"
+    acts_on = (COMMIT, FETCH, SYNC, TXN_COMMIT, Closed, type(None))
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self._pending = PendingRequests[_Parked]()
+        self._replied: list[tuple[_Parked, Reply, bool]] = []
+        """responses of the current event, which the view has not followed yet"""
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
+        node_id = node.broker.node_id
+        self._replied = []
+        requested = None
+        if event is None:
+            self._pending.restarted(node_id)
+        elif type(event) is Closed:
+            self._pending.closed(node_id, event.connection)
+        elif type(event) is Request and event.api_key in self.acts_on:
+            requested = _Parked(event.body, at_us)
+            self._pending.add(node_id, event, requested)
+        for effect in effects:
+            if type(effect) is Reply and effect.api_key in self.acts_on:
+                of = self._pending.pop(node_id, effect)
+                if of is not None:
+                    self._replied.append((of, effect, of is requested))
+        if self._replied:
+            self.context.replicas.after_event(node, self._judge)
+
+    def _judge(self, at_us: int, node: "Node") -> None:
+        replied, self._replied = self._replied, []
+        for of, reply, is_at_once in replied:
+            body: Any = reply.body
+            if reply.api_key == FETCH:
+                wrong = self._wrong_fetches(at_us, node, of.body, body)
+            elif reply.api_key == SYNC:
+                wrong = iter(()) if is_at_once or body.error_code else self._wrong_sync(node, of.body, body)
+            else:
+                wrong = self._wrong_commits(node, of, body, reply.api_key == TXN_COMMIT)
+            for each in wrong:
+                self.violated(at_us, f"node {node.broker.node_id} {each}")
+
+    def _partition(self, node: "Node", group: str) -> OffsetsPartition | None:
+        topic = node.broker.replica.loader.image.topics.get(OFFSETS_TOPIC)
+        return None if topic is None else self.offsets.led_by(node, offsets_partition(group, len(topic.partitions)))
+
+    def _wrong_commits(self, node: "Node", of: _Parked, response: Any, transactional: bool) -> Iterator[str]:
+        group = str(of.body.group_id)
+        partition = self._partition(node, group)
+        if partition is None:
+            return
+        errors = {
+            (str(topic.name), int(each.partition_index)): int(each.error_code)
+            for topic in response.topics
+            for each in topic.partitions
+        }
+        named = [(str(topic.name), each) for topic in of.body.topics for each in topic.partitions]
+        last = {(topic, int(each.partition_index)): each for topic, each in named}
+        for (topic, index), each in last.items():
+            if (
+                errors.get((topic, index)) != NONE
+                or sum(one[0] == topic and one[1].partition_index == index for one in named) > 1
+            ):
+                continue
+            self.evidence += 1
+            key: Key = group, topic, index
+            given = int(each.committed_offset), str(each.committed_metadata or "")
+            if transactional:
+                sent = [value for at, _, value in partition.opened.get(key, ()) if at >= of.requested_us]
+            else:
+                sent = partition.since(key, of.requested_us)
+            known = [(value.offset, value.metadata) for value in sent if value is not None]
+            if given not in known:
+                yield (
+                    f"acknowledged offset {given[0]} of {topic}-{index} for group {group}, and since the request "
+                    f"only {known or 'nothing'} is committed"
+                )
+
+    def _wrong_sync(self, node: "Node", body: Any, response: Any) -> Iterator[str]:
+        group = str(body.group_id)
+        partition = self._partition(node, group)
+        known = None if partition is None else partition.state.groups.get(group)
+        if partition is None:
+            return
+        self.evidence += 1
+        member = None if known is None else known.members.get(str(body.member_id))
+        given = int(body.generation_id), bytes(response.assignment)
+        stored = None if known is None or member is None else (known.generation, member.assignment)
+        if given != stored:
+            yield f"returned {given} to {body.member_id} of group {group}, and {stored} is committed"
+
+    def _wrong_fetches(self, at_us: int, node: "Node", body: Any, response: Any) -> Iterator[str]:
+        requires_stable = bool(getattr(body, "require_stable", False))
+        requested = list(getattr(body, "groups", ())) or [body]
+        responses = {str(each.group_id): each for each in getattr(response, "groups", ())}
+        for each in requested:
+            group = str(each.group_id)
+            answer: Any = responses.get(group, response)
+            partition = self._partition(node, group)
+            if partition is not None and int(getattr(answer, "error_code", NONE)) == NONE:
+                yield from self._wrong_fetch(at_us, group, partition, each, answer, requires_stable)
+
+    def _wrong_fetch(
+        self, at_us: int, group: str, partition: OffsetsPartition, body: Any, answer: Any, requires_stable: bool
+    ) -> Iterator[str]:
+        since_us = at_us - LATE_US
+        named = {(str(topic.name), int(each.partition_index)) for topic in answer.topics for each in topic.partitions}
+        if body.topics is None:
+            missing = [
+                key
+                for key in partition.state.offsets
+                if key[0] == group and key[1:] not in named and None not in partition.since(key, since_us)
+            ]
+            if missing:
+                yield f"returned all offsets of group {group} without {missing}"
+        for topic in answer.topics:
+            for one in topic.partitions:
+                key: Key = group, str(topic.name), int(one.partition_index)
+                self.evidence += 1
+                wrong = _wrong_offset(partition, key, one, since_us, requires_stable)
+                if wrong:
+                    yield f"returned {wrong} of {key[1]}-{key[2]} for group {group}"
+
+
+def _wrong_offset(partition: OffsetsPartition, key: Key, one: Any, since_us: int, requires_stable: bool) -> str:
+    error = int(getattr(one, "error_code", NONE))
+    was_open = partition.open_since(key, since_us)
+    if error == UNSTABLE_OFFSET_COMMIT:
+        if not requires_stable:
+            return "UNSTABLE_OFFSET_COMMIT to a client that does not require stable offsets (X-8)"
+        return (
+            "" if True in was_open else "UNSTABLE_OFFSET_COMMIT, and no open transaction has committed the offset (X-8)"
+        )
+    if error:
+        return ""
+    offset = int(one.committed_offset)
+    if requires_stable and False not in was_open:
+        return f"offset {offset}, and an open transaction has committed another one (X-8)"
+    values = partition.since(key, since_us)
+    if any(_matches(one, each) for each in values):
+        return ""
+    known = ["nothing" if each is None else _described(each) for each in values]
+    return (
+        f"offset {offset}, leader epoch {getattr(one, 'committed_leader_epoch', None)}, and {known} is committed (M-8)"
+    )
+
+
+def _described(value: Committed) -> str:
+    return f"offset {value.offset}, leader epoch {value.leader_epoch}, metadata epoch {value.metadata_epoch}"
+
+
+def _matches(one: Any, value: Committed | None) -> bool:
+    """Return whether a partition of a response has this value. Some versions lack some fields."""
+    due = (
+        (-1, -1, "", -1) if value is None else (value.offset, value.leader_epoch, value.metadata, value.metadata_epoch)
+    )
+    given = (
+        int(one.committed_offset),
+        int(getattr(one, "committed_leader_epoch", due[1])),
+        str(one.metadata or ""),
+        int(getattr(one, "metadata_epoch", due[3])),
+    )
+    return given == due
+
+
+class LoadedIsReplayed(OffsetsCheck):
+    """groups-consistent (M-8, X-13): a coordinator that has loaded a partition has the groups and offsets of its log.
+
+    Of the records of a group and of a partition's offset the last one counts, and a tombstone removes it. Groups count
+    up to the end of the log, offsets up to the high watermark. The members have their timeouts, subscriptions and
+    assignments. A load that left out damaged records is not judged. The record of a group that a coordinator appends
+    has all that the group has then, so that the next coordinator goes on with the same group.
+    """
+
+    guarantee = "groups-consistent"
+    acts_on = (LOADED,)
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
+        notes = [each for each in effects if type(each) is Note]
+        damaged = [dict(each.fields)["partition"] for each in notes if each.what == LOADED_IN_PART]
+        for note in notes:
+            if note.what == LOADED:
+                index = int(dict(note.fields)["partition"])
+                if f"{OFFSETS_TOPIC}-{index}" not in damaged:
+                    self.context.replicas.after_event(node, partial(self._judge, index))
+
+    def group_appended(self, at_us: int, node: "Node", group_id: str, value: LoggedGroup) -> None:
+        found = next((each for each in node.broker.groups.active() if group_id in each.groups), None)
+        if found is not None:
+            self.evidence += 1
+            for each in _wrong_group(group_id, found.groups[group_id], value):
+                self.violated(at_us, f"node {node.broker.node_id} has appended a record of a group, and {each}")
+
+    def _judge(self, index: int, at_us: int, node: "Node") -> None:
+        found = next((each for each in node.broker.groups.active() if each.index == index), None)
+        if found is None:
+            return
+        log = found.led.log
+        committed, whole = Replay(), Replay()
+        for batch in logged_batches(log, log.local_log_start_offset, log.log_end_offset):
+            for replay in (whole, committed) if batch.end_offset <= log.high_watermark else (whole,):
+                for _ in replay.apply(batch):
+                    pass
+        self.evidence += 1
+        wrong = [*_wrong_groups(found, whole), *_wrong_offsets(found, committed)]
+        for each in wrong[:3]:
+            self.violated(at_us, f"node {node.broker.node_id} has loaded {log.directory}, and {each}")
+
+
+def _wrong_group(group_id: str, group: Any, due: LoggedGroup) -> Iterator[str]:
+    """Yield what differs between a group and its record."""
+    kept = group.generation, group.protocol_type or "", group.protocol if group.members else None
+    logged = due.generation, due.protocol_type, due.protocol
+    if kept != logged:
+        yield f"group {group_id} has generation, type and protocol {kept}, and its record {logged}"
+    members = {
+        key: (
+            *(each.group_instance_id, each.rebalance_timeout_ms, each.session_timeout_ms),
+            *(each.metadata(due.protocol), each.assignment),
+        )
+        for key, each in group.members.items()
+    }
+    if members != {key: tuple(each) for key, each in due.members.items()}:
+        yield f"group {group_id} has members {members}, and its record {due.members}"
+    if due.leader in due.members and group.leader != due.leader:
+        yield f"group {group_id} has leader {group.leader}, and its record {due.leader}"
+
+
+def _wrong_groups(found: Any, whole: Replay) -> Iterator[str]:
+    for group_id, due in whole.groups.items():
+        group = found.groups.get(group_id)
+        if group is None:
+            yield f"group {group_id} is missing, and its record has generation {due.generation}"
+            continue
+        yield from _wrong_group(group_id, group, due)
+    with_offsets = {key[0] for key in (*whole.offsets, *whole.open)}
+    for group_id in found.groups:
+        if group_id not in whole.groups and group_id not in with_offsets:
+            yield f"group {group_id} is there, and the log has no record of it"
+
+
+def _wrong_offsets(found: Any, committed: Replay) -> Iterator[str]:
+    for key, due in committed.offsets.items():
+        stored = found.offsets.of(key[0]).get(key[1], {}).get(key[2])
+        kept = None if stored is None else (stored.commit.offset, stored.commit.leader_epoch, stored.commit.metadata)
+        if kept != (due.offset, due.leader_epoch, due.metadata):
+            yield f"{key} has {kept}, and {_described(due)} is committed"
+    for group_id in found.groups:
+        for topic, partitions in found.offsets.of(group_id).items():
+            for index in partitions:
+                if (group_id, topic, index) not in committed.offsets:
+                    yield f"{(group_id, topic, index)} has an offset, and none is committed"
+
+
+class RemovalsDue(OffsetsCheck):
+    """no-committed-lost (KIP-211): a committed offset is removed when it has expired, and not earlier.
+
+    ``offsets.retention.minutes`` count from the commit where the group never had members, or where it has some and none
+    subscribes to the topic. They count from when its last member left where the group is Empty. A commit with an expiry
+    of its own has that instead. OffsetDelete, DeleteGroups and the deletion of the topic remove offsets at once.
+    """
+
+    guarantee = "no-committed-lost"
+    acts_on = (DELETE_GROUPS, DELETE_OFFSETS)
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self._requested: dict[str, None] = {}
+        """groups whose offsets a client requested to delete"""
+        self._early: list[tuple[int, Key, str]] = []
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
+        if type(event) is Request and event.api_key in self.acts_on:
+            body: Any = event.body
+            names = body.groups_names if event.api_key == DELETE_GROUPS else (body.group_id,)
+            self._requested.update(dict.fromkeys(map(str, names)))
+
+    def offset_changed(self, at_us: int, node: "Node", partition: OffsetsPartition, change: Change) -> None:
+        before, (group_id, topic, index) = change.before, change.key
+        if change.now is not None or before is None or partition.losses or group_id in self._requested:
+            return
+        broker = node.broker
+        if topic not in broker.replica.loader.image.topics:
+            return
+        group, now_ms = partition.state.groups.get(group_id), broker.now.wall_ms
+        from_ms = before.committed_ms
+        if group is not None and group.protocol_type and not group.members:
+            from_ms = group.since_ms
+        due_ms = from_ms + broker.config.offsets_retention_minutes * 60_000
+        due_ms = due_ms if before.expires_ms < 0 else before.expires_ms
+        where = f"node {broker.node_id} removed {_described(before)} of {topic}-{index} for group {group_id}"
+        if group is not None and group.members and group.subscribes(topic):
+            self._early.append((at_us, change.key, f"{where}, and its members subscribe to the topic"))
+        elif now_ms < due_ms:
+            self._early.append((at_us, change.key, f"{where}, and it expires in {due_ms - now_ms} ms"))
+
+    def end(self, history: History) -> None:
+        gone = deleted(history)
+        for at_us, (_, topic, _), story in self._early:
+            if topic not in gone:  # Kafka deletes a topic's offsets with the topic.
+                self.violated(at_us, story)

@@ -1,0 +1,369 @@
+"""The replicated values of groups and their committed offsets, replayed from the bytes of ``__consumer_offsets``.
+
+Sources: Kafka's OffsetCommitKey, OffsetCommitValue, GroupMetadataKey and GroupMetadataValue schemas, KIP-98 (offsets of
+a transaction count from its commit marker on), KAFKA-5247 (of two commits of one partition the later record wins) and
+KIP-232's metadata epoch (M-8), which is a tagged field of ours.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from chaos.checks.batches import producing_of, read_batches, records_in
+from chaos.checks.history import OFFSETS_TOPIC
+from chaos.checks.replica_view import ReplicaView
+from reference_broker.log.partition_log import PartitionLog
+from reference_broker.replication.partitions import Partition
+
+if TYPE_CHECKING:
+    from reference_broker.core.node import Node
+
+
+Key: TypeAlias = tuple[str, str, int]
+"""Group, topic and partition."""
+_OFFSET_KEYS, _GROUP_KEY = (0, 1), 2
+_EPOCH_TAG, _EXPIRY_TAG = 10_000, 10_001
+_FLEXIBLE = 4
+_ABORT, _COMMIT = 0, 1
+_KEPT = 64
+"""Number of values kept of each key: more than are committed while one request is parked."""
+
+
+class Committed(NamedTuple):
+    """The committed offset of a partition."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    committed_ms: int
+    metadata_epoch: int = -1
+    expires_ms: int = -1
+    end_offset: int = 0
+    """one past its record"""
+
+
+class LoggedMember(NamedTuple):
+    """A member in a group's record."""
+
+    instance: str | None
+    rebalance_ms: int
+    session_ms: int
+    subscription: bytes
+    assignment: bytes
+
+    @property
+    def topics(self) -> list[str] | None:
+        """Return the topics in the subscription of a consumer, or None if it is of another kind."""
+        try:
+            fields = _Fields(self.subscription)
+            return [fields.text() for _ in range(fields.number(4))] if fields.version >= 0 else None
+        except (IndexError, UnicodeDecodeError):
+            return None
+
+
+class LoggedGroup(NamedTuple):
+    """The record of a group."""
+
+    generation: int
+    protocol_type: str
+    protocol: str | None
+    leader: str | None
+    since_ms: int
+    members: dict[str, LoggedMember]
+
+    def subscribes(self, topic: str) -> bool:
+        """Return whether a member subscribes to the topic, or may."""
+        topics = [each.topics for each in self.members.values()]
+        return any(each is None or topic in each for each in topics)
+
+
+class LoggedBatch(NamedTuple):
+    """One batch of the log."""
+
+    end_offset: int
+    producer_id: int
+    """of its transaction, or -1"""
+    marker: int
+    """type of a control batch, or -1"""
+    records: tuple[tuple[int, Key | str, Committed | LoggedGroup | None], ...]
+    """offset, key and value; a text is the key of a group, and None is a tombstone"""
+
+
+class _Fields:
+    """The fields of a message. Raises IndexError behind its end."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data, self.at = data, 0
+        self.version = self.number(2)
+
+    def number(self, size: int) -> int:
+        if self.at + size > len(self.data):
+            raise IndexError(f"no {size} bytes at {self.at} of {len(self.data)}")
+        self.at += size
+        return int.from_bytes(self.data[self.at - size : self.at], signed=True)
+
+    def taken(self, size: int) -> bytes:
+        if size < 0 or self.at + size > len(self.data):
+            raise IndexError(f"no {size} bytes at {self.at} of {len(self.data)}")
+        self.at += size
+        return self.data[self.at - size : self.at]
+
+    def optional(self) -> str | None:
+        size = self.number(2)
+        return None if size < 0 else self.taken(size).decode()
+
+    def text(self) -> str:
+        return self.optional() or ""
+
+    def blob(self) -> bytes:
+        return self.taken(self.number(4))
+
+    def compact_text(self) -> str:
+        return self.taken(self.unsigned() - 1).decode()
+
+    def unsigned(self) -> int:
+        number, shift = 0, 0
+        while True:
+            byte = self.number(1) & 0xFF
+            number |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return number
+            shift += 7
+
+    def tags(self) -> dict[int, int]:
+        found = {}
+        for _ in range(self.unsigned()):
+            tag = self.unsigned()
+            found[tag] = int.from_bytes(self.taken(self.unsigned()), signed=True)
+        return found
+
+
+def _read_offset(end_offset: int, value: bytes) -> Committed:
+    fields = _Fields(value)
+    offset = fields.number(8)
+    leader_epoch = fields.number(4) if fields.version >= 3 else -1
+    metadata = fields.compact_text() if fields.version >= _FLEXIBLE else fields.text()
+    committed_ms = fields.number(8)
+    expires_ms = fields.number(8) if fields.version == 1 else -1
+    tags = fields.tags() if fields.version >= _FLEXIBLE else {}
+    expires_ms = tags.get(_EXPIRY_TAG, expires_ms)
+    return Committed(offset, leader_epoch, metadata, committed_ms, tags.get(_EPOCH_TAG, -1), expires_ms, end_offset)
+
+
+def _read_group(value: bytes) -> LoggedGroup:
+    """Read version 3, the one that is written."""
+    fields = _Fields(value)
+    protocol_type, generation = fields.text(), fields.number(4)
+    protocol, leader, since_ms = fields.optional(), fields.optional(), fields.number(8)
+    members = {}
+    for _ in range(fields.number(4)):
+        member_id, instance = fields.text(), fields.optional()
+        fields.text(), fields.text()
+        rebalance_ms, session_ms = fields.number(4), fields.number(4)
+        members[member_id] = LoggedMember(instance, rebalance_ms, session_ms, fields.blob(), fields.blob())
+    return LoggedGroup(generation, protocol_type, protocol, leader, since_ms, members)
+
+
+def logged_batches(log: PartitionLog, offset: int, end_offset: int) -> Iterator[LoggedBatch]:
+    """Yield the batches of [offset, end_offset) with what they say of groups and offsets."""
+    for batch, data in read_batches(log, offset, end_offset):
+        header, end = producing_of(data), batch.last_offset + 1
+        plain = [each for each in records_in(data) if each.offset >= offset]
+        if batch.control:
+            marker = int.from_bytes((plain[0].key or b"")[2:4]) if plain else -1
+            yield LoggedBatch(end, header.producer_id, marker, ())
+            continue
+        records: list[tuple[int, Key | str, Committed | LoggedGroup | None]] = []
+        for record in plain:
+            key, value = _Fields(record.key or b"\xff\xff"), record.value
+            if key.version in _OFFSET_KEYS:
+                where = key.text(), key.text(), key.number(4)
+                records.append((record.offset, where, None if value is None else _read_offset(end, value)))
+            elif key.version == _GROUP_KEY:
+                records.append((record.offset, key.text(), None if value is None else _read_group(value)))
+        yield LoggedBatch(end, header.producer_id if header.is_transactional else -1, -1, tuple(records))
+
+
+class Change(NamedTuple):
+    """A change of a committed offset."""
+
+    key: Key
+    before: Committed | None
+    now: Committed | None
+
+
+@dataclass(slots=True)
+class Replay:
+    """What the log says of groups and offsets up to some offset."""
+
+    offsets: dict[Key, Committed] = field(default_factory=dict)
+    open: dict[Key, dict[int, Committed]] = field(default_factory=dict)
+    """commits of transactions without a marker, by producer ID"""
+    groups: dict[str, LoggedGroup] = field(default_factory=dict)
+
+    def apply(self, batch: LoggedBatch) -> Iterator[Change]:
+        """Apply the next batch, and yield the changes of offsets."""
+        if batch.marker >= 0:
+            yield from self._ended(batch)
+            return
+        for _, key, value in batch.records:
+            if isinstance(key, str):
+                self.groups.pop(key, None)
+                if isinstance(value, LoggedGroup):
+                    self.groups[key] = value
+            elif isinstance(value, Committed) and batch.producer_id >= 0:
+                self.open.setdefault(key, {})[batch.producer_id] = value
+            elif value is None or isinstance(value, Committed):
+                if value is None:
+                    self.open.pop(key, None)
+                yield self._set(key, value)
+
+    def _ended(self, batch: LoggedBatch) -> Iterator[Change]:
+        for key in [each for each, of in self.open.items() if batch.producer_id in of]:
+            commits = self.open[key]
+            value = commits.pop(batch.producer_id)
+            if not commits:
+                del self.open[key]
+            last = self.offsets.get(key)
+            if batch.marker == _COMMIT and (last is None or last.end_offset < value.end_offset):
+                yield self._set(key, value)
+
+    def _set(self, key: Key, value: Committed | None) -> Change:
+        before = self.offsets.pop(key, None)
+        if value is not None:
+            self.offsets[key] = value
+        return Change(key, before, value)
+
+
+@dataclass(slots=True)
+class OffsetsPartition:
+    """One partition of the topic, as its committed records say."""
+
+    index: int
+    leader: tuple[int, int] = (-1, -1)
+    """leader epoch and node"""
+    log: PartitionLog | None = None
+    """the leader's"""
+    read_end: int = 0
+    committed_end: int = 0
+    waiting: deque[LoggedBatch] = field(default_factory=deque)
+    """batches in the leader's log that are not committed"""
+    state: Replay = field(default_factory=Replay)
+    values: dict[Key, deque[tuple[int, Committed | None]]] = field(default_factory=dict)
+    """the last values of each key, with the times at which they were seen to be committed, oldest first"""
+    opened: dict[Key, deque[tuple[int, bool, Committed | None]]] = field(default_factory=dict)
+    """the last changes of what transactions have committed for each key: time, whether any is open since, and commit"""
+    losses: int = 0
+    """number of times that no replica had kept its committed records (E-7), or that they could not be read"""
+
+    def since(self, key: Key, at_us: int) -> list[Committed | None]:
+        """Return the values that were the last one at some time since ``at_us``."""
+        values = [(-1, None), *self.values.get(key, ())]
+        first = len(values) - 1
+        while first > 0 and values[first][0] >= at_us:
+            first -= 1
+        return [each for _, each in values[first:]]
+
+    def open_since(self, key: Key, at_us: int) -> set[bool]:
+        """Return whether a transaction had committed the key, at each time since ``at_us``."""
+        changes = [(-1, False, None), *self.opened.get(key, ())]
+        first = len(changes) - 1
+        while first > 0 and changes[first][0] >= at_us:
+            first -= 1
+        return {is_open for _, is_open, _ in changes[first:]}
+
+
+class OffsetsObserver:
+    """The events that the view reports. An observer overrides the methods that it needs."""
+
+    def offset_changed(self, at_us: int, node: "Node", partition: OffsetsPartition, change: Change) -> None:
+        """Called with each committed change of an offset, when the state has the whole batch."""
+
+    def group_appended(self, at_us: int, node: "Node", group_id: str, value: LoggedGroup) -> None:
+        """Called with each record of a group that the leader has appended in this event."""
+
+
+class OffsetsView:
+    """The committed values of all groups and offsets, read from the bytes of the leaders' logs."""
+
+    def __init__(self) -> None:
+        self.partitions: dict[tuple[bytes, int], OffsetsPartition] = {}
+        self.observers: list[OffsetsObserver] = []
+        self._replicas: ReplicaView | None = None
+
+    def follow(self, replicas: ReplicaView, observer: OffsetsObserver) -> None:
+        """Notify the observer from now on."""
+        if self._replicas is None:
+            self._replicas = replicas
+            replicas.of_logs.append(self)
+        self.observers.append(observer)
+
+    def led_by(self, node: "Node", index: int) -> OffsetsPartition | None:
+        """Return the partition if this node is its newest leader, and no committed record was lost."""
+        led = node.broker.partitions.by_name.get((OFFSETS_TOPIC, index))
+        found = None if led is None else self.partitions.get((led.topic_id, index))
+        if led is None or found is None or found.losses or found.leader != (led.leader_epoch, node.broker.node_id):
+            return None
+        return found
+
+    def logs_touched(self, at_us: int, node: "Node", touched: Sequence[PartitionLog], thorough: bool) -> None:  # noqa: ARG002
+        """Follow the logs of the topic that the node leads and that changed."""
+        for log in touched:
+            if log.directory.startswith(OFFSETS_TOPIC):
+                name, _, index = log.directory.rpartition("-")
+                led = node.broker.partitions.by_name.get((name, int(index)))
+                if led is not None and led.log is log:
+                    self._follow(at_us, node, led)
+
+    def _follow(self, at_us: int, node: "Node", led: Partition) -> None:
+        key, log = (led.topic_id, led.index), led.log
+        found = self.partitions.get(key)
+        if found is None:
+            found = self.partitions[key] = OffsetsPartition(led.index)
+        leader, own = (led.leader_epoch, node.broker.node_id), True
+        if leader < found.leader or log.is_offline:
+            return
+        if leader != found.leader or log is not found.log or log.log_end_offset < found.read_end:
+            found.leader, found.log = leader, log
+            found.waiting.clear()
+            self._check_losses(found, key, log)
+            found.read_end = max(found.committed_end, log.local_log_start_offset)
+            own = False
+        try:
+            appended = list(logged_batches(log, found.read_end, log.log_end_offset))
+        except (ValueError, IndexError):
+            found.losses, appended = found.losses + 1, []  # Physical: a fault has damaged the log.
+        found.waiting.extend(appended)
+        found.read_end = log.log_end_offset
+        for _, of, value in [each for batch in appended if own for each in batch.records]:
+            if isinstance(of, str) and isinstance(value, LoggedGroup):
+                for observer in self.observers:
+                    observer.group_appended(at_us, node, of, value)
+        while found.waiting and found.waiting[0].end_offset <= log.high_watermark:
+            self._commit(at_us, node, found, found.waiting.popleft())
+        found.committed_end = max(found.committed_end, log.high_watermark)
+
+    def _check_losses(self, found: OffsetsPartition, key: tuple[bytes, int], log: PartitionLog) -> None:
+        replicated = None if self._replicas is None else self._replicas.partitions.get(key)
+        losses = 0 if replicated is None else replicated.losses
+        if log.log_end_offset < found.committed_end or losses > found.losses:
+            # E-7: no replica has kept all committed records. What follows is not compared with them.
+            found.state, found.committed_end = Replay(), 0
+            found.losses = max(losses, found.losses + 1)
+
+    def _commit(self, at_us: int, node: "Node", partition: OffsetsPartition, batch: LoggedBatch) -> None:
+        before = dict(partition.state.open) if batch.marker >= 0 else {}
+        changes = list(partition.state.apply(batch))
+        for change in changes:
+            partition.values.setdefault(change.key, deque(maxlen=_KEPT)).append((at_us, change.now))
+        opened = [(key, value) for _, key, value in batch.records] if batch.producer_id >= 0 else []
+        ended = [key for key in before if key not in partition.state.open]
+        removed = [change.key for change in changes if change.now is None]
+        for key, value in (*opened, *((each, None) for each in (*ended, *removed))):
+            if not isinstance(key, str) and not isinstance(value, LoggedGroup):
+                of_key = partition.opened.setdefault(key, deque(maxlen=_KEPT))
+                of_key.append((at_us, key in partition.state.open, value))
+        for change in changes:
+            for observer in self.observers:
+                observer.offset_changed(at_us, node, partition, change)

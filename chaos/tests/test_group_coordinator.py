@@ -1,0 +1,402 @@
+"""The checks of a group coordinator against its log: planted violations, and near misses."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from chaos.checks.check import Check
+from chaos.checks.group_coordinator import LATE_US, LoadedIsReplayed, RemovalsDue, ResponsesReplicated
+from chaos.checks.group_state import Committed, LoggedGroup, LoggedMember, logged_batches
+from chaos.checks.history import History
+from chaos.checks.replica_view import TouchedLogs
+from chaos.tests.check_context import check_context
+from reference_broker.core.events import Closed, Note, Reply, Request
+from reference_broker.groups.committed_offsets import CommitOffset, CommittedOffsets, OffsetKey
+from reference_broker.groups.group import Group, Member, MemberProtocol
+from reference_broker.groups.records import EPOCH_VALUE, group_key, group_value, offset_key, offset_value
+from reference_broker.log.config import LogConfig
+from reference_broker.log.opening import open_log
+from reference_broker.log.partition_log import BatchOrigin
+from reference_broker.ports.disk import MemoryDisk
+from reference_broker.ports.node_ports import Now
+from reference_broker.ports.slicing import run_to_end
+from reference_broker.records.control import build_marker
+from reference_broker.records.record import Record, build
+from reference_broker.wire.tags import Tag
+from reports.rows import ChangeRow
+
+pytestmark = pytest.mark.clause("M-8", "X-8")
+
+COMMIT, FETCH, SYNC, TXN_COMMIT, DELETE_OFFSETS = 8, 9, 14, 28, 47
+OFFSETS_ID = b"o" * 16
+MINUTE_MS = 60_000
+SUBSCRIPTION = b"\x00\x01\x00\x00\x00\x01\x00\x01t\x00\x00\x00\x00"
+
+
+def of_group(generation: int = 3, *, empty: bool = False, since_ms: int = 5) -> Group:
+    member = Member("a", None, "client", "host", 2000, 1000, (MemberProtocol("range", SUBSCRIPTION),), b"all")
+    members = () if empty else (member,)
+    return Group.loaded("g", generation, "consumer", None if empty else "range", "a", since_ms, members)
+
+
+def commit(offset: int, *, ms: int = 0, **more: Any) -> CommitOffset:
+    return CommitOffset("t", 0, offset, 4, "text", ms, **more)
+
+
+class World:
+    """Node 1, which leads the only partition of the offsets topic, and the checks that follow its log."""
+
+    def __init__(self) -> None:
+        context = check_context()
+        self.view, self.touched, self.disk = context.replicas, TouchedLogs(), MemoryDisk()
+        self.view._touched = self.touched
+        self.checks: list[Check] = [kind(context) for kind in (ResponsesReplicated, LoadedIsReplayed, RemovalsDue)]
+        self.us, self.wall_ms = 1_000_000, 0
+        with self.touched.noted():
+            self.log = run_to_end(open_log(self.disk, "__consumer_offsets-0", LogConfig(), Now(0, 0), True))
+        led = SimpleNamespace(log=self.log, leader_epoch=4, index=0, topic_id=OFFSETS_ID)
+        self.held = CommittedOffsets()
+        self.target = SimpleNamespace(index=0, led=led, groups={}, offsets=self.held)
+        topics = {"__consumer_offsets": SimpleNamespace(partitions=[None]), "t": SimpleNamespace(partitions=[None])}
+        self.broker = SimpleNamespace(
+            node_id=1,
+            disk=self.disk,
+            config=SimpleNamespace(offsets_retention_minutes=1),
+            partitions=SimpleNamespace(by_name={("__consumer_offsets", 0): led}, by_id={(OFFSETS_ID, 0): led}),
+            replica=SimpleNamespace(loader=SimpleNamespace(image=SimpleNamespace(topics=topics))),
+            groups=SimpleNamespace(active=lambda: [self.target]),
+            now=Now(0, 0),
+        )
+        self.node: Any = SimpleNamespace(broker=self.broker, ready=True, _publisher=SimpleNamespace(is_behind=False))
+        self.number = 0
+        self.looked()
+
+    def looked(self) -> list[str]:
+        """Let the checks follow the log, and return the stories of all violations."""
+        self.us += 1000
+        self.broker.now = Now(self.us, self.wall_ms)
+        self.view.observe(self.us, 0, self.node, False)
+        return [violation.story for each in self.checks for violation in each.violations]
+
+    def acts(self, event: Any, *effects: Any) -> list[str]:
+        for each in self.checks:
+            if type(each).acted is not Check.acted:
+                each.acted(self.us + 1000, self.node, event, effects)
+        return self.looked()
+
+    def append(self, batch: bytes, *, commits: bool = True) -> list[str]:
+        with self.touched.noted():
+            self.log.append(Now(0, self.wall_ms), batch, 4, origin=BatchOrigin.BROKER)
+            if commits:
+                self.log.advance_high_watermark(self.log.log_end_offset)
+        return self.looked()
+
+    def replicate(self) -> None:
+        with self.touched.noted():
+            self.log.advance_high_watermark(self.log.log_end_offset)
+
+    def write(self, *records: tuple[bytes, bytes | None], producer_id: int = -1, commits: bool = True) -> list[str]:
+        rows = [Record(timestamp_ms=0, key=key, value=value) for key, value in records]
+        is_transactional = producer_id >= 0
+        epoch = 0 if is_transactional else -1
+        batch = build(rows, producer_id=producer_id, producer_epoch=epoch, is_transactional=is_transactional)
+        return self.append(batch, commits=commits)
+
+    def offset(self, value: CommitOffset | None, *, producer_id: int = -1, commits: bool = True) -> list[str]:
+        key = OffsetKey("g", "t", 0)
+        data = None if value is None else offset_value(value, EPOCH_VALUE)
+        return self.write((offset_key(*key), data), producer_id=producer_id, commits=commits)
+
+    def group(self, group: Group | None) -> list[str]:
+        return self.write((group_key("g"), None if group is None else group_value(group)))
+
+    def marker(self, producer_id: int, *, commit: bool) -> list[str]:
+        return self.append(
+            build_marker(commit=commit, producer_id=producer_id, producer_epoch=0, coordinator_epoch=4, timestamp_ms=0)
+        )
+
+    def request(self, api_key: int, body: Any) -> None:
+        self.number += 1
+        self.acts(Request(self.number, 1, api_key, 9, "c", body, Tag(api_key, 9, "c")))
+
+    def responds(self, api_key: int, response: Any) -> list[str]:
+        return self.acts(Closed(99), Reply(self.number, 1, api_key, 9, response, Tag(api_key, 9, "c")))
+
+    def commits(self, offset: int, *, api_key: int = COMMIT, error: int = 0, between: Any = None) -> list[str]:
+        """Request, do what is ``between``, and respond."""
+        one = SimpleNamespace(partition_index=0, committed_offset=offset, committed_metadata="text")
+        topics = [SimpleNamespace(name="t", partitions=[one])]
+        self.request(api_key, SimpleNamespace(group_id="g", topics=topics))
+        if between is not None:
+            between()
+        partitions = [SimpleNamespace(partition_index=0, error_code=error)]
+        return self.responds(api_key, SimpleNamespace(topics=[SimpleNamespace(name="t", partitions=partitions)]))
+
+    def fetches(
+        self, offset: int, *, error: int = 0, stable: bool = False, everything: bool = False, **more: Any
+    ) -> list[str]:
+        wanted = None if everything else [SimpleNamespace(name="t", partition_indexes=[0])]
+        body = SimpleNamespace(groups=[SimpleNamespace(group_id="g", topics=wanted)], require_stable=stable)
+        self.request(FETCH, body)
+        given = {"committed_leader_epoch": -1 if offset < 0 else 4, "metadata": "" if offset < 0 else "text", **more}
+        one = SimpleNamespace(partition_index=0, committed_offset=offset, error_code=error, **given)
+        topics = [] if offset < 0 and everything else [SimpleNamespace(name="t", partitions=[one])]
+        return self.responds(
+            FETCH, SimpleNamespace(groups=[SimpleNamespace(group_id="g", topics=topics, error_code=0)])
+        )
+
+    def load(self, *notes: Note) -> list[str]:
+        return self.acts(Closed(99), *notes, Note("coordinator_loaded", (("partition", 0),)))
+
+    def ended(self, history: History | None = None) -> list[str]:
+        for each in self.checks:
+            each.end(history or History())
+        return self.looked()
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+# --- the bytes --------------------------------------------------------------------------------------------------------
+
+
+def test_records_are_read_as_they_are_written(world: World) -> None:
+    world.group(of_group())
+    world.offset(commit(5, ms=7))
+    world.offset(commit(6, ms=8, metadata_epoch=3, expire_timestamp_ms=99))
+    plain = CommitOffset("t", 0, 9, -1, "", 8, expire_timestamp_ms=44)
+    world.write((offset_key("g", "t", 0), offset_value(plain, 3)), producer_id=7)
+    world.marker(7, commit=False)
+    world.offset(None)
+    found = list(logged_batches(world.log, 0, world.log.log_end_offset))
+    member = LoggedMember(None, 2000, 1000, SUBSCRIPTION, b"all")
+    group = LoggedGroup(3, "consumer", "range", "a", 5, {"a": member})
+    assert found[0].records == ((0, "g", group),)
+    assert member.topics == ["t"]
+    assert LoggedMember(None, 1, 1, b"\x00", b"").topics is None
+    key = "g", "t", 0
+    assert found[1].records == ((1, key, Committed(5, 4, "text", 7, -1, -1, 2)),)
+    assert found[2].records == ((2, key, Committed(6, 4, "text", 8, 3, 99, 3)),)
+    assert found[3].records == ((3, key, Committed(9, -1, "", 8, -1, 44, 4)),)
+    assert (found[3].producer_id, found[4].producer_id, found[4].marker) == (7, 7, 0)
+    assert found[5].records == ((5, key, None),)
+
+
+# --- responses --------------------------------------------------------------------------------------------------------
+
+
+def test_a_commit_is_acknowledged_when_its_record_is_committed(world: World) -> None:
+    assert world.commits(5, between=lambda: world.offset(commit(5))) == []
+    assert world.commits(6, error=15) == []
+    stories = world.commits(7, between=lambda: world.offset(commit(7), commits=False))
+    assert "acknowledged offset 7 of t-0 for group g" in stories[0]
+
+
+def test_a_record_of_an_earlier_request_acknowledges_nothing(world: World) -> None:
+    world.offset(commit(5))
+    world.offset(commit(6))
+    assert "acknowledged offset 5" in world.commits(5)[0]
+
+
+def test_a_commit_of_a_transaction_is_acknowledged_before_its_marker(world: World) -> None:
+    assert world.commits(5, api_key=TXN_COMMIT, between=lambda: world.offset(commit(5), producer_id=7)) == []
+    assert "acknowledged offset 6" in world.commits(6, api_key=TXN_COMMIT)[0]
+
+
+def test_a_fetch_returns_the_last_committed_offset(world: World) -> None:
+    assert world.fetches(-1) == []
+    world.offset(commit(5))
+    world.us += LATE_US
+    assert world.fetches(5) == []
+    assert world.fetches(5, everything=True) == []
+    for wrong in ({"offset": 4}, {"offset": -1}, {"offset": 5, "metadata": "x"}, {"offset": 5, "metadata_epoch": 3}):
+        other = World()
+        other.offset(commit(5))
+        other.us += LATE_US
+        assert "is committed (M-8)" in other.fetches(**wrong)[0]
+    assert "returned all offsets of group g without" in world.fetches(-1, everything=True)[0]
+
+
+def test_an_offset_that_is_not_replicated_or_removed_is_not_returned(world: World) -> None:
+    world.offset(commit(5))
+    world.offset(commit(6), commits=False)
+    world.us += LATE_US
+    assert world.fetches(5) == []
+    assert "returned offset 6" in world.fetches(6)[0]
+    other = World()
+    other.offset(commit(5))
+    other.offset(None)
+    other.us += LATE_US
+    assert other.fetches(-1) == []
+    assert "returned offset 5" in other.fetches(5)[0]
+
+
+def test_a_value_that_was_the_last_a_moment_ago_may_be_returned(world: World) -> None:
+    world.offset(commit(5))
+    world.us += LATE_US
+    world.offset(commit(6))
+    assert world.fetches(5) == []
+
+
+def test_an_open_transaction_makes_an_offset_unstable(world: World) -> None:
+    world.offset(commit(5))
+    world.offset(commit(6), producer_id=7)
+    world.us += LATE_US
+    assert world.fetches(5) == []
+    assert world.fetches(-1, error=88, stable=True) == []
+    assert "an open transaction has committed another one" in world.fetches(5, stable=True)[0]
+    assert "to a client that does not require stable offsets" in world.fetches(-1, error=88)[1]
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_marker_decides_what_is_returned(world: World, commits: bool) -> None:
+    world.offset(commit(5))
+    world.offset(commit(6), producer_id=7)
+    world.marker(7, commit=commits)
+    world.us += LATE_US
+    assert world.fetches(6 if commits else 5, stable=True) == []
+    assert "is committed (M-8)" in world.fetches(5 if commits else 6, stable=True)[0]
+    assert "and no open transaction has committed" in world.fetches(-1, error=88, stable=True)[1]
+
+
+def test_the_later_record_wins_whenever_its_marker_comes(world: World) -> None:
+    world.offset(commit(6), producer_id=7)
+    world.offset(commit(8))
+    world.marker(7, commit=True)
+    world.us += LATE_US
+    assert world.fetches(8) == []
+    assert world.fetches(6)
+
+
+def test_a_tombstone_removes_what_a_transaction_has_committed(world: World) -> None:
+    world.offset(commit(6), producer_id=7)
+    world.offset(None)
+    world.marker(7, commit=True)
+    world.us += LATE_US
+    assert world.fetches(-1, stable=True) == []
+    assert world.fetches(6)
+
+
+def test_a_coordinator_that_was_replaced_is_not_judged(world: World) -> None:
+    world.offset(commit(5))
+    world.us += LATE_US
+    (partition,) = world.checks[0].context.offsets.partitions.values()
+    partition.leader = 5, 2
+    assert world.fetches(4) == []
+
+
+def test_a_parked_sync_gets_what_is_committed(world: World) -> None:
+    def synced(assignment: bytes, *, writes: bool) -> list[str]:
+        world.request(SYNC, SimpleNamespace(group_id="g", member_id="a", generation_id=3))
+        if writes:
+            world.group(of_group())
+        return world.responds(SYNC, SimpleNamespace(error_code=0, assignment=assignment))
+
+    assert "and None is committed" in synced(b"all", writes=False)[0]
+    assert len(synced(b"all", writes=True)) == 1
+    assert "and (3, b'all') is committed" in synced(b"none", writes=True)[1]
+
+
+# --- loads ------------------------------------------------------------------------------------------------------------
+
+
+def loaded(world: World) -> World:
+    """Return the world with group ``g`` and an offset, both in the log and at the coordinator."""
+    world.group(of_group(2))
+    world.group(of_group())
+    world.offset(commit(5))
+    world.target.groups["g"] = of_group()
+    world.held.appended(world.log.log_end_offset, [(OffsetKey("g", "t", 0), commit(5))])
+    assert list(world.held.replicated(world.log.log_end_offset))
+    return world
+
+
+def test_a_load_equals_the_replay(world: World) -> None:
+    assert loaded(world).load() == []
+
+
+def test_a_load_that_differs_from_the_log() -> None:
+    def wrong(change: Any) -> str:
+        other = loaded(World())
+        change(other)
+        return "\n".join(other.load())
+
+    def tombstone(other: World) -> None:
+        other.group(None)
+        other.offset(None)
+
+    assert "group g is missing" in wrong(lambda other: other.target.groups.clear())
+    assert "has generation, type and protocol (2," in wrong(lambda other: other.target.groups.update(g=of_group(2)))
+    assert "has members" in wrong(lambda other: setattr(other.target.groups["g"].members["a"], "assignment", b""))
+    assert "has leader b" in wrong(lambda other: setattr(other.target.groups["g"], "leader", "b"))
+    assert "has no record" not in wrong(lambda other: other.group(None))
+    assert "the log has no record of it" in wrong(tombstone)
+    assert "and none is committed" in wrong(lambda other: other.offset(None))
+    assert "has (5, 4, 'text'), and offset 6" in wrong(lambda other: other.offset(commit(6)))
+    assert wrong(lambda other: other.offset(commit(6), commits=False)) == ""
+
+
+def test_a_load_that_left_out_damaged_records_is_not_judged(world: World) -> None:
+    loaded(world).target.groups.clear()
+    assert world.load(Note("coordinator_loaded_in_part", (("partition", "__consumer_offsets-0"),))) == []
+
+
+def test_a_record_that_differs_from_the_group_that_is_written(world: World) -> None:
+    world.target.groups["g"] = of_group()
+    assert world.group(of_group()) == []
+    world.target.groups["g"].members["a"].rebalance_timeout_ms = 1
+    assert "has appended a record of a group, and group g has members" in world.group(of_group())[0]
+
+
+# --- removals ---------------------------------------------------------------------------------------------------------
+
+
+def removed(world: World, after_ms: int) -> list[str]:
+    world.wall_ms += after_ms
+    world.offset(None)
+    return world.ended()
+
+
+def test_an_offset_expires_after_its_retention_and_not_earlier() -> None:
+    for after_ms, is_early in ((MINUTE_MS, False), (MINUTE_MS - 1, True)):
+        world = World()
+        world.offset(commit(5))
+        assert bool(removed(world, after_ms)) is is_early
+
+
+def test_an_expiry_of_its_own_counts() -> None:
+    for expires_ms, is_early in ((500, False), (501, True)):
+        world = World()
+        world.offset(commit(5, expire_timestamp_ms=expires_ms))
+        assert bool(removed(world, 500)) is is_early
+
+
+def test_the_retention_of_an_empty_group_counts_from_its_last_member() -> None:
+    for after_ms, is_early in ((MINUTE_MS + 400, False), (MINUTE_MS + 399, True)):
+        world = World()
+        world.offset(commit(5))
+        world.group(of_group(empty=True, since_ms=400))
+        assert bool(removed(world, after_ms)) is is_early
+
+
+def test_offsets_of_subscribed_topics_do_not_expire(world: World) -> None:
+    world.offset(commit(5))
+    world.group(of_group())
+    assert "and its members subscribe to the topic" in removed(world, 2 * MINUTE_MS)[0]
+
+
+def test_what_a_client_deletes_is_no_expiry(world: World) -> None:
+    world.offset(commit(5))
+    world.request(DELETE_OFFSETS, SimpleNamespace(group_id="g"))
+    assert removed(world, 1) == []
+
+
+def test_offsets_go_with_their_topic(world: World) -> None:
+    world.offset(commit(5))
+    world.wall_ms += 1
+    world.offset(None)
+    row = ChangeRow("admin", 1, "delete", "t", "", 1, 1, -1, "ok", 1, None)
+    assert world.ended(History(changes=[row])) == []
