@@ -1,23 +1,40 @@
 """The measurement of kill rates."""
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
 
-from tools.kill_rate import main, report
+from chaos.mutants.registry import by_name
+from chaos.search.guided import Corpus, Recipe
+from chaos.sim.verdict import SimVerdict
+from reports.verdict import Outcome
+from scenarios import loader
+from scenarios.model import Scenario
+from tools import kill_rate
+from tools.kill_rate import guided_plays, main, random_plays, report, tried
+
+MUTANT = "no_epoch_comparison"
+CONCERNED, OTHER, SWARM = (loader.find(each) for each in ("02-duplicated-request", "14", "swarm"))
 
 ROW = {"mutant": "one", "file": "a.b", "killed": "lost-write", "seconds": 2.0, "called": 3}
 
 
 def test_the_report_has_the_rate_and_names_what_lived() -> None:
+    slow = {**ROW, "mutant": "slow", "file": "a.c", "seconds": 9.0}
     rows = [ROW, {**ROW, "mutant": "two", "killed": ""}, {**ROW, "mutant": "three", "killed": "", "called": 0}]
+    rows += [slow, {**slow, "mutant": "slower", "seconds": 30.0}]
     text = report(rows, 60)
     assert "a.b" in text
     assert "1 of 3" in text
     assert "lived: two, three (never called)" in text
-    assert "1 of 3 mutants killed within 60 s of processor time each (33 %), half of them within 2 s" in text
+    assert "a.c                                                2 of 2" in text
+    assert "3 of 5 mutants killed within 60 s of processor time each (60 %), half of them within 9 s" in text
 
 
 @pytest.mark.parametrize("arguments", [[], ["--random", "--corpus", "."], ["--random", "--mutants", "no_such"]])
@@ -33,3 +50,55 @@ def test_what_was_played_is_not_played_again(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "1 of 1 mutants killed" in result.output
     assert len(out.read_text().splitlines()) == 1
+
+
+def test_random_seeds_are_those_of_scenarios_of_the_clause_and_of_swarms_in_turn() -> None:
+    plays = random_plays(by_name(MUTANT), [CONCERNED, OTHER, SWARM])
+    assert [(each.scenario, each.seed) for each in islice(plays, 4)] == [
+        ("02-duplicated-request", 1),
+        ("swarm", 1),
+        ("02-duplicated-request", 2),
+        ("swarm", 2),
+    ]
+
+
+def test_recipes_near_the_mutated_file_come_first_and_then_changes_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    near = [Recipe("swarm", 3, (1,)), Recipe("swarm", 4)]
+    paths: list[str] = []
+
+    def of_file(_: Corpus, path: str) -> list[Recipe]:
+        paths.append(path)
+        return near
+
+    monkeypatch.setattr(kill_rate, "recipes_near", of_file)
+    *first, third, fourth = islice(guided_plays(by_name(MUTANT), Corpus(), [SWARM]), 4)
+    assert first == near
+    assert paths == ["reference_broker/sessions/fetch_session.py"]
+    for change in (third, fourth):
+        assert any((change.seed, change.changes[:-1]) == (each.seed, each.changes) and change.changes for each in near)
+
+
+def verdicts_of(*outcomes: Outcome) -> Callable[[Scenario, int, str], SimVerdict]:
+    left = iter(outcomes)
+
+    def run(scenario: Scenario, seed: int, mutant: str) -> SimVerdict:
+        verdict = SimVerdict(scenario.name, seed, mutant, next(left), (), ("KeyError: 1",), (), 1, 1, 1, 1)
+        return replace(verdict, mutant_calls=seed - 1, typed=scenario.name)
+
+    return run
+
+
+def test_a_mutant_is_played_until_it_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kill_rate, "run", verdicts_of(Outcome.PASSED, Outcome.INVALID, Outcome.FAILED))
+    row = tried(None, [CONCERNED], 60.0, MUTANT)
+    assert (row["killed"], row["plays"], row["called"]) == ("FAILED", 3, 2)
+    assert row["outcomes"] == {"PASSED": 1, "INVALID": 1, "FAILED": 1}
+    assert row["command"].startswith("./crucible sim 02-duplicated-request --seed 3")
+
+
+def test_a_mutant_is_not_played_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kill_rate, "run", verdicts_of(*[Outcome.PASSED] * 9))
+    times = iter([0.0, 0.0, 20.0, 61.0, 61.0])
+    monkeypatch.setattr(kill_rate, "time", SimpleNamespace(process_time=lambda: next(times)))
+    row = tried(None, [CONCERNED], 60.0, MUTANT)
+    assert (row["killed"], row["plays"], row["seconds"]) == ("", 2, 61.0)
