@@ -296,7 +296,8 @@ class SwitchRespected(Check):
 
     A node whose image has the feature at level 0 sends no UpdateMetadata, and stores offsets in Kafka's own schema,
     without the epoch. From level 0 on no epoch is written, so the one in its image stays. Until some node has seen the
-    feature finalized, no offset has an epoch.
+    feature finalized, no offset has an epoch. A node that has seen level 0 applies no update up to the epoch that its
+    image has then, also after the feature was switched on again.
 
     A node that has sent clients an epoch sends no smaller one while its process lives. Clients drop metadata with a
     smaller one (M-5), so they would accept none any more.
@@ -307,7 +308,7 @@ class SwitchRespected(Check):
 
     guarantee = "switch-respected"
     needs_one_node = True
-    acts_on = ((Send, UPDATE_METADATA), METADATA, NoneType)
+    acts_on = ((Send, UPDATE_METADATA), METADATA, APPLIED, NoneType)
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
@@ -316,6 +317,8 @@ class SwitchRespected(Check):
         """whether some node has seen the feature finalized"""
         self._off: dict[int, tuple[int, int]] = {}
         """For each node with the feature at level 0: since when it was seen so, and the metadata epoch of its image."""
+        self._overtaken: dict[int, int] = {}
+        """by node: the metadata epoch of its image when it saw level 0 last"""
         self._read_to: dict[tuple[int, int, str, int, int], int] = {}
         self._sent_epochs: dict[int, int] = {}
         """greatest epoch that each node has sent to clients"""
@@ -324,8 +327,11 @@ class SwitchRespected(Check):
         if event is None:
             self._sent_epochs.pop(node.broker.node_id, None)
             self._off.pop(node.broker.node_id, None)
+            self._overtaken.pop(node.broker.node_id, None)
         for effect in effects:
-            if type(effect) is Reply and effect.api_key == METADATA:
+            if type(effect) is Note and effect.what == APPLIED:
+                self._check_applied(at_us, node.broker.node_id, int(dict(effect.fields)["epoch"]))
+            elif type(effect) is Reply and effect.api_key == METADATA:
                 self._check_sent(at_us, node.broker.node_id, getattr(effect.body, "metadata_epoch", None))
         self._see(at_us, node)
         since_us, _ = self._off.get(node.broker.node_id, (at_us, -1))
@@ -346,9 +352,21 @@ class SwitchRespected(Check):
             self._off.pop(node_id, None)
             return
         _, epoch = self._off.setdefault(node_id, (at_us, image.metadata_epoch))
+        self._overtaken[node_id] = image.metadata_epoch
         if epoch and image.metadata_epoch != epoch:  # 0: it may have read all changes of another node at once.
             self.violated(at_us, f"node {node_id} read metadata epoch {image.metadata_epoch} while {FEATURE} was at 0")
             self._off[node_id] = at_us, image.metadata_epoch
+
+    def _check_applied(self, at_us: int, node_id: int, epoch: int) -> None:
+        """Judge an update by what the node had seen before this event."""
+        overtaken = self._overtaken.get(node_id, 0)
+        self.evidence += overtaken > 0
+        if 0 < epoch <= overtaken:
+            self.violated(
+                at_us,
+                f"node {node_id} applied an update of metadata epoch {epoch}, and {FEATURE} was switched off after "
+                f"{overtaken} (M-14)",
+            )
 
     def _check_sent(self, at_us: int, node_id: int, epoch: int | None) -> None:
         if epoch is None:

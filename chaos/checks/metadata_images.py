@@ -236,8 +236,18 @@ class ImagesFollowRecords(TransactionCheck):
             known = self._replayed.copy() if self._is_aborted else self._replayed
             self._is_aborted = False
             for api_key, value in unit:
-                self._touched.update(dict.fromkeys(known.apply(api_key, value)))
+                touched = known.apply(api_key, value)
+                self._touched.update(dict.fromkeys(touched))
+                if api_key == SETTING and known is self._replayed:
+                    self._judge_setting(at_us, batch, known, *touched)
             self._changed_to = batch.last_offset + 1
+
+    def _judge_setting(self, at_us: int, batch: BatchIdentity, known: Replayed, settings: Entity) -> None:
+        """KIP-631: the controller refuses settings of a topic that does not exist."""
+        assert isinstance(settings[1], tuple)
+        kind, name = settings[1]
+        if kind == TOPIC_RESOURCE and settings in known.entities and ("topic", name) not in known.entities:
+            self.violated(at_us, f"{batch.named} has settings of topic {name}, which does not exist (KIP-631)")
 
     def committed(self, at_us: int, member: Member, batches: Sequence[tuple[BatchIdentity, bytes]]) -> None:
         if self._replayed is None:

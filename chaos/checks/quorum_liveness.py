@@ -334,6 +334,11 @@ class NoFalseFencing(QuorumCheck):
         self._registered[member.node_id] = (member.seen.incarnation, epoch)
 
 
+ACTIVATED = "controller_activated"
+ACTIVATION_US = 100_000
+"""An activation is made in slices, and the sessions may begin before its note."""
+
+
 @dataclass(slots=True)
 class Beating:
     """An unfenced broker's uninterrupted heartbeats: when they began, and the time of the last response."""
@@ -348,15 +353,16 @@ class SessionKept(Check):
 
     A session lasts from the response to each heartbeat for ``broker.session.timeout.ms`` on the controller's own clock.
     So it does not matter how busy the machine is: a heartbeat that comes late is a gap, and a gap of a whole session
-    excuses. So does a heartbeat that requests to be fenced or to shut down. KIP-631: a broker that the metadata has as
-    fenced has no session, whichever controller fenced it, so another start of it may register at once. Physical: a
+    excuses. So does a heartbeat that requests to be fenced or to shut down. KAFKA-15441: a new active controller has no
+    heartbeats yet, and gives each broker a whole session from its activation. KIP-631: a broker that the metadata has
+    as fenced has no session, whichever controller fenced it, so another start of it may register at once. Physical: a
     fencing is visible when it is committed, some time after it was decided. So gaps up to a session before it excuse as
     well. A leader that could not commit for so long is no longer the leader.
     """
 
     guarantee = "no-false-fencing"
     needs_one_node = True
-    acts_on = (ApiKey.BROKER_HEARTBEAT, ApiKey.BROKER_REGISTRATION, Closed, type(None))
+    acts_on = (ApiKey.BROKER_HEARTBEAT, ApiKey.BROKER_REGISTRATION, Closed, ACTIVATED, type(None))
     rows: ClassVar[tuple[str, ...]] = ("broker_fenced",)
 
     def __init__(self, context: CheckContext) -> None:
@@ -366,6 +372,10 @@ class SessionKept(Check):
         self._alive: dict[tuple[int, int], Beating] = {}
         """by controller and broker"""
         self._session_us: dict[int, int] = {}
+        self._activated_us: dict[int, int] = {}
+        """by node: when it became the active controller last"""
+        self._wants_to_go: set[tuple[int, int]] = set()
+        """controllers, and brokers that have requested since then to be fenced or to shut down"""
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
         controller = node.broker.node_id
@@ -374,6 +384,8 @@ class SessionKept(Check):
         elif type(event) is Request and event.api_key in (ApiKey.BROKER_HEARTBEAT, ApiKey.BROKER_REGISTRATION):
             self._session_us[controller] = node.broker.config.broker_session_timeout_ms * 1000
             body: Any = event.body
+            if event.api_key == ApiKey.BROKER_HEARTBEAT and (body.want_fence or body.want_shut_down):
+                self._wants_to_go.add((controller, int(body.broker_id)))
             known = node.broker.controller.image.brokers.get(int(body.broker_id))
             is_another = event.api_key == ApiKey.BROKER_REGISTRATION and (
                 known is not None and not known.fenced and known.incarnation_id != body.incarnation_id.bytes
@@ -381,7 +393,9 @@ class SessionKept(Check):
             self._pending[controller, event.connection] = event, is_another
         elif type(event) is Closed:
             self._pending.pop((controller, event.connection), None)
-        for effect in effects if self._pending else ():
+        for effect in effects:
+            if type(effect) is Note and effect.what == ACTIVATED:
+                self._activated(at_us, node)
             if type(effect) is Reply and effect.api_key in (ApiKey.BROKER_HEARTBEAT, ApiKey.BROKER_REGISTRATION):
                 request, is_another = self._pending.pop((controller, effect.connection), (None, False))
                 response: Any = effect.body
@@ -392,8 +406,15 @@ class SessionKept(Check):
                 elif is_another:
                     self._registered(at_us, controller, request.body)
 
+    def _activated(self, at_us: int, node: "Node") -> None:
+        controller = node.broker.node_id
+        self._activated_us[controller] = at_us
+        self._session_us[controller] = node.broker.config.broker_session_timeout_ms * 1000
+        self._wants_to_go = {each for each in self._wants_to_go if each[0] != controller}
+
     def _forget(self, controller: int) -> None:
         """KIP-631: sessions are in the memory of the process. After its start a controller has had no heartbeat."""
+        self._activated_us.pop(controller, None)
         for place in [each for each in self._pending if each[0] == controller]:
             del self._pending[place]
         for place in [each for each in self._alive if each[0] == controller]:
@@ -424,6 +445,15 @@ class SessionKept(Check):
             self.violated(
                 row.at_us, f"controller {row.node} fenced broker {broker}, whose heartbeats had got responses in time"
             )
+        elif (row.node, broker) not in self._wants_to_go and row.node in self._activated_us:
+            led_us = row.at_us - self._activated_us[row.node]
+            self.evidence += 1
+            if led_us < self._session_us[row.node] - ACTIVATION_US:
+                self.violated(
+                    row.at_us,
+                    f"controller {row.node} fenced broker {broker} {led_us // 1000} ms after its activation, before a "
+                    f"session of {self._session_us[row.node] // 1000} ms was over (KAFKA-15441)",
+                )
         self._alive.pop((row.node, broker), None)
 
     def _has_session(self, at_us: int, controller: int, broker: int) -> bool:

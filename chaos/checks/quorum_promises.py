@@ -416,7 +416,8 @@ class OneVotePerEpoch(QuorumCheck):
 
     KIP-595: a voter votes once in an epoch, and persists the vote before it responds. A candidate votes for itself
     before it requests the votes of others. A vote goes to a candidate whose log is at least as new as the voter's:
-    a later last epoch, or the same one and no smaller end. Pre-votes (KIP-996) are bound to the last rule only.
+    a later last epoch, or the same one and no smaller end. A voter that has not voted in the epoch, and knows no leader
+    of it, grants such a candidate its vote. Pre-votes (KIP-996) are bound only to the rule about logs.
     """
 
     guarantee = "one-leader-per-epoch"
@@ -451,10 +452,14 @@ class OneVotePerEpoch(QuorumCheck):
         requested = self._pending.pop(node.broker.node_id, reply)
         body: Any = reply.body
         one = None if requested is None or body is None or body.error_code else _metadata(body)
-        if requested is None or one is None or not one.vote_granted:
+        if requested is None or one is None or int(one.error_code):
             return
         self.evidence += 1
         end = node.broker.replica.log.end
+        if not one.vote_granted:
+            if requested.is_binding and requested.end >= (end.epoch, end.offset):
+                self._refused(at_us, node, requested, one)
+            return
         if requested.end < (end.epoch, end.offset):
             self.violated(
                 at_us,
@@ -465,6 +470,17 @@ class OneVotePerEpoch(QuorumCheck):
             )
         if requested.is_binding:
             self._voted(at_us, node, requested.epoch, requested.candidate)
+
+    def _refused(self, at_us: int, node: "Node", requested: _RequestedVote, response: Any) -> None:
+        """Judge a vote that a candidate with a new enough log did not get."""
+        state, epoch = _durable_state(node), requested.epoch
+        is_free = state.epoch == epoch == int(response.leader_epoch) and state.voted_id < 0
+        if is_free and int(response.leader_id) < 0 and state.leader_id < 0:
+            self.violated(
+                at_us,
+                f"node {node.broker.node_id} refuses node {requested.candidate} its vote of epoch {epoch}, although it "
+                f"is free to vote, and that log is new enough (KIP-595)",
+            )
 
     def _voted(self, at_us: int, node: "Node", epoch: int, candidate: int) -> None:
         """Judge a vote that leaves the node in this event."""

@@ -71,11 +71,14 @@ PARTITION_LINKS = (
 CHECKSUMMED = {"request_damaged": API_KEYS["produce"], "response_damaged": API_KEYS["fetch"]}
 """The only frames whose records have a checksum."""
 METADATA_FILES = "__cluster_metadata-0/*"
+METADATA_LOGS = "__cluster_metadata-0/*.log"
 GROUP_FILES = ("__consumer_offsets-*",)
 REPLICA_FILES = ("hot-*", "replication-offset-checkpoint*")
 CLOCK_STEPS_MS = (1_000, 60_000, 3_600_000)
 ROW_EVERY_S = 15.0
 """About how often leaders fail in a row, in seconds."""
+REFUSED_EVERY_S = 15.0
+"""How often a write of the active controller is refused, in seconds."""
 STATE_WINDOW_S = 5.0
 """A fault at a state may fire only within this time, in seconds."""
 
@@ -123,7 +126,8 @@ class Drawing:
         while True:
             at_s += random.expovariate(1.0 / self._every_s)
             if at_s >= self._seconds:
-                return [*found, *self._leaders_in_a_row(len(found))]
+                found += self._leaders_in_a_row(len(found))
+                return [*found, *self._refused_writes(len(found))]
             (kind,) = random.choices(self._kinds, self._weights)
             found.append(self._fault(f"swarm_{len(found) + 1}_{kind}", kind, round(at_s, 3)))
 
@@ -156,6 +160,30 @@ class Drawing:
             else:
                 second = replace(second, at_s=again_s, sim_at_s=again_s)
             found += [first, second]
+        return found
+
+    def _refused_writes(self, drawn: int) -> list[Fault]:
+        """Draw writes of the active controller that its disk refuses: any of those that make up a transaction, the
+        marker that opens or aborts it included, or the single one that fences or unfences a broker."""
+        random, found = self._random, list[Fault]()
+        if "disk_error" not in self._kinds and "disk_full" not in self._kinds:
+            return found
+        for at_s in range(2, int(self._seconds), int(REFUSED_EVERY_S)):
+            fault = Fault(f"swarm_{drawn + len(found) + 1}_disk_error", "disk_error", optional=True, node="leader")
+            fault = replace(_in_window(replace(self._killed(fault), at_s=float(at_s))), on="disk_write", error="ENOSPC")
+            nth, every = random.randint(1, 12), random.choice((1, 4))
+            cut = Range(0, random.choice((0, 20, 100)))
+            found.append(
+                replace(
+                    fault,
+                    match=Match(path=METADATA_LOGS),
+                    nth=_once(nth),
+                    every=every,
+                    times=0,
+                    total=random.choice((1, 1, 2, 3)),
+                    cut_bytes=cut,
+                )
+            )
         return found
 
     def one(self, name: str, kind: str, at_s: float) -> Fault:

@@ -9,7 +9,7 @@ import pytest
 from chaos.checks.metadata_images import ImagesFollowRecords
 from chaos.tests.test_quorum_checks import BOOTSTRAPPED, Quorum, batch, settled
 from reference_broker.metadata.delta import MetadataDelta, replay
-from reference_broker.metadata.image import TOPIC_RESOURCE, MetadataImage
+from reference_broker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage
 from reference_broker.metadata.records import (
     AbortTransactionRecord,
     BeginTransactionRecord,
@@ -140,7 +140,15 @@ def test_the_settings_of_a_deleted_topic_are_gone(kept: bool) -> None:
 @pytest.mark.parametrize("shown", [True, False])
 def test_an_aborted_transaction_changes_nothing(shown: bool) -> None:
     aborted = (BeginTransactionRecord(name="t"), *RECORDS[:2], AbortTransactionRecord(reason="r"), NoOpRecord())
-    assert bool(stories((*aborted, SETTING), image_of(*RECORDS[:2] * shown, SETTING))) is shown
+    setting = replace(SETTING, resource_type=BROKER_RESOURCE, resource_name="")
+    assert bool(stories((*aborted, setting), image_of(*RECORDS[:2] * shown, setting))) is shown
+
+
+@pytest.mark.parametrize("exists", [True, False])
+@pytest.mark.parametrize("kind", [TOPIC_RESOURCE, BROKER_RESOURCE])
+def test_only_a_topic_that_exists_has_settings(kind: int, exists: bool) -> None:
+    records = (*RECORDS[: 3 * exists], replace(SETTING, resource_type=kind))
+    assert ("which does not exist" in stories(records, image_of(*records))) is (kind == TOPIC_RESOURCE and not exists)
 
 
 @pytest.mark.clause("T-8")

@@ -1,7 +1,7 @@
 """What excuses a breach by the quorum, and what does so by a hair no longer."""
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -11,7 +11,7 @@ from chaos.checks.partition_logs import DamageKept
 from chaos.sim.disk import SimDisk
 from chaos.tests.check_context import check_context
 from chaos.tests.test_quorum_checks import BEGIN, SECOND_US, Quorum, batch, settled
-from reference_broker.core.events import Reply, Send
+from reference_broker.core.events import Note, Reply, Send
 from reference_broker.metadata.features import METADATA_VERSION_FEATURE
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.ports.node_ports import Channel
@@ -165,6 +165,25 @@ def test_level_0_ends_updates_and_epochs() -> None:
     image.metadata_epoch = 8
     check.acted(5, node, other, [])
     assert [each.story for each in check.violations[1:]] == [f"node 0 read metadata epoch 8 while {FEATURE} was at 0"]
+
+
+@pytest.mark.clause("M-14")
+@pytest.mark.parametrize("is_on_again", [True, False])
+@pytest.mark.parametrize(("epoch", "right"), [(6, False), (7, False), (8, True)])
+def test_no_update_from_before_level_0_is_applied(epoch: int, right: bool, is_on_again: bool) -> None:
+    image = SimpleNamespace(features={FEATURE: 1}, metadata_epoch=7)
+    node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, loader=SimpleNamespace(image=image)), listening=True)
+    check, event = SwitchRespected(check_context()), cast("Any", SimpleNamespace())
+    applied = Note("update_metadata_applied", (("epoch", epoch), ("controller_epoch", 1), ("controller_id", 0)))
+    check.acted(1, node, event, [applied])
+    image.features = {FEATURE: 0}
+    check.acted(2, node, event, [applied])
+    assert not check.violations, "it was applied before the node read the level"
+    if is_on_again:
+        image.features = {FEATURE: 1}
+    check.acted(3, node, event, [])
+    check.acted(4, node, event, [applied])
+    assert ("(M-14)" not in " ".join(each.story for each in check.violations)) is right
 
 
 @pytest.mark.clause("M-4", "M-14")

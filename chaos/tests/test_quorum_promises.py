@@ -89,6 +89,11 @@ class Voter:
         request = vote(Vote("c", 1, candidate, epoch, end, pre_vote))
         self.reply(VOTE, voted(RaftResponse(ErrorCode.none, -1, epoch, granted=True)), request)
 
+    def refuse(self, end: OffsetAndEpoch, leader_id: int = -1, *, pre_vote: bool = False) -> None:
+        """Refuse node 2 its vote of epoch 5."""
+        request = vote(Vote("c", 1, 2, 5, end, pre_vote))
+        self.reply(VOTE, voted(RaftResponse(ErrorCode.none, leader_id, 5, granted=False)), request)
+
     def fetch(self, end: OffsetAndEpoch) -> str:
         """Return what is wrong with a fetch. The last batch that the view has seen is at offset 9, in epoch 3."""
         self.view.nodes[1].batches[9] = BatchIdentity(9, 3, 0, 9, False)
@@ -137,6 +142,15 @@ def test_an_epoch_is_durable_before_a_message_names_it(voter: Voter, what: str, 
     else:
         voter.send(VOTE, vote(Vote("c", 0, 1, 5, END, pre_vote=True)))
     assert voter.broken() == ([] if synced else ["monotonic-epoch"])
+
+
+@pytest.mark.clause("T-7")
+@pytest.mark.parametrize("excuse", ["", "has voted", "knows a leader", "newer log", "pre-vote", "another epoch"])
+def test_a_voter_that_is_free_to_vote_grants_a_new_enough_log_its_vote(voter: Voter, excuse: str) -> None:
+    voter.write(6 if excuse == "another epoch" else 5, 0 if excuse == "has voted" else -1)
+    end = OffsetAndEpoch(11, 2) if excuse == "newer log" else END
+    voter.refuse(end, 0 if excuse == "knows a leader" else -1, pre_vote=excuse == "pre-vote")
+    assert bool(voter.votes.violations) is (not excuse)
 
 
 @pytest.mark.clause("T-7")

@@ -6,9 +6,9 @@ from uuid import UUID
 
 import pytest
 
-from chaos.checks.quorum_liveness import SessionKept
+from chaos.checks.quorum_liveness import ACTIVATION_US, SessionKept
 from chaos.tests.check_context import check_context, note_row
-from reference_broker.core.events import Closed, Reply, Request, TimerFired
+from reference_broker.core.events import Closed, Note, Reply, Request, TimerFired
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.tags import Tag
 
@@ -107,3 +107,33 @@ def test_a_response_to_a_connection_that_is_gone_does_not_count() -> None:
     controller = Controller()
     controller.request(ApiKey.BROKER_REGISTRATION, {}, closed=True, incarnation_id=OTHER)
     assert not controller.check.violations
+
+
+@pytest.mark.parametrize(
+    ("waited_us", "wish", "right"),
+    [
+        (SESSION_MS * 1000, "", True),
+        (SESSION_MS * 1000 - ACTIVATION_US - 1, "", False),
+        (0, "", False),
+        (0, "want_fence", True),
+        (0, "want_shut_down", True),
+    ],
+)
+def test_a_new_controller_gives_each_broker_a_whole_session(waited_us: int, wish: str, right: bool) -> None:
+    """KAFKA-15441. It fences sooner only a broker that requested it in this term."""
+    controller = Controller()
+    restarted(controller)
+    controller.at_us += 60_000_000
+    controller.check.acted(controller.at_us, controller.node, TimerFired(1), [Note("controller_activated", ())])
+    if wish:
+        wishes = {"want_fence": False, "want_shut_down": False, wish: True}
+        controller.request(ApiKey.BROKER_HEARTBEAT, {"is_fenced": False}, **wishes)
+    controller.at_us += waited_us
+    assert controller.is_wrong_to_fence() is not right
+
+
+def test_a_wish_of_an_earlier_term_excuses_no_fencing() -> None:
+    controller = Controller()
+    leaving(controller)
+    controller.check.acted(controller.at_us, controller.node, TimerFired(1), [Note("controller_activated", ())])
+    assert controller.is_wrong_to_fence()

@@ -76,7 +76,7 @@ def test_a_swarm_flips_bits_of_one_disk_and_in_frames_under_a_checksum_or_in_the
 
 def test_faults_come_as_often_as_the_scenario_says() -> None:
     counts = [len(materialised(swarming(60.0), seed).faults) for seed in range(1, 101)]
-    assert 25 <= sum(counts) / len(counts) <= 35
+    assert 25 <= sum(counts) / len(counts) <= 40  # Those at special moments come on top.
 
 
 @pytest.mark.parametrize("seed", range(1, 21))
