@@ -3,6 +3,7 @@
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from chaos.checks.check import Check
@@ -10,6 +11,7 @@ from chaos.checks.guarantee_selection import is_judged
 from chaos.checks.metadata_epoch import OUT_OF_RANGE
 from chaos.mutants import Applied, applied, by_name
 from chaos.search.swarm import materialised
+from chaos.sim.cluster import EventReached
 from chaos.sim.decision_counts import NOTHING_COUNTED, Reached, recorder, watch
 from chaos.sim.machine import Machine
 from chaos.sim.network import CODED_SHARE
@@ -44,9 +46,10 @@ def play(
     keep_trace: bool = False,
     coded_share: float = CODED_SHARE,
     also: Sequence[type[Check]] = (),
+    until_event: int = -1,
 ) -> tuple[SimVerdict, SimWorld]:
     """Play one seed, and return also its world at the end, which ``write_out`` needs. ``also`` are checks that only
-    this run has."""
+    this run has. With ``until_event`` the run ends after that event of all nodes, and the verdict says nothing."""
     with applied(by_name(mutant) if mutant else None) as applied_mutant:
         played = materialised(scenario, seed)
         on_decisions = any(fault.on == "decision" for fault in played.faults)
@@ -54,19 +57,24 @@ def play(
         if counts is not None:
             counts.begin()
         world = SimWorld(played, seed, hashed=hashed, keep_trace=keep_trace, coded_share=coded_share, also=also)
-        crash, stuck = tuple[str, ...](), ""
+        world.cluster.stop_after_event = until_event
+        crash, stuck, crashed_node = tuple[str, ...](), "", -1
         try:
             world.play()
+        except EventReached:
+            pass
         except RunStuckError as error:
             stuck = str(error)
         except Exception as error:
-            crash = _crash(error, world.stage)
+            crash, crashed_node = _crash(error, world.stage)
         reached = NOTHING_COUNTED if counts is None else counts.end()
-        return _compute_verdict(world, applied_mutant, reached, crash, stuck), world
+        verdict = _compute_verdict(world, applied_mutant, reached, crash, stuck)
+        return replace(verdict, crashed_node=crashed_node), world
 
 
-def _crash(error: Exception, stage: str) -> tuple[str, ...]:
-    """Return the exception that ended the run, and then the node and the offset at which it was raised."""
+def _crash(error: Exception, stage: str) -> tuple[tuple[str, ...], int]:
+    """Return the exception that ended the run, then the node and the offset at which it was raised, and the node's
+    number, -1 if none was at work."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     last = traceback.extract_tb(error.__traceback__)[-1]
     path = Path(last.filename)
@@ -79,7 +87,7 @@ def _crash(error: Exception, stage: str) -> tuple[str, ...]:
         if at is not None:
             where.append(f"offset {at}")
             break
-    return (what, f"it worked on {' at '.join(where)}") if where else (what,)
+    return ((what, f"it worked on {' at '.join(where)}") if where else (what,)), node
 
 
 def _compute_verdict(

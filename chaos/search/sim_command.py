@@ -172,6 +172,8 @@ def report(found: Search) -> str:
 def _failure(failing: SimVerdict) -> list[str]:
     lines = [f"  {each.guarantee}: {each.story}" for each in failing.violations[:3]]
     lines += [f"  {reason}" for reason in failing.reasons]
+    if failing.show_command:
+        lines.append(f"  the node after event {failing.events}, before the crash: {failing.show_command}")
     return [*lines, f"  repeat with: {failing.repeat_command}"]
 
 
@@ -208,6 +210,32 @@ def simulate_guided(
         click.echo("\n".join(_failure(verdict)))
     click.echo(summary)
     return 1 if red else 0
+
+
+def show_node(
+    scenario: Scenario, seed: int, event: int, node: int, mutant: str | None, changes: tuple[int, ...] = ()
+) -> int:
+    """Play the seed up to that event of all nodes, print the state of the node, and return the exit code: 0, or 2 for a
+    wrong argument."""
+    from chaos.search.show_node import node_lines
+
+    try:
+        scenario = scheduled(scenario, seed, changes) if changes else scenario
+        verdict, world = play(scenario, seed, mutant, until_event=event)
+    except (loader.ScenarioError, MutantError, OSError) as error:
+        click.echo(f"crucible sim: {error}", err=True)
+        return 2
+    if node >= len(world.cluster.machines):
+        count = len(world.cluster.machines)
+        click.echo(f"crucible sim: there is no node {node}: {scenario.name} has nodes 0 to {count - 1}", err=True)
+        return 2
+    if world.events < event:
+        click.echo(f"the run ended after event {world.events}, before event {event}")
+        for reason in verdict.reasons:
+            click.echo(f"  {reason}")
+    for line in node_lines(world, node):
+        click.echo(line)
+    return 0
 
 
 def _single(

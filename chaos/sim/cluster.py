@@ -48,6 +48,10 @@ def config_of(scenario: Scenario, over: Mapping[str, str], node_id: int = 0) -> 
     return BrokerConfig.parse(settings)
 
 
+class EventReached(BaseException):
+    """Ends a run that was to be played up to an event. Nothing in the broker may catch it."""
+
+
 class Cluster:
     """The nodes of a run.
 
@@ -97,6 +101,8 @@ class Cluster:
         self._load_from_us = NOT_YET
         self._disarmed = False
         self._rules = [rules_for(scenario, number, random_for(seed, "rules")) for number in range(len(self.machines))]
+        self.stop_after_event = -1
+        """the number of the event of all nodes after which the run ends with EventReached, -1 for none"""
         self.target: Machine | None = None
         """the only node of the second cluster, if there is a mirror"""
         if scenario.load.mirror is not None:
@@ -203,6 +209,8 @@ class Cluster:
 
     def _after_event(self, machine: Machine, event: Event | None) -> None:
         self._look(machine, event, thorough=machine.events % THOROUGH_EVERY == 0)
+        if self.stop_after_event >= 0 and self.events >= self.stop_after_event:
+            raise EventReached
 
     def _look(self, machine: Machine, event: Event | None, thorough: bool) -> None:
         if machine.node is None:

@@ -44,6 +44,8 @@ class SimVerdict:
     """how often a fault fired, by (kind, role, state) of its target"""
     reached: Reached = NOTHING_COUNTED
     """the outcomes of decision points, empty unless they were counted"""
+    crashed_node: int = -1
+    """the node that was at work when the run crashed, -1 for none"""
     changes: tuple[int, ...] = ()
     """those that a guided search made to the scenario (``chaos.search.guided``)"""
 
@@ -52,6 +54,14 @@ class SimVerdict:
         mutant = f" --mutant {self.mutant}" if self.mutant else ""
         changes = f" --changes {','.join(map(str, self.changes))}" if self.changes else ""
         return f"./crucible sim {self.typed or self.scenario} --seed {self.seed}{changes}{mutant}"
+
+    @property
+    def show_command(self) -> str:
+        """The command that prints the crashed node as it was after the last event that was handled; empty if no node
+        was at work, or none had handled an event."""
+        if self.crashed_node < 0 or not self.events:
+            return ""
+        return f"{self.repeat_command} --at {self.events} --show {self.crashed_node}"
 
     @property
     def broken(self) -> tuple[str, ...]:

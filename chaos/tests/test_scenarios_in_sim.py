@@ -522,6 +522,7 @@ def test_a_bug_of_ours_is_a_crash_not_a_broken_guarantee(monkeypatch: pytest.Mon
     assert verdict.outcome.value == 4
     assert "ZeroDivisionError: planted" in verdict.reasons[0]
     assert verdict.reasons[1] == "it worked on node 0 at offset 17"
+    assert verdict.show_command == f"./crucible sim plain-load --seed 1 --at {verdict.events} --show 0"
     assert not verdict.red, "it was raised outside the broker's code"
 
 

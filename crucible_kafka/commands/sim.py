@@ -23,6 +23,7 @@ from crucible_kafka.commands.scenario_options import (
     epilog="\b\nExamples:"
     "\n  ./crucible sim 1 --seeds 1000"
     "\n  ./crucible sim 6 --seed 42"
+    "\n  ./crucible sim 6 --seed 42 --at 1500 --show 0"
     "\n  ./crucible sim --all --seeds 200 --with-mutants"
     "\n  ./crucible sim swarm swarm-groups --guided --seeds 2000 --out guided"
     "\n  ./crucible sim --all --seconds 60"
@@ -55,6 +56,8 @@ from crucible_kafka.commands.scenario_options import (
 )
 @click.option("--near", metavar="FILE", default="", help="With --guided: first what reaches decisions of this file.")
 @click.option("--changes", metavar="N,...", default="", help="Play the seed with these changes of a guided search.")
+@click.option("--at", "event", type=click.IntRange(1), help="With --show: play up to this event of all nodes.")
+@click.option("--show", "node", type=click.IntRange(0), metavar="NODE", help="Print the state of this node at --at.")
 @click.option(
     "--shrink/--no-shrink", "shrinks", help="Look for the smallest scenario with which a red seed fails (default: no)."
 )
@@ -73,6 +76,8 @@ def sim(
     guided: bool,
     near: str,
     changes: str,
+    event: int | None,
+    node: int | None,
     shrinks: bool,
 ) -> None:
     """Play scenarios in the simulator: one process, virtual time. A seed always gives the same trace."""
@@ -90,13 +95,23 @@ def sim(
         raise click.UsageError("--out writes a single seed's run: give --seed, without --seeds or --with-mutants")
     if profile and (with_mutants or seeds in (None, 1)):
         raise click.UsageError("--profile measures a search: give --seeds, at least 2, and no --with-mutants")
-    if seconds is not None and (seeds or guided or with_mutants or profile or numbers or out):
+    if seconds is not None and (seeds or guided or with_mutants or profile or numbers or out or event):
         raise click.UsageError("--seconds is a search of its own: beside it give only --seed, --mutant and --revision")
-    from chaos.search.sim_command import simulate, simulate_for, simulate_guided
+    if (event is None) != (node is None):
+        raise click.UsageError(
+            "--at and --show belong together: the event, and the node whose state is printed after it"
+        )
+    if event is not None and (seed is None or seeds not in (None, 1) or guided or with_mutants or out is not None):
+        raise click.UsageError("--at is an event of a single seed: give --seed, without --seeds, --guided or --out")
+    from chaos.search.sim_command import show_node, simulate, simulate_for, simulate_guided
 
     found = [each for named in find_scenarios(scenarios, everything) for each in in_revisions(named, revision)]
     if seconds is not None:
         sys.exit(simulate_for(found, seconds, 1 if seed is None else seed, mutant))
+    if event is not None and node is not None and seed is not None:
+        if len(found) != 1:
+            raise click.UsageError("--at is an event of a single scenario: name one, and its --revision")
+        sys.exit(show_node(found[0], seed, event, node, mutant, numbers))
     if guided:
         sys.exit(simulate_guided(found, seeds or 1000, 1 if seed is None else seed, mutant, processes, out, near))
     sys.exit(simulate(found, seeds, seed, mutant, processes, out, with_mutants, profile, shrinks, numbers))
