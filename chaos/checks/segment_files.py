@@ -102,7 +102,7 @@ class SideFilesMatch(_SegmentCheck):
         for wrong in (
             *index_contradictions(files, segment),
             *(index_gaps(files, segment, known.intervals[base]) if is_same else ()),
-            *_epoch_contradictions(files, segment),
+            *_epoch_contradictions(files, segment, log.log_start_offset),
             *_timestamp_contradictions(log, segment),
         ):
             self.violated(at_us, f"{where}: the segment of {base} is closed, and {wrong}")
@@ -137,9 +137,10 @@ def _files_of(log: PartitionLog, *names: str) -> dict[str, bytes]:
     return found
 
 
-def _epoch_contradictions(files: Mapping[str, bytes], segment: StoredSegment) -> Iterator[str]:
+def _epoch_contradictions(files: Mapping[str, bytes], segment: StoredSegment, log_start: int) -> Iterator[str]:
     """An epoch begins where its first batch is, or at the end of the batch before (the cleaner may have removed the
-    records between). The epoch in force at the segment's first batch may have begun before."""
+    records between). The epoch in force at the segment's first batch may have begun before. KIP-101: the epochs begin
+    at the log's start, which may lie in the middle of the segment. So nothing is known of the batches below it."""
     rows = rows_of(files, LEADER_EPOCHS)
     if rows is None:
         return
@@ -147,6 +148,8 @@ def _epoch_contradictions(files: Mapping[str, bytes], segment: StoredSegment) ->
     starts = [start for _, start in known]
     before: BatchIdentity | None = None
     for batch, _, _ in segment.batches:
+        if batch.base_offset < log_start:
+            continue
         at = bisect_right(starts, batch.base_offset) - 1
         is_first = before is None or batch.epoch != before.epoch
         earliest = -1 if before is None else before.last_offset + 1

@@ -207,3 +207,14 @@ def test_snapshot_of_a_truncated_log_is_judged_by_what_is_left() -> None:
     world.looked()
     assert not world.stories()
     assert world.snapshots.evidence == 2
+
+
+@pytest.mark.parametrize(("epoch_starts", "right"), [(6, True), (7, False)])
+def test_epochs_begin_at_the_start_of_the_log(epoch_starts: int, right: bool) -> None:
+    """KIP-101: records below the start may still be in the segment, and their epochs are not known any more."""
+
+    def deleted(world: Rolled) -> None:
+        world.log.delete_records_before(6)
+        world.put(EPOCHS, f"0\n1\n0 {epoch_starts}\n".encode())
+
+    assert any(EPOCHS in each for each in Rolled().roll(spoilt=deleted)) is not right
