@@ -27,6 +27,7 @@ from chaos.sim.network import CODED_SHARE
 from chaos.sim.observer import TraceHash
 from chaos.sim.speedups import shared_coding
 from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.ports import slicing
 from reference_broker.ports.store import MemoryStore
 from reports.rows import FaultRow, HistoryRow, TraceRow
 from scenarios.draw import drawn
@@ -266,10 +267,7 @@ class SimWorld:
 def short_slices(items: int) -> Iterator[None]:
     """Inside the block let each slice of the broker's long work end after so many items, or 64 bytes for each item. 0
     leaves the broker's own budgets."""
-    kept: list[tuple[ModuleType, str, int]] = []
-    for name, module in list(sys.modules.items()) if items else ():
-        if name.startswith("reference_broker."):
-            kept += [(module, each, value) for each, value in vars(module).items() if each.endswith(BUDGET)]
+    kept = _budgets() if items else []
     for module, each, _ in kept:
         setattr(module, each, 64 * items if each.endswith(f"_BYTES{BUDGET}") else items)
     try:
@@ -277,6 +275,17 @@ def short_slices(items: int) -> Iterator[None]:
     finally:
         for module, each, value in kept:
             setattr(module, each, value)
+        # A handler that was imported inside the block has the short budgets, and later runs would keep them.
+        known = {module.__name__ for module, _, _ in kept}
+        for module, each, _ in _budgets() if items else ():
+            if module.__name__ not in known and hasattr(slicing, each):
+                setattr(module, each, getattr(slicing, each))
+
+
+def _budgets() -> list[tuple[ModuleType, str, int]]:
+    """Return all budgets of the broker's modules that are imported now: module, name and value."""
+    modules = [module for name, module in sys.modules.items() if name.startswith("reference_broker.")]
+    return [(module, *one) for module in modules for one in vars(module).items() if one[0].endswith(BUDGET)]
 
 
 def _only(kind: type[C], checks: Sequence[Check]) -> C:

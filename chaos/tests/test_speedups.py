@@ -1,6 +1,8 @@
-"""Values that a search does not freeze: made as before, equal as before, and frozen again afterwards."""
+"""What a search changes for a while: values that are not frozen, and short slices. Afterwards all is as before."""
 
+import sys
 from dataclasses import FrozenInstanceError
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -8,7 +10,9 @@ import pytest
 from chaos.checks.check import Violation
 from chaos.search.run_sim import run
 from chaos.sim.speedups import plain_values
+from chaos.sim.world import short_slices
 from reference_broker.metadata.image import EMPTY_IMAGE, MetadataImage
+from reference_broker.ports import slicing
 from scenarios import loader
 
 
@@ -34,3 +38,15 @@ def test_a_seed_has_the_same_hash_inside_plain_values() -> None:
     frozen = run(loader.find("1"), 4_600_001, hashed=True)
     with plain_values():
         assert run(loader.find("1"), 4_600_001, hashed=True) == frozen
+
+
+def test_short_slices_end_with_their_block_also_in_modules_that_are_imported_inside(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A handler is imported with the first request for it, which may come in a run with short slices."""
+    own, late = slicing.LISTED_PER_SLICE, ModuleType("reference_broker.late")
+    with short_slices(1):
+        monkeypatch.setitem(sys.modules, late.__name__, late)
+        vars(late)["LISTED_PER_SLICE"] = slicing.LISTED_PER_SLICE
+        assert vars(late)["LISTED_PER_SLICE"] == 1
+    assert vars(late)["LISTED_PER_SLICE"] == slicing.LISTED_PER_SLICE == own
