@@ -137,7 +137,7 @@ _INSIDE = (
     _inside("draft-layout-exact", "A frame of a draft version had another layout than its page says."),
     _inside(
         "log-consistent",
-        "A log's high watermark went back or lay outside it, or a file of it contradicted its batches.",
+        "A log's high watermark went back or lay outside it, or its segments or files were not what they must be.",
     ),
     _inside("log-matching", "Two metadata logs held one batch, and different batches before it."),
     _inside("leader-completeness", "A later leader of the quorum lacked something that was committed."),

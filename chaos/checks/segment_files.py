@@ -9,10 +9,10 @@ KIP-101.
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from chaos.checks.batches import BatchIdentity, producing_of
-from chaos.checks.check import Check, CheckContext
+from chaos.checks.check import Check, CheckContext, Kind
 from chaos.checks.history import History
 from chaos.checks.log_folders import (
     ProducerRow,
@@ -26,12 +26,21 @@ from chaos.checks.log_folders import (
 from chaos.checks.producer_view import METADATA_LOG, LoggedProducer, LogProducers
 from chaos.checks.producers import last_offset_of, may_differ
 from chaos.interceptor.watched_disk import WatchedDisk
+from reference_broker.core.events import Effect, Event
 from reference_broker.log.partition_log import PartitionLog
 
 if TYPE_CHECKING:
     from reference_broker.core.node import Node
 
 LEADER_EPOCHS = "leader-epoch-checkpoint"
+
+
+class _Closed(NamedTuple):
+    """What a log knew of a segment when it was closed, which ``SideFilesMatch`` compares with the batches."""
+
+    size_bytes: int
+    first_ms: int
+    largest_ms: int
 
 
 @dataclass(slots=True)
@@ -43,6 +52,15 @@ class _Followed:
     """base offset of its active segment"""
     intervals: dict[int, int] = field(default_factory=dict)
     """by base offset of a segment: the largest ``index.interval.bytes`` while it was active"""
+    closed: dict[int, "_Closed"] = field(default_factory=dict)
+    """by base offset: the closed segments, as they were when they were closed"""
+    cuts: int = 0
+    """number of its last truncation"""
+    cleaned_offset: int = 0
+    clean_bytes: int = -1
+    """size of the segments below ``cleaned_offset`` after the last pass of the cleaner, -1 if it is not known"""
+    settings: list[tuple[int, int, float]] = field(default_factory=list)
+    """when it was seen, ``min.compaction.lag.ms`` and ``min.cleanable.dirty.ratio``, oldest first"""
     producers: LogProducers | None = None
     """of which ``replay`` has the first ``replayed`` batches"""
     replay: LogProducers | None = None
@@ -77,8 +95,13 @@ class _SegmentCheck(Check):
             known.active = active
             known.intervals[active] = max(interval, known.intervals.get(active, 0))
 
+            self._followed(at_us, node, known, is_same)
+
     def _closed(self, at_us: int, node: "Node", known: _Followed, base: int, end: int, is_same: bool) -> None:
         """Judge the segment [base, end). ``is_same``: the process that closed it was seen with the log before."""
+
+    def _followed(self, at_us: int, node: "Node", known: _Followed, is_same: bool) -> None:
+        """Called with each touched log once its closed segments are judged."""
 
 
 class SideFilesMatch(_SegmentCheck):
@@ -169,6 +192,121 @@ def _timestamp_contradictions(log: PartitionLog, segment: StoredSegment) -> Iter
         found = known.first_timestamp_ms, known.max_timestamp_ms, known.size_bytes, known.next_offset
         if found != wanted:
             yield f"its first and largest timestamp, its size and its end are taken for {found}, and are {wanted}"
+
+
+MOVES_LOG_START = 21
+"""API key of the requests with which clients move a log start."""
+RECENTLY_US = 10_000_000
+"""Longest time of a pass of the cleaner, which goes by the settings at its begin."""
+
+
+class SegmentsKept(_SegmentCheck):
+    """log-consistent: no segment is deleted by retention or cleaned before it is due.
+
+    Retention deletes the oldest segments, as long as the log without them still has ``retention.bytes``, or while their
+    largest timestamp is older than ``retention.ms``; of a log in the tier (KIP-405) ``local.retention.bytes`` and
+    ``local.retention.ms`` count. Segments below a log start that came from the leader, a client, or retention in the
+    tier, go anyway.
+
+    A pass of the cleaner ends before the active segment, and leaves alone each segment with a record younger than
+    ``min.compaction.lag.ms``. It begins only if more than ``min.cleanable.dirty.ratio`` of the bytes are dirty, or a
+    record is older than ``max.compaction.lag.ms``. The settings of the last seconds count, and the bytes that are dirty
+    at its end, which are more than at its begin. What a start finds is not known, and not judged. Nor is a log that was
+    emptied, to begin behind the remote tier or at its leader's log start.
+    """
+
+    guarantee = "log-consistent"
+    acts_on: ClassVar[tuple[Kind, ...]] = (MOVES_LOG_START,)
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self._requested_us: dict[int, int] = {}
+        """by node: when a client last requested to move a log start"""
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
+        self._requested_us[node.broker.node_id] = at_us
+
+    def _closed(self, at_us: int, node: "Node", known: _Followed, base: int, end: int, is_same: bool) -> None:  # noqa: ARG002
+        segment = known.log.segments[bisect_left(known.log.bases, base)]
+        if is_same:
+            known.closed[base] = _Closed(segment.size_bytes, segment.first_timestamp_ms, segment.max_timestamp_ms)
+
+    def _followed(self, at_us: int, node: "Node", known: _Followed, is_same: bool) -> None:
+        log, closed = known.log, known.closed
+        first, active = log.bases[0], log.bases[-1]
+        if not is_same:
+            known.clean_bytes, known.cleaned_offset = -1, log.cleaned_offset
+            known.settings.clear()
+        for base in [each for each in closed if each >= active]:
+            del closed[base]
+        if closed and next(iter(closed)) < first:
+            gone = [base for base in closed if base < first]
+            if is_same and not log.config.is_compacted and log.durability.last_cut == known.cuts:
+                self._judge_retention(at_us, node, known, gone)
+            for base in gone:
+                del closed[base]
+        known.cuts = log.durability.last_cut
+        if log.config.is_compacted:
+            config = log.config
+            known.settings.append((at_us, config.min_compaction_lag_ms, config.min_cleanable_dirty_ratio))
+            while len(known.settings) > 1 and known.settings[1][0] < at_us - RECENTLY_US:
+                del known.settings[0]
+            if log.cleaned_offset != known.cleaned_offset:
+                if log.cleaned_offset > known.cleaned_offset:
+                    self._judge_pass(at_us, node, known)
+                clean = bisect_left(log.bases, log.cleaned_offset)
+                known.clean_bytes = sum(each.size_bytes for each in log.segments[:clean])
+                known.cleaned_offset = log.cleaned_offset
+
+    def _judge_retention(self, at_us: int, node: "Node", known: _Followed, gone: Sequence[int]) -> None:
+        log, closed, config = known.log, known.closed, known.log.config
+        wall_ms = node.broker.now.wall_ms
+        most_bytes, most_ms = config.effective_local_retention_bytes, config.effective_local_retention_ms
+        spare_bytes = log.size_bytes + sum(closed[base].size_bytes for base in gone) - most_bytes
+        start, index = log.log_start_offset, int(log.directory.rpartition("-")[2])
+        # The leader's log start, that of the remote tier, or one that a client requested.
+        is_requested = self._requested_us.get(node.broker.node_id, -1) == at_us or start != log.bases[0]
+        is_followed = (log.topic_id, index) in node.broker.partitions.followed
+        has_other_cause = is_followed or config.remote_storage_enable or is_requested
+        for base, end in zip(gone, [*gone[1:], log.bases[0]], strict=True):
+            self.evidence += 1
+            is_spare = most_bytes >= 0 and closed[base].size_bytes <= spare_bytes
+            is_old = 0 <= most_ms < wall_ms - closed[base].largest_ms
+            spare_bytes -= closed[base].size_bytes
+            if end <= start and has_other_cause:
+                continue
+            if not (is_spare or is_old):
+                self.violated(
+                    at_us,
+                    f"{log.directory} on node {node.broker.node_id} has deleted its segment from {base} to {end} of "
+                    f"{closed[base].size_bytes} bytes, when {spare_bytes + closed[base].size_bytes} were too many, and "
+                    f"its newest record was {wall_ms - closed[base].largest_ms} ms old",
+                )
+
+    def _judge_pass(self, at_us: int, node: "Node", known: _Followed) -> None:
+        log, wall_ms = known.log, node.broker.now.wall_ms
+        where = f"{log.directory} on node {node.broker.node_id} was cleaned from {known.cleaned_offset} to "
+        where += f"{log.cleaned_offset}"
+        self.evidence += 1
+        if log.cleaned_offset > log.bases[-1]:
+            self.violated(at_us, f"{where}, and its active segment begins at {log.bases[-1]}")
+        lag_ms = min(lag for _, lag, _ in known.settings)
+        dirty = {base: each for base, each in known.closed.items() if base >= known.cleaned_offset}
+        for base, each in dirty.items():
+            if lag_ms > 0 and base < log.cleaned_offset and each.largest_ms > wall_ms - lag_ms:
+                self.violated(
+                    at_us,
+                    f"{where}, and the segment of {base} has a record that is {wall_ms - each.largest_ms} ms old; "
+                    f"min.compaction.lag.ms is {lag_ms}",
+                )
+        dirty_bytes, ratio = sum(each.size_bytes for each in dirty.values()), min(each for _, _, each in known.settings)
+        longest_ms = log.config.max_compaction_lag_ms
+        is_overdue = any(0 < each.first_ms < wall_ms - longest_ms for each in dirty.values())
+        begins_dirty = known.cleaned_offset in dirty
+        if known.clean_bytes >= 0 and begins_dirty and not is_overdue:
+            total = known.clean_bytes + dirty_bytes
+            if dirty_bytes <= ratio * total:
+                self.violated(at_us, f"{where}, when {dirty_bytes} of {total} bytes were dirty; the ratio is {ratio}")
 
 
 class RollSnapshotsReplayed(_SegmentCheck):

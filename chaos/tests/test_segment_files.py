@@ -3,15 +3,17 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from struct import pack_into
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from chaos.checks.check import Check
 from chaos.checks.history import History
-from chaos.checks.segment_files import RollSnapshotsReplayed, SideFilesMatch
+from chaos.checks.segment_files import RollSnapshotsReplayed, SegmentsKept, SideFilesMatch
 from chaos.tests.test_logged_producers import START_MS, World
 from reference_broker.ports.node_ports import Now
+from reference_broker.records.record import Record, build
 
 INDEX, TIME_INDEX = "00000000000000000000.index", "00000000000000000000.timeindex"
 SNAPSHOT, EPOCHS = "00000000000000000012.snapshot", "leader-epoch-checkpoint"
@@ -218,3 +220,129 @@ def test_epochs_begin_at_the_start_of_the_log(epoch_starts: int, right: bool) ->
         world.put(EPOCHS, f"0\n1\n0 {epoch_starts}\n".encode())
 
     assert any(EPOCHS in each for each in Rolled().roll(spoilt=deleted)) is not right
+
+
+class Shrinking(World):
+    """A log whose segments have one batch each, 1000 ms apart. ``kept`` judges it."""
+
+    def __init__(self, **config: Any) -> None:
+        super().__init__(**{"segment_bytes": 80, **config})
+        self.kept = SegmentsKept(self.context)
+        for number in range(8):
+            self.ms = START_MS + 1000 * number
+            self.put(number)
+
+    def put(self, number: int) -> None:
+        with self.touched.noted():
+            record = Record(timestamp_ms=self.ms, key=b"%d" % (number % 2), value=b"v" * 10)
+            self.log.append(Now(0, self.ms), build([record]), 0)
+        self.commit()
+        self.looked()
+
+    @property
+    def size(self) -> int:
+        return self.log.segments[0].size_bytes
+
+    def change(self, **config: Any) -> None:
+        self.log.config = replace(self.log.config, **config)
+
+    def retain(self, count: int | None = None) -> str:
+        """Apply retention, or delete so many segments whatever it says."""
+        with self.touched.noted():
+            if count is None:
+                self.log.enforce_retention(Now(0, self.ms))
+            else:
+                self.log._drop_oldest(count)
+        self.looked()
+        return " ".join(each.story for each in self.kept.violations)
+
+    def clean(self, end: int) -> str:
+        """A pass of the cleaner ends at this offset."""
+        with self.touched.noted():
+            self.log.note_cleaned(end)
+        self.looked()
+        return " ".join(each.story for each in self.kept.violations)
+
+
+def test_retention_by_time_and_by_size() -> None:
+    by_time = Shrinking()
+    by_time.change(retention_ms=4000)
+    assert not by_time.retain()
+    assert by_time.log.bases[0] == 3
+    assert by_time.kept.evidence == 3
+    by_size = Shrinking()
+    by_size.change(retention_bytes=3 * by_size.size + 1)
+    assert not by_size.retain()
+    assert by_size.log.bases[0] == 4
+
+
+def test_segment_deleted_too_early() -> None:
+    by_time = Shrinking()
+    by_time.change(retention_ms=4000)
+    assert "its newest record was 4000 ms old" in by_time.retain(4)
+    by_size = Shrinking()
+    by_size.change(retention_bytes=3 * by_size.size + 1)
+    assert "has deleted its segment from 4 to 5" in by_size.retain(5)
+    without = Shrinking()
+    assert "has deleted its segment from 0 to 1" in without.retain(1)
+
+
+def test_emptied_log_is_not_judged() -> None:
+    world = Shrinking()
+    with world.touched.noted():
+        world.log.truncate_fully_and_start_at(20, Now(0, world.ms))
+    world.looked()
+    assert not world.kept.violations
+
+
+def test_records_deleted_within_a_segment() -> None:
+    world = Shrinking(segment_bytes=160)
+    with world.touched.noted():
+        world.log.delete_records_before(5)
+    world.looked()
+    assert world.log.bases[0] == 4
+    assert not world.kept.violations
+
+
+def test_start_that_a_client_requested_may_be_that_of_a_segment() -> None:
+    world = Shrinking()
+    request: Any = SimpleNamespace(api_key=21)
+    world.kept.acted(7, world.node(), request, ())
+    assert not world.retain(2)
+    world.kept.acted(8, world.node(), request, ())
+    assert "has deleted its segment from 2 to 3" in world.retain(1)
+
+
+def compacted(**config: Any) -> Shrinking:
+    return Shrinking(cleanup_policy="compact", **config)
+
+
+def test_pass_of_the_cleaner_that_is_due() -> None:
+    world = compacted(min_compaction_lag_ms=2000)
+    assert not world.clean(5)
+    assert world.kept.evidence
+
+
+def test_cleaner_does_not_take_young_segments() -> None:
+    assert "min.compaction.lag.ms is 2000" in compacted(min_compaction_lag_ms=2000).clean(7)
+
+
+def test_cleaner_does_not_take_the_active_segment() -> None:
+    assert "its active segment begins at 7" in compacted().clean(8)
+
+
+def test_settings_at_the_begin_of_a_pass_count() -> None:
+    world = compacted(min_compaction_lag_ms=500)
+    world.change(min_compaction_lag_ms=5000)
+    assert not world.clean(7)
+
+
+def test_too_little_is_dirty() -> None:
+    world = compacted(min_cleanable_dirty_ratio=0.5)
+    assert not world.clean(6)
+    world.put(8)
+    assert "bytes were dirty; the ratio is 0.5" in world.clean(7)
+    overdue = compacted(min_cleanable_dirty_ratio=0.5)
+    assert not overdue.clean(6)
+    overdue.change(max_compaction_lag_ms=500)
+    assert not overdue.clean(7)

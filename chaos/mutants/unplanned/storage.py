@@ -167,7 +167,9 @@ def epoch_begins_one_record_late(original: Function, self: Any, epoch: int, star
 def marker_time_not_in_snapshot(original: Function, producer_id: int, producer: Any) -> bytes:
     """A producer snapshot has the time of a producer's last batch, and not that of its marker behind it (P-2, P-7)."""
     marks = producer.marks
-    row: bytes = original(producer_id, producer._replace(timestamp_ms=marks[-1].timestamp_ms) if marks else producer)
+    row: bytes = original(
+        producer_id, producer._replace(last_timestamp_ms=marks[-1].timestamp_ms) if marks else producer
+    )
     return row
 
 
@@ -190,6 +192,25 @@ def roll_snapshot_without_newest_producer(
         original(self, now, base_offset, log_start_offset, producers, buffers)
     finally:
         producers.by_id = known
+
+
+# --- retention --------------------------------------------------------------------------------------------------------
+
+
+@mutant("reference_broker.log.retention:_is_too_old")
+def age_of_first_record_counts(original: Function, segment: Any, retention_ms: int, wall_ms: int) -> bool:
+    """Retention deletes a segment when its first record is too old, and not its newest one (P-11)."""
+    return retention_ms >= 0 and wall_ms - segment.first_timestamp_ms > retention_ms
+
+
+@mutant("reference_broker.log.retention:count_expired")
+def one_segment_too_many_deleted(
+    original: Function, segments: Any, config: Any, log_start_offset: int, high_watermark: int, wall_ms: int
+) -> int:
+    """Retention by size deletes segments until the log is smaller than it may be (P-11)."""
+    count: int = original(segments, config, log_start_offset, high_watermark, wall_ms)
+    ends = (*segments.bases[1:], -1)
+    return count + 1 if 0 < count < len(segments) - 1 and ends[count] <= high_watermark else count
 
 
 # --- the log cleaner --------------------------------------------------------------------------------------------------
@@ -220,6 +241,20 @@ def tombstones_go_at_second_cleaning(
         return (yield from original(self, header, batch, horizon_ms, must_stay))
     finally:
         self.delete_retention_ms = retention_ms
+
+
+@mutant("reference_broker.log.cleaner.cleaning:_end")
+def min_compaction_lag_ignored(original: Function, log: Any, first_dirty: int, now: Any) -> int:
+    """The cleaner takes segments with records younger than ``min.compaction.lag.ms`` (X-11)."""
+    end: int = log.bases[log.segments.index_of(min(log.last_stable_offset, log.bases[-1]))]
+    return end
+
+
+@mutant("reference_broker.log.cleaner.cleaning:Cleanable.is_due")
+def dirty_ratio_ignored(original: Function, self: Any, min_dirty_ratio: float) -> bool:
+    """The cleaner cleans a log as soon as anything in it is dirty (X-11)."""
+    is_dirty: bool = self.dirty_bytes > 0
+    return is_dirty
 
 
 # --- the files of logs and of a stop ----------------------------------------------------------------------------------
