@@ -36,7 +36,7 @@ def test_a_disk_on_which_no_bit_was_turned_over_is_no_evidence(path: str, outcom
     faults = [
         replace(each, match=Match(path=path)) if each.name == "damaged_first_back" else each for each in found.faults
     ]
-    verdict = run(replace(found, faults=tuple(faults)), 1)
+    verdict = run(replace(found, faults=tuple(faults), points=()), 1)
     assert verdict.outcome is outcome
     assert verdict.reasons == (("the fault damaged_first_back never fired",) if outcome is Outcome.INVALID else ())
     hits = sum(times for (kind, _, _), times in verdict.coverage if kind == "disk_bit_flipped")
