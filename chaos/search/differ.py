@@ -25,6 +25,9 @@ SEEDS: Final = 20
 """Number of seeds of each kind if none is given."""
 THREE_NODES_EVERY: Final = 3
 """The seeds that are multiples of this number play three nodes, where the kind leaves the number open."""
+ENDED: Final = "the run ended"
+"""The name of the only value of an answer that ends a run early. Where both runs end so, that is a difference, too: it
+shows nothing of the operations behind it."""
 PROGRESS_EVERY_S: Final = 5.0
 LONGEST_VALUE: Final = 2_000
 SMALL_SNAPSHOTS: Final = (
@@ -159,7 +162,7 @@ def play(way: Way, operations: Sequence[Operation], seed: int, found: Found | No
                 at_us = max(at_us, world.agenda.now_us) if operation.name != "pause" else at_us
                 at_us = _next_us(at_us, PAUSE_US if operation.name == "pause" else SLOT_US)
         except (NodeEnded, NoResponse) as error:
-            yield (("the run ended", str(error)),)
+            yield ((ENDED, str(error)),)
         if found is not None:
             found.restarts += world.restarts
 
@@ -178,7 +181,7 @@ def compare(kind: Kind, seed: int, found: Found, mutant: str = "") -> Difference
     for number, answer in enumerate(play(right, operations, seed, found)):
         found.operations += 1
         other = answers[number] if number < len(answers) else ()
-        if answer != other:
+        if answer != other or (answer and answer[0][0] == ENDED):
             before = tuple(operations[max(0, number - 4) : number])
             return Difference(kind.name, seed, number, operations[number], kind.words, other, answer, before, mutant)
     return None

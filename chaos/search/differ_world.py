@@ -806,6 +806,10 @@ class Client:
                 if response is None or response.error_code != ErrorCode.member_id_required:
                     return (("error of the first join", "no ID"),)
                 known[name] = str(response.member_id)
+        for _ in range(TRIES):  # The first one that is looked for creates the topic of the offsets.
+            if self._coordinator(0, group) >= 0:
+                break
+            self._pass()
         node = self._coordinator(0, group)
         calls = {}
         for name in members:

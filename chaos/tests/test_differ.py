@@ -7,7 +7,7 @@ from chaos.mutants.mutant import applied
 from chaos.mutants.registry import by_name
 from chaos.search.differ import KILLED_BY, KINDS, Difference, Found, compare, play, script, search, story
 from chaos.search.differ_scripts import Operation
-from chaos.search.differ_world import Answer, Way
+from chaos.search.differ_world import Answer, Client, NoResponse, Way
 from crucible_kafka.commands.sim import differ
 
 SEED = 4
@@ -98,6 +98,18 @@ def test_a_story_names_the_operation_what_differs_and_the_command() -> None:
     assert lines[0] == "  seed 7, operation 3: read('t', 0, 0.0, 1)"
     assert lines[2:5] == ["  records 1", "    one node: (1, b'b')", "    three nodes: (1, b'c')"]
     assert lines[-1] == "  ./crucible differ nodes --seed 7 --mutant some_mutant"
+
+
+@pytest.mark.simulated
+def test_runs_that_both_end_early_are_no_agreement(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> Answer:
+        raise NoResponse("planted")
+
+    monkeypatch.setattr(Client, "init_producer", fail)
+    found = Found("slices")
+    difference = compare(KINDS["slices"], SEED, found)
+    assert difference is not None
+    assert difference.left == difference.right == (("the run ended", "planted"),)
 
 
 def test_an_unknown_kind_or_mutant_is_refused() -> None:
