@@ -75,6 +75,11 @@ class Wait:
     awaits_tier: bool = False
     """whether its time is that of the remote tier (KIP-1018)"""
     is_reported: bool = False
+    late_us: int = field(init=False)
+    """until when there must be a response without any other reason"""
+
+    def __post_init__(self) -> None:
+        self.late_us = self.at_us + self.fetch.max_wait_ms * 1000 + SOON_US
 
 
 class FetchWaits(ReplicaCheck, FetchCheck):
@@ -172,14 +177,14 @@ class FetchWaits(ReplicaCheck, FetchCheck):
             if wait.node is node and not wait.is_reported:
                 if wait.failing is None or self._is_touched(wait, touched):
                     self._compare(at_us, wait)
-                self._judge(at_us, wait)
+                if wait.why or at_us > wait.late_us:  # Mostly neither: most events of a node concern no wait.
+                    self._judge(at_us, wait)
 
     def _judge(self, at_us: int, wait: Wait) -> None:
         if wait.why and at_us - wait.since_us > SOON_US:
             self._overdue(at_us, wait, wait.since_us, wait.why)
-        end_us = wait.at_us + wait.fetch.max_wait_ms * 1000
-        if at_us - end_us > SOON_US and not wait.awaits_tier:
-            self._overdue(at_us, wait, end_us, "max_wait_ms have passed")
+        if at_us > wait.late_us and not wait.awaits_tier:
+            self._overdue(at_us, wait, wait.late_us - SOON_US, "max_wait_ms have passed")
 
     def _follow(self, at_us: int, node: "Node", waits: dict[_Key, Wait]) -> None:
         """Follow the requests, the responses and the ends of sessions of an event."""
