@@ -241,7 +241,9 @@ class SegmentsKept(_SegmentCheck):
             del closed[base]
         if closed and next(iter(closed)) < first:
             gone = [base for base in closed if base < first]
-            if is_same and not log.config.is_compacted and log.durability.last_cut == known.cuts:
+            # KIP-630: the metadata log is deleted up to a snapshot, whatever is younger than it or fits.
+            is_judged = not log.config.is_compacted and not log.directory.startswith(METADATA_LOG)
+            if is_same and is_judged and log.durability.last_cut == known.cuts:
                 self._judge_retention(at_us, node, known, gone)
             for base in gone:
                 del closed[base]

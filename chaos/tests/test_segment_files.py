@@ -287,6 +287,12 @@ def test_segment_deleted_too_early() -> None:
     assert "has deleted its segment from 0 to 1" in without.retain(1)
 
 
+def test_the_metadata_log_is_deleted_up_to_a_snapshot() -> None:
+    world = Shrinking()
+    world.log.directory = "__cluster_metadata-0"
+    assert not world.retain(2)
+
+
 def test_emptied_log_is_not_judged() -> None:
     world = Shrinking()
     with world.touched.noted():
