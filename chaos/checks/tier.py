@@ -74,7 +74,8 @@ class ClosedSegmentsStored(Check):
 
     KIP-405: a segment may be copied if it is not the active one, and is wholly below the last stable offset and the
     high watermark. The producer snapshots of its log do not matter (P-14). The oldest segments whose copies are listed
-    are deleted while the local log is larger than ``local.retention.bytes`` by at least one of them.
+    are deleted while the local log is larger than ``local.retention.bytes`` by at least one of them, or while their
+    largest timestamp is older than ``local.retention.ms``.
 
     ``SimWorld`` calls ``reached`` after the heal, and ``overdue`` if the time runs out before that.
     """
@@ -112,15 +113,20 @@ class ClosedSegmentsStored(Check):
                 known = remote_log.metadata.of(partition.topic_id, partition.index)
                 listed = [(each.start_offset, each.end_offset + 1) for each in known.listed()]
                 stable_end = min(log.high_watermark, log.last_stable_offset)
-                kept = log.config.local_retention_bytes
+                kept, kept_ms = log.config.local_retention_bytes, log.config.local_retention_ms
                 excess = sum(each.size_bytes for each in log.segments) - kept if kept >= 0 else -1
+                wall_ms, is_oldest = node.broker.now.wall_ms, True
                 for segment, (base, end) in zip(log.segments, pairwise(log.bases), strict=False):
                     self.evidence += 1
                     excess -= segment.size_bytes
+                    is_old = 0 <= kept_ms < wall_ms - segment.max_timestamp_ms and segment.max_timestamp_ms >= 0
+                    is_oldest = is_oldest and is_old
                     if end <= stable_end and not _covers(listed, max(base, log.log_start_offset), end):
                         yield node_id, partition, base, end, "not in the tier"
                     elif end <= stable_end and excess >= 0:
                         yield node_id, partition, base, end, "still beside its copy, beyond local.retention.bytes,"
+                    elif end <= stable_end and is_oldest:
+                        yield node_id, partition, base, end, "still beside its copy, beyond local.retention.ms,"
 
 
 def _covers(listed: list[tuple[int, int]], offset: int, end: int) -> bool:

@@ -352,23 +352,28 @@ def left_out(
     stable_end: int = 25,
     log_start: int = 0,
     kept_bytes: int = -2,
+    kept_ms: int = -2,
 ) -> list[str]:
     """What the check says of a leader whose segments begin at 0, 10, 20 and 30, of which ``listed`` offsets are. Each
-    has 100 bytes, and ``kept_bytes`` is ``local.retention.bytes``."""
+    has 100 bytes, and ``kept_bytes`` is ``local.retention.bytes``. Their newest records are 4000, 3000, 2000 and 1000
+    ms old, and ``kept_ms`` is ``local.retention.ms``."""
     log = SimpleNamespace(
         directory="hot-0",
         bases=[0, 10, 20, 30],
         log_start_offset=log_start,
         high_watermark=40,
         last_stable_offset=stable_end,
-        segments=[SimpleNamespace(size_bytes=100) for _ in range(4)],
-        config=SimpleNamespace(is_remote_copy_enabled=is_remote_copy_enabled, local_retention_bytes=kept_bytes),
+        segments=[SimpleNamespace(size_bytes=100, max_timestamp_ms=at * 1000) for at in range(4)],
+        config=SimpleNamespace(
+            is_remote_copy_enabled=is_remote_copy_enabled, local_retention_bytes=kept_bytes, local_retention_ms=kept_ms
+        ),
     )
     segments = [SimpleNamespace(start_offset=first, end_offset=after - 1) for first, after in listed]
     metadata = SimpleNamespace(of=lambda *_: SimpleNamespace(listed=lambda: segments))
     partition = SimpleNamespace(log=log, topic_id=b"t" * 16, index=0)
     partitions = SimpleNamespace(by_name={("hot", 0): partition})
-    broker = SimpleNamespace(node_id=0, remote_log=SimpleNamespace(metadata=metadata), partitions=partitions)
+    now, remote_log = SimpleNamespace(wall_ms=4000), SimpleNamespace(metadata=metadata)
+    broker = SimpleNamespace(node_id=0, now=now, remote_log=remote_log, partitions=partitions)
     check = ClosedSegmentsStored(check_context())
     check.inspect(0, 0, SimpleNamespace(broker=broker), None, False)  # type: ignore[arg-type]
     if not check.reached():
@@ -405,3 +410,10 @@ def test_what_is_no_snapshot_is_refused() -> None:
     for bad in (b"", good[:5], good + b"x", pack(">h", 2) + good[2:], good[:-1] + b"x"):
         with pytest.raises(ValueError, match=r"bytes"):
             read_snapshot(bad)
+
+
+@pytest.mark.parametrize(("kept_ms", "overdue"), [(-2, 0), (-1, 0), (4000, 0), (3999, 1), (3000, 1), (2999, 2), (0, 2)])
+def test_what_is_in_the_tier_and_old_is_deleted_locally(kept_ms: int, overdue: int) -> None:
+    """KIP-405: the oldest segments go while their newest record is too old. The third one is not copied."""
+    stories = ["hot-0 from 0 to 10", "hot-0 from 10 to 20"]
+    assert left_out((0, 20), kept_ms=kept_ms) == stories[:overdue]

@@ -203,6 +203,12 @@ def age_of_first_record_counts(original: Function, segment: Any, retention_ms: i
     return retention_ms >= 0 and wall_ms - segment.first_timestamp_ms > retention_ms
 
 
+@mutant("reference_broker.log.retention:_is_too_old")
+def age_of_segments_ignored(original: Function, segment: Any, retention_ms: int, wall_ms: int) -> bool:
+    """Retention deletes no segment because of its age (P-11)."""
+    return False
+
+
 @mutant("reference_broker.log.retention:count_expired")
 def one_segment_too_many_deleted(
     original: Function, segments: Any, config: Any, log_start_offset: int, high_watermark: int, wall_ms: int
