@@ -123,10 +123,15 @@ class MetadataPartition:
     watched: dict[tuple[bytes, int], Watched] = field(default_factory=dict)
     is_out_of_range: bool = False  # the leader's log does not have ``position``: its start offset is requested
     resumes_us: int = 0  # no request before this time
+    damaged: tuple[int, int] = (-1, 0)  # the offset of a batch that arrived damaged, and how often
 
     @property
     def position(self) -> int:
         return min(each.next_offset for each in self.watched.values())
+
+
+DAMAGED_FETCHES = 5
+"""Number of times that a batch must arrive damaged before it is skipped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +261,8 @@ class MetadataReader:
                 self._pause([sent.partition])
 
     def _apply_batches(self, sent: _FetchInFlight, view: memoryview) -> Sliced[None]:
-        """Apply whole batches. A damaged one is skipped, with a note, and the next ones are applied."""
+        """Apply whole batches. A damaged one is fetched again, since its bytes may have been damaged on their way. One
+        that stays damaged is skipped, with a note, and the next ones are applied."""
         taken = 0
         for position, header in iterate(view):
             try:
@@ -268,6 +274,12 @@ class MetadataReader:
                     if taken % REMOTE_RECORDS_PER_SLICE == 0:
                         yield
             except InvalidRecords as invalid:
+                at, times = sent.partition.damaged
+                times = times + 1 if at == header.base_offset else 1
+                sent.partition.damaged = header.base_offset, times
+                if times < DAMAGED_FETCHES:
+                    self._pause([sent.partition])
+                    return
                 self._skipped(sent, header.base_offset, invalid.message)
             for taker in sent.takers.values():
                 taker.next_offset = max(taker.next_offset, header.last_offset + 1)

@@ -1,12 +1,17 @@
 """Nodes agree on remote segments through ``__remote_log_metadata``, whatever happens to its leaders and answers."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from reference_broker.core.tests.node_world import delete_request
 from reference_broker.metadata.identifiers import REMOTE_LOG_METADATA_TOPIC
 from reference_broker.ports.node_ports import Channel
-from reference_broker.records.record import read_all
+from reference_broker.ports.slicing import run_to_end
+from reference_broker.records.record import Record, build, read_all
 from reference_broker.remote_log.metadata.events import encode
+from reference_broker.remote_log.metadata.requests import DAMAGED_FETCHES, MetadataReader
 from reference_broker.remote_log.metadata.tests.metadata_cluster import MetadataCluster
 from reference_broker.remote_log.metadata.tests.remote_events import DELETED, DELETING, FINISHED, STARTED, copy_of, step
 from reference_broker.wire.apis import ApiKey
@@ -276,3 +281,25 @@ def test_a_topic_that_comes_back_with_another_number_of_partitions_is_read_from_
     both = [world.topics[0], world.topics[1]]
     world.run_until(lambda: all(len(each.of(lost.topic_id, number)) == 1 for each in both for number in range(12)))
     assert all(each.of(lost.topic_id, 0).get(lost.segment_id) is None for each in both)
+
+
+def test_batch_that_was_damaged_on_its_way_is_fetched_again() -> None:
+    batch = bytes(build([Record(timestamp_ms=0, value=b"event")]))
+    damaged = batch[:-1] + bytes([batch[-1] ^ 1])
+    watched, partition = SimpleNamespace(next_offset=0), SimpleNamespace(damaged=(-1, 0))
+    sent: Any = SimpleNamespace(partition=partition, takers={0: watched})
+    taken: list[int] = []
+    paused: list[object] = []
+    skipped: list[int] = []
+    reader: Any = SimpleNamespace(
+        _take_record=lambda _, record: taken.append(record.offset),
+        _pause=paused.append,
+        _skipped=lambda _, offset, __: skipped.append(offset),
+    )
+    run_to_end(MetadataReader._apply_batches(reader, sent, memoryview(damaged)))
+    assert (taken, skipped, watched.next_offset, len(paused)) == ([], [], 0, 1)
+    run_to_end(MetadataReader._apply_batches(reader, sent, memoryview(batch)))
+    assert (taken, watched.next_offset) == ([0], 1)
+    for _ in range(DAMAGED_FETCHES - 1):
+        run_to_end(MetadataReader._apply_batches(reader, sent, memoryview(damaged)))
+    assert skipped == [0]
