@@ -10,7 +10,6 @@ VALUES = (
     "reference_broker.core.",  # events, effects, and the node whose state is judged
     "reference_broker.wire.",
     "reference_broker.log.partition_log",
-    "reference_broker.log.partition_log",
     "reference_broker.metadata.cache",
     "reference_broker.metadata.delta",
     "reference_broker.metadata.image",
@@ -18,6 +17,8 @@ VALUES = (
     "reference_broker.metrics.metrics",
     "reference_broker.replication.partitions",
     "reference_broker.groups.committed_offsets",
+    "reference_broker.ports",  # the budgets of slices, which bound when a request is answered
+    "reference_broker.records.batch",  # the error of a log that cannot be read
 )
 
 
