@@ -492,9 +492,11 @@ class MarkersDecided(StateCheck, ProducerCheck):
             return
         where = producers.log.directory.rpartition("-")[0], producers.index
         marker = where, batch.producer_id, batch.epoch, batch.commits
-        if batch.offset > self._written.get(marker, (-1, 0))[0]:
+        is_led = _led_here(node, producers, batch)
+        # A new leader may write it again at a lower offset, where the first one was lost.
+        if is_led or batch.offset > self._written.get(marker, (-1, 0))[0]:
             self._written[marker] = batch.offset, at_us
-        if _led_here(node, producers, batch):
+        if is_led:
             if not self._new:
                 self.context.replicas.after_event(node, self._judge)
             self._new.append((marker, batch.offset))

@@ -42,6 +42,7 @@ def swarming(seconds: float = 12.0) -> Scenario:
         max_schedule_slip_ms=60_000,
         swarm=Swarm(SWARM_KINDS, 2.0, 2.0),
         faults=(),
+        points=(),
     )
 
 

@@ -98,7 +98,8 @@ def test_who_resends_is_played_only_where_answers_are_lost() -> None:
 
 @pytest.mark.parametrize("version", [17, 12, FETCH_FIRST_REVISION])
 def test_a_cached_partition_takes_some_hundred_bytes(version: int) -> None:
-    assert 200 < bytes_of_a_partition(version, 300) < 1000
+    """The least of three: a cache elsewhere in the process may grow meanwhile."""
+    assert 200 < min(bytes_of_a_partition(version, 300) for _ in range(3)) < 1000
 
 
 def test_the_table_tells_median_least_and_greatest(tmp_path: Path) -> None:
