@@ -418,6 +418,18 @@ def test_a_completion_without_each_marker_below_the_high_watermark_is_a_violatio
     assert len(world.write(DONE)) == 1
 
 
+def test_a_marker_that_was_lost_and_written_again_counts_where_it_is() -> None:
+    world = World()
+    world.write(OWNER, BEGUN, DECIDED)
+    world._to_data(build([Record(timestamp_ms=0, value=b"v")]), BatchOrigin.CLIENT, commits=False)
+    world.marker(commits=False)
+    with world.touched.noted():
+        world.data.truncate_to(0)
+    world.looked()
+    world.marker()
+    assert world.write(DONE) == []
+
+
 def test_the_marker_of_an_earlier_transaction_completes_no_other() -> None:
     world = World()
     world.write(OWNER, BEGUN, DECIDED)
