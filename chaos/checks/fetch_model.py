@@ -103,7 +103,7 @@ class PendingFetch:
     rack: str = ""
     """the client's rack"""
     by_follower: bool = False
-    """whether another node replicates with it"""
+    """whether another node replicates with it, which its replica ID says. Its client ID may be damaged on its way."""
     replica_id: int = -1
     min_bytes: int = 0
     max_wait_ms: int = 0
@@ -166,7 +166,7 @@ class FetchModel:
         elif type(event) is Request and event.api_key == FETCH and _is_modelled(event):
             body = event.body
             assert isinstance(body, FetchRequest)
-            request = self._read(node_id, event.api_version, body, event.tag.role != "client")
+            request = self._read(node_id, event.api_version, body)
             self._pending.add(node_id, event, request)
         elif type(event) is Closed:
             self._pending.closed(node_id, event.connection)
@@ -188,7 +188,7 @@ class FetchModel:
         """Return the fetch of this request, if it has no response yet."""
         return self._pending.get(node_id, request)
 
-    def _read(self, node_id: int, version: int, body: FetchRequest, by_follower: bool) -> PendingFetch:
+    def _read(self, node_id: int, version: int, body: FetchRequest) -> PendingFetch:
         incremental = body.fetch_type == 1 if version in FIRST_REVISIONS else body.session_epoch > 0
         named = {
             key: WantedPartition(
@@ -219,7 +219,7 @@ class FetchModel:
             named,
             body.replica_id < 0 and version >= FIRST_FROM_FOLLOWERS and version not in FIRST_REVISIONS,
             body.rack_id,
-            by_follower,
+            body.replica_id >= 0,
             body.replica_id,
             body.min_bytes,
             body.max_wait_ms,

@@ -250,6 +250,9 @@ class GroupMoves(Check):
         before = GroupView() if of is None else of.view
         after = None if group is None else view_of(group)
         self.evidence += 1
+        if of is not None and call is not None:
+            # Parked members may get their assignments in the event in which the leader sends them, before the leader.
+            self._synced(of, call, before)
         if of is None and after is not None:
             # A commit of a transaction may have made the group, when its coordinator had verified it.
             of = known[group_id] = _Group(before, self._now_us)
@@ -401,7 +404,7 @@ class GroupMoves(Check):
                 yield wrong
             yield from self._too_early(node, of, joined, after)
         stable = any(state == STABLE for state, _ in steps)
-        if stable and not of.assignments and not (request is not None and request.api_key == SYNC):
+        if stable and not of.assignments:
             yield f"generation {after.generation} is Stable, and its leader has assigned nothing"
         left = self._left(request, before)
         for key in (*before.members, *before.pending):
@@ -502,7 +505,6 @@ class GroupMoves(Check):
                 self._arrived(of, before, request, key, after)
         of.sessions = {key: each for key, each in of.sessions.items() if key in after.members or key in after.pending}
         of.unsynced = {key: None for key in of.unsynced if key in after.members}
-        self._synced(of, call, before)
         for key, member in after.members.items():
             known = before.members.get(key)
             is_parked = known is not None and (known.awaits_join or known.awaits_sync)
@@ -538,8 +540,8 @@ class GroupMoves(Check):
             if replaced in each:
                 each[key] = each[replaced]
 
-    def _synced(self, of: _Group, call: _Call | None, before: GroupView) -> None:
-        if call is None or call.request.api_key != SYNC or not call.is_judged:
+    def _synced(self, of: _Group, call: _Call, before: GroupView) -> None:
+        if call.request.api_key != SYNC or not call.is_judged:
             return
         body: Any = call.request.body
         if sync_error(before, body, call.request.api_version) == NONE:
@@ -711,11 +713,8 @@ def _wrong_sync(of: _Group, call: _Call, response: Any, after: GroupView) -> Ite
     key, given = str(body.member_id), bytes(response.assignment)
     if after.state != STABLE:
         yield f"{_named(call)} got an assignment, and the group is {after.state}"
-    assignments = list(of.assignments)
-    if key == of.view.leader and of.view.state == COMPLETING and int(body.generation_id) == of.view.generation:
-        assignments.append({str(each.member_id): bytes(each.assignment) for each in body.assignments})
-    if not any(each.get(key, b"") == given for each in assignments):
-        yield f"{_named(call)} got assignment {given!r}, and the leader sent {assignments}"
+    if not any(each.get(key, b"") == given for each in of.assignments):
+        yield f"{_named(call)} got assignment {given!r}, and the leader sent {of.assignments}"
     if (response.protocol_type or None, response.protocol_name or None) != (after.protocol_type, after.protocol):
         yield f"{_named(call)} got protocol {response.protocol_name}, and the group has {after.protocol}"
 

@@ -31,11 +31,11 @@ MAX_WAIT_MS = 500
 class Node:
     """A node that leads two partitions in leader epoch 3, each with five records of epoch 3."""
 
-    def __init__(self, version: int = FINAL, replica_id: int = -1) -> None:
+    def __init__(self, version: int = FINAL, replica_id: int = -1, role: str = "") -> None:
         self.context: CheckContext = check_context()
         self.check = FetchWaits(self.context)
         self.sent = IncrementalExact(self.context)  # It keeps what was sent in the session.
-        self.version, self.replica_id = version, replica_id
+        self.version, self.replica_id, self.role = version, replica_id, role
         self.at_us = self.correlation = 0
         self.partitions = [self._partition(index) for index in range(2)]
         self.led = {("t", each.index): each for each in self.partitions}
@@ -94,7 +94,7 @@ class Node:
             topics=[FetchTopic("t", b"", [FetchPartition(*each, 100, 3, last_epoch) for each in named.items()])],
             fetch_type=int(number > 0),
         )
-        role = "peer" if self.replica_id >= 0 else "client"
+        role = self.role or ("peer" if self.replica_id >= 0 else "client")
         tag = Tag(1, self.version, "f", body.session_id, number, role=role)
         request = Request(connection, self.correlation, 1, self.version, "f", body, tag)
         if number:
@@ -229,10 +229,19 @@ def test_the_response_in_the_event_of_its_request_may_be_too_early_too(node: Nod
 
 
 @pytest.mark.clause("F-22")
-def test_a_leader_may_respond_to_a_follower_early() -> None:
-    node = Node(replica_id=1)
+@pytest.mark.parametrize("role", ["peer", "client"])
+def test_a_leader_may_respond_to_a_follower_early(role: str) -> None:
+    """Also if the client ID was damaged, so that it is no node's: the replica ID says who fetches."""
+    node = Node(replica_id=1, role=role)
     node.respond(node.fetch({}, 1))
     assert node.stories == []
+
+
+@pytest.mark.clause("F-22")
+def test_the_client_id_of_a_node_makes_no_follower() -> None:
+    node = Node(role="peer")
+    node.respond(node.fetch({}, 1))
+    assert "with 0 bytes, and it waits for 1 or for 500 ms" in node.stories[0]
 
 
 @pytest.mark.clause("F-14")

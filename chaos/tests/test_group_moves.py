@@ -392,6 +392,34 @@ def test_a_follower_gets_no_members_and_each_member_what_the_leader_sent() -> No
     assert "got assignment b'1'" in world.stories[0]
 
 
+@pytest.mark.parametrize(("given", "is_right"), [(b"2", True), (b"1", False), (b"", False)])
+def test_parked_members_get_what_the_leader_sends_in_the_same_event(given: bytes, is_right: bool) -> None:
+    world = stable(member(A), member(B))
+    world.group.await_join(world.group.members[B], True)
+    world.request(JOIN, joining(B), world.begin())
+    number = world.number
+    world.group.await_join(world.group.members[A], True)
+    notes = [world.generation()]
+    world.number += 1
+    joins = Request(world.number, 1, JOIN, 9, "client", joining(A), Tag(JOIN, 9, "client", 0, -1))
+    joined = [world.joined(key)._replace(connection=of) for key, of in ((A, world.number), (B, number))]
+    world.happens(joins, *notes, *joined)
+    world.group.await_sync(B, True)
+    world.request(SYNC, syncing(B, generation=4))
+    parked = world.number
+    world.group.await_sync(B, False)
+    sent = [SimpleNamespace(member_id=key, assignment=data) for key, data in ((A, b"1"), (B, b"2"))]
+    world.number += 1
+    body, tag = syncing(A, generation=4, assignments=sent), Tag(SYNC, 9, "client", 0, -1)
+    replies = assigned(given)._replace(connection=parked), assigned(b"1")._replace(connection=world.number)
+    world.happens(Request(world.number, 1, SYNC, 9, "client", body, tag), world.stabilise(), *replies)
+    if is_right:
+        assert world.stories == []
+    else:
+        assert len(world.stories) == 1
+        assert f"got assignment {given!r}, and the leader sent" in world.stories[0]
+
+
 @pytest.mark.parametrize(
     ("api_key", "body", "response", "story"),
     [
@@ -567,6 +595,13 @@ def test_a_generation_that_nobody_assigned_is_not_stable() -> None:
     first_generation(world)
     world.happens(SimpleNamespace(), world.stabilise())
     assert "generation 1 is Stable, and its leader has assigned nothing" in world.stories[0]
+    world = stable(member(A), member(B))
+    world.happens(SimpleNamespace(), world.begin(), after_us=1)
+    for each in (A, B):
+        world.group.await_join(world.group.members[each], True)
+    world.happens(SimpleNamespace(), world.generation())
+    world.request(SYNC, syncing(B, generation=4), world.stabilise(), assigned(b""))
+    assert "generation 4 is Stable, and its leader has assigned nothing" in "".join(world.stories)
 
 
 def test_parked_requests_end_with_the_coordinator() -> None:

@@ -112,6 +112,7 @@ class Session:
         number = self.number if number is None else number
         self.number, self.correlation = number + 1, self.correlation + 1
         body = FetchRequest(
+            replica_id=1 if self.role == "peer" else -1,
             max_bytes=max_bytes,
             isolation_level=isolation_level,
             session_id=SESSION if self.correlation > 1 else 0,
