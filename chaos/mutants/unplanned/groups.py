@@ -114,6 +114,14 @@ def followers_get_the_members(original: Function, group: Any, member_id: str) ->
     return replace(original(group, member_id), members=rebalances.joined_members(group))
 
 
+@mutant("reference_broker.groups.rebalances:assignment_response")
+def parked_syncs_get_no_assignment(original: Function, group: Any, member: Any) -> Any:
+    """A member whose SyncGroup came before the leader's gets an empty assignment, and reads nothing until the next
+    rebalance (KIP-62)."""
+    response = original(group, member)
+    return replace(response, assignment=b"") if member.awaits_sync and member.member_id != group.leader else response
+
+
 @mutant("reference_broker.groups.group:Group.elect_joined_leader")
 def leader_is_the_last_to_join(original: Function, self: Any) -> bool:
     """A leader that has joined again loses its role to another member (KIP-62)."""
