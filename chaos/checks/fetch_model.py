@@ -163,11 +163,11 @@ class FetchModel:
                 self.sessions = without_node(self.sessions, node_id)
                 self._pending.restarted(node_id)
             self._nodes[node_id] = node
-        elif type(event) is Request and event.api_key == FETCH and _is_modelled(event):
+        elif type(event) is Request and event.api_key == FETCH:
             body = event.body
             assert isinstance(body, FetchRequest)
-            request = self._read(node_id, event.api_version, body)
-            self._pending.add(node_id, event, request)
+            if _is_modelled(event, body):
+                self._pending.add(node_id, event, self._read(node_id, event.api_version, body))
         elif type(event) is Closed:
             self._pending.closed(node_id, event.connection)
         for effect in effects:
@@ -240,9 +240,10 @@ class FetchModel:
         return self.sessions.setdefault((node_id, session_id), Session())
 
 
-def _is_modelled(request: Request) -> bool:
-    """Return whether it is a client's fetch or belongs to a session. Nodes fetch the metadata log outside sessions."""
-    return request.tag.role == "client" or request.tag.session_epoch >= 0
+def _is_modelled(request: Request, body: FetchRequest) -> bool:
+    """Return whether it is a client's fetch or belongs to a session. Nodes fetch the metadata log outside sessions, and
+    name their replica ID, also if their client ID is damaged on its way."""
+    return (request.tag.role == "client" and body.replica_id < 0) or body.session_epoch >= 0
 
 
 def partitions_of(version: int, topics: Iterable[Any]) -> list[tuple[PartitionName, Any]]:

@@ -238,6 +238,16 @@ def test_a_leader_may_respond_to_a_follower_early(role: str) -> None:
 
 
 @pytest.mark.clause("F-22")
+@pytest.mark.parametrize(("replica_id", "is_judged"), [(1, False), (-1, True)])
+def test_a_fetch_outside_sessions_is_judged_unless_it_has_a_replica_id(replica_id: int, is_judged: bool) -> None:
+    """Nodes fetch the metadata log so, and wait for its records. Their client ID may be damaged."""
+    node = Node(replica_id=replica_id, role="client")
+    node.fetch({7: 0}, -1)
+    node.passes(LATER_US)
+    assert [each.rpartition(", ")[2] for each in node.stories] == ["although partition t-7 fails since"] * is_judged
+
+
+@pytest.mark.clause("F-22")
 def test_the_client_id_of_a_node_makes_no_follower() -> None:
     node = Node(role="peer")
     node.respond(node.fetch({}, 1))
