@@ -36,8 +36,10 @@ class IsrHonest(ReplicaCheck):
         for member in now.isr:
             if member not in before.isr:
                 self._holds(at_us, partition, member, partition.committed_end, "committed when it joined")
+        # A node may publish several changes at once. In between a replica may have joined the ISR, and left it again.
+        in_between = now.partition_epoch > before.partition_epoch + 1
         for member in now.elr:
-            if member in partition.eligible.registered:
+            if member in partition.eligible.registered and not in_between:
                 self.violated(
                     at_us,
                     f"{partition.name}: {member} is an eligible leader in partition epoch {now.partition_epoch}, "

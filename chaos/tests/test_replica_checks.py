@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from chaos.checks.isr import PROPOSAL_US, LaggingLeave, ProposalsHonest, StableIsr
+from chaos.checks.isr import PROPOSAL_US, IsrHonest, LaggingLeave, ProposalsHonest, StableIsr
 from chaos.checks.replication import (
     FetchesFromLogEnd,
     HighWatermarkByRequests,
@@ -301,6 +301,22 @@ def test_a_new_controller_may_fence_a_broker_that_still_sent_to_the_one_before_i
     cluster.change(isr=(0, 1))
     check.trace(note_row(cluster.now_us, 8, "broker_fenced", broker=2))
     assert cluster.broken() == ([] if excused else ["stable-isr"])
+
+
+@pytest.mark.clause("E-4")
+@pytest.mark.parametrize("skips", [True, False])
+def test_an_eligible_replica_may_have_been_in_sync_between_two_published_states(
+    cluster: Cluster, *, skips: bool
+) -> None:
+    (check,) = (each for each in cluster.checks if isinstance(each, IsrHonest))
+    cluster.change(2)
+    cluster.change(isr=(0,))
+    cluster.view.partitions[KEY].eligible.registered[1] = None
+    if skips:
+        cluster.state = replace(cluster.state, partition_epoch=cluster.state.partition_epoch + 1)
+    cluster.change(elr=(1,))
+    found = ["it registered after an unclean shutdown" in each.story for each in check.violations]
+    assert found == ([] if skips else [True])
 
 
 @pytest.mark.clause("E-2")
