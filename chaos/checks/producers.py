@@ -351,6 +351,9 @@ class SequencesFollow(ProducerCheck):
         node_id = node.broker.node_id
         if event is None:
             self._pending.restarted(node_id)
+            # Physical: a power loss may have taken what this node had acknowledged and not synced.
+            for each in [each for each in self._acked if self._is_of(node_id, each)]:
+                del self._acked[each]
         elif type(event) is Closed:
             self._pending.closed(node_id, event.connection)
         elif type(event) is Request and isinstance(event.body, ProduceRequest):
@@ -365,6 +368,9 @@ class SequencesFollow(ProducerCheck):
                         one = sent.get((topic.topic or bytes(topic.topic_id), each.partition))
                         if one is not None and each.error_code == 0 and each.base_offset >= 0:
                             self._acknowledged(node, topic, each.partition, one, each.base_offset)
+
+    def _is_of(self, node_id: int, producers: LogProducers) -> bool:
+        return self.producers.logs.get((node_id, producers.log.directory)) is producers
 
     def _acknowledged(self, node: "Node", topic: ProduceTopicResponse, index: int, sent: _Sent, offset: int) -> None:
         partitions = node.broker.partitions

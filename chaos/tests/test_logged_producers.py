@@ -334,6 +334,19 @@ def test_a_marker_has_no_smaller_epochs_than_the_one_before(epoch: int, coordina
 @pytest.mark.parametrize(("sequence", "offset", "broken"), [(3, 3, []), (3, 4, ["duplicate"]), (6, 6, [])])
 def test_a_repeated_batch_is_acknowledged_at_its_offset(sequence: int, offset: int, broken: list[str]) -> None:
     world = written()
+    _acknowledged(world, sequence, offset)
+    assert world.looked(thorough=True) == broken
+
+
+def test_what_a_node_acknowledged_before_its_start_is_not_judged() -> None:
+    world = written()
+    _acknowledged(world, 3, 4)
+    for each in world.checks:
+        each.acted(7, world.node(), None, [])
+    assert world.looked(thorough=True) == []
+
+
+def _acknowledged(world: World, sequence: int, offset: int) -> None:
     data = world.batch(7, sequence, transactional=False)
     topic = ProduceTopic("t", bytes(16), [ProducePartition(0, data)])
     tag = Tag(0, 9, "p")
@@ -341,7 +354,6 @@ def test_a_repeated_batch_is_acknowledged_at_its_offset(sequence: int, offset: i
     response = ProduceResponse([ProduceTopicResponse("t", bytes(16), [ProducePartitionResponse(0, 0, offset)])])
     for each in world.checks:
         each.acted(7, world.node(), request, [Reply(1, 1, 0, 9, response, tag)])
-    assert world.looked(thorough=True) == broken
 
 
 def test_a_log_without_transactions_is_read_at_times(monkeypatch: pytest.MonkeyPatch) -> None:
