@@ -48,15 +48,18 @@ class WatchedDisk:
         return _Unwatched()
 
     def list(self, directory: str) -> Sequence[str]:
-        self._before(("open", "list"), (directory,))
+        if self._is_watched:
+            self._before(("open", "list"), (directory,))
         return self.inner.list(directory)
 
     def exists(self, path: str) -> bool:
-        self._before(("stat",), (path,))
+        if self._is_watched:
+            self._before(("stat",), (path,))
         return self.inner.exists(path)
 
     def size(self, path: str) -> int:
-        self._before(("open", "stat"), (path,))
+        if self._is_watched:
+            self._before(("open", "stat"), (path,))
         return self.inner.size(path)
 
     def append(self, path: str, buffers: Sequence[Buffer]) -> int:

@@ -10,6 +10,7 @@ import pytest
 
 from chaos.checks.batches import read_batches
 from chaos.checks.fault_times import FaultTimes
+from chaos.interceptor.watched_disk import WatchedDisk
 from chaos.sim import timed_faults
 from chaos.sim.world import SimWorld
 from chaos.tests.intercepted import NOW, Ended, Log, interceptor, request, rule
@@ -86,6 +87,17 @@ def test_what_a_check_reads_is_no_operation_of_the_node() -> None:
     assert not log.rows
     with pytest.raises(DiskError):
         watched.read("a", 0, 3)
+
+
+@pytest.mark.parametrize("name", ["list", "exists", "size", "read"])
+def test_a_check_looks_at_files_without_using_up_a_fault(name: str) -> None:
+    act, log = OPERATIONS[name][0], Log()
+    watched = interceptor(log, rule("disk_error", on="disk", nth=1)).watch(holding())
+    with WatchedDisk.unwatched():
+        act(watched)
+    assert not log.rows
+    with pytest.raises(DiskError):
+        act(watched)
 
 
 def test_a_rename_is_matched_by_either_name() -> None:
