@@ -352,8 +352,8 @@ class SequencesFollow(ProducerCheck):
         if event is None:
             self._pending.restarted(node_id)
             # Physical: a power loss may have taken what this node had acknowledged and not synced.
-            for each in [each for each in self._acked if self._is_of(node_id, each)]:
-                del self._acked[each]
+            for producers in [known for known in self._acked if self._is_of(node_id, known)]:
+                del self._acked[producers]
         elif type(event) is Closed:
             self._pending.closed(node_id, event.connection)
         elif type(event) is Request and isinstance(event.body, ProduceRequest):
