@@ -15,6 +15,7 @@ from chaos.mutants import (
     producers,
     quorum,
     replication,
+    rules,
     snapshots,
     tiering,
     unplanned,
@@ -46,9 +47,14 @@ def unplanned_mutants() -> tuple[Mutant, ...]:
     return tuple(each for file in unplanned.FILES for each in vars(file).values() if isinstance(each, Mutant))
 
 
+def rule_mutants() -> tuple[Mutant, ...]:
+    """Return the mutants that no scenario names and that were written together with the rule that kills each."""
+    return tuple(each for each in vars(rules).values() if isinstance(each, Mutant))
+
+
 def by_name(name: str) -> Mutant:
     """Return the mutant, planned or not. Raises MutantError, which suggests the nearest name."""
-    mutants = {each.name: each for each in (*all_mutants(), *unplanned_mutants())}
+    mutants = {each.name: each for each in (*all_mutants(), *unplanned_mutants(), *rule_mutants())}
     if name not in mutants:
         raise MutantError(f"there is no mutant {name!r}{did_you_mean(name, mutants)}; ./crucible mutants lists all")
     return mutants[name]

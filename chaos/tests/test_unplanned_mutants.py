@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from chaos.mutants.mutant import Mutant, MutantError, applied
-from chaos.mutants.registry import all_mutants, by_name, unplanned_mutants
+from chaos.mutants.registry import all_mutants, by_name, rule_mutants, unplanned_mutants
+
+UNNAMED = (*unplanned_mutants(), *rule_mutants())
 
 
 def _target(mutant: Mutant) -> Any:
@@ -19,7 +21,7 @@ def _target(mutant: Mutant) -> Any:
     return inspect.getattr_static(owner, attribute)
 
 
-@pytest.mark.parametrize("mutant", unplanned_mutants(), ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", UNNAMED, ids=lambda mutant: mutant.name)
 def test_is_applied_and_undone(mutant: Mutant) -> None:
     original = _target(mutant)
     with applied(mutant):
@@ -28,19 +30,18 @@ def test_is_applied_and_undone(mutant: Mutant) -> None:
 
 
 def test_has_a_name_of_its_own_and_is_found_by_it() -> None:
-    unplanned = unplanned_mutants()
-    names = [each.name for each in (*all_mutants(), *unplanned)]
+    names = [each.name for each in (*all_mutants(), *UNNAMED)]
     assert len(set(names)) == len(names)
-    assert [by_name(each.name) for each in unplanned] == list(unplanned)
+    assert [by_name(each.name) for each in UNNAMED] == list(UNNAMED)
 
 
 def test_is_not_planned() -> None:
-    assert not set(all_mutants()) & set(unplanned_mutants())
+    assert not set(all_mutants()) & set(UNNAMED)
     with pytest.raises(MutantError, match="there is no mutant"):
         by_name("no_such_mutant")
 
 
-@pytest.mark.parametrize("mutant", unplanned_mutants(), ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", UNNAMED, ids=lambda mutant: mutant.name)
 def test_describes_its_defect(mutant: Mutant) -> None:
     """The docstring ends with the clauses or the KIPs that the mutant violates."""
     text = mutant.replacement.__doc__ or ""

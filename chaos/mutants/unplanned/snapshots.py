@@ -8,10 +8,7 @@ from typing import Any
 
 from chaos.mutants.mutant import Function, mutant
 from reference_broker.metadata.delta import MetadataDelta
-from reference_broker.metadata.records import ConfigRecord, PartitionRecord
-
-TOPIC = 2
-"""The type of a topic's settings."""
+from reference_broker.metadata.records import PartitionRecord
 
 
 @mutant("reference_broker.metadata.snapshots:_topic")
@@ -21,12 +18,6 @@ def elr_left_out_of_snapshot(original: Function, topic: Any) -> Iterator[Any]:
     for record in original(topic):
         is_partition = isinstance(record, PartitionRecord)
         yield replace(record, eligible_leader_replicas=None) if is_partition else record
-
-
-@mutant("reference_broker.metadata.snapshots:records_of")
-def settings_of_topics_left_out_of_snapshot(original: Function, image: Any) -> Iterator[Any]:
-    """A snapshot does not contain the settings of topics. A node that loads it has the defaults (S-12, S-15)."""
-    return (each for each in original(image) if not isinstance(each, ConfigRecord) or each.resource_type != TOPIC)
 
 
 @mutant("reference_broker.quorum.snapshots.download:SnapshotDownload._sync")

@@ -10,9 +10,7 @@ from reference_broker.core.clean_shutdown import write_mark
 from reference_broker.log.producer_replay import MAX_OFFSET
 from reference_broker.log.reading import OffsetOutOfRange
 from reference_broker.ports.disk import DiskError
-from reference_broker.ports.store import Delete
-from reference_broker.remote_log.copier import ENDED, Stage
-from reference_broker.remote_log.objects import keys_of
+from reference_broker.remote_log.copier import ENDED
 
 SHUTDOWN = "reference_broker.core.clean_shutdown"
 
@@ -80,145 +78,6 @@ def local_markers_not_looked_up(
     return found._replace(is_complete=True)
 
 
-@mutant("reference_broker.remote_log.expiring.expirer:SegmentRemoval.remove")
-def objects_deleted_before_deletion_is_written(
-    original: Function, self: Any, segment: Any, ended: Callable[[str], None]
-) -> None:
-    """The objects of a segment are deleted while its DELETE_SEGMENT_STARTED is being written, which may be refused
-    (P-11)."""
-    self.ports.store(Delete(keys_of(segment)), lambda _: None, lambda _: None)
-    original(self, segment, ended)
-
-
-@mutant("reference_broker.remote_log.objects:keys_of")
-def last_object_of_segment_not_deleted(original: Function, segment: Any) -> tuple[str, ...]:
-    """The deletion of a remote segment leaves its leader epochs in the store (P-11)."""
-    keys: tuple[str, ...] = original(segment)
-    return keys[:-1]
-
-
-@mutant("reference_broker.log.retention:tierable")
-def first_timestamp_in_remote_metadata(
-    original: Function, segments: Any, end_offset: int, from_offset: int
-) -> tuple[Any, ...]:
-    """The metadata of a remote segment has the timestamp of its first batch as the largest one. Remote retention
-    deletes it too early, and lookups by time skip it (P-11)."""
-    return tuple(
-        each._replace(max_timestamp_ms=segments[segments.index_of(each.base_offset)].first_timestamp_ms)
-        for each in original(segments, end_offset, from_offset)
-    )
-
-
-@mutant("reference_broker.remote_log.copier:Copier._advance")
-def first_object_stored_before_begin_is_committed(original: Function, self: Any, copy: Any) -> None:
-    """The first object of a copy is stored while its COPY_SEGMENT_STARTED is being written. If that is lost, the object
-    stays (P-11)."""
-    if copy.stage is Stage.BEGINNING and not self._is_closed:
-        self._context.ports.store(copy.prepared.objects[0], lambda _: None, lambda _: None)
-    original(self, copy)
-
-
-# --- the files beside a segment ---------------------------------------------------------------------------------------
-
-
-@mutant("reference_broker.log.segment:Segment.add")
-def largest_timestamp_of_first_batch(
-    original: Function, self: Any, header: Any, base_offset: int, max_timestamp_ms: int, index_interval_bytes: int
-) -> None:
-    """A segment's largest timestamp stays that of its first batch. Retention deletes records that are not old enough
-    (P-11)."""
-    known = self.max_timestamp_ms, self.max_timestamp_offset, self.max_timestamp_position
-    is_first = self.size_bytes == 0
-    original(self, header, base_offset, max_timestamp_ms, index_interval_bytes)
-    if not is_first:
-        self.max_timestamp_ms, self.max_timestamp_offset, self.max_timestamp_position = known
-
-
-@mutant("reference_broker.log.segment:Segment.write_indexes")
-def closed_without_last_time_entry(original: Function, self: Any, disk: Any) -> tuple[str, ...]:
-    """A segment is closed without the entry of its largest timestamp. A lookup by time in its copy misses records
-    (P-11)."""
-    written = [each.path for each in (self.offsets, self.times) if each.write(disk)]
-    return (*written, *self.aborted.write(disk))
-
-
-@mutant("reference_broker.log.indexes:OffsetIndex.add")
-def index_entry_one_offset_late(original: Function, self: Any, base: int, last: int, position: int) -> None:
-    """An entry of the offset index names the offset behind its batch (P-4)."""
-    original(self, base, last + 1, position)
-
-
-@mutant("reference_broker.log.segment:Segment.truncate")
-def bytes_since_entry_kept_at_truncation(original: Function, self: Any, disk: Any, size: int, next_offset: int) -> None:
-    """A truncation leaves the number of bytes since the last index entry at 0, so that entries are far apart
-    (KIP-101)."""
-    original(self, disk, size, next_offset)
-    self.bytes_since_entry = 0
-
-
-@mutant("reference_broker.log.leader_epochs:LeaderEpochs.note")
-def epoch_begins_one_record_late(original: Function, self: Any, epoch: int, start_offset: int) -> bool:
-    """A leader epoch that is not the first begins one record late in the log's cache (KIP-101)."""
-    noted: bool = original(self, epoch, start_offset + 1 if self.epochs and epoch > self.epochs[-1] else start_offset)
-    return noted
-
-
-@mutant("reference_broker.log.producer_state:_row")
-def marker_time_not_in_snapshot(original: Function, producer_id: int, producer: Any) -> bytes:
-    """A producer snapshot has the time of a producer's last batch, and not that of its marker behind it (P-2, P-7)."""
-    marks = producer.marks
-    row: bytes = original(
-        producer_id, producer._replace(last_timestamp_ms=marks[-1].timestamp_ms) if marks else producer
-    )
-    return row
-
-
-@mutant("reference_broker.log.log_files:LogFiles.roll")
-def roll_snapshot_without_newest_producer(
-    original: Function,
-    self: Any,
-    now: Any,
-    base_offset: int,
-    log_start_offset: int,
-    producers: Any,
-    buffers: Sequence[Any] = (),
-) -> None:
-    """The snapshot of a roll lacks the producer that was seen first last, as if it were taken one batch early (P-2)."""
-    newest = next(reversed(producers.by_id), None)
-    known = producers.by_id
-    if newest is not None:
-        producers.by_id = {who: one for who, one in known.items() if who != newest}
-    try:
-        original(self, now, base_offset, log_start_offset, producers, buffers)
-    finally:
-        producers.by_id = known
-
-
-# --- retention --------------------------------------------------------------------------------------------------------
-
-
-@mutant("reference_broker.log.retention:_is_too_old")
-def age_of_first_record_counts(original: Function, segment: Any, retention_ms: int, wall_ms: int) -> bool:
-    """Retention deletes a segment when its first record is too old, and not its newest one (P-11)."""
-    return retention_ms >= 0 and wall_ms - segment.first_timestamp_ms > retention_ms
-
-
-@mutant("reference_broker.log.retention:_is_too_old")
-def age_of_segments_ignored(original: Function, segment: Any, retention_ms: int, wall_ms: int) -> bool:
-    """Retention deletes no segment because of its age (P-11)."""
-    return False
-
-
-@mutant("reference_broker.log.retention:count_expired")
-def one_segment_too_many_deleted(
-    original: Function, segments: Any, config: Any, log_start_offset: int, high_watermark: int, wall_ms: int
-) -> int:
-    """Retention by size deletes segments until the log is smaller than it may be (P-11)."""
-    count: int = original(segments, config, log_start_offset, high_watermark, wall_ms)
-    ends = (*segments.bases[1:], -1)
-    return count + 1 if 0 < count < len(segments) - 1 and ends[count] <= high_watermark else count
-
-
 # --- the log cleaner --------------------------------------------------------------------------------------------------
 
 
@@ -247,20 +106,6 @@ def tombstones_go_at_second_cleaning(
         return (yield from original(self, header, batch, horizon_ms, must_stay))
     finally:
         self.delete_retention_ms = retention_ms
-
-
-@mutant("reference_broker.log.cleaner.cleaning:_end")
-def min_compaction_lag_ignored(original: Function, log: Any, first_dirty: int, now: Any) -> int:
-    """The cleaner takes segments with records younger than ``min.compaction.lag.ms`` (X-11)."""
-    end: int = log.bases[log.segments.index_of(min(log.last_stable_offset, log.bases[-1]))]
-    return end
-
-
-@mutant("reference_broker.log.cleaner.cleaning:Cleanable.is_due")
-def dirty_ratio_ignored(original: Function, self: Any, min_dirty_ratio: float) -> bool:
-    """The cleaner cleans a log as soon as anything in it is dirty (X-11)."""
-    is_dirty: bool = self.dirty_bytes > 0
-    return is_dirty
 
 
 # --- the files of logs and of a stop ----------------------------------------------------------------------------------

@@ -2,13 +2,11 @@
 
 # ruff: noqa: ARG001 - a replacement takes all parameters of its target.
 
-from collections.abc import Callable, Generator, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Generator
 from typing import Any
 
 from chaos.mutants.mutant import Function, mutant
 from reference_broker.log.producer_state import REMEMBERED_BATCHES
-from reference_broker.ports import slicing
 from reference_broker.transactions.transaction import TransactionState, completed
 from reference_broker.wire.errors import Error, ErrorCode
 
@@ -23,22 +21,6 @@ STATES = "reference_broker.log.producer_state:ProducerStates"
 def lost_marker_request_not_repeated(original: Function, self: Any, node_id: int, sent: Any) -> None:
     """Markers in a request without a response are not sent again, so that their transactions never end (X-3)."""
     self._send_next(node_id)
-
-
-@mutant("reference_broker.transactions.markers:_writable_marker")
-def markers_of_other_leaders_abort(original: Function, marker: Any, partitions: Any) -> Any:
-    """The markers that a coordinator sends to other leaders are those of an abort, whatever was decided (X-3)."""
-    return original(replace(marker, is_commit=False), partitions)
-
-
-@mutant(f"{SENDER}._distribute_all")
-def markers_of_first_slice_only(
-    original: Function, self: Any, deliveries: Iterable[tuple[Any, Sequence[Any]]]
-) -> Generator[None, None, None]:
-    """Where the partitions of a transaction do not fit one slice, only those of the first one get their markers. The
-    transaction stays open in the others (X-3)."""
-    size = slicing.MARKER_PARTITIONS_PER_SLICE
-    yield from original(self, [(delivery, partitions[:size]) for delivery, partitions in deliveries])
 
 
 @mutant(f"{SENDER}._handle_errors")

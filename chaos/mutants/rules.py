@@ -1,0 +1,450 @@
+"""Mutants that no scenario names, each written together with the rule of a check that kills it. What is killed here
+proves a rule; how many defects nobody planned the simulator kills is measured with ``unplanned``."""
+
+# ruff: noqa: ARG001 - a replacement takes all parameters of its target.
+
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from chaos.mutants.mutant import Function, mutant
+from reference_broker.apis.records.fetch import PARKED
+from reference_broker.groups import rebalances
+from reference_broker.metadata.records import ConfigRecord
+from reference_broker.ports import slicing
+from reference_broker.ports.store import Delete
+from reference_broker.remote_log.copier import Stage
+from reference_broker.remote_log.objects import keys_of
+from reference_broker.wire.errors import Error, ErrorCode
+
+CACHE = "reference_broker.sessions.fetch_session_cache:FetchSessionCache"
+FETCH = "reference_broker.apis.records.fetch"
+PARTITION = "reference_broker.apis.records.fetch_partition"
+MEMBERSHIP = "reference_broker.groups.membership"
+TOPIC = 2
+SENDER = "reference_broker.transactions.markers:MarkerSender"
+
+
+# --- fetch sessions ------------------------------------------------------------------------------------------------
+
+
+@mutant(f"{FETCH}:Fetch._is_completable")
+def arrivals_end_no_wait(original: Function, self: Any) -> bool:
+    """Data that arrive end no wait, so that each parked fetch lasts its max_wait_ms (F-14)."""
+    return bool(original(self)) and not (self.stage is PARKED and not self.urgent)
+
+
+@mutant(f"{FETCH}:Fetch._park")
+def parked_longer_than_requested(original: Function, self: Any) -> None:
+    """A fetch waits 200 ms longer than it requested (F-14)."""
+    self.request = replace(self.request, max_wait_ms=self.request.max_wait_ms + 200)
+    original(self)
+
+
+@mutant(f"{CACHE}._overtaken")
+def overtaken_fetch_stays_parked(original: Function, self: Any, session: Any, repeated: bool) -> bool:
+    """A later request of the session leaves the parked one to its timer (F-3, G-3)."""
+    session.unpark()
+    return True
+
+
+@mutant("reference_broker.apis.records.led_partitions:leader_epoch_error")
+def newer_leader_epoch_fenced(original: Function, leader_epoch: int, request_epoch: int) -> Any:
+    """A fetcher that knows a newer leader epoch is fenced, and looks for a leader that it knows already (F-13)."""
+    error = original(leader_epoch, request_epoch)
+    return ErrorCode.fenced_leader_epoch if error is ErrorCode.unknown_leader_epoch else error
+
+
+@mutant(f"{PARTITION}:offsets_of")
+def stable_offset_sent_too_high(original: Function, log: Any) -> tuple[int, int, int]:
+    """A response has the high watermark in place of the last stable offset (F-14, X-4)."""
+    high_watermark, _, log_start = original(log)
+    return high_watermark, high_watermark, log_start
+
+
+@mutant(f"{PARTITION}:read")
+def partition_limit_ignored(
+    original: Function, cached: Any, lookup: Any, reader: Any, max_bytes: int, at_least_one: bool
+) -> Any:
+    """The records of a partition may exceed its limit and that of the response (F-16)."""
+    return original(cached, lookup, reader, 10 * max_bytes, at_least_one)
+
+
+@mutant("reference_broker.sessions.cached_partition:CachedPartition.remember")
+def cached_last_epoch_kept(original: Function, self: Any, wanted: Any, topic_id: bytes) -> None:
+    """A session keeps the last fetched epoch from the first request that named the partition (F-13)."""
+    before = self.last_fetched_epoch
+    original(self, wanted, topic_id)
+    if self.named_number >= 0:
+        self.last_fetched_epoch = before
+
+
+@mutant("reference_broker.replication.follower.fetcher:Fetcher._apply_one")
+def follower_keeps_its_log_start_to_itself(original: Function, self: Any, name: Any, data: Any) -> None:
+    """A follower names a partition only after records or an error, so that its leader never learns a log start that
+    moved without them (F-12)."""
+    was_named = name in self._to_name
+    original(self, name, data)
+    if not data.records and not data.error_code and data.diverging_epoch is None and not was_named:
+        self._to_name.pop(name, None)
+
+
+@mutant("reference_broker.sessions.cached_partition:CachedPartition.remember")
+def seek_back_not_noted(original: Function, self: Any, wanted: Any, topic_id: bytes) -> None:
+    """A fetcher that goes back to an earlier offset gets nothing of what it names again (F-13)."""
+    before = self.fetch_offset
+    original(self, wanted, topic_id)
+    if self.named_number >= 0:
+        self.fetch_offset = max(before, wanted.fetch_offset)
+
+
+@mutant("reference_broker.sessions.final_revision:FinalRevision.reports", revisions=("final",))
+def moved_log_start_is_no_news(original: Function, self: Any, session: Any, cached: Any, data: Any) -> bool:
+    """A partition whose log start offset alone has changed is left out of the next response (F-14)."""
+    known = cached.sent_log_start_offset
+    cached.sent_log_start_offset = data.log_start_offset
+    try:
+        return bool(original(self, session, cached, data))
+    finally:
+        cached.sent_log_start_offset = known
+
+
+@mutant("reference_broker.ports.slicing:_in_slices")
+def last_slice_left_out(
+    original: Function, items: Collection[Any], size: int, do: Callable[[Any], object]
+) -> Generator[None, None, None]:
+    """Work on so many partitions that it takes several slices ends before its last one. A request that names many
+    does not add or update them all, and a response lacks some (F-13, F-14)."""
+    yield from original(list(items)[: (len(items) - 1) // size * size], size, do)
+
+
+@mutant("reference_broker.replication.follower.fetcher:Fetcher._apply_one")
+def follower_names_one_partition_of_a_response(original: Function, self: Any, name: Any, data: Any) -> None:
+    """After a response with records of several partitions a follower names only the first of them, and is sent the
+    records of the others again (F-12)."""
+    before = dict(self._to_name)
+    original(self, name, data)
+    if before and data.records:
+        self._to_name = before
+
+
+# --- groups --------------------------------------------------------------------------------------------------------
+
+
+@mutant("reference_broker.groups.rebalances:generation_response")
+def followers_get_the_members(original: Function, group: Any, member_id: str) -> Any:
+    """Every member gets the members of the generation, and each that assigns takes itself for the leader (KIP-62)."""
+    return replace(original(group, member_id), members=rebalances.joined_members(group))
+
+
+@mutant("reference_broker.groups.rebalances:assignment_response")
+def parked_syncs_get_no_assignment(original: Function, group: Any, member: Any) -> Any:
+    """A member whose SyncGroup came before the leader's gets an empty assignment, and reads nothing until the next
+    rebalance (KIP-62)."""
+    response = original(group, member)
+    return replace(response, assignment=b"") if member.awaits_sync and member.member_id != group.leader else response
+
+
+@mutant("reference_broker.groups.group:Group.elect_joined_leader")
+def leader_is_the_last_to_join(original: Function, self: Any) -> bool:
+    """A leader that has joined again loses its role to another member (KIP-62)."""
+    found: bool = original(self)
+    joined = [each.member_id for each in self.members.values() if each.awaits_join]
+    self.leader = joined[-1] if joined else self.leader
+    return found
+
+
+@mutant("reference_broker.groups.group:SupportedProtocols.select")
+def protocol_of_the_first_member(original: Function, self: Any, members: Any) -> str:
+    """The first protocol of the longest member is selected, whether or not the others support it (KIP-62)."""
+    name: str = next(iter(members)).protocols[0].name
+    return name
+
+
+@mutant("reference_broker.groups.group:Group.update")
+def metadata_of_first_join_kept(
+    original: Function, self: Any, member: Any, protocols: Any, rebalance_timeout_ms: int, session_timeout_ms: int
+) -> None:
+    """A member that joins again keeps the metadata of its first JoinGroup, so that the leader assigns by an old
+    subscription (KIP-62)."""
+    original(self, member, member.protocols, rebalance_timeout_ms, session_timeout_ms)
+
+
+@mutant("reference_broker.groups.rebalances:prepare_or_complete")
+def join_waits_for_the_rebalance_timeout(original: Function, served: Any, reason: str) -> None:
+    """A rebalance in progress ends only with its timeout, also where the last member has joined (KIP-62)."""
+    if served.group.can_rebalance:
+        original(served, reason)
+
+
+@mutant("reference_broker.groups.rebalances:_delay_over")
+def initial_delay_prolonged_for_ever(original: Function, served: Any, delay_ms: int, remaining_ms: int) -> None:
+    """The initial delay is prolonged beyond the rebalance timeout while members come (KIP-134)."""
+    original(served, delay_ms, max(remaining_ms, 1000))
+
+
+@mutant("reference_broker.groups.served_group:ServedGroup.restart_session")
+def session_a_tenth_too_short(original: Function, self: Any, member_id: str, timeout_ms: int) -> None:
+    """The session of a member ends after nine tenths of its timeout (KIP-62)."""
+    original(self, member_id, timeout_ms * 9 // 10)
+
+
+@mutant("reference_broker.groups.served_group:ServedGroup.restart_session")
+def session_a_second_too_long(original: Function, self: Any, member_id: str, timeout_ms: int) -> None:
+    """The session of a member ends a second after its timeout (KIP-62)."""
+    original(self, member_id, timeout_ms + 1000)
+
+
+@mutant("reference_broker.groups.rebalances:_sync_over")
+def late_syncs_wait_for_ever(original: Function, served: Any) -> None:
+    """The timer of a generation is not armed: a member that never syncs stays (KIP-62)."""
+    served.timer = None
+
+
+@mutant("reference_broker.groups.group:Group.check_commit")
+def simple_commits_to_a_stable_group(
+    original: Function, self: Any, member_id: str, group_instance_id: str | None, generation: int
+) -> Error:
+    """A consumer that assigns itself commits to a group with members (KIP-447)."""
+    error: Error = original(self, member_id, group_instance_id, generation)
+    return ErrorCode.none if generation < 0 else error
+
+
+@mutant("reference_broker.groups.group:Group.check_member")
+def successor_does_not_fence(original: Function, self: Any, member_id: str, group_instance_id: str | None) -> Error:
+    """A static member is checked by its ID alone, and gets UNKNOWN_MEMBER_ID where its successor fences it
+    (KIP-345)."""
+    error: Error = original(self, member_id, None)
+    return error
+
+
+@mutant(f"{MEMBERSHIP}:Membership.heartbeat")
+def heartbeat_hides_the_rebalance(
+    original: Function, self: Any, group_id: str, member_id: str, group_instance_id: str | None, generation: int
+) -> Error:
+    """A member that sends a heartbeat in a rebalance is not sent to join again (KIP-62)."""
+    error: Error = original(self, group_id, member_id, group_instance_id, generation)
+    return ErrorCode.none if error is ErrorCode.rebalance_in_progress else error
+
+
+@mutant("reference_broker.groups.group:Group.accepts")
+def group_one_member_too_large(original: Function, self: Any, member_id: str, max_size: int) -> bool:
+    """A group takes one member more than group.max.size (KIP-389)."""
+    accepted: bool = original(self, member_id, max_size + 1)
+    return accepted
+
+
+@mutant("reference_broker.groups.offset_cleanup:_expires_ms")
+def offsets_expire_at_once(original: Function, group: Any, commit: Any, retention_ms: int) -> int | None:
+    """The retention time of offsets is taken for seconds instead of minutes, and all but used offsets go (KIP-211)."""
+    found: int | None = original(group, commit, 0)
+    return found
+
+
+@mutant("reference_broker.groups.offsets_partition:OffsetsPlayback.replay")
+def tombstones_of_offsets_not_replayed(
+    original: Function, self: Any, header: Any, record: Any, end_offset: int
+) -> None:
+    """A coordinator that loads ignores the removal of offsets, and they are back (M-8)."""
+    if record.value is not None or header.is_control:
+        original(self, header, record, end_offset)
+
+
+@mutant("reference_broker.groups.records:group_value")
+def session_timeout_written_as_rebalance_timeout(original: Function, group: Any) -> bytes:
+    """The record of a group has the session timeout of its members in both places. The next coordinator gives them that
+    time to join (KIP-62)."""
+    kept = [(each, each.rebalance_timeout_ms) for each in group.members.values()]
+    for each, _ in kept:
+        each.rebalance_timeout_ms = each.session_timeout_ms
+    value: bytes = original(group)
+    for each, timeout_ms in kept:
+        each.rebalance_timeout_ms = timeout_ms
+    return value
+
+
+@mutant("reference_broker.groups.offset_commits:_fetched")
+def open_transactions_look_stable(
+    original: Function, target: Any, group_id: str, wanted: Any, requires_stable: bool
+) -> Any:
+    """OffsetFetch with require_stable returns the offset before an open transaction instead of
+    UNSTABLE_OFFSET_COMMIT (X-8)."""
+    return original(target, group_id, wanted, False)
+
+
+# --- snapshots -----------------------------------------------------------------------------------------------------
+
+
+@mutant("reference_broker.metadata.snapshots:records_of")
+def settings_of_topics_left_out_of_snapshot(original: Function, image: Any) -> Iterator[Any]:
+    """A snapshot does not contain the settings of topics. A node that loads it has the defaults (S-12, S-15)."""
+    return (each for each in original(image) if not isinstance(each, ConfigRecord) or each.resource_type != TOPIC)
+
+
+# --- storage -------------------------------------------------------------------------------------------------------
+
+
+@mutant("reference_broker.remote_log.expiring.expirer:SegmentRemoval.remove")
+def objects_deleted_before_deletion_is_written(
+    original: Function, self: Any, segment: Any, ended: Callable[[str], None]
+) -> None:
+    """The objects of a segment are deleted while its DELETE_SEGMENT_STARTED is being written, which may be refused
+    (P-11)."""
+    self.ports.store(Delete(keys_of(segment)), lambda _: None, lambda _: None)
+    original(self, segment, ended)
+
+
+@mutant("reference_broker.remote_log.objects:keys_of")
+def last_object_of_segment_not_deleted(original: Function, segment: Any) -> tuple[str, ...]:
+    """The deletion of a remote segment leaves its leader epochs in the store (P-11)."""
+    keys: tuple[str, ...] = original(segment)
+    return keys[:-1]
+
+
+@mutant("reference_broker.log.retention:tierable")
+def first_timestamp_in_remote_metadata(
+    original: Function, segments: Any, end_offset: int, from_offset: int
+) -> tuple[Any, ...]:
+    """The metadata of a remote segment has the timestamp of its first batch as the largest one. Remote retention
+    deletes it too early, and lookups by time skip it (P-11)."""
+    return tuple(
+        each._replace(max_timestamp_ms=segments[segments.index_of(each.base_offset)].first_timestamp_ms)
+        for each in original(segments, end_offset, from_offset)
+    )
+
+
+@mutant("reference_broker.remote_log.copier:Copier._advance")
+def first_object_stored_before_begin_is_committed(original: Function, self: Any, copy: Any) -> None:
+    """The first object of a copy is stored while its COPY_SEGMENT_STARTED is being written. If that is lost, the object
+    stays (P-11)."""
+    if copy.stage is Stage.BEGINNING and not self._is_closed:
+        self._context.ports.store(copy.prepared.objects[0], lambda _: None, lambda _: None)
+    original(self, copy)
+
+
+@mutant("reference_broker.log.segment:Segment.add")
+def largest_timestamp_of_first_batch(
+    original: Function, self: Any, header: Any, base_offset: int, max_timestamp_ms: int, index_interval_bytes: int
+) -> None:
+    """A segment's largest timestamp stays that of its first batch. Retention deletes records that are not old enough
+    (P-11)."""
+    known = self.max_timestamp_ms, self.max_timestamp_offset, self.max_timestamp_position
+    is_first = self.size_bytes == 0
+    original(self, header, base_offset, max_timestamp_ms, index_interval_bytes)
+    if not is_first:
+        self.max_timestamp_ms, self.max_timestamp_offset, self.max_timestamp_position = known
+
+
+@mutant("reference_broker.log.segment:Segment.write_indexes")
+def closed_without_last_time_entry(original: Function, self: Any, disk: Any) -> tuple[str, ...]:
+    """A segment is closed without the entry of its largest timestamp. A lookup by time in its copy misses records
+    (P-11)."""
+    written = [each.path for each in (self.offsets, self.times) if each.write(disk)]
+    return (*written, *self.aborted.write(disk))
+
+
+@mutant("reference_broker.log.indexes:OffsetIndex.add")
+def index_entry_one_offset_late(original: Function, self: Any, base: int, last: int, position: int) -> None:
+    """An entry of the offset index names the offset behind its batch (P-4)."""
+    original(self, base, last + 1, position)
+
+
+@mutant("reference_broker.log.segment:Segment.truncate")
+def bytes_since_entry_kept_at_truncation(original: Function, self: Any, disk: Any, size: int, next_offset: int) -> None:
+    """A truncation leaves the number of bytes since the last index entry at 0, so that entries are far apart
+    (KIP-101)."""
+    original(self, disk, size, next_offset)
+    self.bytes_since_entry = 0
+
+
+@mutant("reference_broker.log.leader_epochs:LeaderEpochs.note")
+def epoch_begins_one_record_late(original: Function, self: Any, epoch: int, start_offset: int) -> bool:
+    """A leader epoch that is not the first begins one record late in the log's cache (KIP-101)."""
+    noted: bool = original(self, epoch, start_offset + 1 if self.epochs and epoch > self.epochs[-1] else start_offset)
+    return noted
+
+
+@mutant("reference_broker.log.producer_state:_row")
+def marker_time_not_in_snapshot(original: Function, producer_id: int, producer: Any) -> bytes:
+    """A producer snapshot has the time of a producer's last batch, and not that of its marker behind it (P-2, P-7)."""
+    marks = producer.marks
+    row: bytes = original(
+        producer_id, producer._replace(last_timestamp_ms=marks[-1].timestamp_ms) if marks else producer
+    )
+    return row
+
+
+@mutant("reference_broker.log.log_files:LogFiles.roll")
+def roll_snapshot_without_newest_producer(
+    original: Function,
+    self: Any,
+    now: Any,
+    base_offset: int,
+    log_start_offset: int,
+    producers: Any,
+    buffers: Sequence[Any] = (),
+) -> None:
+    """The snapshot of a roll lacks the producer that was seen first last, as if it were taken one batch early (P-2)."""
+    newest = next(reversed(producers.by_id), None)
+    known = producers.by_id
+    if newest is not None:
+        producers.by_id = {who: one for who, one in known.items() if who != newest}
+    try:
+        original(self, now, base_offset, log_start_offset, producers, buffers)
+    finally:
+        producers.by_id = known
+
+
+@mutant("reference_broker.log.retention:_is_too_old")
+def age_of_first_record_counts(original: Function, segment: Any, retention_ms: int, wall_ms: int) -> bool:
+    """Retention deletes a segment when its first record is too old, and not its newest one (P-11)."""
+    return retention_ms >= 0 and wall_ms - segment.first_timestamp_ms > retention_ms
+
+
+@mutant("reference_broker.log.retention:_is_too_old")
+def age_of_segments_ignored(original: Function, segment: Any, retention_ms: int, wall_ms: int) -> bool:
+    """Retention deletes no segment because of its age (P-11)."""
+    return False
+
+
+@mutant("reference_broker.log.retention:count_expired")
+def one_segment_too_many_deleted(
+    original: Function, segments: Any, config: Any, log_start_offset: int, high_watermark: int, wall_ms: int
+) -> int:
+    """Retention by size deletes segments until the log is smaller than it may be (P-11)."""
+    count: int = original(segments, config, log_start_offset, high_watermark, wall_ms)
+    ends = (*segments.bases[1:], -1)
+    return count + 1 if 0 < count < len(segments) - 1 and ends[count] <= high_watermark else count
+
+
+@mutant("reference_broker.log.cleaner.cleaning:_end")
+def min_compaction_lag_ignored(original: Function, log: Any, first_dirty: int, now: Any) -> int:
+    """The cleaner takes segments with records younger than ``min.compaction.lag.ms`` (X-11)."""
+    end: int = log.bases[log.segments.index_of(min(log.last_stable_offset, log.bases[-1]))]
+    return end
+
+
+@mutant("reference_broker.log.cleaner.cleaning:Cleanable.is_due")
+def dirty_ratio_ignored(original: Function, self: Any, min_dirty_ratio: float) -> bool:
+    """The cleaner cleans a log as soon as anything in it is dirty (X-11)."""
+    is_dirty: bool = self.dirty_bytes > 0
+    return is_dirty
+
+
+# --- transactions --------------------------------------------------------------------------------------------------
+
+
+@mutant("reference_broker.transactions.markers:_writable_marker")
+def markers_of_other_leaders_abort(original: Function, marker: Any, partitions: Any) -> Any:
+    """The markers that a coordinator sends to other leaders are those of an abort, whatever was decided (X-3)."""
+    return original(replace(marker, is_commit=False), partitions)
+
+
+@mutant(f"{SENDER}._distribute_all")
+def markers_of_first_slice_only(
+    original: Function, self: Any, deliveries: Iterable[tuple[Any, Sequence[Any]]]
+) -> Generator[None, None, None]:
+    """Where the partitions of a transaction do not fit one slice, only those of the first one get their markers. The
+    transaction stays open in the others (X-3)."""
+    size = slicing.MARKER_PARTITIONS_PER_SLICE
+    yield from original(self, [(delivery, partitions[:size]) for delivery, partitions in deliveries])
