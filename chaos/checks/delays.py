@@ -170,6 +170,7 @@ OF_CONTROLLER_ALONE = frozenset(
 OF_GROUP = frozenset(
     {ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.OFFSET_COMMIT, ApiKey.TXN_OFFSET_COMMIT, ApiKey.LEAVE_GROUP}
 )
+VERIFIED = frozenset({ApiKey.PRODUCE, ApiKey.TXN_OFFSET_COMMIT})
 OF_TRANSACTION = frozenset({ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN})
 
 
@@ -270,7 +271,12 @@ class RequestsAnswered(Check):
             waiting.unserved_us = at_us
         else:
             since_us = max(waiting.unserved_us, self.context.quorum.fault_times.nodes.get(node_id, 0))
-            if at_us - since_us > SLICES_US and not waiting.reported:
+            # KIP-890: what the transaction's coordinator verifies is not in the log yet, and waits for its response.
+            is_verified = waiting.request.api_key in VERIFIED and getattr(
+                waiting.request.body, "transactional_id", None
+            )
+            verified_us = _verified_ms(waiting.config) * 1000 if is_verified else 0
+            if at_us - since_us > SLICES_US + verified_us and not waiting.reported:
                 waiting.reported = True
                 self.violated(
                     at_us,

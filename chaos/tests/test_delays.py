@@ -273,6 +273,16 @@ def test_nothing_waits_at_a_node_that_has_lost_its_role(api_key: int, sent: Any,
         assert (not world.stories) is right
 
 
+def test_a_batch_of_a_transaction_may_wait_for_its_verification() -> None:
+    world = World()
+    world.request(0, ApiKey.PRODUCE, body(timeout_ms=600_000, transactional_id="t", acks=-1, topics=[HOT]))
+    world.resign()
+    verified_s = 2 * CONFIG.request_timeout_ms // 1000
+    for second in range(1, verified_s + 3):
+        world.act(second * SECOND_US, TimerFired(1))
+        assert (not world.stories) is (second <= verified_s + 1)
+
+
 def test_a_role_that_was_lost_between_two_looks_is_no_proof() -> None:
     world = World()
     world.request(0, ApiKey.PRODUCE, LONG)
