@@ -68,6 +68,7 @@ class NonmonotonicMetadataEpoch(Check):
 
     def end(self, history: History) -> None:
         left = grouped((row for row in history.memberships if row.event == "left"), lambda row: row.process)
+        joined = grouped((row for row in history.memberships if row.event == "joined"), lambda row: row.process)
         known: dict[tuple[str, int], int] = {}
         for each in sorted(history.metadata_epochs, key=lambda row: (row.at_us, row.index)):
             if not each.accepted:
@@ -77,7 +78,11 @@ class NonmonotonicMetadataEpoch(Check):
             # even if the response came later.
             operation = history.operation_of.get((each.process, each.index))
             from_us = each.at_us if operation is None else operation.invoke_us
-            life = sum(row.at_us < from_us for row in left.get(each.process, ()))
+            ends_us = [row.at_us for row in left.get(each.process, ()) if row.at_us < from_us]
+            # Physical: a client that leaves still reads metadata, and nothing shows when the next one takes its place.
+            if ends_us and not any(ends_us[-1] < row.at_us <= each.at_us for row in joined.get(each.process, ())):
+                continue
+            life = len(ends_us)
             had = known.get((each.process, life), each.metadata_epoch)
             if each.metadata_epoch < had:
                 self.violated(

@@ -219,12 +219,14 @@ def test_a_client_restarts_only_once_it_has_left(left_us: int, is_red: bool) -> 
 
 
 @pytest.mark.clause("M-12")
-@pytest.mark.parametrize(("requested_us", "is_red"), [(7, False), (8, True)])
-def test_metadata_that_was_requested_before_the_client_left_is_of_its_time_before(
-    requested_us: int, is_red: bool
+@pytest.mark.parametrize(
+    ("requested_us", "joined_us", "is_red"), [(7, 9, False), (8, 9, True), (8, 14, False), (8, 99, False)]
+)
+def test_metadata_that_was_requested_before_the_client_came_back_is_of_its_time_before(
+    requested_us: int, joined_us: int, is_red: bool
 ) -> None:
     """It left at 7. The response with epoch 5 came at 12 or 13, and one with epoch 4 later."""
-    history = History(memberships=[assigned(A, 1, 7, "left")])
+    history = History(memberships=[assigned(A, 1, 7, "left"), assigned(A, 1, joined_us, "joined")])
     history.add(
         [
             operation(A, 1, "metadata", at_us=requested_us),
