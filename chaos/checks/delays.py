@@ -50,6 +50,8 @@ class Waiting:
     """the node's settings when the request came"""
     reported: bool = False
     """whether its delay is a violation already"""
+    waits_for_replicas: bool = False
+    """whether it is an OffsetFetch of a group whose partition had records that were not replicated when it came"""
     unserved_us: int = -1
     """when the node was first seen without the role that the request needs, -1 while it has the role"""
 
@@ -181,6 +183,9 @@ class RequestsAnswered(Check):
     close the connection of a request that it does not serve: while it starts or stops, in a version that it does not
     have, and for acks=0, which has no response to report an error with. A request that waits has a time limit
     (``BY_API``, ``OF_CONTROLLER``, ``OF_REBALANCE``). All others depend on no other node, so their limit is 0.
+    Kafka's GroupCoordinatorService: OffsetFetch with ``require_stable`` waits until all commits before it are
+    replicated, for ``offsets.commit.timeout.ms``. Physical: a new coordinator does not know yet whether the commits
+    that it has loaded are replicated. Where the log has nothing to replicate the limit of OffsetFetch is 0, too.
     Physical: a node that is paused, or whose disk is slow, responds after that, so the time counts from the end of its
     last fault.
 
@@ -207,7 +212,8 @@ class RequestsAnswered(Check):
             self._nodes[node_id] = node
             self._pending.restarted(node_id)
         elif type(event) is Request:
-            self._pending.add(node_id, event, Waiting(at_us, event, node.broker.config))
+            behind = event.api_key == ApiKey.OFFSET_FETCH and _is_behind(node, event.body)
+            self._pending.add(node_id, event, Waiting(at_us, event, node.broker.config, waits_for_replicas=behind))
             if event.api_key == ApiKey.JOIN_GROUP:
                 self._joined(event.body)
         elif kind is Closed:
@@ -311,6 +317,8 @@ class RequestsAnswered(Check):
         if key in OF_REBALANCE:
             others_us = (config.group_initial_rebalance_delay_ms + config.offsets_commit_timeout_ms) * 1000
             return Limit(self._rebalance_us.get(getattr(body, "group_id", ""), 0) + others_us, "the rebalance")
+        if waiting.waits_for_replicas:
+            return Limit(*_of_commit(body, config))
         of_api = BY_API.get(key)
         return Limit(0, "no wait for other nodes") if of_api is None else Limit(*of_api(body, config))
 
@@ -336,11 +344,29 @@ def _lost_role(node: "Node", request: Request) -> str:
         named = [(each.topic or names.get(each.topic_id, ""), each.partitions) for each in body.topics]
         led = (_leads(node, topic, each.partition) for topic, partitions in named for each in partitions)
         return "" if any(led) else "the leader of its partitions"
-    group = body.group_id if key in OF_GROUP else None
-    if group is not None:
-        return _lost_coordinator(node, OFFSETS_TOPIC, str(group))
+    groups = _groups_of(body) if key == ApiKey.OFFSET_FETCH else [body.group_id] if key in OF_GROUP else []
+    if groups:
+        lost = [_lost_coordinator(node, OFFSETS_TOPIC, group) for group in groups]
+        return lost[0] if all(lost) else ""
     transactional_id = body.transactional_id if key in OF_TRANSACTION else None
     return _lost_coordinator(node, TRANSACTION_TOPIC, str(transactional_id)) if transactional_id else ""
+
+
+def _groups_of(body: Any) -> list[str]:
+    """Return the groups of an OffsetFetch. The draft's versions have one."""
+    return [str(each.group_id) for each in body.groups] if hasattr(body, "groups") else [str(body.group_id)]
+
+
+def _is_behind(node: "Node", body: Any) -> bool:
+    """Return whether the log of any group of an OffsetFetch has records that are not replicated."""
+    image = node.broker.loader.image.topics.get(OFFSETS_TOPIC)
+    if body is None or image is None:
+        return False
+    for group in _groups_of(body):
+        led = node.broker.partitions.by_name.get((OFFSETS_TOPIC, offsets_partition(group, len(image.partitions))))
+        if led is not None and led.log.high_watermark < led.log.log_end_offset:
+            return True
+    return False
 
 
 def _lost_coordinator(node: "Node", topic: str, key: str) -> str:

@@ -59,7 +59,7 @@ class World:
 
     def new_node(self, config: BrokerConfig) -> Any:
         """Return a node that is the controller and leads partition 0 of each topic."""
-        led = SimpleNamespace(followed_leader=None)
+        led = SimpleNamespace(followed_leader=None, log=SimpleNamespace(high_watermark=3, log_end_offset=3))
         topics = {name: SimpleNamespace(partitions=(0,)) for name in ("__consumer_offsets", "__transaction_state")}
         broker = SimpleNamespace(
             node_id=0,
@@ -243,6 +243,34 @@ def test_a_run_that_is_stuck_long_after_the_last_fault_is_red() -> None:
             world._until(1_000_000, lambda: False)
         (check,) = [each for each in world.checks if isinstance(each, ResponsesAfterHeal)]
         assert bool(check.violations) is bool(late_us)
+
+
+OFFSET_FETCHES = (body(groups=[body(group_id="g")], require_stable=True), body(group_id="g", require_stable=True))
+
+
+@pytest.mark.parametrize("sent", OFFSET_FETCHES)
+def test_offset_fetch_waits_only_for_what_is_not_replicated_when_it_comes(sent: Any) -> None:
+    for end, waits_us, late_us in ((4, 5 * SECOND_US, 0), (4, 5 * SECOND_US, 1), (3, 0, 0), (3, 0, 1)):
+        world = World()
+        log = world.node.broker.partitions.by_name["__consumer_offsets", 0].log
+        log.log_end_offset = end
+        request = world.request(0, ApiKey.OFFSET_FETCH, sent)
+        log.log_end_offset = 9  # What comes later holds nothing up.
+        world.reply(waits_us + SLICES_US + late_us, request)
+        assert bool(world.stories) is bool(late_us)
+
+
+@pytest.mark.parametrize("sent", OFFSET_FETCHES)
+def test_no_offset_fetch_waits_at_a_node_that_coordinates_its_group_no_more(sent: Any) -> None:
+    for resigned in (True, False):
+        world = World()
+        world.node.broker.partitions.by_name["__consumer_offsets", 0].log.log_end_offset = 9
+        world.request(0, ApiKey.OFFSET_FETCH, sent)
+        if resigned:
+            world.resign()
+        for second in (1, 2, 3):
+            world.act(second * SECOND_US, TimerFired(1))
+        assert bool(world.stories) is resigned
 
 
 LONG = body(timeout_ms=60_000, transactional_id=None, acks=-1, topics=[HOT])
