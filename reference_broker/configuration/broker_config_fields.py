@@ -242,6 +242,12 @@ class TierSettings:
         kind=Kind.LONG,
         at_least=0,
     )
+    rlmm_config_remote_log_metadata_topic_min_isr: int = setting(
+        2,
+        "The topic __remote_log_metadata has this min.insync.replicas, at most as many as replicas.",
+        kind=Kind.SHORT,
+        at_least=1,
+    )
     rlmm_config_remote_log_metadata_topic_num_partitions: int = setting(
         50, "The topic __remote_log_metadata has so many partitions.", at_least=1, at_most=10_000
     )

@@ -176,14 +176,18 @@ def _murmur2(word: int) -> int:
 
 def wanted_topic(config: BrokerConfig, image: MetadataImage, node_id: int) -> WantedTopic:
     """The topic as it is created, with the settings that Kafka gives it. Unlike in Kafka it never has more replicas
-    than the cluster has brokers or voters, and no leader is elected that may lack events."""
+    than the cluster has brokers or voters, and no leader is elected that may lack events. As in Kafka 4.3 an event
+    needs several in-sync replicas (KIP-1235): with one, a power loss may take events of segments that are deleted
+    locally already."""
     brokers = max(len(image.brokers), len(config.voters(node_id)), 1)
+    replicas = min(config.rlmm_config_remote_log_metadata_topic_replication_factor, brokers)
     return WantedTopic(
         REMOTE_LOG_METADATA_TOPIC,
         partitions=config.rlmm_config_remote_log_metadata_topic_num_partitions,
-        replication_factor=min(config.rlmm_config_remote_log_metadata_topic_replication_factor, brokers),
+        replication_factor=replicas,
         configs=(
             ("cleanup.policy", "delete"),
+            ("min.insync.replicas", str(min(config.rlmm_config_remote_log_metadata_topic_min_isr, replicas))),
             ("remote.storage.enable", "false"),
             ("retention.ms", str(config.rlmm_config_remote_log_metadata_topic_retention_ms)),
             ("unclean.leader.election.enable", "false"),

@@ -45,6 +45,21 @@ def test_the_topic_is_created_with_kafkas_settings(world: MetadataCluster) -> No
     assert not log.config.is_compacted
 
 
+@pytest.mark.parametrize(("nodes", "wanted", "min_isr"), [(3, "2", 2), (3, "1", 1), (3, "9", 3), (1, "2", 1)])
+def test_an_event_needs_several_replicas_where_the_topic_has_them(nodes: int, wanted: str, min_isr: int) -> None:
+    """With one, a power loss takes the events of segments that are deleted locally already (KIP-1235)."""
+    world = MetadataCluster(nodes, rlmm_config_remote_log_metadata_topic_min_isr=wanted)
+    world.ready()
+    world.watch(0)
+    assert world.log(world.keeper(), REMOTE_LOG_METADATA_TOPIC, world.index()).config.min_insync_replicas == min_isr
+    assert world.write(0, copy_of(1, 0, 9)) is ErrorCode.none
+
+
+def test_two_replicas_are_the_default(world: MetadataCluster) -> None:
+    world.watch(0)
+    assert world.log(world.keeper(), REMOTE_LOG_METADATA_TOPIC, world.index()).config.min_insync_replicas == 2
+
+
 @pytest.mark.clause("TopicBasedRemoteLogMetadataManagerTest.testWithNoAssignedPartitions")
 def test_nothing_is_created_or_asked_before_a_partition_is_watched(world: MetadataCluster) -> None:
     world.run(5_000)
