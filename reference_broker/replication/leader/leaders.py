@@ -255,7 +255,9 @@ class Leaders:
         if self._brokers.is_stale(replica_id, replica_epoch):
             return ErrorCode.not_leader_or_follower
         self.waits.named(partition, replica_id)
-        state.broker_epoch = replica_epoch
+        if state.broker_epoch != replica_epoch:
+            state.cached = None  # Another incarnation's session is never resumed.
+            state.broker_epoch = replica_epoch
         before, log_start = state.log_end_offset, state.log_start_offset
         state.fetched(cached, partition.log.log_end_offset)
         if not followers.is_watched and state.log_end_offset < partition.log.log_end_offset:
@@ -435,6 +437,8 @@ class Leaders:
         It finds changes without a fetch: time passed, or other brokers came or went.
         """
         self._forget_restarted(followers)
+        for state in followers.states.values():
+            state.resume(partition.log.log_end_offset)
         for state in tuple(followers.outside):
             if state.was_here(self._now_us(), self._max_lag_ms):
                 self._let_join(partition, followers, state)

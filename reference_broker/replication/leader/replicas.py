@@ -66,6 +66,8 @@ class FollowerState:
     """The time of the latest fetch that named the partition."""
     broker_epoch: int = UNKNOWN_EPOCH
     cached: Cached | None = None
+    former: Cached | None = None
+    """The entry of the session that fetched the partition before that of ``cached``."""
 
     def fetched(self, cached: Cached, leader_end: int) -> None:
         """Note an accepted request at ``cached.session.contact_us`` for records from ``cached.fetch_offset`` on."""
@@ -80,7 +82,24 @@ class FollowerState:
         self.log_start_offset = cached.log_start_offset
         self.leader_end_at_fetch = max(leader_end, self.leader_end_at_fetch)
         self.last_fetch_us = now_us
-        self.cached = cached
+        if cached is not self.cached:
+            self.former, self.cached = self.cached, cached
+
+    def resume(self, leader_end: int) -> None:
+        """Go back to the session that the follower uses.
+
+        A full fetch of a connection that the follower gave up may come after those of its next session. That session
+        goes on and does not name a partition at rest again, so that its progress would be unknown for good.
+        """
+        former, cached = self.former, self.cached
+        # Decision fetch-overtaken (F-22): goes back | latest session
+        if (
+            former is not None
+            and cached is not None
+            and former.live
+            and former.session.contact_us > cached.session.contact_us
+        ):
+            self.fetched(former, leader_end)
 
     def settle(self, leader_end: int) -> None:
         """Count the requests that did not name the partition: each fetched it at its cached offset.
@@ -116,14 +135,14 @@ class FollowerState:
         self.last_caught_up_us = now_us if in_sync else _NEVER_US
         self.leader_end_at_fetch = leader_end
         self.last_fetch_us = now_us if in_sync else _NEVER_US
-        self.cached = None
+        self.cached = self.former = None
 
     def forget(self) -> None:
         """The follower restarted: drops its earlier progress, since it may have lost records."""
         self.last_caught_up_us = self.last_fetch_us = _NEVER_US
         self.log_end_offset = self.log_start_offset = self.leader_end_at_fetch = UNKNOWN_OFFSET
         self.broker_epoch = UNKNOWN_EPOCH
-        self.cached = None
+        self.cached = self.former = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

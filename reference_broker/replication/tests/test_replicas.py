@@ -202,3 +202,36 @@ def test_silence_is_not_presence() -> None:
     assert state.was_here(6_000_000, MAX_LAG_MS)
     cached.live = False
     assert not state.was_here(6_000_000, MAX_LAG_MS)
+
+
+@pytest.mark.clause("F-22")
+def test_a_full_fetch_that_was_overtaken_does_not_hide_the_session_in_use() -> None:
+    state = followers(end=3).states[2]
+    used, overtaken = Cached(Session(1000), fetch_offset=3), Cached(Session(2000), fetch_offset=0)
+    state.fetched(used, 3)
+    state.fetched(overtaken, 3)
+    state.resume(3)
+    assert state.log_end_offset == 0, "the session before it has not fetched since"
+    used.session.contact_us = 3000
+    state.resume(3)
+    assert (state.log_end_offset, state.last_caught_up_us) == (3, 3000)
+    overtaken.session.contact_us = 2500
+    state.resume(3)
+    assert state.log_end_offset == 3
+
+
+@pytest.mark.clause("F-22")
+@pytest.mark.parametrize("lost", ["closed", "restarted", "epoch"])
+def test_a_session_that_may_know_less_is_not_resumed(lost: str) -> None:
+    state = followers(end=3).states[2]
+    before, latest = Cached(Session(1000), fetch_offset=3), Cached(Session(2000), fetch_offset=0)
+    state.fetched(before, 3)
+    if lost == "restarted":
+        state.forget()
+    elif lost == "epoch":
+        state.begin_epoch(3, 1500, in_sync=True)
+    state.fetched(latest, 3)
+    before.live = lost != "closed"
+    before.session.contact_us = 3000
+    state.resume(3)
+    assert state.log_end_offset == 0
