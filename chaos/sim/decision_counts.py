@@ -7,6 +7,7 @@ exist the new code. From then on every run in this process, and in the processes
 import ast
 import gc
 import importlib
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,8 @@ from scenarios.decision_points import Point, PointError, declared_points, outcom
 
 DECIDES: Final = "__decides__"
 """The name under which a recompiled module finds the function that counts."""
+_NOTHING: Final[deque[int]] = deque(maxlen=0)
+"""It keeps nothing that is appended."""
 
 
 class Reached(NamedTuple):
@@ -51,8 +54,8 @@ class Recorder:
     _events: dict[tuple[int, ...], int] = field(default_factory=dict)
     """number of events by the outcomes that they reached, in order, after the one that the node had reached before
     (-1 for none)"""
-    _reached: list[int] = field(default_factory=list)
-    """the outcomes of the current event"""
+    _reached: list[int] | deque[int] = field(default_factory=lambda: _NOTHING)
+    """the outcomes of the current event; between events a deque that keeps nothing"""
     _node: int = -1
     _last_of_nodes: dict[int, int] = field(default_factory=dict)
     _decided: Callable[[str], None] | None = None
@@ -79,7 +82,7 @@ class Recorder:
         """Note that from now on this node decides. ``decided`` is called with each outcome, ``NAME=OUTCOME``; it may
         raise NodeDied."""
         self._node, self._decided = node_id, decided
-        self._reached.clear()
+        self._reached = []
 
     def leave(self) -> None:
         """Note that no node decides: what the checks call is not counted."""
@@ -88,6 +91,7 @@ class Recorder:
             self._events[event] = self._events.get(event, 0) + 1
             self._last_of_nodes[self._node] = event[-1]
         self._node, self._decided = -1, None
+        self._reached = _NOTHING
 
     def decides(self, place: int, value: Any) -> Any:
         """Note the outcome at ``place`` (twice the point's number), and return the condition's value as it is."""
