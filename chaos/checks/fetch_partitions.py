@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import reference_broker.ports.slicing as slicing
 from chaos.checks.batches import batches_of
 from chaos.checks.check import CheckContext, FetchCheck
 from chaos.checks.fetch_model import FETCH, CompletedFetch, PartitionName, WantedPartition
 from chaos.checks.fetch_responses import LOOKS_AT_ONCE, NO_REPLICA, selects
 from reference_broker.core.events import Effect, Event, Request
 from reference_broker.log.partition_log import PartitionLog
-from reference_broker.ports import slicing
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION
 from reference_broker.wire.errors import ErrorCode
@@ -67,7 +67,7 @@ class PartitionsSent(FetchCheck):
     those of its log, and its records are within the limits.
 
     - A full response has each partition that its request names, once (F-5, G-4). No response has a partition twice.
-    - A node that does not serve a partition sends the error that tells the fetcher why (KIP-320, KIP-516). A leader
+    - A node that does not serve a partition sends the error that says why (KIP-320, KIP-516). A leader
       compares the leader epoch first, then the fetch offset with its log. A diverging epoch is the last that both logs
       may have, with its end (KIP-595).
     - Beside NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH a consumer is sent the leader that the node knows, and the
@@ -266,7 +266,7 @@ class _Compared:
 
 
 COMPARED_AT_ONCE = 16
-"""All partitions of a session are compared after so many of its responses, others after each that concerns them."""
+"""Number of responses after which all partitions of a session are compared. Those in a response are compared then."""
 
 
 class SessionCacheExact(FetchCheck):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 CLOSE_SESSION_EPOCH = -1
 NAMES_AT_ONCE = 300
-"""A fetch of a follower names at most so many new or changed partitions. The others follow."""
+"""The most new or changed partitions that one fetch of a follower names. The next fetches name the others."""
 
 
 @dataclass(slots=True)

@@ -592,7 +592,7 @@ class GroupMoves(Check):
             delay_us = node.broker.config.group_initial_rebalance_delay_ms * 1000
             end_us = max(end_us, of.since_us + delay_us) if of.is_initial else end_us
             if end_us < limit_us and self._is_calm(node, end_us):
-                yield f"generation {view.generation + 1} has not begun, and the time to join ended at {end_us} us"
+                yield f"generation {view.generation + 1} has not started, and the time to join ended at {end_us} us"
         end_us = of.began_us + of.sync_timeout_us
         is_syncing = view.state in (COMPLETING, STABLE) and bool(of.unsynced)
         if is_syncing and end_us < limit_us and self._is_calm(node, end_us):

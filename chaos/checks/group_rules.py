@@ -254,7 +254,7 @@ def wrong_steps(before: GroupView, steps: Sequence[tuple[str, int]], after: Grou
 
 
 def wrong_choice(before: GroupView, joined: Sequence[str], after: GroupView) -> str:
-    """Return what is wrong with the leader and the protocol of a generation that has begun, or nothing."""
+    """Return what is wrong with the leader and the protocol of a generation that has started, or nothing."""
     if not after.members:
         return "" if after.protocol is None else f"it has no members and protocol {after.protocol}"
     if after.leader not in after.members:

@@ -172,8 +172,8 @@ class VotesSought(VoterCheck):
     ``controller.quorum.election.timeout.ms``, and Kafka adds a random time up to as much again. Before the next attempt
     it waits for ``controller.quorum.election.backoff.max.ms`` at most. KIP-996: it requests pre-votes first.
 
-    A voter hears from its leader by a response to a Fetch or FetchSnapshot, or by BeginQuorumEpoch. Physical: a voter
-    that is paused, or waits for its disk, is late.
+    A voter has contact with its leader by a response to a Fetch or FetchSnapshot, or by BeginQuorumEpoch. Physical: a
+    voter that is paused, or waits for its disk, is late.
     """
 
     guarantee = "answers-after-heal"
@@ -182,7 +182,7 @@ class VotesSought(VoterCheck):
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
         self._since_us: dict[int, int] = {}
-        """by voter: when it last heard from a leader, voted, sought votes, or entered an epoch or its role"""
+        """by voter: when it last had contact with a leader, voted, sought votes, or entered an epoch or its role"""
         self._leaderless_us: dict[int, int] = {}
         """by voter that knows no leader: since when"""
 

@@ -152,14 +152,14 @@ def record_of(value: bytes) -> RemoteRecord | None:
 class _Remote:
     """One remote segment. ``stored`` are its objects when its deletion began."""
 
-    begun: RemoteRecord
+    started: RemoteRecord
     state: int = COPY_STARTED
     stored: tuple[str, ...] = ()
 
     @property
     def named(self) -> str:
-        begun = self.begun
-        return f"{begun.partition.directory} from {begun.start_offset} to {begun.end_offset + 1} ({begun.segment_id})"
+        first = self.started
+        return f"{first.partition.directory} from {first.start_offset} to {first.end_offset + 1} ({first.segment_id})"
 
 
 @dataclass(slots=True)
@@ -251,7 +251,7 @@ class RemoteSegmentStates(Check):
             return
         segment = self._segments.get(record.segment_id)
         if segment is not None and record.state in NEXT[segment.state] and known.delete_state < 0:
-            is_of_copy = record.state != COPY_FINISHED or record.epoch == segment.begun.epoch
+            is_of_copy = record.state != COPY_FINISHED or record.epoch == segment.started.epoch
             if is_of_copy and record.known_as in (_ANY_STATE, segment.state):
                 segment.state = record.state
                 self._moved(at_us, segment)
@@ -260,7 +260,7 @@ class RemoteSegmentStates(Check):
         self.evidence += 1
         objects = self._objects(segment)
         if segment.state == COPY_FINISHED:
-            for wrong in differences(segment.begun, {key.rpartition(".")[2]: data for key, data in objects.items()}):
+            for wrong in differences(segment.started, {key.rpartition(".")[2]: data for key, data in objects.items()}):
                 self.violated(at_us, f"{segment.named} is finished, and {wrong}")
         elif segment.state == DELETE_STARTED:
             segment.stored = tuple(objects)
@@ -270,9 +270,9 @@ class RemoteSegmentStates(Check):
                 self.violated(at_us, f"{segment.named} is deleted, and {', '.join(left)} are left")
 
     def _objects(self, segment: _Remote) -> dict[str, bytes]:
-        begun = segment.begun
-        folder = f"{begun.partition.directory}-{uuid_text(begun.partition.topic_id)}"
-        start = f"{folder}/{begun.start_offset:020d}-{begun.segment_id}."
+        started = segment.started
+        folder = f"{started.partition.directory}-{uuid_text(started.partition.topic_id)}"
+        start = f"{folder}/{started.start_offset:020d}-{started.segment_id}."
         kinds = (*NEEDED, "txnindex")
         return {start + kind: self.context.tier[start + kind] for kind in kinds if start + kind in self.context.tier}
 
@@ -297,14 +297,14 @@ class RemoteSegmentStates(Check):
         self.evidence += 1
         if segment is None:
             self.violated(at_us, f"node {node_id} stores {key}, and no COPY_SEGMENT_STARTED of it is committed")
-        elif segment.begun.broker_id != node_id:
-            self.violated(at_us, f"node {node_id} stores {key}, whose copy node {segment.begun.broker_id} began")
+        elif segment.started.broker_id != node_id:
+            self.violated(at_us, f"node {node_id} stores {key}, whose copy node {segment.started.broker_id} began")
 
     def _judge_delete(self, at_us: int, node: "Node", key: str) -> None:
         segment = self._segments.get(_segment_id(key))
         if segment is None or segment.state in (DELETE_STARTED, DELETE_FINISHED):
             return
-        partition = segment.begun.partition
+        partition = segment.started.partition
         if self._partitions[partition.topic_id, partition.number].delete_state < PARTITION_DELETE_STARTED:
             self.violated(
                 at_us, f"node {node.broker.node_id} deletes {key} of {segment.named}, which is {STATES[segment.state]}"

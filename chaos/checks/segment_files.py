@@ -162,7 +162,7 @@ def _files_of(log: PartitionLog, *names: str) -> dict[str, bytes]:
 
 def _epoch_contradictions(files: Mapping[str, bytes], segment: StoredSegment, log_start: int) -> Iterator[str]:
     """An epoch begins where its first batch is, or at the end of the batch before (the cleaner may have removed the
-    records between). The epoch in force at the segment's first batch may have begun before. KIP-101: the epochs begin
+    records between). The epoch in force at the segment's first batch may have started before. KIP-101: the epochs begin
     at the log's start, which may lie in the middle of the segment. So nothing is known of the batches below it."""
     rows = rows_of(files, LEADER_EPOCHS)
     if rows is None:

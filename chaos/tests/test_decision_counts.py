@@ -82,6 +82,19 @@ def test_all_points_of_the_broker_stand_above_a_decision() -> None:
         assert len(calls) >= len(points)
 
 
+def test_nothing_is_kept_of_decisions_between_events() -> None:
+    recorder = Recorder(2)
+    for _ in range(3):
+        recorder.decides(0, True)
+    assert not recorder._reached
+    recorder.enter(0)
+    recorder.decides(0, True)
+    recorder.leave()
+    recorder.decides(0, False)
+    assert not recorder._reached
+    assert recorder.end().counts == (1, 0)
+
+
 def test_pairs_are_of_one_node() -> None:
     recorder = Recorder(4)
     for node, place, value in ((1, 0, True), (2, 2, False), (1, 2, True)):

@@ -533,7 +533,7 @@ def test_a_rebalance_ends_with_the_rebalance_timeout() -> None:
     world.request(JOIN, joining(A), world.begin())
     for _ in range(6):
         world.request(HEARTBEAT, syncing(B), error(HEARTBEAT, 27), after_us=500_000)
-    assert "generation 4 has not begun" in world.stories[0]
+    assert "generation 4 has not started" in world.stories[0]
 
 
 def test_all_have_joined_and_no_generation_begins() -> None:

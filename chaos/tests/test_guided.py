@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from chaos.mutants import mutants_of
 from chaos.search.guided import (
     CORPUS,
+    FEATURE_LEVELS,
     ROUND,
     SETTINGS,
     Corpus,
@@ -31,6 +32,7 @@ from reference_broker.configuration.broker_config import BrokerConfig
 from scenarios import loader
 from scenarios.decision_points import declared_points
 from scenarios.model import Scenario
+from scenarios.vocabulary import PARTITION_ROLES, SAME_NODE
 
 pytestmark = pytest.mark.simulated
 
@@ -55,6 +57,19 @@ def test_whatever_is_changed_is_a_scenario_that_the_loader_takes(
     read = loader.parse(tomllib.loads(text_of(found)), path)
     assert read.faults == found.faults
     assert read.cluster == found.cluster
+
+
+def test_changes_draw_features_other_clients_and_replicas_of_a_partition() -> None:
+    swarm = next(each for each in SWARMS if each.name == "swarm-replicated")
+    features, roles, versions = set[str](), set[object](), set[int]()
+    for number in range(300):
+        found = scheduled(swarm, 1, [number])
+        features |= {each.feature for each in found.faults if each.feature}
+        roles |= {each.node for each in found.faults if each.after}
+        versions |= {each.newest_version for each in found.load.fetchers if each not in swarm.load.fetchers}
+    assert features == set(FEATURE_LEVELS)
+    assert {SAME_NODE, "leader", *PARTITION_ROLES} <= roles
+    assert len(versions) > 5
 
 
 def test_a_changed_schedule_need_not_reach_the_points_of_its_scenario() -> None:

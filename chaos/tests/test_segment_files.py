@@ -247,7 +247,7 @@ class Shrinking(World):
         self.log.config = replace(self.log.config, **config)
 
     def retain(self, count: int | None = None) -> str:
-        """Apply retention, or delete so many segments whatever it says."""
+        """Apply retention, or delete this number of segments whatever it says."""
         with self.touched.noted():
             if count is None:
                 self.log.enforce_retention(Now(0, self.ms))

@@ -10,6 +10,7 @@ from chaos.checks import producer_view
 from chaos.checks.check import Check, StateCheck
 from chaos.checks.replica_view import TouchedLogs
 from chaos.checks.suite import check_kinds
+from chaos.checks.transaction_coordinator import TimeoutsKept
 from chaos.checks.transaction_state import (
     COMPLETE_ABORT,
     COMPLETE_COMMIT,
@@ -471,6 +472,17 @@ def test_a_transaction_is_not_timed_out_before_its_timeout(age_ms: int, broken: 
     world = World()
     world.write(OWNER, BEGUN)
     world.ms += age_ms
+    world.acts(None, Note("transaction_timed_out", (("transactional_id", "x"),)))
+    assert len(world.looked()) == broken
+
+
+@pytest.mark.parametrize(("leader", "broken"), [((4, 1), 1), ((5, 2), 0)])
+def test_a_coordinator_that_was_replaced_may_go_by_old_values(leader: tuple[int, int], broken: int) -> None:
+    world = World()
+    world.write(OWNER, BEGUN)
+    for each in world.checks:
+        if isinstance(each, TimeoutsKept):
+            each.transactions.ids["x"].leader = leader
     world.acts(None, Note("transaction_timed_out", (("transactional_id", "x"),)))
     assert len(world.looked()) == broken
 

@@ -1,4 +1,5 @@
-"""The nights of the index: the rows of the jobs over them, people's notes, and each night's verdict."""
+"""The nights of the index: the rows of the jobs over them, people's notes, each night's verdict, and which decision
+points the newest night reached."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from reports.job_rows import Row, Rows
-from reports.night import ANNOTATIONS_NAME, Night, NightError, outcome_of, why_red
+from reports.night import ANNOTATIONS_NAME, Night, NightError, PointCounts, outcome_of, why_red
 from reports.verdict import Outcome
 
 if TYPE_CHECKING:
@@ -156,3 +157,35 @@ def _summaries(nights: Sequence[Night], counts: Rows, now_us: int) -> Iterator[N
 
 def _seeds(count: int) -> str:
     return "one seed" if count == 1 else f"{count} seeds"
+
+
+@dataclass(frozen=True, slots=True)
+class ReachedPoints:
+    """The decision points of the newest night that counted them, beside the night before it that did."""
+
+    night: str
+    counts: PointCounts
+    newly: tuple[str, ...]
+    """Outcomes that the night before did not reach."""
+    lost: tuple[str, ...]
+    """Outcomes that only the night before reached."""
+
+    @property
+    def excused(self) -> int:
+        """The number of outcomes that were not reached for a known reason."""
+        return self.counts.outcomes - self.counts.reached - len(self.counts.never)
+
+
+def reached_points(nights: Sequence[NightSummary]) -> ReachedPoints | None:
+    """Return None if no night counted. An outcome that only one of two nights knows is neither newly reached nor
+    lost."""
+    counted = [(one.night.night, one.night.points) for one in nights if one.night.points is not None]
+    if not counted:
+        return None
+    night, counts = counted[-1]
+    if len(counted) == 1 or counted[-2][1].outcomes != counts.outcomes:
+        return ReachedPoints(night, counts, (), ())
+    before = counted[-2][1].never
+    newly = tuple(each for each in before if each not in counts.never)
+    lost = tuple(each for each in counts.never if each not in before)
+    return ReachedPoints(night, counts, newly, lost)

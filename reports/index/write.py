@@ -11,8 +11,15 @@ from urllib.parse import quote
 
 from reports.index import benchmark, failures, matrix, probe
 from reports.index.matrix import percent, red_rates
-from reports.index.nights import Collected, NightSummary, Note, collect_nights, read_notes, summarize_nights
-from reports.index.reached import reached_points
+from reports.index.nights import (
+    Collected,
+    NightSummary,
+    Note,
+    collect_nights,
+    reached_points,
+    read_notes,
+    summarize_nights,
+)
 from reports.night import NightError, night_folders, read_night
 from reports.page.render import environment
 

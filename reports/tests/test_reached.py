@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from reports.index.nights import Collected, summarize_nights
-from reports.index.reached import reached_points
+from reports.index.nights import Collected, reached_points, summarize_nights
 from reports.index.write import FOLDER, context_of
 from reports.night import Canary, CorpusGrowth, Night, PointCounts, night_folders, read_night, write_night
 from reports.page.render import environment
