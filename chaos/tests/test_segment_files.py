@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from chaos.checks import segment_files
 from chaos.checks.check import Check
 from chaos.checks.history import History
 from chaos.checks.segment_files import RollSnapshotsReplayed, SegmentsKept, SideFilesMatch
@@ -287,9 +288,9 @@ def test_segment_deleted_too_early() -> None:
     assert "has deleted its segment from 0 to 1" in without.retain(1)
 
 
-def test_the_metadata_log_is_deleted_up_to_a_snapshot() -> None:
+def test_the_metadata_log_is_deleted_up_to_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
     world = Shrinking()
-    world.log.directory = "__cluster_metadata-0"
+    monkeypatch.setattr(segment_files, "METADATA_LOG", world.log.directory)
     assert not world.retain(2)
 
 

@@ -8,7 +8,7 @@ from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import EMPTY_IMAGE
 from reference_broker.replication.leader.isr import PARTITIONS_PER_REQUEST
 from reference_broker.replication.partitions import Partition
-from reference_broker.replication.tests.leader_world import LAG_MS, World, registered
+from reference_broker.replication.tests.leader_world import LAG_MS, World, broker_epoch_of, registered
 from reference_broker.wire.errors import ErrorCode
 
 
@@ -61,6 +61,23 @@ def test_a_partition_that_left_its_session_is_not_kept_in_sync_by_it() -> None:
     world.append(partition)
     world.pass_ms(LAG_MS // 2)
     assert world.proposals() == [(0, (1, 3), 0)]
+
+
+@pytest.mark.clause("F-22")
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_late_full_fetch_does_not_hide_the_session_that_goes_on(restarted: bool) -> None:
+    """It came over a connection that the follower had given up. That of a later incarnation is no late one."""
+    world, partition = at_rest()
+    used = world.sessions.pop(2)
+    world.cached.pop((2, partition))
+    world.fetch(2, partition, 0, epoch=broker_epoch_of(2) + 1 if restarted else None)
+    for _ in range(4):
+        world.pass_ms(LAG_MS // 2)
+        used.contact_us = world.mono_us
+        world.contact(3)
+    state = world.followers(partition).states[2]
+    assert state.log_end_offset == (0 if restarted else 3)
+    assert bool(world.alter_requests) is restarted
 
 
 @pytest.mark.clause("F-22")
