@@ -1,9 +1,9 @@
 """All incremental fetch sessions of a node: a bounded number of slots, and which session may take which (KIP-227).
 
-Finding, accepting and closing a session cost the same however many sessions there are. Creating one while all slots
-are taken walks over the slots once (1,000 slots by default: about a tenth of a millisecond). A refused newcomer is
-remembered: until something changes that could make a session evictable, a newcomer that is not larger costs no further
-walk.
+Finding, accepting and closing a session cost the same however many sessions there are. If all slots are taken, or too
+many partitions are cached, creating one walks over the slots once for each session that is evicted (1,000 slots by
+default: about a tenth of a millisecond a walk). A free slot costs no walk. A refusal takes two walks and is remembered:
+until something changes that could make a session evictable, a newcomer that is not larger costs no further walk.
 
 The rules of eviction use the sessions' current values and the minimum time of the old session's revision. This is
 deliberately unlike Kafka, which sorts sessions by their values when last used, and which lets equal or larger

@@ -82,7 +82,8 @@ class FetchApiNeeds(FetchNeeds, HasQuorum, Protocol):
 
 
 def handle(broker: FetchApiNeeds, call: Call, body: FetchRequest) -> FetchResponse | None:
-    """Respond now or later. A top-level error is for all partitions, and has session ID 0."""
+    """Respond now or later. A top-level error is for all partitions. It has session ID 0 in the final
+    revision, and that of the session, if it exists, in the first one."""
     if is_metadata_fetch(body):
         handle_fetch(broker.quorum, body, call.respond)
         return None
