@@ -124,7 +124,7 @@ _INSIDE = (
         of_sessions=True,
     ),
     _inside(
-        "first-answers-exact",
+        "first-revision-responses-exact",
         "A response of the first revision had wrong flags, a wrong session ID or no text.",
         of_sessions=True,
     ),
@@ -148,7 +148,7 @@ _INSIDE = (
     _inside("snapshot-at-log-start", "A metadata log lacked the snapshot that should reach its start."),
     _inside("leader-never-loads-snapshot", "A leader of the quorum took its state from a snapshot."),
     _inside(
-        "snapshot-answers-exact", "A request for bytes of a snapshot got others, or an error that does not fit it."
+        "snapshot-responses-exact", "A request for bytes of a snapshot got others, or an error that does not fit it."
     ),
     _inside("snapshot-metrics-exact", "A metric of the snapshots said something that was not so."),
     _inside("snapshot-equals-replay", "Two nodes published different metadata at one offset."),
@@ -156,7 +156,7 @@ _INSIDE = (
     _inside("bootstrapped", "A node ended without knowing a metadata.version."),
     _inside("quorum-converges", "After the heal the nodes did not come to agree, or one of them ended itself."),
     Guarantee(
-        "answers-after-heal",
+        "responses-after-heal",
         "After the heal a node did not come back or did not respond, or a partition could not be read to its end.",
         SeenFrom.INSIDE,
         always=True,
@@ -169,7 +169,7 @@ _INSIDE = (
         "had batches without records although records follow.",
     ),
     Guarantee(
-        "incremental-answer-exact",
+        "incremental-response-exact",
         "An incremental response lacked a line that was due, or had one that was not.",
         SeenFrom.INSIDE,
         on_the_wire=True,

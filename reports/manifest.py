@@ -99,9 +99,19 @@ def producer_expiration_us(config: Mapping[str, str]) -> int:
     return int(config.get(PRODUCER_EXPIRATION, PRODUCER_EXPIRATION_MS)) * 1000
 
 
+FORMER_GUARANTEES: Mapping[str, str] = {
+    "answers-after-heal": "responses-after-heal",
+    "first-answers-exact": "first-revision-responses-exact",
+    "incremental-answer-exact": "incremental-response-exact",
+    "snapshot-answers-exact": "snapshot-responses-exact",
+}
+"""Names of guarantees in the manifests of older runs, each with the present name."""
+
+
 def canonical_guarantee(name: str) -> str:
-    """``lost_write`` and ``lost-write`` are the same guarantee."""
-    return name.replace("_", "-")
+    """``lost_write`` and ``lost-write`` are the same guarantee, and so are a former name and the present one."""
+    hyphenated = name.replace("_", "-")
+    return FORMER_GUARANTEES.get(hyphenated, hyphenated)
 
 
 def write_manifest(run_dir: Path, manifest: Manifest) -> Path:

@@ -177,7 +177,7 @@ OF_TRANSACTION = frozenset({ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_OFFSETS_TO_TXN, 
 
 
 class RequestsAnswered(Check):
-    """answers-after-heal: each request to a node that no fault affects has exactly one response, in time.
+    """responses-after-heal: each request to a node that no fault affects has exactly one response, in time.
 
     The response has the API, the version and the correlation ID of the request. In place of a response, the node may
     close the connection of a request that it does not serve: while it starts or stops, in a version that it does not
@@ -194,7 +194,7 @@ class RequestsAnswered(Check):
     REQUEST_TIMED_OUT before its timeout, or from a node that does not lead any more.
     """
 
-    guarantee = "answers-after-heal"
+    guarantee = "responses-after-heal"
     acts_on: ClassVar[tuple[Kind, ...]] = (Request, Reply, Close, Closed, type(None))
 
     def __init__(self, context: CheckContext) -> None:
@@ -488,14 +488,14 @@ class SilentFenced(ControllerCheck):
 
 
 class ReadyInTime(ControllerCheck):
-    """answers-after-heal, during the run (KIP-631): a node that no fault affects any more serves clients.
+    """responses-after-heal, during the run (KIP-631): a node that no fault affects any more serves clients.
 
     It waits until its last session has expired, registers with the controller, opens its logs and is unfenced. That
     takes ``Settings.session_us`` and, for a controller that was elected meanwhile, ``Settings.settled_us``. In this
     time no fault may affect the node, the controller, their links, and a majority of voters.
     """
 
-    guarantee = "answers-after-heal"
+    guarantee = "responses-after-heal"
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)

@@ -63,7 +63,7 @@ def end_of_epoch(log: PartitionLog, epoch: int) -> tuple[int, int] | None:
 
 
 class PartitionsSent(FetchCheck):
-    """incremental-answer-exact, for each partition of any response: its error is that of its state, its offsets are
+    """incremental-response-exact, for each partition of any response: its error is that of its state, its offsets are
     those of its log, and its records are within the limits.
 
     - A full response has each partition that its request names, once (F-5, G-4). No response has a partition twice.
@@ -80,7 +80,7 @@ class PartitionsSent(FetchCheck):
     partitions than one event handles are judged by their sizes only.
     """
 
-    guarantee = "incremental-answer-exact"
+    guarantee = "incremental-response-exact"
     judges_followers = True
 
     def __init__(self, context: CheckContext) -> None:
@@ -270,7 +270,7 @@ COMPARED_AT_ONCE = 16
 
 
 class SessionCacheExact(FetchCheck):
-    """incremental-answer-exact (F-1, F-3, F-13, F-19, G-2, G-3): a session caches what its requests named last, what
+    """incremental-response-exact (F-1, F-3, F-13, F-19, G-2, G-3): a session caches what its requests named last, what
     was sent last, its creator and the next epoch.
 
     Fetch offset, limit, epochs and log start of a partition are those of the latest request that named it, whatever was
@@ -279,7 +279,7 @@ class SessionCacheExact(FetchCheck):
     changes the session in the event of that response, which is not judged.
     """
 
-    guarantee = "incremental-answer-exact"
+    guarantee = "incremental-response-exact"
     needs_one_node = True
     judges_followers = True
     acts_on = (FETCH,)

@@ -170,7 +170,7 @@ class _Session:
 
 
 class IncrementalExact(FetchCheck):
-    """incremental-answer-exact: an incremental response has each partition that is due, and none without a reason.
+    """incremental-response-exact: an incremental response has each partition that is due, and none without a reason.
 
     Final revision (F-14): a partition is sent if and only if its high watermark or log start differs from what was last
     sent, or it has data within the limits, or it has an error, a diverging epoch or a preferred replica. After an
@@ -185,7 +185,7 @@ class IncrementalExact(FetchCheck):
     for due ones after every P/64 responses, since more would cost too much.
     """
 
-    guarantee = "incremental-answer-exact"
+    guarantee = "incremental-response-exact"
     needs_one_node = True
     judges_followers = True
 

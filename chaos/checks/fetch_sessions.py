@@ -451,8 +451,8 @@ class _FirstFetch:
 
 
 class FirstRevisionResponses(Check):
-    """first-answers-exact: a response of the first revision contains its kind, the requests that may follow, and errors
-    (G-9).
+    """first-revision-responses-exact: a response of the first revision contains its kind, the requests
+    that may follow, and errors (G-9).
 
     Bit 0 is set if and only if the request was an incremental one (G-4). While bit 1 is set the session takes
     incremental requests, and while it is clear it denies them (G-10). The session ID is 0 if and only if the node
@@ -463,7 +463,7 @@ class FirstRevisionResponses(Check):
     follow, since the request replaces all partitions of the session (G-4).
     """
 
-    guarantee = "first-answers-exact"
+    guarantee = "first-revision-responses-exact"
     needs_one_node = True
     acts_on = (FETCH, Closed, CREATED, *ENDS, type(None))
 

@@ -83,7 +83,7 @@ class Wait:
 
 
 class FetchWaits(ReplicaCheck, FetchCheck):
-    """answers-after-heal: a parked fetch gets its response as soon as there is a reason, and no earlier.
+    """responses-after-heal: a parked fetch gets its response as soon as there is a reason, and no earlier.
 
     Protocol guide: a response comes once ``min_bytes`` can be sent, or after ``max_wait_ms``. It comes at once if a
     partition has an error: this node does not serve it any more, the fetcher's leader epoch is not the leader's any
@@ -99,7 +99,7 @@ class FetchWaits(ReplicaCheck, FetchCheck):
     (KIP-392). Fetches of more than 64 partitions are not judged, since that would cost too much.
     """
 
-    guarantee = "answers-after-heal"
+    guarantee = "responses-after-heal"
     judges_followers = True
     acts_on = (FETCH, Closed, EVICTED, CLOSED, type(None))
 

@@ -299,7 +299,7 @@ class _SnapshotResponse(NamedTuple):
 
 
 class SnapshotResponses(FetchCheck):
-    """snapshot-answers-exact: each request for bytes of a snapshot gets those bytes, or the error that fits it.
+    """snapshot-responses-exact: each request for bytes of a snapshot gets those bytes, or the error that fits it.
 
     KIP-630, FetchSnapshot: only the metadata log has snapshots (S-13), so any other partition is unknown. A node that
     does not lead responds with that error (S-7), or that the epoch in the request is older or newer than its own. The
@@ -311,7 +311,7 @@ class SnapshotResponses(FetchCheck):
     node does not respond to requests that do not name its cluster.
     """
 
-    guarantee = "snapshot-answers-exact"
+    guarantee = "snapshot-responses-exact"
     needs_one_node = True
     acts_on = (FETCH_SNAPSHOT, Closed, type(None))
 

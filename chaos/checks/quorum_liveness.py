@@ -109,14 +109,14 @@ class VoterCheck(QuorumCheck):
 
 
 class LeaderKeepsMajority(VoterCheck):
-    """answers-after-heal, during the run: a leader that has lost its majority resigns in time (KAFKA-15489).
+    """responses-after-heal, during the run: a leader that has lost its majority resigns in time (KAFKA-15489).
 
     Broker settings, ``controller.quorum.fetch.timeout.ms``: a leader resigns when it got no valid Fetch or
     FetchSnapshot from a majority of the voters for so long. Kafka allows 1.5 times as much. A request is valid in the
     leader's own epoch. Physical: a leader that is paused, or waits for its disk, resigns after that.
     """
 
-    guarantee = "answers-after-heal"
+    guarantee = "responses-after-heal"
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
@@ -165,7 +165,7 @@ class LeaderKeepsMajority(VoterCheck):
 
 
 class VotesSought(VoterCheck):
-    """answers-after-heal, during the run: a voter without a leader seeks votes in time (KIP-595).
+    """responses-after-heal, during the run: a voter without a leader seeks votes in time (KIP-595).
 
     Broker settings: a voter that could not fetch from its leader for ``controller.quorum.fetch.timeout.ms`` seeks an
     election. One that knows no leader, because it has started, voted, lost an election or resigned, waits for
@@ -176,7 +176,7 @@ class VotesSought(VoterCheck):
     voter that is paused, or waits for its disk, is late.
     """
 
-    guarantee = "answers-after-heal"
+    guarantee = "responses-after-heal"
     acts_on = (*VoterCheck.acts_on, PeerReply, (Send, ApiKey.VOTE), "voted")
 
     def __init__(self, context: CheckContext) -> None:

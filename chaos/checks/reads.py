@@ -217,13 +217,13 @@ class UnrequestedPartition(Check):
 
 
 class ResponsesAfterHeal(Check):
-    """answers-after-heal: once all faults are healed, every node responds, and each partition can be read to its end.
+    """responses-after-heal: once all faults are healed, every node responds, and each partition can be read to its end.
 
     A cluster that does not respond any more is no lack of evidence: an operator who restarts a node expects it back.
     ``SimWorld`` reports each reader that came to its end, and what one of them could not read.
     """
 
-    guarantee = "answers-after-heal"
+    guarantee = "responses-after-heal"
 
     def looked(self, at_us: int, missed: str) -> None:
         """``missed`` describes the requests without a response, or is empty."""

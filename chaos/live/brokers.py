@@ -14,7 +14,7 @@ from chaos.live.closed_segments import OWN_LIMIT_S, ClosedSegments, segments_of
 from chaos.live.cluster import LiveCluster
 from chaos.live.errors import CONVERGES, Ending, RunEnd
 from chaos.live.fault_scheduler import LiveFaultScheduler
-from chaos.live.fleet import ANSWERS_AFTER_HEAL, ClusterAccess
+from chaos.live.fleet import RESPONSES_AFTER_HEAL, ClusterAccess
 from chaos.live.frame_proxies import Frames, LinkFrames, has_link_rules
 from chaos.live.launchers import nodes_under_test, samples_of
 from chaos.live.links import Links
@@ -28,7 +28,7 @@ from reports.rows import BrokerSample
 from scenarios.model import Scenario
 
 SETUP_LIMIT_S = 90.0
-BROKEN_BY: Final = {Ending.NODE_ENDED_ITSELF: CONVERGES, Ending.NODE_NOT_BACK: ANSWERS_AFTER_HEAL}
+BROKEN_BY: Final = {Ending.NODE_ENDED_ITSELF: CONVERGES, Ending.NODE_NOT_BACK: RESPONSES_AFTER_HEAL}
 """The guarantee that an ending of our nodes breaks. A crash breaks none: nothing is known then."""
 
 Progress: TypeAlias = Callable[[str], None]

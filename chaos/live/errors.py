@@ -21,7 +21,7 @@ class TargetDied(NodeDied):
 
 
 class NotBack(NodeDied):
-    """A node of ours did not get ready again after a fault. That breaks answers-after-heal, and is no crash."""
+    """A node of ours did not get ready again after a fault. That breaks responses-after-heal, and is no crash."""
 
 
 class EndedItself(NodeDied):

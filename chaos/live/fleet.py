@@ -28,7 +28,7 @@ DRAIN_MS = 30_000
 FINAL_READ_MS = 60_000
 WORKERS = 2
 END_LIMIT_S = 15.0
-ANSWERS_AFTER_HEAL = "answers-after-heal"
+RESPONSES_AFTER_HEAL = "responses-after-heal"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class Fleet:
         if "done" not in self.events:
             return ()
         missed = "; ".join(self.missed)
-        return (CheckResult(guarantee=ANSWERS_AFTER_HEAL, holds=not missed, evidence=1, at_us=at_us, detail=missed),)
+        return (CheckResult(guarantee=RESPONSES_AFTER_HEAL, holds=not missed, evidence=1, at_us=at_us, detail=missed),)
 
     def close(self) -> None:
         self._idle.end()

@@ -43,7 +43,7 @@ DRAIN_US = 60_000_000
 CONVERGE_US = 60_000_000
 """The nodes must agree within this time after the heal, or quorum-converges is violated."""
 STUCK_WITHOUT_FAULT_US = 20_000_000
-"""A phase that does not end so long after the last fault violates answers-after-heal. In that time a leader and
+"""A phase that does not end so long after the last fault violates responses-after-heal. In that time a leader and
 coordinators are elected and load, and clients retry."""
 SETTLED_FETCH_TIMEOUTS = 3
 """Number of fetch timeouts without a fault of the voters after which their leader must stay. A voter seeks a new leader

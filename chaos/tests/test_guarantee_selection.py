@@ -61,7 +61,7 @@ def test_where_any_byte_may_be_damaged_only_what_is_promised_or_always_due_is_ju
     assert {each for each in GUARANTEES if is_judged(scenario, each)} == {
         "quorum-converges",
         "corrupt-value",
-        "answers-after-heal",
+        "responses-after-heal",
     }
 
 

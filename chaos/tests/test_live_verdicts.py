@@ -76,7 +76,7 @@ def played_and_judged(runs: Path, plays: Sequence[tuple[str, str, int]], spark: 
 
 
 CAUGHT_BY = {
-    "change_mark_cleared_when_sent": {"fetch-gap", "incremental-answer-exact"},
+    "change_mark_cleared_when_sent": {"fetch-gap", "incremental-response-exact"},
     "position_kept_with_new_id": {"snapshot-transfer-bounded"},
     # A reader sees the part, or a node that applied it finds the next controller's records contradict it and ends.
     "high_watermark_decides_visibility": {"torn-metadata", "quorum-converges"},

@@ -1,4 +1,4 @@
-"""Fetch sessions: session-epoch-order, session-lost and incremental-answer-exact.
+"""Fetch sessions: session-epoch-order, session-lost and incremental-response-exact.
 
 They judge the trace of our broker. Another broker has no trace, and is judged by the frames that passed the proxy
 before it.
@@ -357,8 +357,8 @@ _NEW = "judged and incremental and named and not held and not forgotten and line
     unit="partitions in responses",
     excused_by="the frames, which are written at the end",
 )
-def incremental_answer_exact(tables: Tables) -> DataFrame:
-    """incremental-answer-exact, as far as the frames before another broker show it (F-14).
+def incremental_response_exact(tables: Tables) -> DataFrame:
+    """incremental-response-exact, as far as the frames before another broker show it (F-14).
 
     It is a violation if an incremental response
 

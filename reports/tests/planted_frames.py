@@ -344,7 +344,7 @@ def sent_though_forgotten(wire: Wire) -> None:
 
 
 ORDER, LOST = "session-epoch-order", "session-lost"
-EXACT, FOREIGN = "incremental-answer-exact", "unrequested-partition"
+EXACT, FOREIGN = "incremental-response-exact", "unrequested-partition"
 
 PLANTED_FRAMES: dict[Callable[[Wire], None], set[str]] = {
     goes_on: set(),

@@ -183,7 +183,7 @@ def test_the_first_sentence_says_what_was_seen_first_where_nothing_was_lost() ->
 
 def test_nodes_that_do_not_respond_after_the_heal_break_a_guarantee_that_was_not_promised() -> None:
     missed = CheckResult(
-        guarantee="answers-after-heal", holds=False, evidence=1, detail="1 node did not describe the metadata"
+        guarantee="responses-after-heal", holds=False, evidence=1, detail="1 node did not describe the metadata"
     )
     verdict = outcome(replace(expecting(guarantees=("lost-write",)), world="live", checks=(missed,)))
     assert (verdict.outcome, verdict.exit_code) == (Outcome.FAILED, 1)
@@ -206,6 +206,13 @@ def test_the_simulators_own_checks_count() -> None:
     assert outcome(replace(held, expectations=Expectations(guarantees=("metrics-exact",)))).outcome is Outcome.PASSED
 
 
+def test_guarantees_of_older_runs_are_judged_under_their_present_names() -> None:
+    missed = CheckResult(guarantee="answers-after-heal", holds=False, evidence=1, detail="Node 1 did not respond.")
+    verdict = outcome(replace(expecting(guarantees=("answers-after-heal",)), checks=(missed,)))
+    assert verdict.outcome is Outcome.FAILED
+    assert [one.name for one in verdict.guarantees if one.status == "broken"] == ["responses-after-heal"]
+
+
 def test_crash_outweighs_failure_outweighs_invalid_in_the_exit_code() -> None:
     verdicts = [replace(outcome(MANIFEST), outcome=one) for one in Outcome]
     assert worst_exit_code(verdicts) == 4
@@ -215,7 +222,7 @@ def test_crash_outweighs_failure_outweighs_invalid_in_the_exit_code() -> None:
 
 
 def test_what_frames_show_is_judged_without_a_trace_and_what_is_inside_by_its_check() -> None:
-    names = ("session-lost", "one-leader-per-epoch", "incremental-answer-exact")
+    names = ("session-lost", "one-leader-per-epoch", "incremental-response-exact")
     manifest = expecting(guarantees=names)
 
     def statuses(*present: str) -> list[str]:
@@ -224,9 +231,9 @@ def test_what_frames_show_is_judged_without_a_trace_and_what_is_inside_by_its_ch
 
     assert statuses("frames", "frame_lines") == ["holds", "not checked", "holds"]
     assert statuses("trace") == ["holds", "holds", "not checked"]
-    inside = replace(manifest, checks=(CheckResult(guarantee="incremental-answer-exact", holds=True, evidence=3),))
+    inside = replace(manifest, checks=(CheckResult(guarantee="incremental-response-exact", holds=True, evidence=3),))
     judged = {each.name: each for each in outcome(inside, findings(present=frozenset({"trace"}))).guarantees}
-    assert judged["incremental-answer-exact"].judged_by == "simulator"
+    assert judged["incremental-response-exact"].judged_by == "simulator"
 
 
 def test_junit_and_json_say_the_same_as_the_verdict(tmp_path: Path) -> None:

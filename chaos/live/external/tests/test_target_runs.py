@@ -134,7 +134,7 @@ def test_a_started_target_is_killed_at_a_state_restarted_and_paused(tmp_path: Pa
     assert manifest.expectations.faults == ("killed_at_commit_of_nothing", "paused")
     assert [(one.guarantee, one.holds) for one in manifest.checks] == [
         ("target-stays-up", True),
-        ("answers-after-heal", True),
+        ("responses-after-heal", True),
     ]
     assert "A small broker" in manifest.notes[0]
     details = {row["name"]: row["detail"] for row in faults_of(folder)}
@@ -153,7 +153,7 @@ def test_rules_between_nodes_a_bounce_and_an_empty_directory(tmp_path: Path) -> 
     manifest = read_manifest(folder)
     assert [(one.guarantee, one.holds, one.detail) for one in manifest.checks] == [
         ("target-stays-up", True, ""),
-        ("answers-after-heal", True, ""),
+        ("responses-after-heal", True, ""),
     ]
     hits = [(row["name"], row["target"]) for row in faults_of(folder)]
     assert {name for name, _ in hits} == {"fetch_lost", "answer_late", "bounced", "not_mounted"}
