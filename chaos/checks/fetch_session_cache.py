@@ -291,7 +291,7 @@ class MetricsExact(Check):
             self.violated(at_us, f"metrics say (sessions, evictions) = {found}, there are {(count, evictions)}")
         fetched = type(event) is Request and event.api_key == FETCH and event.tag.role == "client"
         touched = fetched or event is None or self._sessions.get(node_id) != count
-        if any(session.is_at_work for session in sessions.values()):
+        if any(session.is_working for session in sessions.values()):
             self._sessions[node_id] = -1  # Compare at the next event.
         elif thorough or (touched and count <= FEW_SESSIONS):
             self._sessions[node_id] = count

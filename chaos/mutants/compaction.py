@@ -76,7 +76,7 @@ def marker_not_moved(original: Function, self: Any) -> None:
     self.offset = marker
 
 
-@mutant("reference_broker.apis.records.fetch:_with_horizon")
+@mutant("reference_broker.apis.records.fetch_response:_with_horizon")
 def marker_not_told(original: Function, cached: Any, data: Any) -> Any:
     """Fetch responses contain the marker 0, whatever it is (H-1)."""
     sent = original(cached, data)

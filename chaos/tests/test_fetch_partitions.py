@@ -328,7 +328,7 @@ class Caching(Node):
     def __init__(self) -> None:
         super().__init__(SessionCacheExact)
         self.cached: Any = SimpleNamespace(
-            is_at_work=False, partitions={T0: cached(), T1: cached()}, privileged=False, replica_id=-1, epoch=5
+            is_working=False, partitions={T0: cached(), T1: cached()}, privileged=False, replica_id=-1, epoch=5
         )
         self.sessions[SESSION] = self.cached
 
@@ -431,5 +431,5 @@ def test_a_response_in_the_event_of_another_request_of_its_session_is_not_compar
 
 def test_a_session_at_work_is_not_compared() -> None:
     node = Caching()
-    node.cached.is_at_work, node.cached.epoch = True, 9
+    node.cached.is_working, node.cached.epoch = True, 9
     assert node.serve() == []

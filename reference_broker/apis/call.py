@@ -1,10 +1,11 @@
 """A request as the handlers of the APIs see it, and responses that take more than one event to build."""
 
 from collections.abc import Callable
-from typing import ParamSpec, Protocol, TypeVar
+from dataclasses import dataclass, field
+from typing import Final, ParamSpec, Protocol, TypeVar
 
 from reference_broker.apis.broker import HasOutside
-from reference_broker.ports.node_ports import later
+from reference_broker.ports.node_ports import Ports, later
 from reference_broker.ports.slicing import Sliced, contained_slices, run_slices
 
 GivenT = ParamSpec("GivenT")
@@ -70,6 +71,46 @@ ResponseT = TypeVar("ResponseT")
 def run_contained(broker: HasOutside, call: Call, work: Sliced[object]) -> None:
     """Start long work for one request. A bug in it fails only the request."""
     run_slices(broker.outside, contained_slices(call.contain, work))
+
+
+_OVER: Final = object()
+
+
+@dataclass(slots=True, eq=False)
+class LongWork:
+    """The work of one request that takes more events, where later requests must not overtake it."""
+
+    _ports: Ports
+    _call: Call
+    _is_void: Callable[[], bool]
+    """Whether the work is to end early."""
+    _ended: Callable[[bool], None]
+    """Called once after the last slice, with False if the work became void, or if a bug ended it."""
+    _following: list[Callable[[], None]] = field(default_factory=list)
+    """The requests that arrived meanwhile."""
+
+    def go_on(self, work: Sliced[None]) -> None:
+        """Do the rest of the work, one slice in each of the next events."""
+        later(self._ports, 0, lambda: run_slices(self._ports, self._slices(work)))
+
+    def handle_afterwards(self, request: Callable[[], None]) -> None:
+        """Handle a request in an event after the last slice."""
+        self._following.append(request)
+
+    def _slices(self, work: Sliced[None]) -> Sliced[None]:
+        is_complete = False
+
+        def to_its_end() -> Sliced[None]:
+            nonlocal is_complete
+            yield from work
+            is_complete = True
+
+        slices = contained_slices(self._call.contain, to_its_end())
+        while not self._is_void() and next(slices, _OVER) is not _OVER:
+            yield
+        self._ended(is_complete and not self._is_void())
+        for request in self._following:
+            later(self._ports, 0, request)
 
 
 def respond_later(broker: HasOutside, call: Call, building: Sliced[object]) -> None:

@@ -38,12 +38,12 @@ class SessionFetch(DelayedFetch, Protocol):
     """A fetch that is parked on one session, or whose work for it goes on in later events."""
 
     @property
-    def at_work(self) -> bool:
+    def is_working(self) -> bool:
         """Whether its work goes on in later events. Meanwhile the session accepts no other request."""
         ...
 
-    def add_next(self, request: Callable[[], None]) -> None:
-        """Add the next request of the session, to be handled in a later event once the work is done."""
+    def handle_afterwards(self, request: Callable[[], None]) -> None:
+        """Handle the next request of the session in a later event, once the work is done."""
         ...
 
     def partition_marked(self, cached: CachedPartition) -> None:
@@ -98,7 +98,7 @@ class FetchSession:
     available_bytes: int = 0
     """The sum over all partitions that have data."""
     fetch: SessionFetch | None = None
-    """The fetch that is parked or at work."""
+    """The fetch that is parked or working."""
     last_sent: dict[CachedPartition, None] = field(default_factory=dict)
     """The partitions in the response to ``number``, if that may have to be repeated."""
     _with_data: "DataQueue" = field(init=False)
@@ -160,7 +160,7 @@ class FetchSession:
         """Return the number of the response that will have the current changes."""
         return self.number if self.responded_number < self.number else self.number + 1
 
-    # the fetch that is parked or at work
+    # the fetch that is parked or working
 
     def park(self, fetch: SessionFetch) -> None:
         """Call ``fetch`` for each partition that changes, until ``unpark``."""
@@ -170,9 +170,9 @@ class FetchSession:
         self.fetch = None
 
     @property
-    def is_at_work(self) -> bool:
+    def is_working(self) -> bool:
         """Whether the work of one of its requests goes on in later events. Meanwhile it accepts no other."""
-        return self.fetch is not None and self.fetch.at_work
+        return self.fetch is not None and self.fetch.is_working
 
     def has_parked(self, number: int) -> bool:
         """Whether an incremental fetch with this number is parked, and may be repeated (first revision)."""

@@ -291,7 +291,7 @@ class FetchSessionCache:
             session.fetch.respond()
         elif session.fetch is not None:
             session.fetch.abandon(session.revision.wrong_number)
-        return not session.is_at_work and self.sessions.get(session.session_id) is session
+        return not session.is_working and self.sessions.get(session.session_id) is session
 
     def resized(self, session: FetchSession) -> None:
         """Update the counts after a request that may have changed the number of cached partitions."""

@@ -78,7 +78,7 @@ def equal_size_evicts(original: Function, session: Any, newcomer: Any, wall_ms: 
 def parked_fetch_watches_once(original: Function, self: Any, cached: Any) -> None:
     """A parked fetch looks at the first change of a partition only. If that is an append, the high watermark that
     passes it later wakes nobody (F-14)."""
-    if not self.stage.looks_up_changes or (self.at_work and self._is_refused(cached)):
+    if not self.stage.looks_up_changes or (self.is_working and self._is_refused(cached)):
         return
     self._look_up(cached)
     if self.stage is PARKED and self._is_completable():

@@ -5,7 +5,7 @@ session; a full fetch is parked on the newcomer that may become one. A partition
 only that partition is looked up again. A response costs what is marked plus what is sent. ``Stage`` and ``NEXT_STAGES``
 are the life of a fetch as a table.
 
-A fetch of very many partitions takes several events, and is ``at_work`` until it is parked or the session is ready for
+A fetch of very many partitions takes several events, and ``is_working`` until it is parked or the session is ready for
 the next request. This may happen in between:
 
 * The session's next request arrives. It is handled after the work, as if it had arrived then. So no request finds a
@@ -26,20 +26,19 @@ the next request. This may happen in between:
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol
 
 from reference_broker.apis.broker import (
     HasConfig,
-    HasController,
     HasFetchSessions,
     HasNow,
     HasOutside,
     HasRemoteLog,
     HasReplication,
 )
-from reference_broker.apis.call import Call
+from reference_broker.apis.call import Call, LongWork
 from reference_broker.apis.records.fetch_partition import (
     Lookup,
     Reader,
@@ -52,36 +51,25 @@ from reference_broker.apis.records.fetch_partition import (
     reader_of,
     without_records,
 )
-from reference_broker.apis.records.led_partitions import LooksUpPartitions, endpoints_of
-from reference_broker.ports.node_ports import later
+from reference_broker.apis.records.fetch_response import PartitionResult, ResponseBuilder
+from reference_broker.apis.records.led_partitions import LooksUpPartitions
 from reference_broker.ports.slicing import (
     READ_PARTITIONS_PER_SLICE,
     SESSION_PARTITIONS_PER_SLICE,
     Sliced,
-    contained_slices,
     in_slices,
-    run_slices,
     sort_in_slices,
 )
 from reference_broker.sessions.cached_partition import CachedPartition, direction
 from reference_broker.sessions.fetch_session import FetchSession
-from reference_broker.wire.apis import FETCH_TOMBSTONE_HORIZON, FIRST_DRAFT_VERSION
 from reference_broker.wire.errors import ErrorCode, known_error
-from reference_broker.wire.fetch import (
-    NO_TOPIC_ID,
-    FetchRequest,
-    FetchResponse,
-    FetchTopicResponse,
-    PartitionData,
-)
+from reference_broker.wire.fetch import FetchRequest, FetchResponse, PartitionData
 
 MAX_SKIPPED_BATCHES = 256
 """Limits how many batch headers one response reads only to find that the batch does not fit. That takes some 5 ms. Tens
 of thousands of partitions would hold up all other clients for a second."""
 TOPIC_IDS_FROM = 13
 """The version from which topics are named by ID (KIP-516)."""
-LEADERS_FROM = 16
-"""The version from which a response names the leader if the fetcher has a wrong one (KIP-951)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,8 +79,14 @@ class Stage:
 
     name: str
     is_parked: bool = False
+    is_over: bool = False
     looks_up_changes: bool = False
     """Whether a partition that changes is looked up again. Otherwise it only keeps its mark."""
+
+    @property
+    def is_working(self) -> bool:
+        """Whether the fetch does something now or, if that takes several events, in the next ones."""
+        return not (self.is_parked or self.is_over)
 
 
 NAMING: Final = Stage("naming")
@@ -105,7 +99,7 @@ DUE: Final = Stage("due", is_parked=True, looks_up_changes=True)
 """Enough arrived in this event, at the end of which the fetch responds."""
 RESPONDING: Final = Stage("responding")
 """It reads records, sends the response, and prepares the session for the next request."""
-ABANDONED: Final = Stage("abandoned")
+ABANDONED: Final = Stage("abandoned", is_over=True)
 """Its session was closed or evicted, its connection was closed while it was parked, or a bug ended it."""
 
 NEXT_STAGES: Final[Mapping[Stage, tuple[Stage, ...]]] = {
@@ -116,9 +110,6 @@ NEXT_STAGES: Final[Mapping[Stage, tuple[Stage, ...]]] = {
     RESPONDING: (ABANDONED,),
     ABANDONED: (ABANDONED,),
 }
-
-PartitionResult: TypeAlias = tuple[CachedPartition, PartitionData]
-"""A partition's part of the response."""
 
 _OVER = object()
 
@@ -155,8 +146,8 @@ class Fetch:
     min_bytes: int = field(init=False)
     lookups: dict[CachedPartition, Lookup] = field(default_factory=dict)
     """The latest lookup of each partition that was marked."""
-    next_requests: list[Callable[[], None]] | None = field(default=None, init=False)
-    """The session's requests that arrived during the work."""
+    long_work: LongWork | None = field(default=None, init=False)
+    """The rest of its work, if that takes more events."""
 
     def __post_init__(self) -> None:
         config, request = self.broker.config, self.request
@@ -171,11 +162,6 @@ class Fetch:
     def _enter(self, stage: Stage) -> None:
         assert stage in NEXT_STAGES[self.stage], f"a fetch went from {self.stage.name} to {stage.name}"
         self.stage = stage
-
-    @property
-    def at_work(self) -> bool:
-        """Whether its work goes on in later events. Its session accepts no other request meanwhile."""
-        return self.session.fetch is self and not self.stage.is_parked
 
     # the partitions that the request names and forgets
 
@@ -212,11 +198,11 @@ class Fetch:
     def _leave_session(self) -> Sliced[None]:
         """Close the session, whose last partition was forgotten. The fetch goes on in a newcomer, with no partitions
         but those that it names."""
-        session, is_at_work = self.session, self.at_work
+        session, is_working = self.session, self.is_working
         session.unpark()  # So that closing the session does not end this fetch.
         self.session = newcomer_of(self.broker, self.call, self.request)
         self.session.set_contact_of(session)
-        if is_at_work:
+        if is_working:
             self.session.park(self)
         self.broker.fetch_sessions.close(session.session_id, "no partition left")
         yield from self._name_partitions()
@@ -243,7 +229,7 @@ class Fetch:
     def _look_up_all(self, marked: Collection[CachedPartition]) -> None:
         for cached in marked:
             self._look_up(cached)
-        if self.at_work:
+        if self.is_working:
             for cached in marked:
                 cached.watch(self.broker.partitions)
         # Decision progress-cost-session (F-18): session evicted meanwhile | goes on
@@ -282,7 +268,7 @@ class Fetch:
 
     def _marked(self, cached: CachedPartition) -> None:
         # Decision changed-partition (F-14): only marked | looked up
-        if not self.stage.looks_up_changes or (self.at_work and self._is_refused(cached)):
+        if not self.stage.looks_up_changes or (self.is_working and self._is_refused(cached)):
             return
         self._look_up(cached)
         cached.watch(self.broker.partitions)
@@ -355,7 +341,7 @@ class Fetch:
         return self.urgent or self.session.available_bytes >= self.min_bytes
 
     def _park(self) -> None:
-        if not self.at_work:  # Otherwise each partition is watched since its lookup.
+        if not self.is_working:  # Otherwise each partition is watched since its lookup.
             self._watch_all()
         self._enter(PARKED)
         self.session.park(self)
@@ -383,7 +369,7 @@ class Fetch:
     def _connection_closed(self) -> None:
         """End the wait: the connection closed, or a bug failed the fetch. Nothing was sent, so every mark stays."""
         self._end_remote()
-        if self.at_work:
+        if self.is_working:
             return
         self._enter(ABANDONED)
         self._unpark()
@@ -427,7 +413,7 @@ class Fetch:
             return
         sessions = self.broker.fetch_sessions
         keeps = session.revision.keep(sessions, session, self.wants_session, self.broker.now)
-        self.call.respond(response(self.broker, self.call, builder))
+        self.call.respond(builder.response(self.broker, self.call))
         # Decision session-after-response (F-5, F-6): none kept | kept
         if not keeps:
             if not session.session_id:
@@ -535,12 +521,17 @@ class Fetch:
 
     # work that takes several events
 
-    def add_next(self, request: Callable[[], None]) -> None:
-        """Handle the session's next request after this work."""
-        self.next_requests = [*(self.next_requests or ()), request]
+    @property
+    def is_working(self) -> bool:
+        """Whether its work goes on in later events. Its session accepts no other request meanwhile."""
+        return self.long_work is not None and self.stage.is_working
+
+    def handle_afterwards(self, request: Callable[[], None]) -> None:
+        assert self.long_work is not None, "only called while it is working"
+        self.long_work.handle_afterwards(request)
 
     def run(self, work: Sliced[None]) -> None:
-        """Do the work, or its beginning if it takes several events."""
+        """Do the work, or its first slice if it takes several events."""
         was_parked = self.stage.is_parked
         try:
             if next(work, _OVER) is _OVER:
@@ -551,31 +542,20 @@ class Fetch:
         except Exception:
             self._failed()
             raise
-        later(self.broker.outside, 0, lambda: run_slices(self.broker.outside, self._continue(work)))
-
-    def _continue(self, work: Sliced[None]) -> Sliced[None]:
-        is_complete = False
-
-        def to_its_end() -> Sliced[None]:
-            nonlocal is_complete
-            yield from work
-            is_complete = True
-
-        steps = contained_slices(self.call.contain, to_its_end())
-        while not self._is_void() and next(steps, _OVER) is not _OVER:
-            yield
-        # Decision fetch-work-void (F-20): session or connection gone | carried through
-        if not is_complete or self._is_void():
-            self._failed()
-        elif not self.stage.is_parked:
-            self.session.unpark()
-        following, self.next_requests = self.next_requests, None
-        for request in following or ():
-            later(self.broker.outside, 0, request)
+        self.long_work = LongWork(self.broker.outside, self.call, self._is_void, self._work_ended)
+        self.long_work.go_on(work)
 
     def _is_void(self) -> bool:
         """Whether its session is closed, or its connection while there is no session."""
         return self.stage is ABANDONED or (self.call.closed and not self.session.session_id)
+
+    def _work_ended(self, is_complete: bool) -> None:
+        self.long_work = None
+        # Decision fetch-work-void (F-20): session or connection gone | carried through
+        if not is_complete:
+            self._failed()
+        elif not self.stage.is_parked:
+            self.session.unpark()
 
     def _failed(self) -> None:
         """Clean up after work that is void, or that a bug ended in the middle."""
@@ -584,65 +564,6 @@ class Fetch:
             self.session.unpark()
             self.broker.fetch_sessions.close(self.session.session_id, "a fetch of it failed")
             self.broker.fetch_sessions.release(self.session)
-
-
-@dataclass(slots=True)
-class ResponseBuilder:
-    """The topics of a response, added piece by piece. A topic in two places of the list is named twice."""
-
-    api_version: int
-    session: FetchSession
-    topics: list[FetchTopicResponse] = field(default_factory=list)
-    leaders: dict[int, None] | None = None
-    """The leaders named in a version that also has their addresses."""
-    _topic: tuple[str, bytes] | None = None
-    _partitions: list[PartitionData] = field(init=False)
-    """The partitions of the last topic."""
-
-    def add(self, results: Collection[PartitionResult]) -> None:
-        """Add partitions in the order of the response."""
-        names_leaders = LEADERS_FROM <= self.api_version < FIRST_DRAFT_VERSION
-        uses_topic_ids, topic = self.session.uses_topic_ids, self._topic
-        if self.api_version == FETCH_TOMBSTONE_HORIZON:
-            results = [(cached, _with_horizon(cached, data)) for cached, data in results]
-        partitions = [] if topic is None else self._partitions
-        for cached, data in results:
-            name = ("", cached.topic_id) if uses_topic_ids else (cached.topic, NO_TOPIC_ID)
-            if name != topic:
-                partitions = []
-                self.topics.append(FetchTopicResponse(*name, partitions))
-                topic = name
-            if data.current_leader is None:
-                partitions.append(data)
-            elif names_leaders:
-                partitions.append(data)
-                self.leaders = self.leaders or {}
-                self.leaders[data.current_leader.leader_id] = None
-            else:
-                partitions.append(replace(data, current_leader=None))
-        self._topic, self._partitions = topic, partitions
-
-
-def _with_horizon(cached: CachedPartition, data: PartitionData) -> PartitionData:
-    """Add the tombstone horizon. The records were read before it, so a marker that has moved since is too high, never
-    too low."""
-    partition = cached.partition
-    if data.error_code or partition is None:
-        return data
-    return replace(data, tombstone_horizon=partition.log.horizon.offset)
-
-
-def response(broker: HasController, call: Call, builder: ResponseBuilder) -> FetchResponse:
-    """Make the response. As in Kafka, followers get no addresses of leaders."""
-    session = builder.session
-    leaders = None if session.privileged else builder.leaders
-    return FetchResponse(
-        0,
-        session.session_id,
-        builder.topics,
-        node_endpoints=endpoints_of(broker, leaders, call.listener) if leaders else [],
-        response_flags=session.revision.response_flags(session),
-    )
 
 
 def newcomer_of(broker: FetchNeeds, call: Call, request: FetchRequest) -> FetchSession:

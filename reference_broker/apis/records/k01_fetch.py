@@ -96,7 +96,7 @@ def handle(broker: FetchApiNeeds, call: Call, body: FetchRequest) -> FetchRespon
         return revision.error_response(ErrorCode.invalid_request, body, sessions.find(body.session_id, revision))
     session = sessions.sessions.get(body.session_id)
     # Decision session-at-work (F-20): queued behind it | handled now
-    if session is not None and session.fetch is not None and session.is_at_work:
+    if session is not None and session.fetch is not None and session.is_working:
         _queue_behind(session.fetch, broker, call, body)
         return None
     if call.api_version in FIRST_REVISIONS:
@@ -111,12 +111,12 @@ def handle(broker: FetchApiNeeds, call: Call, body: FetchRequest) -> FetchRespon
 API = Api.of(FetchRequest, handle)
 
 
-def _queue_behind(at_work: SessionFetch, broker: FetchApiNeeds, call: Call, request: FetchRequest) -> None:
+def _queue_behind(working: SessionFetch, broker: FetchApiNeeds, call: Call, request: FetchRequest) -> None:
     """A session handles its requests one by one, so this one is handled as if it arrived later. If its connection
     closes before that, it counts only if it ends its session."""
     queued = _Queued(broker, call, request)
     call.on_closed(queued.drop_partitions)
-    at_work.add_next(queued.handle_contained)
+    working.handle_afterwards(queued.handle_contained)
 
 
 @dataclass(slots=True)
