@@ -19,7 +19,7 @@ from chaos.interceptor.rules import Rule, RuleBook, matches_frame
 from reference_broker.apis.registry import SERVED
 from reference_broker.core.events import Close, Closed, Event, Opened, Reply, Request
 from reference_broker.records.batch import CRC_FROM, LENGTH_OVERHEAD_BYTES, InvalidRecords, iterate
-from reference_broker.serve.requests import decode
+from reference_broker.serve.request_decoder import decode
 from reference_broker.wire.apis import is_known
 from reference_broker.wire.errors import ErrorCode, ProtocolError, error_name, known_error
 from reference_broker.wire.fetch import FetchResponse

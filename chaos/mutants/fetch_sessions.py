@@ -107,7 +107,7 @@ def epoch_wraps_to_zero(original: Function, epoch: int) -> int:
     return 0 if epoch == LARGEST_EPOCH else epoch + 1
 
 
-@mutant("reference_broker.core.requests:ActiveCall.respond")
+@mutant("reference_broker.core.call_admission:ActiveCall.respond")
 def answers_told_without_session(original: Function, self: Any, body: Any, *, api_version: int | None = None) -> None:
     """The lines of responses in trace and log have no session (F-23)."""
     request = self._request
@@ -123,7 +123,7 @@ def session_forgets_its_maker(
     return original(self, "", replica_id, uses_topic_ids, revision)
 
 
-@mutant("reference_broker.apis.records.led_partitions:leader_epoch_error", revisions=ONLY_FINAL)
+@mutant("reference_broker.apis.records.partition_errors:leader_epoch_error", revisions=ONLY_FINAL)
 def leader_epoch_not_checked(original: Function, leader_epoch: int, request_epoch: int) -> Any:
     """Any leader epoch of a fetcher is accepted (F-13)."""
     return original(leader_epoch, leader_epoch)

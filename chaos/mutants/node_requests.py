@@ -6,7 +6,7 @@ from typing import Any
 from chaos.mutants.mutant import Function, mutant
 from reference_broker.quorum.values import MAX_EPOCH
 
-REQUESTS = "reference_broker.quorum.requests"
+REQUESTS = "reference_broker.quorum.raft_handlers"
 
 
 @mutant(f"{REQUESTS}:_whole_error")

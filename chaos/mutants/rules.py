@@ -48,7 +48,7 @@ def overtaken_fetch_stays_parked(original: Function, self: Any, session: Any, re
     return True
 
 
-@mutant("reference_broker.apis.records.led_partitions:leader_epoch_error")
+@mutant("reference_broker.apis.records.partition_errors:leader_epoch_error")
 def newer_leader_epoch_fenced(original: Function, leader_epoch: int, request_epoch: int) -> Any:
     """A fetcher that knows a newer leader epoch is fenced, and looks for a leader that it knows already (F-13)."""
     error = original(leader_epoch, request_epoch)

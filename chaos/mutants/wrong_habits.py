@@ -244,7 +244,7 @@ def sizes_misread(original: Function, api_key: int, version: int, frame: Any, of
     return on_request(on_request(body, api_key, ApiKey.CREATE_TOPICS, less), api_key, ApiKey.PRODUCE, timed)
 
 
-@mutant("reference_broker.serve.requests:decode")
+@mutant("reference_broker.serve.request_decoder:decode")
 def strange_headers_refused(original: Function, connection: int, frame: memoryview, versions: Any) -> Any:
     """A connection is closed for a client ID that is null, empty or not ASCII, and for unknown tags."""
     header, _ = read_request_header(frame)

@@ -18,7 +18,7 @@ from reference_broker.metadata.tests.metadata_world import topic_id, topic_recor
 from reference_broker.quorum.messages import RaftResponse, begin_epoch
 from reference_broker.quorum.metadata_log import Diverging
 from reference_broker.quorum.node_files import METADATA_DIRECTORY
-from reference_broker.quorum.requests import handle_begin_quorum_epoch
+from reference_broker.quorum.raft_handlers import handle_begin_quorum_epoch
 from reference_broker.quorum.snapshots.messages import read_requests
 from reference_broker.quorum.snapshots.tests.snapshot_world import Replica, Transfer, content, replayed, setting
 from reference_broker.quorum.tests.quorum_alone import CLUSTER, Alone, granted

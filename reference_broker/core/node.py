@@ -12,6 +12,15 @@ from reference_broker.apis.registry import SERVED, Dispatcher
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.configuration.listeners import Endpoint
 from reference_broker.core.assembly import build_broker
+from reference_broker.core.call_admission import (
+    UNKNOWN_ORIGIN,
+    ActiveCall,
+    Admission,
+    ConnectionOrigin,
+    LocalCall,
+    failed_request,
+    is_taken_before_ready,
+)
 from reference_broker.core.clean_shutdown import LastEnd, read_mark, remove_mark, sync_and_mark
 from reference_broker.core.events import (
     Closed,
@@ -31,15 +40,6 @@ from reference_broker.core.events import (
 from reference_broker.core.housekeeping import Housekeeping
 from reference_broker.core.log_cleaner import LogCleaner
 from reference_broker.core.outside import Outside, Peers, StoreCalls, Syncs, Timers
-from reference_broker.core.requests import (
-    UNKNOWN_ORIGIN,
-    ActiveCall,
-    Admission,
-    ConnectionOrigin,
-    LocalCall,
-    failed_request,
-    is_taken_before_ready,
-)
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.broker_settings import LiveConfig
 from reference_broker.metadata.delta import MetadataDelta

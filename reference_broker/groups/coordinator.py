@@ -1,13 +1,13 @@
 """The group coordinator of one node: the groups in the partitions of ``__consumer_offsets`` that it leads.
 
-``coordination.led_partitions`` loads and drops these partitions. ``membership`` serves the requests about members and
-generations, ``commits`` those about committed offsets.
+``coordination.coordinator_shards`` loads and drops these partitions. ``membership`` serves the requests about members
+and generations, ``commits`` those about committed offsets.
 """
 
 from collections.abc import Callable, Iterable
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.coordination.led_partitions import LedPartitions
+from reference_broker.coordination.coordinator_shards import CoordinatorShards
 from reference_broker.coordination.log import CoordinatorLog
 from reference_broker.coordination.partitioner import partition_of
 from reference_broker.coordination.record_fields import fits
@@ -44,7 +44,7 @@ class GroupCoordinator:
         self._leaders = leaders
         self._image = image
         self.metrics = GroupMetrics(metrics)
-        self._led: LedPartitions[OffsetsPartition] = LedPartitions(
+        self._led: CoordinatorShards[OffsetsPartition] = CoordinatorShards(
             ports, OFFSETS_TOPIC, self, self.metrics.loading, self.metrics.load_time_ms, "coordinator"
         )
         self.leads = self._led.leads

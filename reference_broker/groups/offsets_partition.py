@@ -7,7 +7,7 @@ A commit becomes visible as the high watermark passes it, of which the led parti
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from reference_broker.coordination.led_partitions import LedPartition, Skipped
+from reference_broker.coordination.coordinator_shards import CoordinatorShard, Skipped
 from reference_broker.coordination.log import (
     NO_PRODUCER,
     CoordinatorLog,
@@ -59,7 +59,7 @@ class OffsetsRetention(DueTimes):
         """offsets.retention.minutes"""
 
 
-class OffsetsPartition(LedPartition):
+class OffsetsPartition(CoordinatorShard):
     """The groups and offsets of one led partition. ``written`` callbacks get the error for clients. They may be called
     before the method returns, and are called even if another node leads the partition by then (NOT_COORDINATOR)."""
 
@@ -282,7 +282,7 @@ class OffsetsPartition(LedPartition):
 
 @dataclass(slots=True)
 class OffsetsPlayback:
-    """Implements ``coordination.led_partitions.Playback``."""
+    """Implements ``coordination.coordinator_shards.Playback``."""
 
     ports: Ports
     target: OffsetsPartition

@@ -43,7 +43,7 @@ from reference_broker.serve.log_lines import LogLines, describe_bug
 from reference_broker.serve.memory_budget import MemoryBudget
 from reference_broker.serve.node_log import NoteLog
 from reference_broker.serve.peers import FindAddress, Peers
-from reference_broker.serve.requests import Decoder
+from reference_broker.serve.request_decoder import Decoder
 from reference_broker.serve.responses import Responses
 from reference_broker.serve.turns import Intake, LargeMessages, Turns
 from reference_broker.wire.apis import api_name

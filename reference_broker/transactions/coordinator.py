@@ -1,7 +1,7 @@
 """The transaction coordinator of one node: the transactional IDs in the partitions of ``__transaction_state`` it leads.
 
-``coordination.led_partitions`` loads and drops these partitions, and ``transaction`` judges each request. ``Endings``
-sends the markers of decided transactions and completes them, also on a node that takes over (X-3).
+``coordination.coordinator_shards`` loads and drops these partitions, and ``transaction`` judges each request.
+``Endings`` sends the markers of decided transactions and completes them, also on a node that takes over (X-3).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +10,7 @@ from functools import partial
 from typing import TypeAlias
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.coordination.led_partitions import LedPartitions
+from reference_broker.coordination.coordinator_shards import CoordinatorShards
 from reference_broker.coordination.log import CoordinatorLog, ReplicatedCallback, client_error
 from reference_broker.coordination.partitioner import partition_of
 from reference_broker.coordination.record_fields import fits
@@ -126,7 +126,7 @@ class TransactionCoordinator:
         self._image = image
         self.producer_ids = producer_ids
         self.metrics = TransactionMetrics(metrics)
-        self._led: LedPartitions[TransactionsPartition] = LedPartitions(
+        self._led: CoordinatorShards[TransactionsPartition] = CoordinatorShards(
             ports, TRANSACTION_TOPIC, self, self.metrics.loading, self.metrics.load_time_ms, "transactions"
         )
         self.leads = self._led.leads

@@ -13,7 +13,7 @@ from struct import Struct
 from typing import Final
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.coordination.led_partitions import LedPartition, Skipped
+from reference_broker.coordination.coordinator_shards import CoordinatorShard, Skipped
 from reference_broker.coordination.log import CoordinatorLog, ReplicatedCallback, client_error
 from reference_broker.coordination.record_fields import DamagedRecord, FieldReader, FieldWriter
 from reference_broker.coordination.scheduling import DeferredCallbacks, DueTimes
@@ -53,7 +53,7 @@ class Held:
         return self.changing is not None or self.current.state in DECIDED
 
 
-class TransactionsPartition(LedPartition):
+class TransactionsPartition(CoordinatorShard):
     """The transactional IDs of one led partition. ``feature_level`` returns the finalized ``transaction.version``."""
 
     def __init__(
@@ -216,7 +216,7 @@ class TransactionsPartition(LedPartition):
 
 @dataclass(slots=True)
 class TransactionsPlayback:
-    """Implements ``coordination.led_partitions.Playback``."""
+    """Implements ``coordination.coordinator_shards.Playback``."""
 
     target: TransactionsPartition
     _values: dict[str, bytes] = field(default_factory=dict)

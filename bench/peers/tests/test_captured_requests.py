@@ -10,7 +10,7 @@ from bench.peers.captured.capture import CLIENTS, FOLDER, RECORDS, TOPIC
 from reference_broker.core.events import Request
 from reference_broker.core.tests.node_world import NodeWorld
 from reference_broker.records.record import read_records
-from reference_broker.serve.requests import decode
+from reference_broker.serve.request_decoder import decode
 from reference_broker.wire.apis import VERSIONS
 from reference_broker.wire.errors import error_name
 from reference_broker.wire.produce import ProduceRequest

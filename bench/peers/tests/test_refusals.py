@@ -27,7 +27,7 @@ MODULES = (
         "log/producer_state.py",
         "log/transaction_verification.py",
     ),
-    "serve/requests.py",
+    "serve/request_decoder.py",
 )
 CLOSING = ("ProtocolError", "TruncatedError", "TooMuchError")
 """Errors of a request that cannot be decoded. The connection is closed."""

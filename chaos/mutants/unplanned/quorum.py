@@ -44,7 +44,7 @@ def vote_forgotten_at_start(original: Function, self: Any) -> Any:
     return replace(original(self), voted_id=NO_NODE)
 
 
-@mutant("reference_broker.quorum.requests:_decide_vote")
+@mutant("reference_broker.quorum.raft_handlers:_decide_vote")
 def longer_log_gets_the_vote(original: Function, quorum: Any, request: Any, up_to_date: bool, reply: Any) -> None:
     """A voter compares the ends of two logs by their offsets only. A candidate with more records of an older epoch
     wins, and committed ones are cut (KIP-595)."""

@@ -14,7 +14,7 @@ from kio.schema.vote.v2.request import VoteRequest
 from reference_broker.apis.broker import HasQuorum
 from reference_broker.apis.call import Call
 from reference_broker.apis.registry import Api
-from reference_broker.quorum.requests import handle_vote
+from reference_broker.quorum.raft_handlers import handle_vote
 
 
 def handle(broker: HasQuorum, call: Call, body: VoteRequest) -> None:

@@ -11,7 +11,7 @@ from kio.schema.begin_quorum_epoch.v1.request import BeginQuorumEpochRequest
 from reference_broker.apis.broker import HasQuorum
 from reference_broker.apis.call import Call
 from reference_broker.apis.registry import Api
-from reference_broker.quorum.requests import handle_begin_quorum_epoch
+from reference_broker.quorum.raft_handlers import handle_begin_quorum_epoch
 
 
 def handle(broker: HasQuorum, call: Call, body: BeginQuorumEpochRequest) -> None:

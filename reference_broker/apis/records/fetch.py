@@ -52,7 +52,7 @@ from reference_broker.apis.records.fetch_partition import (
     without_records,
 )
 from reference_broker.apis.records.fetch_response import PartitionResult, ResponseBuilder
-from reference_broker.apis.records.led_partitions import LooksUpPartitions
+from reference_broker.apis.records.partition_errors import LooksUpPartitions
 from reference_broker.ports.slicing import (
     READ_PARTITIONS_PER_SLICE,
     SESSION_PARTITIONS_PER_SLICE,

@@ -16,7 +16,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from reference_broker.apis.broker import HasController
-from reference_broker.apis.records.led_partitions import LooksUpPartitions, leader_epoch_error, led_elsewhere
+from reference_broker.apis.records.partition_errors import LooksUpPartitions, leader_epoch_error, led_elsewhere
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.log.partition_log import MovedToRemote, OffsetOutOfRange, PartitionLog
 from reference_broker.metadata.image import TopicImage

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from reference_broker.apis.broker import HasController
 from reference_broker.apis.call import Call
-from reference_broker.apis.records.led_partitions import endpoints_of
+from reference_broker.apis.records.partition_errors import endpoints_of
 from reference_broker.sessions.cached_partition import CachedPartition
 from reference_broker.sessions.fetch_session import FetchSession
 from reference_broker.wire.apis import FETCH_TOMBSTONE_HORIZON, FIRST_DRAFT_VERSION

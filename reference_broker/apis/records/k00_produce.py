@@ -44,7 +44,7 @@ from typing import Protocol, TypeAlias
 
 from reference_broker.apis.broker import HasController, HasReplication, HasTraffic
 from reference_broker.apis.call import Call, contained, run_contained
-from reference_broker.apis.records.led_partitions import endpoints_of
+from reference_broker.apis.records.partition_errors import endpoints_of
 from reference_broker.apis.records.produce_transactions import (
     Verdicts,
     VerifiesTransactions,

@@ -59,7 +59,7 @@ from reference_broker.apis.call import Call
 from reference_broker.apis.records.fetch import TOPIC_IDS_FROM, Fetch, FetchNeeds, newcomer_of
 from reference_broker.apis.records.first_revision_fetch import fetch_first
 from reference_broker.apis.registry import Api
-from reference_broker.quorum.requests import handle_fetch
+from reference_broker.quorum.raft_handlers import handle_fetch
 from reference_broker.quorum.values import METADATA_TOPIC_ID
 from reference_broker.sessions.fetch_session import FetchSession, SessionFetch
 from reference_broker.sessions.final_revision import CLOSE_SESSION_EPOCH, FULL_EPOCH

@@ -38,7 +38,7 @@ from kio.static.primitive import i32, i64
 from reference_broker.apis.broker import HasConfig, HasNow, HasOutside, HasRemoteLog
 from reference_broker.apis.call import Call, respond_now_or_later
 from reference_broker.apis.records.fetch_partition import Reader, read_error, readable_end, reader_of
-from reference_broker.apis.records.led_partitions import LooksUpPartitions, led_partition
+from reference_broker.apis.records.partition_errors import LooksUpPartitions, led_partition
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.log.partition_log import PartitionLog

@@ -4,8 +4,8 @@ import pytest
 
 from reference_broker.apis.records import k01_fetch
 from reference_broker.apis.tests.fetch_world import World, names, partitions_of, two_topics
+from reference_broker.core.call_admission import ActiveCall
 from reference_broker.core.events import Effect, Reply, Request
-from reference_broker.core.requests import ActiveCall
 from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.fetch import FetchPartition, FetchRequest
 from reference_broker.wire.tags import Tag

@@ -44,7 +44,7 @@ from reference_broker.ports.node_ports import Now
 from reference_broker.ports.store import MemoryStore
 from reference_broker.replication.partition_directories import directory_of
 from reference_broker.replication.partitions import Partition
-from reference_broker.serve.requests import decode
+from reference_broker.serve.request_decoder import decode
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import NO_TOPIC_ID
 from reference_broker.wire.messages import decode_response, encode_request, encode_response

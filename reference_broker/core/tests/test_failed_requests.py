@@ -7,8 +7,8 @@ import pytest
 
 from reference_broker.apis.call import Call
 from reference_broker.apis.registry import SERVED
+from reference_broker.core.call_admission import failed_request
 from reference_broker.core.events import Request
-from reference_broker.core.requests import failed_request
 from reference_broker.core.tests.node_world import NodeWorld, batch
 from reference_broker.wire.apis import DRAFTS, ApiKey
 from reference_broker.wire.errors import ErrorCode

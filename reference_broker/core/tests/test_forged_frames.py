@@ -9,7 +9,7 @@ from reference_broker.apis.registry import SERVED
 from reference_broker.core.tests.cluster_world import LOCAL, ClusterWorld
 from reference_broker.quorum.messages import Vote, begin_epoch, end_epoch, vote
 from reference_broker.quorum.values import OffsetAndEpoch
-from reference_broker.serve.requests import decode
+from reference_broker.serve.request_decoder import decode
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.messages import encode_request
 

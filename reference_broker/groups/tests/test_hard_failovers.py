@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from reference_broker.coordination.led_partitions import CHUNK_BYTES
+from reference_broker.coordination.coordinator_shards import CHUNK_BYTES
 from reference_broker.groups.group import Group, GroupState
 from reference_broker.groups.offset_commits import FetchedOffset
 from reference_broker.groups.tests.coordinator_world import CoordinatorWorld, offset_of

@@ -24,7 +24,7 @@ from reference_broker.quorum.messages import voted as vote_response
 from reference_broker.quorum.metadata_log import Validity
 from reference_broker.quorum.node_files import read_quorum_state
 from reference_broker.quorum.quorum import Quorum
-from reference_broker.quorum.requests import (
+from reference_broker.quorum.raft_handlers import (
     handle_begin_quorum_epoch,
     handle_end_quorum_epoch,
     handle_fetch,

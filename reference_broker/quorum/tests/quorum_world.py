@@ -12,7 +12,7 @@ from reference_broker.metadata.records import TopicRecord, encode
 from reference_broker.ports.node_ports import Now, Surroundings
 from reference_broker.quorum.metadata_log import MetadataLog
 from reference_broker.quorum.quorum import Quorum
-from reference_broker.quorum.requests import (
+from reference_broker.quorum.raft_handlers import (
     handle_begin_quorum_epoch,
     handle_end_quorum_epoch,
     handle_fetch,

@@ -6,7 +6,7 @@ import pytest
 
 from reference_broker.quorum.messages import RaftResponse, begin_epoch
 from reference_broker.quorum.node_files import StartRefused
-from reference_broker.quorum.requests import handle_begin_quorum_epoch
+from reference_broker.quorum.raft_handlers import handle_begin_quorum_epoch
 from reference_broker.quorum.roles import START_DELAY_US, Role
 from reference_broker.quorum.tests.quorum_alone import Alone, batch, granted, kept
 from reference_broker.quorum.values import NotLeader, OffsetAndEpoch

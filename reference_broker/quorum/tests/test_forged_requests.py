@@ -9,7 +9,7 @@ import pytest
 from reference_broker.quorum.messages import RaftResponse, Vote, begin_epoch, end_epoch, fetch, vote
 from reference_broker.quorum.messages import voted as vote_response
 from reference_broker.quorum.node_files import QUORUM_STATE, StartRefused, read_quorum_state, write_quorum_state
-from reference_broker.quorum.requests import (
+from reference_broker.quorum.raft_handlers import (
     handle_begin_quorum_epoch,
     handle_end_quorum_epoch,
     handle_fetch,

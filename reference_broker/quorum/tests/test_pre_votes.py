@@ -3,7 +3,7 @@
 import pytest
 
 from reference_broker.quorum.messages import RaftResponse, Vote, vote, voted
-from reference_broker.quorum.requests import handle_vote
+from reference_broker.quorum.raft_handlers import handle_vote
 from reference_broker.quorum.roles import Role
 from reference_broker.quorum.tests import quorum_roles as roles
 from reference_broker.quorum.tests.quorum_alone import CLUSTER, Alone, Sent, granted

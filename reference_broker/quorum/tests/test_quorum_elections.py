@@ -7,7 +7,7 @@ from kio.schema.vote.v2.response import VoteResponse
 
 from reference_broker.quorum.messages import RaftResponse, Vote, begun, vote, voted
 from reference_broker.quorum.metadata_log import MetadataLog
-from reference_broker.quorum.requests import handle_vote
+from reference_broker.quorum.raft_handlers import handle_vote
 from reference_broker.quorum.roles import START_DELAY_US, Role
 from reference_broker.quorum.tests.quorum_alone import Alone, batch, granted, kept
 from reference_broker.quorum.values import OffsetAndEpoch

@@ -8,12 +8,12 @@ from functools import partial
 
 import pytest
 
-from reference_broker.quorum import requests as quorum_requests
+from reference_broker.quorum import raft_handlers
 from reference_broker.quorum.follower import Follower
 from reference_broker.quorum.messages import Vote
 from reference_broker.quorum.metadata_log import LogSync, MetadataLog
 from reference_broker.quorum.quorum import Quorum
-from reference_broker.quorum.requests import RaftReply
+from reference_broker.quorum.raft_handlers import RaftReply
 from reference_broker.quorum.tests.quorum_storm import settle, weather
 from reference_broker.quorum.tests.quorum_world import SECOND_US, Process, World
 
@@ -256,7 +256,7 @@ def _votes_for_short_logs(quorum: Quorum, request: Vote, _: bool, reply: RaftRep
     _JUDGE(quorum, request, True, reply)
 
 
-_JUDGE = quorum_requests._decide_vote
+_JUDGE = raft_handlers._decide_vote
 
 
 @pytest.mark.parametrize(
@@ -265,8 +265,8 @@ _JUDGE = quorum_requests._decide_vote
         (Quorum, "_persist", _votes_at_once),
         (MetadataLog, "synced_offset", property(_unsynced_end)),
         (Follower, "_continue", _fetch_at_once),
-        (quorum_requests, "_decide_vote", _votes_again),
-        (quorum_requests, "_decide_vote", _votes_for_short_logs),
+        (raft_handlers, "_decide_vote", _votes_again),
+        (raft_handlers, "_decide_vote", _votes_for_short_logs),
     ],
 )
 def test_a_mutant_is_caught(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, mutant: object) -> None:

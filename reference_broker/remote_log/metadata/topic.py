@@ -15,8 +15,7 @@ from reference_broker.metadata.identifiers import REMOTE_LOG_METADATA_TOPIC
 from reference_broker.metadata.image import MetadataImage, TopicImage
 from reference_broker.ports.node_ports import Done, Ports, later
 from reference_broker.remote_log.metadata.events import RemoteLogEvent, RemoteSegment
-from reference_broker.remote_log.metadata.partition_segments import Applied, PartitionSegments
-from reference_broker.remote_log.metadata.requests import (
+from reference_broker.remote_log.metadata.metadata_topic_client import (
     RETRY_US,
     MetadataLeaders,
     MetadataReader,
@@ -24,6 +23,7 @@ from reference_broker.remote_log.metadata.requests import (
     ServeLocally,
     Watched,
 )
+from reference_broker.remote_log.metadata.partition_segments import Applied, PartitionSegments
 from reference_broker.wire.errors import ErrorCode
 
 CreateTopic: TypeAlias = Callable[[WantedTopic, Done], None]

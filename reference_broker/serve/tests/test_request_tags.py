@@ -5,7 +5,7 @@ import pytest
 from reference_broker.apis.registry import SERVED
 from reference_broker.core.events import Reply
 from reference_broker.core.tests.node_world import NodeWorld
-from reference_broker.serve.requests import decode
+from reference_broker.serve.request_decoder import decode
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import FetchRequest
 from reference_broker.wire.messages import encode_request

@@ -11,7 +11,7 @@ from reference_broker.ports.node_ports import Channel
 from reference_broker.ports.slicing import run_to_end
 from reference_broker.records.record import Record, build, read_all
 from reference_broker.remote_log.metadata.events import encode
-from reference_broker.remote_log.metadata.requests import DAMAGED_FETCHES, MetadataReader
+from reference_broker.remote_log.metadata.metadata_topic_client import DAMAGED_FETCHES, MetadataReader
 from reference_broker.remote_log.metadata.tests.metadata_cluster import MetadataCluster
 from reference_broker.remote_log.metadata.tests.remote_events import DELETED, DELETING, FINISHED, STARTED, copy_of, step
 from reference_broker.wire.apis import ApiKey

@@ -25,7 +25,7 @@ from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import Error, ErrorCode
 
 
-class LedPartition:
+class CoordinatorShard:
     """One partition of a coordinator's topic, whatever it stores: loaded, then served, then closed when another node
     leads it. A partition whose log cannot be read is refused."""
 
@@ -79,7 +79,7 @@ class Loading:
     """One load of a partition. It ends early if another node leads the partition by then."""
 
     ports: Ports
-    target: LedPartition
+    target: CoordinatorShard
     playback: Playback
     records: int = 0
     skipped: int = 0
@@ -146,7 +146,7 @@ class Loading:
 RELOAD_US = 1_000_000
 """The delay before a partition is loaded again whose load ended with a disk error."""
 
-P = TypeVar("P", bound=LedPartition)
+P = TypeVar("P", bound=CoordinatorShard)
 
 
 class Coordinator(Protocol[P]):
@@ -169,7 +169,7 @@ class Coordinator(Protocol[P]):
         ...
 
 
-class LedPartitions(Generic[P]):
+class CoordinatorShards(Generic[P]):
     """The led partitions of ``topic``. Implements ``replication.partitions.LeadershipListener``."""
 
     def __init__(

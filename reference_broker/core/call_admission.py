@@ -1,4 +1,4 @@
-"""A request at a node: whether it is taken, how API handlers see it, and what its client gets if a bug stops it."""
+"""Which requests a node serves, the call that an API handler gets for one, and the response if a bug stops it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -43,7 +43,9 @@ BEFORE_READY = frozenset(
         ApiKey.UPDATE_METADATA,
     }
 )
-"""Requests of other nodes to a controller, served also while its broker is not part of the cluster yet.
+"""Requests for the quorum, the controller or the metadata of a node. They are served also while its broker is not part
+of the cluster yet. All are sent to a controller or a voter, except UPDATE_METADATA, which the controller sends to
+brokers.
 
 A fetch of the metadata log is served then, too. Clients begin with ApiVersions, which closes their connection, so that
 they try another node or retry.
