@@ -99,6 +99,9 @@ class Compacted:
     """the offsets of records outside transactions and in committed ones"""
     _open: dict[int, OpenTransaction] = field(default_factory=dict)
     """by producer ID"""
+    _seen: dict[int, CommittedRecord] = field(default_factory=dict)
+    """by offset: the records from before ``restart``"""
+    _seen_markers: dict[int, Marker] = field(default_factory=dict)
 
     def commit(self, batch: bytes, at_us: int) -> None:
         """Note batches that are below the high watermark from now on."""
@@ -116,7 +119,9 @@ class Compacted:
         if producing.producer_id >= 0:
             self.last_batches[producing.producer_id] = LastBatch(last_sequence_of(data)[1], header.last_offset)
         for offset, record in records_of(data, at_us):
-            self.records[offset] = record
+            # E-7: what a loss has left was committed before it, and a cleaner goes by that time.
+            seen = self._seen.get(offset)
+            self.records[offset] = seen if seen is not None and seen.equals(record) else record
             self._offsets.append(offset)
             if opened is not None:
                 opened.offsets.append(offset)
@@ -132,7 +137,9 @@ class Compacted:
         if known is None or epoch > known.producer_epoch:
             self.last_batches[producer_id] = LastBatch(epoch, header.last_offset)
         ended = self._open.pop(producer_id, OpenTransaction())
-        self.markers[header.base_offset] = Marker(producer_id, kind == COMMIT, tuple(ended.batches), at_us)
+        marker = Marker(producer_id, kind == COMMIT, tuple(ended.batches), at_us)
+        seen = self._seen_markers.get(header.base_offset)
+        self.markers[header.base_offset] = seen if seen is not None and seen[:-1] == marker[:-1] else marker
         self._marker_offsets.append(header.base_offset)
         for offset in ended.offsets:
             if kind == COMMIT:
@@ -146,6 +153,9 @@ class Compacted:
             insort(self._by_key.setdefault(key, []), offset)
 
     def restart(self) -> None:
+        """Forget what is committed. The leader that takes over after a loss shows what is left of it."""
+        self._seen.update(self.records)
+        self._seen_markers.update(self.markers)
         for each in (self.records, self.markers, self.aborted, self.last_batches, self._by_key, self._open):
             each.clear()
         self._offsets.clear()

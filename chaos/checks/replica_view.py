@@ -18,6 +18,7 @@ from chaos.checks.history import OFFSETS_TOPIC, STATE_TOPIC, TopicPartition
 from reference_broker.core.events import Note
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.delta import MetadataDelta
+from reference_broker.metadata.identifiers import REMOTE_LOG_METADATA_TOPIC
 from reference_broker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage, PartitionImage, TopicImage
 
 if TYPE_CHECKING:
@@ -225,6 +226,15 @@ class ReplicaView:
     def transactions_excused(self, transactional_id: str) -> bool:
         """Return whether the state of the transactional ID, with its decisions, may be lost (E-7)."""
         return self._is_excused(STATE_TOPIC, transactional_id)
+
+    def tier_excused(self, partition: Replicated) -> bool:
+        """Return whether the metadata of the partition's remote segments may be lost (E-7). Nobody finds the objects of
+        such a segment any more (KIP-405)."""
+        lost = [index for topic, index in self.excused if topic == REMOTE_LOG_METADATA_TOPIC]
+        if not lost:
+            return False
+        count = sum(each.name.rpartition("-")[0] == REMOTE_LOG_METADATA_TOPIC for each in self.partitions.values())
+        return remote_metadata_partition(*partition.key, count) in lost
 
     def _is_excused(self, topic: str, name: str) -> bool:
         """Return whether the coordinator's partition of a group or transactional ID may have lost records."""
@@ -492,6 +502,21 @@ def offsets_partition(group: str, count: int) -> int:
     for at in range(0, len(units), 2):
         number = (31 * number + int.from_bytes(units[at : at + 2], "big")) & 0xFFFFFFFF
     return min(number, 2**32 - number) % 2**31 % max(count, 1)
+
+
+def remote_metadata_partition(topic_id: bytes, index: int, count: int) -> int:
+    """Return the partition of ``__remote_log_metadata`` that has the segments of a partition, as Kafka's
+    RemoteLogMetadataTopicPartitioner chooses it: murmur2 of Java's hash of the topic ID and the index."""
+    hashed = 1
+    for number in (int.from_bytes(topic_id[8:], "big"), int.from_bytes(topic_id[:8], "big")):
+        hashed = 31 * hashed + (number ^ number >> 32)
+    hashed = (31 * hashed + index) & 0xFFFFFFFF
+    multiplier, word = 0x5BD1E995, int.from_bytes(hashed.to_bytes(4, "big"), "little")
+    word = word * multiplier & 0xFFFFFFFF
+    word = (word ^ word >> 24) * multiplier & 0xFFFFFFFF
+    found = (0x9747B28C ^ 4) * multiplier & 0xFFFFFFFF ^ word
+    found = (found ^ found >> 13) * multiplier & 0xFFFFFFFF
+    return ((found ^ found >> 15) & 0x7FFFFFFF) % max(count, 1)
 
 
 def _is_settled(node: "Node") -> bool:

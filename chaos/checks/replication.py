@@ -149,17 +149,44 @@ class ReplicasConverge(ReplicaCheck):
     guarantee = "replicas-converge"
 
     def reached(self) -> bool:
-        return all(_is_settled(each) for each in self.replicas.partitions.values())
+        return all(map(self._is_settled, self.replicas.partitions.values()))
 
     def overdue(self, at_us: int, after_us: int) -> None:
         for each in self.replicas.partitions.values():
-            if not _is_settled(each):
+            if not self._is_settled(each):
                 held = {copy.node_id: copy.held.end_offset for copy in each.copies.values()}
                 self.violated(
                     at_us,
                     f"{each.name}: {after_us // 1_000_000} s after all was healed leader {each.state.leader} has "
                     f"in-sync replicas {each.state.isr} of {each.state.replicas}, whose logs end at {held}",
                 )
+
+    def _is_settled(self, partition: Replicated) -> bool:
+        state = partition.state
+        if _waits_for_an_operator(partition):
+            return True
+        if state.leader < 0:
+            return False
+        if not partition.copies:
+            # Physical: no node has changed its log since the view began, so there is nothing to compare.
+            return len(state.isr) >= len(state.replicas)
+        leader = partition.copies.get(state.leader)
+        if leader is None or leader.log is None:
+            return False
+        end, begin = leader.held.end_offset, leader.held.start_offset
+        # KIP-405: a replica whose log ends before the leader's local log start begins behind the remote segments. It
+        # cannot, if the metadata of these may be lost (E-7).
+        is_cut_off = self.replicas.tier_excused(partition) and leader.log.config.remote_storage_enable
+        waiting = {
+            node_id: None
+            for node_id, copy in partition.copies.items()
+            if is_cut_off and node_id not in state.isr and copy.held.end_offset < begin
+        }
+        return len(state.isr) + len(waiting) >= len(state.replicas) and all(
+            copy.held.end_offset == end and copy.held.high_watermark == end
+            for node_id, copy in partition.copies.items()
+            if node_id not in waiting
+        )
 
 
 def _waits_for_an_operator(partition: Replicated) -> bool:
@@ -172,21 +199,6 @@ def _waits_for_an_operator(partition: Replicated) -> bool:
     homes = dict(zip(state.replicas, state.directories, strict=False))
     are_lost = all(homes.get(one) == LOST_DIRECTORY and one in partition.eligible.damaged for one in state.elr)
     return state.leader == NO_LEADER and not state.isr and bool(state.elr) and are_lost
-
-
-def _is_settled(partition: Replicated) -> bool:
-    state = partition.state
-    if _waits_for_an_operator(partition):
-        return True
-    if len(state.isr) < len(state.replicas) or state.leader < 0:
-        return False
-    if not partition.copies:
-        return True  # Physical: no node has changed its log since the view began, so there is nothing to compare.
-    leader = partition.copies.get(state.leader)
-    if leader is None or leader.log is None:
-        return False
-    end = leader.held.end_offset
-    return all(copy.held.end_offset == end and copy.held.high_watermark == end for copy in partition.copies.values())
 
 
 class HighWatermarkMonotonic(ReplicaCheck):

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import TypeVar
 
+from bench.fleet.behaviours.final_reads import FinalReader
 from bench.fleet.behaviours.protocol import Behaviour
 from bench.fleet.fleet import Fleet, make_fleet
 from chaos.checks.check import Check, CheckContext, Settings
@@ -215,6 +216,9 @@ class SimWorld:
     def _last_reads(self, fleet: Fleet) -> None:
         for reader in fleet.last_readers:
             self._phase(reader.process, [reader], DRAIN_US)
+            if isinstance(reader, FinalReader):
+                unreadable = list(self._after_heal.unreadable())
+                reader.unread = {each: None for each in reader.unread if each not in unreadable}
             self._after_heal.looked(self.agenda.now_us, reader.missed)
         if fleet.final_describer is not None:
             self._phase("final describe", [fleet.final_describer], DRAIN_US)

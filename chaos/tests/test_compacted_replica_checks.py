@@ -95,6 +95,28 @@ def test_a_tombstone_goes_when_its_time_is_over(compacted: Cluster) -> None:
     assert compacted.broken() == []
 
 
+@pytest.mark.clause("E-7", "X-11")
+@pytest.mark.parametrize(
+    ("survivor", "broken"), [(keyed(3, b"b", None), []), (keyed(3, b"c", None), ["replicas-equal"])]
+)
+def test_a_tombstone_that_a_loss_has_left_is_as_old_as_before_it(
+    compacted: Cluster, survivor: bytes, broken: list[str]
+) -> None:
+    compacted.now_us += 2 * SECOND_US
+    for log in compacted.logs:
+        log.held[3] = survivor
+    partition = compacted.view.partitions[KEY]
+    partition.restart()
+    leader = partition.copies[0]
+    assert leader.log is not None
+    compacted.view._commit(compacted.now_us, partition, leader.log, leader.held)
+    cleaned = compacted.logs[1]
+    assert isinstance(cleaned, CompactedLog)
+    cleaned.clean(0, 1, 3) if not broken else cleaned.clean(0, 3)
+    compacted.observe(1)
+    assert compacted.broken() == broken
+
+
 def test_another_record_at_a_committed_offset_is_a_violation(compacted: Cluster) -> None:
     compacted.restart(1)
     compacted.logs[1].held[2] = keyed(2, b"a", b"other")

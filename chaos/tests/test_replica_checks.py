@@ -7,7 +7,10 @@ from uuid import UUID
 
 import pytest
 
+from chaos.checks.eligible import Eligible
 from chaos.checks.isr import PROPOSAL_US, IsrHonest, LaggingLeave, ProposalsHonest, StableIsr
+from chaos.checks.reads import ResponsesAfterHeal
+from chaos.checks.replica_view import Replicated, remote_metadata_partition
 from chaos.checks.replication import (
     FetchesFromLogEnd,
     HighWatermarkByRequests,
@@ -17,10 +20,12 @@ from chaos.checks.replication import (
 from chaos.tests.check_context import note_row
 from chaos.tests.replicated import IN_SYNC_US, KEY, SECOND_US, TOPIC_ID, Cluster, batch, in_order
 from reference_broker.core.events import PeerDown, PeerReply, Reply, Request, Send, TimerFired
+from reference_broker.log.config import LogConfig
 from reference_broker.metadata.delta import TopicChange
-from reference_broker.metadata.identifiers import LOST_DIRECTORY
+from reference_broker.metadata.identifiers import LOST_DIRECTORY, REMOTE_LOG_METADATA_TOPIC
 from reference_broker.metadata.image import NO_LEADER, MetadataImage
 from reference_broker.ports.node_ports import Channel
+from reference_broker.remote_log.metadata.topic import metadata_partition_of
 from reference_broker.wire.fetch import (
     FetchPartition,
     FetchRequest,
@@ -42,6 +47,22 @@ from reference_broker.wire.tags import Tag
 @pytest.fixture
 def cluster() -> Cluster:
     return in_order()
+
+
+OWN = remote_metadata_partition(*KEY, 2)
+OTHER = 1 - OWN
+"""the partitions of ``__remote_log_metadata``: that of the tested partition, and another one"""
+
+
+def loses_metadata(cluster: Cluster, lost: int | None) -> None:
+    """``__remote_log_metadata`` has two partitions, of which one has lost committed records."""
+    state = cluster.state
+    for index in range(2):
+        key = (b"m" * 16, index)
+        name = f"{REMOTE_LOG_METADATA_TOPIC}-{index}"
+        cluster.view.partitions[key] = Replicated(name, key, state, Eligible.of(state, 2))
+    if lost is not None:
+        cluster.view.excused[REMOTE_LOG_METADATA_TOPIC, lost] = None
 
 
 def test_a_correct_history_violates_nothing(cluster: Cluster) -> None:
@@ -118,6 +139,55 @@ def test_only_a_partition_whose_eligible_replicas_have_all_lost_their_directorie
         cluster.view.partitions[KEY].eligible.came_back_damaged(node)
     cluster.change(isr=(), elr=elr, leader=NO_LEADER, leader_epoch=1, directories=homes)
     assert converge.reached() is reached
+
+
+@pytest.mark.clause("E-7", "P-11")
+@pytest.mark.parametrize(
+    ("is_tiered", "lost", "local_start", "is_in_sync", "reached"),
+    [
+        (True, OWN, 3, False, True),
+        (True, OTHER, 3, False, False),
+        (True, None, 3, False, False),
+        (False, OWN, 3, False, False),
+        (True, OWN, 2, False, False),
+        (True, OWN, 3, True, False),
+    ],
+    ids=["lost", "another partition's metadata", "nothing lost", "not tiered", "in the local log", "in sync"],
+)
+def test_only_a_replica_that_would_begin_behind_lost_remote_segments_may_stay_behind(
+    cluster: Cluster, is_tiered: bool, lost: int | None, local_start: int, is_in_sync: bool, reached: bool
+) -> None:
+    (converge,) = (each for each in cluster.checks if isinstance(each, ReplicasConverge))
+    loses_metadata(cluster, lost)
+    for log in cluster.logs:
+        log.config = LogConfig(remote_storage_enable=is_tiered)
+    cluster.append(batch(3, 0), to=(0, 2))
+    cluster.commit(4, 0, 2)
+    cluster.logs[1].held.pop()
+    cluster.logs[1].high_watermark = 2
+    cluster.observe(1)
+    copies = cluster.view.partitions[KEY].copies
+    copies[0].held = copies[0].held._replace(start_offset=local_start)
+    cluster.change(isr=(0, 1, 2) if is_in_sync else (0, 2))
+    assert converge.reached() is reached
+
+
+@pytest.mark.clause("E-7", "P-11")
+@pytest.mark.parametrize(("lost", "local_start", "unreadable"), [(OWN, 2, True), (OTHER, 2, False), (OWN, 0, False)])
+def test_only_what_is_in_lost_remote_segments_is_unreadable(
+    cluster: Cluster, lost: int, local_start: int, unreadable: bool
+) -> None:
+    loses_metadata(cluster, lost)
+    leader = cluster.view.partitions[KEY].copies[0]
+    leader.held = leader.held._replace(start_offset=local_start)
+    assert [*ResponsesAfterHeal(cluster.context).unreadable()] == [("t", 0)] * unreadable
+
+
+def test_the_metadata_of_a_partition_is_where_nodes_write_it() -> None:
+    for number in range(200):
+        topic_id = (number * 0x9E3779B97F4A7C15F39CC0605CEDC834 % 2**128).to_bytes(16, "big")
+        wanted = metadata_partition_of(topic_id, number, 50)
+        assert remote_metadata_partition(topic_id, number, 50) == wanted
 
 
 def test_a_replica_that_was_only_killed_has_lost_no_directory(cluster: Cluster) -> None:
