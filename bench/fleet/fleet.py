@@ -32,7 +32,7 @@ from bench.fleet.plans import (
     writer_plans,
 )
 from bench.fleet.spec import FleetSpec, address_of, settings_of
-from bench.fleet.values import BatchReader
+from bench.fleet.value_batches import BatchReader
 
 REPLICAS_OF_TARGET = 1
 """The second cluster has one node."""

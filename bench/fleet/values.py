@@ -6,8 +6,7 @@ of the fleet are equal, because a writer's name is unique in it and its sequence
 so a header of the record has what would be its value.
 
 A ``ValueSpan`` is a series of records that follow each other both in offset and in one writer's sequence. Any
-irregularity ends it. The history has them in the table ``runs``. A batch that many fetchers of a process read is
-decoded once: ``BatchReader`` caches its spans by the batch's place and the CRC of the bytes that came *this time*.
+irregularity ends it. The history has them in the table ``runs``.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,16 +16,13 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from reference_broker.client.consumer import TakenBatch
 from reference_broker.client.partitions import TopicPartition
-from reference_broker.records.batch import CRC_FROM, InvalidRecords, checksum
-from reference_broker.records.record import read_records
 from reports.rows import SpanRow
 
-_HEAD: Final = Struct(">2sI")
+HEAD: Final = Struct(">2sI")
 _BODY: Final = Struct(">Bq")
-_MAGIC: Final = b"CV"
-_NAME_AT: Final = _HEAD.size + _BODY.size
+MAGIC: Final = b"CV"
+NAME_AT: Final = HEAD.size + _BODY.size
 MAX_NAME_BYTES: Final = 255
 PROOF: Final = "proof"
 """The name of the header that proves a tombstone."""
@@ -44,7 +40,7 @@ FOREIGN: Final = Value("", -1, False)
 
 
 def smallest_size_bytes(writer: str) -> int:
-    return _NAME_AT + len(writer.encode())
+    return NAME_AT + len(writer.encode())
 
 
 class ValueMaker:
@@ -59,36 +55,33 @@ class ValueMaker:
         name = writer.encode()
         if not 0 < len(name) <= MAX_NAME_BYTES:
             raise ValueError(f"a writer's name has 1 to {MAX_NAME_BYTES} bytes, {writer!r} has {len(name)}")
-        room = size_bytes - _NAME_AT - len(name)
+        room = size_bytes - NAME_AT - len(name)
         if room < 0:
-            raise ValueError(f"a value of {writer} needs {_NAME_AT + len(name)} bytes, {size_bytes} were given")
+            raise ValueError(f"a value of {writer} needs {NAME_AT + len(name)} bytes, {size_bytes} were given")
         pattern = padding or b"."
         self._tail = name + (pattern * (room // len(pattern) + 1))[:room]
         self._name_bytes = len(name)
 
     def make(self, sequence: int) -> bytes:
         body = _BODY.pack(self._name_bytes, sequence)
-        return _HEAD.pack(_MAGIC, crc32c(self._tail, crc32c(body))) + body + self._tail
+        return HEAD.pack(MAGIC, crc32c(self._tail, crc32c(body))) + body + self._tail
 
 
 def read_value(value: bytes | memoryview | None) -> Value:
     """Read a record's value. It is FOREIGN unless magic, length and CRC are right."""
-    if value is None or len(value) < _NAME_AT:
+    if value is None or len(value) < NAME_AT:
         return FOREIGN
-    magic, crc = _HEAD.unpack_from(value)
-    name_bytes, sequence = _BODY.unpack_from(value, _HEAD.size)
-    end = _NAME_AT + name_bytes
-    if magic != _MAGIC or name_bytes == 0 or end > len(value) or crc32c(value[_HEAD.size :]) != crc:
+    magic, crc = HEAD.unpack_from(value)
+    name_bytes, sequence = _BODY.unpack_from(value, HEAD.size)
+    end = NAME_AT + name_bytes
+    if magic != MAGIC or name_bytes == 0 or end > len(value) or crc32c(value[HEAD.size :]) != crc:
         return FOREIGN
-    return Value(bytes(value[_NAME_AT:end]).decode(errors="replace"), sequence, True)
+    return Value(bytes(value[NAME_AT:end]).decode(errors="replace"), sequence, True)
 
 
 def read_record(value: bytes | memoryview | None, headers: Sequence[tuple[str, bytes | None]]) -> Value:
     """Read what proves a record: its value or, of a tombstone, its header."""
     return read_value(dict(headers).get(PROOF) if value is None else value)
-
-
-CACHED_BATCHES: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,53 +156,3 @@ def compress(parts: Iterable[ValueSpan]) -> list[ValueSpan]:
     if span is not None:
         out.append(span if span.count == count else replace(span, count=count))
     return out
-
-
-def spans_of_batch(data: memoryview, producer_id: int, last_offset: int, base_offset: int) -> tuple[ValueSpan, ...]:
-    """Decode one batch into spans. A damaged batch is one foreign span over its offsets."""
-    try:
-        parts = [
-            ValueSpan(record.offset, 1, producer_id, value.writer, value.sequence, value.valid)
-            for record in read_records(data)
-            for value in (read_record(record.value, record.headers),)
-        ]
-    except InvalidRecords:
-        parts = [ValueSpan(base_offset, max(1, last_offset - base_offset + 1), producer_id, "", -1, False)]
-    return tuple(compress(parts))
-
-
-class BatchReader:
-    """Reads batches for all behaviours of one process. It remembers the spans of at most ``capacity`` batches."""
-
-    __slots__ = ("_capacity", "_found")
-
-    def __init__(self, capacity: int = CACHED_BATCHES) -> None:
-        self._capacity = capacity
-        self._found: dict[tuple[TopicPartition, int, int, int, bool], tuple[ValueSpan, ...]] = {}
-
-    def read(self, where: TopicPartition, taken: Iterable[TakenBatch]) -> list[ValueSpan]:
-        """Return the spans of a partition's batches, from each batch's ``from_offset`` on."""
-        parts: list[ValueSpan] = []
-        for batch in taken:
-            found, from_offset = self._spans(where, batch), batch.from_offset
-            if from_offset <= batch.header.base_offset:
-                parts.extend(found)
-            else:
-                parts.extend(tail for span in found if (tail := span.tail(from_offset)) is not None)
-        return compress(parts) if len(parts) > 1 else parts
-
-    def _spans(self, where: TopicPartition, batch: TakenBatch) -> tuple[ValueSpan, ...]:
-        header, data, _ = batch
-        crc = checksum(data[CRC_FROM:])
-        key = (where, header.base_offset, header.size_bytes, crc, crc == header.crc)
-        found = self._found.pop(key, None)
-        if found is None:
-            if crc == header.crc:
-                found = spans_of_batch(data, header.producer_id, header.last_offset, header.base_offset)
-            else:
-                count = max(1, header.last_offset_delta + 1)
-                found = (ValueSpan(header.base_offset, count, header.producer_id, "", -1, False),)
-            if len(self._found) >= self._capacity:
-                del self._found[next(iter(self._found))]
-        self._found[key] = found
-        return found

@@ -22,7 +22,8 @@ from bench.fleet.behaviours.protocol import (
     TopicPartition,
 )
 from bench.fleet.behaviours.script import Steps
-from bench.fleet.values import BatchReader, read_row
+from bench.fleet.value_batches import BatchReader
+from bench.fleet.values import read_row
 from reference_broker.client.consumer import READ_COMMITTED, READ_UNCOMMITTED, ConsumerState
 from reference_broker.client.group_requests import (
     GroupCoordinator,

@@ -25,7 +25,8 @@ from bench.fleet.behaviours.protocol import (
     TopicPartition,
 )
 from bench.fleet.behaviours.script import Operation, Steps
-from bench.fleet.values import BatchReader, read_row
+from bench.fleet.value_batches import BatchReader
+from bench.fleet.values import read_row
 from reference_broker.client.consumer import ConsumerState, is_damaged
 from reference_broker.client.session_handler import (
     FetchPlan,

@@ -3,7 +3,8 @@
 from bench.fleet.behaviours.member_storage import View
 from bench.fleet.behaviours.producers import NOT_COMPACTED, KeyedRecords
 from bench.fleet.behaviours.protocol import TopicPartition
-from bench.fleet.values import ValueMaker, read_record, spans_of_batch
+from bench.fleet.value_batches import spans_of_batch
+from bench.fleet.values import ValueMaker, read_record
 from reference_broker.client.consumer_partitions import ConsumerRecord
 from reference_broker.records.record import Record, build
 

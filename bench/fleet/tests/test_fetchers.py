@@ -10,7 +10,7 @@ from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
 from bench.fleet.behaviours.protocol import ClientSettings, Leaving, Request, Stopping, TopicPartition
 from bench.fleet.behaviours.session_fetcher import VARIANTS, FetcherPlan, SessionFetcher
 from bench.fleet.tests.conftest import FakeBroker, FleetWorld, read_offsets
-from bench.fleet.values import BatchReader
+from bench.fleet.value_batches import BatchReader
 from reference_broker.wire.apis import ApiKey
 from reports.rows import END_OF_RUN_US, OperationRow
 

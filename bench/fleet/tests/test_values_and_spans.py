@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
 
 from bench.fleet.recorder import bounds_us, bucket_of
+from bench.fleet.value_batches import BatchReader
 from bench.fleet.values import (
     FOREIGN,
-    BatchReader,
     ValueMaker,
     ValueSpan,
     compress,

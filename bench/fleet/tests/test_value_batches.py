@@ -1,0 +1,134 @@
+"""Batches by column are those that are made and read record by record."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.fleet.value_batches import BatchMaker, ColumnReader, spans_of_batch
+from bench.fleet.values import ValueMaker, ValueSpan, smallest_size_bytes
+from reference_broker.records.batch import HEADER_BYTES, read_header, sealed
+from reference_broker.records.compression import Compression
+from reference_broker.records.record import Record, build
+
+WRITERS = st.text(min_size=1, max_size=12).filter(lambda name: len(name.encode()) <= 40)
+SEQUENCES = st.one_of(st.integers(0, 300), st.integers(2**16 - 200, 2**16), st.integers(0, 2**62))
+COUNTS = st.one_of(st.integers(1, 20), st.integers(60, 70), st.just(200))
+
+
+@st.composite
+def makers(draw: st.DrawFn) -> ValueMaker:
+    writer = draw(WRITERS)
+    return ValueMaker(writer, smallest_size_bytes(writer) + draw(st.integers(0, 80)), draw(st.binary(max_size=20)))
+
+
+def by_record(values: ValueMaker, first: int, count: int, keys: list[bytes], wall_ms: int = 7) -> list[Record]:
+    return [
+        Record(timestamp_ms=wall_ms, key=keys[each % len(keys)] if keys else None, value=values.make(each))
+        for each in range(first, first + count)
+    ]
+
+
+def spans(batch: bytes) -> tuple[ValueSpan, ...]:
+    header = read_header(batch)
+    return spans_of_batch(memoryview(batch), header.producer_id, header.last_offset, header.base_offset)
+
+
+def column(batch: bytes, reader: ColumnReader | None = None) -> ValueSpan | None:
+    return (ColumnReader() if reader is None else reader).read(read_header(batch), memoryview(batch))
+
+
+@given(
+    makers(),
+    SEQUENCES,
+    COUNTS,
+    st.lists(st.binary(min_size=3, max_size=3), max_size=5),
+    st.sampled_from(Compression),
+    st.booleans(),
+)
+def test_a_batch_made_by_column_equals_one_built_of_records(
+    values: ValueMaker, first: int, count: int, keys: list[bytes], compression: Compression, transactional: bool
+) -> None:
+    maker = BatchMaker(values, count, keys)
+    for sequence in (first, first + count):
+        made = maker.make(
+            sequence,
+            7,
+            producer_id=5,
+            producer_epoch=2,
+            base_sequence=11,
+            compression=compression,
+            is_transactional=transactional,
+        )
+        assert made == build(
+            by_record(values, sequence, count, keys),
+            producer_id=5,
+            producer_epoch=2,
+            base_sequence=11,
+            compression=compression,
+            is_transactional=transactional,
+        )
+
+
+@given(makers(), SEQUENCES, COUNTS, st.sampled_from([[], [b""], [b"k1", b"k2", b"k3"]]), st.sampled_from(Compression))
+def test_a_batch_read_by_column_is_the_span_that_its_records_are(
+    values: ValueMaker, first: int, count: int, keys: list[bytes], compression: Compression
+) -> None:
+    reader = ColumnReader()
+    for sequence in (first, first + 1):
+        records = by_record(values, sequence, count, keys)
+        batch = build(records, base_offset=90, producer_id=3, compression=compression)
+        expected = None if count < 2 else spans(batch)
+        found = column(batch, reader)
+        assert (None if found is None else (found,)) == expected
+
+
+@given(makers(), st.integers(0, 2**40), st.integers(2, 80), st.data())
+def test_damage_is_never_read_by_column(values: ValueMaker, first: int, count: int, data: st.DataObject) -> None:
+    batch = build(by_record(values, first, count, [b"key"]))
+    body = bytearray(batch[HEADER_BYTES:])
+    place = data.draw(st.integers(0, len(body) - 1))
+    body[place] ^= data.draw(st.integers(1, 255))
+    damaged = sealed(read_header(batch), bytes(body))  # The batch's own CRC is right.
+    found = column(damaged)
+    assert found is None or (found,) == spans(damaged)  # A damaged key is still a key.
+
+
+@pytest.mark.parametrize("change", ["gap", "repeated", "swapped", "other-writer", "tombstone", "later", "header"])
+def test_a_batch_of_another_layout_is_decoded_record_by_record(change: str) -> None:
+    values = ValueMaker("producer-1", 100)
+    records = by_record(values, 50, 100, [])
+    if change == "gap":
+        records[70:] = by_record(values, 121, 30, [])
+    elif change == "repeated":
+        records[70] = records[69]
+    elif change == "swapped":
+        records[70], records[71] = records[71], records[70]
+    elif change == "other-writer":
+        records[70] = by_record(ValueMaker("producer-2", 100), 120, 1, [])[0]
+    elif change == "tombstone":
+        records[70] = Record(timestamp_ms=7, key=b"k", headers=(("proof", values.make(120)),))
+    elif change == "later":
+        records[70] = Record(timestamp_ms=8, value=records[70].value)
+    else:
+        records[70] = Record(timestamp_ms=7, value=records[70].value, headers=(("more", b""),))
+    assert column(build(records)) is None
+
+
+def test_a_compacted_batch_is_decoded_record_by_record() -> None:
+    records = [
+        Record(offset, 7, None, value.value)
+        for offset, value in zip(range(0, 200, 2), by_record(ValueMaker("p", 60), 0, 100, []), strict=True)
+    ]
+    assert column(build(records, keep_offsets=True)) is None
+
+
+def test_keys_of_several_sizes_are_refused() -> None:
+    with pytest.raises(ValueError, match="equally long"):
+        BatchMaker(ValueMaker("p", 60), 2, [b"a", b"bb"])
+
+
+def test_a_reader_forgets_layouts_that_were_not_met_for_long() -> None:
+    reader = ColumnReader(capacity=2)
+    for count in (2, 3, 4, 2):
+        assert column(build(by_record(ValueMaker("p", 60), 0, count, [])), reader) is not None
+    assert reader.remembered == 2

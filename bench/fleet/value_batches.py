@@ -1,0 +1,326 @@
+"""Batches of values: made and read as columns of numpy arrays, with every value's proof.
+
+``BatchReader`` reads for all behaviours of a process. A batch that many of them read is decoded once: its spans are
+cached by its place and the CRC of the bytes that came *this time*.
+
+Records of the same sizes have the same layout in each batch of as many records. A ``BatchLayout`` holds the bytes of
+such a batch and the places of what differs from batch to batch: keys, sequences and CRCs of values. ``BatchMaker``
+writes these columns and the header. Its batches are byte for byte those that ``ValueMaker`` and ``record.build`` make.
+
+``ColumnReader`` expects the layout of a batch's first record, and sequences that ascend by one. It makes this batch,
+CRCs included, and compares all bytes. Unless they are equal, the batch is decoded record by record.
+
+A CRC is linear over GF(2): the CRC of a value with the sequence s differs from the one with the sequence 0 by a number
+that depends on s alone. It is the exclusive or of eight numbers, one for each byte of s, from tables of 256.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+from crc32c import crc32c
+from numpy.typing import NDArray
+
+from bench.fleet.values import HEAD, MAGIC, NAME_AT, ValueMaker, ValueSpan, read_record, read_value
+from bench.fleet.values import compress as joined_spans
+from reference_broker.client.consumer import TakenBatch
+from reference_broker.client.partitions import TopicPartition
+from reference_broker.records import batch as batches
+from reference_broker.records.batch import CRC_FROM, HEADER_BYTES, BatchHeader, InvalidRecords, checksum, sealed
+from reference_broker.records.compression import Compression, compress, decompress
+from reference_broker.records.record import read_records, read_zigzag, zigzag
+
+Bytes = NDArray[np.uint8]
+
+_CRC_AT: Final = len(MAGIC)
+_SEQUENCE_AT: Final = HEAD.size + 1
+_MAX_SEQUENCE: Final = 2**63 - 1
+CACHED_LAYOUTS: Final = 256
+"""How many layouts a reader remembers."""
+COLUMN_RECORDS: Final = 32
+"""Batches with fewer records are decoded record by record: a new layout costs about a millisecond."""
+CACHED_BATCHES: Final = 4096
+
+
+def crc_tables(covered_bytes: int) -> NDArray[np.uint32]:
+    """Return what each byte of the sequence contributes to the CRC of a value, which covers so many bytes. The shape is
+    (8, 256)."""
+    zero = crc32c(bytes(covered_bytes))
+    tables = np.zeros((8, 256), dtype=np.uint32)
+    for place in range(8):
+        for bit in range(8):
+            message = bytearray(covered_bytes)
+            message[1 + place] = 1 << bit
+            tables[place, 1 << bit] = crc32c(message) ^ zero
+        for byte in range(1, 256):
+            low = byte & -byte
+            tables[place, byte] = tables[place, byte ^ low] ^ tables[place, low]
+    return tables
+
+
+class RecordRun(NamedTuple):
+    """Successive records of a layout that have one size, because their offset deltas take equally many bytes. Places
+    count from a record's start."""
+
+    start: int  # of the first record's bytes
+    first: int  # index of the first record
+    end: int  # index after the last record
+    record_bytes: int
+    key_at: int
+    value_at: int
+
+
+@dataclass(slots=True, frozen=True, eq=False)
+class BatchLayout:
+    """The records of a batch. Sequences, CRCs and keys are those that were written last."""
+
+    plain: Bytes
+    runs: tuple[RecordRun, ...]
+    key_bytes: int
+    zero_crc: int  # of a value with the sequence 0
+    tables: NDArray[np.uint32]
+
+    def write(self, first_sequence: int, keys: Bytes | None = None) -> None:
+        """Write ascending sequences, the CRCs of their values, and keys, which have one row for each record."""
+        count = self.runs[-1].end
+        numbers = np.arange(first_sequence, first_sequence + count, dtype=np.int64)
+        sequences = numbers.astype(">i8").view(np.uint8).reshape(count, 8)
+        crcs = self._crcs(sequences).astype(">u4").view(np.uint8).reshape(count, 4)
+        for run in self.runs:
+            rows = self.rows(self.plain, run)
+            crc_at, sequence_at = run.value_at + _CRC_AT, run.value_at + _SEQUENCE_AT
+            rows[:, crc_at : crc_at + 4] = crcs[run.first : run.end]
+            rows[:, sequence_at : sequence_at + 8] = sequences[run.first : run.end]
+            if keys is not None:
+                rows[:, run.key_at : run.key_at + self.key_bytes] = keys[run.first : run.end]
+
+    @staticmethod
+    def rows(records: Bytes, run: RecordRun) -> Bytes:
+        """Return a view with a row for each record of a run."""
+        size = (run.end - run.first) * run.record_bytes
+        return records[run.start : run.start + size].reshape(-1, run.record_bytes)
+
+    def _crcs(self, sequences: Bytes) -> NDArray[np.uint32]:
+        """Return the CRCs of values whose sequences ascend by one."""
+        # All sequences of a batch mostly share their upper bytes.
+        crc, tables, shared = self.zero_crc, self.tables, 0
+        while shared < 8 and sequences[0, shared] == sequences[-1, shared]:
+            crc ^= int(tables[shared, sequences[0, shared]])
+            shared += 1
+        crcs = np.full(len(sequences), crc, dtype=np.uint32)
+        for place in range(shared, 8):
+            crcs ^= tables[place].take(sequences[:, place])
+        return crcs
+
+
+def layout_of(value: bytes, count: int, key_bytes: int | None) -> BatchLayout:
+    """Return the layout of ``count`` records without headers. ``value`` is any of the writer's values. ``key_bytes`` is
+    the size of each key; None for records without a key."""
+    blank = bytearray(value)
+    blank[_CRC_AT : HEAD.size] = bytes(4)
+    blank[_SEQUENCE_AT:NAME_AT] = bytes(8)
+    key = b"" if key_bytes is None else bytes(key_bytes)
+    key_size = zigzag(-1 if key_bytes is None else key_bytes)
+    value_size = zigzag(len(blank))
+    plain, runs = bytearray(), list[RecordRun]()
+    for index in range(count):
+        start = len(plain)
+        before_key = b"\0" + zigzag(0) + zigzag(index) + key_size
+        plain += zigzag(len(before_key) + len(key) + len(value_size) + len(blank) + 1) + before_key
+        key_at = len(plain) - start
+        plain += key + value_size
+        value_at = len(plain) - start
+        plain += blank + zigzag(0)
+        run = RecordRun(start, index, index + 1, len(plain) - start, key_at, value_at)
+        if runs and runs[-1][3:] == run[3:]:
+            runs[-1] = runs[-1]._replace(end=index + 1)
+        else:
+            runs.append(run)
+    return BatchLayout(
+        np.frombuffer(plain, dtype=np.uint8),
+        tuple(runs),
+        len(key),
+        crc32c(blank[HEAD.size :]),
+        crc_tables(len(blank) - HEAD.size),
+    )
+
+
+class BatchMaker:
+    """Makes batches of ``count`` records of one writer.
+
+    Keys take turns by sequence. They must be equally long; without any, records have none.
+    """
+
+    __slots__ = ("_keys", "_layout", "count")
+
+    def __init__(self, values: ValueMaker, count: int, keys: Sequence[bytes] = ()) -> None:
+        if len({len(key) for key in keys}) > 1:
+            raise ValueError("the keys of a layout must be equally long")
+        self.count = count
+        self._layout = layout_of(values.make(0), count, len(keys[0]) if keys else None)
+        self._keys = np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(len(keys), -1) if keys else None
+
+    def make(
+        self,
+        first_sequence: int,
+        wall_ms: int,
+        *,
+        producer_id: int = batches.NO_PRODUCER_ID,
+        producer_epoch: int = batches.NO_PRODUCER_EPOCH,
+        base_sequence: int = batches.NO_SEQUENCE,
+        compression: Compression = Compression.NONE,
+        is_transactional: bool = False,
+    ) -> bytes:
+        """Return a whole batch with the values ``first_sequence`` to ``first_sequence + count - 1``.
+
+        All records have the timestamp ``wall_ms``. ``base_sequence`` is the producer's, which Kafka knows.
+        """
+        keys = None
+        if self._keys is not None:
+            keys = self._keys.take(np.arange(first_sequence, first_sequence + self.count), axis=0, mode="wrap")
+        self._layout.write(first_sequence, keys)
+        header = BatchHeader(
+            base_offset=0,
+            batch_length=0,
+            leader_epoch=batches.NO_LEADER_EPOCH,
+            magic=batches.MAGIC,
+            crc=0,
+            attributes=int(compression) | (batches.TRANSACTIONAL if is_transactional else 0),
+            last_offset_delta=self.count - 1,
+            base_timestamp_ms=wall_ms,
+            max_timestamp_ms=wall_ms,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+            record_count=self.count,
+        )
+        return sealed(header, compress(compression, self._layout.plain.tobytes()))
+
+
+class ColumnReader:
+    """Reads batches by column. It remembers the layouts that it met last."""
+
+    __slots__ = ("_capacity", "_layouts")
+
+    def __init__(self, capacity: int = CACHED_LAYOUTS) -> None:
+        self._capacity = capacity
+        self._layouts: OrderedDict[tuple[bytes, int, int | None], BatchLayout] = OrderedDict()
+
+    @property
+    def remembered(self) -> int:
+        """How many layouts are remembered."""
+        return len(self._layouts)
+
+    def read(self, header: BatchHeader, batch: memoryview) -> ValueSpan | None:
+        """Return the one span that a batch is; None if it must be decoded record by record.
+
+        The caller has checked the batch's own CRC.
+
+        :raises InvalidRecords: the records cannot be decompressed.
+        """
+        count = header.record_count
+        if count < 2 or header.is_control or count != header.last_offset_delta + 1:
+            return None
+        plain = decompress(header.compression, batch[HEADER_BYTES : header.size_bytes])
+        try:
+            first, key_bytes = _first_value(memoryview(plain))
+        except InvalidRecords:
+            return None
+        value = read_value(first)
+        if not value.valid or value.sequence > _MAX_SEQUENCE - count:
+            return None
+        layout = self._layout(bytes(first), count, key_bytes)
+        if len(layout.plain) != len(plain):
+            return None
+        found = np.frombuffer(plain, dtype=np.uint8)
+        layout.write(value.sequence)
+        for run in layout.runs if key_bytes else ():
+            columns = slice(run.key_at, run.key_at + layout.key_bytes)
+            layout.rows(layout.plain, run)[:, columns] = layout.rows(found, run)[:, columns]
+        if not np.array_equal(layout.plain, found):
+            return None
+        return ValueSpan(header.base_offset, count, header.producer_id, value.writer, value.sequence, valid=True)
+
+    def _layout(self, value: bytes, count: int, key_bytes: int | None) -> BatchLayout:
+        key = (value[HEAD.size : _SEQUENCE_AT] + value[NAME_AT:], count, key_bytes)
+        layout = self._layouts.get(key)
+        if layout is None:
+            layout = self._layouts[key] = layout_of(value, count, key_bytes)
+            if len(self._layouts) > self._capacity:
+                self._layouts.popitem(last=False)
+        else:
+            self._layouts.move_to_end(key)
+        return layout
+
+
+def _first_value(plain: memoryview) -> tuple[memoryview, int | None]:
+    """Return the value of the first record, and the size of its key."""
+    _, position = read_zigzag(plain, 0)
+    _, position = read_zigzag(plain, position + 1)
+    _, position = read_zigzag(plain, position)
+    key_bytes, position = read_zigzag(plain, position)
+    value_bytes, position = read_zigzag(plain, position + max(0, key_bytes))
+    return plain[position : position + max(0, value_bytes)], None if key_bytes < 0 else key_bytes
+
+
+def spans_of_batch(data: memoryview, producer_id: int, last_offset: int, base_offset: int) -> tuple[ValueSpan, ...]:
+    """Decode one batch into spans. A damaged batch is one foreign span over its offsets."""
+    try:
+        parts = [
+            ValueSpan(record.offset, 1, producer_id, value.writer, value.sequence, value.valid)
+            for record in read_records(data)
+            for value in (read_record(record.value, record.headers),)
+        ]
+    except InvalidRecords:
+        parts = [ValueSpan(base_offset, max(1, last_offset - base_offset + 1), producer_id, "", -1, False)]
+    return tuple(joined_spans(parts))
+
+
+class BatchReader:
+    """Reads batches for all behaviours of one process. It remembers the spans of at most ``capacity`` batches."""
+
+    __slots__ = ("_capacity", "_columns", "_found")
+
+    def __init__(self, capacity: int = CACHED_BATCHES) -> None:
+        self._capacity = capacity
+        self._columns = ColumnReader()
+        self._found: dict[tuple[TopicPartition, int, int, int, bool], tuple[ValueSpan, ...]] = {}
+
+    def read(self, where: TopicPartition, taken: Iterable[TakenBatch]) -> list[ValueSpan]:
+        """Return the spans of a partition's batches, from each batch's ``from_offset`` on."""
+        parts: list[ValueSpan] = []
+        for batch in taken:
+            found, from_offset = self._spans(where, batch), batch.from_offset
+            if from_offset <= batch.header.base_offset:
+                parts.extend(found)
+            else:
+                parts.extend(tail for span in found if (tail := span.tail(from_offset)) is not None)
+        return joined_spans(parts) if len(parts) > 1 else parts
+
+    def _spans(self, where: TopicPartition, batch: TakenBatch) -> tuple[ValueSpan, ...]:
+        header, data, _ = batch
+        crc = checksum(data[CRC_FROM:])
+        key = (where, header.base_offset, header.size_bytes, crc, crc == header.crc)
+        found = self._found.pop(key, None)
+        if found is None:
+            if crc == header.crc:
+                found = self._decoded(header, data)
+            else:
+                count = max(1, header.last_offset_delta + 1)
+                found = (ValueSpan(header.base_offset, count, header.producer_id, "", -1, False),)
+            if len(self._found) >= self._capacity:
+                del self._found[next(iter(self._found))]
+        self._found[key] = found
+        return found
+
+    def _decoded(self, header: BatchHeader, data: memoryview) -> tuple[ValueSpan, ...]:
+        if header.record_count >= COLUMN_RECORDS:
+            try:
+                span = self._columns.read(header, data)
+            except InvalidRecords:
+                span = None
+            if span is not None:
+                return (span,)
+        return spans_of_batch(data, header.producer_id, header.last_offset, header.base_offset)
