@@ -11,7 +11,7 @@ from struct import Struct, error
 from typing import Final, NamedTuple, TypeAlias
 
 from chaos.interceptor.raw_frames import RawFrame
-from reference_broker.core.outside import snapshot_position
+from reference_broker.core.effect_ports import snapshot_position
 from reference_broker.serve.request_decoder import sender_of
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION, ApiKey, is_known
 from reference_broker.wire.errors import ProtocolError

@@ -27,7 +27,7 @@ from chaos.seeds import random_for
 from reference_broker.serve.process import await_end_signals
 from reports.rows import FaultRow
 from scenarios import loader
-from scenarios.outside import from_outside
+from scenarios.external_target import for_external_target
 
 FAULT = "fault"
 READY = "ready"
@@ -94,7 +94,7 @@ def frame_rules(spec: Spec) -> Sequence[Rule]:
     if not spec.scenario:
         return ()
     scenario = loader.find(spec.scenario)
-    played = select_live_faults(scenario if spec.external_faults is None else from_outside(scenario), spec.seed)
+    played = select_live_faults(scenario if spec.external_faults is None else for_external_target(scenario), spec.seed)
     places = PLACES if spec.external_faults is None else BETWEEN_NODES
     rules = [rule for rule in rules_of(played, random_for(spec.seed, "rules")) if rule.on in places]
     here = [rule for rule in rules if (spec.pairs if between_nodes(rule) else spec.nodes)]

@@ -27,8 +27,8 @@ from chaos.live.toxiproxy_server import ToxiproxyServer
 from chaos.mutants.mutant import MutantError
 from chaos.mutants.registry import by_name
 from reports.manifest import Manifest, write_manifest
+from scenarios.external_target import for_external_target
 from scenarios.model import Scenario
-from scenarios.outside import from_outside
 from scenarios.revisions import revision_of
 from scenarios.vocabulary import REVISIONS
 
@@ -79,7 +79,7 @@ def play(
     chosen for this run when runs are compared; it goes into the manifest, and so does how the run ended (``Ending``). A
     run that could not be set up, or was stopped, leaves no folder.
     """
-    scenario = select_live_faults(scenario if target == REFERENCE else from_outside(scenario), seed)
+    scenario = select_live_faults(scenario if target == REFERENCE else for_external_target(scenario), seed)
     folder = RunFolder(out)
     folder.make()
     try:

@@ -150,4 +150,4 @@ def one_broker_told_at_a_time(original: Function, self: Any, recipient: Any) -> 
     if not any(each.in_flight for each in self._recipients.values()):
         original(self, recipient)
     elif not recipient.in_flight and recipient.timer is None:
-        recipient.timer = self._surroundings.after(10_000, lambda: self._again(recipient))
+        recipient.timer = self._node.after(10_000, lambda: self._again(recipient))

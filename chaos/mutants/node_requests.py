@@ -59,6 +59,6 @@ def epoch_bound_unchecked(original: Function, quorum: Any, remote_id: int, epoch
 def broker_sessions_by_wall_clock(original: Function, ahead_us: dict[str, int], self: Any, broker_id: int) -> None:
     """The sessions of brokers expire by the wall clock. ``ahead_us`` is its initial difference from the other clock."""
     original(self, broker_id)
-    now = self.surroundings.ports.now()
+    now = self.node.ports.now()
     ahead = now.wall_ms * 1000 - now.mono_us
     self.deadlines_us[broker_id] -= ahead_us.setdefault("", ahead) - ahead

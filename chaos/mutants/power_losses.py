@@ -80,13 +80,13 @@ def log_cut_before_snapshot_is_named(original: Function, self: Any, attempt: Any
     """A snapshot counts, and the log before it may be deleted, while the sync of its name is on its way (S-15)."""
     path = self._store.name(attempt.id, made_path(attempt.id))
     self._named(attempt)
-    self._surroundings.ports.sync((path,), lambda: None)
+    self._node.ports.sync((path,), lambda: None)
 
 
 @mutant("reference_broker.quorum.snapshots.download:SnapshotDownload._sync")
 def next_piece_before_sync(original: Function, self: Any, job: Any, partial: Any) -> None:
     """A download requests the next piece before the last one is durable (S-11)."""
-    self._surroundings.ports.sync(partial.paths, lambda: None)
+    self._node.ports.sync(partial.paths, lambda: None)
     self._go_on(job, partial)
 
 

@@ -77,7 +77,7 @@ def position_kept_across_leaders(original: Function, self: Any, job: Any) -> Any
 @mutant(f"{GENERATOR}._written")
 def rename_before_sync(original: Function, self: Any, attempt: Any) -> None:
     """A snapshot gets its name before its bytes are durable (S-9)."""
-    path, ports = made_path(attempt.id), self._surroundings.ports
+    path, ports = made_path(attempt.id), self._node.ports
     ports.note("snapshot_written", ("end_offset", attempt.id.offset), ("epoch", attempt.id.epoch))
     self._synced(attempt)
     ports.sync((path,), lambda: None)
@@ -86,7 +86,7 @@ def rename_before_sync(original: Function, self: Any, attempt: Any) -> None:
 @mutant(f"{CLEANER}._due_us")
 def superseded_snapshot_deleted_at_once(original: Function, self: Any, snapshot: Any) -> int:
     """A snapshot is deleted as soon as a newer one exists, even while a node fetches it (S-15)."""
-    return int(self._surroundings.now_us)
+    return int(self._node.now_us)
 
 
 @mutant(f"{GENERATOR}._start")
@@ -95,7 +95,7 @@ def writes_leak_into_snapshot(original: Function, self: Any, image: Any) -> None
 
     It is written a moment later, from the image that is newest then, but has the name of the image at the freeze point.
     """
-    ports = self._surroundings.ports
+    ports = self._node.ports
     self._making = image
 
     def freeze() -> None:

@@ -10,8 +10,8 @@ from random import Random
 
 from chaos.sim.agenda import Agenda
 from chaos.sim.machine import Machine
+from reference_broker.core.effect_ports import store_event
 from reference_broker.core.events import StoreCall
-from reference_broker.core.outside import store_event
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.store import FailureKind, MemoryStore, Put, PutFile, StoreFailure, StoreResult, refused_key
 

@@ -258,14 +258,14 @@ def test_the_partition_of_a_group_is_kafka_s(group: str, partition: int) -> None
 def test_a_group_that_lost_its_log_is_not_judged_and_any_other_is() -> None:
     """There are four offsets partitions. The third keeps group g."""
     for topic, index, is_red in (("__consumer_offsets", 3, False), ("__consumer_offsets", 2, True), ("hot", 3, True)):
-        surroundings = check_context()
+        context = check_context()
         for number in range(4):
             state = PartitionImage((0, 1, 2), (0, 1, 2), 0, 0, 0)
-            surroundings.replicas.partitions[b"o", number] = Replicated(
+            context.replicas.partitions[b"o", number] = Replicated(
                 f"__consumer_offsets-{number}", (b"o", number), state, Eligible.of(state, 2)
             )
-        surroundings.replicas.excused[topic, index] = None
-        check = OneGroupLeader(surroundings)
+        context.replicas.excused[topic, index] = None
+        check = OneGroupLeader(context)
         for leader in (A, B):
             check.trace(note("group_state", 1, group="g", state="Stable", generation=3, leader=leader))
         assert bool(check.violations) is is_red

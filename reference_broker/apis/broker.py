@@ -49,9 +49,9 @@ class HasNow(Protocol):
         ...
 
 
-class HasOutside(Protocol):
+class HasPorts(Protocol):
     @property
-    def outside(self) -> Ports: ...
+    def ports(self) -> Ports: ...
 
 
 class HasPartitions(Protocol):
@@ -143,7 +143,7 @@ class Broker:
     """As the metadata amends it, set by the core."""
     now: Now
     disk: Disk
-    outside: Ports
+    ports: Ports
     """What the core does for handlers, as effects: timers, syncs, requests to other nodes, notes."""
     metrics: Metrics
     partitions: Partitions

@@ -8,7 +8,7 @@ did, for example that the topic exists.
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from reference_broker.apis.broker import HasConfig, HasController, HasLoader, HasNodeId, HasOutside
+from reference_broker.apis.broker import HasConfig, HasController, HasLoader, HasNodeId, HasPorts
 from reference_broker.apis.call import Call, contained
 from reference_broker.controller.changes import NOT_CONTROLLER, Change
 from reference_broker.metadata.identifiers import is_registered_node
@@ -23,7 +23,7 @@ def comes_from_node(broker: HasLoader, call: Call) -> bool:
     return is_registered_node(call.client_id, broker.loader.image)
 
 
-class ForwardsToController(HasNodeId, HasController, HasLoader, HasConfig, HasOutside, Protocol):
+class ForwardsToController(HasNodeId, HasController, HasLoader, HasConfig, HasPorts, Protocol):
     """The parts of a broker that propose a change here or forward it to the active controller."""
 
 
@@ -55,7 +55,7 @@ def propose(
     if controller.is_active or leader_id in (-1, broker.node_id) or comes_from_node(broker, call):
         controller.propose(change, respond)
         return
-    broker.outside.send(
+    broker.ports.send(
         leader_id,
         Channel.FORWARD,
         api_key,

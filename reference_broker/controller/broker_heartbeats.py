@@ -25,7 +25,7 @@ from reference_broker.controller.planning.brokers import (
 )
 from reference_broker.controller.planning.partition_changes import active_brokers
 from reference_broker.metadata.image import BrokerImage
-from reference_broker.ports.node_ports import Surroundings
+from reference_broker.ports.node_ports import NodeContext
 from reference_broker.wire.errors import ErrorCode
 
 CHECKS_PER_SESSION = 6
@@ -56,7 +56,7 @@ class HeartbeatResult:
 class BrokerHeartbeats:
     """The sessions of all brokers. There are none while this node is not active."""
 
-    surroundings: Surroundings
+    node: NodeContext
     config: BrokerConfig
     controller: ActiveController
     deadlines_us: dict[int, int] = field(default_factory=dict)
@@ -84,16 +84,16 @@ class BrokerHeartbeats:
         self.published.clear()
         self.left_at.clear()
         if self._timer is not None:
-            self.surroundings.ports.cancel_timer(self._timer)
+            self.node.ports.cancel_timer(self._timer)
             self._timer = None
 
     def renew(self, broker_id: int) -> None:
         """Restart the broker's session."""
-        self.deadlines_us[broker_id] = self.surroundings.now_us + self.config.broker_session_timeout_ms * 1000
+        self.deadlines_us[broker_id] = self.node.now_us + self.config.broker_session_timeout_ms * 1000
 
     def has_session(self, broker_id: int) -> bool:
         """Return whether the broker's session has not ended."""
-        return self.deadlines_us.get(broker_id, 0) > self.surroundings.now_us
+        return self.deadlines_us.get(broker_id, 0) > self.node.now_us
 
     def forget(self, broker_id: int) -> None:
         """End the session of a broker that is no longer registered, or registers again."""
@@ -184,19 +184,19 @@ class BrokerHeartbeats:
             if plan is leaving:
                 self.left_at[broker_id] = self.controller.image.provenance.offset
             if change.has_records:
-                self.surroundings.ports.note(_NOTES.get(plan, "broker_fenced"), ("broker", broker_id))
+                self.node.ports.note(_NOTES.get(plan, "broker_fenced"), ("broker", broker_id))
 
         self.controller.submit(change, completed)
 
     def _plan_check(self) -> None:
         interval_us = max(1, self.config.broker_session_timeout_ms * 1000 // CHECKS_PER_SESSION)
-        self._check_at_us = self.surroundings.now_us + interval_us
-        self._timer = self.surroundings.after(interval_us, self._check)
+        self._check_at_us = self.node.now_us + interval_us
+        self._timer = self.node.after(interval_us, self._check)
 
     def _check(self) -> None:
         """Queue the fencing of silent brokers. If the check is late by more than an interval, this node did not run,
         and heartbeats may wait in its sockets. Then all sessions are prolonged."""
-        late_us = self.surroundings.now_us - self._check_at_us
+        late_us = self.node.now_us - self._check_at_us
         interval_us = self.config.broker_session_timeout_ms * 1000 // CHECKS_PER_SESSION
         # Decision broker-session-check-late (E-4): controller was stopped | on time
         if late_us > interval_us:

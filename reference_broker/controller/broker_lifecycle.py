@@ -39,7 +39,7 @@ from reference_broker.metadata.features import supported_features
 from reference_broker.metadata.identifiers import LOST_DIRECTORY, random_uuid, uuid_from_text
 from reference_broker.metadata.image import BrokerImage, MetadataImage
 from reference_broker.metadata.records import SECURITY_PROTOCOL_PLAINTEXT
-from reference_broker.ports.node_ports import Surroundings
+from reference_broker.ports.node_ports import NodeContext
 from reference_broker.quorum.node_files import Identity
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.errors import ErrorCode
@@ -72,7 +72,7 @@ class _State(Enum):
 class BrokerLifecycle:
     """Registers this node's broker, keeps its session, and makes its controlled shutdown."""
 
-    _surroundings: Surroundings
+    _node: NodeContext
     _config: BrokerConfig
     _identity: Identity
     _endpoints: tuple[Endpoint, ...]
@@ -96,7 +96,7 @@ class BrokerLifecycle:
     _done: Callable[[], None] | None = None
 
     def __post_init__(self) -> None:
-        self.incarnation_id = random_uuid(self._surroundings.random)
+        self.incarnation_id = random_uuid(self._node.random)
         self.channel.controller.subscribe(self._published)
 
     @property
@@ -129,7 +129,7 @@ class BrokerLifecycle:
         if was is not _State.REGISTERED:
             self._stop()
             return
-        self._surroundings.after(self._config.controller_quorum_request_timeout_ms * 1000, self._stop)
+        self._node.after(self._config.controller_quorum_request_timeout_ms * 1000, self._stop)
         self._attempt()
 
     def leader_changed(self, leader_id: int, epoch: int) -> None:  # noqa: ARG002 - the listener's signature
@@ -167,7 +167,7 @@ class BrokerLifecycle:
     def _retry(self) -> None:
         """Retry after a random pause, so that brokers do not retry at the same time."""
         pause_ms, self._retry_ms = self._retry_ms, min(2 * self._retry_ms, LONGEST_RETRY_MS)
-        self._again_after(pause_ms - self._surroundings.random.randrange(pause_ms // 2))
+        self._again_after(pause_ms - self._node.random.randrange(pause_ms // 2))
 
     def _again_after(self, pause_ms: int) -> None:
         """Set the timer for the next request. It does not wait if something changed during the last request."""
@@ -175,7 +175,7 @@ class BrokerLifecycle:
         if self._at_once:
             self._at_once, pause_ms = False, 0
         if self._is_alive:
-            self._timer = self._surroundings.after(pause_ms * 1000, self._attempt)
+            self._timer = self._node.after(pause_ms * 1000, self._attempt)
 
     def _send_soon(self) -> None:
         """Send a request now, or as soon as the request in flight has failed."""
@@ -187,7 +187,7 @@ class BrokerLifecycle:
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:
-            self._surroundings.ports.cancel_timer(self._timer)
+            self._node.ports.cancel_timer(self._timer)
             self._timer = None
 
     def _registered(self, response: object) -> None:
@@ -196,13 +196,13 @@ class BrokerLifecycle:
         # Decision broker-registration-accepted (E-4): refused | registered
         if response.error_code is not ErrorCode.none or self._state is not _State.REGISTERING:
             if response.error_code is not ErrorCode.not_controller:
-                self._surroundings.ports.note("registration_refused", ("error", int(response.error_code)))
+                self._node.ports.note("registration_refused", ("error", int(response.error_code)))
             self._retry()
             return
         self.registered_epoch = response.broker_epoch
         self._state = _State.REGISTERED
         self._retry_ms = FIRST_RETRY_MS
-        self._surroundings.ports.note("broker_registered", ("epoch", self.registered_epoch))
+        self._node.ports.note("broker_registered", ("epoch", self.registered_epoch))
         self._attempt()
         self.on_registered()
 
@@ -231,7 +231,7 @@ class BrokerLifecycle:
         """Send a heartbeat soon in two cases: this broker's registration is published here, so it may be unfenced, or
         another broker leaves, which waits until all others have reported that they know. Stop if this broker's own
         shutdown is published."""
-        if self._surroundings.node_id not in delta.brokers:
+        if self._node.node_id not in delta.brokers:
             if self._state is _State.REGISTERED and any(_leaves(broker) for broker in delta.brokers.values()):
                 self._send_soon()
             return
@@ -244,11 +244,11 @@ class BrokerLifecycle:
                 self._send_soon()
 
     def _knows_itself(self, image: MetadataImage, fenced: bool) -> bool:
-        broker = image.brokers.get(self._surroundings.node_id)
+        broker = image.brokers.get(self._node.node_id)
         return broker is not None and broker.broker_epoch == self.registered_epoch and broker.fenced == fenced
 
     def _is_gone(self, image: MetadataImage) -> bool:
-        return is_shut_down(image.brokers.get(self._surroundings.node_id), self.registered_epoch)
+        return is_shut_down(image.brokers.get(self._node.node_id), self.registered_epoch)
 
     def _stop(self) -> None:
         done, self._done = self._done, None
@@ -259,7 +259,7 @@ class BrokerLifecycle:
 
     def _registration(self) -> BrokerRegistrationRequest:
         return BrokerRegistrationRequest(
-            broker_id=BrokerId(self._surroundings.node_id),
+            broker_id=BrokerId(self._node.node_id),
             cluster_id=self._identity.cluster_id,
             incarnation_id=UUID(bytes=self.incarnation_id),
             listeners=tuple(
@@ -282,7 +282,7 @@ class BrokerLifecycle:
 
     def _heartbeat(self) -> BrokerHeartbeatRequest:
         return BrokerHeartbeatRequest(
-            broker_id=BrokerId(self._surroundings.node_id),
+            broker_id=BrokerId(self._node.node_id),
             broker_epoch=i64(self.registered_epoch),
             current_metadata_offset=i64(self.channel.controller.image.provenance.offset),
             want_fence=not self._wants_unfenced,
@@ -310,7 +310,7 @@ ReplicaKey: TypeAlias = tuple[bytes, int]
 class DirectoryAssignment:
     """Reports to the controller which of this node's replicas are in no directory (KIP-858)."""
 
-    _surroundings: Surroundings
+    _node: NodeContext
     _lifecycle: BrokerLifecycle
     directory: bytes
     """The ID of this node's only directory."""
@@ -326,7 +326,7 @@ class DirectoryAssignment:
         reported = dict(islice(replicas.items(), MOST_REPLICAS))
 
         def again() -> None:
-            self._surroundings.after(RETRY_MS * 1000, lambda: self.report(replicas, done))
+            self._node.after(RETRY_MS * 1000, lambda: self.report(replicas, done))
 
         def replied(response: object) -> None:
             assert isinstance(response, AssignReplicasToDirsResponse), f"directories got {response!r}"
@@ -346,7 +346,7 @@ class DirectoryAssignment:
             if any(int(each.api_key) == ApiKey.ASSIGN_REPLICAS_TO_DIRS for each in response.api_keys):
                 again()
                 return
-            self._surroundings.ports.note("lost_replicas_not_told", ("replicas", len(replicas)))
+            self._node.ports.note("lost_replicas_not_told", ("replicas", len(replicas)))
             done()
 
         channel = self._lifecycle.channel
@@ -354,7 +354,7 @@ class DirectoryAssignment:
 
     def _request(self, replicas: Mapping[ReplicaKey, bool]) -> AssignReplicasToDirsRequest:
         return AssignReplicasToDirsRequest(
-            broker_id=BrokerId(self._surroundings.node_id),
+            broker_id=BrokerId(self._node.node_id),
             broker_epoch=i64(self._lifecycle.registered_epoch),
             directories=tuple(
                 DirectoryData(id_=UUID(bytes=directory), topics=_topics(keys))

@@ -30,7 +30,7 @@ from reference_broker.controller.succession import Succession
 from reference_broker.metadata.broker_settings import LiveConfig
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.metadata.loader import Listener, MetadataLoader
-from reference_broker.ports.node_ports import Channel, RandomSource, Surroundings
+from reference_broker.ports.node_ports import Channel, NodeContext, RandomSource
 from reference_broker.wire.apis import ApiKey
 
 NO_CONTROLLER = -1
@@ -47,7 +47,7 @@ class Controller:
     """Every node has one. It is active on the quorum's leader, once that node has loaded all that was committed
     before."""
 
-    _surroundings: Surroundings
+    _node: NodeContext
     _config: BrokerConfig
     cluster_id: str
     """The text of this cluster's ID."""
@@ -70,12 +70,12 @@ class Controller:
     succession: Succession = field(init=False)
 
     def __post_init__(self) -> None:
-        self.live_config = LiveConfig(self._config, self._surroundings.node_id)
-        self.heartbeats = BrokerHeartbeats(self._surroundings, self._config, self)
-        self.balance = LeaderBalance(self._surroundings, self._config, self)
-        self.broadcast = MetadataBroadcast(self._surroundings, self._config, self)
+        self.live_config = LiveConfig(self._config, self._node.node_id)
+        self.heartbeats = BrokerHeartbeats(self._node, self._config, self)
+        self.balance = LeaderBalance(self._node, self._config, self)
+        self.broadcast = MetadataBroadcast(self._node, self._config, self)
         self.succession = Succession(
-            self._surroundings,
+            self._node,
             self._config,
             self._loader,
             self._quorum,
@@ -127,7 +127,7 @@ class Controller:
     @property
     def broker_epoch(self) -> int:
         """The broker epoch of this node's registration, or -1 before it is published."""
-        broker = self.image.brokers.get(self._surroundings.node_id)
+        broker = self.image.brokers.get(self._node.node_id)
         return -1 if broker is None else broker.broker_epoch
 
     def subscribe(self, listener: Listener) -> None:
@@ -173,7 +173,7 @@ class Controller:
             config=self.live_config.of(self._term.latest),
             spend=self._term.budget.spend,
             next_offset=self._loader.end_offset,
-            for_topic_ids=self._surroundings.random,
+            for_topic_ids=self._node.random,
             for_placement=self._for_placement,
         )
 
@@ -188,7 +188,7 @@ class Controller:
 class ControllerChannel:
     """The way to whichever node is the active controller now."""
 
-    _surroundings: Surroundings
+    _node: NodeContext
     _config: BrokerConfig
     controller: Controller
 
@@ -211,13 +211,13 @@ class ControllerChannel:
         """
         leader_id = self.controller.leader_id
         if leader_id == NO_CONTROLLER:
-            self._surroundings.after(0, failed)
-        elif leader_id == self._surroundings.node_id:
-            self._surroundings.after(0, lambda: self.controller.serve_locally(api_key, body, replied))
+            self._node.after(0, failed)
+        elif leader_id == self._node.node_id:
+            self._node.after(0, lambda: self.controller.serve_locally(api_key, body, replied))
         else:
             timeout_ms = self._config.controller_quorum_request_timeout_ms
             channel = Channel.CONTROLLER if api_key in _OF_ITSELF else Channel.FORWARD
-            self._surroundings.ports.send(leader_id, channel, api_key, api_version, body, timeout_ms, replied, failed)
+            self._node.ports.send(leader_id, channel, api_key, api_version, body, timeout_ms, replied, failed)
 
 
 _OF_ITSELF = (ApiKey.BROKER_REGISTRATION, ApiKey.BROKER_HEARTBEAT, ApiKey.ASSIGN_REPLICAS_TO_DIRS)

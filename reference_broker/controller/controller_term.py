@@ -27,7 +27,7 @@ from reference_broker.metadata.records import (
     encode,
 )
 from reference_broker.ports.disk import DiskError
-from reference_broker.ports.node_ports import Surroundings
+from reference_broker.ports.node_ports import NodeContext
 from reference_broker.ports.slicing import PLANNED_UNITS_PER_SLICE, Budget, Sliced
 from reference_broker.quorum.values import NOWHERE, NotLeader, Provenance
 from reference_broker.wire.errors import ErrorCode
@@ -63,7 +63,7 @@ class _TermOver(Exception):  # noqa: N818 - not an error: all callbacks have bee
 class ControllerTerm:
     """One term of this node as the active controller. It plans and writes one change at a time."""
 
-    _surroundings: Surroundings
+    _node: NodeContext
     _config: BrokerConfig
     _loader: MetadataLoader
     _quorum: Leadership
@@ -108,7 +108,7 @@ class ControllerTerm:
         """Stop writing. Returns the callbacks of all pending changes, in their order."""
         self._is_over = True
         if self._timer is not None:
-            self._surroundings.ports.cancel_timer(self._timer)
+            self._node.ports.cancel_timer(self._timer)
         waiting = [completed for _, completed in self._in_flight]
         # Decision controller-ends-in-change (T-10): change is abandoned | between changes
         if self._current is not None:
@@ -135,7 +135,7 @@ class ControllerTerm:
         except _TermOver:
             return
         else:
-            self._timer = self._surroundings.after(0, self._step)
+            self._timer = self._node.after(0, self._step)
         finally:
             self._stepping = False
 
@@ -248,7 +248,7 @@ class ControllerTerm:
 
     def _resign_in_transaction(self, failure: DiskError) -> None:
         """Resign, because only its Abort may follow on an open transaction, and the disk refuses that."""
-        self._surroundings.ports.note("metadata_not_written", ("what", "abort of a transaction"), ("why", str(failure)))
+        self._node.ports.note("metadata_not_written", ("what", "abort of a transaction"), ("why", str(failure)))
         if not self._is_over:
             self._quorum.resign(f"the abort of a transaction could not be written: {failure}")
 
@@ -286,7 +286,7 @@ class ControllerTerm:
         self.in_transaction = _OPENS.get(kind, self.in_transaction)
         if self._is_over:
             raise _TermOver
-        self._surroundings.ports.note(
+        self._node.ports.note(
             "metadata_appended",
             ("offset", last.offset),
             ("kind", kind),

@@ -15,7 +15,7 @@ from reference_broker.controller.planning.brokers import cost_of, looks
 from reference_broker.controller.planning.partition_changes import Election, PartitionChanges, election_of
 from reference_broker.metadata.image import NO_LEADER, MetadataImage, TopicImage
 from reference_broker.metadata.records import MetadataRecord, PartitionChangeRecord
-from reference_broker.ports.node_ports import Surroundings
+from reference_broker.ports.node_ports import NodeContext
 from reference_broker.ports.slicing import Sliced
 
 MOST_ELECTIONS_AT_ONCE = 1000
@@ -26,7 +26,7 @@ MOST_ELECTIONS_AT_ONCE = 1000
 class LeaderBalance:
     """Runs on the active controller."""
 
-    surroundings: Surroundings
+    node: NodeContext
     config: BrokerConfig
     controller: ActiveController
     _seen: MetadataImage | None = None
@@ -37,11 +37,11 @@ class LeaderBalance:
 
     def activated(self) -> None:
         self._seen, self._is_queued = None, False
-        self._timer = self.surroundings.after(0, self._begin)
+        self._timer = self.node.after(0, self._begin)
 
     def deactivated(self) -> None:
         if self._timer is not None:
-            self.surroundings.ports.cancel_timer(self._timer)
+            self.node.ports.cancel_timer(self._timer)
             self._timer = None
 
     def _begin(self) -> None:
@@ -51,7 +51,7 @@ class LeaderBalance:
 
     def _plan_check(self) -> None:
         interval_us = self.config.leader_imbalance_check_interval_seconds * 1_000_000
-        self._timer = self.surroundings.after(interval_us, self._check)
+        self._timer = self.node.after(interval_us, self._check)
 
     def _check(self) -> None:
         # Decision leader-balance-due (E-3): leaders are checked | nothing changed

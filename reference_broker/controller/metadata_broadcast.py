@@ -25,7 +25,7 @@ from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.features import METADATA_EPOCH_FEATURE, sends_metadata_epoch
 from reference_broker.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from reference_broker.metadata.records import SECURITY_PROTOCOL_PLAINTEXT, MetadataEpoch, NoOpRecord
-from reference_broker.ports.node_ports import Channel, Ports, Surroundings
+from reference_broker.ports.node_ports import Channel, NodeContext, Ports
 from reference_broker.ports.slicing import COMPARED_TOPICS_PER_SLICE, PARTITION_STATES_PER_SLICE, Sliced
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.drafts import (
@@ -242,7 +242,7 @@ class _Recipient:
 class MetadataBroadcast:
     """Writes metadata epochs and sends their content to the live brokers."""
 
-    _surroundings: Surroundings
+    _node: NodeContext
     _config: BrokerConfig
     _controller: ActiveController
     _epoch: int = -1
@@ -260,7 +260,7 @@ class MetadataBroadcast:
     _frames: Frames = field(init=False)
 
     def __post_init__(self) -> None:
-        self._frames = Frames(self._surroundings.ports)
+        self._frames = Frames(self._node.ports)
 
     # Called by the controller
 
@@ -268,7 +268,7 @@ class MetadataBroadcast:
         """Write a new epoch soon, so that this controller sends everything to all brokers."""
         self._epoch = self._controller.epoch
         self._dirty = True
-        self._surroundings.after(0, self.progressed)
+        self._node.after(0, self.progressed)
 
     def deactivated(self) -> None:
         self._epoch = -1
@@ -317,7 +317,7 @@ class MetadataBroadcast:
             self._epoch_pending = False
             # Decision metadata-epoch-refused (M-2): tried again later | committed
             if refusal is not None:
-                self._surroundings.after(LONGEST_RETRY_MS * 1000, self.progressed)
+                self._node.after(LONGEST_RETRY_MS * 1000, self.progressed)
 
         self._controller.submit(NextMetadataEpoch(self._sends, self._epoch), completed)
 
@@ -329,7 +329,7 @@ class MetadataBroadcast:
         self._content_replaced = True
         self._refresh_brokers(content)
         self._frames.remember(content)
-        self._surroundings.ports.note(
+        self._node.ports.note(
             "metadata_epoch",
             ("epoch", content.metadata_epoch),
             ("controller_epoch", content.controller_epoch),
@@ -381,7 +381,7 @@ class MetadataBroadcast:
             )  # ``_send_next`` is called again when the End is committed.
             return
         body = UpdateMetadataRequest1001(
-            controller_id=self._surroundings.node_id,
+            controller_id=self._node.node_id,
             controller_epoch=target.controller_epoch,
             metadata_epoch=target.metadata_epoch,
             partition_states=states,
@@ -390,13 +390,13 @@ class MetadataBroadcast:
             # Decision metadata-update-kind (M-2): everything | difference
             type=FULL_UPDATE if recipient.known is None else INCREMENTAL_UPDATE,
         )
-        ports = self._surroundings.ports
+        ports = self._node.ports
         ports.note("update_metadata_sent", ("broker", recipient.broker_id), ("epoch", target.metadata_epoch))
 
         def replied(response: object) -> None:
             self._responded(recipient, target, response)
 
-        if recipient.broker_id == self._surroundings.node_id:
+        if recipient.broker_id == self._node.node_id:
             self._controller.serve_locally(ApiKey.UPDATE_METADATA, body, replied)
             return
         timeout_ms = self._config.controller_quorum_request_timeout_ms
@@ -439,8 +439,8 @@ class MetadataBroadcast:
         if not self._is_live(recipient):
             return
         pause_ms, recipient.retry_ms = recipient.retry_ms, min(2 * recipient.retry_ms, LONGEST_RETRY_MS)
-        pause_ms -= self._surroundings.random.randrange(pause_ms // 2)
-        recipient.timer = self._surroundings.after(pause_ms * 1000, lambda: self._again(recipient))
+        pause_ms -= self._node.random.randrange(pause_ms // 2)
+        recipient.timer = self._node.after(pause_ms * 1000, lambda: self._again(recipient))
 
     def _again(self, recipient: _Recipient) -> None:
         recipient.timer = None
@@ -455,7 +455,7 @@ class MetadataBroadcast:
 
     def _cancel(self, recipient: _Recipient) -> None:
         if recipient.timer is not None:
-            self._surroundings.ports.cancel_timer(recipient.timer)
+            self._node.ports.cancel_timer(recipient.timer)
             recipient.timer = None
 
     def _stop(self) -> None:

@@ -18,7 +18,7 @@ from reference_broker.metadata.loader import MetadataLoader
 from reference_broker.metadata.snapshots import SnapshotGenerator, SnapshotMetrics
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.disk import Disk
-from reference_broker.ports.node_ports import Ports, RandomSource, Surroundings
+from reference_broker.ports.node_ports import NodeContext, Ports, RandomSource
 from reference_broker.ports.slicing import Sliced
 from reference_broker.quorum.metadata_log import MetadataLog, open_metadata_log
 from reference_broker.quorum.node_files import (
@@ -141,32 +141,34 @@ class MetadataReplica:
 
     def _build(self) -> None:
         home, cluster_id = self._home, self.identity.cluster_id
-        self.download = SnapshotDownload(self._around("download"), home.config, cluster_id, self.store, self.log)
-        self.quorum = Quorum(self._around("quorum"), home.config, cluster_id, self.log, self, self.download)
-        self.loader = MetadataLoader(self._around("loader"), self.log, self.store)
+        self.download = SnapshotDownload(self._node_context("download"), home.config, cluster_id, self.store, self.log)
+        self.quorum = Quorum(self._node_context("quorum"), home.config, cluster_id, self.log, self, self.download)
+        self.loader = MetadataLoader(self._node_context("loader"), self.log, self.store)
         self.controller = Controller(
-            self._around("controller"),
+            self._node_context("controller"),
             home.config,
             cluster_id,
             self.loader,
             self.quorum,
             home.random_for("apis"),  # For placement. Under another name each seed would give another run.
         )
-        channel = ControllerChannel(self._around("channel"), home.config, self.controller)
-        self.lifecycle = BrokerLifecycle(self._around("lifecycle"), home.config, self.identity, home.endpoints, channel)
+        channel = ControllerChannel(self._node_context("channel"), home.config, self.controller)
+        self.lifecycle = BrokerLifecycle(
+            self._node_context("lifecycle"), home.config, self.identity, home.endpoints, channel
+        )
         self.controller.own_broker = Incarnation(home.node_id, self.lifecycle.incarnation_id)
         directory = uuid_from_text(self.identity.directory_id)
-        self.assignment = DirectoryAssignment(self._around("directories"), self.lifecycle, directory)
+        self.assignment = DirectoryAssignment(self._node_context("directories"), self.lifecycle, directory)
         self.controller.on_activated = self._activated
         metrics = SnapshotMetrics(home.ports, self.store, home.metrics)
-        self.generator = SnapshotGenerator(self._around("snapshots"), home.config, self.store, self.log, metrics)
-        self.checks = SnapshotChecks(self._around("checks"), self.store, self.generator.remake)
+        self.generator = SnapshotGenerator(self._node_context("snapshots"), home.config, self.store, self.log, metrics)
+        self.checks = SnapshotChecks(self._node_context("checks"), self.store, self.generator.remake)
         self.loader.on_loaded = metrics.loaded
         self.loader.on_published = self.generator.published
 
-    def _around(self, purpose: str) -> Surroundings:
+    def _node_context(self, purpose: str) -> NodeContext:
         home = self._home
-        return Surroundings(home.node_id, home.disk, home.ports, home.random_for(purpose))
+        return NodeContext(home.node_id, home.disk, home.ports, home.random_for(purpose))
 
     def _own_identity(self, known: Identity | None) -> Identity:
         """The ID of a new cluster is configured on all nodes, or drawn by its only voter."""

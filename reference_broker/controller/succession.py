@@ -15,7 +15,7 @@ from reference_broker.controller.controller_term import ControllerTerm, Leadersh
 from reference_broker.metadata.features import check_levels
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.metadata.loader import MetadataLoader
-from reference_broker.ports.node_ports import Surroundings
+from reference_broker.ports.node_ports import NodeContext
 
 
 class Upkeep(Protocol):
@@ -29,7 +29,7 @@ class Upkeep(Protocol):
 class Succession:
     """Decides when this node becomes the active controller, and when it stops."""
 
-    _surroundings: Surroundings
+    _node: NodeContext
     _config: BrokerConfig
     _loader: MetadataLoader
     _quorum: Leadership
@@ -44,7 +44,7 @@ class Succession:
     def leader_changed(self, leader_id: int, epoch: int) -> None:
         """Drop the claim if another node leads a newer epoch."""
         # Decision controller-claim-overtaken (T-7): newer leader, claim dropped | claim kept
-        if leader_id != self._surroundings.node_id and self._claim is not None and epoch > self._claim[0]:
+        if leader_id != self._node.node_id and self._claim is not None and epoch > self._claim[0]:
             self._claim = None
 
     def leadership_won(self, epoch: int, start_offset: int) -> None:
@@ -76,9 +76,9 @@ class Succession:
         image, in_transaction = self._loader.image, self._loader.in_transaction
         first = self._first(image, in_transaction)
         term = self.term = ControllerTerm(
-            self._surroundings, self._config, self._loader, self._quorum, image, lambda: self.leadership_lost(epoch)
+            self._node, self._config, self._loader, self._quorum, image, lambda: self.leadership_lost(epoch)
         )
-        self._surroundings.ports.note("controller_activated", ("epoch", epoch), ("offset", start_offset))
+        self._node.ports.note("controller_activated", ("epoch", epoch), ("offset", start_offset))
         self._loader.split_at_epochs(True)
         for each in self._upkeep:
             each.activated()

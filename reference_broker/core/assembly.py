@@ -7,7 +7,7 @@ from reference_broker.apis.broker import Broker
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.configuration.listeners import Endpoint
 from reference_broker.controller.metadata_replica import Home, MetadataReplica
-from reference_broker.core.outside import Outside
+from reference_broker.core.effect_ports import EffectPorts
 from reference_broker.core.randomness import KeyedRandom
 from reference_broker.groups.coordinator import GroupCoordinator
 from reference_broker.metrics.metrics import Metrics
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def build_broker(
-    outside: Outside,
+    ports: EffectPorts,
     node_id: int,
     config: BrokerConfig,
     disk: Disk,
@@ -41,21 +41,19 @@ def build_broker(
     metrics = Metrics()
     partitions = Partitions()
     replica = MetadataReplica(
-        Home(node_id, config, disk, outside, lambda purpose: KeyedRandom(seed, purpose), tuple(endpoints), metrics)
+        Home(node_id, config, disk, ports, lambda purpose: KeyedRandom(seed, purpose), tuple(endpoints), metrics)
     )
-    replication = replication_of(outside, node_id, config, disk, replica, metrics, partitions)
+    replication = replication_of(ports, node_id, config, disk, replica, metrics, partitions)
     groups = GroupCoordinator(
-        outside, config, replication.leaders, lambda: replica.loader.image, metrics, KeyedRandom(seed, "groups")
+        ports, config, replication.leaders, lambda: replica.loader.image, metrics, KeyedRandom(seed, "groups")
     )
-    verifier = Verifier(
-        outside, node_id, lambda: replica.loader.image, serve_locally, metrics, config.request_timeout_ms
-    )
-    groups.commits.verifier = OffsetsVerifier(outside, lambda: broker.config, verifier)
+    verifier = Verifier(ports, node_id, lambda: replica.loader.image, serve_locally, metrics, config.request_timeout_ms)
+    groups.commits.verifier = OffsetsVerifier(ports, lambda: broker.config, verifier)
     markers = MarkerWriter(
-        outside, partitions, replication.leaders, lambda: replica.loader.image, config.request_timeout_ms, groups
+        ports, partitions, replication.leaders, lambda: replica.loader.image, config.request_timeout_ms, groups
     )
     transactions = TransactionCoordinator(
-        outside,
+        ports,
         node_id,
         config,
         replication.leaders,
@@ -68,14 +66,14 @@ def build_broker(
     remote_log = None
     if config.remote_log_storage_system_enable:
         remote_log = _build_remote_tier(
-            outside, node_id, config, seed, replica, replication, partitions, metrics, serve_locally
+            ports, node_id, config, seed, replica, replication, partitions, metrics, serve_locally
         )
     broker = Broker(
         node_id=node_id,
         config=config,
         now=Now(0, 0),
         disk=disk,
-        outside=outside,
+        ports=ports,
         metrics=metrics,
         partitions=partitions,
         replica=replica,
@@ -83,10 +81,10 @@ def build_broker(
             config.max_incremental_fetch_session_cache_slots,
             KeyedRandom(seed, "fetch-sessions"),
             metrics,
-            outside.note,
+            ports.note,
             config.min_incremental_fetch_session_eviction_ms,
             config.crucible_fetch_session_cache_partitions,
-            lambda work: run_slices(outside, work),
+            lambda work: run_slices(ports, work),
         ),
         replication=replication,
         groups=groups,
@@ -99,7 +97,7 @@ def build_broker(
 
 
 def _build_remote_tier(
-    outside: Outside,
+    ports: EffectPorts,
     node_id: int,
     config: BrokerConfig,
     seed: int,
@@ -114,7 +112,7 @@ def _build_remote_tier(
     from reference_broker.apis.topics.automatic_creation import ask_to_create
     from reference_broker.remote_log.expiring.deleted_partitions import DeletedPartitions
     from reference_broker.remote_log.manager import RemoteLogManager
-    from reference_broker.remote_log.metadata.topic import MetadataSurroundings, RemoteLogMetadataTopic
+    from reference_broker.remote_log.metadata.topic import MetadataContext, RemoteLogMetadataTopic
     from reference_broker.remote_log.reading.reader import RemoteStarts
 
     def create(wanted: "WantedTopic", over: Done) -> None:
@@ -124,12 +122,12 @@ def _build_remote_tier(
             over()
 
     metadata = RemoteLogMetadataTopic(
-        MetadataSurroundings(outside, node_id, config, lambda: replica.loader.image, serve_locally, create)
+        MetadataContext(ports, node_id, config, lambda: replica.loader.image, serve_locally, create)
     )
     random = KeyedRandom(seed, "remote-log")
     interval_us = config.remote_log_manager_task_interval_ms * 1000
-    deleted = DeletedPartitions(outside, node_id, metadata, lambda: replica.loader.image, partitions, interval_us)
-    manager = RemoteLogManager(outside, node_id, config, metadata, metrics, random, deleted)
+    deleted = DeletedPartitions(ports, node_id, metadata, lambda: replica.loader.image, partitions, interval_us)
+    manager = RemoteLogManager(ports, node_id, config, metadata, metrics, random, deleted)
     replication.replica_listeners.append(manager)
     replication.fetchers.tier = RemoteStarts(manager.reader)
     return manager

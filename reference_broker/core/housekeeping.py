@@ -30,9 +30,9 @@ class Housekeeping:
 
     def _every(self, interval_ms: int, work: Callable[[], Sliced[None]]) -> None:
         def again() -> None:
-            run_slices(self.broker.outside, work(), lambda: self._every(interval_ms, work))
+            run_slices(self.broker.ports, work(), lambda: self._every(interval_ms, work))
 
-        later(self.broker.outside, interval_ms * 1000, again)
+        later(self.broker.ports, interval_ms * 1000, again)
 
     def _retention(self) -> Sliced[None]:
         broker = self.broker
@@ -45,7 +45,7 @@ class Housekeeping:
             if log.config.is_remote_copy_enabled:
                 self._shorten(log)
             if log.files.awaits_sync():
-                sync_then(broker.outside, [log], nobody_waits)
+                sync_then(broker.ports, [log], nobody_waits)
             if number % HOUSEKEPT_PARTITIONS_PER_SLICE == 0:
                 yield
 
@@ -58,9 +58,9 @@ class Housekeeping:
                 work(now)
             except DiskError as failure:
                 where = ("partition", f"{partition.topic}-{partition.index}")
-                self.broker.outside.note("retention_failed", where, ("reason", str(failure)))
+                self.broker.ports.note("retention_failed", where, ("reason", str(failure)))
         if log.files.awaits_sync():  # Files go when the new log start is durable, or what is in the tier instead.
-            sync_led_then(self.broker.outside, [partition], nobody_waits)
+            sync_led_then(self.broker.ports, [partition], nobody_waits)
         if log.local_log_start_offset != start:
             partition.changed()
 
@@ -69,7 +69,7 @@ class Housekeeping:
         try:
             log.enforce_retention(self.broker.now)
         except DiskError as failure:
-            self.broker.outside.note("retention_failed", ("partition", log.directory), ("reason", str(failure)))
+            self.broker.ports.note("retention_failed", ("partition", log.directory), ("reason", str(failure)))
 
     def _forget_producers(self) -> Sliced[None]:
         logs = [partition.log for partition in self.broker.partitions.by_name.values()]
@@ -94,7 +94,7 @@ class Housekeeping:
                     paths.append(log.files.synced_note)
             done += len(due)
             yield
-        broker.outside.sync(tuple(paths), nobody_waits)
+        broker.ports.sync(tuple(paths), nobody_waits)
 
     def _logs(self) -> list[PartitionLog]:
         led = [partition.log for partition in self.broker.partitions.by_name.values() if not partition.is_removed]

@@ -122,7 +122,7 @@ class LogCleaner:
     def _pause(self) -> None:
         now_us = self.broker.now.mono_us
         self.metrics.time_since_last_run_ms.value = (now_us - self._last_run_us) // 1000
-        self.broker.outside.set_timer(now_us + self.broker.config.log_cleaner_backoff_ms * 1000, self._find_dirtiest)
+        self.broker.ports.set_timer(now_us + self.broker.config.log_cleaner_backoff_ms * 1000, self._find_dirtiest)
 
     def _find_dirtiest(self) -> None:
         self._best = None
@@ -130,7 +130,7 @@ class LogCleaner:
         self._forget_gone(self.set_back)
         self.metrics.uncleanable_partitions_count.value = len(self.uncleanable)
         self.metrics.max_dirty_percent.value = 0
-        run_slices(self.broker.outside, self._choose(), self._chosen)
+        run_slices(self.broker.ports, self._choose(), self._chosen)
 
     def _forget_gone(self, logs: dict[Key, PartitionLog]) -> None:
         """Remove logs that are gone. There are few: those that failed."""
@@ -203,12 +203,12 @@ class LogCleaner:
         """Wait until the bytes read and written fit ``log.cleaner.io.max.bytes.per.second``."""
         rate = self.broker.config.log_cleaner_io_max_bytes_per_second
         due_us = self.broker.now.mono_us + int(step.io_bytes * 1_000_000 / rate)
-        outside = self.broker.outside
+        ports = self.broker.ports
 
         def rest() -> None:
-            outside.set_timer(max(due_us, self.broker.now.mono_us), self._go_on)
+            ports.set_timer(max(due_us, self.broker.now.mono_us), self._go_on)
 
-        outside.sync(step.sync, rest)
+        ports.sync(step.sync, rest)
 
     def _cleaned(self, job: _Job) -> None:
         now_us, done, metrics = self.broker.now.mono_us, job.cleaning.done, self.metrics
@@ -223,7 +223,7 @@ class LogCleaner:
         self._find_dirtiest()
 
     def _note_cleaned(self, job: _Job, done: Cleaned, took_us: int) -> None:
-        self.broker.outside.note(
+        self.broker.ports.note(
             "log_cleaned",
             ("partition", job.log.directory),
             ("end_offset", done.end_offset),
@@ -239,5 +239,5 @@ class LogCleaner:
         job, self._job = self._job, None
         self.set_back.pop(job.key, None)
         self.set_back[job.key] = job.log
-        self.broker.outside.note(f"cleaning_{how}", ("partition", job.log.directory), ("reason", why))
+        self.broker.ports.note(f"cleaning_{how}", ("partition", job.log.directory), ("reason", why))
         self._pause()

@@ -22,6 +22,7 @@ from reference_broker.core.call_admission import (
     is_taken_before_ready,
 )
 from reference_broker.core.clean_shutdown import LastEnd, read_mark, remove_mark, sync_and_mark
+from reference_broker.core.effect_ports import EffectPorts, Peers, StoreCalls, Syncs, Timers
 from reference_broker.core.events import (
     Closed,
     Effect,
@@ -39,7 +40,6 @@ from reference_broker.core.events import (
 )
 from reference_broker.core.housekeeping import Housekeeping
 from reference_broker.core.log_cleaner import LogCleaner
-from reference_broker.core.outside import Outside, Peers, StoreCalls, Syncs, Timers
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.broker_settings import LiveConfig
 from reference_broker.metadata.delta import MetadataDelta
@@ -137,10 +137,12 @@ class Node:
         """Where the requests of the open connections come from."""
         self._admission = Admission(config)
         self._inter_broker = config.listener_plan().inter_broker
-        outside = Outside(self._effects, self._timers, self._syncs, self._stores, self._peers, lambda: self.broker.now)
-        self._end_event = outside.end_event
+        ports = EffectPorts(
+            self._effects, self._timers, self._syncs, self._stores, self._peers, lambda: self.broker.now
+        )
+        self._end_event = ports.end_event
         advertised = tuple(endpoints) or (Endpoint(host, port),)
-        self.broker = build_broker(outside, node_id, config, disk, seed, advertised, self._serve_locally)
+        self.broker = build_broker(ports, node_id, config, disk, seed, advertised, self._serve_locally)
         self._dispatcher = Dispatcher(self.broker)
         self._publisher = PartitionPublisher(
             node_id,
@@ -150,8 +152,8 @@ class Node:
             self.broker.replication,
             now=lambda: self.broker.now,
             later=lambda step: self._timers.set(self.broker.now.mono_us, step),
-            sync=outside.sync,
-            note=outside.note,
+            sync=ports.sync,
+            note=ports.note,
             replica_count=self.metrics.gauge("kafka.server", "ReplicaManager", "PartitionCount"),
         )
         self._housekeeping = Housekeeping(self.broker, self._publisher.resting_logs)
@@ -248,13 +250,13 @@ class Node:
     def _start(self) -> None:
         read_identity(self.broker.disk, self.broker.node_id)  # Refuses another node's directory before it changes it.
         self._last_end = read_mark(self.broker.disk)
-        run_slices(self.broker.outside, self.broker.replica.load(self._last_end.clean), self._loaded)
+        run_slices(self.broker.ports, self.broker.replica.load(self._last_end.clean), self._loaded)
 
     def _loaded(self) -> None:
         """Remove the mark of the last clean shutdown: the directory is this node's, and can be read. A start that was
         refused, or is to stop, leaves the mark."""
         if not self._stopping:
-            remove_mark(self.broker.outside, self.broker.disk, self._take_part)
+            remove_mark(self.broker.ports, self.broker.disk, self._take_part)
 
     def _take_part(self) -> None:
         if self._stopping:
@@ -289,7 +291,7 @@ class Node:
         config = self._live_config.of(image)
         if config is not self.broker.config:
             self.broker.config = config
-            run_slices(self.broker.outside, self._cleaner.topics.default_changed(config.log_cleanup_policy))
+            run_slices(self.broker.ports, self._cleaner.topics.default_changed(config.log_cleanup_policy))
             if self.broker.remote_log is not None:
                 self.broker.remote_log.settings_changed(config)
 
@@ -308,7 +310,7 @@ class Node:
             self.broker.replication.start()
             known = read_high_watermarks(self.broker.disk)
             opening = self._publisher.start(image, self._last_end.clean, known)
-            run_slices(self.broker.outside, opening, self._logs_are_open)
+            run_slices(self.broker.ports, opening, self._logs_are_open)
         # Decision node-ready (E-6): ready | fenced or behind
         elif lifecycle.is_unfenced and not self._publisher.is_behind:
             self._opened_all()
@@ -326,7 +328,7 @@ class Node:
         self.broker.transactions.start()
         if self.broker.remote_log is not None:
             self.broker.remote_log.start()
-        self.broker.outside.note("ready", ("partitions", len(self.broker.partitions.by_name)))
+        self.broker.ports.note("ready", ("partitions", len(self.broker.partitions.by_name)))
 
     def _leave(self) -> None:
         """Leave the cluster, then sync everything.
@@ -343,7 +345,7 @@ class Node:
                 self._cleaner.halted = True
                 self.broker.replication.halt()
                 epoch = replica.lifecycle.registered_epoch
-                sync_and_mark(self.broker.outside, self.broker.disk, self.logs, epoch, self._stop)
+                sync_and_mark(self.broker.ports, self.broker.disk, self.logs, epoch, self._stop)
 
         replica = self.broker.replica
         self._timers.set(self.broker.now.mono_us + LEAVE_LIMIT_US, leave)

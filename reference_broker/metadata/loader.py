@@ -28,7 +28,7 @@ from reference_broker.metadata.records import (
     decode,
 )
 from reference_broker.metadata.snapshots import load_snapshot
-from reference_broker.ports.node_ports import Ports, Surroundings
+from reference_broker.ports.node_ports import NodeContext, Ports
 from reference_broker.ports.slicing import LOADED_RECORDS_PER_SLICE, Sliced, run_slices
 from reference_broker.quorum.metadata_log import LogBatch, MetadataLog
 from reference_broker.quorum.snapshots.store import SnapshotStore
@@ -238,7 +238,7 @@ class MetadataLoader:
     damaged one are published then, and nothing of that one.
     """
 
-    _surroundings: Surroundings
+    _node: NodeContext
     _log: MetadataLog
     _store: SnapshotStore
     last_offset: int = -1
@@ -257,7 +257,7 @@ class MetadataLoader:
 
     def __post_init__(self) -> None:
         self._batches = MetadataBatchLoader(EMPTY_IMAGE, self._publish)
-        self._notes = BatchNotes(self._surroundings.ports)
+        self._notes = BatchNotes(self._node.ports)
 
     @property
     def image(self) -> MetadataImage:
@@ -308,7 +308,7 @@ class MetadataLoader:
             self._reloading.close()
         self._reloading = self._reload(snapshot)
         self._high_watermark = max(self._high_watermark, snapshot.offset)
-        run_slices(self._surroundings.ports, self._reloading)
+        run_slices(self._node.ports, self._reloading)
 
     def _reload(self, snapshot: OffsetAndEpoch) -> Sliced[None]:
         image = yield from self._loading(snapshot)
@@ -319,9 +319,9 @@ class MetadataLoader:
         self._load_some()
 
     def _loading(self, snapshot: OffsetAndEpoch) -> Sliced[MetadataImage]:
-        started_us = self._surroundings.now_us
-        image = yield from load_snapshot(self._surroundings.disk, snapshot)
-        self.on_loaded(snapshot, self._surroundings.now_us - started_us)
+        started_us = self._node.now_us
+        image = yield from load_snapshot(self._node.disk, snapshot)
+        self.on_loaded(snapshot, self._node.now_us - started_us)
         return image
 
     def _load_some(self) -> None:
@@ -343,7 +343,7 @@ class MetadataLoader:
     def _schedule(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            self._surroundings.after(0, self._load_some)
+            self._node.after(0, self._load_some)
 
     def _take_batches(self) -> None:
         taken = 0
@@ -390,7 +390,7 @@ class MetadataLoader:
 
     def _publish(self, delta: MetadataDelta, image: MetadataImage, aligned: bool) -> None:
         provenance = image.provenance
-        self._surroundings.ports.note("metadata_published", ("offset", provenance.offset), ("epoch", provenance.epoch))
+        self._node.ports.note("metadata_published", ("offset", provenance.offset), ("epoch", provenance.epoch))
         for listener in self._listeners:
             listener(delta, image)
         if aligned:

@@ -33,7 +33,7 @@ from reference_broker.metadata.records import (
 )
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.disk import Disk, DiskError
-from reference_broker.ports.node_ports import Ports, Surroundings
+from reference_broker.ports.node_ports import NodeContext, Ports
 from reference_broker.ports.slicing import SNAPSHOT_RECORDS_PER_SLICE, Sliced, run_slices
 from reference_broker.quorum.metadata_log import MetadataLog
 from reference_broker.quorum.node_files import StartRefused
@@ -185,7 +185,7 @@ RETRY_US = 10_000_000
 class SnapshotGenerator:
     """Makes at most one snapshot at a time, always of the newest image."""
 
-    _surroundings: Surroundings
+    _node: NodeContext
     _config: BrokerConfig
     _store: SnapshotStore
     _log: MetadataLog
@@ -205,8 +205,8 @@ class SnapshotGenerator:
     _timer_us: int = 0
 
     def __post_init__(self) -> None:
-        self.cleaner = SnapshotCleaner(self._surroundings, self._config, self._store, self._log)
-        self._last_us = self._surroundings.now_us
+        self.cleaner = SnapshotCleaner(self._node, self._config, self._store, self._log)
+        self._last_us = self._node.now_us
 
     def remake(self) -> None:
         """Make a snapshot soon if the newest one was found to be damaged. The image in memory is whole."""
@@ -225,7 +225,7 @@ class SnapshotGenerator:
         # Decision published-is-snapshot (S-12): counts again | count goes on
         if self._store.holds(snapshot_id(image)):
             self._pending_bytes = 0
-            self._last_us = self._surroundings.now_us
+            self._last_us = self._node.now_us
             self.cleaner.check()
         else:
             self._make_if_due()
@@ -240,7 +240,7 @@ class SnapshotGenerator:
         if due_us is None:
             return
         # Decision snapshot-due (S-12): begun now | later
-        if due_us <= self._surroundings.now_us:
+        if due_us <= self._node.now_us:
             self._start(image)
         else:
             self._wake_at(due_us)
@@ -263,7 +263,7 @@ class SnapshotGenerator:
 
     def _wake_at(self, deadline_us: int) -> None:
         """Set a timer. Only the earliest one is kept. When it fires, the generator checks again what is due."""
-        ports = self._surroundings.ports
+        ports = self._node.ports
         if self._timer is not None:
             if self._timer_us <= deadline_us:
                 return
@@ -281,15 +281,15 @@ class SnapshotGenerator:
         snapshot = snapshot_id(image)
         self._making = snapshot
         made_of_bytes, self._pending_bytes = self._pending_bytes, 0
-        self._last_us = self._surroundings.now_us
+        self._last_us = self._node.now_us
         self._note("snapshot_started", snapshot)
         writing = self._write(_Attempt(snapshot, self._last_us, made_of_bytes), image)
-        self._surroundings.after(0, lambda: run_slices(self._surroundings.ports, writing))
+        self._node.after(0, lambda: run_slices(self._node.ports, writing))
 
     def _write(self, attempt: "_Attempt", image: MetadataImage) -> Sliced[None]:
         # Decision snapshot-written (S-12): disk refused it | written
         try:
-            yield from write_snapshot(self._surroundings.disk, image)
+            yield from write_snapshot(self._node.disk, image)
         except DiskError as error:
             self._failed(attempt, error)
         else:
@@ -297,9 +297,9 @@ class SnapshotGenerator:
 
     def _written(self, attempt: "_Attempt") -> None:
         path = made_path(attempt.id)
-        size = self._surroundings.disk.size(path)
+        size = self._node.disk.size(path)
         self._note("snapshot_written", attempt.id, ("bytes", size))
-        self._surroundings.ports.sync((path,), lambda: self._synced(attempt))
+        self._node.ports.sync((path,), lambda: self._synced(attempt))
 
     def _synced(self, attempt: "_Attempt") -> None:
         """Rename the snapshot, unless a newer one has come from the leader meanwhile."""
@@ -309,9 +309,9 @@ class SnapshotGenerator:
             if self._is_new(snapshot):
                 path = self._store.name(snapshot, made_path(snapshot))
                 self._note("snapshot_renamed", snapshot)
-                self._surroundings.ports.sync((path,), lambda: self._named(attempt))
+                self._node.ports.sync((path,), lambda: self._named(attempt))
             else:
-                self._surroundings.disk.delete(made_path(snapshot))
+                self._node.disk.delete(made_path(snapshot))
                 self._finished()
         except DiskError as error:
             self._failed(attempt, error)
@@ -321,9 +321,9 @@ class SnapshotGenerator:
         try:
             if self._is_new(attempt.id):
                 self._store.add(attempt.id)
-                self._metrics.generated(self._surroundings.now_us - attempt.started_us)
+                self._metrics.generated(self._node.now_us - attempt.started_us)
             else:
-                self._surroundings.disk.delete(self._store.path(attempt.id))
+                self._node.disk.delete(self._store.path(attempt.id))
         except DiskError as error:
             self._failed(attempt, error)
             return
@@ -339,16 +339,16 @@ class SnapshotGenerator:
         self._note("snapshot_failed", attempt.id, ("why", str(error)))
         self._making = None
         self._pending_bytes += attempt.record_bytes
-        self._not_before_us = self._surroundings.now_us + RETRY_US
+        self._not_before_us = self._node.now_us + RETRY_US
         try:
-            self._surroundings.disk.delete(made_path(attempt.id))
+            self._node.disk.delete(made_path(attempt.id))
         except DiskError as left:
             # The next attempt at this snapshot, or the next start, deletes it.
             self._note("snapshot_failed", attempt.id, ("why", str(left)))
         self._wake_at(self._not_before_us)
 
     def _note(self, what: str, snapshot: OffsetAndEpoch, *more: tuple[str, int | str]) -> None:
-        self._surroundings.ports.note(what, ("end_offset", snapshot.offset), ("epoch", snapshot.epoch), *more)
+        self._node.ports.note(what, ("end_offset", snapshot.offset), ("epoch", snapshot.epoch), *more)
 
 
 @dataclass(slots=True, eq=False)

@@ -1,8 +1,8 @@
 """The calls by which the parts of a node reach the core: the time, random numbers, timers, syncs, requests to other
 nodes, lines of the trace, calls of the object store.
 
-``core/node.py`` implements ``StorePorts`` and turns the calls into effects. Nothing in the deterministic part reads a
-clock, and it draws random numbers only from a ``RandomSource``.
+``core/effect_ports.py`` implements ``StorePorts`` and turns the calls into effects. Nothing in the deterministic part
+reads a clock, and it draws random numbers only from a ``RandomSource``.
 """
 
 from collections.abc import Callable
@@ -150,9 +150,9 @@ class StorePorts(Ports, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What the parts of the quorum, the metadata and the controller on one node are given. Each part has a ``random``
-    of its own."""
+class NodeContext:
+    """The ports, the disk and the random numbers of one node, for a part of its quorum, metadata or controller. Each
+    part has a ``random`` of its own."""
 
     node_id: int
     disk: Disk

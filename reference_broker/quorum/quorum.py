@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.ports.node_ports import Surroundings
+from reference_broker.ports.node_ports import NodeContext
 from reference_broker.quorum.follower import Follower
 from reference_broker.quorum.leader import Leader
 from reference_broker.quorum.messages import fetched
@@ -83,15 +83,15 @@ class Quorum:
 
     def __init__(
         self,
-        surroundings: Surroundings,
+        node: NodeContext,
         config: BrokerConfig,
         cluster_id: str,
         log: MetadataLog,
         listener: QuorumListener,
         download: Download,
     ) -> None:
-        self.ports = surroundings.ports
-        self.node_id = surroundings.node_id
+        self.ports = node.ports
+        self.node_id = node.node_id
         self.cluster_id = cluster_id
         self.log = log
         self.listener = listener
@@ -103,7 +103,7 @@ class Quorum:
         self.leaving = False
         """The node shuts down."""
         self.stopped = False
-        self._disk = surroundings.disk
+        self._disk = node.disk
         self._download = download
         self._high_watermark = HighWatermark(log, self.ports, listener)
         self._left: Callable[[], None] | None = None
@@ -112,11 +112,11 @@ class Quorum:
         """The leader and epoch that the listener knows."""
         self._synced = self._recovered()
         self._context = RoleContext(
-            surroundings=surroundings,
+            node=node,
             cluster_id=cluster_id,
             voters=self.voters,
             others=self.others,
-            timing=QuorumTiming(config, surroundings.random),
+            timing=QuorumTiming(config, node.random),
             log=log,
             log_sync=self.log_sync,
             high_watermark=self._high_watermark,
@@ -410,7 +410,7 @@ class Quorum:
         # Decision shutdown-resigns (T-7): leader resigns first | stops at once
         if self.is_leader and self.others:
             timeout_us = self._context.timing.request_timeout_ms * 1000
-            self._context.surroundings.after(timeout_us, self._all_notified)
+            self._context.node.after(timeout_us, self._all_notified)
             self.resign("it is shutting down")
         else:
             self._stop()

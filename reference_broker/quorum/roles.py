@@ -19,7 +19,7 @@ from enum import Enum
 from typing import ClassVar, NamedTuple, TypeAlias
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.ports.node_ports import Channel, Ports, RandomSource, Surroundings
+from reference_broker.ports.node_ports import Channel, NodeContext, Ports, RandomSource
 from reference_broker.quorum.messages import RaftResponse, fetch, read_fetched
 from reference_broker.quorum.metadata_log import HighWatermark, LogSync, MetadataLog
 from reference_broker.quorum.values import OffsetAndEpoch
@@ -162,7 +162,7 @@ Step: TypeAlias = Callable[[], Role | None]
 class RoleContext:
     """What a role gets from its node. Only ``Quorum`` changes the role, the epoch and the vote."""
 
-    surroundings: Surroundings
+    node: NodeContext
     cluster_id: str
     voters: tuple[int, ...]
     """Node IDs in ascending order."""
@@ -180,11 +180,11 @@ class RoleContext:
 
     @property
     def ports(self) -> Ports:
-        return self.surroundings.ports
+        return self.node.ports
 
     @property
     def node_id(self) -> int:
-        return self.surroundings.node_id
+        return self.node.node_id
 
     @property
     def is_voter(self) -> bool:
@@ -213,7 +213,7 @@ class RoleState:
 
     @property
     def now_us(self) -> int:
-        return self.context.surroundings.now_us
+        return self.context.node.now_us
 
     def start(self) -> Role | None:
         """Begin to act: the role is synced to disk now."""

@@ -24,7 +24,7 @@ class Discovery:
     def __init__(self, state: RoleState) -> None:
         self._state = state
         self._others = state.context.others
-        self._position = state.context.surroundings.random.randrange(len(self._others)) if self._others else 0
+        self._position = state.context.node.random.randrange(len(self._others)) if self._others else 0
         self._delay_us = FIRST_DISCOVERY_DELAY_US
 
     def start(self) -> None:

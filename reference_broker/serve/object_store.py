@@ -21,8 +21,8 @@ from obstore import exceptions
 from obstore.exceptions import BaseError
 from obstore.store import LocalStore, S3Store
 
+from reference_broker.core.effect_ports import store_event
 from reference_broker.core.events import StoreCall, StoreDone, StoreFailed
-from reference_broker.core.outside import store_event
 from reference_broker.ports.store import (
     Delete,
     FailureKind,

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from reference_broker.core.effect_ports import snapshot_position
 from reference_broker.core.events import Request
-from reference_broker.core.outside import snapshot_position
 from reference_broker.metadata.identifiers import claimed_node, node_name
 from reference_broker.ports.slicing import Sliced
 from reference_broker.serve.log_lines import describe_bug

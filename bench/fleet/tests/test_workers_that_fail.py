@@ -74,11 +74,9 @@ def test_a_sink_that_cannot_write_says_so_before_it_is_closed(tmp_path: Path) ->
 def test_a_worker_that_is_silent_for_a_while_does_not_end_the_load(tmp_path: Path) -> None:
     spec = tmp_path / "spec.json"
     write_spec(FleetSpec(["127.0.0.1:1"], Load(seconds=1)), spec)
-    surroundings = {**os.environ, SPEC_VARIABLE: str(spec)}
+    environment = {**os.environ, SPEC_VARIABLE: str(spec)}
     command = [sys.executable, "-c", SILENCE, str(free_port())]
-    printed = subprocess.run(
-        command, cwd=ROOT, env=surroundings, capture_output=True, text=True, timeout=60, check=True
-    )
+    printed = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=True)
     assert int(printed.stdout.split()[-1]) >= 50
 
 

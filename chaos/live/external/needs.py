@@ -13,9 +13,9 @@ from chaos.live.external.roles import names_a_role
 from chaos.live.external.target import REFERENCE, discover
 from chaos.live.fault_selection import select_live_faults
 from chaos.live.launchers import abilities_of
+from scenarios.external_target import for_external_target
 from scenarios.fault_kinds import FAULT_KINDS
 from scenarios.model import Fault, Scenario
-from scenarios.outside import from_outside
 from scenarios.revisions import revision_of
 from scenarios.vocabulary import NODE_ROLES
 
@@ -33,8 +33,8 @@ def chosen(target: str) -> Chosen:
 
 
 def playable(scenario: Scenario, wanted: Chosen) -> Scenario:
-    """Return what ``from_outside`` made of a scenario, without optional faults that cannot be played in front of the
-    target.
+    """Return what ``for_external_target`` made of a scenario, without optional faults that cannot be played in front
+    of the target.
 
     Raise SetupError, in one sentence that names what is missing. It may fetch the nodes of a target that runs already.
     """
@@ -168,4 +168,4 @@ def _lacks_process(kind: str, wanted: Chosen) -> str:
 
 def check_target(scenario: Scenario, target: str) -> None:
     """Raise SetupError for what cannot be played in front of this target."""
-    playable(select_live_faults(from_outside(scenario), 0), chosen(target))
+    playable(select_live_faults(for_external_target(scenario), 0), chosen(target))

@@ -21,9 +21,9 @@ from chaos.live.targets import FaultTarget
 from chaos.live.tests.small_scenario import faults_of, text_of, written
 from chaos.live.toxiproxy_server import ToxiproxyServer
 from reports.manifest import read_manifest
+from scenarios.external_target import for_external_target
 from scenarios.loader import load
 from scenarios.model import Fault
-from scenarios.outside import from_outside
 
 if TYPE_CHECKING:
     from chaos.faults.timed import LiveFaultContext
@@ -224,7 +224,7 @@ restart_after_s = 3
 
 
 def test_the_host_of_a_node_that_shell_commands_reach_vanishes(tmp_path: Path) -> None:
-    scenario = from_outside(load(written(tmp_path, "alone", text_of("Vanishes", 10, ALONE, 50))))
+    scenario = for_external_target(load(written(tmp_path, "alone", text_of("Vanishes", 10, ALONE, 50))))
     with elsewhere(tmp_path) as target:
         folder = play(scenario, tmp_path / "run", seed=1, target=target, progress=print).path
     manifest = read_manifest(folder)

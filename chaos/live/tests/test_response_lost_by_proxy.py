@@ -11,8 +11,8 @@ from chaos.live.external.tests.small_targets import elsewhere
 from chaos.live.runner import play
 from chaos.live.tests.small_scenario import faults_of, text_of, written
 from reports.manifest import read_manifest
+from scenarios.external_target import for_external_target
 from scenarios.loader import load
-from scenarios.outside import from_outside
 
 pytestmark = pytest.mark.live
 
@@ -52,7 +52,9 @@ def played(folder: Path) -> Path:
 
 
 def test_in_front_of_a_broker_elsewhere_the_frame_proxy_holds_them(tmp_path: Path) -> None:
-    scenario = from_outside(load(written(tmp_path, "lost", text_of("Toxiproxy loses answers", 10, LOAD, 50, FAULT))))
+    scenario = for_external_target(
+        load(written(tmp_path, "lost", text_of("Toxiproxy loses answers", 10, LOAD, 50, FAULT)))
+    )
     with elsewhere(tmp_path) as target:
         folder = play(scenario, tmp_path / "run", seed=1, target=target, progress=print).path
     assert read_manifest(folder).crash == ""

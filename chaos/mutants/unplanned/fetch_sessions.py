@@ -83,7 +83,7 @@ def parked_fetch_watches_once(original: Function, self: Any, cached: Any) -> Non
     self._look_up(cached)
     if self.stage is PARKED and self._is_completable():
         self._enter(DUE)
-        self.broker.outside.at_end(self._complete_due)
+        self.broker.ports.at_end(self._complete_due)
 
 
 @mutant(f"{SESSION}.response_sent")

@@ -65,7 +65,7 @@ def pending_after_refusal(
             self.left_at[broker_id] = self.controller.image.provenance.offset
         if change.has_records:
             what = broker_heartbeats._NOTES.get(plan, "broker_fenced")
-            self.surroundings.ports.note(what, ("broker", broker_id))
+            self.node.ports.note(what, ("broker", broker_id))
 
     self.controller.submit(change, completed)
 

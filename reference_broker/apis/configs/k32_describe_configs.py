@@ -24,7 +24,7 @@ from kio.schema.describe_configs.v4.response import (
 )
 from kio.static.primitive import i8
 
-from reference_broker.apis.broker import HasConfig, HasController, HasNodeId, HasOutside
+from reference_broker.apis.broker import HasConfig, HasController, HasNodeId, HasPorts
 from reference_broker.apis.call import Call, respond_later
 from reference_broker.apis.configs.altering import strange_broker
 from reference_broker.apis.configs.config_rows import ConfigRow, broker_rows, cluster_rows, topic_rows
@@ -39,7 +39,7 @@ from reference_broker.ports.slicing import DESCRIBED_RESOURCES_PER_SLICE, Sliced
 from reference_broker.wire.errors import ErrorCode
 
 
-class DescribeConfigsNeeds(HasConfig, HasController, HasNodeId, HasOutside, Protocol):
+class DescribeConfigsNeeds(HasConfig, HasController, HasNodeId, HasPorts, Protocol):
     """The parts of a broker that this API uses."""
 
 

@@ -23,7 +23,7 @@ from kio.schema.offset_commit.v9.response import (
     OffsetCommitResponseTopic,
 )
 
-from reference_broker.apis.broker import HasGroups, HasOutside
+from reference_broker.apis.broker import HasGroups, HasPorts
 from reference_broker.apis.call import Call, respond_later
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, topics_with_errors
@@ -48,7 +48,7 @@ MILLISECOND = timedelta(milliseconds=1)
 Draft: TypeAlias = OffsetCommitRequest1000 | OffsetCommitRequest1001
 
 
-class OffsetCommitNeeds(HasGroups, HasOutside, Protocol):
+class OffsetCommitNeeds(HasGroups, HasPorts, Protocol):
     """The parts of a broker that this API uses."""
 
 
@@ -119,7 +119,5 @@ def _commit_draft(broker: OffsetCommitNeeds, call: Call, body: Draft) -> None:
     broker.groups.commits.commit(request, _respond_later(broker, call, build_response), call.contain)
 
 
-def _respond_later(
-    broker: HasOutside, call: Call, build_response: Callable[[list[Error]], Sliced[object]]
-) -> Committed:
+def _respond_later(broker: HasPorts, call: Call, build_response: Callable[[list[Error]], Sliced[object]]) -> Committed:
     return lambda errors: respond_later(broker, call, build_response(errors))

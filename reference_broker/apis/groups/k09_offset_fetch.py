@@ -33,7 +33,7 @@ from kio.schema.offset_fetch.v9.response import (
 from kio.schema.types import TopicName
 from kio.static.primitive import i32, i64
 
-from reference_broker.apis.broker import HasGroups, HasOutside
+from reference_broker.apis.broker import HasGroups, HasPorts
 from reference_broker.apis.call import Call, contained, run_contained
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
@@ -68,7 +68,7 @@ GROUP_ERROR_FROM = 2
 """The version from which an error of the whole group has a place of its own."""
 
 
-class OffsetFetchNeeds(HasGroups, HasOutside, Protocol):
+class OffsetFetchNeeds(HasGroups, HasPorts, Protocol):
     """The parts of a broker that this API uses."""
 
 

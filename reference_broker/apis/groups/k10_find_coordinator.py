@@ -24,7 +24,7 @@ from kio.schema.find_coordinator.v6.response import Coordinator, FindCoordinator
 from kio.schema.types import BrokerId
 from kio.static.primitive import i32
 
-from reference_broker.apis.broker import HasMetadata, HasOutside
+from reference_broker.apis.broker import HasMetadata, HasPorts
 from reference_broker.apis.call import Call, respond_now_or_later
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
@@ -50,7 +50,7 @@ MESSAGE_OF_SUCCESS = "NONE"
 NOT_AVAILABLE = "The coordinator is not available."
 
 
-class FindCoordinatorNeeds(CreatesCoordinatorTopics, HasMetadata, HasOutside, Protocol):
+class FindCoordinatorNeeds(CreatesCoordinatorTopics, HasMetadata, HasPorts, Protocol):
     """The parts of a broker that this API uses."""
 
 

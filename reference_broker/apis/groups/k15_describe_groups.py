@@ -18,7 +18,7 @@ from kio.schema.describe_groups.v6.response import DescribedGroup, DescribedGrou
 from kio.schema.types import GroupId
 from kio.static.primitive import i32
 
-from reference_broker.apis.broker import HasGroups, HasOutside
+from reference_broker.apis.broker import HasGroups, HasPorts
 from reference_broker.apis.call import Call, respond_now_or_later
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, OPERATIONS_NOT_ASKED
@@ -35,7 +35,7 @@ MOST_MEMBER_BYTES = 16 * 2**20
 may send any bytes, and any client may request all groups in one small request."""
 
 
-class DescribeGroupsNeeds(HasGroups, HasOutside, Protocol):
+class DescribeGroupsNeeds(HasGroups, HasPorts, Protocol):
     """The parts of a broker that this API uses."""
 
 

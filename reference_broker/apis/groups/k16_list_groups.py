@@ -14,7 +14,7 @@ from kio.schema.list_groups.v5.request import ListGroupsRequest
 from kio.schema.list_groups.v5.response import ListedGroup, ListGroupsResponse
 from kio.schema.types import GroupId
 
-from reference_broker.apis.broker import HasGroups, HasOutside
+from reference_broker.apis.broker import HasGroups, HasPorts
 from reference_broker.apis.call import Call, run_contained
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
@@ -25,7 +25,7 @@ from reference_broker.wire.errors import Error, ErrorCode
 TYPE = "classic"
 
 
-class ListGroupsNeeds(HasGroups, HasOutside, Protocol):
+class ListGroupsNeeds(HasGroups, HasPorts, Protocol):
     """The parts of a broker that this API uses."""
 
 

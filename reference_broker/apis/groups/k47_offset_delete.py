@@ -16,7 +16,7 @@ from kio.schema.offset_delete.v0.response import (
     OffsetDeleteResponseTopic,
 )
 
-from reference_broker.apis.broker import HasGroups, HasOutside
+from reference_broker.apis.broker import HasGroups, HasPorts
 from reference_broker.apis.call import Call, respond_later
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, topics_with_errors
@@ -24,7 +24,7 @@ from reference_broker.ports.slicing import Sliced
 from reference_broker.wire.errors import Error, ErrorCode
 
 
-class OffsetDeleteNeeds(HasGroups, HasOutside, Protocol):
+class OffsetDeleteNeeds(HasGroups, HasPorts, Protocol):
     """The parts of a broker that this API uses."""
 
 

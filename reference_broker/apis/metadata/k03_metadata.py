@@ -26,7 +26,7 @@ from kio.schema.metadata.v13.response import MetadataResponseBroker, MetadataRes
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i32
 
-from reference_broker.apis.broker import HasMetadata, HasOutside
+from reference_broker.apis.broker import HasMetadata, HasPorts
 from reference_broker.apis.call import Call, respond_now_or_later
 from reference_broker.apis.metadata.described_topics import DescribedTopics, Draft, missing_error
 from reference_broker.apis.registry import Api
@@ -66,7 +66,7 @@ others."""
 Response: TypeAlias = MetadataResponse | MetadataResponse1000 | MetadataResponse1001
 
 
-class MetadataNeeds(CreatesCoordinatorTopics, HasMetadata, HasOutside, Protocol):
+class MetadataNeeds(CreatesCoordinatorTopics, HasMetadata, HasPorts, Protocol):
     """The parts of a broker that this API uses."""
 
 

@@ -16,7 +16,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from reference_broker.apis.broker import HasLifecycle, HasNow, HasOutside
+from reference_broker.apis.broker import HasLifecycle, HasNow, HasPorts
 from reference_broker.apis.call import Call
 from reference_broker.apis.registry import Api
 from reference_broker.metadata.cache import MetadataCache, Request, is_overtaken, refusal, update_from
@@ -33,7 +33,7 @@ MOST_WAITING = 64
 """The limit for one node. Each controller that believes to be active sends one update at a time."""
 
 
-class UpdateMetadataNeeds(HasOutside, HasNow, HasLifecycle, Protocol):
+class UpdateMetadataNeeds(HasPorts, HasNow, HasLifecycle, Protocol):
     """The parts of a broker that this API uses."""
 
     metadata: MetadataCache
@@ -59,13 +59,13 @@ class UpdateMetadata:
     def _begin(self) -> None:
         call, body = self.waiting[0]
         run_slices(
-            self.broker.outside, contained_slices(call.contain, _apply_and_respond(self.broker, call, body)), self._end
+            self.broker.ports, contained_slices(call.contain, _apply_and_respond(self.broker, call, body)), self._end
         )
 
     def _end(self) -> None:
         self.waiting.popleft()
         if self.waiting:
-            later(self.broker.outside, 0, self._begin)
+            later(self.broker.ports, 0, self._begin)
 
 
 API: Api[Request] = Api(
@@ -105,8 +105,8 @@ def _judged(broker: UpdateMetadataNeeds, body: Request) -> tuple[Error, bool]:
     return error, error is ErrorCode.none and not is_overtaken(body, broker.metadata)
 
 
-def _note(broker: HasOutside, what: str, body: Request, *more: tuple[str, int]) -> None:
-    broker.outside.note(
+def _note(broker: HasPorts, what: str, body: Request, *more: tuple[str, int]) -> None:
+    broker.ports.note(
         what,
         ("epoch", body.metadata_epoch),
         ("controller_epoch", body.controller_epoch),

@@ -26,7 +26,7 @@ from kio.schema.describe_topic_partitions.v0.response import (
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i32
 
-from reference_broker.apis.broker import HasConfig, HasLoader, HasMetadata, HasOutside
+from reference_broker.apis.broker import HasConfig, HasLoader, HasMetadata, HasPorts
 from reference_broker.apis.call import Call, respond_now_or_later
 from reference_broker.apis.metadata.described_topics import described, missing_error
 from reference_broker.apis.registry import Api
@@ -42,7 +42,7 @@ UNITS_PER_PARTITION = 5
 """What it costs to describe one, in microseconds."""
 
 
-class DescribeTopicPartitionsNeeds(HasMetadata, HasConfig, HasLoader, HasOutside, Protocol):
+class DescribeTopicPartitionsNeeds(HasMetadata, HasConfig, HasLoader, HasPorts, Protocol):
     """The parts of a broker that this API uses."""
 
 

@@ -23,7 +23,7 @@ from kio.schema.describe_quorum.v2.response import (
 from kio.schema.types import BrokerId
 from kio.static.primitive import i32, i64, u16
 
-from reference_broker.apis.broker import HasConfig, HasLoader, HasNodeId, HasOutside, HasQuorum
+from reference_broker.apis.broker import HasConfig, HasLoader, HasNodeId, HasPorts, HasQuorum
 from reference_broker.apis.call import Call
 from reference_broker.apis.forwarding import comes_from_node
 from reference_broker.apis.registry import Api
@@ -34,7 +34,7 @@ from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.errors import ErrorCode
 
 
-class DescribeQuorumNeeds(HasQuorum, HasNodeId, HasConfig, HasOutside, HasLoader, Protocol):
+class DescribeQuorumNeeds(HasQuorum, HasNodeId, HasConfig, HasPorts, HasLoader, Protocol):
     """The parts of a broker that this API uses."""
 
 
@@ -47,7 +47,7 @@ def handle(broker: DescribeQuorumNeeds, call: Call, body: DescribeQuorumRequest)
     leader_id = broker.quorum.leader_id
     if leader_id in (-1, broker.node_id) or comes_from_node(broker, call):
         return _not_leader()
-    broker.outside.send(
+    broker.ports.send(
         leader_id,
         Channel.CONTROLLER,
         ApiKey.DESCRIBE_QUORUM,

@@ -34,7 +34,7 @@ from reference_broker.apis.broker import (
     HasConfig,
     HasFetchSessions,
     HasNow,
-    HasOutside,
+    HasPorts,
     HasRemoteLog,
     HasReplication,
 )
@@ -115,7 +115,7 @@ _OVER = object()
 
 
 class FetchNeeds(
-    LooksUpPartitions, HasConfig, HasReplication, HasFetchSessions, HasNow, HasOutside, HasRemoteLog, Protocol
+    LooksUpPartitions, HasConfig, HasReplication, HasFetchSessions, HasNow, HasPorts, HasRemoteLog, Protocol
 ):
     """What a fetch uses of its broker."""
 
@@ -275,7 +275,7 @@ class Fetch:
         # Decision parked-fetch-enough (F-14): responds | waits on
         if self.stage is PARKED and self._is_completable():
             self._enter(DUE)
-            self.broker.outside.at_end(self._complete_due)
+            self.broker.ports.at_end(self._complete_due)
 
     def _is_refused(self, cached: CachedPartition) -> bool:
         """Whether a follower named the partition, and its progress did not count. It must get that error."""
@@ -350,7 +350,7 @@ class Fetch:
             wait_ms = self.broker.config.remote_fetch_max_wait_ms
         if self.reader is Reader.FOLLOWER:
             wait_ms = self.broker.replication.leaders.waits.begin(self.request.replica_id, self, wait_ms)
-        self.timer = self.broker.outside.set_timer(self.session.contact_us + wait_ms * 1000, self.respond)
+        self.timer = self.broker.ports.set_timer(self.session.contact_us + wait_ms * 1000, self.respond)
         self.call.on_closed(self._connection_closed)
 
     def _watch_all(self) -> None:
@@ -360,7 +360,7 @@ class Fetch:
 
     def _unpark(self) -> None:
         if self.timer is not None:
-            self.broker.outside.cancel_timer(self.timer)
+            self.broker.ports.cancel_timer(self.timer)
             self.timer = None
             if self.reader is Reader.FOLLOWER:
                 self.broker.replication.leaders.waits.end(self.request.replica_id, self)
@@ -542,7 +542,7 @@ class Fetch:
         except Exception:
             self._failed()
             raise
-        self.long_work = LongWork(self.broker.outside, self.call, self._is_void, self._work_ended)
+        self.long_work = LongWork(self.broker.ports, self.call, self._is_void, self._work_ended)
         self.long_work.go_on(work)
 
     def _is_void(self) -> bool:

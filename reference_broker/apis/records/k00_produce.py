@@ -329,7 +329,7 @@ def _append(
         return _refused_by_log(produce, partition, refused)
     except DiskError as failure:
         name = f"{partition.topic}-{wanted.partition}"
-        broker.outside.note("append_failed", ("partition", name), ("reason", str(failure)))
+        broker.ports.note("append_failed", ("partition", name), ("reason", str(failure)))
         return _refused(wanted.partition, ErrorCode.kafka_storage_error, str(failure))
     written.append((partition, not appended.duplicate, appended.last_offset + 1))
     # Decision produced-batch (P-6): new | written before
@@ -340,9 +340,9 @@ def _append(
                 log.advance_high_watermark(log.log_end_offset)
         else:
             broker.replication.leaders.appended(partition)
-        plan_timed_flush(broker.outside, partition)
+        plan_timed_flush(broker.ports, partition)
         if appended.rolled:
-            sync_led_then(broker.outside, [partition], nobody_waits)
+            sync_led_then(broker.ports, [partition], nobody_waits)
         traffic = broker.traffic
         traffic.bytes_in.value += len(wanted.records or b"")
         traffic.messages_in.value += appended.last_offset - appended.first_offset + 1
@@ -406,20 +406,20 @@ def _respond_when_acknowledged(
             partition.changed()
     if body.acks == 0:
         for partition in due:
-            sync_led_then(broker.outside, [partition], nobody_waits)
+            sync_led_then(broker.ports, [partition], nobody_waits)
         _end_without_response(call, response)
         return None
     # Decision acks-all (E-7): waits for replicas | leader suffices
     if replicated and body.acks == ALL:
         acknowledge = contained(call, partial(_acknowledge, broker, call, body.timeout_ms, response, replicated))
         if due:
-            sync_led_then(broker.outside, due, acknowledge)
+            sync_led_then(broker.ports, due, acknowledge)
         else:
             acknowledge()
         return None
     if not due:
         return response
-    sync_led_then(broker.outside, due, lambda: call.respond(response))
+    sync_led_then(broker.ports, due, lambda: call.respond(response))
     return None
 
 

@@ -35,7 +35,7 @@ from kio.schema.list_offsets.v10.response import (
 from kio.schema.types import TopicName
 from kio.static.primitive import i32, i64
 
-from reference_broker.apis.broker import HasConfig, HasNow, HasOutside, HasRemoteLog
+from reference_broker.apis.broker import HasConfig, HasNow, HasPorts, HasRemoteLog
 from reference_broker.apis.call import Call, respond_now_or_later
 from reference_broker.apis.records.fetch_partition import Reader, read_error, readable_end, reader_of
 from reference_broker.apis.records.partition_errors import LooksUpPartitions, led_partition
@@ -114,7 +114,7 @@ class RemoteQuery(NamedTuple):
     timestamp_ms: int
 
 
-class ListOffsetsNeeds(LooksUpPartitions, HasConfig, HasNow, HasOutside, HasRemoteLog, Protocol):
+class ListOffsetsNeeds(LooksUpPartitions, HasConfig, HasNow, HasPorts, HasRemoteLog, Protocol):
     """What this API uses of its broker."""
 
 
@@ -297,7 +297,7 @@ def _remote_queries(broker: ListOffsetsNeeds, body: ListOffsetsRequest) -> Itera
                 yield RemoteQuery(*where, partition.log, int(wanted.timestamp))
 
 
-class RemoteSearchNeeds(HasNow, HasOutside, Protocol):
+class RemoteSearchNeeds(HasNow, HasPorts, Protocol):
     """What searches in the remote tier use of their broker."""
 
 
@@ -325,14 +325,14 @@ class RemoteSearches:
             self.results[one.topic, one.partition] = RemoteOffset(end_offset, ErrorCode.request_timed_out)
             found = partial(self._found, (one.topic, one.partition), end_offset)
             self.abandons.append(reader.first_of_time(one.log, one.partition, one.timestamp_ms, found))
-        self.timer = self.broker.outside.set_timer(self.broker.now.mono_us + wait_ms * 1000, self._time_out)
+        self.timer = self.broker.ports.set_timer(self.broker.now.mono_us + wait_ms * 1000, self._time_out)
         self.call.on_closed(self._connection_closed)
 
     def _found(self, where: tuple[str, int], end_offset: int, found: FoundOffset | Error | None) -> None:
         self.results[where] = RemoteOffset(end_offset, found)
         self.remaining -= 1
         if self.remaining == 0 and self.timer is not None:
-            self.broker.outside.cancel_timer(self.timer)
+            self.broker.ports.cancel_timer(self.timer)
             self._finish()
 
     def _time_out(self) -> None:
@@ -346,7 +346,7 @@ class RemoteSearches:
 
     def _connection_closed(self) -> None:
         if self.timer is not None:
-            self.broker.outside.cancel_timer(self.timer)
+            self.broker.ports.cancel_timer(self.timer)
             self.timer = None
             for abandon in self.abandons:
                 abandon()

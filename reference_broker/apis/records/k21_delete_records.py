@@ -20,7 +20,7 @@ from kio.schema.delete_records.v2.response import (
 )
 from kio.static.primitive import i32, i64
 
-from reference_broker.apis.broker import HasOutside, HasReplication
+from reference_broker.apis.broker import HasPorts, HasReplication
 from reference_broker.apis.call import Call, contained, respond_later, run_contained
 from reference_broker.apis.records.partition_errors import LooksUpPartitions, led_partition
 from reference_broker.apis.registry import Api
@@ -51,7 +51,7 @@ class _Done:
     offset: int = _NO_LOW_WATERMARK
 
 
-class DeleteRecordsNeeds(LooksUpPartitions, HasReplication, HasOutside, Protocol):
+class DeleteRecordsNeeds(LooksUpPartitions, HasReplication, HasPorts, Protocol):
     """What this API uses of its broker."""
 
 
@@ -114,7 +114,7 @@ def _delete(broker: DeleteRecordsNeeds, topic: str, entry: DeleteRecordsPartitio
     # Decision log-start-moved (F-14): fetchers notified | as before
     if partition.log.log_start_offset != before:
         partition.changed()
-        sync_led_then(broker.outside, [partition], nobody_waits)
+        sync_led_then(broker.ports, [partition], nobody_waits)
     return _Done(partition, ErrorCode.none, offset)
 
 

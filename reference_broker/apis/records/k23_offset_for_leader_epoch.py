@@ -16,7 +16,7 @@ from kio.schema.offset_for_leader_epoch.v4.response import (
 )
 from kio.static.primitive import i32, i64
 
-from reference_broker.apis.broker import HasOutside
+from reference_broker.apis.broker import HasPorts
 from reference_broker.apis.call import Call, respond_now_or_later
 from reference_broker.apis.records.partition_errors import LooksUpPartitions, led_partition
 from reference_broker.apis.registry import Api
@@ -28,7 +28,7 @@ UNITS_PER_NAME = 3
 """The cost of one topic or partition in microseconds."""
 
 
-class OffsetForLeaderEpochNeeds(LooksUpPartitions, HasOutside, Protocol):
+class OffsetForLeaderEpochNeeds(LooksUpPartitions, HasPorts, Protocol):
     """What this API uses of its broker."""
 
 

@@ -9,7 +9,7 @@ errors are those of Kafka's ReplicaManager.handleProduceAppend.
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, TypeAlias
 
-from reference_broker.apis.broker import HasConfig, HasNow, HasOutside, HasPartitions, HasVerifier
+from reference_broker.apis.broker import HasConfig, HasNow, HasPartitions, HasPorts, HasVerifier
 from reference_broker.apis.call import Call, contained
 from reference_broker.log.transaction_verification import Guard
 from reference_broker.metadata.identifiers import is_internal
@@ -30,7 +30,7 @@ Verdicts: TypeAlias = dict[TopicPartition, Guard | ProducePartitionResponse]
 """The guards of the batches that begin a transaction in their partitions, or why a batch is refused."""
 
 
-class VerifiesTransactions(HasPartitions, HasNow, HasOutside, HasConfig, HasVerifier, Protocol):
+class VerifiesTransactions(HasPartitions, HasNow, HasPorts, HasConfig, HasVerifier, Protocol):
     """What the verification uses of its broker."""
 
 
@@ -75,7 +75,7 @@ def verify_transaction(
         # Decision ending-transaction (X-9): verified again | settled
         if is_ending and broker.now.mono_us < last_us:
             wait_us = 1000 * config.add_partitions_to_txn_retry_backoff_ms
-            later(broker.outside, wait_us, contained(call, verify))
+            later(broker.ports, wait_us, contained(call, verify))
             return
         for key, error in errors.items():
             verdicts[key] = _not_verified(key[1], operation, error)

@@ -71,8 +71,8 @@ class AdminCall:
         return True
 
 
-class Outside:
-    """``sent``: requests to other nodes."""
+class QueuedPorts:
+    """Ports whose timers are a queue that the test runs. ``sent``: requests to other nodes."""
 
     def __init__(self) -> None:
         self.steps: list[Callable[[], None]] = []
@@ -118,13 +118,13 @@ class AdminWorld:
         log = earlier.metadata.log if earlier is not None else LogInMemory()
         self.metadata: MetadataWorld = MetadataWorld(log, seed, **config)
         self.controller = self.metadata.controller
-        self.outside = Outside()
+        self.ports = QueuedPorts()
         self.auto = True
         parsed = self.metadata.config
-        channel = ControllerChannel(self.metadata.around(seed + 2), parsed, self.controller)
+        channel = ControllerChannel(self.metadata.node_context(seed + 2), parsed, self.controller)
         self.controller.serve_locally = self._serve_locally
         self.lifecycle = BrokerLifecycle(
-            self.metadata.around(seed + 3),
+            self.metadata.node_context(seed + 3),
             parsed,
             Identity("cluster", 1, DIRECTORY_ID),
             (Endpoint("127.0.0.1", 9092),),
@@ -139,15 +139,13 @@ class AdminWorld:
             lifecycle=self.lifecycle,
             on_leader_changed=None,
         )
-        replication = replication_of(self.outside, 1, parsed, self.disk, replica, metrics, partitions)
+        replication = replication_of(self.ports, 1, parsed, self.disk, replica, metrics, partitions)
         groups = GroupCoordinator(
-            self.outside, parsed, replication.leaders, lambda: self.metadata.loader.image, metrics, Random(3)
+            self.ports, parsed, replication.leaders, lambda: self.metadata.loader.image, metrics, Random(3)
         )
-        markers = MarkerWriter(
-            self.outside, partitions, replication.leaders, lambda: self.metadata.loader.image, 30_000
-        )
+        markers = MarkerWriter(self.ports, partitions, replication.leaders, lambda: self.metadata.loader.image, 30_000)
         transactions = TransactionCoordinator(
-            self.outside,
+            self.ports,
             1,
             parsed,
             replication.leaders,
@@ -162,7 +160,7 @@ class AdminWorld:
             config=parsed,
             now=NOW,
             disk=self.disk,
-            outside=self.outside,
+            ports=self.ports,
             metrics=metrics,
             partitions=partitions,
             replica=replica,
@@ -170,10 +168,8 @@ class AdminWorld:
             groups=groups,
             markers=markers,
             transactions=transactions,
-            verifier=Verifier(
-                self.outside, 1, lambda: self.metadata.loader.image, self._serve_locally, metrics, 30_000
-            ),
-            fetch_sessions=FetchSessionCache(10, Random(2), metrics, self.outside.note),
+            verifier=Verifier(self.ports, 1, lambda: self.metadata.loader.image, self._serve_locally, metrics, 30_000),
+            fetch_sessions=FetchSessionCache(10, Random(2), metrics, self.ports.note),
         )
         self.dispatcher = Dispatcher(self.broker)
         self.publisher = PartitionPublisher(
@@ -183,8 +179,8 @@ class AdminWorld:
             partitions,
             replication,
             now=lambda: NOW,
-            later=lambda step: self.outside.steps.append(step),
-            sync=lambda _, done: self.outside.steps.append(done),
+            later=lambda step: self.ports.steps.append(step),
+            sync=lambda _, done: self.ports.steps.append(done),
         )
         self._start()
 
@@ -212,7 +208,7 @@ class AdminWorld:
         """The answer, which must be there once everything is committed."""
         call = self.begin(module, body, api_version)
         if not call.responses:
-            self.outside.run_steps()  # It is made in slices.
+            self.ports.run_steps()  # It is made in slices.
         assert call.responses, "no answer yet"
         return call.responses[0]
 

@@ -166,7 +166,7 @@ class Fetching(RuleBasedStateMachine):
     def pass_time(self, ms: int) -> None:
         while ms > 0:  # timer by timer, so that the model judges each at its time
             now_us = self.world.broker.now.mono_us
-            due = sorted(deadline for deadline, _ in self.world.outside.timers.values())
+            due = sorted(deadline for deadline, _ in self.world.ports.timers.values())
             some = ms if not due else max(0, min(ms, (due[0] - now_us) // 1000))
             if some == 0 and due and due[0] > now_us:
                 some = 1
@@ -302,7 +302,7 @@ class Fetching(RuleBasedStateMachine):
 
     @invariant()
     def nothing_else_is_watched_and_timers_belong_to_waiting_fetches(self) -> None:
-        assert len(self.world.outside.timers) == len(self.naive.waiting)
+        assert len(self.world.ports.timers) == len(self.naive.waiting)
         live = [*self.world.sessions.sessions.values()]
         for partition in self.world.partitions.by_name.values():
             for watcher in partition.watchers:

@@ -194,16 +194,16 @@ class World:
     log_of: Callable[[], Any] = FakeLog
 
     def __post_init__(self) -> None:
-        self.outside = TimedPorts()
+        self.ports = TimedPorts()
         self.metrics = Metrics()
         self.partitions = Partitions()
         self.controller: Any = SimpleNamespace(image=MetadataImage(brokers={7: registered(7), 8: registered(8)}))
-        ports: Any = self.outside
+        ports: Any = self.ports
         cache = FetchSessionCache(
             self.slots,
             Random(1),
             self.metrics,
-            self.outside.note,
+            self.ports.note,
             self.first_min_eviction_ms,
             run=lambda work: run_slices(ports, work),
         )
@@ -214,7 +214,7 @@ class World:
             replica_selector_class="",
         )
         now = Now(1_000_000, 1_700_000_000_000)
-        self.outside.be_at(now.mono_us)
+        self.ports.be_at(now.mono_us)
         unused: Any = None
         replication: Any = SimpleNamespace(leaders=SimpleNamespace(waits=FollowerWaits(ports)))
         replica: Any = SimpleNamespace(controller=self.controller)
@@ -223,7 +223,7 @@ class World:
             config=config,
             now=now,
             disk=unused,
-            outside=ports,
+            ports=ports,
             metrics=self.metrics,
             partitions=self.partitions,
             replica=replica,
@@ -291,11 +291,11 @@ class World:
         """Fire the timers that come due, in order."""
         end_us = self.broker.now.mono_us + ms * 1000
         while True:
-            due = [(deadline, number) for number, (deadline, _) in self.outside.timers.items() if deadline <= end_us]
+            due = [(deadline, number) for number, (deadline, _) in self.ports.timers.items() if deadline <= end_us]
             if not due:
                 break
             deadline, number = min(due)
-            fire = self.outside.timers.pop(number)[1]
+            fire = self.ports.timers.pop(number)[1]
             self._be_at(max(deadline, self.broker.now.mono_us))
             fire()
         self._be_at(end_us)
@@ -303,7 +303,7 @@ class World:
     def _be_at(self, mono_us: int) -> None:
         wall_of = self.broker.now.wall_ms - self.broker.now.mono_us // 1000
         self.broker.now = Now(mono_us, wall_of + mono_us // 1000)
-        self.outside.be_at(mono_us)
+        self.ports.be_at(mono_us)
 
     def step_wall_clock(self, ms: int) -> None:
         self.broker.now = Now(self.broker.now.mono_us, self.broker.now.wall_ms + ms)

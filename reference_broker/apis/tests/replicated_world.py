@@ -40,7 +40,7 @@ class ReplicatedWorld(leader_world.World):
     ) -> None:
         super().__init__(min_isr, settings or {})
         unused: Any = None
-        outside: Any = self
+        ports: Any = self
         replica: Any = SimpleNamespace(controller=self.controller)
         replication: Any = SimpleNamespace(leaders=self.leaders)
         led = Partitions()
@@ -49,7 +49,7 @@ class ReplicatedWorld(leader_world.World):
             config=self.config,
             now=self.now(),
             disk=self.disk,
-            outside=outside,
+            ports=ports,
             metrics=self.metrics,
             partitions=led,
             replica=replica,
@@ -57,8 +57,8 @@ class ReplicatedWorld(leader_world.World):
             fetch_sessions=FetchSessionCache(100, Random(2), self.metrics, self.note),
             groups=unused,
             transactions=unused,
-            markers=MarkerWriter(outside, led, self.leaders, lambda: self.controller.image, 30_000),
-            verifier=Verifier(outside, 1, lambda: self.controller.image, self.serve_locally, self.metrics, 30_000),
+            markers=MarkerWriter(ports, led, self.leaders, lambda: self.controller.image, 30_000),
+            verifier=Verifier(ports, 1, lambda: self.controller.image, self.serve_locally, self.metrics, 30_000),
         )
         self.syncs: list[Any] = []
         self.led = [self.lead(index, **state) for index in range(partitions)]

@@ -65,7 +65,7 @@ class Broker:
         self.groups = SimpleNamespace(
             membership=self.world.membership, find=store.find, active=store.active, loading=store.loading
         )
-        self.outside = self.world.ports
+        self.ports = self.world.ports
 
     def begin(self, key: ApiKey, version: int, **values: Any) -> "GroupCall":
         body = filled(body_class(key, "request"), values)

@@ -352,7 +352,7 @@ def test_many_offsets_are_deleted_and_reported_in_slices() -> None:
     world.ask(k08_offset_commit, commit())
     call = world.begin(k47_offset_delete, OffsetDeleteRequest(group_id=GroupId("g"), topics=topics))
     assert call.responses == []
-    assert world.outside.run_steps() >= 4  # Three remove, and one ends the answer.
+    assert world.ports.run_steps() >= 4  # Three remove, and one ends the answer.
     (partitions,) = (topic.partitions for topic in call.responses[0].topics)
     unknown = [ErrorCode.unknown_topic_or_partition] * ERRORS_PER_SLICE
     assert [one.error_code for one in partitions] == [ErrorCode.none, *unknown]

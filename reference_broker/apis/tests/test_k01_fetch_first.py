@@ -53,7 +53,7 @@ def test_a_session_remembers_who_made_it_and_notes_say_so(
     world: World, replica_id: int, made_by: str, privileged: int
 ) -> None:
     session_id = opened(world, A0, replica_id=replica_id)
-    (note,) = world.outside.noted("session_created")
+    (note,) = world.ports.noted("session_created")
     assert (note["made_by"], note["privileged"], note["revision"]) == (made_by, privileged, "first")
     assert session_of(world, session_id).made_by == made_by
 

@@ -219,7 +219,7 @@ def test_a_waiting_fetch_whose_records_move_is_forgotten_when_its_connection_clo
     assert reader.abandoned == [60]
     assert not world.partition("a").watchers
     assert not world.partition("b").watchers
-    assert not world.outside.timers
+    assert not world.ports.timers
 
 
 class Named:
@@ -274,7 +274,7 @@ def test_a_connection_that_closes_before_all_is_looked_at_ends_its_readings(sess
         wanted: Any = {("a", 0): 10, ("a", 1): 20, ("b", 0): 0}
         call = world.fetch(session_id, 1 if session else -1, wanted, max_wait_ms=9000)
         while not reader.reads:
-            world.outside.timers.pop(min(world.outside.timers))[1]()
+            world.ports.timers.pop(min(world.ports.timers))[1]()
         call.hang_up()
         world.pass_ms(100)
     assert reader.abandoned == [read[0] for read in reader.reads]

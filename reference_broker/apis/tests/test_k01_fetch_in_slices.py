@@ -25,8 +25,8 @@ def world() -> Iterator[World]:
 
 def step(world: World) -> None:
     """One slice."""
-    number = min(world.outside.timers)
-    world.outside.timers.pop(number)[1]()
+    number = min(world.ports.timers)
+    world.ports.timers.pop(number)[1]()
 
 
 def finish(world: World, call: FakeCall) -> None:
@@ -38,7 +38,7 @@ def finish(world: World, call: FakeCall) -> None:
 def test_what_is_appended_between_two_slices_is_in_this_response_or_the_next(world: World, slices: int) -> None:
     call = world.fetch(0, 0, ALL)
     for _ in range(slices):
-        if world.outside.timers:
+        if world.ports.timers:
             step(world)
     for index in range(6):
         world.append("a", index)
@@ -55,7 +55,7 @@ def test_what_is_deleted_between_two_slices_is_told_at_last(world: World, slices
         world.append("a", index)
     call = world.fetch(0, 0, ALL)
     for _ in range(slices):
-        if world.outside.timers:
+        if world.ports.timers:
             step(world)
     world.delete("a")
     finish(world, call)
@@ -83,13 +83,13 @@ def test_a_session_that_is_closed_between_two_slices_rejects_its_fetch_or_had_re
     session_id = world.open_session(ALL)
     call = world.fetch(session_id, 1, dict.fromkeys(ALL, 0))
     for _ in range(slices):
-        if world.outside.timers:
+        if world.ports.timers:
             step(world)
     world.sessions.close(session_id, "test")
     world.pass_ms(0)
     assert call.response.error_code in (0, int(ErrorCode.fetch_session_id_not_found))
     assert not any(world.partition("a", index).watchers for index in range(6))
-    assert (world.sessions.partitions_cached, len(world.outside.timers)) == (0, 0)
+    assert (world.sessions.partitions_cached, len(world.ports.timers)) == (0, 0)
 
 
 @pytest.mark.parametrize("slices", range(40))
@@ -99,7 +99,7 @@ def test_a_connection_that_closes_between_two_slices_loses_no_records(world: Wor
         world.append("a", index)
     call = world.fetch(session_id, 1, ALL)
     for _ in range(slices):
-        if world.outside.timers:
+        if world.ports.timers:
             step(world)
     call.hang_up()
     world.pass_ms(0)
@@ -121,7 +121,7 @@ def test_a_request_that_comes_while_another_is_at_work_is_handled_once(world: Wo
     assert again.waiting
     world.pass_ms(500)
     assert again.response.error_code == 0
-    assert not world.outside.timers
+    assert not world.ports.timers
 
 
 @pytest.mark.parametrize("named", [("a", 0), ("missing", 0)])
@@ -133,13 +133,13 @@ def test_a_connection_that_closes_while_all_partitions_are_forgotten_leaves_noth
     session_id = world.open_session(dict.fromkeys(places, 0))
     call = world.fetch(session_id, 1, {named: 0}, forget=places, max_wait_ms=500)
     for _ in range(slices):
-        if world.outside.timers:
+        if world.ports.timers:
             step(world)
     call.hang_up()
     world.pass_ms(0)
     assert not any(world.partition("a", index).watchers for index in range(6))
     assert not world.sessions.arrivals.keys
-    assert (world.sessions.sessions, world.outside.timers) == ({}, {})
+    assert (world.sessions.sessions, world.ports.timers) == ({}, {})
 
 
 class BugError(Exception):
@@ -174,7 +174,7 @@ def test_a_farewell_counts_although_its_connection_closes_before_its_turn(world:
     session_id = world.open_session(ALL)
     world.fetch(session_id, 1, dict.fromkeys(ALL, 0))
     for _ in range(slices):
-        if world.outside.timers:
+        if world.ports.timers:
             step(world)
     world.fetch(session_id, -1).hang_up()
     world.pass_ms(0)
@@ -207,7 +207,7 @@ def test_what_changes_before_a_connection_closes_is_in_the_next_response(world: 
         world.append("a", index)
     call = world.fetch(session_id, 1)
     for _ in range(slices):
-        if world.outside.timers:
+        if world.ports.timers:
             step(world)
     for index in range(3, 6):
         world.append("a", index)
@@ -230,7 +230,7 @@ def test_the_first_revision_tells_each_log_start_that_moves_between_two_slices(w
         delete_before(world, index, 1)
     call = world.fetch_first(opening.response.session_id, 1)
     for _ in range(slices):
-        if world.outside.timers:
+        if world.ports.timers:
             step(world)
     for index in range(6):
         delete_before(world, index, 2)
@@ -251,7 +251,7 @@ def test_the_first_revision_sends_a_log_start_that_moves_while_it_responds_to_a_
         world.append("a", index, records=3)
     call = world.fetch_first(0, 0, dict.fromkeys(ALL, 3))
     for _ in range(slices):
-        if world.outside.timers:
+        if world.ports.timers:
             step(world)
     for index in range(6):
         delete_before(world, index, 2)
@@ -276,7 +276,7 @@ def test_a_log_that_is_cut_between_two_slices_is_told_as_it_was_or_as_it_is(worl
         world.append("a", index)
     call = world.fetch(0, 0, ALL)
     for _ in range(slices):
-        if world.outside.timers:
+        if world.ports.timers:
             step(world)
     for index in range(6):
         world.log("a", index).truncate_to(1)

@@ -118,7 +118,7 @@ def test_both_revisions_share_the_slots_and_each_has_its_minimum_time() -> None:
     assert (late.opened, metrics(world)) == (1, (2, 2, 1))
     assert first.fetch().error_code == DraftError.INVALID_FETCH_SESSION
     assert final.fetch().error_code == 0
-    (note,) = world.outside.noted("session_evicted")
+    (note,) = world.ports.noted("session_evicted")
     assert (note["rule"], note["made_by"]) == ("b", "consumer 'c'")
 
 
@@ -198,7 +198,7 @@ def test_metrics_are_exact_after_each_step_of_twice_as_many_fetchers_as_slots(re
             assert metrics(world) == (len(sessions), sum(len(one.parts) for one in sessions), naive.evictions), turn
             fetcher.answered(request, call.response)
         world.pass_ms(7_000)
-    rules = {str(note["rule"]) for note in world.outside.noted("session_evicted")}
+    rules = {str(note["rule"]) for note in world.ports.noted("session_evicted")}
     assert rules == {"a", "b", "c"}
 
 
@@ -211,7 +211,7 @@ def test_metrics_stay_exact_while_fetchers_come_and_go(revision: str) -> None:
         Fetcher(world, revision, [A0, A1, B0][: 1 + turn % 3], FOLLOWER if turn % 4 == 0 else CONSUMER).fetch()
         world.pass_ms(30_000)
         sessions = world.sessions.sessions.values()
-        evicted = len(world.outside.noted("session_evicted"))
+        evicted = len(world.ports.noted("session_evicted"))
         assert metrics(world) == (len(sessions), sum(len(one.partitions) for one in sessions), evicted)
         assert len(sessions) <= 5
     assert evicted > 10

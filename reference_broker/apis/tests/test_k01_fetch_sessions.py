@@ -80,7 +80,7 @@ def test_a_full_fetch_with_epoch_zero_creates_a_session(world: World) -> None:
     response = world.fetch(0, 0, {A0: 0, A1: 0}).response
     assert names(response) == [A0, A1]
     assert list(world.sessions.sessions) == [response.session_id]
-    assert world.outside.noted("session_created") == [
+    assert world.ports.noted("session_created") == [
         {
             "session_id": response.session_id,
             "partitions": 2,
@@ -127,7 +127,7 @@ def test_a_session_can_be_closed_by_a_last_full_fetch(world: World) -> None:
     response = world.fetch(first, -1, {A0: 0}).response
     assert (response.error_code, response.session_id, names(response)) == (0, 0, [A0])
     assert not world.sessions.sessions
-    assert [note["session_id"] for note in world.outside.noted("session_closed")] == [first]
+    assert [note["session_id"] for note in world.ports.noted("session_closed")] == [first]
 
 
 @pytest.mark.clause("F-6", "F-8")

@@ -63,7 +63,7 @@ def test_a_wait_ends_when_data_comes(world: World, waiting: Waiting) -> None:
     call = waiting()
     world.append("a", 1)
     assert partitions_of(call.response)[A1].records
-    assert not world.outside.timers
+    assert not world.ports.timers
     assert waiting.in_session or no_watchers(world)
 
 
@@ -228,7 +228,7 @@ def test_closing_the_session_ends_the_parked_fetch(world: World, epoch: int) -> 
     waits = world.fetch(session_id, 1, max_wait_ms=500)
     world.fetch(session_id, epoch, {A0: 0})
     assert (waits.response.error_code, waits.response.session_id) == (ErrorCode.fetch_session_id_not_found, 0)
-    assert not world.outside.timers
+    assert not world.ports.timers
 
 
 @pytest.mark.clause("F-20")
@@ -238,7 +238,7 @@ def test_a_connection_that_closes_takes_nothing_with_it(world: World) -> None:
     world.append("a")
     call.hang_up()
     world.append("a", 1)
-    assert not world.outside.timers
+    assert not world.ports.timers
     assert world.fetch(session_id, 1).response.error_code == ErrorCode.invalid_fetch_session_epoch
     assert names(world.fetch(session_id, 2).response) == [A0, A1]
 

@@ -43,7 +43,7 @@ class World:
     def __init__(self) -> None:
         self.ports = ManualPorts()
         self.broker: Any = SimpleNamespace(
-            outside=self.ports,
+            ports=self.ports,
             now=Now(self.ports.now_us, 0),
             metadata=MetadataCache(cluster_id="c"),
             lifecycle=SimpleNamespace(registered_epoch=3),

@@ -93,11 +93,11 @@ def test_only_the_active_controller_changes_anything(module: ModuleType) -> None
     world.metadata.lose(to=2)
     body, part = ELSEWHERE[module]
     call = world.begin(module, body)
-    for peer, _, api_key, _, sent_body, _, _, failed in world.outside.sent:
+    for peer, _, api_key, _, sent_body, _, _, failed in world.ports.sent:
         assert (peer, api_key, sent_body) == (2, key_of(module), body)
         failed()
     assert part(call.responses[0]).error_code == ErrorCode.not_controller
-    assert len(world.outside.sent) == (module in PASSED_ON)
+    assert len(world.ports.sent) == (module in PASSED_ON)
 
 
 @pytest.mark.parametrize("module", PASSED_ON)
@@ -106,7 +106,7 @@ def test_what_clients_ask_any_broker_for_is_passed_on_to_the_active_controller_o
     world.metadata.lose(to=2)
     body, part = ELSEWHERE[module]
     call = world.begin(module, body)
-    ((_, channel, _, api_version, _, _, replied, _),) = world.outside.sent
+    ((_, channel, _, api_version, _, _, replied, _),) = world.ports.sent
     assert (channel, api_version) == (Channel.FORWARD, newest(module))
     replied("the controller's answer")
     assert call.responses == ["the controller's answer"]
@@ -116,7 +116,7 @@ def test_what_clients_ask_any_broker_for_is_passed_on_to_the_active_controller_o
     assert part(call.responses[0]).error_code == ErrorCode.not_controller
     world.metadata.quorum.leader_id = -1
     assert part(world.ask(module, body)).error_code == ErrorCode.not_controller
-    assert len(world.outside.sent) == 1
+    assert len(world.ports.sent) == 1
 
 
 def test_another_controller_is_asked_for_topics_that_are_created_by_the_way() -> None:

@@ -77,7 +77,7 @@ class World:
             quorum=self.quorum,
             config=BrokerConfig.parse({}),
             loader=loader,
-            outside=SimpleNamespace(send=lambda *words: self.sent.append(Sent(*words))),
+            ports=SimpleNamespace(send=lambda *words: self.sent.append(Sent(*words))),
         )
         self.call = Call()
 

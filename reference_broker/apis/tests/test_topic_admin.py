@@ -260,14 +260,14 @@ def test_topics_are_deleted_by_name_and_by_id_and_their_files_go_in_slices() -> 
     assert not world.broker.metadata.topics
     assert not world.disk.exists("a-0")
     assert sum(name.endswith("-delete") for name in world.disk.list("")) == 20
-    assert world.outside.run_steps() == 1 + 1 + 20, "the new names are made durable before the first file goes"
+    assert world.ports.run_steps() == 1 + 1 + 20, "the new names are made durable before the first file goes"
     assert not any(name.endswith("-delete") for name in world.disk.list(""))
 
 
 def follow(world: AdminWorld) -> None:
     """Its partitions are as the metadata says; what was deleted may still have files."""
     while world.publisher.is_behind:
-        world.outside.steps.pop(0)()
+        world.ports.steps.pop(0)()
 
 
 def test_the_directories_of_a_large_topic_are_renamed_in_slices_but_before_its_name_is_used_again() -> None:
@@ -284,7 +284,7 @@ def test_the_directories_of_a_large_topic_are_renamed_in_slices_but_before_its_n
     assert all(world.broker.partitions.by_name["a", index].log.log_end_offset == 0 for index in range(100))
     for index in range(100):
         world.append("a", index, 1)
-    world.outside.run_steps()
+    world.ports.run_steps()
     assert world.disk.list("") == sorted(f"a-{index}" for index in range(100))
     world = world.again(seed=4)
     follow(world)
@@ -336,7 +336,7 @@ def test_half_done_deletions_are_finished_at_start_and_strays_are_renamed() -> N
     world.disk.files[f"c-0.{'0f' * 16}-delete/00000000000000000000.log"] = bytearray(b"x")
     world.disk.files["holiday-2026/photo.log"] = bytearray(b"x")
     again = world.again(seed=4)
-    again.outside.run_steps()
+    again.ports.run_steps()
     assert again.disk.list("") == ["a-0", "a-7.unknown-stray", "b-1-0", "gone-0.unknown-stray", "holiday-2026"]
     assert again.broker.partitions.by_name["a", 0].log.high_watermark == 1
 

@@ -30,7 +30,7 @@ from kio.schema.add_partitions_to_txn.v5.response import (
 from kio.schema.types import TopicName, TransactionalId
 from kio.static.primitive import i32
 
-from reference_broker.apis.broker import HasLoader, HasOutside, HasTransactions
+from reference_broker.apis.broker import HasLoader, HasPorts, HasTransactions
 from reference_broker.apis.call import Call, contained, respond_later, run_contained
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, error_for_version
@@ -51,7 +51,7 @@ UNITS_PER_STEP = 150
 """What it costs to look at a transaction, and to write a step of it."""
 
 
-class AddPartitionsToTxnNeeds(HasTransactions, HasLoader, HasOutside, Protocol):
+class AddPartitionsToTxnNeeds(HasTransactions, HasLoader, HasPorts, Protocol):
     """The parts of a broker that this API uses."""
 
 

@@ -27,7 +27,7 @@ from kio.schema.write_txn_markers.v2.response import (
 )
 from kio.static.primitive import i32
 
-from reference_broker.apis.broker import HasMarkers, HasOutside
+from reference_broker.apis.broker import HasMarkers, HasPorts
 from reference_broker.apis.call import Call, contained, respond_later, run_contained
 from reference_broker.apis.registry import Api
 from reference_broker.ports.slicing import LOOKUP_US_PER_SLICE, Budget, Sliced
@@ -38,7 +38,7 @@ UNITS_PER_NAME = 3
 """The cost of a partition in the response, in microseconds."""
 
 
-class WriteTxnMarkersNeeds(HasMarkers, HasOutside, Protocol):
+class WriteTxnMarkersNeeds(HasMarkers, HasPorts, Protocol):
     """The parts of a broker that this API uses."""
 
 

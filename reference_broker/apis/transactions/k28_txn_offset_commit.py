@@ -24,7 +24,7 @@ from kio.schema.txn_offset_commit.v5.response import (
     TxnOffsetCommitResponseTopic,
 )
 
-from reference_broker.apis.broker import HasGroups, HasOutside
+from reference_broker.apis.broker import HasGroups, HasPorts
 from reference_broker.apis.call import Call, respond_later
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, topics_with_errors
@@ -35,7 +35,7 @@ from reference_broker.wire.errors import Error, ErrorCode
 KNOWS_LOADING_FROM = 2
 
 
-class TxnOffsetCommitNeeds(HasGroups, HasOutside, Protocol):
+class TxnOffsetCommitNeeds(HasGroups, HasPorts, Protocol):
     """The parts of a broker that this API uses."""
 
 

@@ -19,7 +19,7 @@ from kio.schema.describe_producers.v0.response import (
 from kio.schema.types import ProducerId
 from kio.static.primitive import i32, i64
 
-from reference_broker.apis.broker import HasOutside
+from reference_broker.apis.broker import HasPorts
 from reference_broker.apis.call import Call, respond_now_or_later
 from reference_broker.apis.records.partition_errors import LooksUpPartitions, led_partition
 from reference_broker.apis.registry import Api
@@ -35,7 +35,7 @@ UNITS_PER_PRODUCER = 5
 ANY_EPOCH = -1
 
 
-class DescribeProducersNeeds(LooksUpPartitions, HasOutside, Protocol):
+class DescribeProducersNeeds(LooksUpPartitions, HasPorts, Protocol):
     """The parts of a broker that this API uses."""
 
 

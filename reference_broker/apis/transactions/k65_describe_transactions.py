@@ -14,7 +14,7 @@ from kio.schema.describe_transactions.v0.response import DescribeTransactionsRes
 from kio.schema.types import ProducerId, TopicName, TransactionalId
 from kio.static.primitive import TZAware, i16, i32, i32Timedelta
 
-from reference_broker.apis.broker import HasOutside, HasTransactions
+from reference_broker.apis.broker import HasPorts, HasTransactions
 from reference_broker.apis.call import Call, respond_now_or_later
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
@@ -29,7 +29,7 @@ LATEST_MS = 253_402_300_799_999
 """The end of the year 9999, in milliseconds since 1970."""
 
 
-class DescribeTransactionsNeeds(HasTransactions, HasOutside, Protocol):
+class DescribeTransactionsNeeds(HasTransactions, HasPorts, Protocol):
     """The parts of a broker that this API uses."""
 
 

@@ -19,7 +19,7 @@ from kio.schema.list_transactions.v2.request import ListTransactionsRequest
 from kio.schema.list_transactions.v2.response import ListTransactionsResponse, TransactionState
 from kio.schema.types import ProducerId, TransactionalId
 
-from reference_broker.apis.broker import HasNow, HasOutside, HasTransactions
+from reference_broker.apis.broker import HasNow, HasPorts, HasTransactions
 from reference_broker.apis.call import Call, run_contained
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
@@ -34,7 +34,7 @@ _OPTIONS: Any = re2.Options()
 _OPTIONS.log_errors, _OPTIONS.max_mem = False, MAX_PATTERN_BYTES
 
 
-class ListTransactionsNeeds(HasTransactions, HasNow, HasOutside, Protocol):
+class ListTransactionsNeeds(HasTransactions, HasNow, HasPorts, Protocol):
     """The parts of a broker that this API uses."""
 
 

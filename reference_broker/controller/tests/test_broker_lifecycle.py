@@ -19,7 +19,7 @@ from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import EMPTY_IMAGE, BrokerImage, MetadataImage
 from reference_broker.metadata.tests.metadata_world import ManualPorts
 from reference_broker.ports.disk import MemoryDisk
-from reference_broker.ports.node_ports import Channel, Surroundings
+from reference_broker.ports.node_ports import Channel, NodeContext
 from reference_broker.quorum.node_files import Identity
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
@@ -39,11 +39,11 @@ class Life:
             image=EMPTY_IMAGE,
             subscribe=self.listeners.append,
         )
-        around = Surroundings(3, MemoryDisk(), self.ports, Random(1))
+        node = NodeContext(3, MemoryDisk(), self.ports, Random(1))
         self.config = BrokerConfig()
-        self.channel = ControllerChannel(around, self.config, cast("Controller", self.controller))
+        self.channel = ControllerChannel(node, self.config, cast("Controller", self.controller))
         self.lifecycle = BrokerLifecycle(
-            around, self.config, Identity("cluster", 3, DIRECTORY), (Endpoint("h", 9092),), self.channel
+            node, self.config, Identity("cluster", 3, DIRECTORY), (Endpoint("h", 9092),), self.channel
         )
 
     def next_request(self) -> tuple[ApiKey, Any, Callable[[object], None], Callable[[], None]]:

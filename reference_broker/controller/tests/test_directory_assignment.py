@@ -15,7 +15,7 @@ from reference_broker.controller.broker_lifecycle import DirectoryAssignment, Re
 from reference_broker.metadata.identifiers import LOST_DIRECTORY
 from reference_broker.metadata.tests.metadata_world import ManualPorts
 from reference_broker.ports.disk import MemoryDisk
-from reference_broker.ports.node_ports import Surroundings
+from reference_broker.ports.node_ports import NodeContext
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.frames import read_request_header
@@ -38,7 +38,7 @@ class Teller:
         self.done = 0
         channel = SimpleNamespace(ask=self._ask)
         lifecycle: Any = SimpleNamespace(registered_epoch=50, channel=channel)
-        self.assignment = DirectoryAssignment(Surroundings(3, MemoryDisk(), self.ports, Random(1)), lifecycle, HERE)
+        self.assignment = DirectoryAssignment(NodeContext(3, MemoryDisk(), self.ports, Random(1)), lifecycle, HERE)
 
     def _ask(
         self, api_key: int, version: int, body: Any, replied: Callable[[object], None], failed: Callable[[], None]

@@ -18,6 +18,7 @@ from kio.static.primitive import i16, i32, i32Timedelta
 
 from reference_broker.apis.registry import SERVED
 from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.core.effect_ports import store_event
 from reference_broker.core.events import (
     Close,
     Closed,
@@ -37,7 +38,6 @@ from reference_broker.core.events import (
     TimerFired,
 )
 from reference_broker.core.node import Node
-from reference_broker.core.outside import store_event
 from reference_broker.core.tests.node_world import START_WALL_MS, batch
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.node_ports import Now

@@ -13,6 +13,7 @@ from kio.schema.types import TopicName
 from kio.static.primitive import i16, i32, i32Timedelta
 
 from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.core.effect_ports import store_event
 from reference_broker.core.events import (
     Close,
     Closed,
@@ -27,7 +28,6 @@ from reference_broker.core.events import (
     TimerFired,
 )
 from reference_broker.core.node import Node
-from reference_broker.core.outside import store_event
 from reference_broker.ports.disk import Disk, DiskError, MemoryDisk
 from reference_broker.ports.node_ports import Now
 from reference_broker.ports.store import MemoryStore

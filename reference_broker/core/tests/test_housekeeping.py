@@ -51,7 +51,7 @@ def test_how_far_logs_are_synced_is_noted_in_slices_but_never_for_a_log_that_was
     broker: Any = SimpleNamespace(
         partitions=Partitions(),
         replica=SimpleNamespace(log=SimpleNamespace(log=logs[0])),
-        outside=SimpleNamespace(sync=lambda paths, _: synced.extend(paths)),
+        ports=SimpleNamespace(sync=lambda paths, _: synced.extend(paths)),
     )
     slices = Housekeeping(broker, other_logs=lambda: logs)._checkpoint_synced()
     next(slices)
@@ -85,7 +85,7 @@ def test_what_was_closed_because_of_its_age_is_synced_at_the_next_round(is_led: 
         synced.append(paths)
         done()
 
-    broker: Any = SimpleNamespace(partitions=partitions, now=LATER, outside=SimpleNamespace(sync=sync))
+    broker: Any = SimpleNamespace(partitions=partitions, now=LATER, ports=SimpleNamespace(sync=sync))
     housekeeping = Housekeeping(broker, other_logs=lambda: () if is_led else [log])
     assert list(housekeeping._retention()) == []
     assert log.synced_offset == log.log_end_offset == 1

@@ -4,8 +4,8 @@ from typing import cast
 
 import pytest
 
+from reference_broker.core.effect_ports import StoreCalls
 from reference_broker.core.events import Effect, StoreCall, StoreDone, StoreFailed
-from reference_broker.core.outside import StoreCalls
 from reference_broker.core.tests.node_world import NodeWorld
 from reference_broker.ports.node_ports import StorePorts
 from reference_broker.ports.store import Delete, FailureKind, Get, ListObjects, Put, StoreFailure
@@ -30,7 +30,7 @@ def test_a_result_goes_to_the_call_with_its_token_and_comes_once() -> None:
 
 def test_a_part_of_a_node_puts_reads_and_lists_in_later_events() -> None:
     world, heard = NodeWorld(), list[object]()
-    ports = cast(StorePorts, world.node.broker.outside)
+    ports = cast(StorePorts, world.node.broker.ports)
 
     def read(_: None) -> None:
         ports.store(Get("topic/a", 1, 2), heard.append, heard.append)

@@ -2,8 +2,8 @@
 
 import pytest
 
+from reference_broker.core.effect_ports import Syncs
 from reference_broker.core.events import Effect, Sync
-from reference_broker.core.outside import Syncs
 
 
 def _syncs() -> tuple[Syncs, list[Effect], list[str]]:

@@ -18,7 +18,7 @@ from reference_broker.metadata.records import (
     TopicRecord,
 )
 from reference_broker.ports.disk import DiskError, MemoryDisk
-from reference_broker.ports.node_ports import Now, Surroundings
+from reference_broker.ports.node_ports import NodeContext, Now
 from reference_broker.ports.slicing import Sliced
 from reference_broker.quorum.metadata_log import LogBatch
 from reference_broker.quorum.values import NotLeader, OffsetAndEpoch, Provenance
@@ -191,9 +191,9 @@ class MetadataWorld:
         self.quorum = LeadershipInMemory(self.log)
         self.config = BrokerConfig.parse({key.replace("_", "."): value for key, value in config.items()})
         self.disk = MemoryDisk()
-        self.loader = MetadataLoader(self.around(seed), self.log, StoreInMemory())  # type: ignore[arg-type]
+        self.loader = MetadataLoader(self.node_context(seed), self.log, StoreInMemory())  # type: ignore[arg-type]
         self.controller = Controller(
-            self.around(seed + 1),
+            self.node_context(seed + 1),
             self.config,
             "cluster",
             self.loader,
@@ -216,8 +216,8 @@ class MetadataWorld:
         """Submit a change whose plan is the test's."""
         self.controller.submit(AnyChange(name, plan, atomic), completed)
 
-    def around(self, seed: int) -> Surroundings:
-        return Surroundings(1, self.disk, self.ports, Random(seed))
+    def node_context(self, seed: int) -> NodeContext:
+        return NodeContext(1, self.disk, self.ports, Random(seed))
 
     def win(self) -> None:
         """This node leads a new epoch; its first record is not committed yet."""

@@ -19,7 +19,7 @@ from crc32c import crc32c
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.ports.disk import Disk, DiskError, UndoFailed
-from reference_broker.ports.node_ports import Channel, Surroundings
+from reference_broker.ports.node_ports import Channel, NodeContext
 from reference_broker.ports.slicing import SNAPSHOT_BYTES_PER_SLICE, Budget, Sliced
 from reference_broker.quorum.metadata_log import MetadataLog
 from reference_broker.quorum.snapshots.format import SnapshotDamaged, part_path, progress_path, read_batches
@@ -223,7 +223,7 @@ _NOT_THERE = (ErrorCode.snapshot_not_found, ErrorCode.position_out_of_range, Err
 class SnapshotDownload:
     """Implements ``quorum.values.Download`` with one transfer at a time."""
 
-    _surroundings: Surroundings
+    _node: NodeContext
     _config: BrokerConfig
     _cluster_id: str
     _store: SnapshotStore
@@ -257,7 +257,7 @@ class SnapshotDownload:
         self._step(self._job, lambda job: self._prepare(job))
 
     def wait_us(self, leader: int, id: OffsetAndEpoch) -> int:  # noqa: A002 - Kafka's word
-        return self._postponement.wait_us(leader, id, self._surroundings.now_us)
+        return self._postponement.wait_us(leader, id, self._node.now_us)
 
     def cancel(self) -> None:
         self._job = None
@@ -288,7 +288,7 @@ class SnapshotDownload:
 
     def _recover(self, job: "_Job") -> Sliced[None]:
         """Resume a transfer that an earlier process left on disk. The checksums say how many of its bytes count."""
-        partial = yield from read_partial(self._surroundings.disk, job.id)
+        partial = yield from read_partial(self._node.disk, job.id)
         # Decision partial-snapshot-of-other-leader (S-11): begun again | resumed after restart
         if partial is None or partial.leader != job.leader:
             self._start_over(job, "another leader" if partial is not None else "its progress is unreadable")
@@ -324,15 +324,15 @@ class SnapshotDownload:
 
     def _request_piece(self, job: "_Job") -> None:
         position = 0 if self._partial is None else self._partial.length
-        sent_us = self._surroundings.now_us
+        sent_us = self._node.now_us
         is_draft = self._config.crucible_metadata_snapshot_fetch_draft
         cluster_id = None if is_draft else self._cluster_id  # The draft has no field for it.
-        self._surroundings.ports.send(
+        self._node.ports.send(
             job.leader,
             Channel.RAFT,
             ApiKey.FETCH_SNAPSHOT,
             DRAFT_VERSION if is_draft else FETCH_SNAPSHOT_VERSION,
-            request_for(cluster_id, self._surroundings.node_id, job.epoch, job.id, position, self._rate.chunk_bytes),
+            request_for(cluster_id, self._node.node_id, job.epoch, job.id, position, self._rate.chunk_bytes),
             self._patience_us // 1000,
             lambda body: self._guarded(job, lambda: self._arrived(job, read_response(body), sent_us)),
             lambda: self._guarded(job, lambda: self._lost(job)),
@@ -362,7 +362,7 @@ class SnapshotDownload:
             self._reject(job, f"unknown media type {piece.media_type}")
             self._end(job, Failed())
         else:
-            self._rate.arrived(self._surroundings.now_us - sent_us)
+            self._rate.arrived(self._node.now_us - sent_us)
             self._append_piece(job, piece)
 
     def _append_piece(self, job: "_Job", piece: Piece) -> None:
@@ -392,7 +392,7 @@ class SnapshotDownload:
             self._sync(job, partial)
 
     def _begun(self, job: "_Job", size: int) -> Partial:
-        partial = Partial(self._surroundings.disk, job.leader, job.id, size)
+        partial = Partial(self._node.disk, job.leader, job.id, size)
         self._store.partial = job.id
         partial.begin()
         self._partial = partial
@@ -408,7 +408,7 @@ class SnapshotDownload:
             partial.synced = max(partial.synced, length)
             self._guarded(job, lambda: self._go_on(job, partial))
 
-        self._surroundings.ports.sync(partial.paths, synced)
+        self._node.ports.sync(partial.paths, synced)
 
     def _go_on(self, job: "_Job", partial: Partial) -> None:
         # Decision snapshot-download-whole (S-4, S-9): verified | next piece is requested
@@ -424,7 +424,7 @@ class SnapshotDownload:
         budget = Budget(SNAPSHOT_BYTES_PER_SLICE)
         # Decision downloaded-snapshot-damaged (S-9, S-10): damaged | intact
         try:
-            for batch in read_batches(self._surroundings.disk, partial.paths[0], job.id):
+            for batch in read_batches(self._node.disk, partial.paths[0], job.id):
                 if budget.spend(batch.header.size_bytes):
                     job.progress()
                     yield
@@ -435,7 +435,7 @@ class SnapshotDownload:
         path = self._store.name(job.id, partial.paths[0])
         self._partial = None
         self._note("snapshot_renamed", ("end_offset", job.id.offset), ("epoch", job.id.epoch))
-        self._surroundings.ports.sync((path,), lambda: self._guarded(job, lambda: self._named(job)))
+        self._node.ports.sync((path,), lambda: self._guarded(job, lambda: self._named(job)))
 
     def _named(self, job: "_Job") -> None:
         """Add the snapshot, whose name is synced. If the job is over by then, the snapshot is fetched again, or found
@@ -445,7 +445,7 @@ class SnapshotDownload:
 
     def _install(self, job: "_Job") -> None:
         """Cut the log, then delete older snapshots. If a crash comes between, the next start repairs it."""
-        ports = self._surroundings.ports
+        ports = self._node.ports
         # Decision snapshot-install-overtaken (S-9): log has overtaken it | installed
         if not self._log.install_snapshot(ports.now(), job.id):
             self._end(job, Failed())
@@ -486,7 +486,7 @@ class SnapshotDownload:
         run(job)
 
     def _step(self, job: "_Job", action: Callable[["_Job"], None]) -> None:
-        self._surroundings.after(0, lambda: self._guarded(job, lambda: action(job)))
+        self._node.after(0, lambda: self._guarded(job, lambda: action(job)))
 
     def _guarded(self, job: "_Job", action: Callable[[], None]) -> None:
         """Run ``action`` unless the job is over. A DiskError, such as a full disk, ends the job. The next one resumes
@@ -501,7 +501,7 @@ class SnapshotDownload:
             if self._job is not job:
                 raise
             self._note("download_failed", ("why", str(error)))
-            self._note_wait(job, str(error), self._postponement.not_written(self._surroundings.now_us))
+            self._note_wait(job, str(error), self._postponement.not_written(self._node.now_us))
             self._end(job, Failed())
 
     def _reject(self, job: "_Job", why: str) -> None:
@@ -510,7 +510,7 @@ class SnapshotDownload:
         self._postpone(job, why)
 
     def _postpone(self, job: "_Job", why: str) -> None:
-        self._note_wait(job, why, self._postponement.damaged(job.leader, job.id, self._surroundings.now_us))
+        self._note_wait(job, why, self._postponement.damaged(job.leader, job.id, self._node.now_us))
 
     def _note_wait(self, job: "_Job", why: str, wait_us: int) -> None:
         self._note(
@@ -529,7 +529,7 @@ class SnapshotDownload:
         self._store.drop_partial()
 
     def _note(self, what: str, *fields: tuple[str, int | str]) -> None:
-        self._surroundings.ports.note(what, *fields)
+        self._node.ports.note(what, *fields)
 
 
 @dataclass(slots=True, eq=False)

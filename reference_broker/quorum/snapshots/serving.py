@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from reference_broker.ports.disk import DiskError
-from reference_broker.ports.node_ports import Surroundings
+from reference_broker.ports.node_ports import NodeContext
 from reference_broker.ports.slicing import SNAPSHOT_BYTES_PER_SLICE, Budget, Sliced, run_slices
 from reference_broker.quorum.messages import METADATA_TOPIC
 from reference_broker.quorum.snapshots.format import SnapshotDamaged, read_batches
@@ -27,7 +27,7 @@ class SnapshotChecks:
     """A snapshot is checked when a replica begins to download it, because bytes can go bad at any time. A damaged one
     is noted in the store."""
 
-    _surroundings: Surroundings
+    _node: NodeContext
     _store: SnapshotStore
     on_damaged: Callable[[], None] = lambda: None
     """Called once for each damaged snapshot."""
@@ -45,7 +45,7 @@ class SnapshotChecks:
         # Decision served-snapshot-check (S-9): checked before sending | sent at once
         elif self._is_due(snapshot, position):
             self._waiting[snapshot] = [then]
-            run_slices(self._surroundings.ports, self._checking(snapshot), lambda: self._checked(snapshot))
+            run_slices(self._node.ports, self._checking(snapshot), lambda: self._checked(snapshot))
         else:
             then()
 
@@ -53,13 +53,13 @@ class SnapshotChecks:
         if not self._store.holds(snapshot) or snapshot in self._store.damaged:
             return False
         good_us = self._good_us.get(snapshot)
-        return good_us is None or (position == 0 and self._surroundings.now_us - good_us >= GOOD_FOR_US)
+        return good_us is None or (position == 0 and self._node.now_us - good_us >= GOOD_FOR_US)
 
     def _checking(self, snapshot: OffsetAndEpoch) -> Sliced[None]:
         budget = Budget(SNAPSHOT_BYTES_PER_SLICE)
         # Decision served-snapshot-damaged (S-9): damaged | good
         try:
-            for batch in read_batches(self._surroundings.disk, self._store.path(snapshot), snapshot):
+            for batch in read_batches(self._node.disk, self._store.path(snapshot), snapshot):
                 if budget.spend(batch.header.size_bytes):
                     yield
         except (SnapshotDamaged, DiskError) as damage:
@@ -67,12 +67,12 @@ class SnapshotChecks:
                 self._found_damaged(snapshot, str(damage))
         else:
             self._good_us = {each: at for each, at in self._good_us.items() if self._store.holds(each)}
-            self._good_us[snapshot] = self._surroundings.now_us
+            self._good_us[snapshot] = self._node.now_us
 
     def _found_damaged(self, snapshot: OffsetAndEpoch, why: str) -> None:
         self._store.damaged[snapshot] = why
         self._good_us.pop(snapshot, None)
-        self._surroundings.ports.note(
+        self._node.ports.note(
             "snapshot_damaged", ("end_offset", snapshot.offset), ("epoch", snapshot.epoch), ("why", why)
         )
         self.on_damaged()

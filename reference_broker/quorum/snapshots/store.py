@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.ports.disk import Disk, DiskError
-from reference_broker.ports.node_ports import Surroundings
+from reference_broker.ports.node_ports import NodeContext
 from reference_broker.quorum.metadata_log import MetadataLog
 from reference_broker.quorum.node_files import METADATA_DIRECTORY
 from reference_broker.quorum.snapshots.format import (
@@ -206,7 +206,7 @@ class SnapshotCleaner:
     """Deletes old snapshots, and the log before the oldest that is kept. It checks after each new snapshot, when a
     snapshot becomes due, and every minute while anything may be deleted."""
 
-    _surroundings: Surroundings
+    _node: NodeContext
     _config: BrokerConfig
     _store: SnapshotStore
     _log: MetadataLog
@@ -227,7 +227,7 @@ class SnapshotCleaner:
             while self._step():
                 pass
         except (DiskError, SnapshotDamaged) as error:
-            self._surroundings.ports.note("snapshot_cleaning_failed", ("why", str(error)))
+            self._node.ports.note("snapshot_cleaning_failed", ("why", str(error)))
         self._set_timer()
 
     # Choosing
@@ -243,11 +243,7 @@ class SnapshotCleaner:
             return True
         for snapshot in store.ids[:-1]:
             # Decision snapshot-deletion-due (S-15): deleted | kept
-            if (
-                self._due_us(snapshot) <= self._surroundings.now_us
-                and self._is_over(snapshot)
-                and self._remove(snapshot)
-            ):
+            if self._due_us(snapshot) <= self._node.now_us and self._is_over(snapshot) and self._remove(snapshot):
                 return True
         return False
 
@@ -256,11 +252,11 @@ class SnapshotCleaner:
         most_bytes, most_ms = config.metadata_max_retention_bytes, config.metadata_max_retention_ms
         if 0 <= most_bytes < self._log.log.size_bytes + store.size_bytes:
             return True
-        return 0 <= most_ms < self._surroundings.ports.now().wall_ms - store.timestamp_ms(snapshot)
+        return 0 <= most_ms < self._node.ports.now().wall_ms - store.timestamp_ms(snapshot)
 
     def _due_us(self, snapshot: OffsetAndEpoch) -> int:
         """Return from when on the snapshot may be deleted. Only a download that advances moves that time."""
-        since_us = self._store.superseded_us(snapshot, self._surroundings.now_us)
+        since_us = self._store.superseded_us(snapshot, self._node.now_us)
         advanced_us = self._store.readers.advanced_us(snapshot)
         # Decision snapshot-being-read (S-15): a download keeps it | nobody reads it
         if advanced_us is not None:
@@ -280,26 +276,26 @@ class SnapshotCleaner:
 
     def _delete(self, snapshot: OffsetAndEpoch) -> None:
         self._store.delete(snapshot)
-        self._surroundings.ports.note("snapshot_deleted", ("end_offset", snapshot.offset), ("epoch", snapshot.epoch))
+        self._node.ports.note("snapshot_deleted", ("end_offset", snapshot.offset), ("epoch", snapshot.epoch))
 
     def _delete_log_before(self, snapshot: OffsetAndEpoch) -> bool:
         if not self._log.delete_before(snapshot):
             return False
-        self._surroundings.ports.note("log_deleted_before", ("offset", snapshot.offset))
+        self._node.ports.note("log_deleted_before", ("offset", snapshot.offset))
         return True
 
     def _set_timer(self) -> None:
         if self._timer is not None:
-            self._surroundings.ports.cancel_timer(self._timer)
+            self._node.ports.cancel_timer(self._timer)
             self._timer = None
         ids = self._store.ids
         if not ids or (len(ids) == 1 and self._log.start_offset >= ids[0].offset):
             return
-        now_us = self._surroundings.now_us
+        now_us = self._node.now_us
         soonest_us = min((self._due_us(snapshot) for snapshot in ids[:-1]), default=now_us)
         wait_us = soonest_us - now_us
         wait_us = CHECK_US if wait_us <= 0 else min(wait_us, CHECK_US)
-        self._timer = self._surroundings.after(max(wait_us, RETRY_US), self._woken)
+        self._timer = self._node.after(max(wait_us, RETRY_US), self._woken)
 
     def _woken(self) -> None:
         self._timer = None

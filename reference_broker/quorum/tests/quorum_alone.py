@@ -8,7 +8,7 @@ from typing import Any
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.metadata.records import TopicRecord, encode
 from reference_broker.ports.disk import MemoryDisk
-from reference_broker.ports.node_ports import Now, Surroundings
+from reference_broker.ports.node_ports import NodeContext, Now
 from reference_broker.quorum.messages import (
     RaftResponse,
     Vote,
@@ -30,8 +30,8 @@ from reference_broker.quorum.raft_handlers import (
     handle_fetch,
     handle_vote,
 )
+from reference_broker.quorum.tests.quorum_ports import QuorumPorts, SentRequest, opened
 from reference_broker.quorum.tests.quorum_snapshots import NamedSnapshots
-from reference_broker.quorum.tests.quorum_surroundings import AroundQuorum, SentRequest, opened
 from reference_broker.quorum.values import DownloadOutcome, OffsetAndEpoch
 from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
@@ -93,7 +93,7 @@ NEWS = {
 }
 
 
-class Alone(AroundQuorum):
+class Alone(QuorumPorts):
     """Node 0 of voters 0, 1, 2 (or others). ``auto_sync``: syncs end at once; else they wait in ``syncs``."""
 
     def __init__(
@@ -122,7 +122,7 @@ class Alone(AroundQuorum):
         self.snapshots = NamedSnapshots(self.disk)
         self.log = opened(self.disk, self.config, self.now(), self.snapshots)
         self.quorum = Quorum(
-            Surroundings(node_id, self.disk, self, Random(5)), self.config, CLUSTER, self.log, self, self.download
+            NodeContext(node_id, self.disk, self, Random(5)), self.config, CLUSTER, self.log, self, self.download
         )
 
     # raft.ports.Ports

@@ -9,7 +9,7 @@ from typing import Any
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.metadata.records import TopicRecord, encode
-from reference_broker.ports.node_ports import Now, Surroundings
+from reference_broker.ports.node_ports import NodeContext, Now
 from reference_broker.quorum.metadata_log import MetadataLog
 from reference_broker.quorum.quorum import Quorum
 from reference_broker.quorum.raft_handlers import (
@@ -20,8 +20,8 @@ from reference_broker.quorum.raft_handlers import (
 )
 from reference_broker.quorum.tests.quorum_disk import LossyDisk
 from reference_broker.quorum.tests.quorum_invariants import Invariants
+from reference_broker.quorum.tests.quorum_ports import QuorumPorts, SentRequest, opened
 from reference_broker.quorum.tests.quorum_snapshots import NamedSnapshots
-from reference_broker.quorum.tests.quorum_surroundings import AroundQuorum, SentRequest, opened
 from reference_broker.quorum.values import (
     DownloadOutcome,
     Failed,
@@ -48,7 +48,7 @@ CONFIG = {
 }
 
 
-class Process(AroundQuorum):
+class Process(QuorumPorts):
     """One life of one node. Implements raft.ports.Ports and raft.quorum.QuorumListener."""
 
     def __init__(self, world: "World", node_id: int, config: BrokerConfig, disk: LossyDisk) -> None:
@@ -61,9 +61,9 @@ class Process(AroundQuorum):
         self.timers: dict[int, bool] = {}
         self.snapshots = NamedSnapshots(disk)
         self.log = opened(disk, config, self.now(), self.snapshots)
-        around = Surroundings(node_id, disk, self, Random(world.random.randrange(2**60)))
+        node = NodeContext(node_id, disk, self, Random(world.random.randrange(2**60)))
         self.download = TimedDownload(self, self.log)
-        self.quorum = Quorum(around, config, "cluster", self.log, self, self.download)
+        self.quorum = Quorum(node, config, "cluster", self.log, self, self.download)
 
     @property
     def alive(self) -> bool:

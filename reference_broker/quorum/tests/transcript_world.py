@@ -12,7 +12,7 @@ from reference_broker.quorum.messages import (
     read_vote,
     read_voted,
 )
-from reference_broker.quorum.tests.quorum_surroundings import SentRequest
+from reference_broker.quorum.tests.quorum_ports import SentRequest
 from reference_broker.quorum.tests.quorum_world import Process, World, _snapshot
 from reference_broker.quorum.values import OffsetAndEpoch
 from reference_broker.records.batch import iterate

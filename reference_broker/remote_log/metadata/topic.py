@@ -31,8 +31,8 @@ CreateTopic: TypeAlias = Callable[[WantedTopic, Done], None]
 
 
 @dataclass(frozen=True, slots=True)
-class MetadataSurroundings:
-    """``image`` returns the metadata as this node knows it."""
+class MetadataContext:
+    """The parts of a node that ``RemoteLogMetadataTopic`` uses. ``image`` returns the metadata that the node knows."""
 
     ports: Ports
     node_id: int
@@ -46,15 +46,15 @@ class RemoteLogMetadataTopic:
     """Implements ``RemoteLogMetadata``. ``image_changed`` is to be called with each new image. Nothing happens before
     the first ``watch``."""
 
-    def __init__(self, around: MetadataSurroundings) -> None:
-        self._around = around
+    def __init__(self, context: MetadataContext) -> None:
+        self._context = context
         self._leaders = MetadataLeaders(
-            around.ports, around.node_id, around.image, around.serve_locally, around.config.request_timeout_ms
+            context.ports, context.node_id, context.image, context.serve_locally, context.config.request_timeout_ms
         )
         self._watched: dict[tuple[bytes, int], Watched] = {}
         self._unplaced: dict[tuple[bytes, int], None] = {}
         """Watched, while there is no topic."""
-        self._writes = MetadataWriter(self._leaders, around.config.rlmm_config_remote_log_metadata_consume_wait_ms)
+        self._writes = MetadataWriter(self._leaders, context.config.rlmm_config_remote_log_metadata_consume_wait_ms)
         self._reads = MetadataReader(self._leaders, self._writes.settle)
         self._is_creating = False
         self._topic_id = b""
@@ -95,11 +95,11 @@ class RemoteLogMetadataTopic:
     def write(self, event: RemoteLogEvent, done: Applied) -> None:
         key = event.topic_id, event.partition
         if key not in self._watched:
-            later(self._around.ports, 0, lambda: done(ErrorCode.not_leader_or_follower))
+            later(self._context.ports, 0, lambda: done(ErrorCode.not_leader_or_follower))
         elif key in self._unplaced or self._leaders.topic is None:
-            later(self._around.ports, 0, lambda: done(ErrorCode.unknown_topic_or_partition))
+            later(self._context.ports, 0, lambda: done(ErrorCode.unknown_topic_or_partition))
         else:
-            known_until = self._around.image().provenance.offset
+            known_until = self._context.image().provenance.offset
             index = _index_of(key, self._leaders.topic)
             self._writes.write(numbered(event, self.of(*key), known_until), index, done)
 
@@ -135,11 +135,11 @@ class RemoteLogMetadataTopic:
         """One request at a time. It is tried again until the topic is there."""
         if self._unplaced and not self._is_creating:
             self._is_creating = True
-            around = self._around
-            around.create_topic(wanted_topic(around.config, around.image(), around.node_id), self._asked)
+            context = self._context
+            context.create_topic(wanted_topic(context.config, context.image(), context.node_id), self._asked)
 
     def _asked(self) -> None:
-        later(self._around.ports, RETRY_US, self._ask_again)
+        later(self._context.ports, RETRY_US, self._ask_again)
 
     def _ask_again(self) -> None:
         self._is_creating = False

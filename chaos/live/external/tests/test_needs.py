@@ -11,9 +11,9 @@ from chaos.live.external.cluster import TargetNodes
 from chaos.live.external.needs import chosen, needs_links, playable
 from chaos.live.launchers import ProcessLauncher
 from chaos.live.tests.small_scenario import text_of, written
+from scenarios.external_target import for_external_target
 from scenarios.loader import find, load
 from scenarios.model import Scenario
-from scenarios.outside import from_outside
 from scenarios.revisions import in_revision
 
 NOT_REFUSED = (
@@ -35,13 +35,13 @@ def four_nodes_are_advertised(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", NOT_REFUSED)
 def test_kafka_has_what_these_need(name: str) -> None:
-    played = playable(from_outside(in_revision(find(name), "final")), chosen("kafka"))
+    played = playable(for_external_target(in_revision(find(name), "final")), chosen("kafka"))
     assert played.expected_faults
     assert not any(group.metadata_epoch for group in played.load.groups)
 
 
 def test_faults_that_only_the_inside_knows_are_replaced() -> None:
-    played = playable(from_outside(find("coordinator-killed")), chosen("kafka"))
+    played = playable(for_external_target(find("coordinator-killed")), chosen("kafka"))
     assert [fault.name for fault in played.faults] == [
         "links_late", "killed_after_commit", "killed_in_generation", "killed_by_hand",
     ]  # fmt: skip
@@ -50,13 +50,13 @@ def test_faults_that_only_the_inside_knows_are_replaced() -> None:
 
 def test_optional_faults_that_cannot_be_played_are_left_out(tmp_path: Path) -> None:
     unlinked = target(tmp_path, 'nodes = 3\n[node]\ncommand = ["x"]\n')
-    played = playable(from_outside(find("leader-killed-under-acks-all")), unlinked)
+    played = playable(for_external_target(find("leader-killed-under-acks-all")), unlinked)
     assert [fault.name for fault in played.faults] == ["leader_killed"]
     assert not needs_links(played)
 
 
 def test_rules_of_links_and_of_roles_are_played_where_we_stand_between_nodes(tmp_path: Path) -> None:
-    linked = playable(from_outside(find("link-faults")), chosen("kafka"))
+    linked = playable(for_external_target(find("link-faults")), chosen("kafka"))
     assert linked.expected_faults == find("link-faults").expected_faults
     assert needs_links(linked)
     assert not needs_links(playable(with_fault(tmp_path, 'node = "leader"'), chosen("kafka")))
@@ -177,14 +177,14 @@ resume = "x"
 )
 def test_what_is_missing_is_named(tmp_path: Path, name: str, text: str, lack: str) -> None:
     with pytest.raises(SetupError, match=rf"^--target .*mine\.toml lacks what .* needs: .*{lack}.*|{lack}") as refusal:
-        playable(from_outside(find(name)), target(tmp_path, text))
+        playable(for_external_target(find(name)), target(tmp_path, text))
     assert "\n" not in str(refusal.value)
 
 
 def test_with_all_commands_a_node_elsewhere_can_be_killed(tmp_path: Path) -> None:
     commands = '[commands]\nstart = "x"\nkill = "x"\npause = "x"\nresume = "x"\n'
     played = playable(
-        from_outside(find("kill-under-load")), target(tmp_path, f'addresses = ["a:1", "b:2"]\n{commands}')
+        for_external_target(find("kill-under-load")), target(tmp_path, f'addresses = ["a:1", "b:2"]\n{commands}')
     )
     assert played.expected_faults == ("killed", "killed")
 

@@ -21,7 +21,7 @@ from reference_broker.metadata.snapshots import (
 from reference_broker.metadata.tests.metadata_world import topic_id, topic_records
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.disk import Buffer
-from reference_broker.ports.node_ports import Now, Surroundings
+from reference_broker.ports.node_ports import NodeContext, Now
 from reference_broker.ports.slicing import run_to_end
 from reference_broker.quorum.metadata_log import MetadataLog, open_metadata_log
 from reference_broker.quorum.snapshots.download import SnapshotDownload
@@ -175,12 +175,12 @@ class Replica:
         self.log: MetadataLog = run_to_end(
             open_metadata_log(self.disk, self.config, self.ports.now(), False, self.store)
         )
-        self.around = around = Surroundings(node_id, self.disk, self.ports, Random(0))
+        self.node = node = NodeContext(node_id, self.disk, self.ports, Random(0))
         snapshot_metrics = SnapshotMetrics(self.ports, self.store, self.metrics)
-        self.loader = MetadataLoader(around, self.log, self.store)
+        self.loader = MetadataLoader(node, self.log, self.store)
         self.loader.on_loaded = snapshot_metrics.loaded
-        self.generator = SnapshotGenerator(around, self.config, self.store, self.log, snapshot_metrics)
-        self.download = SnapshotDownload(around, self.config, "c", self.store, self.log)
+        self.generator = SnapshotGenerator(node, self.config, self.store, self.log, snapshot_metrics)
+        self.download = SnapshotDownload(node, self.config, "c", self.store, self.log)
         self.image = EMPTY_IMAGE
         self.epoch = 1
         self.load()

@@ -27,7 +27,7 @@ class Checked:
         self.id = self.replica.make_snapshot()
         self.found: list[OffsetAndEpoch] = []
         store = self.replica.store
-        self.checks = SnapshotChecks(self.replica.around, store, lambda: self.found.extend(store.damaged))
+        self.checks = SnapshotChecks(self.replica.node, store, lambda: self.found.extend(store.damaged))
         self.calls = 0
 
     def ask(self, position: int = 0) -> None:

@@ -44,7 +44,7 @@ class Served:
         broker: Any = SimpleNamespace(
             quorum=self.leadership,
             snapshots=self.replica.store,
-            snapshot_checks=SnapshotChecks(self.replica.around, self.replica.store),
+            snapshot_checks=SnapshotChecks(self.replica.node, self.replica.store),
             now=Now(7, 7),
             loader=SimpleNamespace(image=SimpleNamespace(brokers={1: SimpleNamespace(address=lambda _: ("h", 9))})),
         )

@@ -13,7 +13,7 @@ from reference_broker.metadata.loader import MetadataLoader
 from reference_broker.metadata.records import encode
 from reference_broker.metadata.snapshots import SnapshotGenerator, SnapshotMetrics, load_snapshot
 from reference_broker.metrics.metrics import Metrics
-from reference_broker.ports.node_ports import Surroundings
+from reference_broker.ports.node_ports import NodeContext
 from reference_broker.ports.slicing import run_to_end
 from reference_broker.quorum.metadata_log import open_metadata_log
 from reference_broker.quorum.quorum import Quorum
@@ -24,8 +24,8 @@ from reference_broker.quorum.snapshots.serving import serve
 from reference_broker.quorum.snapshots.store import SnapshotStore
 from reference_broker.quorum.snapshots.tests.snapshot_world import content, setting
 from reference_broker.quorum.tests.quorum_disk import LossyDisk
+from reference_broker.quorum.tests.quorum_ports import SentRequest
 from reference_broker.quorum.tests.quorum_storm import Storm
-from reference_broker.quorum.tests.quorum_surroundings import SentRequest
 from reference_broker.quorum.tests.quorum_world import SECOND_US, Process, World
 from reference_broker.quorum.values import NotLeader, OffsetAndEpoch
 from reference_broker.wire.apis import ApiKey
@@ -55,12 +55,12 @@ class Node(Process):
         self.notes: list[tuple[str, dict[str, int | str]]] = []
         self.snapshots = SnapshotStore(disk)
         self.log = run_to_end(open_metadata_log(disk, config, self.now(), False, self.snapshots))
-        around = Surroundings(node_id, disk, self, Random(world.random.randrange(2**60)))
-        self.download = SnapshotDownload(around, config, "cluster", self.snapshots, self.log)  # type: ignore[assignment]
-        self.quorum = Quorum(around, config, "cluster", self.log, self, self.download)
-        self.loader = MetadataLoader(around, self.log, self.snapshots)
+        node = NodeContext(node_id, disk, self, Random(world.random.randrange(2**60)))
+        self.download = SnapshotDownload(node, config, "cluster", self.snapshots, self.log)  # type: ignore[assignment]
+        self.quorum = Quorum(node, config, "cluster", self.log, self, self.download)
+        self.loader = MetadataLoader(node, self.log, self.snapshots)
         metrics = SnapshotMetrics(self, self.snapshots, Metrics())
-        self.generator = SnapshotGenerator(around, config, self.snapshots, self.log, metrics)
+        self.generator = SnapshotGenerator(node, config, self.snapshots, self.log, metrics)
         self.loader.on_loaded = metrics.loaded
         self.loader.on_published = self.generator.published
         self.loader.subscribe(lambda _delta, image: world.published(image))

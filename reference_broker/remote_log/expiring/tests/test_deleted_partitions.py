@@ -30,16 +30,16 @@ class Deleting(MetadataCluster):
         super().start(number, **config)
         node = self.members[number].node
         broker = node.broker
-        outside: Any = broker.outside
+        ports: Any = broker.ports
         deleted = DeletedPartitions(
-            outside,
+            ports,
             number,
             self.topics[number],
             lambda: broker.loader.image,
             broker.partitions,
             INTERVAL_US,
         )
-        outside.set_timer(self.mono_us + 1, deleted.start)
+        ports.set_timer(self.mono_us + 1, deleted.start)
         self._take(self.members[number], node._take_effects())
 
     def topic_id(self, name: str) -> bytes:

@@ -12,7 +12,7 @@ from reference_broker.remote_log.metadata.events import RemoteLogEvent
 from reference_broker.remote_log.metadata.partition_segments import PartitionSegments
 from reference_broker.remote_log.metadata.tests.remote_events import TOPIC, TOPIC_ID
 from reference_broker.remote_log.metadata.topic import (
-    MetadataSurroundings,
+    MetadataContext,
     RemoteLogMetadataTopic,
     metadata_partition_of,
 )
@@ -39,12 +39,12 @@ class MetadataCluster(ClusterWorld):
             if broker.lifecycle.channel.has_leader:
                 ask_to_create(broker, wanted, over)
             else:
-                later(broker.outside, 0, over)
+                later(broker.ports, 0, over)
 
-        around = MetadataSurroundings(
-            broker.outside, number, broker.config, lambda: broker.loader.image, node._serve_locally, create
+        context = MetadataContext(
+            broker.ports, number, broker.config, lambda: broker.loader.image, node._serve_locally, create
         )
-        topic = self.topics[number] = RemoteLogMetadataTopic(around)
+        topic = self.topics[number] = RemoteLogMetadataTopic(context)
         broker.replica.loader.subscribe(lambda *_: topic.image_changed())
 
     def at(self, number: int, work: Callable[[RemoteLogMetadataTopic], Any]) -> Any:

@@ -1,5 +1,5 @@
-"""What a quorum needs around it in every test: its log opened, its notes kept, what it asks and tells led through two
-methods."""
+"""The ports and the listener of a quorum under test: it opens the log, records notes, and passes requests and calls of
+the listener to two methods."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -27,8 +27,8 @@ class SentRequest:
     open: bool = True
 
 
-class AroundQuorum(ABC):
-    """The parts of raft.ports.Ports and raft.quorum.QuorumListener that are alike in all of them."""
+class QuorumPorts(ABC):
+    """The methods of Ports and QuorumListener that are the same in all tests."""
 
     def __init__(self) -> None:
         self.notes: list[tuple[str, dict[str, int | str]]] = []
@@ -41,7 +41,7 @@ class AroundQuorum(ABC):
     def notify(self, what: str, *values: object) -> None:
         """``what``: the listener's method."""
 
-    # raft.ports.Ports
+    # ports.node_ports.Ports
 
     def note(self, what: str, *fields: tuple[str, int | str]) -> None:
         self.notes.append((what, dict(fields)))
@@ -60,7 +60,7 @@ class AroundQuorum(ABC):
         assert channel is Channel.RAFT
         self.send_request(peer, api_version, SentRequest(api_key, body, replied, failed), timeout_ms)
 
-    # raft.quorum.QuorumListener
+    # quorum.values.QuorumListener
 
     def leader_changed(self, leader_id: int, epoch: int) -> None:
         self.notify("leader_changed", leader_id, epoch)

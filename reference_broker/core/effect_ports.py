@@ -1,6 +1,6 @@
-"""How the parts of a node reach the outside: timers, syncs, the object store and other nodes.
+"""The node's ports, implemented with effects: timers, syncs, the object store and requests to other nodes.
 
-Each call becomes an effect, and the event with its result calls them back.
+Each call of a part becomes an effect for the driver. The event with its result runs the callback.
 """
 
 from collections.abc import Callable
@@ -219,7 +219,7 @@ def snapshot_position(body: object) -> int:
     return int(topics[0].partitions[0].position) if topics and topics[0].partitions else -1
 
 
-class Outside:
+class EffectPorts:
     """Implements ``ports.node_ports.StorePorts``. The node calls ``end_event`` at the end of each event."""
 
     def __init__(

@@ -12,7 +12,7 @@ PATIENCE = 5
 """By this factor more may a producer be behind its schedule."""
 
 
-def from_outside(scenario: Scenario) -> Scenario:
+def for_external_target(scenario: Scenario) -> Scenario:
     """Return the scenario with its ``[[outside]]`` faults instead of the others, if it has any, and with clients that
     speak no draft. It requires less traffic."""
     faults = scenario.outside or scenario.faults
