@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from reference_broker.core.events import Effect, Event, Note
 from reference_broker.ports.node_ports import Now
+from reference_broker.sessions.first_revision import FirstRevisionSession
 from reports.rows import FaultRow
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class FetchSessionEpoch:
 
     def _raise(self, session: "FetchSession") -> None:
         session.epoch = self.first_epoch
-        if session.revision.name == "first":
+        if isinstance(session, FirstRevisionSession):
             more = self.first_epoch - 1
             session.number += more
             session.responded_number += more

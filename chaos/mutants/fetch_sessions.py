@@ -14,7 +14,6 @@ from reference_broker.wire.fetch import INCREMENTAL_FETCH_RESPONSE
 
 SESSION = "reference_broker.sessions.fetch_session"
 CACHE = "reference_broker.sessions.fetch_session_cache"
-FINAL = "reference_broker.sessions.final_revision"
 FIRST = "reference_broker.sessions.first_revision"
 READING = "reference_broker.apis.records.fetch_partition"
 FETCH = "reference_broker.apis.records.fetch"
@@ -29,7 +28,7 @@ def change_mark_cleared_when_sent(original: Function, self: Any, cached: Any, se
     original(self, cached, sent, partitions)
     if sent is not None and sent.records:
         self.assess(cached, 0)
-        self.last_sent.pop(cached, None)
+        getattr(self, "last_sent", {}).pop(cached, None)  # of the first revision
         cached.change_number = 0
 
 
@@ -95,13 +94,13 @@ def least_recently_used_evicted(original: Function, self: Any, newcomer: Any, wa
     return Victim(min(among, key=lambda each: (each.last_used_ms, each.session_id)), "b")
 
 
-@mutant(f"{FINAL}:next_epoch", revisions=ONLY_FINAL)
+@mutant(f"{SESSION}:next_epoch", revisions=ONLY_FINAL)
 def epoch_overflows_to_negative(original: Function, epoch: int) -> int:
     """-2^31 follows 2^31-1 (F-3)."""
     return -(2**31) if epoch == LARGEST_EPOCH else epoch + 1
 
 
-@mutant(f"{FINAL}:next_epoch", revisions=ONLY_FINAL)
+@mutant(f"{SESSION}:next_epoch", revisions=ONLY_FINAL)
 def epoch_wraps_to_zero(original: Function, epoch: int) -> int:
     """0 follows 2^31-1, which requests a new session (F-3, F-6)."""
     return 0 if epoch == LARGEST_EPOCH else epoch + 1
@@ -179,10 +178,10 @@ def answers_everything(original: Function, self: Any) -> Any:
     return original(self)
 
 
-@mutant(f"{FINAL}:FinalRevision.reports", revisions=ONLY_FINAL)
-def only_records_are_news(original: Function, self: Any, session: Any, cached: Any, data: Any) -> bool:
+@mutant(f"{SESSION}:FetchSession.reports", revisions=ONLY_FINAL)
+def only_records_are_news(original: Function, self: Any, cached: Any, data: Any) -> bool:
     """A partition whose high watermark has changed is omitted from a response without room for its records (F-14)."""
-    return bool(data.records or data.error_code) or session.serves_full
+    return bool(data.records or data.error_code) or bool(self.serves_full)
 
 
 @mutant(f"{FETCH}:Fetch._after_sent")
@@ -237,12 +236,10 @@ def evictions_not_counted(original: Function, self: Any, victim: Any, newcomer: 
     self._evictions.value -= 1
 
 
-@mutant(f"{FINAL}:FinalRevision.keep", revisions=ONLY_FINAL)
-def session_for_who_wants_none(
-    original: Function, self: Any, sessions: Any, session: Any, wants_session: bool, now: Any
-) -> bool:
+@mutant(f"{SESSION}:FetchSession.keep", revisions=ONLY_FINAL)
+def session_for_who_wants_none(original: Function, self: Any, sessions: Any, wants_session: bool, now: Any) -> bool:
     """Each full fetch gets a session, also one that requests none (F-4)."""
-    return bool(original(self, sessions, session, True, now))
+    return bool(original(self, sessions, True, now))
 
 
 @mutant(f"{CACHE}:FetchSessionCache.lookup_numbered", revisions=ONLY_FINAL)
@@ -279,7 +276,7 @@ LENGTH_AND_CORRELATION_ID = 8
 ONLY_FIRST = ("first",)
 
 
-@mutant(f"{SESSION}:FetchSession.accept_full", revisions=ONLY_FIRST)
+@mutant(f"{FIRST}:FirstRevisionSession.accept_full", revisions=ONLY_FIRST)
 def replaced_partitions_kept(original: Function, self: Any, now: Any) -> Any:
     """A full request adds partitions to its session, and removes none (G-4)."""
     for key, cached in original(self, now).items():
@@ -295,15 +292,15 @@ def session_id_of_client_id(original: Function, self: Any, newcomer: Any, now: A
     return admitted_by_client_id(original, self, newcomer, now)
 
 
-@mutant(f"{FIRST}:FirstRevision.advance", revisions=ONLY_FIRST)
-def sequence_number_in_32_bits(original: Function, self: Any, session: Any, number: int) -> None:
+@mutant(f"{FIRST}:FirstRevisionSession.advance", revisions=ONLY_FIRST)
+def sequence_number_in_32_bits(original: Function, self: Any, number: int) -> None:
     """-2^31 follows 2^31-1 (G-3)."""
-    original(self, session, number)
-    session.number = (session.number + 2**31) % 2**32 - 2**31
+    original(self, number)
+    self.number = (self.number + 2**31) % 2**32 - 2**31
 
 
-@mutant(f"{FIRST}:FirstRevision.start", revisions=ONLY_FIRST)
-def no_modulo_rotation(original: Function, self: Any, session: Any) -> int:
+@mutant(f"{FIRST}:FirstRevisionSession.start", revisions=ONLY_FIRST)
+def no_modulo_rotation(original: Function, self: Any) -> int:
     """Each response begins at the first partition (G-7)."""
     return 0
 
@@ -312,7 +309,7 @@ def no_modulo_rotation(original: Function, self: Any, session: Any) -> int:
 def number_not_carried_over(original: Function, self: Any, marked: Any, sent: Any) -> None:
     """A partition that the size limit excludes from response N is not marked for response N + 1 (G-5)."""
     session, omitted = self.session, dict.fromkeys(marked)
-    if session.revision.repeats:
+    if session.revision.name == "first":
         for cached in session.partitions.values():
             if cached.available_bytes and cached not in sent:
                 session.assess(cached, 0)
@@ -333,13 +330,13 @@ def incremental_served_without_session(original: Function, sessions: Any, reques
     return session
 
 
-@mutant(f"{SESSION}:FetchSession.has_parked", revisions=ONLY_FIRST)
+@mutant(f"{FIRST}:FirstRevisionSession.has_parked", revisions=ONLY_FIRST)
 def retransmission_refuses_the_waiting(original: Function, self: Any, number: int) -> bool:
     """If a request is resent while the first one is parked, the first one ends with InvalidFetchSession (G-3)."""
     return False
 
 
-@mutant(f"{SESSION}:FetchSession.deny", revisions=ONLY_FIRST)
+@mutant(f"{FIRST}:FirstRevisionSession.deny", revisions=ONLY_FIRST)
 def denied_session_invites_incremental_fetches(original: Function, self: Any) -> Any:
     """The response of a session that caches nothing has INCREMENTAL_FETCH_OK set, and the session accepts incremental
     fetches (G-10)."""
@@ -348,10 +345,10 @@ def denied_session_invites_incremental_fetches(original: Function, self: Any) ->
     return left
 
 
-@mutant(f"{FIRST}:FirstRevision.response_flags", revisions=ONLY_FIRST)
-def incremental_answers_not_marked(original: Function, self: Any, session: Any) -> int:
+@mutant(f"{FIRST}:FirstRevisionSession.response_flags", revisions=ONLY_FIRST)
+def incremental_answers_not_marked(original: Function, self: Any) -> int:
     """No response is marked as incremental (G-9)."""
-    return int(original(self, session)) & ~INCREMENTAL_FETCH_RESPONSE
+    return int(original(self)) & ~INCREMENTAL_FETCH_RESPONSE
 
 
 @mutant(f"{FIRST}:FirstRevision.error_response", revisions=ONLY_FIRST)

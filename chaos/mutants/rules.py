@@ -98,13 +98,13 @@ def seek_back_not_noted(original: Function, self: Any, wanted: Any, topic_id: by
         self.fetch_offset = max(before, wanted.fetch_offset)
 
 
-@mutant("reference_broker.sessions.final_revision:FinalRevision.reports", revisions=("final",))
-def moved_log_start_is_no_news(original: Function, self: Any, session: Any, cached: Any, data: Any) -> bool:
+@mutant("reference_broker.sessions.fetch_session:FetchSession.reports", revisions=("final",))
+def moved_log_start_is_no_news(original: Function, self: Any, cached: Any, data: Any) -> bool:
     """A partition whose log start offset alone has changed is left out of the next response (F-14)."""
     known = cached.sent_log_start_offset
     cached.sent_log_start_offset = data.log_start_offset
     try:
-        return bool(original(self, session, cached, data))
+        return bool(original(self, cached, data))
     finally:
         cached.sent_log_start_offset = known
 

@@ -5,13 +5,15 @@ The cost of a fetch depends on what changed, never on what is cached. Only the m
 looked up before a response. Partitions that have data to send are queued in list order, and a response takes only as
 many as fit. A fetch that names no partition and finds none marked touches no partition.
 
-Marks are change numbers: the upcoming request's number, as in the KIP's first revision. The final revision reads them
-as a bit, marked or not. ``Revision`` is what differs between the two.
+``FetchSession`` follows the accepted text of the KIP: a response has what differs from what was last sent, and an
+error, a divergence or a preferred read replica for as long as it lasts. A repeated request is refused. A partition that
+returned records moves to the end of the list. ``first_revision`` derives the sessions of the KIP's first text from it.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 from typing import ClassVar, Protocol, TypeAlias
 
 from reference_broker.ports.node_ports import Now
@@ -29,6 +31,15 @@ from reference_broker.wire.fetch import (
     ForgottenTopic,
     PartitionData,
 )
+
+LARGEST_EPOCH = 0x7FFFFFFF
+
+
+def next_epoch(epoch: int) -> int:
+    """Epochs of a session are 1 .. 2^31-1, and then 1 again."""
+    # Decision session-epoch-wraps (F-3): back to 1 | one more
+    return 1 if epoch == LARGEST_EPOCH else epoch + 1
+
 
 Removed: TypeAlias = dict[PartitionKey, CachedPartition]
 """Partitions that a session no longer caches. They must be passed to ``leave``."""
@@ -72,11 +83,7 @@ class FetchSession:
     epoch: int = 1
     """The epoch of the next request."""
     number: int = 0
-    """The number of accepted incremental requests (64 bits), which is the first revision's sequence number."""
-    responded_number: int = -1
-    """The last of them that got its response, -1 before even the full fetch did."""
-    responded_before_full: int | None = None
-    """``responded_number`` before a full request in the session, while that has no response (first revision)."""
+    """The number of accepted incremental requests (64 bits)."""
     created_ms: int = 0
     """Wall-clock time, as is ``last_used_ms``."""
     last_used_ms: int = 0
@@ -88,8 +95,6 @@ class FetchSession:
     """The rack of a consumer that may read from followers, as of the last request."""
     serves_full: bool = True
     """Whether the request in hand is a full one."""
-    denied: bool = False
-    """Whether the session refuses incremental fetches and caches nothing (first revision)."""
     counted: int = 0
     """The number of partitions that the cache of sessions counts for it."""
     partitions: dict[PartitionKey, CachedPartition] = field(default_factory=dict)
@@ -99,13 +104,11 @@ class FetchSession:
     """The sum over all partitions that have data."""
     fetch: SessionFetch | None = None
     """The fetch that is parked or working."""
-    last_sent: dict[CachedPartition, None] = field(default_factory=dict)
-    """The partitions in the response to ``number``, if that may have to be repeated."""
     _with_data: "DataQueue" = field(init=False)
     _last_order: int = 0
 
     def __post_init__(self) -> None:
-        self._with_data = self.revision.queue()
+        self._with_data = self.new_queue()
 
     @property
     def made_by(self) -> str:
@@ -115,37 +118,34 @@ class FetchSession:
     # requests
 
     def accept_epoch(self, request_epoch: int) -> bool:
-        """``request_epoch`` is the sequence number in the first revision."""
-        return self.revision.accepts(self, request_epoch)
+        """Whether an incremental request with this epoch is valid now. It is the sequence number in the first
+        revision."""
+        return self.is_valid_number(request_epoch)
+
+    def is_valid_number(self, number: int) -> bool:
+        return number == self.epoch
 
     def accept(self, request_epoch: int, now: Now) -> None:
         """Accept one more incremental request. The epoch advances here, even if the response is lost."""
         self.serves_full = False
-        self.revision.advance(self, request_epoch)
-        self.responded_before_full = None
+        self.advance(request_epoch)
         self.touch(now)
 
-    def accept_full(self, now: Now) -> Removed:
-        """Accept a full request, which replaces all partitions and keeps ID and number (first revision)."""
-        removed = self.empty()
-        self.serves_full, self.denied = True, False
-        if self.responded_before_full is None:
-            self.responded_before_full = self.responded_number
-        self.responded_number = self.number - 1
-        self.touch(now)
-        return removed
+    def advance(self, number: int) -> None:
+        self.epoch = next_epoch(number)
+        self.number += 1
 
-    def deny(self) -> Removed:
-        """Keep only the ID. From now on only full requests are accepted (first revision)."""
-        self.denied = True
-        return self.empty()
+    def keep(self, sessions: "AdmitsSessions", wants_session: bool, now: Now) -> bool:
+        """Return whether the session caches the fetched partitions after the response. Admit a newcomer if its fetcher
+        wants a session and there is room."""
+        return bool(self.session_id) or (wants_session and sessions.admit(self, now))
 
     def empty(self) -> Removed:
         """Remove all partitions, because the session is closed or replaced. Costs the same for any number of them."""
         removed, self.partitions = self.partitions, {}
         self._last_order = self.available_bytes = 0
-        self.changed, self.last_sent = {}, {}
-        self._with_data = self.revision.queue()
+        self.changed = {}
+        self._with_data = self.new_queue()
         return removed
 
     def touch(self, now: Now) -> None:
@@ -155,10 +155,6 @@ class FetchSession:
     def set_contact_of(self, other: "FetchSession") -> None:
         """Count as last contacted when ``other`` was, in whose place a request goes on here."""
         self.contact_us = other.contact_us
-
-    def upcoming_number(self) -> int:
-        """Return the number of the response that will have the current changes."""
-        return self.number if self.responded_number < self.number else self.number + 1
 
     # the fetch that is parked or working
 
@@ -174,9 +170,9 @@ class FetchSession:
         """Whether the work of one of its requests goes on in later events. Meanwhile it accepts no other."""
         return self.fetch is not None and self.fetch.is_working
 
-    def has_parked(self, number: int) -> bool:
-        """Whether an incremental fetch with this number is parked, and may be repeated (first revision)."""
-        return self.fetch is not None and self.revision.repeats and not self.serves_full and number == self.number
+    def has_parked(self, number: int) -> bool:  # noqa: ARG002
+        """Whether an incremental fetch with this number is parked, and may be repeated."""
+        return False
 
     # partitions
 
@@ -218,7 +214,7 @@ class FetchSession:
             self.partitions[key] = cached
         cached.remember(wanted, topic_id)
         cached.named_number = self.number
-        self.revision.named(self, cached)
+        self.mark_named(cached)
         return cached
 
     def forget(self, topic: str, topic_id: bytes, indexes: Iterable[int]) -> None:
@@ -238,12 +234,11 @@ class FetchSession:
 
     def mark(self, cached: CachedPartition) -> None:
         """Mark a partition that may have something to send, in the response in hand or in the next one."""
-        cached.change_number = self.upcoming_number()
         self.changed[cached] = None
 
-    def recheck(self, cached: CachedPartition) -> None:
-        """Make the next fetch look up the partition although nothing has changed."""
-        self.changed[cached] = None
+    def mark_named(self, cached: CachedPartition) -> None:
+        """Make the request in hand look up a partition that it names."""
+        self.mark(cached)
 
     def read_as(self, reader: object, rack: str | None = None) -> Sliced[None]:
         """Set the kind of reader. Another isolation level, or a follower instead of a consumer, reads to another end.
@@ -264,7 +259,6 @@ class FetchSession:
 
     def assess(self, cached: CachedPartition, available_bytes: int) -> None:
         """Note how many bytes a lookup found readable."""
-        self.revision.assessed(self, cached, available_bytes)
         self.available_bytes += available_bytes - cached.available_bytes
         cached.available_bytes = available_bytes
         cached.too_small_bytes = 0
@@ -279,7 +273,7 @@ class FetchSession:
     def take_with_data(self) -> CachedPartition | None:
         """Take the next partition with data out of the queue, in the order of the response. ``after_response`` or
         ``queue`` puts it back."""
-        start = self.revision.start(self)
+        start = self.start()
         while (cached := self._with_data.take(start)) is not None:
             if cached.cached_in is not self.partitions:
                 continue
@@ -290,7 +284,7 @@ class FetchSession:
 
     def rank(self, ordered: list[CachedPartition]) -> Sliced[None]:
         """Reorder the partitions, from 0 on."""
-        self._with_data = self.revision.queue()
+        self._with_data = self.new_queue()
         rank = 0
 
         def rank_next(some: Collection[CachedPartition]) -> None:
@@ -308,6 +302,32 @@ class FetchSession:
         cached.order = self._last_order
 
     # a response
+
+    def new_queue(self) -> "DataQueue":
+        """Return an empty queue of partitions with data."""
+        return ListQueue()
+
+    def start(self) -> int:
+        """Return where the response to the latest request begins."""
+        return 0
+
+    def place(self, cached: CachedPartition) -> int:
+        """Return the partition's place in the response to the latest request. Places need not be dense."""
+        return cached.order
+
+    def reports(self, cached: CachedPartition, data: PartitionData) -> bool:
+        """Whether ``data``, the partition's state without records, belongs in an incremental response."""
+        # Decision partition-differs (F-14): sent | omitted
+        return (
+            bool(data.records)
+            or data.high_watermark != cached.sent_high_watermark
+            or data.log_start_offset != cached.sent_log_start_offset
+            or is_lasting(data)
+        )
+
+    def response_flags(self) -> int:
+        """Return the flags of a successful response."""
+        return 0
 
     def take_marks(self) -> dict[CachedPartition, None]:
         """Begin a response. Return the marked partitions, each of which must be passed to ``after_response``. Later
@@ -331,15 +351,8 @@ class FetchSession:
         yield from in_slices(read, SESSION_PARTITIONS_PER_SLICE, queue_again)
 
     def response_sent(self) -> None:
-        """The response to the latest request is sent. ``after_response`` follows for its partitions and its marks.
-
-        That to a full request is no response to ``number``. An incremental request with it may still come (G-4).
-        """
-        before_full, self.responded_before_full = self.responded_before_full, None
-        self.responded_number = self.number if before_full is None else before_full
-        self.last_sent = {}
-        for cached in self.changed:  # They changed while the response was made, and belong to the next one.
-            self.mark(cached)
+        """Called when the response to the latest request was sent. ``after_response`` follows for its partitions and
+        its marks."""
 
     def after_response(self, cached: CachedPartition, sent: PartitionData | None, partitions: Partitions) -> None:
         """Prepare a partition for the next response, after one with ``sent``, or None if it was looked up and omitted.
@@ -349,20 +362,35 @@ class FetchSession:
         confirm is sent again.
         """
         if sent is None:
-            self.revision.omitted(self, cached)
+            self.omitted(cached)
         else:
             cached.remember_sent(sent)
-            self.revision.sent(self, cached, sent, cached.unlimited_bytes > len(sent.records or b""))
+            self.sent(cached, sent)
         if cached.available_bytes and not cached.queued:
             self.queue(cached)
         # Decision sent-partition-lasting (F-14): looked up again | watched for changes
         if (sent is not None and is_lasting(sent)) or (self.changed and cached in self.changed):
             self.mark(cached)
-        # Decision rested-partition-dirty (G-5): looked up next time | watched for changes
-        elif self.revision.stays_marked(self, cached):
-            self.recheck(cached)
         else:
-            cached.watch(partitions)
+            self.watch(cached, partitions)
+
+    def sent(self, cached: CachedPartition, data: PartitionData) -> None:
+        """Called when a response with ``data`` was sent."""
+        # Decision sent-partition-place (F-15): moves to the end | keeps its place
+        if data.records:
+            self.move_to_end(cached)
+
+    def omitted(self, cached: CachedPartition) -> None:
+        """Called when the partition was looked up, but omitted from the response."""
+
+    def watch(self, cached: CachedPartition, partitions: Partitions) -> None:
+        """Wait for the partition's next change, since there is nothing more to send."""
+        cached.watch(partitions)
+
+    def full_response_sent(self) -> Sliced[None]:
+        """Called after ``after_response`` for all partitions of a full request."""
+        return
+        yield
 
 
 def leave(all_removed: Iterable[Removed]) -> Sliced[None]:
@@ -391,57 +419,55 @@ class DataQueue(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class ListQueue:
+    """A heap by ``order``, lowest first. Stale entries, of partitions that left or moved, are dropped when met."""
+
+    _entries: list[tuple[int, CachedPartition]] = field(default_factory=list)
+
+    def push(self, cached: CachedPartition) -> None:
+        heappush(self._entries, (cached.order, cached))
+        if len(self._entries) > 2 * len(cached.session.partitions) + 64:  # entries of partitions that left
+            self._entries = [entry for entry in self._entries if entry[1].live]
+            heapify(self._entries)
+
+    def take(self, start: int) -> CachedPartition | None:  # noqa: ARG002
+        return heappop(self._entries)[1] if self._entries else None
+
+
 class AdmitsSessions(Protocol):
-    """The part of the cache of sessions that a revision uses."""
+    """The part of the cache of sessions that a session uses."""
 
     slots: int
     sessions: dict[int, FetchSession]
 
     def admit(self, newcomer: FetchSession, now: Now) -> bool: ...
     def is_too_large(self, session: FetchSession) -> bool: ...
-    def deny(self, session: FetchSession) -> None: ...
+    def drop(self, session: FetchSession, removed: Removed) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Revision(ABC):
-    """What differs between the revisions of the KIP: ``final_revision`` and ``first_revision``.
+    """The numbers and errors of a revision of the KIP: ``final_revision`` and ``first_revision``.
 
     Numbers are the epochs (final) or sequence numbers (first) that incremental requests carry.
     """
 
     name: ClassVar[str]
     """``final`` or ``first``, in the trace."""
+    session_type: ClassVar[type[FetchSession]]
     largest_id: ClassVar[int]
     """Session IDs are random from 1 to this."""
     unknown_id: ClassVar[Error]
     """Top-level error for a session that does not exist (any more)."""
     wrong_number: ClassVar[Error]
     """Top-level error for a number that the session does not accept, and for a request that is overtaken."""
-    repeats: ClassVar[bool] = False
-    """Whether a request may be repeated with its number, and gets a response again."""
     min_eviction_ms: int
     """A session may be evicted if it is idle longer than this, or older than this and smaller than the newcomer."""
 
     @abstractmethod
     def is_number(self, number: int) -> bool:
         """Whether an incremental request can carry it at all."""
-
-    @abstractmethod
-    def accepts(self, session: FetchSession, number: int) -> bool:
-        """Whether an incremental request with this number is valid now."""
-
-    @abstractmethod
-    def advance(self, session: FetchSession, number: int) -> None:
-        """An incremental request with a valid number was accepted."""
-
-    @abstractmethod
-    def keep(self, sessions: AdmitsSessions, session: FetchSession, wants_session: bool, now: Now) -> bool:
-        """Return whether the session caches the fetched partitions after the response. Admits a newcomer if its
-        fetcher wants a session and there is room."""
-
-    def response_flags(self, session: FetchSession) -> int:  # noqa: ARG002
-        """Return the flags of a successful response."""
-        return 0
 
     def error_response(
         self,
@@ -451,45 +477,3 @@ class Revision(ABC):
     ) -> FetchResponse:
         """Return a response with a top-level error. ``session`` is the one that the request names, if it exists."""
         return FetchResponse(int(error))
-
-    @abstractmethod
-    def queue(self) -> DataQueue:
-        """Return an empty one, for a new session."""
-
-    @abstractmethod
-    def start(self, session: FetchSession) -> int:
-        """Return where the response to the latest request begins."""
-
-    @abstractmethod
-    def place(self, session: FetchSession, cached: CachedPartition) -> int:
-        """Return the partition's place in the response to the latest request. Places need not be dense."""
-
-    @abstractmethod
-    def named(self, session: FetchSession, cached: CachedPartition) -> None:
-        """Called when a request names it; it will be looked up."""
-
-    def assessed(  # noqa: B027 - may be left as it is
-        self, session: FetchSession, cached: CachedPartition, available_bytes: int
-    ) -> None:
-        """Called when a lookup found ``available_bytes`` to read. ``cached.available_bytes`` is that of the lookup
-        before."""
-
-    @abstractmethod
-    def reports(self, session: FetchSession, cached: CachedPartition, data: PartitionData) -> bool:
-        """Whether ``data``, the partition's state without records, belongs in an incremental response."""
-
-    @abstractmethod
-    def sent(self, session: FetchSession, cached: CachedPartition, data: PartitionData, more: bool) -> None:
-        """Called when a response with ``data`` was sent. ``more`` means that there are bytes beyond its records."""
-
-    def omitted(self, session: FetchSession, cached: CachedPartition) -> None:  # noqa: B027 - may be left as it is
-        """Called when the partition was looked up, but omitted from the response."""
-
-    @abstractmethod
-    def stays_marked(self, session: FetchSession, cached: CachedPartition) -> bool:
-        """Whether the next fetch must look it up although nothing changes and it has no more data to send."""
-
-    def full_response_sent(self, session: FetchSession) -> Sliced[None]:  # noqa: ARG002
-        """Called after ``after_response`` for all partitions of a full request."""
-        return
-        yield

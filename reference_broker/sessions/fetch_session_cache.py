@@ -23,7 +23,7 @@ from reference_broker.ports.slicing import Sliced, run_to_end
 from reference_broker.sessions.cached_partition import Arrivals
 from reference_broker.sessions.fetch_session import FetchSession, Removed, Revision, leave
 from reference_broker.sessions.final_revision import MIN_EVICTION_MS, FinalRevision
-from reference_broker.sessions.first_revision import FirstRevision
+from reference_broker.sessions.first_revision import FirstRevision, FirstRevisionSession
 from reference_broker.wire.errors import DraftError, Error, ErrorCode
 
 
@@ -161,8 +161,8 @@ class FetchSessionCache:
     """By ID, in order of creation."""
     arrivals: Arrivals = field(default_factory=Arrivals)
     partitions_cached: int = 0
-    final: Revision = field(init=False)
-    first: Revision = field(init=False)
+    final: FinalRevision = field(init=False)
+    first: FirstRevision = field(init=False)
     _refusal: NewcomerRefusal | None = None
     _num_sessions: Gauge = field(init=False)
     _num_partitions: Gauge = field(init=False)
@@ -182,9 +182,8 @@ class FetchSessionCache:
     ) -> FetchSession:
         """Make the session that a full fetch works on. It has no ID before ``admit``. Its revision is the final one by
         default."""
-        return FetchSession(
-            self.arrivals, revision or self.final, uses_topic_ids, replica_id >= 0, client_id, replica_id
-        )
+        revision = revision or self.final
+        return revision.session_type(self.arrivals, revision, uses_topic_ids, replica_id >= 0, client_id, replica_id)
 
     def new_id(self, largest_id: int) -> int:
         """Return an unused ID from the RandomSource, so that no client can guess it."""
@@ -213,7 +212,7 @@ class FetchSessionCache:
             self.count_not_found()
             return revision.unknown_id
         # Decision session-denied (G-10): full fetches only | incremental
-        if session.denied:
+        if isinstance(session, FirstRevisionSession) and session.denied:
             return DraftError.INCREMENTAL_FETCH_DENIED
         # Decision session-epoch (F-10, G-3): expected | another
         return session if session.accept_epoch(number) else revision.wrong_number
@@ -262,7 +261,7 @@ class FetchSessionCache:
         session.accept(request_epoch, now)
         return True
 
-    def accept_full(self, session: FetchSession, repeats: bool, now: Now) -> bool:
+    def accept_full(self, session: FirstRevisionSession, repeats: bool, now: Now) -> bool:
         """A full request replaces what the session caches (first revision).
 
         ``repeats`` means that it is the same request as the parked one. Full requests have no number to compare.
@@ -275,9 +274,9 @@ class FetchSessionCache:
         self._leave(session.accept_full(now))
         return True
 
-    def deny(self, session: FetchSession) -> None:
-        """Empty a session that would cache too much (first revision)."""
-        self._leave(session.deny())
+    def drop(self, session: FetchSession, removed: Removed) -> None:
+        """Release partitions that the session has removed itself."""
+        self._leave(removed)
         self.resized(session)
 
     def release(self, newcomer: FetchSession) -> None:

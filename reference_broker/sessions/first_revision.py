@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 
 from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import SESSION_PARTITIONS_PER_SLICE, Sliced, sort_in_slices
+from reference_broker.replication.partitions import Partitions
 from reference_broker.sessions.cached_partition import CachedPartition, is_lasting
-from reference_broker.sessions.fetch_session import AdmitsSessions, DataQueue, FetchSession, Revision
+from reference_broker.sessions.fetch_session import AdmitsSessions, DataQueue, FetchSession, Removed, Revision
 from reference_broker.wire.errors import DraftError, Error, ErrorCode
 from reference_broker.wire.fetch import (
     INCREMENTAL_FETCH,
@@ -22,21 +23,205 @@ from reference_broker.wire.fetch import (
 )
 
 
-class FirstRevision(Revision):
-    """The first text of the KIP's page.
+@dataclass(eq=False)
+class FirstRevisionSession(FetchSession):
+    """A session of the first text of the KIP's page.
 
     Request N+1 proves that response N was processed. A repeated request N gets at least the partitions that its first
     response held. Partitions are ordered by name and index, and response N begins at N modulo their count. Errors are
     reported as in the final revision, since the page does not say.
 
-    ``CachedPartition.change_number`` is the partition's last dirty sequence number. Response N holds the partitions
-    whose number is N or more. A partition that is queued with data counts as dirty for whichever response comes
-    next. Its number is written only when the partition is looked at, so that a response whose limit excludes 10,000
-    partitions does not touch them.
+    ``number`` is the sequence number of the latest incremental request. ``CachedPartition.change_number`` is the
+    partition's last dirty sequence number. Response N holds the partitions whose number is N or more. A partition that
+    is queued with data counts as dirty for whichever response comes next. Its number is written only when the partition
+    is looked at, so that a response whose limit excludes 10,000 partitions does not touch them.
     """
 
+    responded_number: int = -1
+    """The last incremental request that got its response, -1 before even the full fetch did."""
+    responded_before_full: int | None = None
+    """``responded_number`` before a full request in the session, while that has no response."""
+    denied: bool = False
+    """Whether the session refuses incremental fetches and caches nothing."""
+    last_sent: dict[CachedPartition, None] = field(default_factory=dict)
+    """The partitions in the response to ``number``, if that may have to be repeated."""
+
+    # requests
+
+    def is_valid_number(self, number: int) -> bool:
+        return number in (self.number, self.number + 1)
+
+    def accept(self, request_epoch: int, now: Now) -> None:
+        super().accept(request_epoch, now)
+        self.responded_before_full = None
+
+    def advance(self, number: int) -> None:
+        # Decision first-request-number (G-3): sent again | next
+        if number == self.number:
+            for cached in self.last_sent:
+                self.recheck(cached)
+            if self.responded_before_full is not None:  # Nothing of the full request was sent.
+                for cached in self.changed:
+                    cached.change_number = max(cached.change_number, number)
+            return
+        # Decision previous-request (G-6): got no response | got one
+        if self.responded_number < self.number:
+            # The previous request never got its response, so its changes are sent now.
+            for cached in self.changed:
+                cached.change_number = number
+        for cached in self.last_sent:
+            # Decision sent-data-processed (G-5): at rest | still dirty
+            if cached.available_bytes and cached.change_number <= self.number:
+                # The previous request was repeated, and got no second response. The fetcher has processed the first.
+                self.changed.pop(cached, None)
+                self._rest(cached, cached.change_number)
+        self.number, self.epoch = number, number + 1
+        self.last_sent = {}
+
+    def accept_full(self, now: Now) -> Removed:
+        """Accept a full request, which replaces all partitions and keeps ID and number."""
+        removed = self.empty()
+        self.serves_full, self.denied = True, False
+        if self.responded_before_full is None:
+            self.responded_before_full = self.responded_number
+        self.responded_number = self.number - 1
+        self.touch(now)
+        return removed
+
+    def deny(self) -> Removed:
+        """Keep only the ID. From now on only full requests are accepted."""
+        self.denied = True
+        return self.empty()
+
+    def empty(self) -> Removed:
+        self.last_sent = {}
+        return super().empty()
+
+    def keep(self, sessions: AdmitsSessions, wants_session: bool, now: Now) -> bool:
+        """If the partitions are too many, the session caches nothing and denies incremental fetches."""
+        if self.session_id:
+            if self.serves_full and sessions.is_too_large(self):
+                sessions.drop(self, self.deny())
+        elif not wants_session:
+            return False
+        # Decision large-newcomer (G-10): admitted empty | admitted or declined
+        elif not sessions.admit(self, now) and len(sessions.sessions) < sessions.slots:
+            sessions.drop(self, self.deny())
+            sessions.admit(self, now)
+        return bool(self.session_id) and not self.denied
+
+    def has_parked(self, number: int) -> bool:
+        return self.fetch is not None and not self.serves_full and number == self.number
+
+    def upcoming_number(self) -> int:
+        """Return the number of the response that will have the current changes."""
+        return self.number if self.responded_number < self.number else self.number + 1
+
+    # partitions
+
+    def mark(self, cached: CachedPartition) -> None:
+        cached.change_number = self.upcoming_number()
+        self.changed[cached] = None
+
+    def recheck(self, cached: CachedPartition) -> None:
+        """Make the next fetch look up the partition although nothing has changed."""
+        self.changed[cached] = None
+
+    def mark_named(self, cached: CachedPartition) -> None:
+        """Being named is no change. An offset with data behind it is one (``assess``)."""
+        self.recheck(cached)
+
+    def assess(self, cached: CachedPartition, available_bytes: int) -> None:
+        """A partition with data that no response had room for is dirty for the number after the last response's.
+
+        That last response may have been the first one to the present number.
+        """
+        if cached.available_bytes:
+            cached.change_number = max(cached.change_number, self.upcoming_number())
+        elif available_bytes and cached.named:
+            cached.change_number = max(cached.change_number, self.number)
+        super().assess(cached, available_bytes)
+
+    # a response
+
+    def new_queue(self) -> DataQueue:
+        return RingQueue()
+
+    def start(self) -> int:
+        # Decision response-start (G-7): first partition | rotated
+        return 0 if self.serves_full or not self.partitions else self.number % len(self.partitions)
+
+    def place(self, cached: CachedPartition) -> int:
+        """A full response keeps the request's order. Any other begins at ``start`` and wraps around."""
+        if self.serves_full:
+            return cached.order
+        return (cached.order - self.start()) % len(self.partitions)
+
+    def reports(self, cached: CachedPartition, data: PartitionData) -> bool:
+        """A partition with data gets here only if the response had no room for it, so it waits for the next response.
+
+        The exception is a repeated response that had the partition before.
+        """
+        if self.serves_full or is_lasting(data) or cached in self.last_sent:
+            return True
+        # Decision partition-dirty (G-6): sent | omitted
+        return cached.change_number >= self.number and not cached.available_bytes
+
+    def response_flags(self) -> int:
+        return _may_follow(self) | (0 if self.serves_full else INCREMENTAL_FETCH_RESPONSE)
+
+    def response_sent(self) -> None:
+        """A response to a full request is none to ``number``. An incremental request with it may still come (G-4)."""
+        super().response_sent()
+        before_full, self.responded_before_full = self.responded_before_full, None
+        self.responded_number = self.number if before_full is None else before_full
+        self.last_sent = {}
+        for cached in self.changed:  # They changed while the response was made, and belong to the next one.
+            self.mark(cached)
+
+    def sent(self, cached: CachedPartition, data: PartitionData) -> None:
+        self.last_sent[cached] = None
+        if cached.unlimited_bytes > len(data.records or b""):  # There is more to send.
+            cached.change_number = max(cached.change_number, self.number + 1)
+            return
+        # A full response is settled, also if its number is repeated.
+        dirty = 0 if self.serves_full else max(cached.change_number, self.number)
+        self._rest(cached, dirty)
+
+    def _rest(self, cached: CachedPartition, dirty: int) -> None:
+        """The partition is not sent again before something changes."""
+        self.assess(cached, 0)
+        cached.change_number = dirty
+
+    def omitted(self, cached: CachedPartition) -> None:
+        if cached.available_bytes:
+            cached.change_number = max(cached.change_number, self.number + 1)
+
+    def watch(self, cached: CachedPartition, partitions: Partitions) -> None:
+        # Decision rested-partition-dirty (G-5): looked up next time | watched for changes
+        if cached.change_number > self.number and not cached.available_bytes:
+            self.recheck(cached)
+        else:
+            super().watch(cached, partitions)
+
+    def full_response_sent(self) -> Sliced[None]:
+        """From now on partitions are ordered by name and index. A repeated response is built from their numbers."""
+        self.last_sent = {}
+        cached = self.partitions.values()
+        ordered = yield from sort_in_slices(cached, SESSION_PARTITIONS_PER_SLICE, lambda one: (one.topic, one.index))
+        yield from self.rank(ordered)
+
+
+def _may_follow(session: FirstRevisionSession) -> int:
+    """Return the flag for sessions that accept incremental requests."""
+    return INCREMENTAL_FETCH_OK if session.session_id and not session.denied else 0
+
+
+class FirstRevision(Revision):
+    """The first text of the KIP's page. ``FirstRevisionSession`` has what its sessions do."""
+
     name = "first"
-    repeats = True
+    session_type = FirstRevisionSession
     largest_id = 0x7FFFFFFFFFFFFFFF
     unknown_id = DraftError.INVALID_FETCH_SESSION
     wrong_number = DraftError.INVALID_FETCH_SESSION
@@ -44,124 +229,12 @@ class FirstRevision(Revision):
     def is_number(self, number: int) -> bool:
         return number >= 1
 
-    def accepts(self, session: FetchSession, number: int) -> bool:
-        return number in (session.number, session.number + 1)
-
-    def advance(self, session: FetchSession, number: int) -> None:
-        # Decision first-request-number (G-3): sent again | next
-        if number == session.number:
-            for cached in session.last_sent:
-                session.recheck(cached)
-            if session.responded_before_full is not None:  # Nothing of the full request was sent.
-                for cached in session.changed:
-                    cached.change_number = max(cached.change_number, number)
-            return
-        # Decision previous-request (G-6): got no response | got one
-        if session.responded_number < session.number:
-            # The previous request never got its response, so its changes are sent now.
-            for cached in session.changed:
-                cached.change_number = number
-        for cached in session.last_sent:
-            # Decision sent-data-processed (G-5): at rest | still dirty
-            if cached.available_bytes and cached.change_number <= session.number:
-                # The previous request was repeated, and got no second response. The fetcher has processed the first.
-                session.changed.pop(cached, None)
-                self._rest(session, cached, cached.change_number)
-        session.number, session.epoch = number, number + 1
-        session.last_sent = {}
-
-    def keep(self, sessions: AdmitsSessions, session: FetchSession, wants_session: bool, now: Now) -> bool:
-        """If the partitions are too many, the session caches nothing and denies incremental fetches."""
-        if session.session_id:
-            if session.serves_full and sessions.is_too_large(session):
-                sessions.deny(session)
-        elif not wants_session:
-            return False
-        # Decision large-newcomer (G-10): admitted empty | admitted or declined
-        elif not sessions.admit(session, now) and len(sessions.sessions) < sessions.slots:
-            sessions.deny(session)
-            sessions.admit(session, now)
-        return bool(session.session_id) and not session.denied
-
-    def response_flags(self, session: FetchSession) -> int:
-        return _may_follow(session) | (0 if session.serves_full else INCREMENTAL_FETCH_RESPONSE)
-
     def error_response(self, error: Error, request: FetchRequest, session: FetchSession | None = None) -> FetchResponse:
         """While the session exists, an error has its ID."""
         flags, session_id = INCREMENTAL_FETCH_RESPONSE if request.fetch_type == INCREMENTAL_FETCH else 0, 0
-        if session is not None:
+        if isinstance(session, FirstRevisionSession):
             flags, session_id = flags | _may_follow(session), session.session_id
         return FetchResponse(int(error), session_id, error_string=_TEXTS.get(error), response_flags=flags)
-
-    def queue(self) -> DataQueue:
-        return RingQueue()
-
-    def start(self, session: FetchSession) -> int:
-        # Decision response-start (G-7): first partition | rotated
-        return 0 if session.serves_full or not session.partitions else session.number % len(session.partitions)
-
-    def place(self, session: FetchSession, cached: CachedPartition) -> int:
-        """A full response keeps the request's order. Any other begins at ``start`` and wraps around."""
-        if session.serves_full:
-            return cached.order
-        return (cached.order - self.start(session)) % len(session.partitions)
-
-    def named(self, session: FetchSession, cached: CachedPartition) -> None:
-        """Being named is no change. An offset with data behind it is one (``assessed``)."""
-        session.recheck(cached)
-
-    def assessed(self, session: FetchSession, cached: CachedPartition, available_bytes: int) -> None:
-        """A partition with data that no response had room for is dirty for the number after the last response's.
-
-        That last response may have been the first one to the present number.
-        """
-        if cached.available_bytes:
-            cached.change_number = max(cached.change_number, session.upcoming_number())
-        elif available_bytes and cached.named:
-            cached.change_number = max(cached.change_number, session.number)
-
-    def reports(self, session: FetchSession, cached: CachedPartition, data: PartitionData) -> bool:
-        """A partition with data gets here only if the response had no room for it, so it waits for the next response.
-
-        The exception is a repeated response that had the partition before.
-        """
-        if session.serves_full or is_lasting(data) or cached in session.last_sent:
-            return True
-        # Decision partition-dirty (G-6): sent | omitted
-        return cached.change_number >= session.number and not cached.available_bytes
-
-    def sent(self, session: FetchSession, cached: CachedPartition, data: PartitionData, more: bool) -> None:  # noqa: ARG002
-        session.last_sent[cached] = None
-        if more:
-            cached.change_number = max(cached.change_number, session.number + 1)
-            return
-        # A full response is settled, also if its number is repeated.
-        dirty = 0 if session.serves_full else max(cached.change_number, session.number)
-        self._rest(session, cached, dirty)
-
-    def _rest(self, session: FetchSession, cached: CachedPartition, dirty: int) -> None:
-        """The partition is not sent again before something changes."""
-        session.assess(cached, 0)
-        cached.change_number = dirty
-
-    def omitted(self, session: FetchSession, cached: CachedPartition) -> None:
-        if cached.available_bytes:
-            cached.change_number = max(cached.change_number, session.number + 1)
-
-    def stays_marked(self, session: FetchSession, cached: CachedPartition) -> bool:
-        return cached.change_number > session.number and not cached.available_bytes
-
-    def full_response_sent(self, session: FetchSession) -> Sliced[None]:
-        """From now on partitions are ordered by name and index. A repeated response is built from their numbers."""
-        session.last_sent = {}
-        cached = session.partitions.values()
-        ordered = yield from sort_in_slices(cached, SESSION_PARTITIONS_PER_SLICE, lambda one: (one.topic, one.index))
-        yield from session.rank(ordered)
-
-
-def _may_follow(session: FetchSession) -> int:
-    """Return the flag for sessions that accept incremental requests."""
-    return INCREMENTAL_FETCH_OK if session.session_id and not session.denied else 0
 
 
 _TEXTS: dict[Error, str] = {

@@ -412,7 +412,7 @@ class Fetch:
             yield from session.put_back(marked, data)
             return
         sessions = self.broker.fetch_sessions
-        keeps = session.revision.keep(sessions, session, self.wants_session, self.broker.now)
+        keeps = session.keep(sessions, self.wants_session, self.broker.now)
         self.call.respond(builder.response(self.broker, self.call))
         # Decision session-after-response (F-5, F-6): none kept | kept
         if not keeps:
@@ -425,7 +425,7 @@ class Fetch:
         if has_unread:
             yield from in_slices(marked, SESSION_PARTITIONS_PER_SLICE, lambda some: self._after_omitted(some, data))
         if session.serves_full:
-            yield from session.revision.full_response_sent(session)
+            yield from session.full_response_sent()
 
     def _refresh_problems(self, lookups: Collection[tuple[CachedPartition, Lookup]]) -> None:
         """Look up again the partitions in error, or with a preferred read replica. A change of a leader elsewhere, or
@@ -496,15 +496,15 @@ class Fetch:
 
     def _add_news_of(self, marked: Collection[CachedPartition], data: dict[CachedPartition, PartitionData]) -> None:
         """Add the marked partitions that have something new and were not read."""
-        session, reports = self.session, self.session.revision.reports
+        reports = self.session.reports
         for cached in marked:
             if cached not in data:
                 found = without_records(cached, self.lookups[cached], self.reader)
-                if reports(session, cached, found):
+                if reports(cached, found):
                     data[cached] = found
 
     def _place(self, result: PartitionResult) -> int:
-        return self.session.revision.place(self.session, result[0])
+        return self.session.place(result[0])
 
     def _after_sent(self, results: Collection[PartitionResult]) -> None:
         """In list order, so that partitions that move to the end of the list keep their order."""

@@ -17,6 +17,7 @@ from reference_broker.apis.call import Call
 from reference_broker.apis.records.fetch import Fetch, FetchNeeds
 from reference_broker.sessions.fetch_session import FetchSession
 from reference_broker.sessions.fetch_session_cache import FetchSessionCache
+from reference_broker.sessions.first_revision import FirstRevisionSession
 from reference_broker.wire.errors import DraftError, Error, ErrorCode
 from reference_broker.wire.fetch import FULL_FETCH, INCREMENTAL_FETCH, FetchRequest, FetchResponse
 
@@ -26,7 +27,9 @@ def fetch_first(
 ) -> FetchResponse | None:
     """Begin a fetch. ``again`` handles the request once more, after a parked one of its session was ended."""
     sessions = broker.fetch_sessions
-    revision, named = sessions.first, sessions.find(request.session_id, sessions.first)
+    revision, named = sessions.first, sessions.sessions.get(request.session_id)
+    if not isinstance(named, FirstRevisionSession):
+        named = None
     if request.fetch_type == FULL_FETCH:
         if request.session_epoch != 0 or (request.session_id != 0 and named is None):
             sessions.count_not_found()
@@ -50,10 +53,10 @@ def _fetch_all(
     broker: FetchNeeds,
     call: Call,
     request: FetchRequest,
-    session: FetchSession | None,
+    session: FirstRevisionSession | None,
     again: Callable[[], FetchResponse | None],
 ) -> FetchResponse | None:
-    """Make a new session if there is none and there is room. Otherwise replaces the partitions of the session."""
+    """Make a new session if there is none and there is room. Otherwise replace the partitions of the session."""
     sessions = broker.fetch_sessions
     # Decision first-full-session (G-4): newcomer | partitions replaced
     if session is None:

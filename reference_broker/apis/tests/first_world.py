@@ -1,7 +1,7 @@
 """Conversations in KIP-227's first revision: what tests of Fetch 1000 say and look at."""
 
 from reference_broker.apis.tests.fetch_world import World
-from reference_broker.sessions.fetch_session import FetchSession
+from reference_broker.sessions.first_revision import FirstRevisionSession
 from reference_broker.wire.errors import DraftError, ErrorCode
 from reference_broker.wire.fetch import FetchResponse
 
@@ -19,8 +19,10 @@ def opened(world: World, *places: tuple[str, int], **fields: int) -> int:
     return response.session_id
 
 
-def session_of(world: World, session_id: int) -> FetchSession:
-    return world.sessions.sessions[session_id]
+def session_of(world: World, session_id: int) -> FirstRevisionSession:
+    session = world.sessions.sessions[session_id]
+    assert isinstance(session, FirstRevisionSession)
+    return session
 
 
 def outcome(response: FetchResponse) -> tuple[int, int, int]:

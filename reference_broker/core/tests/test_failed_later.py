@@ -28,7 +28,7 @@ from reference_broker.quorum.messages import fetch
 from reference_broker.quorum.values import OffsetAndEpoch
 from reference_broker.records.compression import Compression
 from reference_broker.serve.log_lines import describe_bug as crash_words
-from reference_broker.sessions.final_revision import FinalRevision
+from reference_broker.sessions.fetch_session import FetchSession
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.drafts import UpdateMetadataRequest1001
 from reference_broker.wire.errors import ErrorCode
@@ -122,7 +122,7 @@ def test_a_bug_in_forgetting_a_closed_connections_request_costs_nobody_else() ->
         (Fetch, "_look_up_all"),
         (Fetch, "_read_into"),
         (Fetch, "_add_news_of"),
-        (FinalRevision, "keep"),
+        (FetchSession, "keep"),
         (Fetch, "_after_sent"),
     ],
 )
