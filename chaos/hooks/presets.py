@@ -61,7 +61,7 @@ class FetchSessionEpoch:
             session.responded_number += more
             for cached in session.partitions.values():
                 cached.change_number += more
-                cached.named_number += more
+                cached.requested_number += more
 
 
 Preset: TypeAlias = FetchSessionEpoch

@@ -8,7 +8,7 @@ from zlib import crc32
 
 from chaos.checks.batches import batches_of
 from chaos.mutants.mutant import Function, Mutant, mutant
-from reference_broker.sessions.fetch_session_cache import Victim
+from reference_broker.sessions.fetch_session_cache import EvictableSession
 from reference_broker.wire.errors import DraftError, ErrorCode
 from reference_broker.wire.fetch import INCREMENTAL_FETCH_RESPONSE
 
@@ -67,18 +67,18 @@ class _Always:
 
 
 @mutant(f"{CACHE}:FetchSessionCache.admit", revisions=ONLY_FINAL)
-def cache_keyed_by_client_id(original: Function, self: Any, newcomer: Any, now: Any) -> bool:
+def cache_keyed_by_client_id(original: Function, self: Any, candidate: Any, now: Any) -> bool:
     """A session's ID is derived from its client's ID, so a client's new session has the ID of its old one (F-2,
     F-9)."""
-    return admitted_by_client_id(original, self, newcomer, now)
+    return admitted_by_client_id(original, self, candidate, now)
 
 
-def admitted_by_client_id(original: Function, self: Any, newcomer: Any, now: Any) -> bool:
-    number = 1 + crc32(newcomer.client_id.encode()) % (2**31 - 1)
+def admitted_by_client_id(original: Function, self: Any, candidate: Any, now: Any) -> bool:
+    number = 1 + crc32(candidate.client_id.encode()) % (2**31 - 1)
     self.close(number, "its client came again")
     random, self.random = self.random, _Always(number)
     try:
-        return bool(original(self, newcomer, now))
+        return bool(original(self, candidate, now))
     finally:
         self.random = random
 
@@ -88,10 +88,10 @@ def forgotten_list_ignored(original: Function, self: Any, topic: str, topic_id: 
     """A partition that a fetcher forgets stays in its session (F-12)."""
 
 
-@mutant(f"{CACHE}:FetchSessionCache.victim")
-def least_recently_used_evicted(original: Function, self: Any, newcomer: Any, wall_ms: int, among: Any) -> Any:
+@mutant(f"{CACHE}:FetchSessionCache.find_evictable")
+def least_recently_used_evicted(original: Function, self: Any, candidate: Any, wall_ms: int, among: Any) -> Any:
     """A full cache evicts the least recently used session (F-18, G-11)."""
-    return Victim(min(among, key=lambda each: (each.last_used_ms, each.session_id)), "b")
+    return EvictableSession(min(among, key=lambda each: (each.last_used_ms, each.session_id)), "b")
 
 
 @mutant(f"{SESSION}:next_epoch", revisions=ONLY_FINAL)
@@ -114,7 +114,7 @@ def answers_told_without_session(original: Function, self: Any, body: Any, *, ap
     original(self, body, api_version=api_version)
 
 
-@mutant(f"{CACHE}:FetchSessionCache.newcomer")
+@mutant(f"{CACHE}:FetchSessionCache.candidate")
 def session_forgets_its_maker(
     original: Function, self: Any, client_id: str, replica_id: int, uses_topic_ids: bool, revision: Any = None
 ) -> Any:
@@ -205,34 +205,34 @@ def last_use_not_noted(original: Function, self: Any, now: Any) -> None:
     self.last_used_ms = before or self.last_used_ms
 
 
-@mutant(f"{CACHE}:FetchSessionCache._victims")
-def declined_while_slots_are_free(original: Function, self: Any, newcomer: Any, wall_ms: int) -> Any:
+@mutant(f"{CACHE}:FetchSessionCache._evictable_for")
+def declined_while_slots_are_free(original: Function, self: Any, candidate: Any, wall_ms: int) -> Any:
     """The last slot is never used (F-5, F-17)."""
-    return None if len(self.sessions) == self.slots - 1 else original(self, newcomer, wall_ms)
+    return None if len(self.sessions) == self.slots - 1 else original(self, candidate, wall_ms)
 
 
-@mutant(f"{CACHE}:FetchSessionCache._victims")
-def one_session_too_many(original: Function, self: Any, newcomer: Any, wall_ms: int) -> Any:
+@mutant(f"{CACHE}:FetchSessionCache._evictable_for")
+def one_session_too_many(original: Function, self: Any, candidate: Any, wall_ms: int) -> Any:
     """There is one more session than slots (F-17)."""
-    return [] if len(self.sessions) == self.slots else original(self, newcomer, wall_ms)
+    return [] if len(self.sessions) == self.slots else original(self, candidate, wall_ms)
 
 
-@mutant(f"{CACHE}:outranked_by")
-def followers_not_privileged(original: Function, session: Any, newcomer: Any) -> bool:
+@mutant(f"{CACHE}:is_evictable_by_privilege")
+def followers_not_privileged(original: Function, session: Any, candidate: Any) -> bool:
     """A follower's session does not evict a consumer's (F-18, F-19)."""
     return False
 
 
-@mutant(f"{CACHE}:outgrown_by")
-def larger_sessions_wait(original: Function, session: Any, newcomer: Any, wall_ms: int) -> bool:
+@mutant(f"{CACHE}:is_evictable_by_size")
+def larger_sessions_wait(original: Function, session: Any, candidate: Any, wall_ms: int) -> bool:
     """A larger session does not evict an old one (F-18)."""
     return False
 
 
 @mutant(f"{CACHE}:FetchSessionCache._evict")
-def evictions_not_counted(original: Function, self: Any, victim: Any, newcomer: Any, wall_ms: int) -> None:
+def evictions_not_counted(original: Function, self: Any, victim: Any, candidate: Any, wall_ms: int) -> None:
     """An eviction is not counted in IncrementalFetchSessionEvictionsPerSec (F-21)."""
-    original(self, victim, newcomer, wall_ms)
+    original(self, victim, candidate, wall_ms)
     self._evictions.value -= 1
 
 
@@ -287,9 +287,9 @@ def replaced_partitions_kept(original: Function, self: Any, now: Any) -> Any:
 
 
 @mutant(f"{CACHE}:FetchSessionCache.admit", revisions=ONLY_FIRST)
-def session_id_of_client_id(original: Function, self: Any, newcomer: Any, now: Any) -> bool:
+def session_id_of_client_id(original: Function, self: Any, candidate: Any, now: Any) -> bool:
     """A session's ID is derived from its client's ID, so a client's new session has the ID of its old one (G-1)."""
-    return admitted_by_client_id(original, self, newcomer, now)
+    return admitted_by_client_id(original, self, candidate, now)
 
 
 @mutant(f"{FIRST}:FirstRevisionSession.advance", revisions=ONLY_FIRST)
@@ -323,7 +323,7 @@ def incremental_served_without_session(original: Function, sessions: Any, reques
     """An incremental request of an unknown session is served (G-4, G-10)."""
     if sessions.find(request.session_id, sessions.first) is not None:
         return original(sessions, request)
-    session = sessions.newcomer("", -1, False, sessions.first)
+    session = sessions.candidate("", -1, False, sessions.first)
     session.session_id = request.session_id
     session.serves_full = False
     session.number = request.session_epoch - 1

@@ -75,7 +75,7 @@ def cached_last_epoch_kept(original: Function, self: Any, wanted: Any, topic_id:
     """A session keeps the last fetched epoch from the first request that named the partition (F-13)."""
     before = self.last_fetched_epoch
     original(self, wanted, topic_id)
-    if self.named_number >= 0:
+    if self.requested_number >= 0:
         self.last_fetched_epoch = before
 
 
@@ -94,7 +94,7 @@ def seek_back_not_noted(original: Function, self: Any, wanted: Any, topic_id: by
     """A fetcher that goes back to an earlier offset gets nothing of what it names again (F-13)."""
     before = self.fetch_offset
     original(self, wanted, topic_id)
-    if self.named_number >= 0:
+    if self.requested_number >= 0:
         self.fetch_offset = max(before, wanted.fetch_offset)
 
 

@@ -52,7 +52,7 @@ class CachedPartition:
     sent_direction: tuple[int, ...] | None = None
     """Where it was last directed (``direction``)."""
     change_number: int = 0
-    named_number: int = -1
+    requested_number: int = -1
     """The number of the latest request that named it."""
     available_bytes: int = 0
     """The bytes that were readable from ``fetch_offset`` at the last lookup, at most ``max_bytes``. Above 0 exactly
@@ -81,9 +81,9 @@ class CachedPartition:
         return self.cached_in is self.session.partitions
 
     @property
-    def named(self) -> bool:
+    def is_requested(self) -> bool:
         """Whether the session's latest request named it."""
-        return self.named_number == self.session.number
+        return self.requested_number == self.session.number
 
     def remember(self, wanted: FetchPartition, topic_id: bytes) -> None:
         """Overwrite its entry with that of a request."""
@@ -143,7 +143,7 @@ class CachedPartition:
                     partition = None
             self.partition = partition
             # Decision rebound-offset-proven (F-22): of this leadership | perhaps an older one's
-            self.is_of_partition = self.named or self.current_leader_epoch >= 0
+            self.is_of_partition = self.is_requested or self.current_leader_epoch >= 0
         return partition
 
     def read_from(self, followed: Partition) -> None:

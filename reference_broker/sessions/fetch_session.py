@@ -69,7 +69,7 @@ class SessionFetch(DelayedFetch, Protocol):
 
 @dataclass(slots=True, eq=False)
 class FetchSession:
-    """A session. Every full fetch works on a newcomer, a session without an ID, which the cache may then admit."""
+    """A session. Every full fetch works on a candidate, a session without an ID, which the cache may then admit."""
 
     arrivals: Arrivals
     revision: "Revision"
@@ -79,7 +79,7 @@ class FetchSession:
     client_id: str = ""
     replica_id: int = -1
     session_id: int = 0
-    """0 for a newcomer."""
+    """0 for a candidate."""
     epoch: int = 1
     """The epoch of the next request."""
     number: int = 0
@@ -136,7 +136,7 @@ class FetchSession:
         self.number += 1
 
     def keep(self, sessions: "AdmitsSessions", wants_session: bool, now: Now) -> bool:
-        """Return whether the session caches the fetched partitions after the response. Admit a newcomer if its fetcher
+        """Return whether the session caches the fetched partitions after the response. Admit a candidate if its fetcher
         wants a session and there is room."""
         return bool(self.session_id) or (wants_session and sessions.admit(self, now))
 
@@ -179,19 +179,19 @@ class FetchSession:
     def key(self, topic: str, topic_id: bytes, index: int) -> PartitionKey:
         return (topic_id if self.uses_topic_ids else topic, index)
 
-    def name_all(self, topics: Sequence[FetchTopic], *, with_ids: bool) -> Iterable[None]:
+    def update_partitions(self, topics: Sequence[FetchTopic], *, with_ids: bool) -> Iterable[None]:
         """Apply the partitions that a request names. Its topic IDs count only in a version that has them."""
         if len(topics) == 1 and len(topics[0].partitions) == 1:  # As most requests that name any.
             (topic,) = topics
-            self.name(topic.topic, topic.topic_id if with_ids else NO_TOPIC_ID, topic.partitions[0])
+            self.add_or_update(topic.topic, topic.topic_id if with_ids else NO_TOPIC_ID, topic.partitions[0])
             return ()
 
-        def name(some: Iterable[tuple[FetchTopic, FetchPartition]]) -> None:
+        def update(some: Iterable[tuple[FetchTopic, FetchPartition]]) -> None:
             for topic, wanted in some:
-                self.name(topic.topic, topic.topic_id if with_ids else NO_TOPIC_ID, wanted)
+                self.add_or_update(topic.topic, topic.topic_id if with_ids else NO_TOPIC_ID, wanted)
 
-        named = [(topic, wanted) for topic in topics for wanted in topic.partitions]
-        return in_slices(named, SESSION_PARTITIONS_PER_SLICE, name)
+        requested = [(topic, wanted) for topic in topics for wanted in topic.partitions]
+        return in_slices(requested, SESSION_PARTITIONS_PER_SLICE, update)
 
     def forget_all(self, topics: Iterable[ForgottenTopic]) -> Iterable[None]:
         """Drop the partitions that a request forgets."""
@@ -203,7 +203,7 @@ class FetchSession:
         forgotten = [(topic, index) for topic in topics for index in topic.partitions]
         return in_slices(forgotten, SESSION_PARTITIONS_PER_SLICE, forget)
 
-    def name(self, topic: str, topic_id: bytes, wanted: FetchPartition) -> CachedPartition:
+    def add_or_update(self, topic: str, topic_id: bytes, wanted: FetchPartition) -> CachedPartition:
         """Apply an entry of a request: add the partition at the end of the list, or overwrite the cached values."""
         key = self.key(topic, topic_id, wanted.partition)
         cached = self.partitions.get(key)
@@ -213,8 +213,8 @@ class FetchSession:
             cached = CachedPartition(self, topic, topic_id, wanted.partition, self._last_order)
             self.partitions[key] = cached
         cached.remember(wanted, topic_id)
-        cached.named_number = self.number
-        self.mark_named(cached)
+        cached.requested_number = self.number
+        self.mark_requested(cached)
         return cached
 
     def forget(self, topic: str, topic_id: bytes, indexes: Iterable[int]) -> None:
@@ -236,7 +236,7 @@ class FetchSession:
         """Mark a partition that may have something to send, in the response in hand or in the next one."""
         self.changed[cached] = None
 
-    def mark_named(self, cached: CachedPartition) -> None:
+    def mark_requested(self, cached: CachedPartition) -> None:
         """Make the request in hand look up a partition that it names."""
         self.mark(cached)
 
@@ -441,7 +441,7 @@ class AdmitsSessions(Protocol):
     slots: int
     sessions: dict[int, FetchSession]
 
-    def admit(self, newcomer: FetchSession, now: Now) -> bool: ...
+    def admit(self, candidate: FetchSession, now: Now) -> bool: ...
     def is_too_large(self, session: FetchSession) -> bool: ...
     def drop(self, session: FetchSession, removed: Removed) -> None: ...
 
@@ -463,7 +463,7 @@ class Revision(ABC):
     wrong_number: ClassVar[Error]
     """Top-level error for a number that the session does not accept, and for a request that is overtaken."""
     min_eviction_ms: int
-    """A session may be evicted if it is idle longer than this, or older than this and smaller than the newcomer."""
+    """A session may be evicted if it is idle longer than this, or older than this and smaller than the candidate."""
 
     @abstractmethod
     def is_number(self, number: int) -> bool:

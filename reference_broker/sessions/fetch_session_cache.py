@@ -3,7 +3,7 @@
 Finding, accepting and closing a session cost the same however many sessions there are. If all slots are taken, or too
 many partitions are cached, creating one walks over the slots once for each session that is evicted (1,000 slots by
 default: about a tenth of a millisecond a walk). A free slot costs no walk. A refusal takes two walks and is remembered:
-until something changes that could make a session evictable, a newcomer that is not larger costs no further walk.
+until something changes that could make a session evictable, a candidate that is not larger costs no further walk.
 
 The rules of eviction use the sessions' current values and the minimum time of the old session's revision. This is
 deliberately unlike Kafka, which sorts sessions by their values when last used, and which lets equal or larger
@@ -28,8 +28,8 @@ from reference_broker.wire.errors import DraftError, Error, ErrorCode
 
 
 @dataclass(frozen=True, slots=True)
-class Victim:
-    """A session that a newcomer may replace."""
+class EvictableSession:
+    """A session that a candidate may replace."""
 
     session: FetchSession
     rule: str
@@ -50,23 +50,23 @@ def is_idle(session: FetchSession, wall_ms: int) -> bool:
     return idle_ms(session, wall_ms) > session.revision.min_eviction_ms
 
 
-def outranked_by(session: FetchSession, newcomer: FetchSession) -> bool:
+def is_evictable_by_privilege(session: FetchSession, candidate: FetchSession) -> bool:
     """Rule (a): a follower's session may take a consumer's."""
-    return newcomer.privileged and not session.privileged
+    return candidate.privileged and not session.privileged
 
 
-def outgrown_by(session: FetchSession, newcomer: FetchSession, wall_ms: int) -> bool:
+def is_evictable_by_size(session: FetchSession, candidate: FetchSession, wall_ms: int) -> bool:
     """Rule (c): a larger session may take an old one, a follower's too."""
     is_old = age_ms(session, wall_ms) > session.revision.min_eviction_ms
-    return is_old and len(newcomer.partitions) > len(session.partitions)
+    return is_old and len(candidate.partitions) > len(session.partitions)
 
 
-def first_to_go(session: FetchSession) -> tuple[bool, int, int]:
+def eviction_key(session: FetchSession) -> tuple[bool, int, int]:
     """The sort key among sessions that rules (a) and (c) allow: consumers, then the smallest, then the lowest ID."""
     return (session.privileged, len(session.partitions), session.session_id)
 
 
-def find_victim(sessions: Iterable[FetchSession], newcomer: FetchSession, wall_ms: int) -> Victim | None:
+def find_evictable(sessions: Iterable[FetchSession], candidate: FetchSession, wall_ms: int) -> EvictableSession | None:
     """Return the session that is idle longest by (b), else the first to go by (a) and (c), or None.
 
     Costs one walk over all sessions.
@@ -79,16 +79,16 @@ def find_victim(sessions: Iterable[FetchSession], newcomer: FetchSession, wall_m
             if longest_idle is None or _used_before(session, longest_idle):
                 longest_idle = session
         # Decision eviction-outranked (F-18): first to go so far | stays
-        elif (outranked_by(session, newcomer) or outgrown_by(session, newcomer, wall_ms)) and (
-            first is None or first_to_go(session) < first_to_go(first)
+        elif (is_evictable_by_privilege(session, candidate) or is_evictable_by_size(session, candidate, wall_ms)) and (
+            first is None or eviction_key(session) < eviction_key(first)
         ):
             first = session
     # Decision victim-idle (F-18): the longest idle | none is idle
     if longest_idle is not None:
-        return Victim(longest_idle, "b")
+        return EvictableSession(longest_idle, "b")
     if first is not None:
         # Decision victim-rule (F-18, F-19): consumer for a follower | older and smaller
-        return Victim(first, "a" if outranked_by(first, newcomer) else "c")
+        return EvictableSession(first, "a" if is_evictable_by_privilege(first, candidate) else "c")
     return None
 
 
@@ -97,10 +97,10 @@ def _used_before(session: FetchSession, other: FetchSession) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class NewcomerRefusal:
-    """A remembered refusal: a newcomer found no victim, from ``from_ms`` until just before ``until_ms``.
+class CandidateRefusal:
+    """A remembered refusal: a candidate found no victim, from ``from_ms`` until just before ``until_ms``.
 
-    Until then a newcomer that is not larger and not more privileged finds none either, as long as no session leaves,
+    Until then a candidate that is not larger and not more privileged finds none either, as long as no session leaves,
     joins, changes size or goes back in time.
     """
 
@@ -109,23 +109,23 @@ class NewcomerRefusal:
     from_ms: int
     until_ms: int
 
-    def holds_for(self, newcomer: FetchSession, wall_ms: int) -> bool:
+    def holds_for(self, candidate: FetchSession, wall_ms: int) -> bool:
         return (
             self.from_ms <= wall_ms < self.until_ms
-            and newcomer.privileged <= self.privileged
-            and len(newcomer.partitions) <= self.partitions
+            and candidate.privileged <= self.privileged
+            and len(candidate.partitions) <= self.partitions
         )
 
 
-def newcomer_refusal(sessions: Iterable[FetchSession], newcomer: FetchSession, wall_ms: int) -> NewcomerRefusal:
-    """Return the refusal of a newcomer without a victim. Costs one walk over all sessions."""
+def candidate_refusal(sessions: Iterable[FetchSession], candidate: FetchSession, wall_ms: int) -> CandidateRefusal:
+    """Return the refusal of a candidate without a victim. Costs one walk over all sessions."""
     until_ms = 1 << 63
     for session in sessions:
         min_ms = session.revision.min_eviction_ms
         until_ms = min(until_ms, session.last_used_ms + min_ms + 1)
         if age_ms(session, wall_ms) <= min_ms:
             until_ms = min(until_ms, session.created_ms + min_ms + 1)
-    return NewcomerRefusal(newcomer.privileged, len(newcomer.partitions), wall_ms, until_ms)
+    return CandidateRefusal(candidate.privileged, len(candidate.partitions), wall_ms, until_ms)
 
 
 MAX_SESSION_PARTITIONS = 250_000
@@ -153,7 +153,7 @@ class FetchSessionCache:
     first_min_eviction_ms: int = MIN_EVICTION_MS
     """``min.incremental.fetch.session.eviction.ms``, which is a constant in the final revision."""
     max_partitions: int = MAX_PARTITIONS
-    """``crucible.fetch.session.cache.partitions``. A newcomer beyond it is treated as if all slots were taken. A
+    """``crucible.fetch.session.cache.partitions``. A candidate beyond it is treated as if all slots were taken. A
     session that grows beyond it is closed."""
     run: Callable[[Sliced[None]], None] = run_to_end
     """Runs long work (``ports.slicing``)."""
@@ -163,7 +163,7 @@ class FetchSessionCache:
     partitions_cached: int = 0
     final: FinalRevision = field(init=False)
     first: FirstRevision = field(init=False)
-    _refusal: NewcomerRefusal | None = None
+    _refusal: CandidateRefusal | None = None
     _num_sessions: Gauge = field(init=False)
     _num_partitions: Gauge = field(init=False)
     _evictions: Counter = field(init=False)
@@ -177,7 +177,7 @@ class FetchSessionCache:
         self._evictions = metrics.counter("kafka.server", kind, "IncrementalFetchSessionEvictionsPerSec")
         self._ids_not_found = metrics.counter("crucible.server", kind, "FetchSessionIdNotFoundPerSec")
 
-    def newcomer(
+    def candidate(
         self, client_id: str, replica_id: int, uses_topic_ids: bool, revision: Revision | None = None
     ) -> FetchSession:
         """Make the session that a full fetch works on. It has no ID before ``admit``. Its revision is the final one by
@@ -217,32 +217,32 @@ class FetchSessionCache:
         # Decision session-epoch (F-10, G-3): expected | another
         return session if session.accept_epoch(number) else revision.wrong_number
 
-    def admit(self, newcomer: FetchSession, now: Now) -> bool:
-        """Make the newcomer a session if a slot is free or may be taken. Return whether it is one now.
+    def admit(self, candidate: FetchSession, now: Now) -> bool:
+        """Make the candidate a session if a slot is free or may be taken. Return whether it is one now.
 
-        No session is evicted unless the newcomer is admitted.
+        No session is evicted unless the candidate is admitted.
         """
-        if len(newcomer.partitions) > min(MAX_SESSION_PARTITIONS, self.max_partitions):
+        if len(candidate.partitions) > min(MAX_SESSION_PARTITIONS, self.max_partitions):
             return False
-        victims = self._victims(newcomer, now.wall_ms)
+        victims = self._evictable_for(candidate, now.wall_ms)
         # Decision newcomer-without-slot (F-5, F-18): declined | admitted
         if victims is None:
             return False
-        self._leave(*[self._evict(victim, newcomer, now.wall_ms) for victim in victims])
-        newcomer.session_id = self.new_id(newcomer.revision.largest_id)
-        newcomer.created_ms = now.wall_ms
-        newcomer.touch(now)
-        self.sessions[newcomer.session_id] = newcomer
-        self.resized(newcomer)
+        self._leave(*[self._evict(victim, candidate, now.wall_ms) for victim in victims])
+        candidate.session_id = self.new_id(candidate.revision.largest_id)
+        candidate.created_ms = now.wall_ms
+        candidate.touch(now)
+        self.sessions[candidate.session_id] = candidate
+        self.resized(candidate)
         self._recount(0)
         self.note(
             "session_created",
-            ("session_id", newcomer.session_id),
-            ("partitions", len(newcomer.partitions)),
-            ("privileged", int(newcomer.privileged)),
-            ("client_id", newcomer.client_id),
-            ("made_by", newcomer.made_by),
-            ("revision", newcomer.revision.name),
+            ("session_id", candidate.session_id),
+            ("partitions", len(candidate.partitions)),
+            ("privileged", int(candidate.privileged)),
+            ("client_id", candidate.client_id),
+            ("made_by", candidate.made_by),
+            ("revision", candidate.revision.name),
         )
         return True
 
@@ -279,9 +279,9 @@ class FetchSessionCache:
         self._leave(removed)
         self.resized(session)
 
-    def release(self, newcomer: FetchSession) -> None:
-        """Drop a newcomer that was not admitted."""
-        self._leave(newcomer.empty())
+    def release(self, candidate: FetchSession) -> None:
+        """Drop a candidate that was not admitted."""
+        self._leave(candidate.empty())
 
     def _overtaken(self, session: FetchSession, repeated: bool) -> bool:
         """End the parked fetch. Return whether the session may accept the next one now."""
@@ -315,32 +315,34 @@ class FetchSessionCache:
         """Count a response FETCH_SESSION_ID_NOT_FOUND or, in the first revision, InvalidFetchSession for an ID."""
         self._ids_not_found.value += 1
 
-    def victim(self, newcomer: FetchSession, wall_ms: int, among: Iterable[FetchSession]) -> Victim | None:
-        """Return the session among these whose slot ``newcomer`` may take, and the rule."""
-        return find_victim(among, newcomer, wall_ms)
+    def find_evictable(
+        self, candidate: FetchSession, wall_ms: int, among: Iterable[FetchSession]
+    ) -> EvictableSession | None:
+        """Return the session among these whose slot the candidate may take, and the rule."""
+        return find_evictable(among, candidate, wall_ms)
 
-    def _victims(self, newcomer: FetchSession, wall_ms: int) -> list[Victim] | None:
-        """Return the sessions to evict for the newcomer, or None if the rules do not allow enough of them."""
-        victims: list[Victim] = []
-        slots, partitions = len(self.sessions), self.partitions_cached + len(newcomer.partitions)
+    def _evictable_for(self, candidate: FetchSession, wall_ms: int) -> list[EvictableSession] | None:
+        """Return the sessions to evict for the candidate, or None if the rules do not allow enough of them."""
+        victims: list[EvictableSession] = []
+        slots, partitions = len(self.sessions), self.partitions_cached + len(candidate.partitions)
         # Decision slot-free (F-17): free | must evict
         if slots < self.slots and partitions <= self.max_partitions:
             return victims
-        if self._refusal is not None and self._refusal.holds_for(newcomer, wall_ms):
+        if self._refusal is not None and self._refusal.holds_for(candidate, wall_ms):
             return None
         remaining = dict(self.sessions)
         while slots >= self.slots or partitions > self.max_partitions:
-            victim = self.victim(newcomer, wall_ms, remaining.values())
+            victim = self.find_evictable(candidate, wall_ms, remaining.values())
             if victim is None:
                 if not victims:
-                    self._refusal = newcomer_refusal(self.sessions.values(), newcomer, wall_ms)
+                    self._refusal = candidate_refusal(self.sessions.values(), candidate, wall_ms)
                 return None
             victims.append(victim)
             del remaining[victim.session.session_id]
             slots, partitions = slots - 1, partitions - victim.session.counted
         return victims
 
-    def _evict(self, victim: Victim, newcomer: FetchSession, wall_ms: int) -> Removed:
+    def _evict(self, victim: EvictableSession, candidate: FetchSession, wall_ms: int) -> Removed:
         session = victim.session
         self._evictions.value += 1
         self.note(
@@ -350,9 +352,9 @@ class FetchSessionCache:
             ("idle_ms", idle_ms(session, wall_ms)),
             ("age_ms", age_ms(session, wall_ms)),
             ("partitions", len(session.partitions)),
-            ("by_partitions", len(newcomer.partitions)),
+            ("by_partitions", len(candidate.partitions)),
             ("privileged", int(session.privileged)),
-            ("by_privileged", int(newcomer.privileged)),
+            ("by_privileged", int(candidate.privileged)),
             ("made_by", session.made_by),
         )
         return self._remove(session)

@@ -127,7 +127,7 @@ class FirstRevisionSession(FetchSession):
         """Make the next fetch look up the partition although nothing has changed."""
         self.changed[cached] = None
 
-    def mark_named(self, cached: CachedPartition) -> None:
+    def mark_requested(self, cached: CachedPartition) -> None:
         """Being named is no change. An offset with data behind it is one (``assess``)."""
         self.recheck(cached)
 
@@ -138,7 +138,7 @@ class FirstRevisionSession(FetchSession):
         """
         if cached.available_bytes:
             cached.change_number = max(cached.change_number, self.upcoming_number())
-        elif available_bytes and cached.named:
+        elif available_bytes and cached.is_requested:
             cached.change_number = max(cached.change_number, self.number)
         super().assess(cached, available_bytes)
 

@@ -29,8 +29,8 @@ def forgotten_partition_keeps_its_bytes(
 
 @mutant(f"{CACHE}._recount")
 def refusal_outlives_change(original: Function, self: Any, added: int) -> None:
-    """A refused newcomer is remembered although sessions came, left or changed size since, so that a newcomer that may
-    evict one of them now is declined (F-18)."""
+    """A refused candidate is remembered although sessions came, left or changed size since, so that one that may evict
+    one of them now is declined (F-18)."""
     refusal = self._refusal
     original(self, added)
     self._refusal = refusal
@@ -63,15 +63,15 @@ def cached_log_start_never_updated(original: Function, self: Any, wanted: Any, t
     DeleteRecords never learns that a follower has deleted the records (F-13)."""
     before = self.log_start_offset
     original(self, wanted, topic_id)
-    if self.named_number >= 0:
+    if self.requested_number >= 0:
         self.log_start_offset = before
 
 
-@mutant("reference_broker.sessions.fetch_session_cache:outgrown_by")
-def equal_size_evicts(original: Function, session: Any, newcomer: Any, wall_ms: int) -> bool:
-    """A newcomer with as many partitions evicts an old session, not only one with more (F-18)."""
+@mutant("reference_broker.sessions.fetch_session_cache:is_evictable_by_size")
+def equal_size_evicts(original: Function, session: Any, candidate: Any, wall_ms: int) -> bool:
+    """A candidate with as many partitions evicts an old session, not only one with more (F-18)."""
     is_old = age_ms(session, wall_ms) > session.revision.min_eviction_ms
-    return is_old and len(newcomer.partitions) >= len(session.partitions)
+    return is_old and len(candidate.partitions) >= len(session.partitions)
 
 
 @mutant("reference_broker.apis.records.fetch:Fetch._marked")

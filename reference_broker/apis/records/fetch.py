@@ -1,7 +1,7 @@
 """One accepted Fetch request: lookups, the wait, reads within the limits, the response, and what the session notes.
 
 A fetch is completed at once, or when enough can be read, something fails, or it times out. It is parked only on its
-session; a full fetch is parked on the newcomer that may become one. A partition that changes marks itself there, and
+session; a full fetch is parked on the candidate that may become one. A partition that changes marks itself there, and
 only that partition is looked up again. A response costs what is marked plus what is sent. ``Stage`` and ``NEXT_STAGES``
 are the life of a fetch as a table.
 
@@ -14,11 +14,11 @@ the next request. This may happen in between:
   response is begun, the partition is looked up again. Later it keeps its mark for the next response, and is looked up
   again if it has yet to be read. So each partition's part of a response was true at some moment after the request
   arrived, and newer changes follow. Nothing in a fetch relates one partition to another.
-* The connection closes before the response. A newcomer is dropped. A session applies what the request names, since it
+* The connection closes before the response. A candidate is dropped. A session applies what the request names, since it
   has accepted it. Nothing is sent, so every mark stays.
 * The session is closed or evicted. The fetch gets an error, unless it was completed before, and its work ends.
 * A follower's progress counts when its partition is looked up, as of the time at which the session accepted the
-  request. Until the request's partitions are named, a partition that it names counts as fetched at its older offset.
+  request. Until the session has applied the request, a partition that it names counts as fetched at its older offset.
   That is what the follower had just before, and the difference is no more than a request that takes longer to arrive.
   Where a named partition failed, its progress did not count. So the follower gets that error even if the partition has
   recovered by now: it names a partition again only after an error, or when its offset has moved.
@@ -89,7 +89,7 @@ class Stage:
         return not (self.is_parked or self.is_over)
 
 
-NAMING: Final = Stage("naming")
+UPDATING: Final = Stage("updating the session")
 """The session applies what the request names and forgets."""
 LOOKING_UP: Final = Stage("looking up", looks_up_changes=True)
 """The marked partitions are looked up. After the wait, those in error are looked up again."""
@@ -103,7 +103,7 @@ ABANDONED: Final = Stage("abandoned", is_over=True)
 """Its session was closed or evicted, its connection was closed while it was parked, or a bug ended it."""
 
 NEXT_STAGES: Final[Mapping[Stage, tuple[Stage, ...]]] = {
-    NAMING: (LOOKING_UP, ABANDONED),
+    UPDATING: (LOOKING_UP, ABANDONED),
     LOOKING_UP: (PARKED, RESPONDING, ABANDONED),
     PARKED: (DUE, LOOKING_UP, ABANDONED),
     DUE: (LOOKING_UP, ABANDONED),
@@ -127,11 +127,11 @@ class Fetch:
     broker: FetchNeeds
     call: Call
     session: FetchSession
-    """The session, or the newcomer that may become one."""
+    """The session, or the candidate that may become one."""
     request: FetchRequest
     wants_session: bool = False
     """Whether it is a full fetch that opens a session."""
-    stage: Stage = field(default=NAMING, init=False)
+    stage: Stage = field(default=UPDATING, init=False)
     timer: int | None = None
     """The timeout of a parked fetch."""
     urgent: bool = False
@@ -167,7 +167,7 @@ class Fetch:
 
     def serve_full(self) -> Sliced[None]:
         """Serve the partitions that the request names, beside those of its session."""
-        yield from self._name_partitions()
+        yield from self._update_partitions()
         if self.session.session_id:
             self.broker.fetch_sessions.resized(self.session)
         yield from self.serve()
@@ -176,7 +176,7 @@ class Fetch:
         """Serve what changed in the session, after the changes of its partitions that the request names and forgets."""
         sessions, session, request = self.broker.fetch_sessions, self.session, self.request
         if request.topics:
-            yield from self._name_partitions()
+            yield from self._update_partitions()
         if request.forgotten:
             yield from session.forget_all(request.forgotten)
         sessions.resized(session)
@@ -192,20 +192,20 @@ class Fetch:
             yield from self._leave_session()
         yield from self.serve()
 
-    def _name_partitions(self) -> Iterable[None]:
-        return self.session.name_all(self.request.topics, with_ids=self.call.api_version >= TOPIC_IDS_FROM)
+    def _update_partitions(self) -> Iterable[None]:
+        return self.session.update_partitions(self.request.topics, with_ids=self.call.api_version >= TOPIC_IDS_FROM)
 
     def _leave_session(self) -> Sliced[None]:
-        """Close the session, whose last partition was forgotten. The fetch goes on in a newcomer, with no partitions
+        """Close the session, whose last partition was forgotten. The fetch goes on in a candidate, with no partitions
         but those that it names."""
         session, is_working = self.session, self.is_working
         session.unpark()  # So that closing the session does not end this fetch.
-        self.session = newcomer_of(self.broker, self.call, self.request)
+        self.session = candidate_of(self.broker, self.call, self.request)
         self.session.set_contact_of(session)
         if is_working:
             self.session.park(self)
         self.broker.fetch_sessions.close(session.session_id, "no partition left")
-        yield from self._name_partitions()
+        yield from self._update_partitions()
 
     # lookups, and the wait
 
@@ -281,7 +281,7 @@ class Fetch:
         """Whether a follower named the partition, and its progress did not count. It must get that error."""
         lookup = self.lookups.get(cached)
         is_refused = lookup is not None and lookup.problem is not None
-        return is_refused and cached.named and self.reader is Reader.FOLLOWER
+        return is_refused and cached.is_requested and self.reader is Reader.FOLLOWER
 
     def _complete_due(self) -> None:
         """Complete the fetch at the end of the event in which enough arrived, as Kafka's action queue does. So no
@@ -332,7 +332,7 @@ class Fetch:
         problem = lookup.problem
         if problem is not None and not self.urgent:
             is_new = problem.error_code != cached.sent_error or direction(problem) != cached.sent_direction
-            self.urgent = is_new or cached.named
+            self.urgent = is_new or cached.is_requested
 
     def _is_completable(self) -> bool:
         # Decision fetch-awaits-tier (P-11): read pending | nothing pending
@@ -566,9 +566,9 @@ class Fetch:
             self.broker.fetch_sessions.release(self.session)
 
 
-def newcomer_of(broker: FetchNeeds, call: Call, request: FetchRequest) -> FetchSession:
+def candidate_of(broker: FetchNeeds, call: Call, request: FetchRequest) -> FetchSession:
     """Make the session that a full fetch works on."""
     with_ids = call.api_version >= TOPIC_IDS_FROM
-    newcomer = broker.fetch_sessions.newcomer(call.client_id, request.replica_id, with_ids)
-    newcomer.touch(broker.now)
-    return newcomer
+    candidate = broker.fetch_sessions.candidate(call.client_id, request.replica_id, with_ids)
+    candidate.touch(broker.now)
+    return candidate

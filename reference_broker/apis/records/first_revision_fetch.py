@@ -60,9 +60,9 @@ def _fetch_all(
     sessions = broker.fetch_sessions
     # Decision first-full-session (G-4): newcomer | partitions replaced
     if session is None:
-        newcomer = sessions.newcomer(call.client_id, request.replica_id, False, sessions.first)
-        newcomer.touch(broker.now)
-        fetch = Fetch(broker, call, newcomer, request, wants_session=True)
+        candidate = sessions.candidate(call.client_id, request.replica_id, False, sessions.first)
+        candidate.touch(broker.now)
+        fetch = Fetch(broker, call, candidate, request, wants_session=True)
     else:
         repeats = isinstance(session.fetch, Fetch) and session.fetch.request == request
         if not sessions.accept_full(session, repeats, broker.now):

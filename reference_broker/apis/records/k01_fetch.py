@@ -56,7 +56,7 @@ from typing import Protocol
 
 from reference_broker.apis.broker import HasFetchSessions, HasQuorum
 from reference_broker.apis.call import Call
-from reference_broker.apis.records.fetch import TOPIC_IDS_FROM, Fetch, FetchNeeds, newcomer_of
+from reference_broker.apis.records.fetch import TOPIC_IDS_FROM, Fetch, FetchNeeds, candidate_of
 from reference_broker.apis.records.first_revision_fetch import fetch_first
 from reference_broker.apis.registry import Api
 from reference_broker.quorum.raft_handlers import handle_fetch
@@ -148,8 +148,8 @@ class _Queued:
 def _fetch_all(broker: FetchApiNeeds, call: Call, request: FetchRequest) -> None:
     """Begin a full fetch of every partition that it names. Close the session that it names, if there is one."""
     _end_session(broker, request)
-    newcomer = newcomer_of(broker, call, request)
-    fetch = Fetch(broker, call, newcomer, request, wants_session=request.session_epoch == FULL_EPOCH)
+    candidate = candidate_of(broker, call, request)
+    fetch = Fetch(broker, call, candidate, request, wants_session=request.session_epoch == FULL_EPOCH)
     fetch.run(fetch.serve_full())
 
 

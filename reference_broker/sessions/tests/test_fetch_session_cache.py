@@ -12,7 +12,7 @@ from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.node_ports import Now
 from reference_broker.sessions import fetch_session_cache
 from reference_broker.sessions.fetch_session import FetchSession, next_epoch
-from reference_broker.sessions.fetch_session_cache import FetchSessionCache, find_victim
+from reference_broker.sessions.fetch_session_cache import FetchSessionCache, find_evictable
 from reference_broker.sessions.final_revision import MIN_EVICTION_MS
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchPartition
@@ -37,15 +37,15 @@ class Bench:
     def now(self) -> Now:
         return Now(0, self.wall_ms)
 
-    def newcomer(self, partitions: int, replica_id: int = CONSUMER) -> FetchSession:
-        newcomer = self.cache.newcomer("c", replica_id, False)
+    def candidate(self, partitions: int, replica_id: int = CONSUMER) -> FetchSession:
+        candidate = self.cache.candidate("c", replica_id, False)
         for index in range(partitions):
-            newcomer.name("t", bytes(16), FetchPartition(index, 0, 1))
-        return newcomer
+            candidate.add_or_update("t", bytes(16), FetchPartition(index, 0, 1))
+        return candidate
 
     def create(self, partitions: int, replica_id: int = CONSUMER) -> FetchSession | None:
-        newcomer = self.newcomer(partitions, replica_id)
-        return newcomer if self.cache.admit(newcomer, self.now) else None
+        candidate = self.candidate(partitions, replica_id)
+        return candidate if self.cache.admit(candidate, self.now) else None
 
     def made(self, partitions: int, replica_id: int = CONSUMER) -> FetchSession:
         session = self.create(partitions, replica_id)
@@ -259,9 +259,9 @@ def test_a_refusal_is_remembered_until_it_could_end(monkeypatch: pytest.MonkeyPa
 
     def counted(*given: Any) -> Any:
         walks.append(1)
-        return find_victim(*given)
+        return find_evictable(*given)
 
-    monkeypatch.setattr(fetch_session_cache, "find_victim", counted)
+    monkeypatch.setattr(fetch_session_cache, "find_evictable", counted)
     bench = Bench(1)
     old = bench.made(10)
     assert [bench.create(size) for size in (5, 5, 4)] == [None] * 3
@@ -306,7 +306,7 @@ def test_a_close_is_no_eviction_and_gauges_follow_every_step() -> None:
     bench.cache.close(first.session_id, "closed by its fetcher")
     bench.cache.close(first.session_id, "closed by its fetcher")
     assert bench.counted == (1, 5, 0)
-    second.name("u", bytes(16), FetchPartition(0, 0, 1))
+    second.add_or_update("u", bytes(16), FetchPartition(0, 0, 1))
     bench.cache.resized(second)
     assert bench.counted == (1, 6, 0)
     assert [what for what, _ in bench.notes] == ["session_created", "session_created", "session_closed"]
@@ -351,7 +351,7 @@ def test_a_session_that_grows_beyond_the_limit_of_all_partitions_is_too_large() 
     bench.cache.max_partitions = 5
     session = bench.made(5)
     assert not bench.cache.is_too_large(session)
-    session.name("u", bytes(16), FetchPartition(0, 0, 1))
+    session.add_or_update("u", bytes(16), FetchPartition(0, 0, 1))
     bench.cache.resized(session)
     assert bench.cache.is_too_large(session)
 
@@ -381,18 +381,18 @@ STEPS = st.lists(
 @pytest.mark.clause("F-17", "F-18", "F-21")
 @given(STEPS)
 def test_only_the_rules_evict_and_remembered_refusals_change_nothing(steps: list[tuple[str, int, bool, int]]) -> None:
-    """Against a cache that judges every newcomer anew, by the three rules as they are written down."""
+    """Against a cache that judges every candidate by the three rules as they are written down."""
     bench = Bench(3)
     for what, number, follower, wait_ms in steps:
         sessions = list(bench.cache.sessions.values())
         some = sessions[number % len(sessions)] if sessions else None
         bench.wall_ms += wait_ms
         if what == "create":
-            newcomer = bench.newcomer(number, FOLLOWER if follower else CONSUMER)
+            candidate = bench.candidate(number, FOLLOWER if follower else CONSUMER)
             full = len(sessions) == 3
-            victim = find_victim(sessions, newcomer, bench.wall_ms) if full else None
-            allowed = [one for one in sessions if may_take(one, newcomer, bench.wall_ms)] if full else []
-            assert bench.cache.admit(newcomer, bench.now) == (not full or bool(allowed))
+            victim = find_evictable(sessions, candidate, bench.wall_ms) if full else None
+            allowed = [one for one in sessions if may_take(one, candidate, bench.wall_ms)] if full else []
+            assert bench.cache.admit(candidate, bench.now) == (not full or bool(allowed))
             assert [one for one in sessions if not bench.holds(one)] == ([victim.session] if victim else [])
             assert victim is None or victim.session in allowed
         elif some is not None and what == "use":
@@ -403,7 +403,7 @@ def test_only_the_rules_evict_and_remembered_refusals_change_nothing(steps: list
             if follower:
                 some.forget("t", bytes(16), range(number, 9))
             else:
-                some.name("t", bytes(16), FetchPartition(number, 0, 1))
+                some.add_or_update("t", bytes(16), FetchPartition(number, 0, 1))
             bench.cache.resized(some)
         now = bench.cache.sessions.values()
         assert bench.counted == (len(now), sum(len(one.partitions) for one in now), len(bench.rules()))
