@@ -11,7 +11,7 @@ from reference_broker.metadata.records import MARKERS, EndTransactionRecord, dec
 from reference_broker.records.batch import InvalidRecords
 
 LOADER = "reference_broker.metadata.loader"
-ACTIVATION = "reference_broker.controller.activation"
+ACTIVATION = "reference_broker.controller.activation_records"
 CONTROLLER_TERM = "reference_broker.controller.controller_term"
 RECOVERY = "reference_broker.log.recovery"
 METADATA_DIRECTORY = "__cluster_metadata-0/"
@@ -36,7 +36,7 @@ class _WithoutMarkers:
         return getattr(self._inner, name)
 
 
-@mutant(f"{ACTIVATION}:activation")
+@mutant(f"{ACTIVATION}:activation_records")
 def no_abort(
     original: Function,
     image: Any,
@@ -105,7 +105,7 @@ def snapshot_at_high_watermark(original: Function, self: Any, batch: Any) -> Non
         self.on_published(self._batches.delta.build(batch.provenance), size_bytes)
 
 
-@mutant(f"{ACTIVATION}:activation")
+@mutant(f"{ACTIVATION}:activation_records")
 def abort_without_bootstrap(
     original: Function,
     image: Any,

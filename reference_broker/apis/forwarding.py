@@ -24,10 +24,10 @@ def comes_from_node(broker: HasLoader, call: Call) -> bool:
 
 
 class ForwardsToController(HasNodeId, HasController, HasLoader, HasConfig, HasPorts, Protocol):
-    """The parts of a broker that propose a change here or forward it to the active controller."""
+    """The parts of a broker that forward_or_propose a change here or forward its request to the active controller."""
 
 
-def propose(
+def forward_or_propose(
     broker: ForwardsToController,
     call: Call,
     api_key: int,

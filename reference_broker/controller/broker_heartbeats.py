@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.changes import NOT_CONTROLLER, ActiveController, Refusal
+from reference_broker.controller.changes import NOT_CONTROLLER, ActiveController, Refusal, raise_bug
 from reference_broker.controller.planning.brokers import (
     BrokerPlan,
     BrokerStateChange,
@@ -186,7 +186,7 @@ class BrokerHeartbeats:
             if change.has_records:
                 self.node.ports.note(_NOTES.get(plan, "broker_fenced"), ("broker", broker_id))
 
-        self.controller.submit(change, completed)
+        self.controller.propose(change, completed, raise_bug)
 
     def _plan_check(self) -> None:
         interval_us = max(1, self.config.broker_session_timeout_ms * 1000 // CHECKS_PER_SESSION)

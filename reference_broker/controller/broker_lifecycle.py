@@ -158,7 +158,7 @@ class BrokerLifecycle:
             self._send(ApiKey.BROKER_HEARTBEAT, self._heartbeat(), self._heartbeat_responded)
 
     def _send(self, api_key: ApiKey, body: object, replied: Callable[[object], None]) -> None:
-        self.channel.ask(api_key, VERSIONS[api_key][1], body, replied, self._failed)
+        self.channel.send_request(api_key, VERSIONS[api_key][1], body, replied, self._failed)
 
     def _failed(self) -> None:
         self._in_flight = False
@@ -339,7 +339,9 @@ class DirectoryAssignment:
                 again()
 
         def failed() -> None:
-            channel.ask(ApiKey.API_VERSIONS, VERSIONS[ApiKey.API_VERSIONS][1], _versions_request(), announced, again)
+            channel.send_request(
+                ApiKey.API_VERSIONS, VERSIONS[ApiKey.API_VERSIONS][1], _versions_request(), announced, again
+            )
 
         def announced(response: object) -> None:
             assert isinstance(response, versions_response.ApiVersionsResponse), f"ApiVersions got {response!r}"
@@ -350,7 +352,7 @@ class DirectoryAssignment:
             done()
 
         channel = self._lifecycle.channel
-        channel.ask(ApiKey.ASSIGN_REPLICAS_TO_DIRS, 0, self._request(reported), replied, failed)
+        channel.send_request(ApiKey.ASSIGN_REPLICAS_TO_DIRS, 0, self._request(reported), replied, failed)
 
     def _request(self, replicas: Mapping[ReplicaKey, bool]) -> AssignReplicasToDirsRequest:
         return AssignReplicasToDirsRequest(

@@ -35,7 +35,10 @@ class Refusal:
 
 UNKNOWN_TOPIC = Refusal(ErrorCode.unknown_topic_or_partition, "This server does not host this topic-partition.")
 NO_AUTHORIZER = Refusal(ErrorCode.security_disabled, "No Authorizer is configured on the broker")
-NOT_CONTROLLER = Refusal(ErrorCode.not_controller, "This is not the active controller: ask for it and try there.")
+NOT_CONTROLLER = Refusal(
+    ErrorCode.not_controller,
+    "This is not the active controller: find it with Metadata or DescribeCluster, and retry there.",
+)
 
 
 Records: TypeAlias = Iterable[MetadataRecord]
@@ -95,7 +98,7 @@ OnBug: TypeAlias = Callable[[str, Exception], None]
 refused, unless this raises the bug again."""
 
 
-def raised(_change: str, bug: Exception) -> None:
+def raise_bug(_change: str, bug: Exception) -> None:
     """The ``OnBug`` of changes that no client requested."""
     raise bug
 
@@ -113,7 +116,7 @@ class QueuedChange:
     """The change's plan. It gets the situation of the moment of the call."""
     completed: Completed
     atomic: bool = True
-    on_bug: OnBug = raised
+    on_bug: OnBug = raise_bug
     as_transaction: bool = False
     """Whether markers are written even around a single batch, as for the bootstrap of an empty log."""
 
@@ -137,7 +140,9 @@ class ActiveController(Protocol):
     def is_writing_transaction(self) -> bool: ...
     @property
     def serve_locally(self) -> ServeLocally: ...
-    def submit(self, change: Change[OutcomeT], completed: Callable[[OutcomeT], None]) -> None: ...
+    def propose(
+        self, change: Change[OutcomeT], completed: Callable[[OutcomeT], None], on_bug: OnBug | None = None
+    ) -> None: ...
 
 
 def outcomes_by_name(

@@ -20,13 +20,13 @@ from reference_broker.controller.changes import (
     Refusal,
     ServeLocally,
     Situation,
-    raised,
+    raise_bug,
 )
+from reference_broker.controller.controller_activation import ControllerActivation
 from reference_broker.controller.controller_term import ControllerTerm, Leadership
 from reference_broker.controller.leader_balance import LeaderBalance
 from reference_broker.controller.metadata_broadcast import MetadataBroadcast
 from reference_broker.controller.planning.brokers import BrokerRegistration, Incarnation, Registration, Restart
-from reference_broker.controller.succession import Succession
 from reference_broker.metadata.broker_settings import LiveConfig
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.metadata.loader import Listener, MetadataLoader
@@ -61,20 +61,20 @@ class Controller:
     """Serves this node's requests to itself. Set once the APIs exist."""
     own_broker: Incarnation | None = None
     """The broker in this process, if there is one. Set when it is made."""
-    on_bug: OnBug = raised
-    """Of changes that are proposed. The controller's own changes raise their bugs."""
+    on_bug: OnBug = raise_bug
+    """The ``OnBug`` of changes that requests propose. The controller's own changes raise their bugs."""
     live_config: LiveConfig = field(init=False)
     heartbeats: BrokerHeartbeats = field(init=False)
     balance: LeaderBalance = field(init=False)
     broadcast: MetadataBroadcast = field(init=False)
-    succession: Succession = field(init=False)
+    activation: ControllerActivation = field(init=False)
 
     def __post_init__(self) -> None:
         self.live_config = LiveConfig(self._config, self._node.node_id)
         self.heartbeats = BrokerHeartbeats(self._node, self._config, self)
         self.balance = LeaderBalance(self._node, self._config, self)
         self.broadcast = MetadataBroadcast(self._node, self._config, self)
-        self.succession = Succession(
+        self.activation = ControllerActivation(
             self._node,
             self._config,
             self._loader,
@@ -89,7 +89,7 @@ class Controller:
 
     @property
     def _term(self) -> ControllerTerm | None:
-        return self.succession.term
+        return self.activation.term
 
     @property
     def is_active(self) -> bool:
@@ -136,22 +136,23 @@ class Controller:
 
     # Changes
 
-    def propose(self, change: Change[OutcomeT], completed: Callable[[OutcomeT], None]) -> None:
-        """Queue a change that a request wants. ``completed`` gets its outcome when it is published here or refused."""
-        self.submit(change, completed, self.on_bug)
-
     def register_broker(self, wanted: Registration, completed: Callable[[int | Refusal], None]) -> None:
         """Queue two changes, one right after the other. ``completed`` gets the broker epoch."""
         restart = Restart(wanted, self.cluster_id, self.heartbeats, self.own_broker)
         self.propose(restart, lambda _: None)  # The broker waits for the second change.
         self.propose(BrokerRegistration(restart), completed)
 
-    def submit(self, change: Change[OutcomeT], completed: Callable[[OutcomeT], None], on_bug: OnBug = raised) -> None:
+    def propose(
+        self, change: Change[OutcomeT], completed: Callable[[OutcomeT], None], on_bug: OnBug | None = None
+    ) -> None:
         """Queue a change, whose plan makes the records when its turn comes.
 
         ``completed`` gets the outcome when the records are committed and published here. A plan without records
         completes when everything that was written before it is published. If the change is refused, its outcome is made
         from the reason why nothing was written, or from NOT_CONTROLLER if this node cannot know whether it was.
+
+        ``on_bug`` is called for a bug of the plan. By default it is that of requests; the controller's own changes pass
+        ``raise_bug``.
         """
 
         def respond(refused: Refusal | None) -> None:
@@ -162,7 +163,10 @@ class Controller:
         if term is None:
             respond(NOT_CONTROLLER)
             return
-        term.submit(QueuedChange(change.name, lambda: change.plan(self._situation()), respond, change.atomic, on_bug))
+        plan_bug = self.on_bug if on_bug is None else on_bug
+        term.enqueue(
+            QueuedChange(change.name, lambda: change.plan(self._situation()), respond, change.atomic, plan_bug)
+        )
 
     def _situation(self) -> Situation:
         """Return the situation for a plan whose turn has come."""
@@ -178,7 +182,7 @@ class Controller:
         )
 
     def _progressed(self) -> None:
-        self.succession.progressed()
+        self.activation.progressed()
         if self._term is not None:
             self._term.complete_published()
             self.broadcast.progressed()
@@ -196,7 +200,7 @@ class ControllerChannel:
     def has_leader(self) -> bool:
         return self.controller.leader_id != NO_CONTROLLER
 
-    def ask(
+    def send_request(
         self,
         api_key: int,
         api_version: int,
@@ -216,8 +220,8 @@ class ControllerChannel:
             self._node.after(0, lambda: self.controller.serve_locally(api_key, body, replied))
         else:
             timeout_ms = self._config.controller_quorum_request_timeout_ms
-            channel = Channel.CONTROLLER if api_key in _OF_ITSELF else Channel.FORWARD
+            channel = Channel.CONTROLLER if api_key in _CONTROLLER_CHANNEL_APIS else Channel.FORWARD
             self._node.ports.send(leader_id, channel, api_key, api_version, body, timeout_ms, replied, failed)
 
 
-_OF_ITSELF = (ApiKey.BROKER_REGISTRATION, ApiKey.BROKER_HEARTBEAT, ApiKey.ASSIGN_REPLICAS_TO_DIRS)
+_CONTROLLER_CHANNEL_APIS = (ApiKey.BROKER_REGISTRATION, ApiKey.BROKER_HEARTBEAT, ApiKey.ASSIGN_REPLICAS_TO_DIRS)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.activation import Activation
+from reference_broker.controller.activation_records import ActivationRecords
 from reference_broker.controller.changes import Completed, QueuedChange, Refusal
 from reference_broker.controller.record_batches import ChangeBatch, ChangeBatches, TooMuch, cut, planned, replayed
 from reference_broker.metadata.delta import MetadataDelta
@@ -86,12 +86,12 @@ class ControllerTerm:
     _stepping: bool = False
     _timer: int | None = None
 
-    def begin(self, first: Activation) -> None:
+    def begin(self, first: ActivationRecords) -> None:
         """Write what comes before all changes."""
         self._pump = self._open(first)
         self._step()
 
-    def submit(self, change: QueuedChange) -> None:
+    def enqueue(self, change: QueuedChange) -> None:
         """Queue a change. It begins at once if nothing else is being worked on."""
         self._queue.append(change)
         if not self._stepping and self._timer is None:
@@ -139,7 +139,7 @@ class ControllerTerm:
         finally:
             self._stepping = False
 
-    def _open(self, first: Activation) -> Sliced[None]:
+    def _open(self, first: ActivationRecords) -> Sliced[None]:
         # Decision open-metadata-transaction-aborted (T-7): aborted first | none was open
         if first.abort is not None:
             self.in_transaction = True  # It was opened by an earlier controller.

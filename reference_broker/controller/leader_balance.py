@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.changes import ActiveController, Change, Records, Refusal, Situation
+from reference_broker.controller.changes import ActiveController, Change, Records, Refusal, Situation, raise_bug
 from reference_broker.controller.planning.brokers import cost_of, looks
 from reference_broker.controller.planning.partition_changes import Election, PartitionChanges, election_of
 from reference_broker.metadata.image import NO_LEADER, MetadataImage, TopicImage
@@ -70,7 +70,7 @@ class LeaderBalance:
             if refusal is None and len(elections.found) >= MOST_ELECTIONS_AT_ONCE:
                 self._elect(leaderless_only=leaderless_only)
 
-        self.controller.submit(elections, completed)
+        self.controller.propose(elections, completed, raise_bug)
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ from typing import TypeAlias
 from uuid import UUID
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.changes import ActiveController, Change, Records, Refusal, Situation
+from reference_broker.controller.changes import ActiveController, Change, Records, Refusal, Situation, raise_bug
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.features import METADATA_EPOCH_FEATURE, sends_metadata_epoch
 from reference_broker.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
@@ -319,7 +319,7 @@ class MetadataBroadcast:
             if refusal is not None:
                 self._node.after(LONGEST_RETRY_MS * 1000, self.progressed)
 
-        self._controller.submit(NextMetadataEpoch(self._sends, self._epoch), completed)
+        self._controller.propose(NextMetadataEpoch(self._sends, self._epoch), completed, raise_bug)
 
     def _take_content(self, image: MetadataImage) -> None:
         content = Content(image.metadata_epoch, self._epoch, image, tuple(self._changed))

@@ -116,16 +116,16 @@ class MetadataReplica:
     # quorum.values.QuorumListener
 
     def leader_changed(self, leader_id: int, epoch: int) -> None:
-        self.controller.succession.leader_changed(leader_id, epoch)
+        self.controller.activation.leader_changed(leader_id, epoch)
         self.lifecycle.leader_changed(leader_id, epoch)
         self.on_leader_changed()
 
     def leadership_won(self, epoch: int, start_offset: int) -> None:
-        self.controller.succession.leadership_won(epoch, start_offset)
+        self.controller.activation.leadership_won(epoch, start_offset)
         self.on_leader_changed()
 
     def leadership_lost(self, epoch: int) -> None:
-        self.controller.succession.leadership_lost(epoch)
+        self.controller.activation.leadership_lost(epoch)
         self.on_leader_changed()
 
     def high_watermark_advanced(self, high_watermark: int) -> None:

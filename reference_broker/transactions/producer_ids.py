@@ -24,7 +24,7 @@ Given: TypeAlias = Callable[[int | Error], None]
 class ControllerRequests(Protocol):
     """The requests of this node to the active controller (``controller.controller.ControllerChannel``)."""
 
-    def ask(
+    def send_request(
         self,
         api_key: int,
         api_version: int,
@@ -77,7 +77,9 @@ class ProducerIds:
         self.requested = True
         body = AllocateProducerIdsRequest(broker_id=BrokerId(self.node_id), broker_epoch=i64(self.broker_epoch()))
         version = VERSIONS[ApiKey.ALLOCATE_PRODUCER_IDS][1]
-        self.channel().ask(ApiKey.ALLOCATE_PRODUCER_IDS, version, body, self._replied, lambda: self._refuse(NO_BLOCK))
+        self.channel().send_request(
+            ApiKey.ALLOCATE_PRODUCER_IDS, version, body, self._replied, lambda: self._refuse(NO_BLOCK)
+        )
 
     def _replied(self, response: object) -> None:
         from kio.schema.allocate_producer_ids.v0.response import AllocateProducerIdsResponse

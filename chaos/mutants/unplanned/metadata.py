@@ -7,6 +7,7 @@ from typing import Any
 
 from chaos.mutants.mutant import Function, mutant
 from reference_broker.controller import broker_heartbeats
+from reference_broker.controller.changes import raise_bug
 from reference_broker.controller.planning.brokers import BrokerStateChange, leaving
 from reference_broker.metadata.records import AbortTransactionRecord
 
@@ -67,7 +68,7 @@ def pending_after_refusal(
             what = broker_heartbeats._NOTES.get(plan, "broker_fenced")
             self.node.ports.note(what, ("broker", broker_id))
 
-    self.controller.submit(change, completed)
+    self.controller.propose(change, completed, raise_bug)
 
 
 @mutant(f"{TERM}._run")

@@ -20,7 +20,7 @@ from kio.schema.update_features.v1.response import UpdatableFeatureResult, Updat
 from kio.schema.update_features.v2.request import UpdateFeaturesRequest
 
 from reference_broker.apis.call import Call
-from reference_broker.apis.forwarding import ForwardsToController, propose
+from reference_broker.apis.forwarding import ForwardsToController, forward_or_propose
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, NOT_CONTROLLER, Refusal, verdict
 from reference_broker.controller.planning.feature_updates import FeatureUpdates, WantedLevel
@@ -33,7 +33,7 @@ LAST_WITH_RESULTS = 1
 def handle(broker: ForwardsToController, call: Call, body: UpdateFeaturesRequest) -> None:
     """Respond once the levels are committed and published."""
     wanted = [WantedLevel(one.feature, one.max_version_level, one.upgrade_type) for one in body.feature_updates]
-    propose(
+    forward_or_propose(
         broker,
         call,
         ApiKey.UPDATE_FEATURES,

@@ -11,7 +11,7 @@ from kio.schema.unregister_broker.v0.request import UnregisterBrokerRequest
 from kio.schema.unregister_broker.v0.response import UnregisterBrokerResponse
 
 from reference_broker.apis.call import Call
-from reference_broker.apis.forwarding import ForwardsToController, propose
+from reference_broker.apis.forwarding import ForwardsToController, forward_or_propose
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, Refusal, verdict
 from reference_broker.controller.planning.brokers import Unregistration
@@ -25,7 +25,7 @@ def handle(broker: ForwardsToController, call: Call, body: UnregisterBrokerReque
     def response_of(refusal: Refusal | None) -> UnregisterBrokerResponse:
         return UnregisterBrokerResponse(throttle_time=NO_THROTTLE, **verdict(refusal))
 
-    propose(broker, call, ApiKey.UNREGISTER_BROKER, body, change, response_of)
+    forward_or_propose(broker, call, ApiKey.UNREGISTER_BROKER, body, change, response_of)
 
 
 API = Api.of(UnregisterBrokerRequest, handle)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from reference_broker.apis.call import Call
-from reference_broker.apis.forwarding import ForwardsToController, comes_from_node, propose
+from reference_broker.apis.forwarding import ForwardsToController, comes_from_node, forward_or_propose
 from reference_broker.apis.responses import Refusal
 from reference_broker.controller.planning.config_changes import ConfigChange, ConfigOutcomes, WantedConfigs
 from reference_broker.metadata.image import BROKER_RESOURCE
@@ -63,7 +63,7 @@ def alter(
         call.respond(merged(response([])))
         return
     change = ConfigChange([wanted(one) for one in rest], body.validate_only)
-    propose(broker, call, api_key, replace(body, resources=rest), change, response_of, merged)
+    forward_or_propose(broker, call, api_key, replace(body, resources=rest), change, response_of, merged)
 
 
 def _refusal(node_id: int, resource: Any) -> Refusal | None:

@@ -39,7 +39,7 @@ def ask_to_create(broker: HasLifecycle, wanted: WantedTopic, over: Callable[[], 
     )
     body = request_schema.CreateTopicsRequest(topics=(topic,), timeout=NO_THROTTLE, validate_only=False)
     version = VERSIONS[ApiKey.CREATE_TOPICS][1]
-    broker.lifecycle.channel.ask(ApiKey.CREATE_TOPICS, version, body, lambda _: over(), over)
+    broker.lifecycle.channel.send_request(ApiKey.CREATE_TOPICS, version, body, lambda _: over(), over)
 
 
 COORDINATOR_TOPICS = (OFFSETS_TOPIC, TRANSACTION_TOPIC)

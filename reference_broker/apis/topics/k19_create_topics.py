@@ -24,7 +24,7 @@ from kio.static.primitive import i8, i16, i32
 
 from reference_broker.apis.call import Call, respond_later
 from reference_broker.apis.configs.config_rows import topic_rows
-from reference_broker.apis.forwarding import ForwardsToController, propose
+from reference_broker.apis.forwarding import ForwardsToController, forward_or_propose
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, Refusal, as_uuid, verdict
 from reference_broker.configuration.broker_config import BrokerConfig
@@ -62,7 +62,7 @@ def handle(broker: ForwardsToController, call: Call, body: CreateTopicsRequest) 
         results = tuple(_result(name, outcome, settings) for name, outcome in outcomes.items())
         return CreateTopicsResponse(throttle_time=NO_THROTTLE, topics=results)
 
-    propose(broker, call, ApiKey.CREATE_TOPICS, body, change, response_of)
+    forward_or_propose(broker, call, ApiKey.CREATE_TOPICS, body, change, response_of)
 
 
 API = Api.of(CreateTopicsRequest, handle)

@@ -16,7 +16,7 @@ from kio.schema.delete_topics.v6.response import DeletableTopicResult, DeleteTop
 from kio.schema.types import TopicName
 
 from reference_broker.apis.call import Call
-from reference_broker.apis.forwarding import ForwardsToController, propose
+from reference_broker.apis.forwarding import ForwardsToController, forward_or_propose
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, Refusal, as_uuid
 from reference_broker.controller.planning.topics import DeletionOutcomes, NamedTopic, TopicDeletion
@@ -37,7 +37,7 @@ def handle(broker: ForwardsToController, call: Call, body: DeleteTopicsRequest) 
         return DeleteTopicsResponse(throttle_time=NO_THROTTLE, responses=results)
 
     change = TopicDeletion([_named(entry) for entry in body.topics])
-    propose(broker, call, ApiKey.DELETE_TOPICS, body, change, response_of)
+    forward_or_propose(broker, call, ApiKey.DELETE_TOPICS, body, change, response_of)
 
 
 API = Api.of(DeleteTopicsRequest, handle)

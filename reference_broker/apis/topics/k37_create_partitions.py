@@ -13,7 +13,7 @@ from kio.schema.create_partitions.v3.response import CreatePartitionsResponse, C
 from kio.schema.types import TopicName
 
 from reference_broker.apis.call import Call
-from reference_broker.apis.forwarding import ForwardsToController, propose
+from reference_broker.apis.forwarding import ForwardsToController, forward_or_propose
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, verdict
 from reference_broker.controller.planning.topics import GrowthOutcomes, PartitionGrowth, WantedGrowth
@@ -30,7 +30,7 @@ def handle(broker: ForwardsToController, call: Call, body: CreatePartitionsReque
         return CreatePartitionsResponse(throttle_time=NO_THROTTLE, results=results)
 
     change = PartitionGrowth([_wanted(topic) for topic in body.topics], body.validate_only)
-    propose(broker, call, ApiKey.CREATE_PARTITIONS, body, change, response_of)
+    forward_or_propose(broker, call, ApiKey.CREATE_PARTITIONS, body, change, response_of)
 
 
 API = Api.of(CreatePartitionsRequest, handle)

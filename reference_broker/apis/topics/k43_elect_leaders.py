@@ -15,7 +15,7 @@ from kio.schema.types import TopicName
 from kio.static.primitive import i32
 
 from reference_broker.apis.call import Call
-from reference_broker.apis.forwarding import ForwardsToController, propose
+from reference_broker.apis.forwarding import ForwardsToController, forward_or_propose
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, Refusal, verdict
 from reference_broker.controller.planning.partition_changes import Election
@@ -46,7 +46,9 @@ def handle(broker: ForwardsToController, call: Call, body: ElectLeadersRequest) 
     election = ELECTIONS.get(body.election_type)
     if election is None:
         return response_of(Refusal(ErrorCode.invalid_request, f"Unknown election type {body.election_type}"))
-    propose(broker, call, ApiKey.ELECT_LEADERS, body, RequestedElections(election, _wanted(body)), response_of)
+    forward_or_propose(
+        broker, call, ApiKey.ELECT_LEADERS, body, RequestedElections(election, _wanted(body)), response_of
+    )
     return None
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reference_broker.controller.activation import Activation, activation
+from reference_broker.controller.activation_records import ActivationRecords, activation_records
 from reference_broker.metadata.image import EMPTY_IMAGE, MetadataImage
 from reference_broker.metadata.records import FeatureLevelRecord, MetadataFault
 
@@ -25,17 +25,22 @@ def level(version: int) -> tuple[FeatureLevelRecord, ...]:
 @pytest.mark.parametrize(
     ("image", "in_transaction", "configured", "expected"),
     [
-        (EMPTY_IMAGE, False, 12, Activation(None, level(12), False)),
-        (EMPTY_IMAGE, False, 13, Activation(None, level(13), True)),
-        (EMPTY_IMAGE, True, 25, Activation("Bootstrap was not finished", level(25), True)),
-        (MetadataImage(features={"metadata.version": 13}), True, 12, Activation("Controller failover", (), False)),
-        (MetadataImage(features={"metadata.version": 12}), False, 25, Activation(None, (), False)),
+        (EMPTY_IMAGE, False, 12, ActivationRecords(None, level(12), False)),
+        (EMPTY_IMAGE, False, 13, ActivationRecords(None, level(13), True)),
+        (EMPTY_IMAGE, True, 25, ActivationRecords("Bootstrap was not finished", level(25), True)),
+        (
+            MetadataImage(features={"metadata.version": 13}),
+            True,
+            12,
+            ActivationRecords("Controller failover", (), False),
+        ),
+        (MetadataImage(features={"metadata.version": 12}), False, 25, ActivationRecords(None, (), False)),
     ],
 )
 def test_each_end_of_the_log_gets_its_first_records(
-    image: MetadataImage, in_transaction: bool, configured: int, expected: Activation
+    image: MetadataImage, in_transaction: bool, configured: int, expected: ActivationRecords
 ) -> None:
-    assert activation(image, in_transaction, configured) == expected
+    assert activation_records(image, in_transaction, configured) == expected
 
 
 @pytest.mark.clause("QuorumControllerTest.testActivationRecordsPartialTransactionNoSupport")
@@ -45,7 +50,7 @@ def test_each_end_of_the_log_gets_its_first_records(
 )
 def test_an_open_transaction_below_the_level_that_has_them_is_a_fault(image: MetadataImage, configured: int) -> None:
     with pytest.raises(MetadataFault, match=r"metadata.version 12 does not allow"):
-        activation(image, True, configured)
+        activation_records(image, True, configured)
 
 
 @pytest.mark.clause("X-9")
@@ -58,7 +63,7 @@ def test_a_new_cluster_has_the_transaction_version_that_its_metadata_version_all
     """Kafka's TransactionVersion: levels 1 and 2 come with 4.0-IV2. An existing cluster is left as it is."""
 
     def level_of(image: MetadataImage) -> int:
-        first = activation(image, False, version, bootstrap_transaction_level=level).bootstrap
+        first = activation_records(image, False, version, bootstrap_transaction_level=level).bootstrap
         levels = {each.name: each.feature_level for each in first if isinstance(each, FeatureLevelRecord)}
         return levels.get("transaction.version", 0)
 

@@ -232,7 +232,7 @@ def test_heartbeats_share_no_channel_with_what_waits_for_changes_of_the_metadata
         (ApiKey.ALTER_PARTITION, Channel.FORWARD),
         (ApiKey.ALLOCATE_PRODUCER_IDS, Channel.FORWARD),
     ):
-        life.channel.ask(api_key, 0, None, lambda _: None, lambda: None)
+        life.channel.send_request(api_key, 0, None, lambda _: None, lambda: None)
         assert life.ports.sent.pop()[1] is channel
 
 

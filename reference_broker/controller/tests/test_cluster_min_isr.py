@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from reference_broker.controller.activation import activation
+from reference_broker.controller.activation_records import activation_records
 from reference_broker.controller.changes import Refusal
 from reference_broker.controller.planning.config_changes import DELETE, SET, ConfigChange, WantedConfigs
 from reference_broker.controller.planning.feature_updates import (
@@ -126,13 +126,13 @@ def test_the_feature_needs_its_metadata_version_and_brings_the_clusters_minimum(
 )
 @pytest.mark.clause("E-8")
 def test_a_new_cluster_has_the_feature_from_its_metadata_version_on() -> None:
-    assert activation(EMPTY_IMAGE, False, 23, 0, 2).bootstrap == (
+    assert activation_records(EMPTY_IMAGE, False, 23, 0, 2).bootstrap == (
         FeatureLevelRecord(name=METADATA_VERSION_FEATURE, feature_level=23),
         FeatureLevelRecord(name=ELR_FEATURE, feature_level=1),
         cluster_min_isr_record(2),
     )
-    assert len(activation(EMPTY_IMAGE, False, 22, 0, 2).bootstrap) == 1
-    assert len(activation(EMPTY_IMAGE, False, 25, 0, 0).bootstrap) == 1
+    assert len(activation_records(EMPTY_IMAGE, False, 22, 0, 2).bootstrap) == 1
+    assert len(activation_records(EMPTY_IMAGE, False, 25, 0, 0).bootstrap) == 1
 
 
 def test_a_topics_own_minimum_goes_before_the_clusters() -> None:

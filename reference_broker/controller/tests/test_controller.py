@@ -303,7 +303,7 @@ def test_long_plans_and_long_changes_leave_room_for_others_between_slices(monkey
     world = started()
     events = world.ports.events
     done: list[Refusal | None] = []
-    term = world.controller.succession.term
+    term = world.controller.activation.term
     assert term is not None
 
     def planning() -> Sliced[Records]:
@@ -376,7 +376,7 @@ def test_a_leader_that_learns_of_its_loss_from_an_append_writes_nothing_more() -
 def test_a_claim_of_an_earlier_epoch_is_not_made_good() -> None:
     world = MetadataWorld()
     world.win()
-    world.controller.succession.leadership_lost(1)
+    world.controller.activation.leadership_lost(1)
     world.commit()
     assert not world.controller.is_active
 

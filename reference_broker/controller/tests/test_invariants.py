@@ -40,7 +40,7 @@ def submit(world: MetadataWorld, records: Sequence[MetadataRecord], name: str = 
 
 
 def term_of(world: MetadataWorld) -> ControllerTerm:
-    term = world.controller.succession.term
+    term = world.controller.activation.term
     assert term is not None
     return term
 

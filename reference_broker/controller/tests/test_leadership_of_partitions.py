@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from reference_broker.controller.broker_heartbeats import Heartbeat, HeartbeatResult
-from reference_broker.controller.changes import Change, Records, Refusal
+from reference_broker.controller.changes import Change, OnBug, Records, Refusal
 from reference_broker.controller.controller import Controller
 from reference_broker.controller.leader_balance import MOST_ELECTIONS_AT_ONCE
 from reference_broker.controller.planning.partition_changes import RECOVERED, RECOVERING
@@ -287,9 +287,9 @@ class _Spy:
     def __init__(self, controller: Controller, submitted: list[str]) -> None:
         self._controller, self._submitted = controller, submitted
 
-    def submit(self, change: Change[Any], completed: Callable[[Any], None]) -> None:
+    def propose(self, change: Change[Any], completed: Callable[[Any], None], on_bug: OnBug | None = None) -> None:
         self._submitted.append(change.name)
-        self._controller.submit(change, completed)
+        self._controller.propose(change, completed, on_bug)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._controller, name)

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from reference_broker.controller.changes import raise_bug
 from reference_broker.core.tests.hostile_client import HostileClient
 from reference_broker.core.tests.node_world import NodeWorld
 from reference_broker.metadata.records import ConfigRecord
@@ -67,7 +68,7 @@ def test_a_value_that_no_response_could_contain_is_refused(client: HostileClient
 def test_a_value_that_an_older_release_kept_as_it_came_is_told_in_its_plain_form(client: HostileClient) -> None:
     record = ConfigRecord(resource_type=TOPIC, resource_name="t", name="retention.ms", value=" " * 40_000 + "1000000")
     answers: list[Any] = []
-    client.world.node.broker.controller.submit(AnyChange("change", lambda: [record]), answers.append)
+    client.world.node.broker.controller.propose(AnyChange("change", lambda: [record]), answers.append, raise_bug)
     client.world.settle_until(lambda: bool(answers))
     assert answers == [None]
     assert described(client, "retention.ms") == "1000000"

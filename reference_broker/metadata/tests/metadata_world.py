@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.changes import Change, Records, Refusal, Situation
+from reference_broker.controller.changes import Change, Records, Refusal, Situation, raise_bug
 from reference_broker.controller.controller import Controller
 from reference_broker.metadata.loader import MetadataBatch, MetadataLoader, decoded
 from reference_broker.metadata.records import (
@@ -213,8 +213,8 @@ class MetadataWorld:
         name: str = "change",
         atomic: bool = True,
     ) -> None:
-        """Submit a change whose plan is the test's."""
-        self.controller.submit(AnyChange(name, plan, atomic), completed)
+        """Propose a change whose plan is the test's."""
+        self.controller.propose(AnyChange(name, plan, atomic), completed, raise_bug)
 
     def node_context(self, seed: int) -> NodeContext:
         return NodeContext(1, self.disk, self.ports, Random(seed))
@@ -225,13 +225,13 @@ class MetadataWorld:
         self.quorum.leader_id, self.quorum.is_leader = 1, True
         start_offset = self.log.end.offset
         self.log.append((), self.quorum.epoch, is_control=True)
-        self.controller.succession.leadership_won(self.quorum.epoch, start_offset)
+        self.controller.activation.leadership_won(self.quorum.epoch, start_offset)
 
     def lose(self, to: int = 2) -> None:
         """Another node leads; what is not committed here is cut off."""
         self.quorum.is_leader, self.quorum.leader_id = False, to
-        self.controller.succession.leadership_lost(self.quorum.epoch)
-        self.controller.succession.leader_changed(to, self.quorum.epoch + 1)
+        self.controller.activation.leadership_lost(self.quorum.epoch)
+        self.controller.activation.leader_changed(to, self.quorum.epoch + 1)
 
     def cut(self) -> None:
         """What is above the high watermark never was."""

@@ -156,7 +156,7 @@ class IsrProposals:
         self._is_in_flight = True
         channel, version = self._replica.lifecycle.channel, VERSIONS[ApiKey.ALTER_PARTITION][1]
         responded = partial(self._responded, sent)
-        channel.ask(ApiKey.ALTER_PARTITION, version, self._request(sent), responded, self._failed)
+        channel.send_request(ApiKey.ALTER_PARTITION, version, self._request(sent), responded, self._failed)
 
     def _still_wanted(self) -> dict[Partition, Proposal]:
         """The oldest proposals that no metadata has settled meanwhile."""

@@ -73,7 +73,9 @@ class World(TimedPorts):
     def __post_init__(self) -> None:
         self.disk = MemoryDisk()
         self.controller = SimpleNamespace(image=MetadataImage(brokers={one: registered(one) for one in (1, 2, 3)}))
-        lifecycle = SimpleNamespace(registered_epoch=broker_epoch_of(1), channel=SimpleNamespace(ask=self._asked))
+        lifecycle = SimpleNamespace(
+            registered_epoch=broker_epoch_of(1), channel=SimpleNamespace(send_request=self._asked)
+        )
         replica: Any = SimpleNamespace(controller=self.controller, lifecycle=lifecycle)
         ports: Any = self
         self.config = BrokerConfig.parse(self.settings)

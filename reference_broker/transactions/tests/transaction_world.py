@@ -118,7 +118,7 @@ class TransactionWorld(World):
 
     # the controller
 
-    def ask(self, _key: int, _version: int, _body: object, replied: Any, _failed: Any) -> None:
+    def send_request(self, _key: int, _version: int, _body: object, replied: Any, _failed: Any) -> None:
         """A block of producer IDs, in a later event."""
         self.block += 1000
         answer = AllocateProducerIdsResponse(

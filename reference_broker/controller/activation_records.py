@@ -1,4 +1,4 @@
-"""What a new active controller writes before all changes, as Kafka's ActivationRecordsGenerator decides.
+"""The records that a new active controller writes before all changes (Kafka's ActivationRecordsGenerator).
 
 It writes an Abort if its predecessor left a transaction open, and the first records of an empty log.
 """
@@ -22,7 +22,7 @@ from reference_broker.metadata.records import FeatureLevelRecord, MetadataFault,
 
 
 @dataclass(frozen=True, slots=True)
-class Activation:
+class ActivationRecords:
     """``abort`` is the reason in the Abort record, or None if no transaction is open at the end of the log.
 
     ``bootstrap`` holds the first records of an empty log. ``as_transaction`` says that they are written as a
@@ -34,14 +34,14 @@ class Activation:
     as_transaction: bool
 
 
-def activation(
+def activation_records(
     image: MetadataImage,
     in_transaction: bool,
     bootstrap_version: int,
     bootstrap_epoch_level: int = 0,
     bootstrap_min_isr: int = 0,
     bootstrap_transaction_level: int = 0,
-) -> Activation:
+) -> ActivationRecords:
     """Return what a new controller writes first. ``image`` is the metadata at the end of the log, without the open
     transaction.
 
@@ -71,4 +71,4 @@ def activation(
             bootstrap += (cluster_min_isr_record(bootstrap_min_isr),)
         if bootstrap_transaction_level and version >= TRANSACTION_LEVEL_FROM:
             bootstrap += (FeatureLevelRecord(name=TRANSACTION_FEATURE, feature_level=bootstrap_transaction_level),)
-    return Activation(reason if in_transaction else None, bootstrap, is_empty and allows_transactions(version))
+    return ActivationRecords(reason if in_transaction else None, bootstrap, is_empty and allows_transactions(version))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.activation import Activation, activation
+from reference_broker.controller.activation_records import ActivationRecords, activation_records
 from reference_broker.controller.changes import NOT_CONTROLLER
 from reference_broker.controller.controller_term import ControllerTerm, Leadership
 from reference_broker.metadata.features import check_levels
@@ -26,7 +26,7 @@ class Upkeep(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Succession:
+class ControllerActivation:
     """Decides when this node becomes the active controller, and when it stops."""
 
     _node: NodeContext
@@ -74,7 +74,7 @@ class Succession:
         epoch, start_offset = self._claim
         self._claim = None
         image, in_transaction = self._loader.image, self._loader.in_transaction
-        first = self._first(image, in_transaction)
+        first = self._activation_records(image, in_transaction)
         term = self.term = ControllerTerm(
             self._node, self._config, self._loader, self._quorum, image, lambda: self.leadership_lost(epoch)
         )
@@ -86,12 +86,13 @@ class Succession:
         if self.term is term:  # It ends at once if the disk refuses its first records.
             self._activated()
 
-    def _first(self, image: MetadataImage, in_transaction: bool) -> Activation:
-        """What the term writes first. Raises MetadataFault if this node does not know a finalized feature level."""
+    def _activation_records(self, image: MetadataImage, in_transaction: bool) -> ActivationRecords:
+        """Return what the term writes first. Raises MetadataFault if this node does not know a finalized feature
+        level."""
         config = self._config
         check_levels(image, config)
         epoch_level = config.crucible_bootstrap_metadata_epoch if config.crucible_metadata_epoch_enable else 0
         min_isr = config.min_insync_replicas if config.crucible_bootstrap_eligible_leader_replicas else 0
         version = config.crucible_bootstrap_metadata_version
         transaction_level = config.crucible_bootstrap_transaction_version
-        return activation(image, in_transaction, version, epoch_level, min_isr, transaction_level)
+        return activation_records(image, in_transaction, version, epoch_level, min_isr, transaction_level)
