@@ -24,7 +24,7 @@ def comes_from_node(broker: HasLoader, call: Call) -> bool:
 
 
 class ForwardsToController(HasNodeId, HasController, HasLoader, HasConfig, HasPorts, Protocol):
-    """The parts of a broker that forward_or_propose a change here or forward its request to the active controller."""
+    """The parts of a broker that propose a change here or forward its request to the active controller."""
 
 
 def forward_or_propose(

@@ -36,7 +36,7 @@ class Teller:
         self.reported: list[tuple[ReplicaKey, bool]] = []
         self.versions: list[tuple[Callable[[object], None], Callable[[], None]]] = []
         self.done = 0
-        channel = SimpleNamespace(ask=self._ask)
+        channel = SimpleNamespace(send_request=self._ask)
         lifecycle: Any = SimpleNamespace(registered_epoch=50, channel=channel)
         self.assignment = DirectoryAssignment(NodeContext(3, MemoryDisk(), self.ports, Random(1)), lifecycle, HERE)
 
