@@ -143,7 +143,7 @@ def open_transactions_left_out_of_snapshot(original: Function, producers: Any) -
     return original({key: each._replace(current_txn_first_offset=-1) for key, each in producers.items()})
 
 
-@mutant("reference_broker.transactions.verification:Verifier.verify")
+@mutant("reference_broker.transactions.add_partitions_to_txn_manager:AddPartitionsToTxnManager.verify")
 def transactions_not_verified(original: Function, self: Any, request: Any, verified: Any) -> None:
     """A leader does not verify with the coordinator that a transaction is open (X-9)."""
     verified({})

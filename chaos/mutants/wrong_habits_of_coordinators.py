@@ -326,7 +326,7 @@ def retried_ends_refused(
     return ErrorCode.invalid_txn_state if verdict is EndVerdict.NOTHING else verdict
 
 
-@mutant("reference_broker.transactions.verification:Verifier.verify")
+@mutant("reference_broker.transactions.add_partitions_to_txn_manager:AddPartitionsToTxnManager.verify")
 def coordinator_never_asked(original: Function, self: Any, request: Any, verified: Any) -> None:
     """A leader appends batches and offsets of transactions without verification by the coordinator."""
     verified({})

@@ -24,9 +24,9 @@ from reference_broker.quorum.snapshots.store import SnapshotStore
 from reference_broker.replication.partitions import Partitions
 from reference_broker.replication.replication import Replication
 from reference_broker.sessions.fetch_session_cache import FetchSessionCache
+from reference_broker.transactions.add_partitions_to_txn_manager import AddPartitionsToTxnManager
 from reference_broker.transactions.coordinator import TransactionCoordinator
 from reference_broker.transactions.markers import MarkerWriter
-from reference_broker.transactions.verification import Verifier
 
 if TYPE_CHECKING:
     from reference_broker.remote_log.manager import RemoteLogManager
@@ -93,7 +93,7 @@ class HasMarkers(Protocol):
 
 class HasVerifier(Protocol):
     @property
-    def verifier(self) -> Verifier: ...
+    def verifier(self) -> AddPartitionsToTxnManager: ...
 
 
 class HasMetadata(Protocol):
@@ -157,7 +157,7 @@ class Broker:
     """Ends transactions in the partitions that this node leads."""
     transactions: TransactionCoordinator
     """Transactional IDs, as far as this node coordinates them, and the producer IDs that this node allocates."""
-    verifier: Verifier
+    verifier: AddPartitionsToTxnManager
     """Verifies with transaction coordinators that partitions may be written to."""
     remote_log: "RemoteLogManager | None" = None
     """Copies to the remote tier and reads from there. None if the node has no tier."""

@@ -17,11 +17,11 @@ from reference_broker.ports.slicing import run_slices
 from reference_broker.replication.partitions import Partitions
 from reference_broker.replication.replication import Replication, replication_of
 from reference_broker.sessions.fetch_session_cache import FetchSessionCache
+from reference_broker.transactions.add_partitions_to_txn_manager import AddPartitionsToTxnManager, ServeLocally
 from reference_broker.transactions.coordinator import TransactionCoordinator
 from reference_broker.transactions.markers import MarkerWriter
 from reference_broker.transactions.offsets_verification import OffsetsVerifier
 from reference_broker.transactions.producer_ids import ProducerIds
-from reference_broker.transactions.verification import ServeLocally, Verifier
 
 if TYPE_CHECKING:
     from reference_broker.controller.planning.topics import WantedTopic
@@ -47,7 +47,9 @@ def build_broker(
     groups = GroupCoordinator(
         ports, config, replication.leaders, lambda: replica.loader.image, metrics, KeyedRandom(seed, "groups")
     )
-    verifier = Verifier(ports, node_id, lambda: replica.loader.image, serve_locally, metrics, config.request_timeout_ms)
+    verifier = AddPartitionsToTxnManager(
+        ports, node_id, lambda: replica.loader.image, serve_locally, metrics, config.request_timeout_ms
+    )
     groups.commits.verifier = OffsetsVerifier(ports, lambda: broker.config, verifier)
     markers = MarkerWriter(
         ports, partitions, replication.leaders, lambda: replica.loader.image, config.request_timeout_ms, groups

@@ -102,14 +102,14 @@ class FetchedOffset:
     """The client wants stable offsets, and an open transaction may change this one. Then there is no ``commit``."""
 
 
-Verified: TypeAlias = Callable[[Error], object]
+CommitVerified: TypeAlias = Callable[[Error], object]
 """Called with NONE if the transaction is open with the partition at this moment."""
 
 
-class Verifier(Protocol):
+class CommitVerifier(Protocol):
     """Asks the coordinator of a transaction whether it is open (KIP-890)."""
 
-    def verify(self, led: Partition, transaction: Transaction, verified: Verified) -> None:
+    def verify(self, led: Partition, transaction: Transaction, verified: CommitVerified) -> None:
         """Call ``verified`` once, maybe before this returns. NONE is true only during the call: a marker may come at
         any time. No request is sent where the log knows that the transaction is open. The errors are those of
         TxnOffsetCommit."""
@@ -283,7 +283,7 @@ class Commits:
     _membership: Membership
     _image: Callable[[], MetadataImage]
     _metrics: GroupMetrics
-    verifier: Verifier | None = None
+    verifier: CommitVerifier | None = None
     """TxnOffsetCommit is not served without it."""
     _work: SliceQueue = field(init=False)
 
@@ -300,8 +300,9 @@ class Commits:
         ILLEGAL_GENERATION, FENCED_INSTANCE_ID and REBALANCE_IN_PROGRESS. Errors for one offset are
         UNKNOWN_TOPIC_OR_PARTITION, OFFSET_METADATA_TOO_LARGE and INVALID_METADATA_EPOCH (M-7).
 
-        With a transaction there are those of the ``Verifier`` and INVALID_PRODUCER_EPOCH, too. None of these replaces
-        UNKNOWN_TOPIC_OR_PARTITION. Offsets that are written become visible when the transaction is committed."""
+        With a transaction there are those of the ``CommitVerifier`` and INVALID_PRODUCER_EPOCH, too. None of these
+        replaces UNKNOWN_TOPIC_OR_PARTITION. Offsets that are written become visible when the transaction is
+        committed."""
         has_group = request.group_id or request.transaction is None
         target = self._find(request.group_id) if has_group else ErrorCode.invalid_group_id
         if isinstance(target, Error):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from reference_broker.log.config import LogConfig
 from reference_broker.log.producer_state import BatchMark, ProducerStates
 from reference_broker.log.segment import MAX_RELATIVE_OFFSET
-from reference_broker.log.transaction_verification import Guard, Verification
+from reference_broker.log.transaction_verification import VerificationGuard, VerificationStates
 from reference_broker.ports.slicing import Sliced, run_to_end
 from reference_broker.records.batch import (
     HEADER_BYTES,
@@ -167,7 +167,7 @@ def undamaged(view: memoryview) -> Batches:
 
 
 def marks_of_retry(
-    producers: ProducerStates, batches: Batches, verification: Verification, guard: Guard | None
+    producers: ProducerStates, batches: Batches, verification: VerificationStates, guard: VerificationGuard | None
 ) -> list[BatchMark] | None:
     """Return the remembered batches if these are a retry, or None if they are new. Raise RecordsRefused, also for a
     batch of a transaction that is neither open nor verified here."""

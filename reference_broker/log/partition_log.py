@@ -36,7 +36,7 @@ from reference_broker.log.recovery import Recovered
 from reference_broker.log.retention import TierableSegment, count_before, count_expired, tierable
 from reference_broker.log.segment import Segment
 from reference_broker.log.timestamp_lookup import FoundOffset, LookUp
-from reference_broker.log.transaction_verification import Guard, Verification
+from reference_broker.log.transaction_verification import VerificationGuard, VerificationStates
 from reference_broker.ports.disk import DiskError, UndoFailed
 from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import Budget, Sliced, run_to_end
@@ -117,7 +117,7 @@ class PartitionLog:
         """As in its file. Below it, only the newest record of each key remains."""
         self.horizon = recovered.horizon
         """Below which offset tombstones may be gone."""
-        self.verification = Verification()
+        self.verification = VerificationStates()
         self.config = config
 
     @classmethod
@@ -315,11 +315,11 @@ class PartitionLog:
         *,
         origin: BatchOrigin = BatchOrigin.CLIENT,
         is_looked_into: bool = False,
-        guard: Guard | None = None,
+        guard: VerificationGuard | None = None,
     ) -> Appended:
         """Append as the leader: validate, number and write one or more batches, all or nothing. ``is_looked_into``
         means that ``look_into`` has validated their records. ``guard`` is that of the first batch of a transaction
-        here, whose coordinator knows the partition (``Verification.begin``).
+        here, whose coordinator knows the partition (``VerificationStates.begin``).
 
         Raise RecordsRefused and DiskError. In both cases nothing is written.
         """

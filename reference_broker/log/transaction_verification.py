@@ -28,7 +28,7 @@ class TransactionalBatch(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Guard:
+class VerificationGuard:
     """One wait. It is equal to no other one.
 
     ``lowest_sequence`` is the lowest first sequence of the batches of ``epoch`` that wait. No later batch may be
@@ -50,16 +50,16 @@ class Guard:
 
 
 @dataclass(slots=True)
-class Verification:
+class VerificationStates:
     """Of one partition. ``is_demanded`` is the broker setting ``transaction.partition.verification.enable``. ``guards``
     are the waits, by producer ID."""
 
     is_demanded: bool = False
-    guards: dict[int, Guard] = field(default_factory=dict)
+    guards: dict[int, VerificationGuard] = field(default_factory=dict)
 
     def begin(
         self, known: Producer | None, batch: TransactionalBatch, *, raises_epoch: bool, wall_ms: int
-    ) -> Guard | None:
+    ) -> VerificationGuard | None:
         """A transactional batch of a producer is to be appended. Returns the guard of its wait, or None if the
         transaction is open here already. Raises InvalidRecords (INVALID_PRODUCER_EPOCH) for an older epoch."""
         _check_epoch(known, batch)
@@ -68,13 +68,13 @@ class Verification:
         guard = self.guards.get(batch.producer_id)
         # Decision verification-wait (X-9): begins | joined
         if guard is None:
-            guard = Guard(batch.base_sequence, batch.producer_epoch, raises_epoch, wall_ms)
+            guard = VerificationGuard(batch.base_sequence, batch.producer_epoch, raises_epoch, wall_ms)
             self.guards[batch.producer_id] = guard
         else:
             guard.wait(batch.base_sequence, batch.producer_epoch)
         return guard
 
-    def check_client(self, known: Producer | None, header: BatchHeader, guard: Guard | None) -> None:
+    def check_client(self, known: Producer | None, header: BatchHeader, guard: VerificationGuard | None) -> None:
         """Validate a client's transactional batch that is to be appended now, unless it is a retry. Raise
         InvalidRecords with one of these errors:
 
@@ -90,7 +90,7 @@ class Verification:
         if there is not None:
             _check_sequence(known, header, there)
 
-    def check(self, known: Producer | None, batch: TransactionalBatch, guard: Guard | None) -> None:
+    def check(self, known: Producer | None, batch: TransactionalBatch, guard: VerificationGuard | None) -> None:
         """Validate a transactional batch of the node itself, which has no sequence. Raise InvalidRecords as
         ``check_client`` does."""
         if _is_open(known, batch):
@@ -132,7 +132,7 @@ def _check_epoch(known: Producer | None, batch: TransactionalBatch) -> None:
         )
 
 
-def _check_sequence(known: Producer | None, header: BatchHeader, there: Guard) -> None:
+def _check_sequence(known: Producer | None, header: BatchHeader, there: VerificationGuard) -> None:
     first = header.base_sequence
     begins_late = there.raises_epoch and first != 0 and (known is None or not known.marks)
     # Decision earlier-batch-waits (X-9): refused | first in order

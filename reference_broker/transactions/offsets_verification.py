@@ -6,11 +6,16 @@ from functools import partial
 from typing import Protocol, TypeAlias
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.log.transaction_verification import Guard
+from reference_broker.log.transaction_verification import VerificationGuard
 from reference_broker.ports.node_ports import Ports
 from reference_broker.records.batch import NO_SEQUENCE, InvalidRecords
 from reference_broker.replication.partitions import Partition
-from reference_broker.transactions.verification import Errors, SupportedOperation, VerificationRequest, Verifier
+from reference_broker.transactions.add_partitions_to_txn_manager import (
+    AddPartitionsToTxnManager,
+    Errors,
+    SupportedOperation,
+    VerificationRequest,
+)
 from reference_broker.wire.errors import Error, ErrorCode
 
 OFFSETS_ABORTABLE_FROM = 4
@@ -59,13 +64,13 @@ class OffsetsVerifier:
 
     _ports: Ports
     _config: Callable[[], BrokerConfig]
-    _verifier: Verifier
+    _verifier: AddPartitionsToTxnManager
 
     def verify(self, led: Partition, transaction: Transaction, verified: OffsetsVerified) -> None:
         """Call ``verified`` once, maybe before it returns. NONE means that the transaction is open with the partition,
         or that this is not required (``transaction.partition.verification.enable``). That holds during the call only,
-        so the offsets are written there. The errors are those of ``Verifier.verify``, and of a log that no longer
-        waits: INVALID_TXN_STATE, INVALID_PRODUCER_EPOCH, NOT_LEADER_OR_FOLLOWER."""
+        so the offsets are written there. The errors are those of ``AddPartitionsToTxnManager.verify``, and of a log
+        that no longer waits: INVALID_TXN_STATE, INVALID_PRODUCER_EPOCH, NOT_LEADER_OR_FOLLOWER."""
         operation = operation_of_offset_commit(transaction.api_version)
         if not (operation.adds or self._config().transaction_partition_verification_enable):
             verified(ErrorCode.none)
@@ -88,7 +93,9 @@ class OffsetsVerifier:
         self._verifier.verify(request, partial(_finished, led, offsets, guard, verified))
 
 
-def _finished(led: Partition, offsets: _Offsets, guard: Guard, verified: OffsetsVerified, errors: Errors) -> None:
+def _finished(
+    led: Partition, offsets: _Offsets, guard: VerificationGuard, verified: OffsetsVerified, errors: Errors
+) -> None:
     error: Error = errors.get((led.topic, led.index), ErrorCode.none)
     # Decision transactional-offsets-verified-late (X-9): led no longer | still led
     if not error and led.is_removed:

@@ -19,7 +19,7 @@
 * Both also wait for a sync where ``flush.messages`` requires one.
 * A retry of a batch that is written already waits for the first writing.
 * The first batch of a transaction in a partition waits until the transaction's coordinator has confirmed that it knows
-  the partition (``produce_transactions.py``).
+  the partition (``produce_verification.py``).
 * A partition that does not know a producer takes its batch with whatever sequence (KIP-360), if
   ``crucible.unknown.producer.id.policy`` is ``accept``, the default. Unlike Kafka: ``reject`` demands sequence 0, and
   responds UNKNOWN_PRODUCER_ID to another one.
@@ -45,16 +45,16 @@ from typing import Protocol, TypeAlias
 from reference_broker.apis.broker import HasController, HasReplication, HasTraffic
 from reference_broker.apis.call import Call, contained, run_contained
 from reference_broker.apis.records.partition_errors import endpoints_of
-from reference_broker.apis.records.produce_transactions import (
-    Verdicts,
-    VerifiesTransactions,
+from reference_broker.apis.records.produce_verification import (
+    VerificationNeeds,
+    VerificationResults,
     is_transactional,
-    name_of,
+    topic_name,
     verify_transaction,
 )
 from reference_broker.apis.registry import Api
 from reference_broker.log.partition_log import RecordsRefused
-from reference_broker.log.transaction_verification import Guard
+from reference_broker.log.transaction_verification import VerificationGuard
 from reference_broker.metadata.identifiers import is_internal
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.slicing import PRODUCED_UNITS_PER_SLICE, Sliced
@@ -107,7 +107,7 @@ retry of a batch that was written before is not new."""
 ResultChange: TypeAlias = Callable[[ProduceTopicResponse, ProducePartitionResponse], ProducePartitionResponse]
 
 
-class ProduceNeeds(VerifiesTransactions, HasReplication, HasController, HasTraffic, Protocol):
+class ProduceNeeds(VerificationNeeds, HasReplication, HasController, HasTraffic, Protocol):
     """What this API uses of its broker."""
 
 
@@ -121,8 +121,8 @@ def handle(broker: ProduceNeeds, call: Call, body: ProduceRequest) -> ProduceRes
     if body.transactional_id is None:
         return _produce(broker, call, body, {})
 
-    def produce(verdicts: Verdicts) -> None:
-        response = _produce(broker, call, body, verdicts)
+    def produce(verifications: VerificationResults) -> None:
+        response = _produce(broker, call, body, verifications)
         if response is not None:
             call.respond(response)
 
@@ -162,7 +162,7 @@ class _Postponed:
     partition: Partition
     placeholder: ProducePartitionResponse
     """Its place in the response, until it is appended."""
-    guard: Guard | None
+    guard: VerificationGuard | None
 
 
 @dataclass(slots=True)
@@ -172,7 +172,7 @@ class _Produce:
     broker: ProduceNeeds
     call: Call
     request: ProduceRequest
-    verdicts: Verdicts
+    verifications: VerificationResults
     """Those on the batches that begin a transaction in their partitions."""
     written: list[WrittenBatch] = field(default_factory=list)
     postponed: list[_Postponed] = field(default_factory=list)
@@ -180,14 +180,16 @@ class _Produce:
     """The remaining work of this event. Once it is negative, all further batches are postponed."""
 
 
-def _produce(broker: ProduceNeeds, call: Call, request: ProduceRequest, verdicts: Verdicts) -> ProduceResponse | None:
+def _produce(
+    broker: ProduceNeeds, call: Call, request: ProduceRequest, verifications: VerificationResults
+) -> ProduceResponse | None:
     """Append what one event has time for. Return the response, or None if it is sent later or never.
 
     Only the broker itself writes to its own topics: their records become its state at the next start."""
-    produce = _Produce(broker, call, request, verdicts)
+    produce = _Produce(broker, call, request, verifications)
     responses = []
     for topic in request.topics:
-        if is_internal(name_of(broker, topic)):
+        if is_internal(topic_name(broker, topic)):
             results = [_internal(broker, topic, wanted.partition) for wanted in topic.partitions]
         else:
             results = [_append_or_postpone(produce, topic, wanted) for wanted in topic.partitions]
@@ -202,11 +204,11 @@ def _produce(broker: ProduceNeeds, call: Call, request: ProduceRequest, verdicts
 def _append_or_postpone(produce: _Produce, topic: ProduceTopic, wanted: ProducePartition) -> ProducePartitionResponse:
     """Append one batch, or return why not. Return a placeholder for a batch that is postponed."""
     guard, records = None, wanted.records or b""
-    if produce.verdicts:
-        verdict = produce.verdicts.get((name_of(produce.broker, topic), wanted.partition))
-        if isinstance(verdict, ProducePartitionResponse):
-            return verdict
-        guard = verdict
+    if produce.verifications:
+        verification = produce.verifications.get((topic_name(produce.broker, topic), wanted.partition))
+        if isinstance(verification, ProducePartitionResponse):
+            return verification
+        guard = verification
     if produce.call.api_version < ZSTD_FROM and _codec(records) == Compression.ZSTD:
         error = ErrorCode.unsupported_compression_type
         return _refused(wanted.partition, error, f"zstd needs Produce {ZSTD_FROM} or newer")
@@ -313,7 +315,7 @@ def _append(
     partition: Partition,
     wanted: ProducePartition,
     records: bytes | memoryview,
-    guard: Guard | None,
+    guard: VerificationGuard | None,
     written: list[WrittenBatch],
     *,
     is_looked_into: bool = False,

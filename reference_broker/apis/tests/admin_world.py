@@ -31,10 +31,10 @@ from reference_broker.replication.partition_publisher import PartitionPublisher
 from reference_broker.replication.partitions import Partitions
 from reference_broker.replication.replication import replication_of
 from reference_broker.sessions.fetch_session_cache import FetchSessionCache
+from reference_broker.transactions.add_partitions_to_txn_manager import AddPartitionsToTxnManager
 from reference_broker.transactions.coordinator import TransactionCoordinator
 from reference_broker.transactions.markers import MarkerWriter
 from reference_broker.transactions.producer_ids import ProducerIds
-from reference_broker.transactions.verification import Verifier
 
 NOW = Now(5_000_000, 1_700_000_000_000)
 DIRECTORY_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
@@ -168,7 +168,9 @@ class AdminWorld:
             groups=groups,
             markers=markers,
             transactions=transactions,
-            verifier=Verifier(self.ports, 1, lambda: self.metadata.loader.image, self._serve_locally, metrics, 30_000),
+            verifier=AddPartitionsToTxnManager(
+                self.ports, 1, lambda: self.metadata.loader.image, self._serve_locally, metrics, 30_000
+            ),
             fetch_sessions=FetchSessionCache(10, Random(2), metrics, self.ports.note),
         )
         self.dispatcher = Dispatcher(self.broker)

@@ -18,8 +18,8 @@ from reference_broker.replication.tests import leader_world
 from reference_broker.replication.tests.leader_world import TOPIC_ID, broker_epoch_of
 from reference_broker.replication.tests.timed_ports import START_MS
 from reference_broker.sessions.fetch_session_cache import FetchSessionCache
+from reference_broker.transactions.add_partitions_to_txn_manager import AddPartitionsToTxnManager
 from reference_broker.transactions.markers import MarkerWriter
-from reference_broker.transactions.verification import Verifier
 from reference_broker.wire.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from reference_broker.wire.produce import (
     ProducePartition,
@@ -58,7 +58,9 @@ class ReplicatedWorld(leader_world.World):
             groups=unused,
             transactions=unused,
             markers=MarkerWriter(ports, led, self.leaders, lambda: self.controller.image, 30_000),
-            verifier=Verifier(ports, 1, lambda: self.controller.image, self.serve_locally, self.metrics, 30_000),
+            verifier=AddPartitionsToTxnManager(
+                ports, 1, lambda: self.controller.image, self.serve_locally, self.metrics, 30_000
+            ),
         )
         self.syncs: list[Any] = []
         self.led = [self.lead(index, **state) for index in range(partitions)]

@@ -15,9 +15,9 @@ from reference_broker.metadata.image import PartitionImage, TopicImage
 from reference_broker.records.record import Record, build
 from reference_broker.replication.tests.leader_world import TOPIC_ID
 from reference_broker.replication.tests.timed_ports import START_MS
+from reference_broker.transactions.add_partitions_to_txn_manager import AddPartitionsToTxnManager
 from reference_broker.transactions.markers import Marker
 from reference_broker.transactions.tests.coordinator_link import CoordinatorLink
-from reference_broker.transactions.verification import Verifier
 from reference_broker.wire.errors import Error, ErrorCode, error_name
 from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 
@@ -46,7 +46,7 @@ class TransactionWorld(ReplicatedWorld):
         super().__init__(partitions, settings=settings, isr=(1,))
         self.link = CoordinatorLink(self)
         ports: Any = self.link
-        self.broker.verifier = Verifier(
+        self.broker.verifier = AddPartitionsToTxnManager(
             ports, 1, lambda: self.controller.image, self.link.serve_locally, self.metrics, 30_000
         )
         demands = BrokerConfig.parse(settings or {}).transaction_partition_verification_enable

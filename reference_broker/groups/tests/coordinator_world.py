@@ -12,9 +12,9 @@ from reference_broker.groups.coordinator import GroupCoordinator
 from reference_broker.groups.offset_commits import (
     BROKERS_RETENTION,
     CommitRequest,
+    CommitVerified,
     FetchedOffset,
     Transaction,
-    Verified,
     WantedOffset,
 )
 from reference_broker.groups.offsets_partition import OffsetsPartition
@@ -42,9 +42,9 @@ class Verifying:
 
     def __init__(self) -> None:
         self.says: Error | None = ErrorCode.none
-        self.requests: list[tuple[Transaction, Verified]] = []
+        self.requests: list[tuple[Transaction, CommitVerified]] = []
 
-    def verify(self, led: Partition, transaction: Transaction, verified: Verified) -> None:  # noqa: ARG002
+    def verify(self, led: Partition, transaction: Transaction, verified: CommitVerified) -> None:  # noqa: ARG002
         self.requests.append((transaction, verified))
         if self.says is not None:
             verified(self.says)

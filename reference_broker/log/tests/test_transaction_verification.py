@@ -8,7 +8,7 @@ from reference_broker.log.appending import BatchOrigin
 from reference_broker.log.config import LogConfig
 from reference_broker.log.partition_log import PartitionLog, RecordsRefused
 from reference_broker.log.tests.log_world import NOW, START_MS, batch_of, opened
-from reference_broker.log.transaction_verification import Guard
+from reference_broker.log.transaction_verification import VerificationGuard
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.records.batch import read_header
 from reference_broker.records.tests.markers import build_marker
@@ -26,14 +26,14 @@ def batch(sequence: int = 0, epoch: int = 0, producer: int = 7) -> bytes:
     return batch_of(1, producer_id=producer, producer_epoch=epoch, base_sequence=sequence, is_transactional=True)
 
 
-def waits(log: PartitionLog, data: bytes, *, raises_epoch: bool = False) -> Guard | None:
+def waits(log: PartitionLog, data: bytes, *, raises_epoch: bool = False) -> VerificationGuard | None:
     header = read_header(data)
     return log.verification.begin(
         log.producers.by_id.get(header.producer_id), header, raises_epoch=raises_epoch, wall_ms=START_MS
     )
 
 
-def error_of(log: PartitionLog, data: bytes, guard: Guard | None) -> Error:
+def error_of(log: PartitionLog, data: bytes, guard: VerificationGuard | None) -> Error:
     before = log.log_end_offset
     with pytest.raises(RecordsRefused) as refused:
         log.append(NOW, data, 0, guard=guard)

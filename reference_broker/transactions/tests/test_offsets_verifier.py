@@ -12,10 +12,10 @@ from reference_broker.metadata.identifiers import OFFSETS_TOPIC, TRANSACTION_TOP
 from reference_broker.metadata.image import MetadataImage, PartitionImage, TopicImage
 from reference_broker.records.record import Record, build
 from reference_broker.replication.tests.timed_ports import START_MS
+from reference_broker.transactions.add_partitions_to_txn_manager import AddPartitionsToTxnManager
 from reference_broker.transactions.offsets_verification import OffsetsVerifier
 from reference_broker.transactions.tests.coordinator_link import CoordinatorLink
 from reference_broker.transactions.tests.marker_world import MarkerWorld
-from reference_broker.transactions.verification import Verifier
 from reference_broker.wire.errors import Error, ErrorCode
 
 OFFSETS = (OFFSETS_TOPIC, 3)
@@ -41,7 +41,7 @@ class OffsetsWorld(MarkerWorld):
         state = PartitionImage((2,), (2,), 2, 0, 0)
         topics = {TRANSACTION_TOPIC: TopicImage(TRANSACTION_TOPIC, b"s" * 16, (state,))}
         image = MetadataImage(brokers=self.controller.image.brokers, topics=topics)
-        verifier = Verifier(ports, 1, lambda: image, self.link.serve_locally, self.metrics, 30_000)
+        verifier = AddPartitionsToTxnManager(ports, 1, lambda: image, self.link.serve_locally, self.metrics, 30_000)
         self.offsets = self.lead_offsets(3)
         self.offsets.log.config = LogConfig(transaction_verification_enable=demands)
         self.verifier = OffsetsVerifier(ports, lambda: config, verifier)

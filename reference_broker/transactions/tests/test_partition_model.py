@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from reference_broker.log.partition_log import PartitionLog, RecordsRefused
 from reference_broker.log.producer_state import Producer
-from reference_broker.log.transaction_verification import Guard, Verification
+from reference_broker.log.transaction_verification import VerificationGuard, VerificationStates
 from reference_broker.records.batch import InvalidRecords, read_header
 from reference_broker.records.record import Record, build
 from reference_broker.replication.tests.timed_ports import START_MS
@@ -44,7 +44,7 @@ class Waiting:
     producer: int
     epoch: int
     data: bytes
-    guard: Guard | None
+    guard: VerificationGuard | None
     said: bool | None = None
 
 
@@ -118,7 +118,7 @@ class PartitionBesideNaive(RuleBasedStateMachine):
         self.waiting.append(Waiting(producer, epoch, data, guard))
         return self.waiting[-1]
 
-    def append(self, data: bytes, guard: Guard | None) -> Error:
+    def append(self, data: bytes, guard: VerificationGuard | None) -> Error:
         log, end = self.replicas.log, self.replicas.log.log_end_offset
         try:
             log.append(self.replicas.ports.now(), data, self.replicas.epoch, guard=guard)
@@ -345,7 +345,7 @@ def without_raised_epochs(marker: Marker, known: Producer | None) -> Error:
     return refusal_of(replace(marker, transaction_version=0), known)
 
 
-def any_guard(self: Verification, known: Any, batch: Any, guard: Guard | None) -> None:
+def any_guard(self: VerificationStates, known: Any, batch: Any, guard: VerificationGuard | None) -> None:
     """A producer that was verified once may write, whatever has ended meanwhile."""
     if guard is None:
         honest_check(self, known, batch, guard)
@@ -363,14 +363,14 @@ def nothing(*_: object, **__: object) -> None:
     pass
 
 
-honest_check = Verification.check
+honest_check = VerificationStates.check
 honest_aborted = PartitionLog.aborted_transactions
 BROKEN: tuple[tuple[object, str, object], ...] = (
     (markers, "refusal_of", without_fencing),
     (markers, "refusal_of", without_raised_epochs),
-    (Verification, "check", nothing),
-    (Verification, "check", any_guard),
-    (Verification, "written", nothing),
+    (VerificationStates, "check", nothing),
+    (VerificationStates, "check", any_guard),
+    (VerificationStates, "written", nothing),
     (PartitionLog, "last_stable_offset", property(only_open_ones)),
     (PartitionLog, "aborted_transactions", only_those_that_begin_there),
 )

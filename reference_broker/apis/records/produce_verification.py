@@ -11,40 +11,40 @@ from typing import Protocol, TypeAlias
 
 from reference_broker.apis.broker import HasConfig, HasNow, HasPartitions, HasPorts, HasVerifier
 from reference_broker.apis.call import Call, contained
-from reference_broker.log.transaction_verification import Guard
+from reference_broker.log.transaction_verification import VerificationGuard
 from reference_broker.metadata.identifiers import is_internal
 from reference_broker.ports.node_ports import later
 from reference_broker.records.batch import HEADER_BYTES, TRANSACTIONAL, BatchHeader, InvalidRecords, read_header
-from reference_broker.transactions.markers import TopicPartition
-from reference_broker.transactions.verification import (
+from reference_broker.transactions.add_partitions_to_txn_manager import (
     Errors,
     SupportedOperation,
     VerificationRequest,
     operation_of_produce,
     produce_error,
 )
+from reference_broker.transactions.markers import TopicPartition
 from reference_broker.wire.errors import Error, ErrorCode, error_name
 from reference_broker.wire.produce import ProducePartitionResponse, ProduceRequest, ProduceTopic
 
-Verdicts: TypeAlias = dict[TopicPartition, Guard | ProducePartitionResponse]
+VerificationResults: TypeAlias = dict[TopicPartition, VerificationGuard | ProducePartitionResponse]
 """The guards of the batches that begin a transaction in their partitions, or why a batch is refused."""
 
 
-class VerifiesTransactions(HasPartitions, HasNow, HasPorts, HasConfig, HasVerifier, Protocol):
+class VerificationNeeds(HasPartitions, HasNow, HasPorts, HasConfig, HasVerifier, Protocol):
     """What the verification uses of its broker."""
 
 
-def name_of(broker: HasPartitions, topic: ProduceTopic) -> str:
+def topic_name(broker: HasPartitions, topic: ProduceTopic) -> str:
     """Return the topic's name, also if the request has its ID. It is empty for an ID that is not known here."""
     return topic.topic or broker.partitions.topic_names.get(topic.topic_id, "")
 
 
 def verify_transaction(
-    broker: VerifiesTransactions, call: Call, body: ProduceRequest, done: Callable[[Verdicts], None]
+    broker: VerificationNeeds, call: Call, body: ProduceRequest, done: Callable[[VerificationResults], None]
 ) -> None:
-    """Call ``done`` once, with the verdicts on the request's transactional batches. That is at once if they belong to
-    a transaction that is open in all their partitions. A partition that is not led here has no verdict: the append
-    returns its error."""
+    """Call ``done`` once, with the results for the request's transactional batches. That is at once if they belong to a
+    transaction that is open in all their partitions. A partition that is not led here has none: the append returns its
+    error."""
     begun = _transactional(broker, body)
     owners = {(header.producer_id, header.producer_epoch): None for header in begun.values()}
     if len(owners) > 1:
@@ -60,16 +60,18 @@ def verify_transaction(
     last_us = broker.now.mono_us + 1000 * config.add_partitions_to_txn_retry_backoff_max_ms
 
     def verify() -> None:
-        verdicts = _begin(broker, begun, operation)
-        waiting = tuple(key for key, verdict in verdicts.items() if isinstance(verdict, Guard))
+        verifications = _begin(broker, begun, operation)
+        waiting = tuple(
+            key for key, verification in verifications.items() if isinstance(verification, VerificationGuard)
+        )
         # Decision transaction-open-everywhere (X-9): open or refused | coordinator must confirm
         if not waiting:
-            done(verdicts)
+            done(verifications)
             return
         request = VerificationRequest(body.transactional_id or "", *owner, waiting, operation)
-        broker.verifier.verify(request, contained(call, lambda errors: verified(verdicts, errors)))
+        broker.verifier.verify(request, contained(call, lambda errors: verified(verifications, errors)))
 
-    def verified(verdicts: Verdicts, errors: Errors) -> None:
+    def verified(verifications: VerificationResults, errors: Errors) -> None:
         """A transaction that is ending is over soon. A retry costs less than sending the batches again."""
         is_ending = operation.adds and ErrorCode.concurrent_transactions in errors.values()
         # Decision ending-transaction (X-9): verified again | settled
@@ -78,8 +80,8 @@ def verify_transaction(
             later(broker.ports, wait_us, contained(call, verify))
             return
         for key, error in errors.items():
-            verdicts[key] = _not_verified(key[1], operation, error)
-        done(verdicts)
+            verifications[key] = _not_verified(key[1], operation, error)
+        done(verifications)
 
     verify()
 
@@ -95,7 +97,7 @@ def _transactional(broker: HasPartitions, body: ProduceRequest) -> dict[TopicPar
     """Return the headers of the transactional batches, except those for internal topics."""
     found = {}
     for topic in body.topics:
-        name = name_of(broker, topic)
+        name = topic_name(broker, topic)
         if is_internal(name):
             continue
         for wanted in topic.partitions:
@@ -112,9 +114,9 @@ def is_transactional(records: bytes | memoryview) -> bool:
 
 
 def _begin(
-    broker: VerifiesTransactions, begun: Mapping[TopicPartition, BatchHeader], operation: SupportedOperation
-) -> Verdicts:
-    verdicts: Verdicts = {}
+    broker: VerificationNeeds, begun: Mapping[TopicPartition, BatchHeader], operation: SupportedOperation
+) -> VerificationResults:
+    verifications: VerificationResults = {}
     for key, header in begun.items():
         partition = broker.partitions.by_name.get(key)
         if partition is None:
@@ -125,12 +127,12 @@ def _begin(
         try:
             guard = log.verification.begin(known, header, raises_epoch=operation.adds, wall_ms=broker.now.wall_ms)
         except InvalidRecords as refused:
-            verdicts[key] = ProducePartitionResponse(key[1], refused.error, error_message=refused.message)
+            verifications[key] = ProducePartitionResponse(key[1], refused.error, error_message=refused.message)
         else:
             # Decision transaction-in-partition (X-9): begins here | open here
             if guard is not None:
-                verdicts[key] = guard
-    return verdicts
+                verifications[key] = guard
+    return verifications
 
 
 def _not_verified(index: int, operation: SupportedOperation, error: Error) -> ProducePartitionResponse:
@@ -143,10 +145,10 @@ def _not_verified(index: int, operation: SupportedOperation, error: Error) -> Pr
     return ProducePartitionResponse(index, shown, error_message=text)
 
 
-def _refuse_all(broker: HasPartitions, body: ProduceRequest) -> Verdicts:
+def _refuse_all(broker: HasPartitions, body: ProduceRequest) -> VerificationResults:
     error, text = ErrorCode.invalid_producer_id_mapping, "the transactional batches are of more than one producer"
     return {
-        (name_of(broker, topic), wanted.partition): ProducePartitionResponse(
+        (topic_name(broker, topic), wanted.partition): ProducePartitionResponse(
             wanted.partition, error, error_message=text
         )
         for topic in body.topics

@@ -1,7 +1,7 @@
 """Verification of transactional appends by the coordinator of the transaction (KIP-890).
 
-``Verifier`` has at most one AddPartitionsToTxn in flight to each coordinator. Verifications that are requested
-meanwhile share the next one. The rules are those of Kafka's AddPartitionsToTxnManager.
+``AddPartitionsToTxnManager`` has at most one AddPartitionsToTxn in flight to each coordinator. Verifications that are
+requested meanwhile share the next one. The rules are those of Kafka's AddPartitionsToTxnManager.
 """
 
 from collections.abc import Callable, Iterable
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 Errors: TypeAlias = dict[TopicPartition, Error]
 """The errors of the partitions that may not be written to. All others may."""
-Verified: TypeAlias = Callable[[Errors], None]
+VerificationCallback: TypeAlias = Callable[[Errors], None]
 
 
 class SupportedOperation(Enum):
@@ -107,7 +107,7 @@ ServeLocally: TypeAlias = Callable[[int, object, Callable[[object], None]], None
 @dataclass(slots=True)
 class _Pending:
     request: VerificationRequest
-    verified: Verified
+    verified: VerificationCallback
     since_us: int
 
 
@@ -120,7 +120,7 @@ class _Coordinator:
     is_busy: bool = False
 
 
-class Verifier:
+class AddPartitionsToTxnManager:
     """Verifies with transaction coordinators. ``image`` returns this node's metadata image."""
 
     def __init__(
@@ -141,7 +141,7 @@ class Verifier:
         self._failures = metrics.counter("kafka.server", "AddPartitionsToTxnManager", "VerificationFailureRate")
         self._time_ms = metrics.histogram("kafka.server", "AddPartitionsToTxnManager", "VerificationTimeMs")
 
-    def verify(self, request: VerificationRequest, verified: Verified) -> None:
+    def verify(self, request: VerificationRequest, verified: VerificationCallback) -> None:
         """Call ``verified`` once, with the errors of the partitions that may not be written to, maybe at once.
 
         The errors are those of the coordinator (``error_for_producer``), COORDINATOR_NOT_AVAILABLE if there is none,

@@ -13,15 +13,15 @@ from reference_broker.metadata.identifiers import TRANSACTION_TOPIC
 from reference_broker.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.replication.tests.timed_ports import TimedPorts
-from reference_broker.transactions.tests.coordinator_link import CoordinatorLink
-from reference_broker.transactions.verification import (
+from reference_broker.transactions.add_partitions_to_txn_manager import (
     MOST_ITEMS,
+    AddPartitionsToTxnManager,
     SupportedOperation,
     VerificationRequest,
-    Verifier,
     operation_of_produce,
     produce_error,
 )
+from reference_broker.transactions.tests.coordinator_link import CoordinatorLink
 from reference_broker.wire.errors import Error, ErrorCode
 
 A, B = ("events", 0), ("events", 1)
@@ -37,7 +37,9 @@ class VerifierWorld:
         self.metrics = Metrics()
         self.show(leaders)
         ports: Any = self.link
-        self.verifier = Verifier(ports, 1, lambda: self.image, self.link.serve_locally, self.metrics, 30_000)
+        self.verifier = AddPartitionsToTxnManager(
+            ports, 1, lambda: self.image, self.link.serve_locally, self.metrics, 30_000
+        )
         self.results: list[dict[tuple[str, int], Error]] = []
 
     def show(self, leaders: tuple[int, ...], fenced: int = 0) -> None:
