@@ -39,7 +39,7 @@ _SEQUENCE_AT: Final = HEAD.size + 1
 _MAX_SEQUENCE: Final = 2**63 - 1
 CACHED_LAYOUTS: Final = 256
 """How many layouts a reader remembers."""
-COLUMN_RECORDS: Final = 32
+COLUMN_RECORDS: Final = 16
 """Batches with fewer records are decoded record by record: a new layout costs about a millisecond."""
 CACHED_BATCHES: Final = 4096
 

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from bench.options import Options
     from bench.results import Results
 
+CALIBRATED_BYTES = (100, 1_024)
+"""Sizes of the values with which the generator is measured alone."""
+
 
 @click.command(
     epilog="\b\nExamples:"
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     "\n  ./crucible bench --peer kafka"
     "\n  ./crucible bench --peer kafka --row fetch"
     "\n  ./crucible bench --row failover"
+    "\n  ./crucible bench --calibrate"
 )
 @click.option("--peer", type=click.Choice(["kafka"]), help="Measure this broker, too. It takes turns with ours.")
 @click.option("--row", "rows", multiple=True, metavar="NAME", help="Measure only this row (see bench/options.py).")
@@ -26,7 +30,14 @@ if TYPE_CHECKING:
     "--quick", is_flag=True, help="Measure little of everything, to see that it works. No figure is worth quoting."
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Store it in this folder (default: .benchmarks/crucible).")
-def bench(peer: str | None, rows: Sequence[str], nodes: Sequence[str], quick: bool, out: Path | None) -> None:
+@click.option(
+    "--calibrate",
+    is_flag=True,
+    help="Measure the load generator alone, against a sink that keeps nothing. Nothing is stored.",
+)
+def bench(
+    peer: str | None, rows: Sequence[str], nodes: Sequence[str], quick: bool, out: Path | None, calibrate: bool
+) -> None:
     """Measure one node and three, alone or beside a peer, and write a page that shows the figures."""
     from bench.options import NODES, QUICK, Options, Sizes
     from bench.peers.node import PeerError
@@ -34,6 +45,11 @@ def bench(peer: str | None, rows: Sequence[str], nodes: Sequence[str], quick: bo
     from bench.results import STORE, table
     from crucible_kafka.terminal import USAGE_ERROR, one_sentence, print_table, shown
 
+    if calibrate:
+        if peer or rows or nodes or out:
+            raise click.UsageError("--calibrate measures the generator alone: it goes with --quick only.")
+        _calibrate(1.0 if quick else 5.0)
+        return
     with one_sentence(ValueError):
         wanted = Options(peer, tuple(rows), tuple(map(int, nodes)) or NODES, QUICK if quick else Sizes())
     with one_sentence(PeerError):
@@ -44,6 +60,25 @@ def bench(peer: str | None, rows: Sequence[str], nodes: Sequence[str], quick: bo
     for row, why in results.missing.items():
         click.echo(f"crucible: {row} could not be measured: {why}", err=True)
     sys.exit(USAGE_ERROR if results.missing else 0)
+
+
+def _calibrate(seconds: float) -> None:
+    from bench.load.calibration import CalibrationError, calibrate
+    from crucible_kafka.terminal import one_sentence, print_table, progress
+
+    rows: list[tuple[str, ...]] = []
+    with one_sentence(CalibrationError):
+        for value_bytes in CALIBRATED_BYTES:
+            rows.extend(
+                (
+                    f"{each.work}, {value_bytes:,}-byte values",
+                    f"{each.records_per_s / 1e6:.2f} million/s",
+                    f"{each.megabytes_per_s:,.0f} MB/s",
+                    f"{each.cpu_us_per_record:.3f} us",
+                )
+                for each in calibrate(value_bytes, seconds, progress)
+            )
+    print_table(("one worker against a sink", "records", "values", "processor time of a record"), rows)
 
 
 def _measured(wanted: "Options") -> "Results":

@@ -1,0 +1,402 @@
+"""A producer for benchmarks: batches by column, several requests in flight on each connection, an open-loop schedule.
+
+Batch n is due at ``start + n * interval`` and goes to the partition ``n % partitions``, whatever became of the batches
+before. Batches that are due are sent together, one of each partition in a request, as Kafka's own producer does. A
+partition that is out of reach delays its own batches only.
+
+A batch is sent again until its end is known or its delivery time has passed. Batches of a partition keep their order:
+after a failure nothing new is sent to it until what was in flight has ended and was sent again, one at a time.
+``ProducerState`` decides what a response means. Latency counts from the time at which a batch was due.
+"""
+
+import select
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from bench.fleet.behaviours.bodies import init_producer_id_request, metadata_request
+from bench.fleet.value_batches import BatchMaker
+from bench.fleet.values import ValueMaker
+from reference_broker.blocking.transport import Connection, EncodedRequest, TransportError
+from reference_broker.client.metadata_cache import MetadataCache, MetadataUpdate, NodeAddress
+from reference_broker.client.partitions import TopicPartition
+from reference_broker.client.producer import MAX_IN_FLIGHT, Next, ProducerBatch, ProducerState
+from reference_broker.records.compression import Compression
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import error_name
+from reference_broker.wire.fetch import NO_TOPIC_ID
+from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
+
+PRODUCE_VERSION: Final = 9
+"""It names topics, and each broker since Kafka 2.4 knows it."""
+METADATA_VERSION: Final = 9
+INIT_PRODUCER_ID_VERSION: Final = 3
+BACK_OFF_US: Final = 100_000
+LONGEST_WAIT_US: Final = 50_000
+"""The producer notices a stop after this time at the latest."""
+_CALL_US: Final = 5_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPlan:
+    """What a producer does. ``process`` is the writer of its values."""
+
+    process: str
+    partitions: tuple[TopicPartition, ...]
+    value_bytes: int = 100
+    batch_records: int = 150
+    records_per_s: float = 0.0  # 0: each batch is due at once
+    request_batches: int = 16  # the most batches in a request, one for each partition
+    requests_in_flight: int = MAX_IN_FLIGHT  # for each connection
+    acks: int = -1
+    idempotent: bool = True
+    compression: Compression = Compression.NONE
+    request_timeout_ms: int = 30_000
+    delivery_timeout_us: int = 120_000_000
+
+
+@dataclass(slots=True)
+class LoadBatch:
+    """A batch that is not settled. Times are of the monotonic clock."""
+
+    number: int  # in the partition, from 0
+    first_sequence: int
+    due_us: int
+    first_sent_us: int
+    deadline_us: int
+    batch: ProducerBatch
+    records: bytes
+    error: str | None = None  # of the last attempt
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A batch whose end is known. ``kind`` is ok, fail or info, as in the history."""
+
+    where: TopicPartition
+    kind: str
+    error: str | None
+    first_sequence: int
+    count: int
+    producer_id: int
+    base_offset: int  # -1 unless it is written
+    due_us: int
+    first_sent_us: int
+    end_us: int
+
+
+@dataclass(slots=True)
+class _Partition:
+    where: TopicPartition
+    index: int
+    maker: BatchMaker
+    made: int = 0  # batches
+    in_flight: int = 0
+    failed: list[LoadBatch] = field(default_factory=list)
+    """What must be sent again, in the order of sequences."""
+    not_before_us: int = 0
+
+
+@dataclass(slots=True)
+class _InFlight:
+    sent: EncodedRequest
+    deadline_us: int
+    batches: list[tuple[_Partition, LoadBatch]]
+
+
+@dataclass(slots=True)
+class _Link:
+    """A connection to a leader, and the partitions that it leads."""
+
+    address: NodeAddress
+    connection: Connection
+    partitions: list[_Partition]
+    in_flight: deque[_InFlight] = field(default_factory=deque)
+    next_partition: int = 0
+
+
+def monotonic_us() -> int:
+    return time.monotonic_ns() // 1000
+
+
+class LoadProducer:
+    """Call ``run`` in a thread or greenlet of its own. ``stop`` may be called from any.
+
+    ``settled`` takes each batch's end, in the order in which they become known.
+    """
+
+    def __init__(
+        self, plan: LoadPlan, bootstrap: Sequence[tuple[str, int]], settled: Callable[[Settled], None]
+    ) -> None:
+        assert plan.acks in (1, -1), "with acks=0 there is no response, so nothing can be recorded"
+        self.plan = plan
+        self.sent_requests = 0
+        self.max_slip_us = 0
+        """How late the latest batch was sent, since somebody set it to 0."""
+        self._bootstrap = tuple(NodeAddress(-1, host, port) for host, port in bootstrap)
+        self._settled = settled
+        self._state = ProducerState(MAX_IN_FLIGHT if plan.idempotent else 1, plan.idempotent)
+        values = ValueMaker(plan.process, plan.value_bytes)
+        self._partitions = [
+            _Partition(where, index, BatchMaker(values, plan.batch_records))
+            for index, where in enumerate(plan.partitions)
+        ]
+        self._interval_us = plan.batch_records * 1e6 / plan.records_per_s if plan.records_per_s else 0.0
+        self._metadata = MetadataCache()
+        self._links: dict[int, _Link] = {}  # by node ID
+        self._stale = True
+        self._refresh_not_before_us = 0
+        self._start_us = 0
+        self._sequence = 0
+        self._stopping = False
+
+    def stop(self) -> None:
+        """Send nothing new. ``run`` returns when all that was sent is settled, or has passed its delivery time."""
+        self._stopping = True
+
+    def run(self) -> None:
+        self._start_us = monotonic_us()
+        try:
+            while not (self._stopping and self._is_settled):
+                self._step()
+        finally:
+            for link in list(self._links.values()):
+                link.connection.close()
+
+    @property
+    def _is_settled(self) -> bool:
+        return not any(each.in_flight or each.failed for each in self._partitions)
+
+    def _step(self) -> None:
+        now_us = monotonic_us()
+        if (self._stale or self._state.needs_producer_id) and now_us >= self._refresh_not_before_us:
+            self._look_up(now_us)
+        for link in list(self._links.values()):
+            while len(link.in_flight) < self.plan.requests_in_flight and self._send(link):
+                pass
+        self._expire(monotonic_us())
+        self._wait()
+
+    # Sending
+
+    def _send(self, link: _Link) -> bool:
+        """Send one request with what is due. Return whether there was anything."""
+        now_us = monotonic_us()
+        chosen: list[tuple[_Partition, LoadBatch]] = []
+        count = len(link.partitions)
+        for step in range(count):
+            partition = link.partitions[(link.next_partition + step) % count]
+            batch = self._next(partition, now_us)
+            if batch is not None:
+                chosen.append((partition, batch))
+                if len(chosen) == self.plan.request_batches:
+                    link.next_partition = (link.next_partition + step + 1) % count
+                    break
+        if not chosen:
+            return False
+        sent = link.connection.encode(ApiKey.PRODUCE, PRODUCE_VERSION, self._request(chosen))
+        for partition, _ in chosen:
+            partition.in_flight += 1
+        link.in_flight.append(_InFlight(sent, now_us + self.plan.request_timeout_ms * 1000, chosen))
+        self.sent_requests += 1
+        try:
+            link.connection.send_bytes(sent.frame)
+        except TransportError:
+            self._lose(link)
+        return True
+
+    def _next(self, partition: _Partition, now_us: int) -> LoadBatch | None:
+        """Return the batch to send next; None if none is due, or if the partition must wait."""
+        if partition.failed:
+            if partition.in_flight or now_us < partition.not_before_us:
+                return None
+            return self._again(partition)
+        if self._stopping or not self._state.can_add(partition.where):
+            return None
+        number = partition.made
+        due_us = self._start_us + int((partition.index + number * len(self._partitions)) * self._interval_us)
+        if due_us > now_us:
+            return None
+        if not self._interval_us:
+            due_us = now_us
+        self.max_slip_us = max(self.max_slip_us, now_us - due_us)
+        plan, first = self.plan, self._sequence
+        self._sequence += plan.batch_records
+        partition.made += 1
+        batch = self._state.add(partition.where, plan.batch_records)
+        records = self._encoded(partition, batch, first)
+        return LoadBatch(number, first, due_us, now_us, now_us + plan.delivery_timeout_us, batch, records)
+
+    def _again(self, partition: _Partition) -> LoadBatch | None:
+        """Return the first batch that must be sent again; None if it needs a producer ID that is not known yet."""
+        failed = partition.failed[0]
+        batch = failed.batch
+        if self.plan.idempotent and batch.producer_id != self._state.producer_id and not batch.maybe_written:
+            if self._state.needs_producer_id:
+                return None
+            self._state.renew(batch)
+            failed.records = self._encoded(partition, batch, failed.first_sequence)
+        return partition.failed.pop(0)
+
+    def _encoded(self, partition: _Partition, batch: ProducerBatch, first_sequence: int) -> bytes:
+        return partition.maker.make(
+            first_sequence,
+            time.time_ns() // 1_000_000,
+            producer_id=batch.producer_id,
+            producer_epoch=batch.producer_epoch,
+            base_sequence=batch.base_sequence,
+            compression=self.plan.compression,
+        )
+
+    def _request(self, chosen: Sequence[tuple[_Partition, LoadBatch]]) -> ProduceRequest:
+        topics: dict[str, list[ProducePartition]] = {}
+        for partition, batch in chosen:
+            topics.setdefault(partition.where.topic, []).append(
+                ProducePartition(partition.where.partition, batch.records)
+            )
+        named = [ProduceTopic(topic, NO_TOPIC_ID, partitions) for topic, partitions in topics.items()]
+        return ProduceRequest(self.plan.acks, self.plan.request_timeout_ms, named)
+
+    # Receiving
+
+    def _wait(self) -> None:
+        """Wait for responses, for the next batch that is due, or for a while."""
+        sockets = {link.connection.sock.fileno(): link for link in self._links.values() if link.in_flight}
+        wait_s = self._wait_us() / 1e6
+        if not sockets:
+            time.sleep(wait_s)
+            return
+        poll = select.poll()
+        for number in sockets:
+            poll.register(number, select.POLLIN)
+        for number, _ in poll.poll(wait_s * 1000):
+            self._receive(sockets[number])
+
+    def _wait_us(self) -> int:
+        now_us, wait_us = monotonic_us(), LONGEST_WAIT_US
+        for link in self._links.values():
+            if len(link.in_flight) >= self.plan.requests_in_flight:
+                continue
+            for partition in link.partitions:
+                if partition.failed or self._stopping or not self._state.can_add(partition.where):
+                    continue
+                at = partition.index + partition.made * len(self._partitions)
+                wait_us = min(wait_us, self._start_us + int(at * self._interval_us) - now_us)
+        return max(wait_us, 0)
+
+    def _receive(self, link: _Link) -> None:
+        request = link.in_flight[0]
+        try:
+            # The response has arrived at least in part, and a broker sends it as a whole.
+            reply = link.connection.receive(request.sent, time.monotonic() + self.plan.request_timeout_ms / 1000)
+        except TransportError:
+            self._lose(link)
+            return
+        link.in_flight.popleft()
+        now_us = monotonic_us()
+        found = {(topic.topic, each.partition): each for topic in reply.body.responses for each in topic.partitions}
+        for partition, batch in request.batches:
+            partition.in_flight -= 1
+            response = found.get(partition.where)
+            if response is None:
+                self._end(partition, batch, self._state.lost(batch.batch), "INVALID_RESPONSE", now_us)
+                continue
+            result = self._state.responded(batch.batch, response.error_code, response.base_offset)
+            self._end(partition, batch, result, error_name(response.error_code), now_us)
+
+    def _end(self, partition: _Partition, batch: LoadBatch, result: Next, error: str | None, now_us: int) -> None:
+        """Settle a batch, or keep it to be sent again."""
+        if result in (Next.RETRY, Next.RETRY_ELSEWHERE) and now_us >= batch.deadline_us:
+            result = self._state.give_up(batch.batch)
+        if result in (Next.RETRY, Next.RETRY_ELSEWHERE):
+            batch.error = error
+            self._stale = self._stale or result is Next.RETRY_ELSEWHERE
+            partition.failed.append(batch)
+            partition.failed.sort(key=lambda each: each.number)
+            partition.not_before_us = now_us + BACK_OFF_US
+            return
+        kind = {Next.DONE: "ok", Next.UNKNOWN: "info"}.get(result, "fail")
+        self._settled(
+            Settled(
+                partition.where,
+                kind,
+                None if result is Next.DONE else error,
+                batch.first_sequence,
+                batch.batch.count,
+                batch.batch.producer_id,
+                batch.batch.base_offset if result is Next.DONE else -1,
+                batch.due_us,
+                batch.first_sent_us,
+                now_us,
+            )
+        )
+
+    def _lose(self, link: _Link) -> None:
+        """Nobody knows what became of the requests in flight."""
+        link.connection.close()
+        self._links.pop(link.address.node_id, None)
+        self._stale = True
+        now_us = monotonic_us()
+        for request in link.in_flight:
+            for partition, batch in request.batches:
+                partition.in_flight -= 1
+                self._end(partition, batch, self._state.lost(batch.batch), "disconnected", now_us)
+
+    def _expire(self, now_us: int) -> None:
+        for link in list(self._links.values()):
+            if link.in_flight and now_us >= link.in_flight[0].deadline_us:
+                self._lose(link)
+        for partition in self._partitions:
+            overdue = [each for each in partition.failed if now_us >= each.deadline_us]
+            for batch in overdue:
+                partition.failed.remove(batch)
+                self._end(partition, batch, self._state.give_up(batch.batch), batch.error, now_us)
+
+    # Metadata
+
+    def _look_up(self, now_us: int) -> None:
+        """Find the leaders, connect to them, and get a producer ID. It is tried again later if anything fails."""
+        self._refresh_not_before_us = now_us + BACK_OFF_US
+        known = [*self._metadata.nodes.values(), *self._bootstrap]
+        for address in known:
+            with suppress(TransportError, OSError):
+                with Connection.open(address.host, address.port, _CALL_US, self.plan.process) as connection:
+                    topics = sorted({each.where.topic for each in self._partitions})
+                    response = connection.call(ApiKey.METADATA, METADATA_VERSION, metadata_request(topics), _CALL_US)
+                    if self._state.needs_producer_id:
+                        self._assign(connection)
+                self._metadata = self._metadata.apply(MetadataUpdate.of(response))
+                break
+        else:
+            return
+        led: dict[int, list[_Partition]] = {}
+        for partition in self._partitions:
+            leader = self._metadata.leader_of(partition.where)
+            if leader is not None:
+                led.setdefault(leader.node_id, []).append(partition)
+        for node_id, partitions in led.items():
+            self._connect(self._metadata.nodes[node_id], partitions)
+        for node_id, link in self._links.items():
+            link.partitions = led.get(node_id, [])
+            link.next_partition = 0
+        self._stale = sum(len(link.partitions) for link in self._links.values()) < len(self._partitions)
+
+    def _assign(self, connection: Connection) -> None:
+        response = connection.call(
+            ApiKey.INIT_PRODUCER_ID, INIT_PRODUCER_ID_VERSION, init_producer_id_request(), _CALL_US
+        )
+        if int(response.error_code.value) == 0:
+            self._state.assign(int(response.producer_id), int(response.producer_epoch))
+
+    def _connect(self, address: NodeAddress, partitions: list[_Partition]) -> None:
+        link = self._links.get(address.node_id)
+        if link is not None and link.address == address:
+            return
+        if link is not None:
+            self._lose(link)
+        with suppress(TransportError):
+            connection = Connection.open(address.host, address.port, _CALL_US, self.plan.process)
+            self._links[address.node_id] = _Link(address, connection, partitions)

@@ -1,0 +1,202 @@
+"""A reader for benchmarks: it fetches partitions that it is given, and verifies each value by column.
+
+It has one Fetch in flight at each leader, with all partitions of that leader and no fetch session.
+"""
+
+import select
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from bench.fleet.behaviours.bodies import metadata_request
+from bench.fleet.value_batches import BatchReader
+from bench.fleet.values import ValueSpan
+from bench.load.producer import BACK_OFF_US, LONGEST_WAIT_US, METADATA_VERSION, monotonic_us
+from reference_broker.blocking.transport import Connection, EncodedRequest, TransportError
+from reference_broker.client.consumer import ConsumerState
+from reference_broker.client.metadata_cache import MetadataCache, MetadataUpdate, NodeAddress
+from reference_broker.client.partitions import TopicPartition
+from reference_broker.client.producer import REFRESH_METADATA
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import error_name
+from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchResponse, FetchTopic
+
+FETCH_VERSION: Final = 11
+"""It names topics, and each broker since Kafka 2.4 knows it."""
+_CALL_US: Final = 5_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPlan:
+    """What a reader does. All partitions are read from ``from_offset`` on."""
+
+    process: str
+    partitions: tuple[TopicPartition, ...]
+    from_offset: int = 0
+    max_wait_ms: int = 100
+    min_bytes: int = 1
+    max_bytes: int = 50 * 2**20
+    partition_max_bytes: int = 2**20
+    isolation_level: int = 0
+    request_timeout_ms: int = 30_000
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a response brought of one partition. ``error`` is Kafka's name; then nothing was taken."""
+
+    where: TopicPartition
+    spans: Sequence[ValueSpan]
+    size_bytes: int
+    high_watermark: int
+    at_us: int  # monotonic
+    error: str | None = None
+
+
+@dataclass(slots=True)
+class _Link:
+    address: NodeAddress
+    connection: Connection
+    partitions: list[TopicPartition] = field(default_factory=list)
+    sent: EncodedRequest | None = None
+    deadline_us: int = 0
+    not_before_us: int = 0
+
+
+class LoadReader:
+    """Call ``run`` in a thread or greenlet of its own. ``stop`` may be called from any."""
+
+    def __init__(self, plan: ReadPlan, bootstrap: Sequence[tuple[str, int]], taken: Callable[[Taken], None]) -> None:
+        self.plan = plan
+        self._bootstrap = tuple(NodeAddress(-1, host, port) for host, port in bootstrap)
+        self._taken = taken
+        self._state = ConsumerState()
+        for where in plan.partitions:
+            self._state.seek(where, plan.from_offset)
+        self._batches = BatchReader()
+        self._metadata = MetadataCache()
+        self._links: dict[int, _Link] = {}  # by node ID
+        self._stale = True
+        self._refresh_not_before_us = 0
+        self._stopping = False
+
+    def stop(self) -> None:
+        self._stopping = True
+
+    def run(self) -> None:
+        try:
+            while not self._stopping:
+                now_us = monotonic_us()
+                if self._stale and now_us >= self._refresh_not_before_us:
+                    self._look_up(now_us)
+                for link in list(self._links.values()):
+                    if link.sent is None and link.partitions and now_us >= link.not_before_us:
+                        self._send(link, now_us)
+                    elif link.sent is not None and now_us >= link.deadline_us:
+                        self._lose(link)
+                self._wait()
+        finally:
+            for link in self._links.values():
+                link.connection.close()
+
+    def position(self, where: TopicPartition) -> int:
+        """Return the offset of the next record to read."""
+        return self._state.positions[where].offset
+
+    def _send(self, link: _Link, now_us: int) -> None:
+        link.sent = link.connection.encode(ApiKey.FETCH, FETCH_VERSION, self._request(link))
+        link.deadline_us = now_us + self.plan.request_timeout_ms * 1000
+        try:
+            link.connection.send_bytes(link.sent.frame)
+        except TransportError:
+            self._lose(link)
+
+    def _request(self, link: _Link) -> FetchRequest:
+        plan = self.plan
+        topics: dict[str, list[FetchPartition]] = {}
+        for where in link.partitions:
+            topics.setdefault(where.topic, []).append(
+                FetchPartition(where.partition, self.position(where), plan.partition_max_bytes)
+            )
+        # The first partition with data fills a response that is full. So another one comes first next time.
+        link.partitions.append(link.partitions.pop(0))
+        return FetchRequest(
+            max_wait_ms=plan.max_wait_ms,
+            min_bytes=plan.min_bytes,
+            max_bytes=plan.max_bytes,
+            isolation_level=plan.isolation_level,
+            topics=[FetchTopic(topic, NO_TOPIC_ID, partitions) for topic, partitions in topics.items()],
+        )
+
+    def _wait(self) -> None:
+        sockets = {each.connection.sock.fileno(): each for each in self._links.values() if each.sent is not None}
+        if not sockets:
+            time.sleep(LONGEST_WAIT_US / 1e6)
+            return
+        poll = select.poll()
+        for number in sockets:
+            poll.register(number, select.POLLIN)
+        for number, _ in poll.poll(LONGEST_WAIT_US / 1000):
+            self._receive(sockets[number])
+
+    def _receive(self, link: _Link) -> None:
+        assert link.sent is not None, "a response to no request"
+        try:
+            reply = link.connection.receive(link.sent, time.monotonic() + self.plan.request_timeout_ms / 1000)
+        except TransportError:
+            self._lose(link)
+            return
+        link.sent = None
+        body: FetchResponse = reply.body
+        now_us = monotonic_us()
+        for topic in body.responses:
+            for data in topic.partitions:
+                where = TopicPartition(topic.topic, data.partition)
+                if data.error_code:
+                    self._stale = self._stale or data.error_code in REFRESH_METADATA
+                    link.not_before_us = now_us + BACK_OFF_US
+                    self._taken(Taken(where, (), 0, -1, now_us, error_name(data.error_code)))
+                    continue
+                spans = self._batches.read(where, self._state.take(where, data))
+                if spans:
+                    self._taken(Taken(where, spans, len(data.records or b""), data.high_watermark, now_us))
+
+    def _lose(self, link: _Link) -> None:
+        link.connection.close()
+        self._links.pop(link.address.node_id, None)
+        self._stale = True
+
+    def _look_up(self, now_us: int) -> None:
+        """Find the leaders and connect to them. It is tried again later if anything fails."""
+        self._refresh_not_before_us = now_us + BACK_OFF_US
+        topics = sorted({each.topic for each in self.plan.partitions})
+        for address in (*self._metadata.nodes.values(), *self._bootstrap):
+            with suppress(TransportError):
+                with Connection.open(address.host, address.port, _CALL_US, self.plan.process) as connection:
+                    response = connection.call(ApiKey.METADATA, METADATA_VERSION, metadata_request(topics), _CALL_US)
+                self._metadata = self._metadata.apply(MetadataUpdate.of(response))
+                break
+        else:
+            return
+        led: dict[int, list[TopicPartition]] = {}
+        for where in self.plan.partitions:
+            leader = self._metadata.leader_of(where)
+            if leader is not None:
+                led.setdefault(leader.node_id, []).append(where)
+        for node_id in led:
+            self._connect(self._metadata.nodes[node_id])
+        for node_id, link in self._links.items():
+            link.partitions = led.get(node_id, [])
+        self._stale = sum(len(each.partitions) for each in self._links.values()) < len(self.plan.partitions)
+
+    def _connect(self, address: NodeAddress) -> None:
+        link = self._links.get(address.node_id)
+        if link is not None and link.address == address:
+            return
+        if link is not None:
+            self._lose(link)
+        with suppress(TransportError):
+            connection = Connection.open(address.host, address.port, _CALL_US, self.plan.process)
+            self._links[address.node_id] = _Link(address, connection)

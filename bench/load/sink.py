@@ -1,0 +1,221 @@
+"""A stand-in for a broker that keeps nothing: what the generator reaches against it is what the generator can do.
+
+It gives offsets to the records of each Produce request and forgets them. A Fetch gets the same batch of values again
+and again, with the offsets that it requests. It serves what ``LoadProducer`` and ``LoadReader`` send, and nothing
+else. As a process of its own: ``python -m bench.load.sink``, which prints its port and ends with its stdin.
+"""
+
+import itertools
+import os
+import socket
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from struct import Struct
+from typing import Any, Final
+
+from kio.schema.init_producer_id.v5.response import InitProducerIdResponse
+from kio.schema.metadata.v13.response import (
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from kio.schema.types import BrokerId, ProducerId, TopicName
+from kio.static.primitive import i16, i32
+
+from bench.fleet.behaviours.bodies import milliseconds
+from bench.fleet.value_batches import BatchMaker
+from bench.fleet.values import ValueMaker
+from reference_broker.client.partitions import TopicPartition
+from reference_broker.records.batch import Buffer, patched_prefix, read_header
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.fetch import FetchRequest, FetchResponse, FetchTopicResponse, PartitionData
+from reference_broker.wire.frames import RequestHeader, read_request_header
+from reference_broker.wire.messages import decode_request, encode_response
+from reference_broker.wire.produce import (
+    ProducePartitionResponse,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceTopicResponse,
+)
+from reference_broker.wire.retired_fields import MetadataRequest, MetadataResponse
+
+_COUNT: Final = Struct(">i")
+_COUNT_AT: Final = 57
+"""Where a batch's header has the number of its records."""
+END_OFFSET: Final = 1 << 60
+"""No reader comes to the end of the log."""
+READ_WRITER: Final = "sink"
+_LENGTH_BYTES: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class SinkPlan:
+    """``partitions`` of any topic. A Fetch gets ``read_batches`` batches for each partition."""
+
+    partitions: int = 16
+    value_bytes: int = 100
+    batch_records: int = 150
+    read_batches: int = 32
+
+
+class Sink:
+    """Listens on loopback from the start on. Each connection has a thread."""
+
+    def __init__(self, plan: SinkPlan = SinkPlan()) -> None:
+        self.plan = plan
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self.listener.getsockname()[1])
+        self.records = 0
+        """How many were produced."""
+        self._producer_ids = itertools.count(1)
+        self._ends: defaultdict[TopicPartition, int] = defaultdict(int)
+        batch = BatchMaker(ValueMaker(READ_WRITER, plan.value_bytes), plan.batch_records).make(0, 0)
+        self._header, self._rest = read_header(batch), batch[16:]
+        self._handlers: dict[int, Callable[[Any], object]] = {
+            ApiKey.METADATA: self._metadata,
+            ApiKey.INIT_PRODUCER_ID: self._producer_id,
+            ApiKey.PRODUCE: self._produce,
+            ApiKey.FETCH: self._fetch,
+        }
+
+    def serve(self) -> None:
+        """Accept connections until ``close``."""
+        with suppress(OSError):  # The listener was closed.
+            while True:
+                connection, _ = self.listener.accept()
+                threading.Thread(target=self._serve_one, args=(connection,), daemon=True).start()
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+
+    def append(self, where: TopicPartition, batch: Buffer) -> tuple[int, int]:
+        """Take a batch. Return the error code and the base offset."""
+        (count,) = _COUNT.unpack_from(batch, _COUNT_AT)
+        base = self._ends[where]
+        self._ends[where] = base + count
+        self.records += count
+        return 0, base
+
+    def _serve_one(self, connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            while (frame := _read_frame(connection)) is not None:
+                header, body_at = read_request_header(frame)
+                body = decode_request(header.api_key, header.api_version, frame, body_at)
+                self._respond(connection, header, body)
+
+    def _respond(self, connection: socket.socket, header: RequestHeader, body: object) -> None:
+        response = self._handlers[header.api_key](body)
+        connection.sendall(
+            b"".join(encode_response(header.api_key, header.api_version, header.correlation_id, response))
+        )
+
+    def _metadata(self, request: MetadataRequest) -> MetadataResponse:
+        own = MetadataResponseBroker(node_id=BrokerId(0), host="127.0.0.1", port=i32(self.port), rack=None)
+        partitions = tuple(
+            MetadataResponsePartition(
+                error_code=ErrorCode.none,
+                partition_index=i32(index),
+                leader_id=BrokerId(0),
+                leader_epoch=i32(0),
+                replica_nodes=(BrokerId(0),),
+                isr_nodes=(BrokerId(0),),
+                offline_replicas=(),
+            )
+            for index in range(self.plan.partitions)
+        )
+        topics = tuple(
+            MetadataResponseTopic(
+                error_code=ErrorCode.none,
+                name=TopicName(str(each.name)),
+                topic_id=None,
+                is_internal=False,
+                partitions=partitions,
+            )
+            for each in request.topics or ()
+        )
+        return MetadataResponse(
+            throttle_time=milliseconds(0),
+            error_code=ErrorCode.none,
+            brokers=(own,),
+            cluster_id=None,
+            controller_id=BrokerId(0),
+            topics=topics,
+        )
+
+    def _producer_id(self, _: object) -> InitProducerIdResponse:
+        return InitProducerIdResponse(
+            throttle_time=milliseconds(0),
+            error_code=ErrorCode.none,
+            producer_id=ProducerId(next(self._producer_ids)),
+            producer_epoch=i16(0),
+        )
+
+    def _produce(self, request: ProduceRequest) -> ProduceResponse:
+        topics = []
+        for topic in request.topics:
+            partitions = []
+            for each in topic.partitions:
+                assert each.records is not None, "a Produce request without records"
+                error_code, base = self.append(TopicPartition(topic.topic, each.partition), each.records)
+                partitions.append(ProducePartitionResponse(each.partition, error_code, base, -1, 0))
+            topics.append(ProduceTopicResponse(topic.topic, topic.topic_id, partitions))
+        return ProduceResponse(topics)
+
+    def _fetch(self, request: FetchRequest) -> FetchResponse:
+        topics = [
+            FetchTopicResponse(
+                topic.topic,
+                topic.topic_id,
+                [
+                    PartitionData(each.partition, 0, END_OFFSET, END_OFFSET, 0, None, -1, self._read(each.fetch_offset))
+                    for each in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+        return FetchResponse(responses=topics)
+
+    def _read(self, offset: int) -> bytes:
+        parts: list[bytes] = []
+        for number in range(self.plan.read_batches):
+            parts += (patched_prefix(self._header, offset + number * self.plan.batch_records, 0), self._rest)
+        return b"".join(parts)
+
+
+def _read_frame(connection: socket.socket) -> memoryview | None:
+    """Return the next frame without its length; None at the end of the connection."""
+    length = _read(connection, _LENGTH_BYTES)
+    return None if length is None else _read(connection, int.from_bytes(length, "big"))
+
+
+def _read(connection: socket.socket, size: int) -> memoryview | None:
+    buffer = memoryview(bytearray(size))
+    filled = 0
+    while filled < size:
+        count = connection.recv_into(buffer[filled:])
+        if not count:
+            return None
+        filled += count
+    return buffer
+
+
+def main(arguments: Sequence[str]) -> None:
+    """``arguments`` are the fields of ``SinkPlan``, in their order."""
+    sink = Sink(SinkPlan(*map(int, arguments)))
+    threading.Thread(target=sink.serve, daemon=True).start()
+    sys.stdout.write(f"{sink.port}\n")
+    sys.stdout.flush()
+    while os.read(0, 4096):
+        pass
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,210 @@
+"""The load producer and reader against a sink: order, retries, losses, schedules."""
+
+import itertools
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from bench.fleet.value_batches import BatchReader
+from bench.load.calibration import calibrate
+from bench.load.producer import LoadPlan, LoadProducer, Settled, monotonic_us
+from bench.load.reader import LoadReader, ReadPlan, Taken
+from bench.load.sink import READ_WRITER, Sink, SinkPlan
+from reference_broker.client.consumer import TakenBatch
+from reference_broker.client.partitions import TopicPartition
+from reference_broker.records.batch import Buffer, add_sequence, read_header
+from reference_broker.wire.errors import ErrorCode
+
+WHERE = tuple(TopicPartition("t", index) for index in range(4))
+LIMIT_S = 60.0
+
+
+class Refusal(Exception):  # noqa: N818
+    """The sink must close the connection, before or after it has taken the batch."""
+
+
+class Log(Sink):
+    """A sink that keeps the spans of what it takes, and checks sequences as a broker does (KIP-98).
+
+    ``fault`` gets each batch's number, and returns an error code, or "before" or "after", when the connection ends.
+    """
+
+    def __init__(self, fault: Callable[[int], int | str] = lambda _: 0) -> None:
+        super().__init__(SinkPlan(len(WHERE)))
+        self.spans: dict[TopicPartition, list[tuple[int, int]]] = {where: [] for where in WHERE}
+        self.batches = 0
+        self._fault = fault
+        self._kept: dict[tuple[TopicPartition, int], list[tuple[int, int, int]]] = {}
+
+    def append(self, where: TopicPartition, batch: Buffer) -> tuple[int, int]:
+        header = read_header(batch)
+        self.batches += 1
+        fault = self._fault(self.batches)
+        if fault == "before":
+            raise ConnectionAbortedError
+        if isinstance(fault, int) and fault:
+            return fault, -1
+        kept = self._kept.setdefault((where, header.producer_id), [])
+        if header.base_sequence >= 0:
+            for first, count, base in kept[-5:]:
+                if (first, count) == (header.base_sequence, header.record_count):
+                    return 0, base
+            if kept and add_sequence(kept[-1][0], kept[-1][1]) != header.base_sequence:
+                return int(ErrorCode.out_of_order_sequence_number), -1
+        error, base = super().append(where, batch)
+        kept.append((header.base_sequence, header.record_count, base))
+        (span,) = BatchReader().read(where, [TakenBatch(header, memoryview(batch), 0)])
+        assert span.valid
+        self.spans[where].append((span.first_sequence, span.count))
+        if fault == "after":
+            raise ConnectionAbortedError
+        return error, base
+
+
+@contextmanager
+def serving(sink: Sink) -> Iterator[list[tuple[str, int]]]:
+    thread = threading.Thread(target=sink.serve)
+    thread.start()
+    try:
+        yield [("127.0.0.1", sink.port)]
+    finally:
+        sink.close()
+        thread.join()
+
+
+def produced(sink: Sink, plan: LoadPlan, batches: int) -> list[Settled]:
+    """Run a producer until so many batches are settled."""
+    ends: list[Settled] = []
+
+    def settled(each: Settled) -> None:
+        ends.append(each)
+        if len(ends) >= batches:
+            producer.stop()
+
+    with serving(sink) as address:
+        producer = LoadProducer(plan, address, settled)
+        limit = threading.Timer(LIMIT_S, producer.stop)
+        limit.start()
+        producer.run()
+        limit.cancel()
+    return ends
+
+
+def test_each_batch_is_written_once_and_in_the_order_of_its_partition() -> None:
+    log = Log()
+    ends = produced(log, LoadPlan("p", WHERE, batch_records=40), 200)
+    assert {each.kind for each in ends} == {"ok"}
+    for where in WHERE:
+        settled = [(each.first_sequence, each.count) for each in ends if each.where == where]
+        assert settled == log.spans[where]
+        assert [first for first, _ in settled] == sorted(first for first, _ in settled)
+    assert sorted(each.first_sequence for each in ends) == [40 * number for number in range(len(ends))]
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        [int(ErrorCode.not_leader_or_follower)],
+        [int(ErrorCode.not_enough_replicas), int(ErrorCode.request_timed_out)],
+        ["before"],
+        ["after"],
+        ["before", "after", int(ErrorCode.not_leader_or_follower)],
+    ],
+)
+def test_failures_lose_repeat_and_reorder_nothing(faults: list[int | str]) -> None:
+    chance = random.Random(5)
+    log = Log(lambda _: chance.choice(faults) if chance.random() < 0.05 else 0)
+    ends = produced(log, LoadPlan("p", WHERE, batch_records=40), 150)
+    assert {each.kind for each in ends} == {"ok"}
+    assert len(ends) >= 150
+    for where in WHERE:
+        written = [first for first, _ in log.spans[where]]
+        assert written == sorted(set(written))
+        assert written == sorted(each.first_sequence for each in ends if each.where == where)
+
+
+def test_without_idempotence_a_lost_response_leaves_the_end_unknown() -> None:
+    log = Log(lambda number: "after" if number == 50 else 0)
+    ends = produced(log, LoadPlan("p", WHERE, batch_records=40, idempotent=False), 100)
+    unknown = [each for each in ends if each.kind != "ok"]
+    assert unknown
+    assert {(each.kind, each.error, each.base_offset) for each in unknown} == {("info", "disconnected", -1)}
+
+
+def test_an_error_that_no_retry_cures_ends_a_batch() -> None:
+    log = Log(lambda number: int(ErrorCode.message_too_large) if number == 30 else 0)
+    ends = produced(log, LoadPlan("p", WHERE, batch_records=40), 100)
+    failed = [each for each in ends if each.kind != "ok"]
+    assert [(each.kind, each.error) for each in failed][:1] == [("fail", "MESSAGE_TOO_LARGE")]
+    assert ends[-1].kind == "ok"  # A new producer ID lets the others go on.
+
+
+def test_a_batch_fails_once_its_delivery_time_has_passed() -> None:
+    log = Log(lambda _: int(ErrorCode.not_leader_or_follower))
+    ends = produced(log, LoadPlan("p", WHERE[:1], batch_records=40, delivery_timeout_us=300_000), 1)
+    assert (ends[0].kind, ends[0].error) == ("fail", "NOT_LEADER_OR_FOLLOWER")
+    assert ends[0].end_us - ends[0].first_sent_us >= 300_000
+
+
+def test_latency_counts_from_the_time_at_which_a_batch_was_due() -> None:
+    """A pause of the sink makes the batches behind it late, by their schedule."""
+
+    def slow(number: int) -> int:
+        if number == 20:
+            time.sleep(0.4)
+        return 0
+
+    plan = LoadPlan("p", WHERE, batch_records=10, records_per_s=2_000, requests_in_flight=1)
+    ends = produced(Log(slow), plan, 120)
+    due = sorted(each.due_us for each in ends)
+    assert {after - before for before, after in itertools.pairwise(due)} == {5_000}
+    behind = [each for each in ends if each.first_sent_us - each.due_us > 200_000]
+    assert len(behind) >= 20
+    assert max(each.end_us - each.due_us for each in ends) >= 400_000
+
+
+def test_a_producer_waits_for_its_bootstrap_server() -> None:
+    sink = Log()
+    sink.close()
+    producer = LoadProducer(LoadPlan("p", WHERE), [("127.0.0.1", sink.port)], lambda _: None)
+    threading.Timer(0.3, producer.stop).start()
+    producer.run()
+    assert producer.sent_requests == 0
+
+
+def test_a_reader_verifies_all_values() -> None:
+    sink = Sink(SinkPlan(len(WHERE), batch_records=40, read_batches=3))
+    taken: list[Taken] = []
+
+    def take(each: Taken) -> None:
+        taken.append(each)
+        if len(taken) >= 40:
+            reader.stop()
+
+    with serving(sink) as address:
+        reader = LoadReader(ReadPlan("r", WHERE, from_offset=7), address, take)
+        reader.run()
+    assert {each.error for each in taken} == {None}
+    for where in WHERE:
+        spans = [span for each in taken if each.where == where for span in each.spans]
+        assert {(span.writer, span.first_sequence, span.count, span.valid) for span in spans} == {
+            (READ_WRITER, 0, 40, True)
+        }
+        assert [span.first_offset for span in spans] == [7 + 40 * number for number in range(len(spans))]
+        assert reader.position(where) == spans[-1].first_offset + 40
+
+
+@pytest.mark.live
+def test_calibration_measures_both_directions() -> None:
+    lines: list[str] = []
+    before_us = monotonic_us()
+    sent, read = calibrate(100, 0.5, lines.append)
+    assert monotonic_us() - before_us >= 1_000_000
+    assert (sent.work, read.work) == ("sending", "reading")
+    assert min(sent.records, read.records) > 1_000
+    assert sent.cpu_us_per_record > 0
+    assert len(lines) == 2
