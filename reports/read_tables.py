@@ -22,7 +22,7 @@ from reports import schema
 from reports.columns import Table
 from reports.errors import SetupError
 from reports.manifest import PRODUCER_EXPIRATION_MS
-from reports.schema import arrow_schema, files_of
+from reports.schema import FORMER_COLUMNS, arrow_schema, files_of
 
 ROWS_AT_ONCE = 1 << 18
 
@@ -65,12 +65,31 @@ def _pieces(files: Sequence[tuple[int, str]], schema: pa.Schema) -> Iterator[pa.
 
 def _pieces_of(run: int, name: str, schema: pa.Schema) -> Iterator[pa.Table]:
     with pq.ParquetFile(name) as file:
-        known = [each for each in schema.names if each in file.schema_arrow.names]
-        for batch in file.iter_batches(ROWS_AT_ONCE, columns=known):
-            columns = {each: batch.column(each).cast(schema.field(each).type) for each in known}
+        stored = {each: _stored_name(each, file.schema_arrow.names) for each in schema.names}
+        known = {each: name for each, name in stored.items() if name}
+        for batch in file.iter_batches(ROWS_AT_ONCE, columns=[*known.values()]):
+            columns = {each: batch.column(name).cast(schema.field(each).type) for each, name in known.items()}
             columns["run"] = pa.repeat(pa.scalar(run, pa.int64()), batch.num_rows)
             absent = {each: pa.nulls(batch.num_rows, schema.field(each).type) for each in schema.names}
             yield pa.table({**absent, **columns}, schema=schema)
+
+
+def _stored_name(column: str, stored: Sequence[str]) -> str:
+    """Return the column's name in a file, which is a former one in an older run. It is empty if the file lacks it."""
+    if column in stored:
+        return column
+    former = FORMER_COLUMNS.get(column, "")
+    return former if former in stored else ""
+
+
+def _has_former_names(run_dir: Path, table: Table) -> bool:
+    if not any(each.name in FORMER_COLUMNS for each in table.columns):
+        return False
+    try:
+        stored = [pq.read_schema(name).names for name in files_of(run_dir, table)[:1]]
+    except (pa.ArrowException, OSError):
+        return False  # Spark reports what is wrong with it
+    return any(_stored_name(each.name, names) not in ("", each.name) for names in stored for each in table.columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +167,7 @@ class Tables:
     metadata_reads: DataFrame
     commits: DataFrame
     transactions: DataFrame
-    told_transactions: DataFrame
+    described_transactions: DataFrame
     transforms: DataFrame
     memberships: DataFrame
     metadata_epochs: DataFrame
@@ -279,7 +298,8 @@ def _with_run(table: Table) -> StructType:
 
 def _read(spark: SparkSession, run_dirs: Sequence[Path], table: Table, scratch: Path) -> DataFrame:
     here = not any((folder / schema.REMOTE_FILES).exists() for folder in run_dirs)
-    if here and len(run_dirs) > 1 and str(spark.conf.get("spark.master")).startswith("local"):
+    gathered = len(run_dirs) > 1 or (here and any(_has_former_names(folder, table) for folder in run_dirs))
+    if here and gathered and str(spark.conf.get("spark.master")).startswith("local"):
         target = scratch / f"{table.name}.parquet"
         if gather(run_dirs, table, target):
             return read_gathered(spark, target)

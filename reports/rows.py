@@ -38,9 +38,9 @@ class OperationRow(Row):
     error: Annotated[str | None, "Kafka's error name, or timeout / disconnected / refused; null if none"] = None
     session_id: Annotated[int, "fetch: session ID in the request, else 0"] = 0
     session_epoch: Annotated[int, "fetch: session epoch in the request, else -1"] = -1
-    answered_session_id: Annotated[int, "fetch: session ID in the response, -1 if none came"] = -1
+    response_session_id: Annotated[int, "fetch: session ID in the response, -1 if none came"] = -1
     partitions_sent: Annotated[int, "partitions named in the request"] = 0
-    partitions_answered: Annotated[int, "partitions in the response, -1 if none came"] = -1
+    partitions_returned: Annotated[int, "partitions in the response, -1 if none came"] = -1
     request_bytes: Annotated[int, "size of the request frame"] = 0
     response_bytes: Annotated[int, "size of the response frame, 0 if none came"] = 0
 
@@ -235,7 +235,9 @@ class TransactionRow(Row):
     transactional_id: str
     producer_id: Annotated[int, "that it was sent with, -1 none"]
     producer_epoch: Annotated[int, "that it was sent with, -1 none"]
-    asked: Annotated[str, "commit or abort, by EndTxn; nothing: the producer died inside, or met an error before"]
+    requested_end: Annotated[
+        str, "commit or abort, by EndTxn; nothing: the producer died inside, or met an error before"
+    ]
     outcome: Annotated[str, "of that request: ok, failed or unknown"]
     error: Annotated[
         str | None, "Kafka's error name, or timeout; not_added: its coordinator never knew it; null if none"
@@ -246,12 +248,12 @@ class TransactionRow(Row):
     until_us: Annotated[int, Moment("when its outcome was known, or no longer awaited")]
 
 
-@table("told_transactions", "history/told_transactions*.parquet")
+@table("described_transactions", "history/described_transactions*.parquet")
 @dataclass(slots=True)
-class ToldTransactionRow(Row):
+class DescribedTransactionRow(Row):
     """What a janitor read of an open transaction in one partition, and whether it aborted it. A partition in
-    which nothing was open has one row with producer_id -1. All rows of one look belong to one operation (``f`` is
-    look)."""
+    which nothing was open has one row with producer_id -1. All rows of one search belong to one operation (``f`` is
+    find_hanging)."""
 
     process: Process
     index: OperationIndex
@@ -262,11 +264,13 @@ class ToldTransactionRow(Row):
     start_offset: Annotated[int, "of the transaction, by DescribeProducers, -1 if nothing is open"]
     transactional_id: Annotated[str, "that ListTransactions names for this producer ID, empty if none"]
     found: Annotated[str, "nothing, young (not looked up), known (its coordinator knows the partition) or hanging"]
-    asked_us: Annotated[int, Moment("when DescribeProducers was sent")]
-    told_us: Annotated[int, Moment("when the last response of the lookup had come")]
+    queried_us: Annotated[int, Moment("when DescribeProducers was sent")]
+    received_us: Annotated[int, Moment("when the last response of the lookup had come")]
     abort: Annotated[str, "the result of WriteTxnMarkers: ok, Kafka's error name, or unknown; empty if not sent"] = ""
-    abort_us: Annotated[int, Moment("when the abort was requested; without that = told_us")] = 0
-    abort_end_us: Annotated[int, Moment("when the response came, or was no longer awaited; without that = told_us")] = 0
+    abort_us: Annotated[int, Moment("when the abort was requested; without that = received_us")] = 0
+    abort_end_us: Annotated[
+        int, Moment("when the response came, or was no longer awaited; without that = received_us")
+    ] = 0
 
 
 @table("transforms", "history/transforms*.parquet")
@@ -394,13 +398,14 @@ class FaultRow(Row):
     detail: Annotated[str, "anything more that shows that it happened"] = ""
 
 
-ANSWERED = "_answered"
+RESPONSE = "_response"
 """The end of a kind of FaultRow that reports what became of an earlier hit of the same fault."""
+_FORMER_RESPONSE = "_answered"  # in older runs
 
 
 def is_hit(kind: str) -> bool:
     """Return whether a FaultRow of this kind counts as one hit of its fault. Only hits prove that a fault fired."""
-    return not kind.endswith(ANSWERED)
+    return not kind.endswith((RESPONSE, _FORMER_RESPONSE))
 
 
 @table("trace", "trace/node*.parquet")
@@ -419,7 +424,7 @@ class TraceRow(Row):
     api_version: Annotated[int, "-1 if none"] = -1
     session_id: Annotated[int, "0 if none; of the request, for a reply too"] = 0
     session_epoch: Annotated[int, "-1 if none; of the request, for a reply too"] = -1
-    answered_session_id: Annotated[int, "reply to a fetch: its session ID, else 0"] = 0
+    response_session_id: Annotated[int, "reply to a fetch: its session ID, else 0"] = 0
     error: Annotated[int, "reply: top-level error code, else 0"] = 0
     detail: Annotated[str, "notes: their fields as JSON with sorted keys, else empty"] = ""
 
@@ -499,7 +504,7 @@ HistoryRow: TypeAlias = (
     | MetadataReadRow
     | CommitRow
     | TransactionRow
-    | ToldTransactionRow
+    | DescribedTransactionRow
     | TransformRow
     | MembershipRow
     | MetadataEpochRow
@@ -526,17 +531,17 @@ class FrameRow(Row):
     session_epoch: Annotated[int, "fetch: in the request, else -1"]
     what: Annotated[
         str,
-        "answered; struck: a rule has taken the response; lost: the connection ended first; unanswered: acks=0",
+        "response; response_taken: by a rule; lost: the connection ended first; no_response: acks=0",
     ]
     seq: Annotated[int, "when it went to the node, in the order of all requests and responses that passed"]
     at_us: Annotated[int, Moment("when it went to the node")]
-    answered_seq: Annotated[int, "when the node's response came, in that order; -1: none came"]
+    response_seq: Annotated[int, "when the node's response came, in that order; -1: none came"]
     until_us: Annotated[int, Moment("when the node's response came, or the connection ended")]
     error: Annotated[int, "the response's own error code, else 0"]
-    answered_session_id: Annotated[int, "fetch: in the response, else 0"]
+    response_session_id: Annotated[int, "fetch: in the response, else 0"]
     throttle_ms: Annotated[int, "fetch: the wait that the response demands; then it may omit everything, else 0"]
     request_bytes: int
-    answer_bytes: Annotated[int, "0 if none came"]
+    response_bytes: Annotated[int, "0 if none came"]
 
 
 @table("frame_lines", "trace/frame_lines*.parquet")
@@ -546,12 +551,12 @@ class FrameLineRow(Row):
 
     seq: Annotated[int, "of the request, as in frames"]
     node: Annotated[int, "as in frames"]
-    kind: Annotated[str, "named or forgotten: in the request; told: in the response"]
+    kind: Annotated[str, "named or forgotten: in the request; returned: in the response"]
     topic: Annotated[str, "its name or, from version 13 on, its ID in hex"]
     partition: int
     offset: Annotated[int, "named: the offset to fetch from, else -1"] = -1
-    high_watermark: Annotated[int, "told, else -1"] = -1
-    log_start_offset: Annotated[int, "told, else -1"] = -1
-    error: Annotated[int, "told: the partition's error code, else 0"] = 0
-    record_bytes: Annotated[int, "told: bytes of its record batches, else 0"] = 0
-    points_on: Annotated[bool, "told: it has a diverging epoch or a preferred read replica"] = False
+    high_watermark: Annotated[int, "returned, else -1"] = -1
+    log_start_offset: Annotated[int, "returned, else -1"] = -1
+    error: Annotated[int, "returned: the partition's error code, else 0"] = 0
+    record_bytes: Annotated[int, "returned: bytes of its record batches, else 0"] = 0
+    points_on: Annotated[bool, "returned: it has a diverging epoch or a preferred read replica"] = False

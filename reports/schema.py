@@ -40,11 +40,30 @@ REMOTE_FILES = "remote_files.json"
 """Is in the folder of a run whose history is elsewhere: each URL, with the path in the run and the size."""
 
 
+FORMER_PATHS = {"described_transactions": "history/told_transactions*.parquet"}
+"""Tables of older runs that had other files."""
+FORMER_COLUMNS = {
+    "response_session_id": "answered_session_id",
+    "partitions_returned": "partitions_answered",
+    "response_seq": "answered_seq",
+    "response_bytes": "answer_bytes",
+    "requested_end": "asked",
+    "queried_us": "asked_us",
+    "received_us": "told_us",
+}
+"""Columns that had another name in older runs."""
+
+
 def files_of(run_dir: Path, table: Table) -> list[str]:
     """The table's files in a run's folder, without empty ones. They are URLs if the history is elsewhere."""
+    patterns = (table.path, FORMER_PATHS.get(table.name, table.path))
     if (elsewhere := _remote_files(run_dir)) is not None:
-        return sorted(url for url, (path, size) in elsewhere.items() if fnmatch(path, table.path) and size > 0)
-    return sorted(str(path) for path in run_dir.glob(table.path) if path.stat().st_size > 0)
+        named = (
+            (url, size) for url, (path, size) in elsewhere.items() if any(fnmatch(path, each) for each in patterns)
+        )
+        return sorted(url for url, size in named if size > 0)
+    files = {str(path) for pattern in patterns for path in run_dir.glob(pattern) if path.stat().st_size > 0}
+    return sorted(files)
 
 
 PARQUET_MARK = b"PAR1"

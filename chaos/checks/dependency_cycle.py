@@ -13,7 +13,7 @@ from chaos.checks.reads import reads
 from chaos.checks.transactions import Fate, Transaction, Value, sightings, transactions
 from reports.rows import OperationRow, SpanRow
 
-BEGUN, REQUESTED, COMMITTED, ENDED, APPENDED, TIME = "begun", "asked", "committed", "ended", "appended", "time"
+BEGUN, REQUESTED, COMMITTED, ENDED, APPENDED, TIME = "begun", "requested", "committed", "ended", "appended", "time"
 WITHIN, WW, WR, PROCESS, REALTIME = "within", "ww", "wr", "process", "realtime"
 LEADER_ONLY: Final = 1
 """``SpanRow.acks`` of a send that only the leader acknowledged."""
@@ -174,7 +174,7 @@ class DependencyCycle(Check):
     def end(self, history: History) -> None:
         if not history.transactions or not history.writes_guaranteed:
             return  # Physical: a log that lost records is written again from there.
-        self.evidence += sum(row.asked == "commit" for row in history.transactions)
+        self.evidence += sum(row.requested_end == "commit" for row in history.transactions)
         order = order_of(history)
         add_time(order)
         core = order.core()

@@ -299,7 +299,7 @@ class SessionLost(SessionTrace):
                 self._judge(row, closed)
 
     def _judge_full(self, row: TraceRow) -> None:
-        session_id = row.answered_session_id
+        session_id = row.response_session_id
         if session_id == 0:
             return  # F-5, F-6: the broker may decline.
         who = f"a full fetch of {row.client_id} with session {row.session_id} and epoch {row.session_epoch}"
@@ -338,16 +338,16 @@ class SessionLost(SessionTrace):
         if row.api_version in FIRST_REVISIONS:
             if row.error == INVALID_FETCH_SESSION and closed == row.session_id:
                 self.violated(row.at_us, f"{who} was refused for its number, and that closed the session")
-            elif row.error == 0 and not known and row.answered_session_id == row.session_id:
+            elif row.error == 0 and not known and row.response_session_id == row.session_id:
                 self.violated(row.at_us, f"{who} was served, but there is no such session")
             return
         if row.error == INVALID_EPOCH and closed == row.session_id:
             self.violated(row.at_us, f"{who} was refused for its epoch, and that closed the session")
         elif row.error == ID_NOT_FOUND and known and 1 <= row.session_epoch <= LARGEST_EPOCH:
             self.violated(row.at_us, f"{who} was refused as unknown, but nothing had closed or evicted it")
-        elif row.error == 0 and row.answered_session_id not in (0, row.session_id):
-            self.violated(row.at_us, f"{who} got session {row.answered_session_id}")
-        elif row.error == 0 and row.answered_session_id == 0 and known:
+        elif row.error == 0 and row.response_session_id not in (0, row.session_id):
+            self.violated(row.at_us, f"{who} got session {row.response_session_id}")
+        elif row.error == 0 and row.response_session_id == 0 and known:
             self.violated(row.at_us, f"{who} got no session ID, although the session is still there")
 
 

@@ -92,7 +92,7 @@ def tables_left(load: Load) -> frozenset[str]:
         (load.mirror, (*_GROUP, "copies", "target_runs")),
         (load.has_transactions, ("transactions",)),
         (load.workers, (*_GROUP, "transforms")),
-        (load.janitors, ("told_transactions",)),
+        (load.janitors, ("described_transactions",)),
         (any(each.is_compacted for each in load.topics), ("keyed_writes",)),
         (any(each.metadata_epoch for each in load.producers), ("metadata_epochs",)),
         (any(each.metadata_epoch for each in load.admins), ("metadata_epochs",)),

@@ -11,6 +11,7 @@ from reports.rows import (
     ChangeRow,
     CommitRow,
     CopyRow,
+    DescribedTransactionRow,
     EndRow,
     HistoryRow,
     KeyedWriteRow,
@@ -22,7 +23,6 @@ from reports.rows import (
     ResetRow,
     SpanRow,
     TargetSpanRow,
-    ToldTransactionRow,
     TransactionRow,
     TransformRow,
     ViewRow,
@@ -112,7 +112,7 @@ class History:
     metadata_reads: list[MetadataReadRow] = field(default_factory=list)
     commits: list[CommitRow] = field(default_factory=list)
     transactions: list[TransactionRow] = field(default_factory=list)
-    told_transactions: list[ToldTransactionRow] = field(default_factory=list)
+    described_transactions: list[DescribedTransactionRow] = field(default_factory=list)
     transforms: list[TransformRow] = field(default_factory=list)
     memberships: list[MembershipRow] = field(default_factory=list)
     metadata_epochs: list[MetadataEpochRow] = field(default_factory=list)
@@ -145,7 +145,7 @@ class History:
             name: [row for row in getattr(self, name) if partition_of(row) not in gone]
             for name in (
                 *("runs", "keyed_writes", "views", "positions", "assignments", "ends", "resets"),
-                "told_transactions",
+                "described_transactions",
             )
         }
         kept["commits"] = [row for row in self.commits if not is_lost(row.group)]

@@ -27,7 +27,7 @@ from chaos.checks.transaction_state import (
 )
 from chaos.checks.transactions import Transaction, transactions
 from reference_broker.core.events import Closed, Effect, Event, Note, Reply, Request, Send
-from reports.rows import ToldTransactionRow
+from reports.rows import DescribedTransactionRow
 
 if TYPE_CHECKING:
     from reference_broker.core.node import Node
@@ -915,7 +915,7 @@ class HangingFound(Check):
     guarantee = "hanging-found"
 
     def end(self, history: History) -> None:
-        reported = history.told_transactions
+        reported = history.described_transactions
         self.evidence += len(reported)
         opened = {
             _Key(partition_of(span), span.producer_id, span.first_offset): each
@@ -934,9 +934,9 @@ class HangingFound(Check):
 
     def _judge_missed(
         self,
-        reported: Sequence[ToldTransactionRow],
+        reported: Sequence[DescribedTransactionRow],
         opened: dict[_Key, Transaction],
-        by_key: dict[_Key, list[ToldTransactionRow]],
+        by_key: dict[_Key, list[DescribedTransactionRow]],
     ) -> None:
         looks = grouped(reported, partition_of)
         for key, transaction in opened.items():
@@ -948,45 +948,45 @@ class HangingFound(Check):
             for look in _looks_between(looks.get(key.where, []), transaction.row.at_us, aborted_us):
                 if (look.process, look.index) not in found:
                     self.violated(
-                        look.told_us,
+                        look.received_us,
                         f"{look.process} got nothing of {transaction.named}, which hangs in "
                         f"{key.where[0]}-{key.where[1]} from offset {key.start_offset} on",
                     )
 
-    def _judge_aborted(self, row: ToldTransactionRow, transaction: Transaction | None) -> None:
+    def _judge_aborted(self, row: DescribedTransactionRow, transaction: Transaction | None) -> None:
         if transaction is None or transaction.row.error == NOT_ADDED:
             return
         its = transaction.row
         is_same = its.producer_epoch == row.producer_epoch
-        if is_same and its.from_us <= row.asked_us and row.told_us < min(its.at_us, its.from_us + its.timeout_us):
+        if is_same and its.from_us <= row.queried_us and row.received_us < min(its.at_us, its.from_us + its.timeout_us):
             self.violated(
-                row.told_us,
+                row.received_us,
                 f"{row.process} found {transaction.named} hanging in {row.topic}-{row.partition} and aborted it, while "
                 f"its producer had it open",
             )
 
-    def _judge_left(self, row: ToldTransactionRow, rows: Sequence[ToldTransactionRow]) -> None:
+    def _judge_left(self, row: DescribedTransactionRow, rows: Sequence[DescribedTransactionRow]) -> None:
         for later in rows:
-            if later.asked_us >= row.abort_end_us:
+            if later.queried_us >= row.abort_end_us:
                 self.violated(
-                    later.told_us,
+                    later.received_us,
                     f"{row.process} aborted the transaction of producer {row.producer_id} in {row.topic}-"
                     f"{row.partition} from offset {row.start_offset} on, and {later.process} got it as open",
                 )
 
 
-def _key(row: ToldTransactionRow) -> _Key:
+def _key(row: DescribedTransactionRow) -> _Key:
     return _Key(partition_of(row), row.producer_id, row.start_offset)
 
 
 def _looks_between(
-    rows: Sequence[ToldTransactionRow], from_us: int, until_us: int | None
-) -> Iterator[ToldTransactionRow]:
+    rows: Sequence[DescribedTransactionRow], from_us: int, until_us: int | None
+) -> Iterator[DescribedTransactionRow]:
     """Yield one row of each check that began at or after ``from_us`` and ended before ``until_us``."""
     seen = set[tuple[str, int]]()
     for row in rows:
-        if (row.process, row.index) in seen or row.asked_us < from_us:
+        if (row.process, row.index) in seen or row.queried_us < from_us:
             continue
-        if until_us is None or row.told_us < until_us:
+        if until_us is None or row.received_us < until_us:
             seen.add((row.process, row.index))
             yield row

@@ -93,7 +93,7 @@ def transactions(history: History) -> list[Transaction]:
 
 
 def _fate(row: TransactionRow) -> Fate:
-    if row.asked != "commit" or row.outcome == "failed":
+    if row.requested_end != "commit" or row.outcome == "failed":
         return Fate.NEVER
     return Fate.COMMITTED if row.outcome == "ok" else Fate.UNKNOWN
 
@@ -183,7 +183,7 @@ class AbortedRead(Check):
                 self.violated(
                     first.at_us,
                     f"{first.process} read {topic}-{partition} offset {first.offset}: {writer}/{sequence} of "
-                    f"{each.named}, which was never committed ({each.row.asked} was requested)",
+                    f"{each.named}, which was never committed ({each.row.requested_end} was requested)",
                 )
 
 
@@ -198,7 +198,7 @@ class PrecommittedRead(Check):
     def end(self, history: History) -> None:
         seen = sightings(history)
         for each in transactions(history):
-            if each.row.asked != "commit":
+            if each.row.requested_end != "commit":
                 continue  # aborted-read judges it.
             self.evidence += 1
             for key, _ in each.values():

@@ -238,8 +238,8 @@ class Conversation:
         if label.gets_response:
             self._pending.append(pending)
         else:
-            self._front.log_entry(self, "unanswered", label, pending.at_us, size)
-            self._front.record_end(sent, "unanswered")
+            self._front.log_entry(self, "no_response", label, pending.at_us, size)
+            self._front.record_end(sent, "no_response")
 
     # Responses
 
@@ -283,8 +283,8 @@ class Conversation:
             self._gathers_down = True
             return False
         self._end_pending()
-        self._front.log_entry(self, "answered", pending.label, pending.at_us, pending.request_bytes, size, error)
-        self._front.record_response(pending.sent, "answered", size, error)
+        self._front.log_entry(self, "response", pending.label, pending.at_us, pending.request_bytes, size, error)
+        self._front.record_response(pending.sent, "response", size, error)
         self._passing_down = size
         return True
 
@@ -322,7 +322,7 @@ class Conversation:
         error = error_of(key, version, memoryview(raw.data)[LENGTH_BYTES:], raw)
         reply = Reply(self.connection, correlation, key, version, raw, pending.label.tag._replace(error=error))
         sent = self._front.replied(reply)
-        what = "struck" if sent is None else "answered"
+        what = "response_taken" if sent is None else "response"
         self._front.log_entry(self, what, pending.label, pending.at_us, pending.request_bytes, len(data), error)
         self._front.record_response(pending.sent, what, len(data), error, raw)
         if sent is not None:

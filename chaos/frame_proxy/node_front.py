@@ -255,7 +255,7 @@ class NodeFront:
         label: Label | None,
         at_us: int,
         request_bytes: int = 0,
-        answer_bytes: int = 0,
+        response_bytes: int = 0,
         error: int = 0,
         detail: str = "",
     ) -> None:
@@ -278,7 +278,7 @@ class NodeFront:
                 tag.session_id,
                 tag.session_epoch,
                 request_bytes,
-                answer_bytes,
+                response_bytes,
                 error_name(error) if error else "",
                 self.now_us() - at_us,
                 detail,
@@ -429,7 +429,7 @@ class Phantom(asyncio.Protocol):
         header = self._label.header
         raw = RawFrame(frame, header.api_key, header.api_version, is_request=False)
         error = error_of(header.api_key, header.api_version, memoryview(frame)[LENGTH_BYTES:], raw)
-        self._front.record_response(self._sent, "answered", len(frame), error, raw)
+        self._front.record_response(self._sent, "response", len(frame), error, raw)
         self._sent = None
         self._over(self._reply(raw, error))
 

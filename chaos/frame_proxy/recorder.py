@@ -61,7 +61,7 @@ class FrameRecorder:
         return sent
 
     def response(self, sent: Sent, what: str, size: int, error: int, raw: RawFrame | None) -> None:
-        """Take a node's response. ``what`` is ``answered``, or ``struck`` if a rule has taken it."""
+        """Take a node's response. ``what`` is ``response``, or ``response_taken`` if a rule has taken it."""
         seq, session, throttle_ms = self._next(), 0, 0
         body = raw.value() if raw is not None and reads_lines(sent.label) else None
         if isinstance(body, FetchResponse):
@@ -142,7 +142,7 @@ def _response_lines(sent: Sent, body: FetchResponse) -> Iterator[FrameLineRow]:
             yield FrameLineRow(
                 sent.seq,
                 sent.node,
-                "told",
+                "returned",
                 name,
                 each.partition,
                 NOBODY,
@@ -167,9 +167,9 @@ AT_ONCE: Final = 1_000
 class Entry(msgspec.Struct, omit_defaults=True):
     """``number`` counts all entries from 1 on. ``at_us`` is when the request came, since the proxy's start.
 
-    ``what`` is ``answered``, ``unanswered`` (a produce request with acks=0), ``struck`` (a rule has taken the
-    response), ``lost`` (the connection ended first), or the name of something else that happened; ``detail`` says more
-    then. ``took_us`` is the time from the request to the node's response."""
+    ``what`` is ``response``, ``no_response`` (a produce request with acks=0), ``response_taken`` (by a rule), ``lost``
+    (the connection ended first), or the name of something else that happened; ``detail`` says more then. ``took_us`` is
+    the time from the request to the node's response."""
 
     number: int
     at_us: int
@@ -183,7 +183,7 @@ class Entry(msgspec.Struct, omit_defaults=True):
     session_id: int = 0
     session_epoch: int = -1
     request_bytes: int = 0
-    answer_bytes: int = 0
+    response_bytes: int = 0
     error: str = ""
     took_us: int = 0
     detail: str = ""

@@ -27,7 +27,7 @@ from reference_broker.wire.frames import FrameReader
 from reference_broker.wire.messages import empty_response, has_error_code
 from reference_broker.wire.produce import ProduceRequest
 from reference_broker.wire.tags import Tag
-from reports.rows import ANSWERED
+from reports.rows import RESPONSE
 from scenarios.fault_kinds import FAULT_KINDS
 
 FIRST_PHANTOM = -2
@@ -78,7 +78,7 @@ class FrameFaults:
     def phantom_replied(self, effect: Reply | Close) -> None:
         rule, tag = self.phantoms.pop(effect.connection)
         detail = f"answered with error {effect.tag.error}" if isinstance(effect, Reply) else f"closed: {effect.reason}"
-        self._book.report(rule, 1, tag, detail, kind=rule.kind + ANSWERED)
+        self._book.report(rule, 1, tag, detail, kind=rule.kind + RESPONSE)
         self._actions.deliver_later(Closed(effect.connection), 0)
 
     # Requests

@@ -200,7 +200,7 @@ def gave_sessions(run_folder: Path) -> bool:
     return any(
         given.as_py()
         for file in run_folder.glob(FRAMES.path)
-        for given in pq.read_table(file, columns=["answered_session_id"]).column(0).unique()
+        for given in pq.read_table(file, columns=["response_session_id"]).column(0).unique()
     )
 
 

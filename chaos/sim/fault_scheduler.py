@@ -25,7 +25,7 @@ from chaos.sim.stepwise_faults import FeatureSwitch, Intruder, rolling_bounce
 from chaos.sim.timed_faults import SimulatedFaultContext
 from reference_broker.metadata.identifiers import claimed_node
 from reference_broker.ports.node_ports import Now
-from reports.rows import ANSWERED, FaultRow
+from reports.rows import RESPONSE, FaultRow
 from scenarios.fault_kinds import FAULT_KINDS
 from scenarios.model import Fault, Link, NodeChoice, Scenario
 from scenarios.vocabulary import SAME_NODE, SIM_AT_PERCENT
@@ -268,7 +268,7 @@ class SimulatedFaultScheduler:
                 self._agenda.after(NOBODY_YET_US, self._begin, fault, hit)
                 return
             now_us, detail = self._agenda.now_us, f"{responses} of {len(requests)} answered"
-            self._keep(FaultRow(fault.name, fault.kind + ANSWERED, now_us, now_us, target, hit, detail=detail))
+            self._keep(FaultRow(fault.name, fault.kind + RESPONSE, now_us, now_us, target, hit, detail=detail))
 
         Intruder(self._network, node_id, requests, arrived, over)
 

@@ -58,7 +58,7 @@ class Trace:
             session_id=session,
             session_epoch=epoch,
             error=error,
-            answered_session_id=response,
+            response_session_id=response,
         )
 
     def fetch(self, session: int, epoch: int, error: int = NONE, answered: int | None = None) -> None:

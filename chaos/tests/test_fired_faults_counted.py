@@ -21,7 +21,7 @@ REQUESTS = [
 def test_the_response_to_a_second_copy_is_no_second_hit() -> None:
     verdict, world = play(loader.find("02-duplicated-request"), 1)
     kinds = Counter(row.kind for row in world.faults)
-    assert kinds["request_duplicated_answered"]
+    assert kinds["request_duplicated_response"]
     assert sum(hits for _, hits in verdict.faults) == kinds["request_duplicated"]
 
 

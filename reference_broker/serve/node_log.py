@@ -100,7 +100,7 @@ class RequestLog:
             session = {
                 "session_id": tag.session_id,
                 "session_epoch": tag.session_epoch,
-                "answered_session_id": getattr(reply.body, "session_id", 0),
+                "response_session_id": getattr(reply.body, "session_id", 0),
             }
         self._log.info(
             "request",

@@ -21,12 +21,12 @@ def longest_gaps(tables: Tables) -> DataFrame:
     """
     per_second = tables.once(_per_second)
     in_order = Window.partitionBy("run", "f").orderBy("second")
-    last_sent = tables.operations.groupBy("run", "f").agg(F.max("invoke_us").alias("asked_us"))
+    last_sent = tables.operations.groupBy("run", "f").agg(F.max("invoke_us").alias("requested_us"))
     between = per_second.join(last_sent, ["run", "f"]).select(
         "run",
         "f",
         F.col("last_us").alias("from_us"),
-        F.coalesce(F.lead("first_us").over(in_order), "asked_us").alias("until_us"),
+        F.coalesce(F.lead("first_us").over(in_order), "requested_us").alias("until_us"),
     )
     inside = per_second.select("run", "f", "inner.from_us", "inner.until_us")
     gaps = between.unionByName(inside).withColumn("gap_us", F.col("until_us") - F.col("from_us")).where("gap_us > 0")

@@ -162,8 +162,8 @@ def _older_values(tables: Tables) -> DataFrame:
     )
     unexplained = without_match(judged, commits, [*STORED, "offset"], explained)
     gone = with_operation(tables.changes.where("change = 'delete' and type != 'fail'"), tables, "invoke_us", how="left")
-    gone = F.broadcast(gone.select("run", "topic", F.coalesce("invoke_us", F.lit(0)).alias("asked_us")))
-    judged_still = without_match(unexplained, gone, ["run", "topic"], "other.asked_us <= this.at_us")
+    gone = F.broadcast(gone.select("run", "topic", F.coalesce("invoke_us", F.lit(0)).alias("requested_us")))
+    judged_still = without_match(unexplained, gone, ["run", "topic"], "other.requested_us <= this.at_us")
     detail = sentence(
         "%s fetched offset %s with metadata epoch %s, though offset %s with epoch %s had been committed.",
         "process",

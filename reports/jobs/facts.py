@@ -8,7 +8,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from reports.jobs.evidence import acknowledged
 from reports.jobs.expressions import LEADER_ELECTED, LEADS, METADATA_COMMITTED, METADATA_IMAGE, PARTITION
-from reports.jobs.session_requests import FETCH
+from reports.jobs.session_requests import FETCH, RETURNED
 from reports.jobs.snapshots import CHUNK
 from reports.read_tables import Tables
 
@@ -48,18 +48,18 @@ _FACTS: Mapping[str, Mapping[str, str]] = {
         "sessions_created": "what = 'session_created'",
     },
     "frames": {"session_requests": f"api_key = {FETCH} and session_id != 0 and session_epoch > 0"},
-    "frame_lines": {"lines_told": "kind = 'told'"},
+    "frame_lines": {"lines_returned": RETURNED},
     "commits": {
         "offsets_committed": "kind = 'commit' and error is null",
         "epochs_learnt": "kind in ('fetched', 'loaded') and error is null and metadata_epoch >= 0",
     },
     "transactions": {
         "transactions": "true",
-        "transactions_ok": "asked = 'commit' and outcome = 'ok'",
-        "transactions_committed": "asked = 'commit'",
-        "transactions_not_committed": "asked != 'commit' or outcome = 'failed'",
+        "transactions_ok": "requested_end = 'commit' and outcome = 'ok'",
+        "transactions_committed": "requested_end = 'commit'",
+        "transactions_not_committed": "requested_end != 'commit' or outcome = 'failed'",
     },
-    "told_transactions": {"looks_at_partitions": "true"},
+    "described_transactions": {"partitions_described": "true"},
     "views": {"views": "key = ''"},
     "transforms": {"records_transformed": "count"},
     "memberships": {"partitions_given": "event = 'assigned'"},
@@ -73,7 +73,7 @@ _SELDOM = (
     "frame_lines",
     "commits",
     "transactions",
-    "told_transactions",
+    "described_transactions",
     "views",
     "transforms",
     "memberships",

@@ -105,10 +105,10 @@ def partitions_sent_again(tables: Tables) -> DataFrame:
     return answered.groupBy("run").agg(
         F.count("*").alias("fetches"),
         F.sum("partitions_sent").alias("named"),
-        F.sum("partitions_answered").alias("answered"),
+        F.sum("partitions_returned").alias("answered"),
         F.count_if(F.col("again")).alias("requests_again"),
         F.sum(F.expr("if(again, partitions_sent, 0)")).alias("named_again"),
-        F.sum(F.expr("if(again, partitions_answered, 0)")).alias("answered_again"),
+        F.sum(F.expr("if(again, partitions_returned, 0)")).alias("answered_again"),
     )
 
 

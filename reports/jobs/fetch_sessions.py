@@ -18,6 +18,7 @@ from reports.jobs.session_requests import (
     INVALID_FETCH_SESSION,
     INVALID_SESSION_EPOCH,
     LARGEST_EPOCH,
+    RETURNED,
     SESSION,
     SESSION_ID_NOT_FOUND,
     WIRE_LINE,
@@ -99,8 +100,8 @@ def _order_on_the_wire(tables: Tables) -> DataFrame:
 
 
 def _accepted_twice(tables: Tables) -> DataFrame:
-    accepted = tables.once(wire_requests).where("session_epoch > 0 and error = 0 and answered_seq >= 0")
-    again = Window.partitionBy(*WIRE_SESSION, "session_epoch").orderBy("answered_seq")
+    accepted = tables.once(wire_requests).where("session_epoch > 0 and error = 0 and response_seq >= 0")
+    again = Window.partitionBy(*WIRE_SESSION, "session_epoch").orderBy("response_seq")
     twice = accepted.withColumn("nth", F.row_number().over(again)).where("nth > 1 and not clear")
     detail = sentence(
         "Node %s accepted epoch %s of session %s twice, from %s.", "node", "session_epoch", "session", "client_id"
@@ -187,12 +188,12 @@ _WRONG_REPLIES = (
         f"final and error = {SESSION_ID_NOT_FOUND} and alive = 1 and session_epoch between 1 and {LARGEST_EPOCH}",
         "it did not know the session, which it had neither closed nor evicted",
     ),
-    ("final and error = 0 and answered_session_id not in (0, session)", "the response carries another session's ID"),
+    ("final and error = 0 and response_session_id not in (0, session)", "the response carries another session's ID"),
     (
-        "final and error = 0 and answered_session_id = 0 and alive = 1",
+        "final and error = 0 and response_session_id = 0 and alive = 1",
         "the response carries no ID of the living session",
     ),
-    ("not final and error = 0 and answered_session_id = session and alive = 0", "there is no such session"),
+    ("not final and error = 0 and response_session_id = session and alive = 0", "there is no such session"),
 )
 """Conditions of a reply, and what is wrong then. ``final`` says that it is of the final revision."""
 
@@ -297,14 +298,14 @@ def _wrongly_given(tables: Tables) -> DataFrame:
 
 
 def _wrong_replies_on_the_wire(tables: Tables) -> DataFrame:
-    requests = tables.once(wire_requests).where("session_epoch > 0 and answered_seq >= 0")
+    requests = tables.once(wire_requests).where("session_epoch > 0 and response_seq >= 0")
     is_lost = (
         f"clear and not gone and error = {SESSION_ID_NOT_FOUND} and nodes = 1 and connection = made_on "
         f"and until_us - made_us < {_MAY_BE_EVICTED_AFTER_US}"
     )
     wrong = F.when(F.expr(is_lost), "it did not know the session, which nobody had closed and nothing could evict")
     wrong = wrong.when(
-        F.expr("error = 0 and answered_session_id not in (0, session)"), "the response carries another session's ID"
+        F.expr("error = 0 and response_session_id not in (0, session)"), "the response carries another session's ID"
     )
     detail = sentence(
         "Node %s responded to %s in session %s (epoch %s): %s.",
@@ -325,7 +326,7 @@ def _wrongly_given_on_the_wire(tables: Tables) -> DataFrame:
     ends = (
         tables.once(wire_requests)
         .where(ENDS_WIRE_SESSION)
-        .select(*WIRE_SESSION, F.col("answered_seq").alias("made_seq"))
+        .select(*WIRE_SESSION, F.col("response_seq").alias("made_seq"))
     )
     ended = ends.withColumns({"made_on": F.lit(None).cast("long"), "ends": F.lit(True)})
     made = given.withColumn("ends", F.lit(False)).unionByName(ended, allowMissingColumns=True)
@@ -353,7 +354,7 @@ _NEW = "judged and incremental and named and not held and not forgotten and line
 
 @GuaranteeJob(
     needs=("frames", "frame_lines"),
-    evidence="lines_told",
+    evidence="lines_returned",
     unit="partitions in responses",
     excused_by="the frames, which are written at the end",
 )
@@ -391,18 +392,18 @@ def _change_not_sent(tables: Tables) -> DataFrame:
     over = F.min(F.expr("if(line is not null or forgotten, seq, null)")).over(in_order)
     held = tables.once(wire_lines).withColumn("over", F.coalesce(over, F.lit(2**63 - 1)))
     held = held.where("judged and line is not null and line.error = 0 and not forgotten")
-    held = held.select(*WIRE_LINE, "over", F.col("line").alias("last"), F.col("answered_seq").alias("since"))
-    seen = tables.frame_lines.where("kind = 'told' and error = 0").drop("node")
-    seen = seen.join(wire_fetches(tables).select("run", "node", "seq", "answered_seq"), ["run", "seq"])
-    seen = seen.select("run", "node", "topic", "partition", "answered_seq", "high_watermark", "log_start_offset")
+    held = held.select(*WIRE_LINE, "over", F.col("line").alias("last"), F.col("response_seq").alias("since"))
+    seen = tables.frame_lines.where(f"{RETURNED} and error = 0").drop("node")
+    seen = seen.join(wire_fetches(tables).select("run", "node", "seq", "response_seq"), ["run", "seq"])
+    seen = seen.select("run", "node", "topic", "partition", "response_seq", "high_watermark", "log_start_offset")
     newer = (
-        "seen.answered_seq > held.since and seen.answered_seq < held.over and "
+        "seen.response_seq > held.since and seen.response_seq < held.over and "
         "(seen.high_watermark > held.last.high_watermark or seen.log_start_offset > held.last.log_start_offset)"
     )
     same = [F.col(f"held.{key}") == F.col(f"seen.{key}") for key in ("run", "node", "topic", "partition")]
     due = held.alias("held").join(seen.alias("seen"), [*same, F.expr(newer)])
     due = due.groupBy(*(f"held.{key}" for key in WIRE_LINE), "held.over", "held.since").agg(
-        F.min("seen.answered_seq").alias("due_seq")
+        F.min("seen.response_seq").alias("due_seq")
     )
     later = tables.once(wire_responses).where("judged and incremental").alias("later")
     lacks = [F.col(f"due.{key}") == F.col(f"later.{key}") for key in WIRE_SESSION]

@@ -63,11 +63,11 @@ OPEN: Final = [*PARTITION, "producer_id", "start_offset"]
 
 
 @GuaranteeJob(
-    needs=("operations", "runs", "transactions", "told_transactions"),
-    evidence="looks_at_partitions",
+    needs=("operations", "runs", "transactions", "described_transactions"),
+    evidence="partitions_described",
     unit="looks at partitions",
     about=("X-12",),
-    found_in="told_transactions",
+    found_in="described_transactions",
     excused_by="another admin's abort that is under way",
 )
 def hanging_found(tables: Tables) -> DataFrame:
@@ -83,7 +83,7 @@ def hanging_found(tables: Tables) -> DataFrame:
 
     Leaders that are cut off or paused may respond with old state. Scenarios with such faults must not promise it.
     """
-    described = tables.told_transactions
+    described = tables.described_transactions
     written = _acknowledged_writes(tables)
     found = [_missed_strays(described, written), _wrongly_aborted(described, written), _left_open(described)]
     return found[0].unionByName(found[1]).unionByName(found[2])
@@ -106,15 +106,17 @@ def _acknowledged_writes(tables: Tables) -> DataFrame:
 
 
 def _missed_strays(described: DataFrame, written: DataFrame) -> DataFrame:
-    looks = described.groupBy(*LOOK).agg(F.min("asked_us").alias("asked_us"), F.max("told_us").alias("told_us"))
+    looks = described.groupBy(*LOOK).agg(
+        F.min("queried_us").alias("queried_us"), F.max("received_us").alias("received_us")
+    )
     aborts = described.where("abort != ''").groupBy(*OPEN).agg(F.min("abort_us").alias("ended_us"))
     strays = written.where("error = 'not_added'").join(aborts, OPEN, "left")
-    due = looks.join(strays, PARTITION).where("asked_us >= left_us and (ended_us is null or told_us < ended_us)")
+    due = looks.join(strays, PARTITION).where("queried_us >= left_us and (ended_us is null or received_us < ended_us)")
     missed = due.join(
         described.select(*LOOK, "producer_id", "start_offset"), [*LOOK, "producer_id", "start_offset"], "left_anti"
     )
     detail = sentence("The description lacks the open transaction of %s.", "transactional_id")
-    return anomalies(missed, detail, offset="start_offset", at_us="told_us")
+    return anomalies(missed, detail, offset="start_offset", at_us="received_us")
 
 
 def _wrongly_aborted(described: DataFrame, written: DataFrame) -> DataFrame:
@@ -124,17 +126,17 @@ def _wrongly_aborted(described: DataFrame, written: DataFrame) -> DataFrame:
     wrong = (
         described.where("abort != ''")
         .join(known, [*OPEN, "producer_epoch"])
-        .where("from_us <= asked_us and told_us < surely_until_us")
+        .where("from_us <= queried_us and received_us < surely_until_us")
     )
     detail = sentence("The transaction of %s was aborted as a hanging one, while its producer had it open.", "owner")
-    return anomalies(wrong, detail, offset="start_offset", at_us="told_us")
+    return anomalies(wrong, detail, offset="start_offset", at_us="received_us")
 
 
 def _left_open(described: DataFrame) -> DataFrame:
     aborted = described.where("abort = 'ok'").groupBy(*OPEN).agg(F.min("abort_end_us").alias("ended_us"))
-    left = described.join(aborted, OPEN).where("asked_us >= ended_us")
+    left = described.join(aborted, OPEN).where("queried_us >= ended_us")
     detail = sentence("The transaction of producer %s was aborted before, and is listed as open.", "producer_id")
-    return anomalies(left, detail, offset="start_offset", at_us="told_us")
+    return anomalies(left, detail, offset="start_offset", at_us="received_us")
 
 
 _LEADER = [*PARTITION, "node", "leader_epoch"]

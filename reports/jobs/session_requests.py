@@ -26,6 +26,8 @@ INVALID_FETCH_SESSION = 10001
 """The first revision gives this response to an unknown session and to a wrong number alike."""
 FIRST_REVISIONS = (1000, 1002)
 """The drafts of Fetch that carry the first revision: the page's, and that of followers."""
+RETURNED = "kind in ('returned', 'told')"
+"""The condition of a line in a response. Older runs have the second word."""
 SESSION = ("run", "node", "incarnation", "session")
 INCREMENTAL = f"session_epoch != 0 and (session_epoch != -1 or api_version in {FIRST_REVISIONS})"
 """The condition of a request (or its reply) that goes on in a session. All others are full."""
@@ -41,7 +43,7 @@ _ROW = (
     "api_version",
     "session_epoch",
     "error",
-    "answered_session_id",
+    "response_session_id",
 )
 _LIFE = "case when what = 'session_created' then 1 when what in ('session_closed', 'session_evicted') then 0 end"
 
@@ -66,9 +68,9 @@ def full_responses(tables: Tables) -> DataFrame:
 
     ``requested`` is the session that the request had named. Other columns are those of ``session_rows``.
     """
-    given = _fetches(tables).where(f"what = 'reply' and not ({INCREMENTAL}) and answered_session_id != 0")
+    given = _fetches(tables).where(f"what = 'reply' and not ({INCREMENTAL}) and response_session_id != 0")
     given = given.where(f"api_version not in {FIRST_REVISIONS}").withColumn("requested", F.col("session"))
-    given = given.withColumn("session", F.col("answered_session_id"))
+    given = given.withColumn("session", F.col("response_session_id"))
     noted = session_notes(tables).select(*_ROW).withColumn("requested", F.lit(0).cast("long"))
     return _with_life(noted, given).where("what = 'reply'")
 
@@ -107,7 +109,7 @@ def requests_with_replies(tables: Tables) -> DataFrame:
         F.col("at_us").alias("reply_us"),
         F.struct("alive", "life").alias("at_reply"),
     )
-    requests = rows.where("what = 'request'").drop("error", "before", "what", "answered_session_id")
+    requests = rows.where("what = 'request'").drop("error", "before", "what", "response_session_id")
     return (
         requests.join(replies, key, "left")
         .withColumn("of_first", F.col("api_version").isin(*FIRST_REVISIONS))
@@ -121,10 +123,10 @@ WIRE_SESSION = ("run", "node", "session")
 WIRE_LINE = (*WIRE_SESSION, "topic", "partition")
 _SESSIONS_SINCE = 7
 _NEVER = 2**63 - 1
-_SHOWS_EPOCH = f"answered_seq >= 0 and error in (0, {SESSION_ID_NOT_FOUND}, {INVALID_SESSION_EPOCH})"
+_SHOWS_EPOCH = f"response_seq >= 0 and error in (0, {SESSION_ID_NOT_FOUND}, {INVALID_SESSION_EPOCH})"
 ENDS_WIRE_SESSION = (
-    f"error = 0 and (session_epoch <= 0 or answered_session_id != session) or error = {SESSION_ID_NOT_FOUND} "
-    "and answered_seq >= 0"
+    f"error = 0 and (session_epoch <= 0 or response_session_id != session) or error = {SESSION_ID_NOT_FOUND} "
+    "and response_seq >= 0"
 )
 """The condition of a request after which its session is gone: it was closed (F-6, F-8), or unknown."""
 
@@ -140,13 +142,13 @@ def wire_creations(tables: Tables) -> DataFrame:
     """The responses that gave a session, which only full fetches get: SESSION, ``made_seq`` and ``made_us`` (when),
     ``made_on`` (the connection), and of the request ``session_id``, ``session_epoch``, ``seq``, ``client_id``."""
     given = wire_fetches(tables).where(
-        "session_epoch <= 0 and error = 0 and answered_session_id != 0 and answered_seq >= 0"
+        "session_epoch <= 0 and error = 0 and response_session_id != 0 and response_seq >= 0"
     )
     return given.select(
         "run",
         "node",
-        F.col("answered_session_id").alias("session"),
-        F.col("answered_seq").alias("made_seq"),
+        F.col("response_session_id").alias("session"),
+        F.col("response_seq").alias("made_seq"),
         F.col("until_us").alias("made_us"),
         F.col("connection").alias("made_on"),
         "session_id",
@@ -174,16 +176,16 @@ def wire_requests(tables: Tables) -> DataFrame:
     requests = wire_fetches(tables).where("session_id != 0").withColumn("session", F.col("session_id"))
     in_order = Window.partitionBy(*WIRE_SESSION).orderBy("seq")
     earlier = before(in_order)
-    settled = F.coalesce(F.max(F.expr(f"if({_SHOWS_EPOCH}, answered_seq, {_NEVER})")).over(earlier), F.lit(0))
+    settled = F.coalesce(F.max(F.expr(f"if({_SHOWS_EPOCH}, response_seq, {_NEVER})")).over(earlier), F.lit(0))
     next_seq = F.coalesce(F.lead("seq").over(in_order), F.lit(_NEVER))
-    accepted = F.expr("if(answered_seq >= 0 and error = 0 and session_epoch > 0, session_epoch, null)")
+    accepted = F.expr("if(response_seq >= 0 and error = 0 and session_epoch > 0, session_epoch, null)")
     last = F.last(accepted, ignorenulls=True).over(earlier)
     return (
         requests.join(made, [*WIRE_SESSION], "inner")
         .where("made_seq < seq")
         .withColumns(
             {
-                "clear": F.expr("answered_seq >= 0") & (settled < F.col("seq")) & (next_seq > F.col("answered_seq")),
+                "clear": F.expr("response_seq >= 0") & (settled < F.col("seq")) & (next_seq > F.col("response_seq")),
                 "gone": F.coalesce(F.max(F.expr(ENDS_WIRE_SESSION)).over(earlier), F.lit(False)),
                 "expected": F.when(last.isNull() | (last == LARGEST_EPOCH), 1).otherwise(last + 1),
             }
@@ -192,7 +194,7 @@ def wire_requests(tables: Tables) -> DataFrame:
 
 
 def wire_responses(tables: Tables) -> DataFrame:
-    """Return the responses by which a session's partitions are known: SESSION, ``seq``, ``answered_seq``, ``until_us``,
+    """Return the responses by which a session's partitions are known: SESSION, ``seq``, ``response_seq``, ``until_us``,
     ``client_id``, ``incremental`` and ``judged``. The first of a session is the response that gave it.
 
     Of all others only those to clear requests are judged. A response that throttles its client (KIP-219) may omit
@@ -203,20 +205,20 @@ def wire_responses(tables: Tables) -> DataFrame:
     first = first.select(
         *WIRE_SESSION,
         "seq",
-        F.col("made_seq").alias("answered_seq"),
+        F.col("made_seq").alias("response_seq"),
         F.col("made_us").alias("until_us"),
         "client_id",
         F.lit(False).alias("incremental"),
         F.lit(True).alias("judged"),
     )
-    then = tables.once(wire_requests).where("answered_seq >= 0 and not gone and session_epoch > 0 and error = 0")
-    then = then.where("answered_session_id = session").join(
+    then = tables.once(wire_requests).where("response_seq >= 0 and not gone and session_epoch > 0 and error = 0")
+    then = then.where("response_session_id = session").join(
         first.select(*WIRE_SESSION).distinct(), [*WIRE_SESSION], "left_semi"
     )
     then = then.select(
         *WIRE_SESSION,
         "seq",
-        "answered_seq",
+        "response_seq",
         "until_us",
         "client_id",
         F.lit(True).alias("incremental"),
@@ -234,12 +236,12 @@ def wire_lines(tables: Tables) -> DataFrame:
     """
     said = tables.frame_lines.drop("node", "offset")
     of_responses = said.join(tables.once(wire_responses), ["run", "seq"])
-    line = F.struct("seq", "answered_seq", "high_watermark", "log_start_offset", "error", "record_bytes", "points_on")
-    of_request = ("seq", "answered_seq", "until_us", "client_id", "incremental", "judged")
+    line = F.struct("seq", "response_seq", "high_watermark", "log_start_offset", "error", "record_bytes", "points_on")
+    of_request = ("seq", "response_seq", "until_us", "client_id", "incremental", "judged")
     by_request = of_responses.groupBy(*WIRE_LINE, *of_request).agg(
         F.bool_or(F.expr("kind = 'named'")).alias("named"),
         F.bool_or(F.expr("kind = 'forgotten'")).alias("forgotten"),
-        F.first(F.when(F.expr("kind = 'told'"), line), ignorenulls=True).alias("line"),
+        F.first(F.when(F.expr(RETURNED), line), ignorenulls=True).alias("line"),
     )
     in_order = Window.partitionBy(*WIRE_LINE).orderBy("seq")
     last_in = F.last(F.when(F.col("named"), F.col("seq")), ignorenulls=True).over(before(in_order))

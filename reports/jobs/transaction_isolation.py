@@ -31,12 +31,12 @@ def aborted_read(tables: Tables) -> DataFrame:
         F.least("last", "last_sequence").alias("high"),
         F.col("process").alias("producer"),
         F.col("index").alias("sent_in"),
-        "asked",
+        "requested_end",
     )
     reads = committed_reads(tables).join(F.broadcast(values), VALUES)
     reads = reads.where("first_sequence <= high and last_sequence >= low")
     first = F.min(F.struct("complete_us", "process", "index", "shift")).alias("witness")
-    found = reads.groupBy(*VALUES, "low", "high", "producer", "sent_in", "asked").agg(first)
+    found = reads.groupBy(*VALUES, "low", "high", "producer", "sent_in", "requested_end").agg(first)
     found = found.select("*", "witness.*").withColumn("offset", F.col("low") - F.col("shift"))
     detail = sentence(
         "%s read value %s of %s at offset %s. Its transaction (operation %s of %s) was not committed: the producer "
@@ -47,7 +47,7 @@ def aborted_read(tables: Tables) -> DataFrame:
         "offset",
         "sent_in",
         "producer",
-        "asked",
+        "requested_end",
     )
     return anomalies(found, detail)
 
@@ -65,7 +65,7 @@ def precommitted_read(tables: Tables) -> DataFrame:
     All times are of one clock. The commit is requested at ``at_us`` at the earliest, so a response that came before
     cannot follow from it.
     """
-    sends = tables.once(sent).where("asked = 'commit'")
+    sends = tables.once(sent).where("requested_end = 'commit'")
     values = sends.select(*VALUES, F.col("first_sequence").alias("low"), F.col("last_sequence").alias("high"), "at_us")
     read = ("process", "index", "shift")
     first = F.min(F.struct("complete_us", *read)).alias("first")
@@ -74,13 +74,15 @@ def precommitted_read(tables: Tables) -> DataFrame:
     early = meeting(reads.select("*", "first.*"), values, VALUES, SEQUENCES, ("low", "high"))
     early = early.where("complete_us < at_us")
     sequence = F.greatest("low", "first_sequence")
-    early = early.withColumns({"sequence": sequence, "offset": sequence - F.col("shift"), "asked_us": F.col("at_us")})
+    early = early.withColumns(
+        {"sequence": sequence, "offset": sequence - F.col("shift"), "requested_us": F.col("at_us")}
+    )
     detail = sentence(
         "%s read value %s of %s %s us before its producer requested the commit.",
         "process",
         "sequence",
         "writer",
-        F.col("asked_us") - F.col("complete_us"),
+        F.col("requested_us") - F.col("complete_us"),
     )
     return anomalies(early.drop("at_us"), detail)
 

@@ -23,7 +23,10 @@ ABOUT: Final = tuple(f"X-{number}" for number in range(1, 15))
 
 VALUES: Final = [*PARTITION, "writer"]
 SEQUENCES: Final = ("first_sequence", "last_sequence")
-_FATE = "case when asked != 'commit' or outcome = 'failed' then 'fail' when outcome = 'ok' then 'ok' else 'info' end"
+_FATE = (
+    "case when requested_end != 'commit' or outcome = 'failed' then 'fail' when outcome = 'ok' then 'ok' "
+    "else 'info' end"
+)
 
 
 def transactions(tables: Tables) -> DataFrame:
@@ -45,7 +48,7 @@ def sent(tables: Tables) -> DataFrame:
         "last_offset",
     )
     ends = tables.once(transactions).select(
-        *OPERATION, "transactional_id", "fate", "asked", "from_us", "at_us", "until_us"
+        *OPERATION, "transactional_id", "fate", "requested_end", "from_us", "at_us", "until_us"
     )
     return runs.join(ends, OPERATION)
 
@@ -117,7 +120,7 @@ _COMMITTED, _ABORTED, _UNDECIDED = "fate = 'ok'", "fate = 'fail'", "fate = 'info
 
 def transaction_totals(tables: Tables) -> DataFrame:
     """Columns: run, group (of workers that consume, transform and produce; "" of other producers), producers
-    (transactional IDs), begun, committed, aborted, asked (aborts that the producer requested), undecided (no
+    (transactional IDs), begun, committed, aborted, aborts_requested (by the producer), undecided (no
     response said whether they are committed), fenced, records (that workers took from their source), and
     records_committed."""
     made = tables.transforms.groupBy(*OPERATION).agg(F.sum("count").alias("records"))
@@ -128,20 +131,20 @@ def transaction_totals(tables: Tables) -> DataFrame:
         F.countDistinct("transactional_id").alias("producers"),
         F.count("*").alias("begun"),
         *_end_counts(),
-        F.count_if(F.expr(f"{_ABORTED} and asked = 'abort'")).alias("asked"),
+        F.count_if(F.expr(f"{_ABORTED} and requested_end = 'abort'")).alias("aborts_requested"),
         F.sum(records).alias("records"),
         F.sum(F.when(F.expr(_COMMITTED), records).otherwise(0)).alias("records_committed"),
     )
 
 
 def times_to_decide(tables: Tables) -> DataFrame:
-    """The time from the request of an end until its response. Columns: run, asked (commit or
+    """The time from the request of an end until its response. Columns: run, requested_end (commit or
     abort), second (of the response; WHOLE_RUN for all), count, min_us, p50_us, p99_us, max_us."""
-    ends = tables.once(transactions).where("asked != 'nothing' and outcome = 'ok'")
+    ends = tables.once(transactions).where("requested_end != 'nothing' and outcome = 'ok'")
     seconds = F.explode(F.array(second_of("until_us"), F.lit(WHOLE_RUN).cast("long"))).alias("second")
-    took = ends.select("run", "asked", seconds, _waited().alias("low_us"))
+    took = ends.select("run", "requested_end", seconds, _waited().alias("low_us"))
     each = took.withColumns({"high_us": F.col("low_us") + 1, "count": F.lit(1)})
-    return quantiles(each, ("run", "asked", "second"), ("p50_us", "p99_us"))
+    return quantiles(each, ("run", "requested_end", "second"), ("p50_us", "p99_us"))
 
 
 def transactions_by_fault(tables: Tables) -> DataFrame:
@@ -156,7 +159,7 @@ def transactions_by_fault(tables: Tables) -> DataFrame:
     return named.groupBy("run", F.coalesce("fault", F.lit(NO_FAULT)).alias("fault")).agg(
         F.count("*").alias("begun"),
         *_end_counts(),
-        F.max(F.when(F.col("asked") != "nothing", _waited())).alias("longest_us"),
+        F.max(F.when(F.col("requested_end") != "nothing", _waited())).alias("longest_us"),
     )
 
 

@@ -10,7 +10,7 @@ from reports.page.latency import quantile
 from reports.page.words import count, micros
 
 MAX_STALLS = 20
-COUNTS = ("begun", "committed", "aborted", "asked", "undecided", "fenced")
+COUNTS = ("begun", "committed", "aborted", "aborts_requested", "undecided", "fenced")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,9 @@ def ends(findings: Findings) -> list[Ends]:
 def decided(findings: Findings) -> list[Times]:
     """Commits come before aborts."""
     whole = [row for row in findings.decided if row["second"] == WHOLE_RUN]
-    return [_times(row, row["asked"]) for row in sorted(whole, key=lambda row: row["asked"] != "commit")]
+    return [
+        _times(row, row["requested_end"]) for row in sorted(whole, key=lambda row: row["requested_end"] != "commit")
+    ]
 
 
 def stall_times(findings: Findings) -> list[Times]:

@@ -56,7 +56,7 @@ def _ends(axes: Axes, ended: Rows, seconds: int) -> None:
 
 def _decided(axes: Axes, rows: Rows, seconds: int) -> None:
     for wanted, column, label, colour, line in _LINES:
-        points = {row["second"]: max(1, row[column]) for row in rows if row["asked"] == wanted}
+        points = {row["second"]: max(1, row[column]) for row in rows if row["requested_end"] == wanted}
         if points:
             x, y = timeline.dense(points, seconds)
             axes.plot(x, y, color=colour, linestyle=line, marker=timeline.marker(seconds), markersize=2.5, label=label)

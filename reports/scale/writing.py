@@ -84,9 +84,9 @@ _DEFAULTS = {
     "error": None,
     "session_id": 0,
     "session_epoch": -1,
-    "answered_session_id": -1,
+    "response_session_id": -1,
     "partitions_sent": 0,
-    "partitions_answered": 1,
+    "partitions_returned": 1,
     "request_bytes": 80,
     "response_bytes": 0,
     "topic": TOPIC,
@@ -169,7 +169,7 @@ def _begin(writer: Writer) -> None:
     index = np.tile(np.arange(FIRST_INDEX), len(_NAMES))
     at_us = 500_000 + index * 10_000 + clients * 100
     f = pa.array(["connect", "metadata", "list_offsets"]).take(pa.array(index))
-    _add_operations(writer, clients, index, f, at_us, at_us + 900, partitions_answered=-1)
+    _add_operations(writer, clients, index, f, at_us, at_us + 900, partitions_returned=-1)
     each = np.arange(FETCHERS * PARTITIONS)
     writer.add(
         "assignments",
@@ -307,11 +307,11 @@ def _add_piece_operations(writer: Writer, rows: Mapping[str, Any]) -> None:
         f,
         rows["sent_us"],
         rows["received_us"],
-        partitions_answered=rows["answered"],
+        partitions_returned=rows["answered"],
         response_bytes=rows["bytes"],
         session_id=session,
         session_epoch=epoch,
-        answered_session_id=np.where(is_fetch, session, -1),
+        response_session_id=np.where(is_fetch, session, -1),
     )
     _add_load(writer, rows["sent_us"], rows["received_us"])
     for number, name in enumerate(_F.to_pylist()):

@@ -8,7 +8,7 @@ from reports import schema
 SELDOM: Final = frozenset(
     (
         *("keyed_writes", "views", "changes", "metadata_reads", "commits", "memberships", "metadata_epochs", "resets"),
-        *("transactions", "told_transactions", "transforms", "copies", "target_runs"),
+        *("transactions", "described_transactions", "transforms", "copies", "target_runs"),
     )
 )
 """Tables that only some loads leave."""

@@ -128,7 +128,7 @@ class Groups:
             at_us,
             node,
             partitions_sent=1,
-            partitions_answered=1 if f == "fetch" else -1,
+            partitions_returned=1 if f == "fetch" else -1,
             request_bytes=100,
             response_bytes=100,
         )

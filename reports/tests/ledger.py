@@ -12,11 +12,11 @@ from reports.rows import (
     END_OF_RUN_US,
     AssignmentRow,
     CommitRow,
+    DescribedTransactionRow,
     EndRow,
     OperationRow,
     PositionRow,
     SpanRow,
-    ToldTransactionRow,
     TransactionRow,
     TransformRow,
 )
@@ -80,7 +80,7 @@ class Ledger:
     def transaction(
         self,
         process: str,
-        asked: str,
+        requested_end: str,
         outcome: str,
         *sent: Sent,
         is_there: bool = True,
@@ -88,7 +88,7 @@ class Ledger:
         error: str | None = None,
     ) -> int:
         """``is_there`` says whether it is committed. ``offset`` is what it sends for the group."""
-        kind = {"ok": "ok", "unknown": "info"}.get(outcome, "fail") if asked == "commit" else "fail"
+        kind = {"ok": "ok", "unknown": "info"}.get(outcome, "fail") if requested_end == "commit" else "fail"
         begun = self.now_us
         index = self.operation(process, "transaction", kind, duration_us=100_000)
         until = self.now_us - 1_000
@@ -100,7 +100,7 @@ class Ledger:
                 f"{process}-id",
                 7,
                 index,
-                asked,
+                requested_end,
                 outcome,
                 error,
                 TIMEOUT_US,
@@ -190,7 +190,7 @@ class Ledger:
         """Find the transaction that no coordinator knows, in two lookups, and abort it. A third look finds
         nothing."""
         for abort in ("", "ok", None):
-            index = self.operation(JANITOR, "look")
+            index = self.operation(JANITOR, "find_hanging")
             if abort is None:
                 self.described(index, 0, -1, -1, -1)
             else:
@@ -198,13 +198,13 @@ class Ledger:
             self.described(index, 1, -1, -1, -1)
 
     def described(self, index: int, partition: int, producer_id: int, epoch: int, start: int, abort: str = "") -> None:
-        told_us = self.now_us - 5_000
-        ended_us = told_us + 2_000 if abort else told_us
+        received_us = self.now_us - 5_000
+        ended_us = received_us + 2_000 if abort else received_us
         found = "nothing" if producer_id < 0 else "hanging"
-        times = told_us - 2_000, told_us, abort, told_us, ended_us
+        times = received_us - 2_000, received_us, abort, received_us, ended_us
         self.add(
-            "told_transactions",
-            ToldTransactionRow(JANITOR, index, LEDGER, partition, producer_id, epoch, start, "", found, *times),
+            "described_transactions",
+            DescribedTransactionRow(JANITOR, index, LEDGER, partition, producer_id, epoch, start, "", found, *times),
         )
 
     def _worker(self) -> None:

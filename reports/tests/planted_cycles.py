@@ -45,13 +45,13 @@ class Circles:
         at_us: int,
         until_us: int,
         *parts: Part,
-        asked: str = "commit",
+        requested_end: str = "commit",
         end: str = "ok",
     ) -> int:
-        kind = {"ok": "ok", "unknown": "info"}.get(end, "fail") if asked == "commit" else "fail"
+        kind = {"ok": "ok", "unknown": "info"}.get(end, "fail") if requested_end == "commit" else "fail"
         index = self._operation(process, "transaction", kind, from_us, until_us)
         times = TIMEOUT_US, from_us, at_us, until_us
-        self._add("transactions", TransactionRow(process, index, process, 7, 0, asked, end, None, *times))
+        self._add("transactions", TransactionRow(process, index, process, 7, 0, requested_end, end, None, *times))
         self._runs(process, index, "send", parts, -1, UNCOMMITTED)
         return index
 
@@ -151,10 +151,10 @@ def each_reads_the_other(circles: Circles, isolation: int = COMMITTED) -> None:
     circles.transformed("w2-writer", second, mine, other)
 
 
-def ended_otherwise(circles: Circles, asked: str, end: str, is_read: bool = False) -> None:
+def ended_otherwise(circles: Circles, requested_end: str, end: str, is_read: bool = False) -> None:
     """As transactions_against_time, but the second one is not known to be committed."""
     circles.transaction("a", 0, 50, 100, Part(LOG, 5, "a", 0))
-    circles.transaction("b", 110, 150, 200, Part(LOG, 3, "b", 0), asked=asked, end=end)
+    circles.transaction("b", 110, 150, 200, Part(LOG, 3, "b", 0), requested_end=requested_end, end=end)
     if is_read:
         circles.read("r", 300, 310, Part(LOG, 3, "b", 0))
 
@@ -228,8 +228,12 @@ def drawn(random: Random, operations: int = 7) -> History:
             sent += parts
         else:
             at_us = begin_us + random.randrange(length_us + 1)
-            asked, end = random.choice((("commit", "ok"), ("commit", "ok"), ("commit", "unknown"), ("abort", "ok")))
-            circles.transaction(process, begin_us, at_us, begin_us + length_us, *parts, asked=asked, end=end)
+            requested_end, end = random.choice(
+                (("commit", "ok"), ("commit", "ok"), ("commit", "unknown"), ("abort", "ok"))
+            )
+            circles.transaction(
+                process, begin_us, at_us, begin_us + length_us, *parts, requested_end=requested_end, end=end
+            )
             sent += parts
     return circles.history
 
@@ -319,7 +323,7 @@ class _Serial:
             self.decided.add(id(current))
             self.circles.transaction(process, *times, *current.parts, end="ok" if current.is_acked else "unknown")
         else:
-            self.circles.transaction(process, *times, *current.parts, asked="abort")
+            self.circles.transaction(process, *times, *current.parts, requested_end="abort")
         self.now_us = max(self.now_us, times[2]) if self.random.randrange(2) else self.now_us
 
     def _read(self, process: str) -> None:
@@ -344,14 +348,14 @@ def closed_at(history: History) -> int:
     """Return the moment at which the first circle is closed, or -1. All pairs of events are compared, value by value,
     and all ways are walked."""
     times, order = _events(history)
-    starts = sorted({at_us for event, at_us in times.items() if event[0] in ("begun", "asked")})
+    starts = sorted({at_us for event, at_us in times.items() if event[0] in ("begun", "requested")})
     for moment in starts:
         known = {event for pair in order for event in pair if times.get(event, moment) <= moment}
         edges = {event: {after for before, after in order if before == event and after in known} for event in known}
         for event in known:
             if event[0] == "ended":
                 edges[event] |= {
-                    other for other in known if other[0] in ("begun", "asked") and times[event] < times[other]
+                    other for other in known if other[0] in ("begun", "requested") and times[event] < times[other]
                 }
         if any(_comes_back(event, edges) for event in known):
             return moment
@@ -371,7 +375,7 @@ def _events(history: History) -> tuple[dict[Event, int], set[tuple[Event, Event]
         times["ended", *key] = int(str(row["complete_us"]))
         times["begun", *key] = int(str(row["invoke_us"]))
     for key, row in transactions.items():
-        times["begun", *key], times["asked", *key] = int(str(row["from_us"])), int(str(row["at_us"]))
+        times["begun", *key], times["requested", *key] = int(str(row["from_us"])), int(str(row["at_us"]))
         times["ended", *key] = int(str(row["until_us"]))
     for row in history.rows("runs", kind="read"):
         reader = row["process"], row["index"]
@@ -387,11 +391,15 @@ def _events(history: History) -> tuple[dict[Event, int], set[tuple[Event, Event]
         transaction = transactions.get(key)
         if transaction is not None:
             committed = [end for value, *_ in values for end, _, level in seen.get(value, ()) if level == COMMITTED]
-            is_ok = transaction["asked"] == "commit" and transaction["outcome"] == "ok"
-            if transaction["asked"] != "commit" or transaction["outcome"] == "failed" or not (is_ok or committed):
+            is_ok = transaction["requested_end"] == "commit" and transaction["outcome"] == "ok"
+            if (
+                transaction["requested_end"] != "commit"
+                or transaction["outcome"] == "failed"
+                or not (is_ok or committed)
+            ):
                 continue
             done: Event = ("committed", *key)
-            order |= {(("asked", *key), done)} | {(done, end) for end in committed}
+            order |= {(("requested", *key), done)} | {(done, end) for end in committed}
             order |= {(done, ("ended", *key))} if is_ok else set()
         elif operations[key]["type"] == "fail":
             continue

@@ -35,7 +35,7 @@ class Wire:
         connection: int = 1,
         named: Sequence[int] = (),
         forgotten: Sequence[int] = (),
-        what: str = "answered",
+        what: str = "response",
         waits: bool = False,
     ) -> Row:
         seq = self._next()
@@ -55,16 +55,16 @@ class Wire:
             "seq": seq,
             "at_us": seq * self.us_each,
             "error": error,
-            "answered_session_id": answered,
+            "response_session_id": answered,
             "throttle_ms": 0,
             "request_bytes": 60,
-            "answer_bytes": 60,
+            "response_bytes": 60,
         }
         self.frames.append(row)
         for kind, partitions in (("named", named), ("forgotten", forgotten)):
             self.lines += [self._line(seq, kind, each) for each in partitions]
         for each, (watermark, size) in (lines or {}).items():
-            line = self._line(seq, "told", each)
+            line = self._line(seq, "returned", each)
             self.lines.append({**line, "high_watermark": watermark, "log_start_offset": 0, "record_bytes": size})
         if not waits:
             self.answer(row)
@@ -72,7 +72,7 @@ class Wire:
 
     def answer(self, row: Row) -> None:
         seq = -1 if row["what"] == NOW_NONE else self._next()
-        row.update(answered_seq=seq, until_us=self._last * self.us_each)
+        row.update(response_seq=seq, until_us=self._last * self.us_each)
 
     def opens(self, session: int = 7, connection: int = 1) -> None:
         """A full fetch of the partitions 0 and 1 that gets a session."""
@@ -108,7 +108,7 @@ def goes_on(wire: Wire) -> None:
     wire.fetch(3, {0: (9, 7)})
     wire.fetch(4, {2: (0, 0)}, named=(2,), forgotten=(1,))
     wire.fetch(5, {1: (0, 0)}, named=(1,))
-    wire.fetch(6, what="struck")
+    wire.fetch(6, what="response_taken")
     wire.fetch(7)
 
 
@@ -142,7 +142,7 @@ def two_at_a_time(wire: Wire) -> None:
     """Of two requests under way on two connections, either may come first."""
     goes_on(wire)
     one = wire.fetch(8, waits=True)
-    one.update(error=WRONG_EPOCH, answered_session_id=0)
+    one.update(error=WRONG_EPOCH, response_session_id=0)
     wire.fetch(8, connection=-2)
     wire.answer(one)
     wire.fetch(9)

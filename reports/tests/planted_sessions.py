@@ -24,7 +24,7 @@ def plant_session_refused(history: History) -> None:
     """The expected epoch is refused as wrong, at once."""
     mine = _session(history)
     assert mine[-1]["what"] == "reply"
-    mine[-1].update(error=71, answered_session_id=0)
+    mine[-1].update(error=71, response_session_id=0)
 
 
 def _first_revision(history: History, shift: int) -> list[Row]:
@@ -50,9 +50,9 @@ def _parked_while_sent_again(history: History, more: int) -> Row:
         row["seq"] = 4 * int_of(row, "seq")
     at = int_of(answer, "seq")
     again = {**answer, "connection": -6, "session_epoch": int_of(answer, "session_epoch") + more}
-    request = {**again, "seq": at - 1, "what": "request", "answered_session_id": 0}
+    request = {**again, "seq": at - 1, "what": "request", "response_session_id": 0}
     history.tables["trace"] += [request, {**again, "seq": at + 1}]
-    answer.update(error=10001, answered_session_id=0)
+    answer.update(error=10001, response_session_id=0)
     return request
 
 
@@ -86,12 +86,12 @@ def plant_refused_after_a_retransmission(history: History) -> None:
     at = int_of(request, "seq")
     again = {**request, "connection": -6, "session_epoch": int_of(request, "session_epoch") - 1, "seq": at - 1}
     history.tables["trace"] += [again, {**again, "what": "reply", "seq": at + 1, "error": 10001}]
-    answer.update(error=10001, answered_session_id=0)
+    answer.update(error=10001, response_session_id=0)
 
 
 def plant_draft_error_outside_drafts(history: History) -> None:
     """An unknown session is refused with an error of the drafts (D-2)."""
-    _session(history)[-1].update(error=10001, answered_session_id=0)
+    _session(history)[-1].update(error=10001, response_session_id=0)
     for row in _session(history)[-2:]:
         row["session_id"] = 77
 
@@ -113,7 +113,7 @@ def plant_closed_for_an_epoch(history: History, api_version: int = 17) -> None:
         row["api_version"] = api_version
     for row in (request, answer):
         row["session_epoch"] = int_of(row, "session_epoch") + 5
-    answer.update(error=71 if api_version == 17 else 10001, answered_session_id=0)
+    answer.update(error=71 if api_version == 17 else 10001, response_session_id=0)
     made = history.rows("trace", what="session_created")[0]
     note = json.dumps({"session_id": request["session_id"], "reason": "wrong epoch"})
     history.tables["trace"].append(
@@ -127,11 +127,11 @@ def plant_closed_for_a_number(history: History) -> None:
 
 
 def plant_another_session_answers(history: History) -> None:
-    _session(history)[-1]["answered_session_id"] = 77
+    _session(history)[-1]["response_session_id"] = 77
 
 
 def plant_answer_without_its_session(history: History) -> None:
-    _session(history)[-1]["answered_session_id"] = 0
+    _session(history)[-1]["response_session_id"] = 0
 
 
 def _made_again(history: History, notes: list[str]) -> None:
@@ -171,8 +171,8 @@ def plant_full_fetch_answered_with_an_old_session(history: History) -> None:
 
 def _full_fetch(history: History, epoch: int, answered: int) -> None:
     last = _session(history)[-1]
-    row = {**last, "connection": -7, "session_id": 0, "session_epoch": epoch, "answered_session_id": answered}
-    request = {**row, "seq": 10**7, "what": "request", "answered_session_id": 0}
+    row = {**last, "connection": -7, "session_id": 0, "session_epoch": epoch, "response_session_id": answered}
+    request = {**row, "seq": 10**7, "what": "request", "response_session_id": 0}
     made = history.rows("trace", what="session_created")[0]
     note = {**made, "incarnation": last["incarnation"], "seq": 10**7 + 1, "detail": json.dumps({"session_id": 88})}
     history.tables["trace"] += [request, *([note] if answered == 88 else []), {**row, "seq": 10**7 + 2}]
@@ -185,12 +185,12 @@ def plant_number_skipped(history: History) -> None:
 
 def plant_number_refused(history: History) -> None:
     """The next number is refused at once, by the error that is used for unknown sessions too."""
-    _first_revision(history, 0)[-1].update(error=10001, answered_session_id=0)
+    _first_revision(history, 0)[-1].update(error=10001, response_session_id=0)
 
 
 def plant_session_lost(history: History) -> None:
     last = _session(history)[-1]
-    last.update(error=70, answered_session_id=0)
+    last.update(error=70, response_session_id=0)
 
 
 def legal_wrap_and_fetch_without_a_reply(history: History) -> None:

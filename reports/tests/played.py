@@ -187,8 +187,8 @@ class _Player:
             complete,
             session_id=session_id,
             session_epoch=epoch,
-            answered_session_id=answered,
-            partitions_answered=len(parts),
+            response_session_id=answered,
+            partitions_returned=len(parts),
             response_bytes=80 + 900 * len(parts),
         )
         for partition in parts:
@@ -300,7 +300,7 @@ class _Player:
             api_version=17 if fetch else -1,
             session_id=session_id,
             session_epoch=epoch,
-            answered_session_id=answered,
+            response_session_id=answered,
             error=error,
             detail=detail,
         )

@@ -45,7 +45,7 @@ class Replicas:
         the load are the final read's, and a follower's while the nodes end."""
         for row in self.tables["operations"]:
             if row["f"] == "fetch" and row["type"] == "ok":
-                full, sent = int(str(row["session_epoch"])) <= 0, int(str(row["partitions_answered"]))
+                full, sent = int(str(row["session_epoch"])) <= 0, int(str(row["partitions_returned"]))
                 self.cost(str(row["process"]), full, int(str(row["complete_us"])), sent)
         for number in range(20):
             self.cost(FOLLOWER, number == 0, 200_000 + number * 100_000, number % 3)

@@ -105,11 +105,11 @@ class Table:
             )
         return index
 
-    def transaction(self, asked: str, kind: str, outcome: str, *sent: Sent) -> None:
+    def transaction(self, requested_end: str, kind: str, outcome: str, *sent: Sent) -> None:
         begun = self.now_us
         index = self.send("transaction", kind, *sent)
         end_us = self.now_us
-        fields = (asked, outcome, None, 2_000_000, begun, end_us - 5_000, end_us)
+        fields = (requested_end, outcome, None, 2_000_000, begun, end_us - 5_000, end_us)
         self.add("transactions", TransactionRow(TXN, index, "id", 7, index, *fields))
 
     def read(self, process: str, f: str, isolation: int, begin: int, end: int, *sent: Sent) -> None:
@@ -234,7 +234,7 @@ def plant_skip_before_the_newer_one_was_committed(history: History) -> None:
     """What is newer of key a was sent, and its transaction had not been ended yet."""
     _without_reads(history, OLD[2], process=FOLLOWER)
     _another_read_all(history)
-    (row,) = history.rows("transactions", asked="commit")
+    (row,) = history.rows("transactions", requested_end="commit")
     (read,) = history.rows("operations", process=FOLLOWER, index=0)
     row.update(at_us=int(str(read["complete_us"])) + 1_000, until_us=int(str(read["complete_us"])) + 2_000)
 

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 def _without_sessions(history: History) -> History:
     for row in history.rows("operations", f="fetch"):
-        row.update(session_id=0, session_epoch=-1, answered_session_id=0)
+        row.update(session_id=0, session_epoch=-1, response_session_id=0)
     for row in history.tables["fetch_costs"]:
         row.update(revision="none", full=True, service_us=2_000, request_bytes=900)
     return history

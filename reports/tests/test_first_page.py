@@ -92,7 +92,7 @@ def test_each_fault_has_the_figure_that_it_is_about() -> None:
         fault("hot", "node_killed", detail="the leader of hot-0: pid 7 ended by SIGKILL", from_us=5_000_000),
         fault("controller", "node_killed", detail="leader metadata_appended number=1 of=2 change=x", from_us=6_000_000),
         fault("coordinator", "node_killed", detail="follower transaction_decided outcome=commit", from_us=7_000_000),
-        fault("old_answered", "requests_replayed_answered", from_us=8_000_000),
+        fault("old_response", "requests_replayed_response", from_us=8_000_000),
     ]
     found = findings(
         faults=rows,

@@ -48,6 +48,16 @@ def test_a_column_that_a_file_lacks_is_null(tmp_path: Path) -> None:
     assert gathered(tmp_path, tmp_path / "old", tmp_path / "other") == [(0, "a", None), (1, "b", 2)]
 
 
+def test_files_and_columns_of_older_runs_get_their_present_names(tmp_path: Path) -> None:
+    """``asked`` became ``requested_end``, and the file of the table has another name, too."""
+    table = Table("described_transactions", "history/seen*.parquet", "", (Column("requested_end", "string", ""),))
+    put(tmp_path / "new", "seen.parquet", pa.field("requested_end", pa.string()), requested_end=["abort"])
+    for name in ("seen.parquet", "told_transactions-0.parquet"):
+        put(tmp_path / "old", name, pa.field("asked", pa.string()), asked=["commit"])
+    assert gather([tmp_path / "new", tmp_path / "old"], table, tmp_path / "all.parquet")
+    assert pq.read_table(tmp_path / "all.parquet")["requested_end"].to_pylist() == ["abort", "commit", "commit"]
+
+
 def test_a_file_without_rows_adds_none(tmp_path: Path) -> None:
     put(tmp_path / "run", "seen-a.parquet", WHO, AT)
     assert gathered(tmp_path, tmp_path / "run") == []

@@ -159,8 +159,8 @@ def rows_of(seconds: int) -> dict[str, list[Row]]:
         ],
         "leaderships": [{"second": at, "elected": at % 7, "shrunk": at % 5, "grown": at % 3} for at in each],
         "decided": [
-            {"asked": asked, "second": at, "count": 9, "min_us": 3, **quantiles[at]}
-            for asked in ("commit", "abort")
+            {"requested_end": requested_end, "second": at, "count": 9, "min_us": 3, **quantiles[at]}
+            for requested_end in ("commit", "abort")
             for at in each
         ],
         "transactions": [
@@ -170,7 +170,7 @@ def rows_of(seconds: int) -> dict[str, list[Row]]:
                 "begun": 900,
                 "committed": 800,
                 "aborted": 90,
-                "asked": 80,
+                "aborts_requested": 80,
                 "undecided": 1,
                 "fenced": 0,
                 "records": 0,

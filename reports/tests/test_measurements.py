@@ -244,7 +244,7 @@ def test_full_fetches_after_the_first_bring_partitions_again(
     again = [row for row in full if row is not first[row["process"]]]
     assert {"fetcher-0", "fetcher-1", "fetcher-2"} <= set(first)
     assert sums["requests_again"] == len(again)
-    assert sums["answered_again"] == sum(int_of(row, "partitions_answered") for row in again)
+    assert sums["answered_again"] == sum(int_of(row, "partitions_returned") for row in again)
 
 
 def test_the_leaders_of_a_partition_are_listed_in_order(run: tuple[History, list[Findings], list[Path]]) -> None:

@@ -61,23 +61,23 @@ def test_every_time_since_the_run_began_is_declared_as_one() -> None:
         "complete_us",
         "since_us",
     )
-    ends += ("asked_us", "told_us", "abort_us", "abort_end_us")
+    ends += ("queried_us", "received_us", "abort_us", "abort_end_us")
     for each in TABLES:
         for column in each.columns:
             assert column.is_moment == (column.name in ends), f"{each.name}.{column.name}"
 
 
 def test_a_column_keeps_what_its_class_says_beside_a_plain_one_of_the_same_text() -> None:
-    note = "as answered"
+    note = "as returned"
 
-    @table("told_alike", "history/told_alike*.parquet")
+    @table("note_alike", "history/note_alike*.parquet")
     @dataclass(slots=True)
-    class ToldAlike(Row):
+    class NoteAlike(Row):
         plain: Annotated[int, note]
         later: Annotated[int, Later(note)] = -1
         moment: Annotated[int, Moment(note)] = 0
 
-    columns = ROW_TABLES.pop(ToldAlike).columns
+    columns = ROW_TABLES.pop(NoteAlike).columns
     assert [(each.nullable, each.is_moment) for each in columns] == [(False, False), (True, False), (False, True)]
 
 

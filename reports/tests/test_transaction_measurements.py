@@ -80,12 +80,12 @@ def test_transactions_are_counted_by_their_end(run: Run) -> None:
 
 def test_time_to_decide_counts_only_known_ends(run: Run) -> None:
     _, (found, _), _ = run
-    whole = {row["asked"]: row for row in found.decided if row["second"] < 0}
+    whole = {row["requested_end"]: row for row in found.decided if row["second"] < 0}
     names = ("count", "min_us", "p50_us", "p99_us", "max_us")
     assert [whole["commit"][name] for name in names] == [4, 20_000, 40_000, 70_000, 70_000]
     assert [whole["abort"][name] for name in names] == [2, 40_000, 40_000, 40_000, 40_000]
     (late,) = [row for row in found.decided if row["second"] == STRIKE_US // 10**6 + 2]
-    assert (late["asked"], late["count"], late["max_us"]) == ("commit", 1, 40_000)
+    assert (late["requested_end"], late["count"], late["max_us"]) == ("commit", 1, 40_000)
     assert sum(row["count"] for row in found.decided if row["second"] >= 0) == 6
     assert [(one.name, one.count, one.p50_us, one.max_us) for one in transactions.decided(found)] == [
         ("commit", 4, None, 70_000),

@@ -130,7 +130,7 @@ def plant_offset_of_an_aborted_transaction(history: History) -> None:
 def legal_offset_of_a_transaction_of_unknown_end(history: History) -> None:
     """The one that was aborted is unknown instead, and committed. Its inputs are then not repeated."""
     (row,) = history.rows("transactions", process=WORKER, index=1)
-    row.update(asked="commit", outcome="unknown")
+    row.update(requested_end="commit", outcome="unknown")
     (operation,) = history.rows("operations", process=WORKER, index=1)
     operation["type"] = "info"
     history.rows("commits", kind="fetched")[0]["offset"] = 8
@@ -148,7 +148,7 @@ def legal_transaction_still_open(history: History) -> None:
     """Its producer died shortly before the end."""
     (end,) = history.rows("ends", topic=LEDGER, partition=0)
     end["last_stable_offset"] = 12
-    (row,) = history.rows("transactions", asked="nothing")
+    (row,) = history.rows("transactions", requested_end="nothing")
     row["at_us"] = int_of(end, "end_us") - TIMEOUT_US
 
 
@@ -197,8 +197,8 @@ def _once_more(history: History, source_offset: int, is_there: bool) -> None:
     """Another worker makes the last input again, in a transaction that is committed or not."""
     ledger = Ledger(history, now_us=30_000_000)
     sent = Sent(TARGET, 0, 16, 0, 1)
-    asked = "commit" if is_there else "abort"
-    index = ledger.transaction("worker-1", asked, "ok", sent, is_there=is_there, offset=10)
+    requested_end = "commit" if is_there else "abort"
+    index = ledger.transaction("worker-1", requested_end, "ok", sent, is_there=is_there, offset=10)
     ledger.made("worker-1", index, source_offset, 1, 0)
     for process, isolation in (("final", 0), ("final-c", 1)):
         if is_there or not isolation:
@@ -226,25 +226,25 @@ def legal_input_not_consumed_yet(history: History) -> None:
 
 
 def plant_missed_hanging(history: History) -> None:
-    row = history.rows("told_transactions", partition=0)[0]
+    row = history.rows("described_transactions", partition=0)[0]
     row |= {"producer_id": -1, "start_offset": -1, "found": "nothing"}
 
 
 def legal_look_before_the_write(history: History) -> None:
     plant_missed_hanging(history)
     (stray,) = history.rows("transactions", error="not_added")
-    row = history.rows("told_transactions", partition=0)[0]
-    row |= {"asked_us": int_of(stray, "at_us") - 2, "told_us": int_of(stray, "at_us") + 5}
+    row = history.rows("described_transactions", partition=0)[0]
+    row |= {"queried_us": int_of(stray, "at_us") - 2, "received_us": int_of(stray, "at_us") + 5}
 
 
 def _abort_open_one(history: History, late_us: int) -> None:
     """The janitor aborts the writer's third transaction, which is open."""
     (of_writer,) = history.rows("transactions", process=WRITER, index=2)
-    row = history.rows("told_transactions", partition=0)[0]
-    asked_us, told_us = int_of(of_writer, "from_us") + 1, int_of(of_writer, "at_us") + late_us
-    times = {"asked_us": asked_us, "told_us": told_us, "abort": "unknown", "abort_us": told_us}
-    earlier = {**row, **times, "producer_epoch": 2, "start_offset": 6, "abort_end_us": told_us + 1}
-    history.tables["told_transactions"].append(earlier)
+    row = history.rows("described_transactions", partition=0)[0]
+    queried_us, received_us = int_of(of_writer, "from_us") + 1, int_of(of_writer, "at_us") + late_us
+    times = {"queried_us": queried_us, "received_us": received_us, "abort": "unknown", "abort_us": received_us}
+    earlier = {**row, **times, "producer_epoch": 2, "start_offset": 6, "abort_end_us": received_us + 1}
+    history.tables["described_transactions"].append(earlier)
 
 
 def plant_open_one_aborted(history: History) -> None:
@@ -256,14 +256,14 @@ def legal_abort_once_its_end_was_requested(history: History) -> None:
 
 
 def plant_aborted_and_left(history: History) -> None:
-    _, aborted, last = history.rows("told_transactions", partition=0)
+    _, aborted, last = history.rows("described_transactions", partition=0)
     fields = ("producer_id", "producer_epoch", "start_offset", "found")
-    history.tables["told_transactions"].append({**last, **{each: aborted[each] for each in fields}})
+    history.tables["described_transactions"].append({**last, **{each: aborted[each] for each in fields}})
 
 
 def legal_left_where_the_answer_was_lost(history: History) -> None:
     plant_aborted_and_left(history)
-    history.rows("told_transactions", abort="ok")[0]["abort"] = "unknown"
+    history.rows("described_transactions", abort="ok")[0]["abort"] = "unknown"
 
 
 PLANTED: dict[str, tuple[Callable[[History], None], set[str]]] = {

@@ -75,7 +75,10 @@ def test_a_run_that_must_show_rewinds_and_shows_none_is_invalid() -> None:
 
 
 def test_what_became_of_a_hit_is_no_hit_of_its_own() -> None:
-    rows = [{"name": "old", "kind": kind, "hits": 3} for kind in ("requests_replayed", "requests_replayed_answered")]
+    rows = [
+        {"name": "old", "kind": kind, "hits": 3}
+        for kind in ("requests_replayed", "requests_replayed_response", "requests_replayed_answered")
+    ]
     verdict = outcome(expecting(faults=("old",) * 6), findings(faults=rows))
     assert verdict.outcome is Outcome.INVALID
     assert verdict.reasons == ("The fault 'old' fired 3 of 6 times.",)

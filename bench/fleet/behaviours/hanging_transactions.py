@@ -53,7 +53,7 @@ from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error, ErrorCode, error_name
 from reference_broker.wire.fetch import NO_TOPIC_ID
 from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic
-from reports.rows import SpanRow, ToldTransactionRow, TransactionRow
+from reports.rows import DescribedTransactionRow, SpanRow, TransactionRow
 
 if TYPE_CHECKING:
     from kio.schema.describe_producers.v0.response import DescribeProducersResponse
@@ -327,7 +327,7 @@ def abort_error(body: object) -> Error | int:
 
 
 T = TypeVar("T")
-LOOK: Final = "look"
+FIND_HANGING: Final = "find_hanging"
 OLDEST_VERSION: Final = 0
 MARKERS_VERSION: Final = 1
 """Version 0 is gone with Kafka 4."""
@@ -392,7 +392,7 @@ class Janitor(ClusterScript):
 
     def _search(self, due_us: int) -> Steps[HangingSearch | None]:
         """Search once, and abort what hangs. Return None if a step failed."""
-        search = HangingSearch(self.journal.begin(LOOK, due_us))
+        search = HangingSearch(self.journal.begin(FIND_HANGING, due_us))
         try:
             # A former leader that follows describes its producers, too, but accepts no markers.
             if not (yield from self.refresh()):
@@ -487,8 +487,8 @@ class Janitor(ClusterScript):
 
     # -- what is recorded ---------------------------------------------------------------------------------------
 
-    def _row(self, search: HangingSearch, each: OpenTransaction) -> ToldTransactionRow:
-        return ToldTransactionRow(
+    def _row(self, search: HangingSearch, each: OpenTransaction) -> DescribedTransactionRow:
+        return DescribedTransactionRow(
             self.process,
             search.operation.index,
             each.where.topic,
@@ -505,11 +505,11 @@ class Janitor(ClusterScript):
             search.received_us,
         )
 
-    def _rows_of_quiet(self, search: HangingSearch) -> list[ToldTransactionRow]:
+    def _rows_of_quiet(self, search: HangingSearch) -> list[DescribedTransactionRow]:
         """Rows of the partitions in which nothing is open."""
         busy, received_us, index = {each.where for each in search.open}, search.received_us, search.operation.index
         return [
-            ToldTransactionRow(
+            DescribedTransactionRow(
                 self.process,
                 index,
                 *where,

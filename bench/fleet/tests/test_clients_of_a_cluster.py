@@ -75,7 +75,7 @@ def test_a_fetcher_has_one_connection_and_one_session_for_each_leader(
         assert len(connects) == 3, f"{process} connected {len(connects)} times"
     assert {each.node for each in operations(world, "fetch")} == {0, 1, 2}
     assert_all_read_once_in_order(world, spread, subject.process, seeks=variant == "rotating")
-    created = {each.answered_session_id for each in operations(world, "fetch") if each.answered_session_id > 0}
+    created = {each.response_session_id for each in operations(world, "fetch") if each.response_session_id > 0}
     assert len(created) == (0 if variant == "full" else 3)
 
 

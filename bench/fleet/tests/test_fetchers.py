@@ -110,7 +110,7 @@ def test_the_resending_fetcher_sends_the_same_epoch_again_and_after_71_a_full_fe
     lost, again, full = fetches(world)[3:6]
     assert (again.session_id, again.session_epoch) == (lost.session_id, lost.session_epoch)
     assert (lost.type, lost.error) == ("info", "timeout")
-    assert (again.type, again.error, again.answered_session_id) == ("fail", "INVALID_FETCH_SESSION_EPOCH", 0)
+    assert (again.type, again.error, again.response_session_id) == ("fail", "INVALID_FETCH_SESSION_EPOCH", 0)
     assert (full.session_id, full.session_epoch) == (lost.session_id, 0)
     requests = [each.body for each in broker.requests if each.api_key == ApiKey.FETCH]
     assert requests[3] == requests[4], "the resent request differs"

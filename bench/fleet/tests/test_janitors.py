@@ -39,7 +39,7 @@ from bench.fleet.tests.conftest import ADDRESS, FakeBroker, FleetWorld
 from reference_broker.records.batch import read_header
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
-from reports.rows import OperationRow, SpanRow, ToldTransactionRow, TransactionRow
+from reports.rows import DescribedTransactionRow, OperationRow, SpanRow, TransactionRow
 from scenarios.load import Janitors, Load, Strays, Topic
 
 NO_WAIT = bodies.milliseconds(0)
@@ -195,8 +195,8 @@ def janitor() -> Janitor:
     return made
 
 
-def told_transactions(world: FleetWorld) -> list[ToldTransactionRow]:
-    return [each for each in world.rows("told_transactions") if each.producer_id >= 0]
+def described_transactions(world: FleetWorld) -> list[DescribedTransactionRow]:
+    return [each for each in world.rows("described_transactions") if each.producer_id >= 0]
 
 
 def test_what_no_coordinator_expects_is_aborted_at_the_second_look(world: FleetWorld, admin: JanitorBroker) -> None:
@@ -205,12 +205,13 @@ def test_what_no_coordinator_expects_is_aborted_at_the_second_look(world: FleetW
     world.start(janitor())
     world.run(3)
     found = {
-        (each.producer_id, each.start_offset, each.transactional_id, each.found) for each in told_transactions(world)
+        (each.producer_id, each.start_offset, each.transactional_id, each.found)
+        for each in described_transactions(world)
     }
     assert found == {(7, 3, "", "hanging"), (8, 5, "b", "hanging"), (9, 0, "c", "known")}
-    aborted = [each for each in told_transactions(world) if each.abort]
+    aborted = [each for each in described_transactions(world) if each.abort]
     assert [(each.producer_id, each.abort) for each in aborted] == [(7, "ok"), (8, "ok")]
-    assert len({each.index for each in told_transactions(world) if each.producer_id == 7}) == 2
+    assert len({each.index for each in described_transactions(world) if each.producer_id == 7}) == 2
     assert [(each.producer_id, each.coordinator_epoch) for each in admin.markers] == [(7, 0), (8, 2)]
     assert {each.producer_epoch for each in admin.markers} == {4}
     assert not any(each.transaction_result for each in admin.markers)
@@ -220,7 +221,7 @@ def test_a_young_one_is_left_alone_and_not_looked_up(world: FleetWorld, admin: J
     admin.held = {HOT0: [OpenAtBroker(7, 3, written_ms=10**9)]}
     world.start(janitor())
     world.run(3)
-    assert {each.found for each in told_transactions(world)} == {"young"}
+    assert {each.found for each in described_transactions(world)} == {"young"}
     assert ApiKey.LIST_TRANSACTIONS not in {each.api_key for each in admin.requests}
 
 
@@ -230,9 +231,9 @@ def test_a_look_without_an_answer_counts_for_nothing(world: FleetWorld, admin: J
     admin.loading = 3
     world.start(janitor())
     world.run(3)
-    looks = [each for each in world.rows("operations") if each.f == "look"]
+    looks = [each for each in world.rows("operations") if each.f == "find_hanging"]
     assert [each.error for each in looks[:4]] == ["COORDINATOR_LOAD_IN_PROGRESS"] * 3 + [None]
-    hanging = [each for each in told_transactions(world) if each.found == "hanging"]
+    hanging = [each for each in described_transactions(world) if each.found == "hanging"]
     assert [bool(each.abort) for each in hanging] == [False, True]
 
 
@@ -248,7 +249,7 @@ def test_each_look_asks_who_leads(world: FleetWorld, admin: JanitorBroker) -> No
     admin.requests.clear()
     world.run(3)
     assert 1 in {each.node for each in world.rows("operations") if each.f == "connect" and each.type == "ok"}
-    assert [each.abort for each in told_transactions(world) if each.producer_id == 8 and each.abort] == ["ok"]
+    assert [each.abort for each in described_transactions(world) if each.producer_id == 8 and each.abort] == ["ok"]
 
 
 def test_it_ends_once_nothing_is_open(world: FleetWorld, admin: JanitorBroker) -> None:
@@ -278,7 +279,7 @@ def test_a_stray_writes_a_transaction_of_which_its_coordinator_never_hears(
     ends: list[TransactionRow] = world.rows("transactions")
     runs: list[SpanRow] = world.rows("runs")
     assert len(ends) == len(runs) >= 3
-    assert {(each.asked, each.outcome, each.error) for each in ends} == {("nothing", "failed", "not_added")}
+    assert {(each.requested_end, each.outcome, each.error) for each in ends} == {("nothing", "failed", "not_added")}
     assert len({each.transactional_id for each in ends}) == len({each.producer_id for each in ends}) == len(ends)
     written = {(where, read_header(each).producer_id) for where, log in admin.logs.items() for each in log.batches}
     assert {(TopicPartition(each.topic, each.partition), each.producer_id) for each in runs} == written

@@ -92,7 +92,7 @@ def test_each_transaction_is_recorded_with_its_fate(level: int, seed: int) -> No
     ends = {row.index: row for row in played.rows if isinstance(row, TransactionRow)}
     types = {row.index: row.type for row in played.rows if isinstance(row, OperationRow) and row.f == "transaction"}
     assert ends.keys() == types.keys()
-    assert {"commit", "abort", "nothing"} <= {row.asked for row in ends.values()}
+    assert {"commit", "abort", "nothing"} <= {row.requested_end for row in ends.values()}
     there = Counter(value for _, value in played.broker.committed)
     assert len(there) == sum(there.values()), "a value is there twice"
     for row in (each for each in played.rows if isinstance(each, SpanRow)):
@@ -124,7 +124,7 @@ def test_one_that_is_closed_records_what_is_open() -> None:
     played.run(8_000_000)
     rows = played.writer.close(Now(played.now_us, 0))
     (end,) = [row for row in rows if isinstance(row, TransactionRow)]
-    assert (end.asked, end.outcome) == ("commit", "failed")
+    assert (end.requested_end, end.outcome) == ("commit", "failed")
     assert [row.type for row in rows if isinstance(row, OperationRow) and row.f == "transaction"] == ["info"]
 
 
@@ -132,7 +132,7 @@ def test_one_that_never_comes_back_leaves_its_transaction_open() -> None:
     played = driver(2, die_percent=100, comes_back=False)
     played.run(5_000_000)
     ended = [row for row in played.rows if isinstance(row, TransactionRow)]
-    assert [row.asked for row in ended] in ([], ["nothing"]), "it died once"
+    assert [row.requested_end for row in ended] in ([], ["nothing"]), "it died once"
     requests = len(played.broker.requests)
     played.give(protocol.Stopping())
     played.run(played.now_us + 5_000_000)

@@ -91,7 +91,7 @@ def test_a_response_that_may_carry_an_address_and_cannot_be_read_passes_with_one
     unread = b"\0\0\0\x08\0\0\0\x05what"
     talk.conversation.from_node(unread)
     assert talk.client.got == unread
-    assert talk.logged == ["addresses_unread", "answered"]
+    assert talk.logged == ["addresses_unread", "response"]
 
 
 def versions(*offered: tuple[int, int]) -> object:

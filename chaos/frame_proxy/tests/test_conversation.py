@@ -56,7 +56,7 @@ def test_frames_pass_as_they_are_in_any_pieces(sizes: list[int], back: int, up: 
     for piece in cut(responses, down):
         talk.conversation.from_node(piece)
     assert (talk.node.got, talk.client.got) == (requests, responses)
-    assert talk.logged == ["answered"] * len(sizes)
+    assert talk.logged == ["response"] * len(sizes)
     assert [entry.request_bytes for entry in talk.entries] == [size + 15 for size in sizes]
 
 
@@ -107,7 +107,7 @@ def test_a_produce_request_with_acks_0_waits_for_no_response() -> None:
     talk = Talk().connect()
     talk.conversation.from_client(produce(1, acks=0) + produce(2, acks=1))
     talk.conversation.from_node(response(2))
-    assert talk.logged == ["unanswered", "answered"]
+    assert talk.logged == ["no_response", "response"]
     assert talk.client.got == response(2)
 
 
@@ -117,7 +117,7 @@ def test_the_session_of_a_fetch_is_read_in_each_layout() -> None:
         body = FetchRequest(session_id=9, session_epoch=3)
         talk.conversation.from_client(b"".join(encode_request(ApiKey.FETCH, version, number, "c", body)))
         talk.conversation.from_node(response(number, bytes(40)))
-    seen = [(entry.session_id, entry.session_epoch) for entry in talk.entries if entry.what == "answered"]
+    seen = [(entry.session_id, entry.session_epoch) for entry in talk.entries if entry.what == "response"]
     assert seen == [(0, -1), (9, 3), (9, 3), (9, 3)]
 
 

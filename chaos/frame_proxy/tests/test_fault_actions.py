@@ -52,7 +52,7 @@ def test_a_dropped_response_ends_the_connection_after_the_node_has_done_it() -> 
     seen.conversation.from_client(ONE)
     seen.conversation.from_node(FIRST)
     assert (seen.node.got, seen.client.got, seen.client.ended) == (ONE, b"", "aborted")
-    assert (kinds(seen), seen.logged) == (["response_dropped"], ["struck"])
+    assert (kinds(seen), seen.logged) == (["response_dropped"], ["response_taken"])
 
 
 def test_a_delayed_response_holds_back_those_behind_it() -> None:

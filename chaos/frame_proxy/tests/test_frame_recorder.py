@@ -59,15 +59,15 @@ def test_a_fetch_is_recorded_with_its_partitions_and_its_response(tmp_path: Path
     talk.conversation.from_node(fetched(1, b"records"))
     (frame,), lines = recorded(talk, tmp_path)
     assert (frame.node, frame.nodes, frame.source, frame.client_id, frame.api_key) == (0, 3, -1, "c", 1)
-    assert (frame.session_id, frame.session_epoch, frame.answered_session_id, frame.error) == (5, 3, 77, 0)
-    assert (frame.what, frame.seq, frame.answered_seq, frame.throttle_ms) == ("answered", 1, 2, 4)
+    assert (frame.session_id, frame.session_epoch, frame.response_session_id, frame.error) == (5, 3, 77, 0)
+    assert (frame.what, frame.seq, frame.response_seq, frame.throttle_ms) == ("response", 1, 2, 4)
     name = ID.hex()
     assert lines == [
         FrameLineRow(1, 0, "named", name, 0, 5),
         FrameLineRow(1, 0, "named", name, 1, 0),
         FrameLineRow(1, 0, "forgotten", name, 2),
-        FrameLineRow(1, 0, "told", name, 0, -1, 9, 2, 0, 7),
-        FrameLineRow(1, 0, "told", name, 1, -1, -1, -1, 6, 0),
+        FrameLineRow(1, 0, "returned", name, 0, -1, 9, 2, 0, 7),
+        FrameLineRow(1, 0, "returned", name, 1, -1, -1, -1, 6, 0),
     ]
 
 
@@ -80,7 +80,7 @@ def test_a_large_response_is_held_until_its_partitions_are_known(tmp_path: Path)
     talk.conversation.from_node(whole[-1:])
     assert talk.client.got == whole
     (frame,), lines = recorded(talk, tmp_path)
-    assert (frame.answer_bytes, lines[3].record_bytes) == (len(whole), 2 * LARGE_BYTES)
+    assert (frame.response_bytes, lines[3].record_bytes) == (len(whole), 2 * LARGE_BYTES)
 
 
 def test_what_a_rule_takes_was_answered_all_the_same(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_what_a_rule_takes_was_answered_all_the_same(tmp_path: Path) -> None:
     talk.conversation.from_client(fetch(1))
     talk.conversation.from_node(fetched(1, b""))
     (frame,), lines = recorded(talk, tmp_path)
-    assert (frame.what, frame.answered_seq, frame.answered_session_id, len(lines)) == ("struck", 2, 77, 5)
+    assert (frame.what, frame.response_seq, frame.response_session_id, len(lines)) == ("response_taken", 2, 77, 5)
 
 
 def test_a_dropped_request_never_went_to_the_node(tmp_path: Path) -> None:
@@ -103,9 +103,9 @@ def test_requests_without_a_response_are_distinguished(tmp_path: Path) -> None:
     talk.conversation.from_node(response(2))
     talk.conversation.end("the client closed the connection")
     frames, lines = recorded(talk, tmp_path)
-    assert [(frame.what, frame.seq, frame.answered_seq) for frame in frames] == [
-        ("unanswered", 1, -1),
-        ("answered", 2, 4),
+    assert [(frame.what, frame.seq, frame.response_seq) for frame in frames] == [
+        ("no_response", 1, -1),
+        ("response", 2, 4),
         ("lost", 3, -1),
     ]
     assert lines == []

@@ -134,7 +134,7 @@ def test_librdkafka_lives_behind_the_proxy_while_faults_fire(target: LiveCluster
         assert sorted(seen) == list(range(400))
         for name in ("lost", "late", "torn", "moved", "twice"):
             assert running.hits(name), f"{name} never fired"
-        assert {row["kind"] for row in running.hits("twice")} == {"request_duplicated", "request_duplicated_answered"}
+        assert {row["kind"] for row in running.hits("twice")} == {"request_duplicated", "request_duplicated_response"}
         assert not connected_to(nodes)
         assert {"Produce", "Fetch", "JoinGroup", "Metadata"} <= {entry.get("api") for entry in running.log()}
 

@@ -18,7 +18,7 @@ from scenarios.model import Fault
 SCENARIO = "frame-faults"
 ON_LINKS = "link-faults"
 KINDS = {
-    *("request_dropped", "request_delayed", "request_duplicated", "request_duplicated_answered"),
+    *("request_dropped", "request_delayed", "request_duplicated", "request_duplicated_response"),
     *("response_dropped", "response_delayed", "response_truncated", "response_error"),
 }
 

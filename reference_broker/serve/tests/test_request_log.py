@@ -39,7 +39,7 @@ def test_each_fetch_has_a_line_with_its_session_id_and_epoch(start_broker: "Call
         fetch(connection, FetchRequest(max_wait_ms=0, session_id=session_id, session_epoch=epoch))
     connection.close()
     lines = broker.await_log("request", 3)
-    logged = [(line["session_id"], line["session_epoch"], line["answered_session_id"], line["error"]) for line in lines]
+    logged = [(line["session_id"], line["session_epoch"], line["response_session_id"], line["error"]) for line in lines]
     assert logged == [(0, 0, session_id, 0), (session_id, 1, session_id, 0), (session_id, 7, 0, 71)]
     assert {(line["api"], line["version"], line["client_id"]) for line in lines} == {("Fetch", 12, "reader")}
     assert all(0 <= line["took_us"] < 5 * SECOND_US for line in lines)
