@@ -97,9 +97,9 @@ def no_wait_before_seek(original: Function, self: Any, min_metadata_epoch: int) 
 
 
 @mutant("reference_broker.controller.metadata_broadcast:NextMetadataEpoch.plan", remembers=True)
-def epoch_in_memory_only(original: Function, counted: dict[int, int], self: Any, situation: Any) -> Any:
+def epoch_in_memory_only(original: Function, counted: dict[int, int], self: Any, context: Any) -> Any:
     """Each controller counts metadata epochs from 1 on (M-1, M-2). ``counted`` holds its last one by its own epoch."""
-    if not self.sends(situation.latest):
+    if not self.sends(context.latest):
         return ()
     term = self.controller_epoch
     counted[term] = counted.get(term, 0) + 1

@@ -4,7 +4,8 @@ There are two notions:
 
 * ``Change``: what a caller wants, as values of the controller's own. ``plan`` returns the records for it, and
   ``outcome`` returns what the caller gets.
-* ``QueuedChange``: a change in the queue. When its turn comes, the controller calls ``plan`` with the ``Situation`` of
+* ``QueuedChange``: a change in the queue. When its turn comes, the controller calls ``plan`` with the ``PlanContext``
+of
   that moment, and writes the records. When they are published, or the change is refused, it calls ``outcome`` once.
 """
 
@@ -56,7 +57,7 @@ OutcomeT_co = TypeVar("OutcomeT_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
+class PlanContext:
     """The input of a plan. It does not change until the plan ends, because one change at a time is planned."""
 
     latest: MetadataImage
@@ -80,10 +81,10 @@ class Change(Protocol[OutcomeT_co]):
     """A change that is not atomic may be written in several plain batches where the metadata.version has no
     transactions."""
 
-    def plan(self, situation: Situation) -> Records | Sliced[Records]:
-        """Judge the request by the situation, keep the result for ``outcome``, and return the records.
+    def plan(self, context: PlanContext) -> Records | Sliced[Records]:
+        """Judge the request by the context, keep the result for ``outcome``, and return the records.
 
-        A plan that takes long is a generator. It yields where ``situation.spend`` says so.
+        A plan that takes long is a generator. It yields where ``context.spend`` says so.
         """
         ...
 
@@ -113,7 +114,7 @@ class QueuedChange:
 
     name: str
     plan: Callable[[], Records | Sliced[Records]]
-    """The change's plan. It gets the situation of the moment of the call."""
+    """The change's plan. It gets the context of the moment of the call."""
     completed: Completed
     atomic: bool = True
     on_bug: OnBug = raise_bug

@@ -16,10 +16,10 @@ from reference_broker.controller.changes import (
     NOT_CONTROLLER,
     Change,
     OnBug,
+    PlanContext,
     QueuedChange,
     Refusal,
     ServeLocally,
-    Situation,
     raise_bug,
 )
 from reference_broker.controller.controller_activation import ControllerActivation
@@ -165,13 +165,13 @@ class Controller:
             return
         plan_bug = self.on_bug if on_bug is None else on_bug
         term.enqueue(
-            QueuedChange(change.name, lambda: change.plan(self._situation()), respond, change.atomic, plan_bug)
+            QueuedChange(change.name, lambda: change.plan(self._plan_context()), respond, change.atomic, plan_bug)
         )
 
-    def _situation(self) -> Situation:
-        """Return the situation for a plan whose turn has come."""
+    def _plan_context(self) -> PlanContext:
+        """Return the context for a plan whose turn has come."""
         assert self._term is not None, "plans run on the active controller only"
-        return Situation(
+        return PlanContext(
             latest=self._term.latest,
             published=self.image,
             config=self.live_config.of(self._term.latest),

@@ -15,7 +15,14 @@ from typing import Protocol
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.activation_records import ActivationRecords
 from reference_broker.controller.changes import Completed, QueuedChange, Refusal
-from reference_broker.controller.record_batches import ChangeBatch, ChangeBatches, TooMuch, cut, planned, replayed
+from reference_broker.controller.record_batches import (
+    ChangeBatch,
+    ChangeBatches,
+    ChangeTooLarge,
+    encode_batches,
+    planned,
+    replayed,
+)
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.features import allows_transactions, metadata_version
 from reference_broker.metadata.image import MetadataImage
@@ -171,10 +178,10 @@ class ControllerTerm:
     def _run(self, change: QueuedChange) -> Sliced[None]:
         try:
             records = yield from planned(change.plan)
-            batches = yield from cut(
+            batches = yield from encode_batches(
                 records, MetadataDelta(self.latest), self._config.crucible_metadata_batch_max_bytes, self.budget
             )
-        except TooMuch as refused:
+        except ChangeTooLarge as refused:
             self._refuse(change, ErrorCode.policy_violation, f"{_TOO_LARGE}: {refused}.")
             return
         except Exception as bug:  # Nothing is written, and the plan changed nothing that others rely on.

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.changes import ActiveController, Change, Records, Refusal, Situation, raise_bug
+from reference_broker.controller.changes import ActiveController, Change, PlanContext, Records, Refusal, raise_bug
 from reference_broker.controller.planning.brokers import cost_of, looks
 from reference_broker.controller.planning.partition_changes import Election, PartitionChanges, election_of
 from reference_broker.metadata.image import NO_LEADER, MetadataImage, TopicImage
@@ -88,14 +88,14 @@ class LeaderElections(Change[Refusal | None]):
     checked: MetadataImage | None = None
     """The metadata that was checked, or None if the limit was reached."""
 
-    def plan(self, situation: Situation) -> Sliced[Records]:
-        latest = situation.latest
+    def plan(self, context: PlanContext) -> Sliced[Records]:
+        latest = context.latest
         changes = PartitionChanges.of(latest)
         for topic in latest.topics.values():
             for indexes in looks(topic):
-                changed = list(self._elections(changes, situation, topic, indexes))
+                changed = list(self._elections(changes, context, topic, indexes))
                 self.found.extend(changed)
-                if situation.spend(cost_of(indexes, changed)):
+                if context.spend(cost_of(indexes, changed)):
                     yield
                 if len(self.found) >= MOST_ELECTIONS_AT_ONCE:
                     return self.found
@@ -106,9 +106,9 @@ class LeaderElections(Change[Refusal | None]):
         return refused
 
     def _elections(
-        self, changes: PartitionChanges, situation: Situation, topic: TopicImage, indexes: range
+        self, changes: PartitionChanges, context: PlanContext, topic: TopicImage, indexes: range
     ) -> Iterator[PartitionChangeRecord]:
-        allowed = election_of(situation.latest, situation.config, topic.name)
+        allowed = election_of(context.latest, context.config, topic.name)
         for index in indexes:
             partition = topic.partitions[index]
             record = None

@@ -20,7 +20,7 @@ from typing import TypeAlias
 from uuid import UUID
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.changes import ActiveController, Change, Records, Refusal, Situation, raise_bug
+from reference_broker.controller.changes import ActiveController, Change, PlanContext, Records, Refusal, raise_bug
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.features import METADATA_EPOCH_FEATURE, sends_metadata_epoch
 from reference_broker.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
@@ -205,8 +205,8 @@ class NextMetadataEpoch(Change[Refusal | None]):
     sends: Callable[[MetadataImage], bool]
     controller_epoch: int
 
-    def plan(self, situation: Situation) -> Records:
-        latest = situation.latest
+    def plan(self, context: PlanContext) -> Records:
+        latest = context.latest
         # Decision metadata-epoch-written (M-14): switched off meanwhile | next epoch is written
         if not self.sends(latest):
             return ()

@@ -26,7 +26,7 @@ _RECORD_OVERHEAD_BYTES = 14
 """The most that a batch adds to a value: length, attributes, deltas, key length, value length, header count."""
 
 
-class TooMuch(Exception):  # noqa: N818 - the limit is the news
+class ChangeTooLarge(Exception):  # noqa: N818 - the limit is the news
     """A change is larger than allowed. It is refused with POLICY_VIOLATION, and nothing was written."""
 
 
@@ -55,18 +55,20 @@ def planned(plan: Callable[[], Records | Sliced[Records]]) -> Sliced[Records]:
     return found
 
 
-def cut(records: Records, delta: MetadataDelta, max_batch_bytes: int, budget: Budget) -> Sliced[ChangeBatches]:
+def encode_batches(
+    records: Records, delta: MetadataDelta, max_batch_bytes: int, budget: Budget
+) -> Sliced[ChangeBatches]:
     """Cut the records into batches of at most ``max_batch_bytes``, and replay them on ``delta``. A larger record gets a
     batch of its own.
 
-    Raises TooMuch, and MetadataFault for a record that cannot follow the ones before it.
+    Raises ChangeTooLarge, and MetadataFault for a record that cannot follow the ones before it.
     """
     found, size_bytes = ChangeBatches(delta), max_batch_bytes
     for record in records:
         value = encode(record)
         length = len(value) + _RECORD_OVERHEAD_BYTES
         if length > MAX_RECORD_BYTES:
-            raise TooMuch(f"a metadata record of {length} bytes, at most {MAX_RECORD_BYTES} are allowed")
+            raise ChangeTooLarge(f"a metadata record of {length} bytes, at most {MAX_RECORD_BYTES} are allowed")
         if size_bytes + length > max_batch_bytes:
             found.batches.append(ChangeBatch())
             size_bytes = HEADER_BYTES
@@ -75,7 +77,7 @@ def cut(records: Records, delta: MetadataDelta, max_batch_bytes: int, budget: Bu
         size_bytes += length
         found.records += 1
         if found.records > MAX_RECORDS_PER_OPERATION:
-            raise TooMuch(f"more than {MAX_RECORDS_PER_OPERATION} metadata records in one operation")
+            raise ChangeTooLarge(f"more than {MAX_RECORDS_PER_OPERATION} metadata records in one operation")
         replay_checked(delta, record)
         if budget.spend(2):
             yield

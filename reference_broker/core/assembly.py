@@ -24,7 +24,7 @@ from reference_broker.transactions.offsets_verification import OffsetsVerifier
 from reference_broker.transactions.producer_ids import ProducerIds
 
 if TYPE_CHECKING:
-    from reference_broker.controller.planning.topics import WantedTopic
+    from reference_broker.controller.planning.topic_creation import NewTopic
     from reference_broker.remote_log.manager import RemoteLogManager
 
 
@@ -117,7 +117,7 @@ def _build_remote_tier(
     from reference_broker.remote_log.metadata.topic import MetadataContext, RemoteLogMetadataTopic
     from reference_broker.remote_log.reading.reader import RemoteStarts
 
-    def create(wanted: "WantedTopic", over: Done) -> None:
+    def create(wanted: "NewTopic", over: Done) -> None:
         if replica.lifecycle.channel.has_leader:
             ask_to_create(replica, wanted, over)
         else:

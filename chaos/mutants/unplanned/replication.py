@@ -60,13 +60,13 @@ def progress_outlives_foreign_epoch(
 
 @mutant("reference_broker.controller.planning.brokers:restarting")
 def fenced_broker_stays_eligible(
-    original: Function, situation: Any, broker_id: int, uncleanly: bool
+    original: Function, context: Any, broker_id: int, uncleanly: bool
 ) -> Generator[None, None, Any]:
     """A broker that was fenced before it registers after an unclean shutdown stays an eligible leader (E-4)."""
-    known = situation.latest.brokers.get(broker_id)
-    if keeps_eligible_leaders(situation.latest) and known is not None and known.fenced:
+    known = context.latest.brokers.get(broker_id)
+    if keeps_eligible_leaders(context.latest) and known is not None and known.fenced:
         return []
-    return (yield from original(situation, broker_id, uncleanly))
+    return (yield from original(context, broker_id, uncleanly))
 
 
 @mutant(f"{ISR}:LagCheck._round")

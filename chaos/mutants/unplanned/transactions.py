@@ -100,12 +100,12 @@ def marker_frees_stable_offset_at_once(
 
 
 @mutant("reference_broker.controller.planning.brokers:ProducerIdBlock.plan")
-def producer_ids_of_published_image(original: Function, self: Any, situation: Any) -> Any:
+def producer_ids_of_published_image(original: Function, self: Any, context: Any) -> Any:
     """A block of producer IDs begins where it does in the published image. A block that is written and not published
     yet is given to a second broker (P-6, X-1)."""
-    records = original(self, situation)
+    records = original(self, context)
     if records:
-        self.found = situation.published.next_producer_id
+        self.found = context.published.next_producer_id
     return records
 
 

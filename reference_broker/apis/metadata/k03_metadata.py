@@ -37,7 +37,7 @@ from reference_broker.apis.topics.automatic_creation import (
     ask_to_create,
     ask_to_create_topic,
 )
-from reference_broker.controller.planning.topics import WantedTopic, request_problem
+from reference_broker.controller.planning.topic_creation import NewTopic, request_problem
 from reference_broker.metadata.cache import MetadataCache
 from reference_broker.metadata.identifiers import is_internal
 from reference_broker.metadata.image import BrokerImage
@@ -218,7 +218,7 @@ def _created(broker: MetadataNeeds, missing: Sequence[str]) -> Sliced[None]:
     for number, name in enumerate(missing, 1):
         if created == MOST_CREATED_AT_ONCE:
             return
-        if request_problem(broker.config, WantedTopic(name)) is None:
+        if request_problem(broker.config, NewTopic(name)) is None:
             _ask_to_create(broker, name)
             created += 1
         if number % DESCRIBED_TOPICS_PER_SLICE == 0:
@@ -229,7 +229,7 @@ def _ask_to_create(broker: MetadataNeeds, name: str) -> None:
     if name in COORDINATOR_TOPICS:
         ask_to_create_topic(broker, name)
     elif broker.lifecycle.channel.has_leader:
-        ask_to_create(broker, WantedTopic(name), _nobody_waits)
+        ask_to_create(broker, NewTopic(name), _nobody_waits)
 
 
 def _nobody_waits() -> None:

@@ -30,7 +30,7 @@ from reference_broker.apis.transactions import (
     k65_describe_transactions,
     k66_list_transactions,
 )
-from reference_broker.controller.planning.topics import WantedTopic
+from reference_broker.controller.planning.topic_creation import NewTopic
 from reference_broker.metadata.identifiers import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTION_TOPIC
 from reference_broker.ports.node_ports import Now
 from reference_broker.wire.errors import Error, ErrorCode
@@ -52,7 +52,7 @@ def ready() -> AdminWorld:
     """The topic of transactions is there, and topic ``t`` with three partitions."""
     world = AdminWorld(transaction_state_log_num_partitions="5")
     find(world, ID)
-    ask_to_create(world.broker, WantedTopic("t", partitions=3, replication_factor=1), lambda: None)
+    ask_to_create(world.broker, NewTopic("t", partitions=3, replication_factor=1), lambda: None)
     world.settle()
     assert find(world, ID) == [("none", 1)]
     return world

@@ -11,7 +11,7 @@ from kio.static.primitive import i16, i32
 
 from reference_broker.apis.broker import HasConfig, HasGroups, HasLifecycle, HasLoader, HasNodeId, HasTransactions
 from reference_broker.apis.responses import NO_THROTTLE
-from reference_broker.controller.planning.topics import WantedTopic
+from reference_broker.controller.planning.topic_creation import NewTopic
 from reference_broker.groups.records import offsets_topic_configs
 from reference_broker.metadata.identifiers import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from reference_broker.metadata.image import MetadataImage
@@ -25,7 +25,7 @@ else:
     request_schema = LazySchema("create_topics.v7.request")
 
 
-def ask_to_create(broker: HasLifecycle, wanted: WantedTopic, over: Callable[[], None]) -> None:
+def ask_to_create(broker: HasLifecycle, wanted: NewTopic, over: Callable[[], None]) -> None:
     """Request a topic. ``over`` is called when the request has a response or has failed. The topic may exist then.
 
     The active controller must be known (``channel.has_leader``).
@@ -76,18 +76,18 @@ def replicas_of(wanted: int, image: MetadataImage, voters: int) -> int:
     return min(wanted, max(len(image.brokers), voters, 1))
 
 
-def _wanted(broker: CreatesCoordinatorTopics, name: str, image: MetadataImage) -> WantedTopic:
+def _wanted(broker: CreatesCoordinatorTopics, name: str, image: MetadataImage) -> NewTopic:
     config = broker.config
     voters = len(config.voters(broker.node_id))
     if name == OFFSETS_TOPIC:
-        return WantedTopic(
+        return NewTopic(
             name,
             partitions=config.offsets_topic_num_partitions,
             replication_factor=replicas_of(config.offsets_topic_replication_factor, image, voters),
             configs=offsets_topic_configs(config),
         )
     replicas = replicas_of(config.transaction_state_log_replication_factor, image, voters)
-    return WantedTopic(
+    return NewTopic(
         name,
         partitions=config.transaction_state_log_num_partitions,
         replication_factor=replicas,

@@ -28,12 +28,12 @@ from reference_broker.apis.forwarding import ForwardsToController, forward_or_pr
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, Refusal, as_uuid, verdict
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.planning.topics import (
+from reference_broker.controller.planning.new_partitions import too_many_partitions
+from reference_broker.controller.planning.topic_creation import (
+    NewTopic,
     PlannedTopic,
     TopicCreation,
     TopicOutcomes,
-    WantedTopic,
-    too_many_partitions,
 )
 from reference_broker.metadata.broker_settings import Layers, layers_of
 from reference_broker.ports.slicing import DESCRIBED_TOPICS_PER_SLICE, Sliced
@@ -79,8 +79,8 @@ def _refused(body: CreateTopicsRequest, refusal: Refusal) -> Sliced[CreateTopics
     return CreateTopicsResponse(throttle_time=NO_THROTTLE, topics=tuple(results.values()))
 
 
-def _wanted(topic: CreatableTopic) -> WantedTopic:
-    return WantedTopic(
+def _wanted(topic: CreatableTopic) -> NewTopic:
+    return NewTopic(
         name=topic.name,
         partitions=topic.num_partitions,
         replication_factor=topic.replication_factor,

@@ -19,7 +19,7 @@ from reference_broker.apis.call import Call
 from reference_broker.apis.forwarding import ForwardsToController, forward_or_propose
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, Refusal, as_uuid
-from reference_broker.controller.planning.topics import DeletionOutcomes, NamedTopic, TopicDeletion
+from reference_broker.controller.planning.topic_deletion import DeletionOutcomes, NamedTopic, TopicDeletion
 from reference_broker.metadata.image import TopicImage
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode

@@ -16,29 +16,29 @@ from reference_broker.apis.call import Call
 from reference_broker.apis.forwarding import ForwardsToController, forward_or_propose
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, verdict
-from reference_broker.controller.planning.topics import GrowthOutcomes, PartitionGrowth, WantedGrowth
+from reference_broker.controller.planning.partition_creation import NewPartitions, PartitionCreation, PartitionOutcomes
 from reference_broker.wire.apis import ApiKey
 
 
 def handle(broker: ForwardsToController, call: Call, body: CreatePartitionsRequest) -> None:
     """Respond later, with one result for each name in the order of the request."""
 
-    def response_of(outcomes: GrowthOutcomes) -> CreatePartitionsResponse:
+    def response_of(outcomes: PartitionOutcomes) -> CreatePartitionsResponse:
         results = tuple(
             CreatePartitionsTopicResult(name=TopicName(name), **verdict(outcome)) for name, outcome in outcomes.items()
         )
         return CreatePartitionsResponse(throttle_time=NO_THROTTLE, results=results)
 
-    change = PartitionGrowth([_wanted(topic) for topic in body.topics], body.validate_only)
+    change = PartitionCreation([_wanted(topic) for topic in body.topics], body.validate_only)
     forward_or_propose(broker, call, ApiKey.CREATE_PARTITIONS, body, change, response_of)
 
 
 API = Api.of(CreatePartitionsRequest, handle)
 
 
-def _wanted(topic: CreatePartitionsTopic) -> WantedGrowth:
+def _wanted(topic: CreatePartitionsTopic) -> NewPartitions:
     assignments = topic.assignments
-    return WantedGrowth(
+    return NewPartitions(
         name=topic.name,
         count=topic.count,
         assignments=None if assignments is None else tuple(tuple(one.broker_ids) for one in assignments),

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol, TypeAlias
 
-from reference_broker.controller.changes import Change, Records, Refusal, Situation
+from reference_broker.controller.changes import Change, PlanContext, Records, Refusal
 from reference_broker.controller.planning.partition_changes import Election, PartitionChanges, election_of
 from reference_broker.metadata.features import keeps_eligible_leaders
 from reference_broker.metadata.image import BrokerImage, MetadataImage, TopicImage, includes
@@ -44,64 +44,64 @@ PARTITIONS_PER_LOOK = 250
 """After so many partitions of one topic the plan checks the event's time. Changing all of them takes 1.3 ms."""
 
 
-BrokerPlan: TypeAlias = Callable[[Situation, BrokerImage], Sliced[list[MetadataRecord]]]
+BrokerPlan: TypeAlias = Callable[[PlanContext, BrokerImage], Sliced[list[MetadataRecord]]]
 """Plans the change of one broker's state, such as ``fencing``."""
 
 
-def restarting(situation: Situation, broker_id: int, uncleanly: bool) -> Sliced[list[MetadataRecord]]:
+def restarting(context: PlanContext, broker_id: int, uncleanly: bool) -> Sliced[list[MetadataRecord]]:
     """Pass on what the broker holds, before a new incarnation of it is registered. After an unclean shutdown it is
     no eligible leader either (E-4)."""
-    known = situation.latest.brokers.get(broker_id)
-    if not keeps_eligible_leaders(situation.latest):
+    known = context.latest.brokers.get(broker_id)
+    if not keeps_eligible_leaders(context.latest):
         if known is None or known.fenced:
             return []
-        return (yield from _records_without_broker(situation, broker_id, single_stay=True))
+        return (yield from _records_without_broker(context, broker_id, single_stay=True))
     # Decision broker-restart-clean (E-4): fenced and clean | unclean or unfenced
     if known is not None and known.fenced and not uncleanly:
         return []
-    return (yield from _records_without_broker(situation, broker_id, uncleanly=uncleanly))
+    return (yield from _records_without_broker(context, broker_id, uncleanly=uncleanly))
 
 
-def fencing(situation: Situation, broker: BrokerImage) -> Sliced[list[MetadataRecord]]:
+def fencing(context: PlanContext, broker: BrokerImage) -> Sliced[list[MetadataRecord]]:
     """Return no records for a broker that is fenced."""
     if broker.fenced:
         return []
-    records = yield from _records_without_broker(situation, broker.broker_id)
+    records = yield from _records_without_broker(context, broker.broker_id)
     records.append(_change(broker, FENCED, 0))
     return records
 
 
-def leaving(situation: Situation, broker: BrokerImage) -> Sliced[list[MetadataRecord]]:
+def leaving(context: PlanContext, broker: BrokerImage) -> Sliced[list[MetadataRecord]]:
     """Begin a controlled shutdown. The broker leads nothing and is in no ISR, but it is not fenced yet, so that it can
     still serve clients that do not know of this yet. Return no records for a broker that is fenced or leaves
     already."""
     if broker.fenced or broker.in_controlled_shutdown:
         return []
-    return [_change(broker, NO_CHANGE, 1), *(yield from _records_without_broker(situation, broker.broker_id))]
+    return [_change(broker, NO_CHANGE, 1), *(yield from _records_without_broker(context, broker.broker_id))]
 
 
-def shutting_down(situation: Situation, broker: BrokerImage) -> Sliced[list[MetadataRecord]]:
+def shutting_down(context: PlanContext, broker: BrokerImage) -> Sliced[list[MetadataRecord]]:
     """End a controlled shutdown: the broker is fenced, and the record says that it wanted this."""
     if is_shut_down(broker, broker.broker_epoch):
         return []
-    records = [] if broker.fenced else (yield from _records_without_broker(situation, broker.broker_id))
+    records = [] if broker.fenced else (yield from _records_without_broker(context, broker.broker_id))
     records.append(_change(broker, NO_CHANGE if broker.fenced else FENCED, 1))
     return records
 
 
-def unfencing(situation: Situation, broker: BrokerImage) -> Sliced[list[MetadataRecord]]:
+def unfencing(context: PlanContext, broker: BrokerImage) -> Sliced[list[MetadataRecord]]:
     """Let the broker lead again, and elect leaders for partitions without one. Return no records for a broker that
     is not fenced or has shut down."""
     if not broker.fenced or broker.in_controlled_shutdown:
         return []
-    changes = PartitionChanges.of(situation.latest, and_with=broker.broker_id)
-    records = yield from _changes(situation, partial(changes.coming, broker_id=broker.broker_id))
+    changes = PartitionChanges.of(context.latest, and_with=broker.broker_id)
+    records = yield from _changes(context, partial(changes.coming, broker_id=broker.broker_id))
     return [_change(broker, UNFENCED, 0), *records]
 
 
-def unregistering(situation: Situation, broker: BrokerImage) -> Sliced[list[MetadataRecord]]:
+def unregistering(context: PlanContext, broker: BrokerImage) -> Sliced[list[MetadataRecord]]:
     """Remove the broker. Others lead what it led."""
-    records = [] if broker.fenced else (yield from _records_without_broker(situation, broker.broker_id))
+    records = [] if broker.fenced else (yield from _records_without_broker(context, broker.broker_id))
     records.append(UnregisterBrokerRecord(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch))
     return records
 
@@ -115,26 +115,26 @@ def is_shut_down(broker: BrokerImage | None, broker_epoch: int) -> bool:
 
 
 def _records_without_broker(
-    situation: Situation, broker_id: int, *, uncleanly: bool = False, single_stay: bool = False
+    context: PlanContext, broker_id: int, *, uncleanly: bool = False, single_stay: bool = False
 ) -> Sliced[list[MetadataRecord]]:
     """Return the records that take the broker out of all ISRs with another member, and give what it leads to other
     replicas."""
-    changes = PartitionChanges.of(situation.latest, without=broker_id)
+    changes = PartitionChanges.of(context.latest, without=broker_id)
     without = partial(changes.leaving, broker_id=broker_id, uncleanly=uncleanly, single_stay=single_stay)
-    return (yield from _changes(situation, without))
+    return (yield from _changes(context, without))
 
 
 def _changes(
-    situation: Situation, changed: Callable[[TopicImage, range, Election], Iterable[MetadataRecord]]
+    context: PlanContext, changed: Callable[[TopicImage, range, Election], Iterable[MetadataRecord]]
 ) -> Sliced[list[MetadataRecord]]:
     """Return the records that ``changed`` makes for all topics. It gets a part of one topic at a time."""
     records: list[MetadataRecord] = []
-    for topic in situation.latest.topics.values():
-        election = election_of(situation.latest, situation.config, topic.name)
+    for topic in context.latest.topics.values():
+        election = election_of(context.latest, context.config, topic.name)
         for indexes in looks(topic):
             found = list(changed(topic, indexes, election))
             records += found
-            if situation.spend(cost_of(indexes, found)):
+            if context.spend(cost_of(indexes, found)):
                 yield
     return records
 
@@ -184,15 +184,15 @@ class BrokerStateChange(Change[Refusal | None]):
     has_records: bool = False
     """Whether the plan has changed anything."""
 
-    def plan(self, situation: Situation) -> Sliced[Records]:
-        broker = situation.latest.brokers.get(self.broker_id)
+    def plan(self, context: PlanContext) -> Sliced[Records]:
+        broker = context.latest.brokers.get(self.broker_id)
         # Decision broker-change-outdated (E-4): another life | same life
         if broker is None or broker.broker_epoch != self.broker_epoch:
             return ()
         # Decision silent-broker-returned (E-4): not fenced | still silent
         if self.unless_in_session is not None and self.unless_in_session.has_session(self.broker_id):
             return ()
-        records = yield from self.plan_for(situation, broker)
+        records = yield from self.plan_for(context, broker)
         self.has_records = bool(records)
         return records
 
@@ -293,13 +293,13 @@ class Restart(Change[None]):
     """The broker in this process, if there is one."""
     problem: Refusal | None = None
 
-    def plan(self, situation: Situation) -> Sliced[Records]:
-        self.judge(situation.latest)
-        known = situation.latest.brokers.get(self.wanted.broker_id)
+    def plan(self, context: PlanContext) -> Sliced[Records]:
+        self.judge(context.latest)
+        known = context.latest.brokers.get(self.wanted.broker_id)
         if self.problem is not None or (known is not None and known.incarnation_id == self.wanted.incarnation_id):
             return ()
         uncleanly = not self.wanted.is_after_clean_shutdown(known)
-        return (yield from restarting(situation, self.wanted.broker_id, uncleanly))
+        return (yield from restarting(context, self.wanted.broker_id, uncleanly))
 
     def outcome(self, refused: Refusal | None) -> None:
         self.problem = self.problem or refused
@@ -347,18 +347,18 @@ class BrokerRegistration(Change[int | Refusal]):
     restart: Restart
     epoch: int = NO_BROKER_EPOCH
 
-    def plan(self, situation: Situation) -> Records:
+    def plan(self, context: PlanContext) -> Records:
         restart, wanted = self.restart, self.restart.wanted
-        restart.judge(situation.latest)
+        restart.judge(context.latest)
         if restart.problem is not None:
             return ()
-        known = situation.latest.brokers.get(wanted.broker_id)
+        known = context.latest.brokers.get(wanted.broker_id)
         # Decision broker-registration-repeated (E-4): same epoch again | new epoch
         if known is not None and known.incarnation_id == wanted.incarnation_id and not has_left(known):
             self.epoch = known.broker_epoch
             return ()
         restart.sessions.forget(wanted.broker_id)  # A session is that of one broker epoch.
-        self.epoch = situation.next_offset
+        self.epoch = context.next_offset
         return (registering(wanted, self.epoch),)
 
     def outcome(self, refused: Refusal | None) -> int | Refusal:
@@ -375,14 +375,14 @@ class Unregistration(Change[Refusal | None]):
     sessions: Sessions
     problem: Refusal | None = None
 
-    def plan(self, situation: Situation) -> Sliced[Records]:
-        known = situation.latest.brokers.get(self.broker_id)
+    def plan(self, context: PlanContext) -> Sliced[Records]:
+        known = context.latest.brokers.get(self.broker_id)
         if known is None:
             message = f"Broker ID {self.broker_id} is not currently registered"
             self.problem = Refusal(ErrorCode.broker_id_not_registered, message)
             return ()
         self.sessions.forget(self.broker_id)
-        return (yield from unregistering(situation, known))
+        return (yield from unregistering(context, known))
 
     def outcome(self, refused: Refusal | None) -> Refusal | None:
         return refused or self.problem
@@ -404,8 +404,8 @@ class ProducerIdBlock(Change[int | Refusal]):
     broker_epoch: int
     found: int | Refusal | None = None
 
-    def plan(self, situation: Situation) -> Records:
-        latest = situation.latest
+    def plan(self, context: PlanContext) -> Records:
+        latest = context.latest
         stale = stale_epoch(latest, self.broker_id, self.broker_epoch)
         if stale is not None:
             self.found = stale

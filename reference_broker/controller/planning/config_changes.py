@@ -14,7 +14,7 @@ from reference_broker.configuration.broker_config import BROKER_KEYS, BROKER_SYN
 from reference_broker.configuration.consistency import check_topic
 from reference_broker.configuration.setting import ConfigError, Kind
 from reference_broker.configuration.topic_config import TOPIC_KEYS, normalised
-from reference_broker.controller.changes import UNITS_PER_ENTRY, Change, Records, Refusal, Situation
+from reference_broker.controller.changes import UNITS_PER_ENTRY, Change, PlanContext, Records, Refusal
 from reference_broker.metadata.broker_settings import (
     CLUSTER,
     MIN_ISR_KEY,
@@ -90,12 +90,12 @@ class ConfigChange(Change[ConfigOutcomes]):
     validate_only: bool
     found: list[list[ConfigRecord | ClearElrRecord] | Refusal] = field(default_factory=list)
 
-    def plan(self, situation: Situation) -> Sliced[Records]:
+    def plan(self, context: PlanContext) -> Sliced[Records]:
         times = Counter(one.resource for one in self.wanted)
         for one in self.wanted:
-            found = DUPLICATE if times[one.resource] > 1 else _records(situation, one)
+            found = DUPLICATE if times[one.resource] > 1 else _records(context, one)
             self.found.append(found)
-            if situation.spend(UNITS_PER_ENTRY if isinstance(found, Refusal) else 2 + 2 * len(found)):
+            if context.spend(UNITS_PER_ENTRY if isinstance(found, Refusal) else 2 + 2 * len(found)):
                 yield
         good = [each for each in self.found if not isinstance(each, Refusal)]
         return () if self.validate_only else chain.from_iterable(good)
@@ -106,27 +106,27 @@ class ConfigChange(Change[ConfigOutcomes]):
         return [each if isinstance(each, Refusal) else None for each in self.found]
 
 
-def _records(situation: Situation, wanted: WantedConfigs) -> list[ConfigRecord | ClearElrRecord] | Refusal:
+def _records(context: PlanContext, wanted: WantedConfigs) -> list[ConfigRecord | ClearElrRecord] | Refusal:
     """A new min.insync.replicas clears the eligible leader replicas that were kept by the old one (E-8)."""
-    latest = situation.latest
+    latest = context.latest
     problem = wanted.form_problem() or unknown_kind(*wanted.resource) or _name_problem(*wanted.resource)
     if problem is not None:
         return problem
     before = latest.configs.get(wanted.resource, {})
-    after = wanted.after(before, situation.config)
+    after = wanted.after(before, context.config)
     if isinstance(after, Refusal):
         return after
     is_topic = wanted.resource[0] == TOPIC_RESOURCE
     try:
         if is_topic:
             after = normalised(after)
-            check_topic(situation.config, before, after)
+            check_topic(context.config, before, after)
         else:
             name = wanted.resource[1]
             after = normalised_broker_settings(after, of_one_broker=bool(name))
             changed = {key for key in (*before, *after) if before.get(key) != after.get(key)}
             for layers in _layers(latest, name, after):
-                check_together(situation.config, layers, changed)
+                check_together(context.config, layers, changed)
     except ConfigError as error:
         return Refusal(ErrorCode.invalid_config if is_topic else ErrorCode.invalid_request, str(error))
     problem = _existence_problem(latest, wanted.resource[1]) if is_topic else _min_isr_problem(latest, wanted, after)

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from reference_broker.controller.changes import Change, Records, Refusal, Situation
+from reference_broker.controller.changes import Change, PlanContext, Records, Refusal
 from reference_broker.metadata.broker_settings import CLUSTER, MIN_ISR_KEY, cluster_min_isr_record
 from reference_broker.metadata.features import (
     DRAFT_FEATURES,
@@ -42,9 +42,9 @@ class FeatureUpdates(Change[Refusal | None]):
     validate_only: bool
     problem: Refusal | None = None
 
-    def plan(self, situation: Situation) -> Records:
-        latest = situation.latest
-        known = {name: (low, high) for name, low, high in supported_features(situation.config)}
+    def plan(self, context: PlanContext) -> Records:
+        latest = context.latest
+        known = {name: (low, high) for name, low, high in supported_features(context.config)}
         times = Counter(one.feature for one in self.wanted)
         problems = (_problem(latest, known, one, times[one.feature] > 1) for one in self.wanted)
         self.problem = next((each for each in problems if each is not None), None) or _unmet(latest, self.wanted)
@@ -57,7 +57,7 @@ class FeatureUpdates(Change[Refusal | None]):
         ]
         begins = any(one.feature == ELR_FEATURE and one.level for one in self.wanted)
         if begins and MIN_ISR_KEY not in latest.configs.get(CLUSTER, {}):
-            records.append(cluster_min_isr_record(situation.config.min_insync_replicas))
+            records.append(cluster_min_isr_record(context.config.min_insync_replicas))
         if begins:
             records += _without_min_isr_of_brokers(latest)
         return records

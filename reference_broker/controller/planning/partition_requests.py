@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from reference_broker.controller.changes import UNITS_PER_ENTRY, Change, Records, Refusal, Situation
+from reference_broker.controller.changes import UNITS_PER_ENTRY, Change, PlanContext, Records, Refusal
 from reference_broker.controller.planning.brokers import stale_epoch
 from reference_broker.controller.planning.partition_changes import (
     NO_LEADER_CHANGE,
@@ -66,19 +66,19 @@ class IsrChange(Change[IsrOutcomes | Refusal]):
     stale: Refusal | None = None
     found: list[list[PartitionImage | ErrorCode]] = field(default_factory=list)
 
-    def plan(self, situation: Situation) -> Sliced[Records]:
+    def plan(self, context: PlanContext) -> Sliced[Records]:
         records: list[MetadataRecord] = []
-        self.stale = stale_epoch(situation.latest, self.leader_id, self.broker_epoch)
+        self.stale = stale_epoch(context.latest, self.leader_id, self.broker_epoch)
         if self.stale is not None:
             return records
-        changes = PartitionChanges.of(situation.latest)
+        changes = PartitionChanges.of(context.latest)
         for topic_id, partitions in self.wanted:
-            topic = None if topic_id is None else situation.latest.topic_by_id(topic_id)
+            topic = None if topic_id is None else context.latest.topic_by_id(topic_id)
             found: list[PartitionImage | ErrorCode] = []
             self.found.append(found)
             for wanted in partitions:
-                found.append(self._change(situation.latest, changes, topic, wanted, records))
-                if situation.spend(UNITS_PER_ENTRY):
+                found.append(self._change(context.latest, changes, topic, wanted, records))
+                if context.spend(UNITS_PER_ENTRY):
                     yield
         return records
 
@@ -167,8 +167,8 @@ class RequestedElections(Change[ElectionOutcomes | Refusal]):
     wanted: WantedPartitions | None
     found: list[tuple[str, list[PartitionOutcome]]] = field(default_factory=list)
 
-    def plan(self, situation: Situation) -> Sliced[Records]:
-        latest = situation.latest
+    def plan(self, context: PlanContext) -> Sliced[Records]:
+        latest = context.latest
         changes, records = PartitionChanges.of(latest), list[MetadataRecord]()
         for name, indexes in self._asked(latest):
             found: list[PartitionOutcome] = []
@@ -180,7 +180,7 @@ class RequestedElections(Change[ElectionOutcomes | Refusal]):
                     found.append((index, None))
                 elif self.wanted is not None or elected is not NOT_NEEDED:
                     found.append((index, elected))
-                if situation.spend(UNITS_PER_ENTRY if elected is not NOT_NEEDED else 1):
+                if context.spend(UNITS_PER_ENTRY if elected is not NOT_NEEDED else 1):
                     yield
         return records
 
@@ -231,9 +231,9 @@ class DirectoryChange(Change[Sequence[Sequence[ErrorCode]] | Refusal]):
     problem: Refusal | None = None
     found: list[list[ErrorCode]] = field(default_factory=list)
 
-    def plan(self, situation: Situation) -> Sliced[Records]:
+    def plan(self, context: PlanContext) -> Sliced[Records]:
         records: list[MetadataRecord] = []
-        latest = situation.latest
+        latest = context.latest
         self.problem = stale_epoch(latest, self.broker_id, self.broker_epoch)
         if self.problem is None and not knows_directories(latest):
             self.problem = _UNKNOWN_DIRECTORIES
@@ -242,7 +242,7 @@ class DirectoryChange(Change[Sequence[Sequence[ErrorCode]] | Refusal]):
         changes, online = PartitionChanges.of(latest), latest.brokers[self.broker_id].log_dirs
         for directory, topic_id, indexes in self.wanted:
             topic = latest.topic_by_id(topic_id)
-            election = Election.ONLINE if topic is None else election_of(latest, situation.config, topic.name)
+            election = Election.ONLINE if topic is None else election_of(latest, context.config, topic.name)
             found: list[ErrorCode] = []
             self.found.append(found)
             for index in indexes:
@@ -256,7 +256,7 @@ class DirectoryChange(Change[Sequence[Sequence[ErrorCode]] | Refusal]):
                     home = (self.broker_id, directory)
                     record = changes.change(topic, index, isr=isr, election=election, home=home)
                     records += () if record is None else (record,)
-                if situation.spend(UNITS_PER_ENTRY):
+                if context.spend(UNITS_PER_ENTRY):
                     yield
         return records
 

@@ -1,10 +1,10 @@
-"""Plans a change by itself, without a controller: the situation is whatever the test says."""
+"""Plans a change by itself, without a controller, in a context of the test."""
 
 from collections.abc import Iterable
 from random import Random
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.changes import Change, Situation, Spend
+from reference_broker.controller.changes import Change, PlanContext, Spend
 from reference_broker.controller.record_batches import planned
 from reference_broker.metadata.delta import MetadataDelta, replay
 from reference_broker.metadata.image import EMPTY_IMAGE, BrokerImage, MetadataImage
@@ -28,15 +28,15 @@ def after(image: MetadataImage, records: Iterable[MetadataRecord]) -> MetadataIm
     return delta.build(NOWHERE)
 
 
-def situation(
+def plan_context(
     latest: MetadataImage,
     *,
     published: MetadataImage | None = None,
     spend: Spend = lambda _: False,
     seed: int = 0,
     **config: str,
-) -> Situation:
-    return Situation(
+) -> PlanContext:
+    return PlanContext(
         latest=latest,
         published=latest if published is None else published,
         config=BrokerConfig.parse({key.replace("_", "."): value for key, value in config.items()}),
@@ -47,13 +47,13 @@ def situation(
     )
 
 
-def records_of(change: Change[object], where: Situation) -> list[MetadataRecord]:
+def records_of(change: Change[object], where: PlanContext) -> list[MetadataRecord]:
     return list(run_to_end(planned(lambda: change.plan(where))))
 
 
 def slices_of(change: Change[object], latest: MetadataImage) -> int:
     """How many events the plan takes where each has time for one entry only."""
-    plan, count = change.plan(situation(latest, spend=lambda _: True)), 1
+    plan, count = change.plan(plan_context(latest, spend=lambda _: True)), 1
     for _ in plan:
         count += 1
     return count

@@ -13,7 +13,7 @@ from reference_broker.controller.planning.feature_updates import (
     FeatureUpdates,
     WantedLevel,
 )
-from reference_broker.controller.tests.planned import after, brokers, records_of, situation
+from reference_broker.controller.tests.planned import after, brokers, plan_context, records_of
 from reference_broker.metadata.broker_settings import CLUSTER, MIN_ISR_KEY, cluster_min_isr_record, min_isr_of
 from reference_broker.metadata.features import ELR_FEATURE, METADATA_VERSION, METADATA_VERSION_FEATURE
 from reference_broker.metadata.image import BROKER_RESOURCE, EMPTY_IMAGE, TOPIC_RESOURCE, MetadataImage
@@ -44,7 +44,7 @@ def altered(
 ) -> tuple[list[object], Refusal | None]:
     """The records, and why there are none."""
     change = ConfigChange([WantedConfigs(resource, ((name, operation, value),))], False)
-    records = records_of(change, situation(image))
+    records = records_of(change, plan_context(image))
     (refusal,) = change.outcome(None)
     return list(records), refusal
 
@@ -91,7 +91,7 @@ def test_the_clusters_minimum_cannot_be_removed_nor_a_brokers_own_be_set() -> No
 def test_the_feature_takes_the_minimum_of_single_brokers_away() -> None:
     own = ConfigRecord(resource_type=BROKER_RESOURCE, resource_name="1", name=MIN_ISR_KEY, value="3")
     change = FeatureUpdates([WantedLevel(ELR_FEATURE, 1, UPGRADE)], False)
-    records = records_of(change, situation(after(cluster(elr=0), [own])))
+    records = records_of(change, plan_context(after(cluster(elr=0), [own])))
     assert replace(own, value=None) in records
 
 
@@ -104,7 +104,7 @@ def test_the_feature_takes_the_minimum_of_single_brokers_away() -> None:
 def test_the_feature_needs_its_metadata_version_and_brings_the_clusters_minimum() -> None:
     def wanted(image: MetadataImage, *levels: tuple[str, int, int]) -> tuple[list[object], object]:
         change = FeatureUpdates([WantedLevel(*one) for one in levels], False)
-        records = records_of(change, situation(image, min_insync_replicas="2", default_replication_factor="2"))
+        records = records_of(change, plan_context(image, min_insync_replicas="2", default_replication_factor="2"))
         return list(records), change.outcome(None)
 
     on = FeatureLevelRecord(name=ELR_FEATURE, feature_level=1)

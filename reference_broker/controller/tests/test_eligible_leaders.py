@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from reference_broker.controller.changes import Refusal, Situation
+from reference_broker.controller.changes import PlanContext, Refusal
 from reference_broker.controller.planning.brokers import Registration, fencing, restarting, shutting_down, unfencing
 from reference_broker.controller.planning.partition_changes import RECOVERING, Election
 from reference_broker.controller.planning.partition_requests import (
@@ -13,8 +13,8 @@ from reference_broker.controller.planning.partition_requests import (
     RequestedElections,
     WantedIsr,
 )
-from reference_broker.controller.planning.topics import TopicCreation, WantedTopic
-from reference_broker.controller.tests.planned import after, brokers, records_of, situation
+from reference_broker.controller.planning.topic_creation import NewTopic, TopicCreation
+from reference_broker.controller.tests.planned import after, brokers, plan_context, records_of
 from reference_broker.metadata.broker_settings import cluster_min_isr_record
 from reference_broker.metadata.identifiers import LOST_DIRECTORY, NO_DIRECTORY
 from reference_broker.metadata.image import PartitionImage
@@ -69,18 +69,18 @@ class Cluster:
         """(leader, ISR, ELR, last known ELR)."""
         return self.partition.leader, self.partition.isr, self.partition.elr, self.partition.last_known_elr
 
-    def situation(self) -> Situation:
-        return situation(self.image)
+    def plan_context(self) -> PlanContext:
+        return plan_context(self.image)
 
     def fence(self, *broker_ids: int) -> None:
         for each in broker_ids:
-            self.image = after(self.image, run_to_end(fencing(self.situation(), self.image.brokers[each])))
+            self.image = after(self.image, run_to_end(fencing(self.plan_context(), self.image.brokers[each])))
 
     def unfence(self, broker_id: int) -> None:
-        self.image = after(self.image, run_to_end(unfencing(self.situation(), self.image.brokers[broker_id])))
+        self.image = after(self.image, run_to_end(unfencing(self.plan_context(), self.image.brokers[broker_id])))
 
     def stop(self, broker_id: int) -> None:
-        self.image = after(self.image, run_to_end(shutting_down(self.situation(), self.image.brokers[broker_id])))
+        self.image = after(self.image, run_to_end(shutting_down(self.plan_context(), self.image.brokers[broker_id])))
 
     def register(self, broker_id: int, *, cleanly: bool, number: int = 0) -> None:
         """The broker's next incarnation registers, fenced."""
@@ -88,7 +88,7 @@ class Cluster:
         epoch = known.broker_epoch if cleanly else -1
         wanted = Registration(broker_id, "c", b"n" * 16, (), (), None, dirs, epoch)
         uncleanly = not wanted.is_after_clean_shutdown(known)
-        self.image = after(self.image, run_to_end(restarting(self.situation(), broker_id, uncleanly)))
+        self.image = after(self.image, run_to_end(restarting(self.plan_context(), broker_id, uncleanly)))
         again = replace(known, broker_epoch=known.broker_epoch + 10, fenced=True, in_controlled_shutdown=False)
         self.image = replace(self.image, brokers={**self.image.brokers, broker_id: replace(again, log_dirs=dirs)})
 
@@ -96,7 +96,7 @@ class Cluster:
         """The broker tells in which directory its replica is. The names of the errors."""
         epoch = self.image.brokers[broker_id].broker_epoch
         change = DirectoryChange(broker_id, epoch, [(directory_id, ID, (0,))])
-        self.image = after(self.image, records_of(change, self.situation()))
+        self.image = after(self.image, records_of(change, self.plan_context()))
         outcome = change.outcome(None)
         assert isinstance(outcome, list)
         return [[code.name for code in found] for found in outcome]
@@ -107,7 +107,7 @@ class Cluster:
         )
         leader = self.image.brokers[self.partition.leader]
         change = IsrChange(leader.broker_id, leader.broker_epoch, [(ID, [wanted])])
-        self.image = after(self.image, records_of(change, self.situation()))
+        self.image = after(self.image, records_of(change, self.plan_context()))
         assert self.partition.isr == isr
 
     def apply(self, *records: MetadataRecord) -> None:
@@ -259,7 +259,7 @@ def test_nobody_leads_a_replica_whose_directory_is_gone_until_it_is_back_or_an_u
     assert cluster.state() == (1, (1,), (), ())
     cluster.image = missing
     elections = RequestedElections(Election.UNCLEAN, [("t", [0])])
-    cluster.apply(*records_of(elections, cluster.situation()))
+    cluster.apply(*records_of(elections, cluster.plan_context()))
     assert cluster.state() == (1, (1,), (), ())
     assert cluster.partition.directories == (directory(1, 9),)
 
@@ -279,7 +279,7 @@ def test_a_replica_gets_its_new_directory_when_it_joins() -> None:
 @pytest.mark.clause("E-6")
 def test_partitions_of_new_and_of_older_topics_get_the_real_directories() -> None:
     cluster = Cluster(1, 2, 3, directories=False)
-    cluster.apply(*records_of(TopicCreation([WantedTopic("u", 1, 3)], False), cluster.situation()))
+    cluster.apply(*records_of(TopicCreation([NewTopic("u", 1, 3)], False), cluster.plan_context()))
     new = cluster.image.topics["u"].partitions[0]
     assert new.directories == tuple(directory(each) for each in new.replicas)
     wiped = Cluster(1, 2, 3, directories=False)
@@ -381,7 +381,7 @@ def test_a_person_gives_up_the_records_of_a_lost_replica_by_an_unclean_election(
     cluster.unfence(1)
     assert cluster.state()[0] == -1
     elections = RequestedElections(Election.UNCLEAN, [("t", [0])])
-    cluster.apply(*records_of(elections, cluster.situation()))
+    cluster.apply(*records_of(elections, cluster.plan_context()))
     assert cluster.state() == (1, (1,), (), ())
     assert cluster.partition.directories == (directory(1, 9),)
 
@@ -413,7 +413,7 @@ def test_directories_are_reported_by_registered_brokers_of_their_own_replicas() 
         (1, 0, known["wanted"], "stale_broker_epoch"),
     ):
         change = DirectoryChange(broker_id, epoch, wanted)
-        assert records_of(change, cluster.situation()) == []
+        assert records_of(change, cluster.plan_context()) == []
         outcome = change.outcome(None)
         assert (outcome.error if isinstance(outcome, Refusal) else outcome[0][0]).name == expected
     cluster.apply(
@@ -421,7 +421,7 @@ def test_directories_are_reported_by_registered_brokers_of_their_own_replicas() 
         FeatureLevelRecord(name="metadata.version", feature_level=16),
     )
     change = DirectoryChange(1, 1, known["wanted"])
-    assert records_of(change, cluster.situation()) == []
+    assert records_of(change, cluster.plan_context()) == []
     outcome = change.outcome(None)
     assert isinstance(outcome, Refusal)
     assert outcome.error.name == "unsupported_version"

@@ -181,7 +181,7 @@ def test_a_preferred_election_is_never_unclean() -> None:
     key = "unclean.leader.election.enable"
     cluster.apply(ConfigRecord(resource_type=2, resource_name="t", name=key, value="true"))
     elections = RequestedElections(Election.PREFERRED, [("t", [0])])
-    assert records_of(elections, cluster.situation()) == []
+    assert records_of(elections, cluster.plan_context()) == []
     outcome = elections.outcome(None)
     assert not isinstance(outcome, Refusal)
     ((_, ((_, refusal),)),) = outcome

@@ -1,4 +1,4 @@
-"""Changes as values: what is planned in which situation, and what the caller gets."""
+"""Changes as values: the records that are planned in a context, and the outcome for the caller."""
 
 import ast
 from collections.abc import Mapping
@@ -19,18 +19,15 @@ from reference_broker.controller.planning.feature_updates import (
     WantedLevel,
 )
 from reference_broker.controller.planning.partition_changes import Election
+from reference_broker.controller.planning.partition_creation import NewPartitions, PartitionCreation, PlannedPartitions
 from reference_broker.controller.planning.partition_requests import IsrChange, RequestedElections, WantedIsr
-from reference_broker.controller.planning.topics import (
-    NamedTopic,
-    PartitionGrowth,
-    PlannedGrowth,
+from reference_broker.controller.planning.topic_creation import (
+    NewTopic,
     PlannedTopic,
     TopicCreation,
-    TopicDeletion,
-    WantedGrowth,
-    WantedTopic,
 )
-from reference_broker.controller.tests.planned import after, brokers, records_of, situation, slices_of
+from reference_broker.controller.planning.topic_deletion import NamedTopic, TopicDeletion
+from reference_broker.controller.tests.planned import after, brokers, plan_context, records_of, slices_of
 from reference_broker.metadata.features import METADATA_EPOCH_FEATURE
 from reference_broker.metadata.image import MetadataImage, PartitionImage
 from reference_broker.metadata.records import (
@@ -50,8 +47,8 @@ NO_SPACE = Refusal(ErrorCode.kafka_storage_error, "no space left")
 
 
 def with_topics(*names: str, partitions: int = 1, factor: int = 3) -> MetadataImage:
-    wanted = [WantedTopic(name, partitions, factor) for name in names]
-    return after(LIVE, records_of(TopicCreation(wanted, False), situation(LIVE)))
+    wanted = [NewTopic(name, partitions, factor) for name in names]
+    return after(LIVE, records_of(TopicCreation(wanted, False), plan_context(LIVE)))
 
 
 def errors(outcomes: Mapping[str, object]) -> dict[str, str]:
@@ -60,8 +57,8 @@ def errors(outcomes: Mapping[str, object]) -> dict[str, str]:
 
 def test_a_topics_records_are_topic_settings_partitions_and_the_live_replicas_are_in_sync() -> None:
     latest = brokers(1, 2, 3, fenced=(3,))
-    change = TopicCreation([WantedTopic("t", 2, 3, (("retention.ms", "5"),))], False)
-    topic, setting, *rest = records_of(change, situation(latest))
+    change = TopicCreation([NewTopic("t", 2, 3, (("retention.ms", "5"),))], False)
+    topic, setting, *rest = records_of(change, plan_context(latest))
     assert isinstance(topic, TopicRecord)
     partitions = [one for one in rest if isinstance(one, PartitionRecord)]
     assert partitions == rest
@@ -72,7 +69,7 @@ def test_a_topics_records_are_topic_settings_partitions_and_the_live_replicas_ar
 
 def test_topic_ids_come_from_the_random_that_was_given_and_are_not_those_of_topics() -> None:
     def topic_id(seed: int, latest: MetadataImage = LIVE) -> bytes:
-        record = records_of(TopicCreation([WantedTopic("t", 1, 1)], False), situation(latest, seed=seed))[0]
+        record = records_of(TopicCreation([NewTopic("t", 1, 1)], False), plan_context(latest, seed=seed))[0]
         assert isinstance(record, TopicRecord)
         return record.topic_id
 
@@ -83,8 +80,8 @@ def test_topic_ids_come_from_the_random_that_was_given_and_are_not_those_of_topi
 
 def test_a_removed_topic_is_in_the_way_until_its_removal_is_published() -> None:
     there = with_topics("t")
-    change = TopicCreation([WantedTopic("t", 1, 1)], False)
-    assert records_of(change, situation(LIVE, published=there)) == []
+    change = TopicCreation([NewTopic("t", 1, 1)], False)
+    assert records_of(change, plan_context(LIVE, published=there)) == []
     assert errors(change.outcome(None)) == {"t": "topic_already_exists"}
 
 
@@ -93,14 +90,14 @@ def test_a_removed_topic_is_in_the_way_until_its_removal_is_published() -> None:
     "ReplicationControlManagerTest.testTopicNameCollision",
 )
 def test_topics_of_one_request_are_judged_by_each_other() -> None:
-    change = TopicCreation([WantedTopic(name, 1, 1) for name in ("a.b", "a_b", "c", "c")], False)
-    assert len(records_of(change, situation(LIVE))) == 2
+    change = TopicCreation([NewTopic(name, 1, 1) for name in ("a.b", "a_b", "c", "c")], False)
+    assert len(records_of(change, plan_context(LIVE))) == 2
     assert errors(change.outcome(None)) == {"a.b": "none", "a_b": "invalid_topic_exception", "c": "invalid_request"}
 
 
 def test_a_change_that_is_only_validated_has_outcomes_and_no_records() -> None:
-    change = TopicCreation([WantedTopic("t", 4, 2)], True)
-    assert records_of(change, situation(LIVE)) == []
+    change = TopicCreation([NewTopic("t", 4, 2)], True)
+    assert records_of(change, plan_context(LIVE)) == []
     planned = change.outcome(None)["t"]
     assert isinstance(planned, PlannedTopic)
     assert (planned.partitions, planned.replication_factor) == (4, 2)
@@ -117,11 +114,11 @@ def test_an_entrys_own_refusal_goes_before_the_changes_but_no_verdict_outlives_t
     refused: Refusal, expected: dict[str, str]
 ) -> None:
     latest = with_topics("t")
-    creation = TopicCreation([WantedTopic("good", 1, 1), WantedTopic("t", 1, 1)], False)
-    records_of(creation, situation(latest))
+    creation = TopicCreation([NewTopic("good", 1, 1), NewTopic("t", 1, 1)], False)
+    records_of(creation, plan_context(latest))
     assert errors(creation.outcome(refused)) == expected
-    growth = PartitionGrowth([WantedGrowth("t", 2), WantedGrowth("gone", 2)], False)
-    records_of(growth, situation(latest))
+    growth = PartitionCreation([NewPartitions("t", 2), NewPartitions("gone", 2)], False)
+    records_of(growth, plan_context(latest))
     gone = "unknown_topic_or_partition" if refused is NO_SPACE else "not_controller"
     assert errors(growth.outcome(refused)) == {"t": expected["good"], "gone": gone}
 
@@ -129,16 +126,16 @@ def test_an_entrys_own_refusal_goes_before_the_changes_but_no_verdict_outlives_t
 @pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state", "__remote_log_metadata"])
 def test_a_topic_that_keeps_things_by_their_hash_keeps_its_number_of_partitions(name: str) -> None:
     """A group, a transactional ID or a tiered partition is in the partition that its hash gives by that number."""
-    growth = PartitionGrowth([WantedGrowth(name, 2), WantedGrowth("t", 2)], False)
-    records = records_of(growth, situation(with_topics("t", name)))
+    growth = PartitionCreation([NewPartitions(name, 2), NewPartitions("t", 2)], False)
+    records = records_of(growth, plan_context(with_topics("t", name)))
     assert len(records) == 1
     outcomes = growth.outcome(None)
-    assert isinstance(outcomes["t"], PlannedGrowth)
+    assert isinstance(outcomes["t"], PlannedPartitions)
     assert errors({name: outcomes[name]}) == {name: "invalid_partitions"}
 
 
 def test_a_change_whose_turn_never_came_names_every_entry_once() -> None:
-    change = TopicCreation([WantedTopic(name, 1, 1) for name in ("b", "a", "b")], False)
+    change = TopicCreation([NewTopic(name, 1, 1) for name in ("b", "a", "b")], False)
     assert list(change.outcome(NOT_CONTROLLER)) == ["b", "a"]
 
 
@@ -146,7 +143,7 @@ def test_a_topic_that_is_named_and_given_by_its_id_is_named_twice() -> None:
     latest = with_topics("t", "u")
     entries = [NamedTopic("t", None), NamedTopic(None, latest.topics["t"].topic_id), NamedTopic("u", None)]
     change = TopicDeletion(entries)
-    assert records_of(change, situation(latest)) == [RemoveTopicRecord(topic_id=latest.topics["u"].topic_id)]
+    assert records_of(change, plan_context(latest)) == [RemoveTopicRecord(topic_id=latest.topics["u"].topic_id)]
     assert [isinstance(one, Refusal) for one in change.outcome(None)] == [True, True, False]
 
 
@@ -155,7 +152,7 @@ def test_a_setting_that_stays_as_it_is_has_no_record() -> None:
     change = ConfigChange(
         [WantedConfigs((2, "t"), (("retention.ms", SET, "5"), ("segment.bytes", SET, "2000")))], validate_only=False
     )
-    (record,) = records_of(change, situation(latest))
+    (record,) = records_of(change, plan_context(latest))
     assert isinstance(record, ConfigRecord)
     assert record.name == "segment.bytes"
     assert change.outcome(None) == [None]
@@ -167,7 +164,7 @@ def test_a_change_of_the_isr_reports_the_partition_as_it_will_be() -> None:
     leader = topic.partitions[0].leader
     wanted = WantedIsr(0, 0, 0, ((leader, -1),), 0)
     change = IsrChange(leader, leader, [(topic.topic_id, [wanted]), (None, [wanted])])
-    (record,) = records_of(change, situation(latest))
+    (record,) = records_of(change, plan_context(latest))
     outcome = change.outcome(None)
     assert not isinstance(outcome, Refusal)
     (partition,), (unknown,) = outcome
@@ -181,7 +178,7 @@ def test_a_change_of_the_isr_reports_the_partition_as_it_will_be() -> None:
 def test_a_broker_of_an_older_epoch_is_not_heard() -> None:
     changes: tuple[Change[object], ...] = (IsrChange(1, 0, []), ProducerIdBlock(1, 0))
     for change in changes:
-        assert records_of(change, situation(LIVE)) == []
+        assert records_of(change, plan_context(LIVE)) == []
         outcome = change.outcome(None)
         assert isinstance(outcome, Refusal)
         assert outcome.error is ErrorCode.stale_broker_epoch
@@ -194,7 +191,7 @@ def test_blocks_of_producer_ids_follow_each_other() -> None:
     latest, firsts = LIVE, []
     for _ in range(3):
         change = ProducerIdBlock(1, 1)
-        latest = after(latest, records_of(change, situation(latest)))
+        latest = after(latest, records_of(change, plan_context(latest)))
         firsts.append(change.outcome(None))
     assert firsts == [0, BLOCK_SIZE, 2 * BLOCK_SIZE]
 
@@ -204,7 +201,7 @@ def test_there_is_no_block_beyond_the_greatest_producer_id() -> None:
     for next_id, first in ((2**63 - 1001, 2**63 - 1001), (2**63 - 1000, None), (2**63 - 2, None)):
         latest = replace(LIVE, next_producer_id=next_id)
         change = ProducerIdBlock(1, 1)
-        for record in records_of(change, situation(latest)):
+        for record in records_of(change, plan_context(latest)):
             assert decode(encode(record)) == record
         outcome = change.outcome(None)
         assert (None if isinstance(outcome, Refusal) else outcome) == first
@@ -215,7 +212,7 @@ def test_there_is_no_block_beyond_the_greatest_producer_id() -> None:
 def test_when_all_partitions_are_requested_those_that_need_no_election_are_not_reported() -> None:
     latest = with_topics("t", partitions=3)
     every, one = RequestedElections(Election.PREFERRED, None), RequestedElections(Election.PREFERRED, [("t", [0])])
-    assert records_of(every, situation(latest)) == records_of(one, situation(latest)) == []
+    assert records_of(every, plan_context(latest)) == records_of(one, plan_context(latest)) == []
     assert every.outcome(None) == [("t", [])]
     outcome = one.outcome(None)
     assert not isinstance(outcome, Refusal)
@@ -226,7 +223,7 @@ def test_when_all_partitions_are_requested_those_that_need_no_election_are_not_r
 
 def test_plans_yield_where_the_events_time_is_used_up() -> None:
     latest = with_topics("t", partitions=4)
-    assert slices_of(TopicCreation([WantedTopic(f"n{number}", 1, 1) for number in range(5)], False), latest) == 6
+    assert slices_of(TopicCreation([NewTopic(f"n{number}", 1, 1) for number in range(5)], False), latest) == 6
     assert slices_of(TopicDeletion([NamedTopic("t", None), NamedTopic("gone", None)]), latest) == 3
     assert slices_of(RequestedElections(Election.PREFERRED, None), latest) == 5
 
@@ -261,7 +258,7 @@ def test_a_level_must_be_known_to_every_registered_broker_also_to_a_fenced_one(
     }
     latest = MetadataImage(brokers=registered, features={"metadata.version": 13})
     change = FeatureUpdates([WantedLevel(feature, level, upgrade_type)], False)
-    records = records_of(change, situation(latest))
+    records = records_of(change, plan_context(latest))
     problem = change.outcome(None)
     if error is None:
         assert problem is None
@@ -293,7 +290,7 @@ def test_features_of_a_kafka_release_that_change_nothing_here(
     }
     latest = MetadataImage(brokers=all_know, features={} if level else {"kraft.version": 1})
     change = FeatureUpdates([WantedLevel(feature, level, upgrade_type)], False)
-    records = records_of(change, situation(latest))
+    records = records_of(change, plan_context(latest))
     assert (change.outcome(None) is None) == is_granted
     if is_granted:
         assert after(latest, records).features.get(feature, 0) == level
@@ -304,7 +301,7 @@ def test_features_of_a_kafka_release_that_change_nothing_here(
 @pytest.mark.parametrize("level", [0, 1, 2])
 def test_the_one_level_of_a_draft_is_granted_and_not_stored(feature: str, level: int) -> None:
     change = FeatureUpdates([WantedLevel(feature, level, UPGRADE if level else UNSAFE_DOWNGRADE)], False)
-    assert records_of(change, situation(LIVE)) == []
+    assert records_of(change, plan_context(LIVE)) == []
     problem = change.outcome(None)
     assert (problem and problem.error) == (None if level == 1 else ErrorCode.invalid_update_version)
 
@@ -316,7 +313,7 @@ def test_the_one_level_of_a_draft_is_granted_and_not_stored(feature: str, level:
 @pytest.mark.parametrize("upgrade_type", [SAFE_DOWNGRADE, UNSAFE_DOWNGRADE])
 def test_a_downgrade_does_not_go_up(upgrade_type: int) -> None:
     change = FeatureUpdates([WantedLevel("metadata.version", 14, upgrade_type)], False)
-    assert records_of(change, situation(MetadataImage(features={"metadata.version": 13}))) == []
+    assert records_of(change, plan_context(MetadataImage(features={"metadata.version": 13}))) == []
     problem = change.outcome(None)
     assert problem is not None
     assert problem.error is ErrorCode.invalid_update_version

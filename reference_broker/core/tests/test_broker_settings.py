@@ -272,9 +272,9 @@ def test_verification_is_switched_off_and_on_while_the_broker_runs() -> None:
 
 def test_unclean_elections_follow_the_setting_of_all_brokers() -> None:
     world = NodeWorld()
-    assert not world.node.broker.controller._situation().config.unclean_leader_election_enable
+    assert not world.node.broker.controller._plan_context().config.unclean_leader_election_enable
     alter(world, CLUSTER, "unclean.leader.election.enable", "true")
-    assert world.node.broker.controller._situation().config.unclean_leader_election_enable
+    assert world.node.broker.controller._plan_context().config.unclean_leader_election_enable
 
 
 def test_a_setting_without_effect_is_taken_and_noted_once() -> None:

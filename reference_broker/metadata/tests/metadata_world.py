@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.changes import Change, Records, Refusal, Situation, raise_bug
+from reference_broker.controller.changes import Change, PlanContext, Records, Refusal, raise_bug
 from reference_broker.controller.controller import Controller
 from reference_broker.metadata.loader import MetadataBatch, MetadataLoader, decoded
 from reference_broker.metadata.records import (
@@ -175,7 +175,7 @@ class AnyChange(Change[Refusal | None]):
     planned: Callable[[], Records | Sliced[Records]]
     atomic: bool = True
 
-    def plan(self, situation: Situation) -> Records | Sliced[Records]:  # noqa: ARG002 - the plan knows its records
+    def plan(self, context: PlanContext) -> Records | Sliced[Records]:  # noqa: ARG002 - the plan knows its records
         return self.planned()
 
     def outcome(self, refused: Refusal | None) -> Refusal | None:

@@ -10,7 +10,7 @@ from struct import pack
 from typing import Final, TypeAlias
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.planning.topics import WantedTopic
+from reference_broker.controller.planning.topic_creation import NewTopic
 from reference_broker.metadata.identifiers import REMOTE_LOG_METADATA_TOPIC
 from reference_broker.metadata.image import MetadataImage, TopicImage
 from reference_broker.ports.node_ports import Done, Ports, later
@@ -26,7 +26,7 @@ from reference_broker.remote_log.metadata.metadata_topic_client import (
 from reference_broker.remote_log.metadata.partition_segments import Applied, PartitionSegments
 from reference_broker.wire.errors import ErrorCode
 
-CreateTopic: TypeAlias = Callable[[WantedTopic, Done], None]
+CreateTopic: TypeAlias = Callable[[NewTopic, Done], None]
 """Asks the active controller for a topic. The second argument is called when that is over, however it ended."""
 
 
@@ -136,7 +136,7 @@ class RemoteLogMetadataTopic:
         if self._unplaced and not self._is_creating:
             self._is_creating = True
             context = self._context
-            context.create_topic(wanted_topic(context.config, context.image(), context.node_id), self._asked)
+            context.create_topic(new_topic(context.config, context.image(), context.node_id), self._asked)
 
     def _asked(self) -> None:
         later(self._context.ports, RETRY_US, self._ask_again)
@@ -174,14 +174,14 @@ def _murmur2(word: int) -> int:
     return hashed ^ hashed >> 15
 
 
-def wanted_topic(config: BrokerConfig, image: MetadataImage, node_id: int) -> WantedTopic:
+def new_topic(config: BrokerConfig, image: MetadataImage, node_id: int) -> NewTopic:
     """The topic as it is created, with the settings that Kafka gives it. Unlike in Kafka it never has more replicas
     than the cluster has brokers or voters, and no leader is elected that may lack events. As in Kafka 4.3 an event
     needs several in-sync replicas (KIP-1235): with one, a power loss may take events of segments that are deleted
     locally already."""
     brokers = max(len(image.brokers), len(config.voters(node_id)), 1)
     replicas = min(config.rlmm_config_remote_log_metadata_topic_replication_factor, brokers)
-    return WantedTopic(
+    return NewTopic(
         REMOTE_LOG_METADATA_TOPIC,
         partitions=config.rlmm_config_remote_log_metadata_topic_num_partitions,
         replication_factor=replicas,

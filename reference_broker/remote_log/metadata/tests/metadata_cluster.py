@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from reference_broker.apis.topics.automatic_creation import ask_to_create
-from reference_broker.controller.planning.topics import WantedTopic
+from reference_broker.controller.planning.topic_creation import NewTopic
 from reference_broker.core.tests.cluster_world import ClusterWorld
 from reference_broker.metadata.identifiers import REMOTE_LOG_METADATA_TOPIC
 from reference_broker.ports.node_ports import Done, later
@@ -35,7 +35,7 @@ class MetadataCluster(ClusterWorld):
         node = self.members[number].node
         broker = node.broker
 
-        def create(wanted: WantedTopic, over: Done) -> None:
+        def create(wanted: NewTopic, over: Done) -> None:
             if broker.lifecycle.channel.has_leader:
                 ask_to_create(broker, wanted, over)
             else:

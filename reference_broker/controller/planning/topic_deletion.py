@@ -1,0 +1,96 @@
+"""DeleteTopics (KIP-516): plans the removal of topics, which a request names by name or by ID."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from reference_broker.controller.changes import UNKNOWN_TOPIC, Change, PlanContext, Records, Refusal
+from reference_broker.metadata.identifiers import REMOTE_LOG_METADATA_TOPIC
+from reference_broker.metadata.image import MetadataImage, TopicImage
+from reference_broker.metadata.records import RemoveTopicRecord
+from reference_broker.ports.slicing import Sliced
+from reference_broker.wire.errors import ErrorCode
+
+DUPLICATE_TOPIC_OR_ID = Refusal(ErrorCode.invalid_request, "Duplicate topic name or ID.")
+DISABLED = Refusal(
+    ErrorCode.topic_deletion_disabled, "This topic cannot be deleted because delete.topic.enable is set to false."
+)
+
+
+KEPT_FOR_THE_TIER = Refusal(
+    ErrorCode.topic_deletion_disabled,
+    f"{REMOTE_LOG_METADATA_TOPIC} says what is in the remote tier. It can be deleted only while "
+    "remote.log.storage.system.enable is false.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTopic:
+    """A topic, named by its name or by its ID. The other one is None."""
+
+    name: str | None
+    topic_id: bytes | None
+
+
+DeletionOutcomes: TypeAlias = Sequence[TopicImage | Refusal]
+"""For each entry of the request the removed topic, or why it was not removed."""
+
+
+@dataclass(slots=True)
+class TopicDeletion(Change[DeletionOutcomes]):
+    """All good topics of one request are deleted at once, or none."""
+
+    name = "delete topics"
+
+    named: Sequence[NamedTopic]
+    results: list[TopicImage | Refusal] = field(default_factory=list)
+
+    def plan(self, context: PlanContext) -> Sliced[Records]:
+        if not context.config.delete_topic_enable:
+            self.results += [DISABLED] * len(self.named)
+            return ()
+        for entry in self.named:
+            self.results.append(_kept_for_the_tier(context, _find(context.latest, entry)))
+            if context.spend(1):
+                yield
+        self._refuse_duplicates()
+        return [RemoveTopicRecord(topic_id=topic.topic_id) for topic in self.results if isinstance(topic, TopicImage)]
+
+    def outcome(self, refused: Refusal | None) -> DeletionOutcomes:
+        return self.results if refused is None else [refused] * len(self.named)
+
+    def _refuse_duplicates(self) -> None:
+        """A topic that is named twice, also once by its name and once by its ID, or a name or ID that no topic has."""
+        keys = [_key(entry, topic) for entry, topic in zip(self.named, self.results, strict=True)]
+        times = Counter(keys)
+        self.results = [
+            DUPLICATE_TOPIC_OR_ID if key is not None and times[key] > 1 else topic
+            for key, topic in zip(keys, self.results, strict=True)
+        ]
+
+
+def _key(entry: NamedTopic, found: TopicImage | Refusal) -> bytes | str | None:
+    """What stands for the topic that is meant; None for an entry that means none."""
+    if isinstance(found, TopicImage):
+        return found.topic_id
+    return None if (entry.name is None) == (entry.topic_id is None) else entry.topic_id or entry.name
+
+
+def _find(image: MetadataImage, entry: NamedTopic) -> TopicImage | Refusal:
+    if entry.name is not None and entry.topic_id is not None:
+        return Refusal(ErrorCode.invalid_request, "You may not specify both topic name and topic id.")
+    if entry.topic_id is not None:
+        topic = image.topic_by_id(entry.topic_id)
+        return topic or Refusal(ErrorCode.unknown_topic_id, "This server does not host this topic ID.")
+    if entry.name is None:
+        return Refusal(ErrorCode.invalid_request, "Neither topic name nor id were specified.")
+    return image.topics.get(entry.name) or UNKNOWN_TOPIC
+
+
+def _kept_for_the_tier(context: PlanContext, found: TopicImage | Refusal) -> TopicImage | Refusal:
+    """Unlike Kafka, where whatever is in the tier is lost with the topic."""
+    is_needed = context.config.remote_log_storage_system_enable
+    if is_needed and isinstance(found, TopicImage) and found.name == REMOTE_LOG_METADATA_TOPIC:
+        return KEPT_FOR_THE_TIER
+    return found
