@@ -10,7 +10,8 @@ from kio.static.primitive import i64
 
 from chaos.mutants.mutant import Function, mutant
 from reference_broker.records.batch import NO_PRODUCER_ID
-from reference_broker.transactions.markers import Delivery, Marker
+from reference_broker.transactions.marker_sender import Delivery
+from reference_broker.transactions.markers import Marker
 from reference_broker.transactions.transaction import DECIDED, TransactionState
 from reference_broker.wire.errors import Error, ErrorCode
 

@@ -22,7 +22,7 @@ FETCH = "reference_broker.apis.records.fetch"
 PARTITION = "reference_broker.apis.records.fetch_partition"
 MEMBERSHIP = "reference_broker.groups.membership"
 TOPIC = 2
-SENDER = "reference_broker.transactions.markers:MarkerSender"
+SENDER = "reference_broker.transactions.marker_sender:MarkerSender"
 
 
 # --- fetch sessions ------------------------------------------------------------------------------------------------
@@ -434,7 +434,7 @@ def dirty_ratio_ignored(original: Function, self: Any, min_dirty_ratio: float) -
 # --- transactions --------------------------------------------------------------------------------------------------
 
 
-@mutant("reference_broker.transactions.markers:_writable_marker")
+@mutant("reference_broker.transactions.marker_sender:_writable_marker")
 def markers_of_other_leaders_abort(original: Function, marker: Any, partitions: Any) -> Any:
     """The markers that a coordinator sends to other leaders are those of an abort, whatever was decided (X-3)."""
     return original(replace(marker, is_commit=False), partitions)

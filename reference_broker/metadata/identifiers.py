@@ -12,10 +12,13 @@ import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Collection
 from functools import lru_cache
-from typing import Final
+from typing import Final, TypeAlias
 
 from reference_broker.metadata.image import MetadataImage, PartitionImage
 from reference_broker.ports.node_ports import RandomSource
+
+TopicPartition: TypeAlias = tuple[str, int]
+"""A topic's name and a partition's index."""
 
 NO_DIRECTORY = bytes(16)
 """DirectoryId.MIGRATING: the directory was never reported."""

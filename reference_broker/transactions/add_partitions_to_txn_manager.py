@@ -15,11 +15,10 @@ from kio.static.primitive import i16, i32
 
 from reference_broker.coordination.partitioner import partition_of
 from reference_broker.coordination.record_fields import fits
-from reference_broker.metadata.identifiers import TRANSACTION_TOPIC
+from reference_broker.metadata.identifiers import TRANSACTION_TOPIC, TopicPartition
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.node_ports import Channel, Ports, later
-from reference_broker.transactions.markers import TopicPartition
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.errors import Error, ErrorCode, known_error
 

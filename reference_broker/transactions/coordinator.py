@@ -16,14 +16,15 @@ from reference_broker.coordination.partitioner import partition_of
 from reference_broker.coordination.record_fields import fits
 from reference_broker.coordination.scheduling import DeferredCallbacks
 from reference_broker.metadata.features import transaction_version
-from reference_broker.metadata.identifiers import TRANSACTION_TOPIC
+from reference_broker.metadata.identifiers import TRANSACTION_TOPIC, TopicPartition
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.node_ports import Ports
 from reference_broker.replication.leader.leaders import Leaders
 from reference_broker.replication.partitions import Partition
 from reference_broker.transactions.endings import Endings
-from reference_broker.transactions.markers import EPOCH_RAISED_FROM, MarkerSender, MarkerWriter, TopicPartition
+from reference_broker.transactions.marker_sender import MarkerSender
+from reference_broker.transactions.markers import EPOCH_RAISED_FROM, MarkerWriter
 from reference_broker.transactions.producer_ids import NO_BLOCK, ProducerIds
 from reference_broker.transactions.timeouts import Timeouts
 from reference_broker.transactions.transaction import (

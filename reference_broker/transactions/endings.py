@@ -10,7 +10,8 @@ from reference_broker.metrics.metrics import Gauge
 from reference_broker.ports.node_ports import Ports, later
 from reference_broker.ports.slicing import RESUMED_TRANSACTIONS_PER_SLICE, Sliced, run_slices
 from reference_broker.records.batch import NO_PRODUCER_ID
-from reference_broker.transactions.markers import EPOCH_RAISED_FROM, Delivery, Marker, MarkerSender
+from reference_broker.transactions.marker_sender import Delivery, MarkerSender
+from reference_broker.transactions.markers import EPOCH_RAISED_FROM, Marker
 from reference_broker.transactions.producer_ids import NO_BLOCK, ProducerIds
 from reference_broker.transactions.transaction import DECIDED, Transaction, completed, decided, fenced
 from reference_broker.transactions.transactions_partition import Held, TransactionsPartition

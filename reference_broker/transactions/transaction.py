@@ -13,8 +13,9 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from reference_broker.metadata.identifiers import TopicPartition
 from reference_broker.records.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP
-from reference_broker.transactions.markers import EPOCH_RAISED_FROM, MAX_PRODUCER_EPOCH, TopicPartition
+from reference_broker.transactions.markers import EPOCH_RAISED_FROM, MAX_PRODUCER_EPOCH
 from reference_broker.wire.errors import Error, ErrorCode
 
 

@@ -17,13 +17,12 @@ from reference_broker.coordination.coordinator_shards import CoordinatorShard, S
 from reference_broker.coordination.log import CoordinatorLog, ReplicatedCallback, client_error
 from reference_broker.coordination.record_fields import DamagedRecord, FieldReader, FieldWriter
 from reference_broker.coordination.scheduling import DeferredCallbacks, DueTimes
-from reference_broker.metadata.identifiers import TRANSACTION_TOPIC
+from reference_broker.metadata.identifiers import TRANSACTION_TOPIC, TopicPartition
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.ports.node_ports import Ports, later
 from reference_broker.ports.slicing import COORDINATOR_RECORDS_PER_SLICE, Sliced
 from reference_broker.records.batch import NO_PRODUCER_ID, BatchHeader
 from reference_broker.records.record import Record
-from reference_broker.transactions.markers import TopicPartition
 from reference_broker.transactions.transaction import DECIDED, IDS, STATE_IDS, Transaction, TransactionState
 from reference_broker.wire.decoding import primitive_reader
 from reference_broker.wire.errors import Error, ErrorCode

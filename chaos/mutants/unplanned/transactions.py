@@ -10,7 +10,7 @@ from reference_broker.log.producer_state import REMEMBERED_BATCHES
 from reference_broker.transactions.transaction import TransactionState, completed
 from reference_broker.wire.errors import Error, ErrorCode
 
-SENDER = "reference_broker.transactions.markers:MarkerSender"
+SENDER = "reference_broker.transactions.marker_sender:MarkerSender"
 STATES = "reference_broker.log.producer_state:ProducerStates"
 
 

@@ -12,7 +12,7 @@ from typing import Protocol, TypeAlias
 from reference_broker.apis.broker import HasConfig, HasNow, HasPartitions, HasPorts, HasVerifier
 from reference_broker.apis.call import Call, contained
 from reference_broker.log.transaction_verification import VerificationGuard
-from reference_broker.metadata.identifiers import is_internal
+from reference_broker.metadata.identifiers import TopicPartition, is_internal
 from reference_broker.ports.node_ports import later
 from reference_broker.records.batch import HEADER_BYTES, TRANSACTIONAL, BatchHeader, InvalidRecords, read_header
 from reference_broker.transactions.add_partitions_to_txn_manager import (
@@ -22,7 +22,6 @@ from reference_broker.transactions.add_partitions_to_txn_manager import (
     operation_of_produce,
     produce_error,
 )
-from reference_broker.transactions.markers import TopicPartition
 from reference_broker.wire.errors import Error, ErrorCode, error_name
 from reference_broker.wire.produce import ProducePartitionResponse, ProduceRequest, ProduceTopic
 

@@ -34,10 +34,9 @@ from reference_broker.apis.broker import HasLoader, HasPorts, HasTransactions
 from reference_broker.apis.call import Call, contained, respond_later, run_contained
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, error_for_version
-from reference_broker.metadata.identifiers import is_internal
+from reference_broker.metadata.identifiers import TopicPartition, is_internal
 from reference_broker.ports.slicing import LOOKUP_US_PER_SLICE, Budget, Sliced, run_to_end
 from reference_broker.transactions.coordinator import AddRequest
-from reference_broker.transactions.markers import TopicPartition
 from reference_broker.wire.errors import Error, ErrorCode
 
 FOR_BROKERS_FROM = 4

@@ -30,8 +30,9 @@ from kio.static.primitive import i32
 from reference_broker.apis.broker import HasMarkers, HasPorts
 from reference_broker.apis.call import Call, contained, respond_later, run_contained
 from reference_broker.apis.registry import Api
+from reference_broker.metadata.identifiers import TopicPartition
 from reference_broker.ports.slicing import LOOKUP_US_PER_SLICE, Budget, Sliced
-from reference_broker.transactions.markers import Marker, MarkersWritten, TopicPartition
+from reference_broker.transactions.markers import Marker, MarkersWritten
 from reference_broker.wire.errors import Error, ErrorCode
 
 UNITS_PER_NAME = 3

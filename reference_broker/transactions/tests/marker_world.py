@@ -3,7 +3,7 @@
 from typing import Any
 
 from reference_broker.log.opening import open_log
-from reference_broker.metadata.identifiers import OFFSETS_TOPIC
+from reference_broker.metadata.identifiers import OFFSETS_TOPIC, TopicPartition
 from reference_broker.metadata.image import MetadataImage, PartitionImage, TopicImage
 from reference_broker.ports.slicing import run_to_end
 from reference_broker.records.batch import BatchHeader, iterate
@@ -11,7 +11,7 @@ from reference_broker.records.record import Record, build
 from reference_broker.replication.partitions import Partition, Partitions
 from reference_broker.replication.tests.leader_world import TOPIC_ID, World
 from reference_broker.replication.tests.timed_ports import START_MS
-from reference_broker.transactions.markers import Marker, MarkerWriter, TopicPartition
+from reference_broker.transactions.markers import Marker, MarkerWriter
 from reference_broker.wire.errors import Error
 
 OFFSETS_TOPIC_ID = b"o" * 16

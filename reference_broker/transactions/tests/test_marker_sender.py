@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from reference_broker.metadata.identifiers import TopicPartition
 from reference_broker.metadata.image import PartitionImage
 from reference_broker.ports.slicing import MARKER_PARTITIONS_PER_SLICE
-from reference_broker.transactions.markers import Delivery, MarkerSender, TopicPartition
+from reference_broker.transactions.marker_sender import Delivery, MarkerSender
 from reference_broker.transactions.tests.transaction_world import TransactionWorld
 from reference_broker.transactions.transaction import TransactionState
 from reference_broker.wire.errors import ErrorCode

@@ -1,0 +1,278 @@
+"""Delivery of the markers of decided transactions to the leaders of their partitions (KIP-98; Kafka's
+TransactionMarkerChannelManager).
+
+There is one request at a time to each broker, with the markers of many transactions. Partitions whose leader does not
+accept the marker now are retried. Those without a leader wait until the metadata changes.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from kio.schema.types import ProducerId, TopicName
+from kio.static.primitive import i8, i16, i32
+
+from reference_broker.coordination.scheduling import DeferredCallbacks
+from reference_broker.metadata.identifiers import TopicPartition
+from reference_broker.metadata.image import MetadataImage
+from reference_broker.metrics.metrics import Gauge
+from reference_broker.ports.node_ports import Channel, Ports, later
+from reference_broker.ports.slicing import (
+    MARKER_PARTITIONS_PER_SLICE,
+    Budget,
+    Sliced,
+    SliceQueue,
+    in_batches,
+)
+from reference_broker.transactions.markers import Marker, MarkerWriter
+from reference_broker.wire.apis import VERSIONS, ApiKey
+from reference_broker.wire.errors import Error, ErrorCode, known_error
+
+if TYPE_CHECKING:
+    from kio.schema.write_txn_markers.v2.request import WritableTxnMarker
+
+
+PARTITIONS_A_REQUEST = 1000
+RETRY_US = 100_000
+
+_DELIVERED: Final = (
+    ErrorCode.none,
+    ErrorCode.invalid_producer_epoch,
+    ErrorCode.unsupported_for_message_format,
+    ErrorCode.unsupported_version,
+)
+"""A partition with one of these errors needs no marker any more. INVALID_PRODUCER_EPOCH means that a newer epoch has
+ended the open transaction there. Unlike Kafka, which then leaves the transaction undone until another node coordinates
+it."""
+
+
+@dataclass(slots=True, eq=False)
+class Delivery:
+    """One marker on its way to the leaders of its partitions."""
+
+    marker: Marker
+    missing: dict[TopicPartition, None]
+    """The partitions that do not have the marker yet."""
+    is_wanted: Callable[[], bool]
+    """Returns whether this node still coordinates the transaction."""
+    delivered: Callable[[], None]
+    """Called once, at the end of the event after which no partition is missing."""
+
+
+@dataclass(slots=True)
+class _Broker:
+    """The queue of deliveries to one broker, and whether a request to it is in flight."""
+
+    queue: deque[tuple[Delivery, Sequence[TopicPartition]]] = field(default_factory=deque)
+    is_busy: bool = False
+
+
+class MarkerSender:
+    """Sends the markers of decided transactions to the leaders of their partitions, until each partition has its own.
+    ``image`` returns the metadata as this node knows it."""
+
+    def __init__(
+        self,
+        ports: Ports,
+        node_id: int,
+        image: Callable[[], MetadataImage],
+        writer: MarkerWriter,
+        deferred: DeferredCallbacks,
+        waiting: Gauge,
+    ) -> None:
+        self._ports = ports
+        self._deferred = deferred
+        self._node_id = node_id
+        self._image = image
+        self._writer = writer
+        self._brokers: dict[int, _Broker] = {}
+        self._again: list[tuple[Delivery, Sequence[TopicPartition]]] = []
+        """Deliveries that are retried after RETRY_US."""
+        self._leaderless: list[tuple[Delivery, Sequence[TopicPartition]]] = []
+        self._leaderless_image: MetadataImage | None = None
+        """The metadata in which the first of ``_leaderless`` had no leader."""
+        self._waiting = waiting
+        self._work = SliceQueue(ports)
+
+    def deliver(self, delivery: Delivery) -> None:
+        """Send the marker to the leader of each missing partition."""
+        if len(delivery.missing) <= MARKER_PARTITIONS_PER_SLICE:
+            self._distribute(delivery, tuple(delivery.missing))
+        else:
+            self._work.add(self._distribute_all([(delivery, tuple(delivery.missing))]))
+
+    def _distribute_all(self, deliveries: Iterable[tuple[Delivery, Sequence[TopicPartition]]]) -> Sliced[None]:
+        budget = Budget(MARKER_PARTITIONS_PER_SLICE)
+        for delivery, partitions in deliveries:
+            for some in in_batches(partitions, MARKER_PARTITIONS_PER_SLICE):
+                self._distribute(delivery, some)
+                if budget.spend(len(some)):
+                    yield
+
+    def _distribute(self, delivery: Delivery, partitions: Sequence[TopicPartition]) -> None:
+        """Queue the delivery for each leader. A partition that the metadata lacks is deleted, since this node knew it
+        before it was added. A node that takes over knows at least as much when it begins to lead."""
+        # Decision marker-wanted (X-3): ended or lost | still wanted
+        if not delivery.is_wanted():
+            return
+        image = self._image()
+        by_leader: dict[int, list[TopicPartition]] = {}
+        is_any_deleted = False
+        for each in partitions:
+            topic = image.topics.get(each[0])
+            # Decision marker-partition-deleted (X-3): nothing to write | exists
+            if topic is None or each[1] >= len(topic.partitions):
+                delivery.missing.pop(each, None)
+                is_any_deleted = True
+                continue
+            by_leader.setdefault(topic.partitions[each[1]].leader, []).append(each)
+        if is_any_deleted or not partitions:
+            self._finish_if_delivered(delivery)
+        for leader, some in by_leader.items():
+            # Decision marker-local (X-3): written here | another leader
+            if leader == self._node_id:
+                self._writer.write(delivery.marker, some, partial(self._handle_errors, delivery))
+            # Decision marker-leader-known (X-3): sent to it | no leader, retried
+            elif leader in image.brokers:
+                self._brokers.setdefault(leader, _Broker()).queue.append((delivery, some))
+                self._send(leader)
+            else:
+                self._schedule_retry()
+                if not self._leaderless:
+                    self._leaderless_image = image
+                self._leaderless.append((delivery, some))
+                self._waiting.value = len(self._again) + len(self._leaderless)
+
+    # --- to one broker ------------------------------------------------------------------------------------------------
+
+    def _send(self, node_id: int) -> None:
+        """Send the next request to this broker, unless one is in flight."""
+        from kio.schema.write_txn_markers.v2.request import WriteTxnMarkersRequest
+
+        broker = self._brokers[node_id]
+        # Decision marker-request-busy (X-3): one is in flight | next one
+        if broker.is_busy:
+            return
+        sent: list[tuple[Delivery, Sequence[TopicPartition]]] = []
+        count = 0
+        while broker.queue and count < PARTITIONS_A_REQUEST:
+            delivery, partitions = broker.queue.popleft()
+            if delivery.is_wanted():
+                sent.append((delivery, partitions))
+                count += len(partitions)
+        if not sent:
+            del self._brokers[node_id]
+            return
+        broker.is_busy = True
+        self._ports.send(
+            node_id,
+            Channel.MARKERS,
+            ApiKey.WRITE_TXN_MARKERS,
+            VERSIONS[ApiKey.WRITE_TXN_MARKERS][1],
+            WriteTxnMarkersRequest(
+                markers=tuple(_writable_marker(delivery.marker, partitions) for delivery, partitions in sent)
+            ),
+            self._writer.request_timeout_ms,
+            partial(self._replied, node_id, sent),
+            partial(self._failed, node_id, sent),
+        )
+
+    def _replied(
+        self, node_id: int, sent: Sequence[tuple[Delivery, Sequence[TopicPartition]]], response: object
+    ) -> None:
+        from kio.schema.write_txn_markers.v2.response import WriteTxnMarkersResponse
+
+        assert isinstance(response, WriteTxnMarkersResponse), f"markers: got {type(response).__name__}"
+        errors = {
+            (int(each.producer_id), str(topic.name), int(one.partition_index)): known_error(one.error_code)
+            for each in response.markers
+            for topic in each.topics
+            for one in topic.partitions
+        }
+        self._send_next(node_id)
+        for delivery, partitions in sent:
+            producer_id = delivery.marker.producer_id
+            # A broker that omits a partition has not written there.
+            unknown = ErrorCode.unknown_server_error
+            self._handle_errors(delivery, {each: errors.get((producer_id, *each), unknown) for each in partitions})
+
+    def _failed(self, node_id: int, sent: Sequence[tuple[Delivery, Sequence[TopicPartition]]]) -> None:
+        """Retry all. Some of the markers may be written, and a repeated one does no harm."""
+        for delivery, partitions in sent:
+            self._retry_later(delivery, partitions)
+        self._send_next(node_id)
+
+    def _send_next(self, node_id: int) -> None:
+        self._brokers[node_id].is_busy = False
+        self._send(node_id)
+
+    # --- responses ----------------------------------------------------------------------------------------------------
+
+    def _handle_errors(self, delivery: Delivery, errors: dict[TopicPartition, Error]) -> None:
+        """Handle the errors of some partitions. A coordinator that is fenced by a newer one stops. Every other error
+        may pass."""
+        if not delivery.is_wanted():
+            return
+        again = []
+        for each, error in errors.items():
+            # Decision marker-delivered (X-3): delivered | refused
+            if error in _DELIVERED:
+                delivery.missing.pop(each, None)
+            # Decision marker-coordinator-fenced (X-6): retried | fenced, given up
+            elif error is not ErrorCode.transaction_coordinator_fenced:
+                again.append(each)
+        self._retry_later(delivery, again)
+        self._finish_if_delivered(delivery)
+
+    def _finish_if_delivered(self, delivery: Delivery) -> None:
+        # Decision markers-complete (X-3): transaction completes | some are missing
+        if not delivery.missing and delivery.is_wanted():
+            delivery.is_wanted = _never
+            self._deferred.add(delivery.delivered)
+
+    def _retry_later(self, delivery: Delivery, partitions: Sequence[TopicPartition]) -> None:
+        if partitions:
+            self._schedule_retry()
+            self._again.append((delivery, partitions))
+            self._waiting.value = len(self._again) + len(self._leaderless)
+
+    def _schedule_retry(self) -> None:
+        if not self._again and not self._leaderless:
+            later(self._ports, RETRY_US, self._retry)
+
+    def _retry(self) -> None:
+        """Retry the deliveries. Those without a leader are tried only with newer metadata."""
+        again, self._again = self._again, []
+        # Decision leaderless-markers (X-3): tried with new leaders | same metadata
+        if self._image() is not self._leaderless_image:
+            again, self._leaderless = [*again, *self._leaderless], []
+        elif self._leaderless:
+            later(self._ports, RETRY_US, self._retry)
+        self._waiting.value = len(self._leaderless)
+        if again:
+            self._work.add(self._distribute_all(again))
+
+
+def _never() -> bool:
+    return False
+
+
+def _writable_marker(marker: Marker, partitions: Sequence[TopicPartition]) -> "WritableTxnMarker":
+    from kio.schema.write_txn_markers.v2.request import WritableTxnMarker, WritableTxnMarkerTopic
+
+    by_topic: dict[str, list[i32]] = {}
+    for topic, index in partitions:
+        by_topic.setdefault(topic, []).append(i32(index))
+    return WritableTxnMarker(
+        producer_id=ProducerId(marker.producer_id),
+        producer_epoch=i16(marker.producer_epoch),
+        transaction_result=marker.is_commit,
+        topics=tuple(
+            WritableTxnMarkerTopic(name=TopicName(name), partition_indexes=tuple(indexes))
+            for name, indexes in by_topic.items()
+        ),
+        coordinator_epoch=i32(marker.coordinator_epoch),
+        transaction_version=i8(marker.transaction_version),
+    )
