@@ -622,7 +622,7 @@ class HeldIsReplicated(StateCheck):
             for transactional_id in ids:
                 self.evidence += 1
                 value = partition.values[transactional_id][-1]
-                wrong = _difference(target.held.get(transactional_id), value)
+                wrong = _difference(target.entries.get(transactional_id), value)
                 if wrong:
                     self.violated(
                         at_us, f"node {node_id} has {transactional_id} {wrong}, and {value.named} is committed last"
@@ -631,7 +631,7 @@ class HeldIsReplicated(StateCheck):
 
 def _difference(held: Any, value: StateValue) -> str:
     """Return what a coordinator holds of an ID, if it differs from the committed value."""
-    if held is not None and held.changing is not None:
+    if held is not None and held.pending is not None:
         return ""
     if value.state == REMOVED or held is None:
         return "" if value.state == REMOVED and held is None else f"as {held and held.current}"

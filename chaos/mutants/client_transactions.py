@@ -25,8 +25,8 @@ LOADED = "reference_broker.transactions.transactions_partition:read_transaction"
 # --- the coordinator ------------------------------------------------------------------------------------------------
 
 
-@mutant("reference_broker.transactions.endings:Endings._write")
-def markers_before_prepare(original: Function, self: Any, target: Any, held: Any, step: Any, done: Any) -> None:
+@mutant("reference_broker.transactions.transaction_completion:TransactionCompletion._write")
+def markers_before_prepare(original: Function, self: Any, target: Any, entry: Any, step: Any, done: Any) -> None:
     """Markers are sent as soon as the end is requested, before the decision is durable (X-2, X-3)."""
     marker = Marker(
         step.producer_id,
@@ -36,7 +36,7 @@ def markers_before_prepare(original: Function, self: Any, target: Any, held: Any
         step.client_version,
     )
     self._sender.deliver(Delivery(marker, dict(step.partitions), lambda: target.is_led, lambda: None))
-    original(self, target, held, step, done)
+    original(self, target, entry, step, done)
 
 
 @mutant(LOADED)
@@ -78,34 +78,34 @@ def any_timeout_granted(original: Function, self: Any, request: Any, respond: An
 
 
 @mutant(f"{TIMEOUTS}._time_out")
-def timed_out_stays_open(original: Function, self: Any, target: Any, held: Any, now_ms: int) -> None:
+def timed_out_stays_open(original: Function, self: Any, target: Any, entry: Any, now_ms: int) -> None:
     """A transaction whose producer is gone is never aborted (X-7)."""
 
 
-@mutant("reference_broker.transactions.endings:Endings.fence")
-def timed_out_not_fenced(original: Function, self: Any, target: Any, held: Any, done: Any) -> None:
+@mutant("reference_broker.transactions.transaction_completion:TransactionCompletion.fence")
+def timed_out_not_fenced(original: Function, self: Any, target: Any, entry: Any, done: Any) -> None:
     """A transaction that timed out is aborted, and its producer keeps its epoch (X-7)."""
-    self.decide(target, held, 0, done, commits=False)
+    self.decide(target, entry, 0, done, commits=False)
 
 
 @mutant(f"{TIMEOUTS}._expire")
-def idle_ids_never_forgotten(original: Function, self: Any, target: Any, held: Any, now_ms: int) -> None:
+def idle_ids_never_forgotten(original: Function, self: Any, target: Any, entry: Any, now_ms: int) -> None:
     """Transactional IDs never expire (X-10)."""
 
 
 @mutant(f"{TIMEOUTS}._expire")
-def ids_forgotten_too_early(original: Function, self: Any, target: Any, held: Any, now_ms: int) -> None:
+def ids_forgotten_too_early(original: Function, self: Any, target: Any, entry: Any, now_ms: int) -> None:
     """A transactional ID expires after an eighth of ``transactional.id.expiration.ms`` (X-10)."""
     early_ms = self._config.transactional_id_expiration_ms * 7 // 8
-    original(self, target, held, now_ms + early_ms)
+    original(self, target, entry, now_ms + early_ms)
 
 
 @mutant(f"{TIMEOUTS}._expire")
-def open_transactions_expire(original: Function, self: Any, target: Any, held: Any, now_ms: int) -> None:
+def open_transactions_expire(original: Function, self: Any, target: Any, entry: Any, now_ms: int) -> None:
     """An ID with an open transaction expires like an idle one, so the transaction is never ended (X-10)."""
-    if held.current.state is TransactionState.ONGOING:
-        held.current = held.current._replace(state=TransactionState.EMPTY, partitions={})
-    original(self, target, held, now_ms)
+    if entry.current.state is TransactionState.ONGOING:
+        entry.current = entry.current._replace(state=TransactionState.EMPTY, partitions={})
+    original(self, target, entry, now_ms)
 
 
 # --- partitions -----------------------------------------------------------------------------------------------------
@@ -178,9 +178,9 @@ def open_transactions_not_listed(original: Function, error: Error, unknown: Any,
 
 
 @mutant(f"{APIS}.k65_describe_transactions:_described")
-def partitions_not_described(original: Function, transactional_id: Any, held: Any) -> Any:
+def partitions_not_described(original: Function, transactional_id: Any, entry: Any) -> Any:
     """DescribeTransactions returns no partitions (X-12)."""
-    return replace(original(transactional_id, held), topics=())
+    return replace(original(transactional_id, entry), topics=())
 
 
 @mutant("reference_broker.transactions.markers:MarkerWriter._append")

@@ -56,10 +56,10 @@ def _state(node: Node) -> Iterator[str]:
                 f"members {', '.join(group.members) or 'none'}"
             )
     for states in broker.transactions.active():
-        for name, held in states.held.items():
-            now = held.current
+        for name, entry in states.entries.items():
+            now = entry.current
             partitions = ", ".join(f"{topic}-{index}" for topic, index in now.partitions) or "none"
-            missing = f", markers missing in {len(held.missing)}" if held.missing else ""
+            missing = f", markers missing in {len(entry.missing)}" if entry.missing else ""
             yield (
                 f"transactional ID {name}: {now.state.name}, producer {now.producer_id}, epoch {now.producer_epoch}, "
                 f"partitions {partitions}{missing}"

@@ -193,7 +193,7 @@ class World:
         self.state.topic_id, self.data.topic_id = STATE_ID, TOPIC_ID
         self.held: dict[str, Any] = {}
         self.target = SimpleNamespace(
-            index=0, loaded_end=0, held=self.held, led=SimpleNamespace(log=self.state, leader_epoch=4)
+            index=0, loaded_end=0, entries=self.held, led=SimpleNamespace(log=self.state, leader_epoch=4)
         )
         self.config = SimpleNamespace(
             transaction_abort_timed_out_transaction_cleanup_interval_ms=INTERVAL_MS,
@@ -249,7 +249,7 @@ class World:
                 if commits:
                     self.state.advance_high_watermark(self.state.log_end_offset)
             if commits:
-                self.held[step.transactional_id] = SimpleNamespace(current=step, changing=None)
+                self.held[step.transactional_id] = SimpleNamespace(current=step, pending=None)
             self.looked()
         return self.looked()
 
@@ -443,10 +443,10 @@ def test_a_coordinator_that_holds_another_value_is_a_violation() -> None:
     world = World()
     world.write(OWNER, OWNER._replace(transactional_id="y", producer_id=8))
     assert world.looked() == []
-    world.held["x"] = SimpleNamespace(current=BEGUN, changing=DECIDED)
+    world.held["x"] = SimpleNamespace(current=BEGUN, pending=DECIDED)
     assert world.write(OWNER._replace(transactional_id="y", producer_id=8, producer_epoch=1)) == []
     world.write(BEGUN)
-    world.held["x"] = SimpleNamespace(current=OWNER, changing=None)
+    world.held["x"] = SimpleNamespace(current=OWNER, pending=None)
     world.target.index = 0
     with world.touched.noted():
         world.state.append(

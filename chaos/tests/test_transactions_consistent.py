@@ -18,8 +18,8 @@ def test_a_coordinator_that_contradicts_itself_is_a_violation() -> None:
     check = TransactionsConsistent(check_context())
     check.inspect(7, 0, node, None, False)
     assert not check.violations
-    held = target.held[id_]
+    held = target.entries[id_]
     held.current = held.current._replace(transactional_id="other")
     check.inspect(9, 0, node, None, False)
     (found,) = check.violations
-    assert (found.at_us, found.story.endswith(f"stands under {id_}")) == (9, True)
+    assert (found.at_us, found.story.endswith(f"is stored under {id_}")) == (9, True)

@@ -1,7 +1,8 @@
 """The transaction coordinator of one node: the transactional IDs in the partitions of ``__transaction_state`` it leads.
 
 ``coordination.coordinator_shards`` loads and drops these partitions, and ``transaction`` judges each request.
-``Endings`` sends the markers of decided transactions and completes them, also on a node that takes over (X-3).
+``TransactionCompletion`` sends the markers of decided transactions and completes them, also on a node that takes over
+(X-3).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +23,6 @@ from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.node_ports import Ports
 from reference_broker.replication.leader.leaders import Leaders
 from reference_broker.replication.partitions import Partition
-from reference_broker.transactions.endings import Endings
 from reference_broker.transactions.marker_sender import MarkerSender
 from reference_broker.transactions.markers import EPOCH_RAISED_FROM, MarkerWriter
 from reference_broker.transactions.producer_ids import NO_BLOCK, ProducerIds
@@ -42,8 +42,9 @@ from reference_broker.transactions.transaction import (
     with_producer_id,
     with_same_epoch,
 )
+from reference_broker.transactions.transaction_completion import TransactionCompletion
 from reference_broker.transactions.transactions_partition import (
-    Held,
+    TransactionEntry,
     TransactionsPartition,
     TransactionsPlayback,
     partition_count,
@@ -99,7 +100,7 @@ class EndRequest:
 
 NO_OWNER: ProducerIdAndEpoch = (-1, -1)
 
-Owned: TypeAlias = Callable[[Error, ProducerIdAndEpoch], None]
+OwnerCallback: TypeAlias = Callable[[Error, ProducerIdAndEpoch], None]
 """Called once with an error, and with NONE also the producer ID and epoch that the client has from now on (NO_OWNER if
 the response has none)."""
 
@@ -134,8 +135,8 @@ class TransactionCoordinator:
         self.stops_leading = self._led.stops_leading
         self._deferred = DeferredCallbacks(ports)
         sender = MarkerSender(ports, node_id, image, writer, self._deferred, self.metrics.waiting_markers)
-        self._endings = Endings(ports, image, producer_ids, sender, self.metrics.waiting_completions)
-        self._timeouts = Timeouts(ports, config, self._led.active, self._endings)
+        self._completion = TransactionCompletion(ports, image, producer_ids, sender, self.metrics.waiting_completions)
+        self._timeouts = Timeouts(ports, config, self._led.active, self._completion)
         self.is_creating = False
         """A request to create the topic is in flight."""
 
@@ -158,12 +159,12 @@ class TransactionCoordinator:
             return client_error(ErrorCode.not_enough_replicas) if found.lacks_replicas else _LOADING
         return found
 
-    def held(self, transactional_id: str) -> Held | Error:
+    def entry(self, transactional_id: str) -> TransactionEntry | Error:
         """Return the ID, an error of ``find``, or TRANSACTIONAL_ID_NOT_FOUND."""
         target = self.find(transactional_id)
         if isinstance(target, Error):
             return target
-        return target.held.get(transactional_id, ErrorCode.transactional_id_not_found)
+        return target.entries.get(transactional_id, ErrorCode.transactional_id_not_found)
 
     def active(self) -> Sequence[TransactionsPartition]:
         """Return every loaded partition, by index."""
@@ -179,7 +180,7 @@ class TransactionCoordinator:
 
     # --- InitProducerId -----------------------------------------------------------------------------------------------
 
-    def init_producer_id(self, request: InitRequest, respond: Owned) -> None:
+    def init_producer_id(self, request: InitRequest, respond: OwnerCallback) -> None:
         """Give the producer the ID with the next epoch, after an open transaction is aborted (X-1). Errors: those of
         ``find`` and of ``judge_init``, INVALID_TRANSACTION_TIMEOUT, CONCURRENT_TRANSACTIONS also where an abort came
         first, and COORDINATOR_LOAD_IN_PROGRESS while there is no producer ID."""
@@ -188,12 +189,12 @@ class TransactionCoordinator:
             respond(ErrorCode.invalid_transaction_timeout, NO_OWNER)
         elif isinstance(target, Error):
             respond(target, NO_OWNER)
-        elif request.transactional_id in target.held:
-            self._init(target, target.held[request.transactional_id], request, respond)
+        elif request.transactional_id in target.entries:
+            self._init(target, target.entries[request.transactional_id], request, respond)
         else:
             self._init_new(target, request, respond)
 
-    def _init_new(self, target: TransactionsPartition, request: InitRequest, respond: Owned) -> None:
+    def _init_new(self, target: TransactionsPartition, request: InitRequest, respond: OwnerCallback) -> None:
         """The producer ID may come in a later event. Another producer may own the transactional ID by then."""
 
         def given(producer_id: int | Error) -> None:
@@ -204,25 +205,27 @@ class TransactionCoordinator:
             if not target.is_led:
                 respond(ErrorCode.not_coordinator, NO_OWNER)
                 return
-            held = target.held.get(request.transactional_id)
-            if held is None:
+            entry = target.entries.get(request.transactional_id)
+            if entry is None:
                 now_ms = self._ports.now().wall_ms
-                held = target.add(Transaction(request.transactional_id, producer_id, request.timeout_ms, now_ms))
-            self._init(target, held, request, respond)
+                entry = target.add(Transaction(request.transactional_id, producer_id, request.timeout_ms, now_ms))
+            self._init(target, entry, request, respond)
 
         self.producer_ids.give(given)
 
-    def _init(self, target: TransactionsPartition, held: Held, request: InitRequest, respond: Owned) -> None:
-        current, now_ms, timeout_ms = held.current, self._ports.now().wall_ms, request.timeout_ms
-        verdict = judge_init(current, request.expected, is_changing=held.is_changing)
+    def _init(
+        self, target: TransactionsPartition, entry: TransactionEntry, request: InitRequest, respond: OwnerCallback
+    ) -> None:
+        current, now_ms, timeout_ms = entry.current, self._ports.now().wall_ms, request.timeout_ms
+        verdict = judge_init(current, request.expected, is_changing=entry.is_changing)
         is_owner = request.expected is not None
         if isinstance(verdict, Error):
             respond(verdict, NO_OWNER)
         # Decision producer-init-ends-transaction (X-1): open one is aborted | none open
         elif verdict is InitVerdict.AFTER_ABORT:
             # The client retries when the markers are written.
-            self._endings.fence(
-                target, held, lambda error: respond(error or ErrorCode.concurrent_transactions, NO_OWNER)
+            self._completion.fence(
+                target, entry, lambda error: respond(error or ErrorCode.concurrent_transactions, NO_OWNER)
             )
         elif verdict is InitVerdict.NEW_PRODUCER_ID:
             producer_id = self.producer_ids.take()
@@ -230,16 +233,18 @@ class TransactionCoordinator:
                 respond(NO_BLOCK, NO_OWNER)
                 return
             step = with_producer_id(current, producer_id, timeout_ms, now_ms, is_requested_by_owner=is_owner)
-            self._write_owner(target, held, step, respond)
+            self._write_owner(target, entry, step, respond)
         elif verdict is InitVerdict.SAME_EPOCH:
-            self._write_owner(target, held, with_same_epoch(current, timeout_ms, now_ms), respond)
+            self._write_owner(target, entry, with_same_epoch(current, timeout_ms, now_ms), respond)
         else:
             step = with_next_epoch(current, timeout_ms, now_ms, is_requested_by_owner=is_owner)
-            self._write_owner(target, held, step, respond)
+            self._write_owner(target, entry, step, respond)
 
-    def _write_owner(self, target: TransactionsPartition, held: Held, step: Transaction, respond: Owned) -> None:
+    def _write_owner(
+        self, target: TransactionsPartition, entry: TransactionEntry, step: Transaction, respond: OwnerCallback
+    ) -> None:
         owner = step.producer_id, step.producer_epoch
-        target.write(held, step, lambda error: respond(error, NO_OWNER if error else owner), partial(self._note, step))
+        target.write(entry, step, lambda error: respond(error, NO_OWNER if error else owner), partial(self._note, step))
 
     def _note(self, step: Transaction) -> None:
         self._ports.note(
@@ -258,30 +263,30 @@ class TransactionCoordinator:
         if isinstance(target, Error):
             respond(target)
             return
-        held = target.held.get(request.transactional_id)
-        if held is None:
+        entry = target.entries.get(request.transactional_id)
+        if entry is None:
             respond(ErrorCode.invalid_producer_id_mapping)
             return
-        verdict = judge_adding(held.current, request.owner, request.partitions, is_changing=held.is_changing)
+        verdict = judge_adding(entry.current, request.owner, request.partitions, is_changing=entry.is_changing)
         # Decision transaction-partitions-added (X-9): known or refused | added
         if verdict is not None:
             respond(verdict)
             return
         now_ms = self._ports.now().wall_ms
-        target.write(held, with_partitions(held.current, request.partitions, request.client_version, now_ms), respond)
+        target.write(entry, with_partitions(entry.current, request.partitions, request.client_version, now_ms), respond)
 
     def verify_partitions(self, request: AddRequest) -> Error | Mapping[TopicPartition, Error]:
         """Return whether each partition belongs to the open transaction: NONE or TRANSACTION_ABORTABLE (KIP-890).
         Errors for all are those of ``find`` and of ``judge_owner``, and INVALID_PRODUCER_ID_MAPPING for an unknown ID.
         """
-        held = self.held(request.transactional_id)
-        if isinstance(held, Error):
-            is_unknown = held is ErrorCode.transactional_id_not_found
-            return ErrorCode.invalid_producer_id_mapping if is_unknown else held
-        refusal = judge_owner(held.current, request.owner)
+        entry = self.entry(request.transactional_id)
+        if isinstance(entry, Error):
+            is_unknown = entry is ErrorCode.transactional_id_not_found
+            return ErrorCode.invalid_producer_id_mapping if is_unknown else entry
+        refusal = judge_owner(entry.current, request.owner)
         if refusal:
             return refusal
-        known = held.current.partitions
+        known = entry.current.partitions
         # Decision transaction-partition-verified (X-9): in the transaction | not in it
         return {
             each: ErrorCode.none if each in known else ErrorCode.transaction_abortable for each in request.partitions
@@ -289,7 +294,7 @@ class TransactionCoordinator:
 
     # --- EndTxn -------------------------------------------------------------------------------------------------------
 
-    def end_transaction(self, request: EndRequest, respond: Owned) -> None:
+    def end_transaction(self, request: EndRequest, respond: OwnerCallback) -> None:
         """Commit or abort. Responds once that is replicated: then it is decided, whichever nodes fail (X-3). The
         response to a client of version 2 has the producer ID and epoch for its next transaction. Errors: those of
         ``find`` and of ``judge_end``, INVALID_PRODUCER_ID_MAPPING for an unknown ID, COORDINATOR_LOAD_IN_PROGRESS, and
@@ -298,27 +303,27 @@ class TransactionCoordinator:
         if isinstance(target, Error):
             respond(target, NO_OWNER)
             return
-        held = target.held.get(request.transactional_id)
-        if held is None:
+        entry = target.entries.get(request.transactional_id)
+        if entry is None:
             respond(ErrorCode.invalid_producer_id_mapping, NO_OWNER)
             return
         version = request.client_version
         verdict = judge_end(
-            held.current, request.owner, commits=request.commits, client_version=version, is_changing=held.is_changing
+            entry.current, request.owner, commits=request.commits, client_version=version, is_changing=entry.is_changing
         )
         returns_owner = version >= EPOCH_RAISED_FROM
         if isinstance(verdict, Error):
             respond(verdict, NO_OWNER)
         # Decision transaction-end-done-before (X-3): same outcome again | decided now
         elif verdict is EndVerdict.NOTHING:
-            respond(ErrorCode.none, _owner(held.current) if returns_owner else NO_OWNER)
+            respond(ErrorCode.none, _owner(entry.current) if returns_owner else NO_OWNER)
         else:
 
-            def decided(error: Error) -> None:
+            def respond_when_decided(error: Error) -> None:
                 has_owner = returns_owner and not error
-                respond(error, _owner(completed(held.current, 0)) if has_owner else NO_OWNER)
+                respond(error, _owner(completed(entry.current, 0)) if has_owner else NO_OWNER)
 
-            self._endings.decide(target, held, version, decided, commits=request.commits)
+            self._completion.decide(target, entry, version, respond_when_decided, commits=request.commits)
 
     # --- partitions ---------------------------------------------------------------------------------------------------
 
@@ -334,7 +339,7 @@ class TransactionCoordinator:
         return TransactionsPlayback(found)
 
     def loaded(self, found: TransactionsPartition) -> None:
-        found.when_settled(lambda: self._endings.resume(found))
+        found.when_settled(lambda: self._completion.resume(found))
 
     def unloaded(self, found: TransactionsPartition) -> None:
         """The log has failed all pending requests with NOT_COORDINATOR."""

@@ -8,12 +8,12 @@ from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.coordination.scheduling import DueTimes
 from reference_broker.ports.node_ports import Ports, later
 from reference_broker.ports.slicing import DUE_TRANSACTIONS_PER_SLICE, Sliced, SliceQueue
-from reference_broker.transactions.endings import Endings
 from reference_broker.transactions.transaction import EXPIRING, Transaction, TransactionState, dead
-from reference_broker.transactions.transactions_partition import Held, TransactionsPartition
+from reference_broker.transactions.transaction_completion import TransactionCompletion
+from reference_broker.transactions.transactions_partition import TransactionEntry, TransactionsPartition
 from reference_broker.wire.errors import Error
 
-_Handler = Callable[[TransactionsPartition, Held, int], None]
+_Handler = Callable[[TransactionsPartition, TransactionEntry, int], None]
 
 
 @dataclass(slots=True)
@@ -24,7 +24,7 @@ class Timeouts:
     _ports: Ports
     _config: BrokerConfig
     _active: Callable[[], Sequence[TransactionsPartition]]
-    _endings: Endings
+    _completion: TransactionCompletion
     _work: SliceQueue = field(init=False)
 
     def __post_init__(self) -> None:
@@ -63,27 +63,27 @@ class Timeouts:
         check."""
         count = 0
         while target.is_led and (transactional_id := due.due(now_ms)) is not None:
-            held = target.held.get(transactional_id)
-            if held is not None:
-                handle(target, held, now_ms)
+            entry = target.entries.get(transactional_id)
+            if entry is not None:
+                handle(target, entry, now_ms)
             count += 1
             if count % DUE_TRANSACTIONS_PER_SLICE == 0:
                 yield
 
     # --- open for too long --------------------------------------------------------------------------------------------
 
-    def _time_out(self, target: TransactionsPartition, held: Held, now_ms: int) -> None:
-        current = held.current
+    def _time_out(self, target: TransactionsPartition, entry: TransactionEntry, now_ms: int) -> None:
+        current = entry.current
         # Decision transaction-ended-before-timeout (X-7): not open any more | open
         if current.state is not TransactionState.ONGOING:
             return
         due_ms = current.started_ms + current.timeout_ms + 1
         # Decision transaction-timed-out (X-7): alive or changing | timed out
-        if due_ms > now_ms or held.is_changing:
+        if due_ms > now_ms or entry.is_changing:
             target.timeouts.schedule(current.transactional_id, max(due_ms, now_ms + 1))
             return
         self._note("transaction_timed_out", current)
-        self._endings.fence(target, held, partial(self._fenced, target, current.transactional_id, now_ms))
+        self._completion.fence(target, entry, partial(self._fenced, target, current.transactional_id, now_ms))
 
     def _fenced(self, target: TransactionsPartition, transactional_id: str, now_ms: int, error: Error) -> None:
         # Decision transaction-timeout-abort (X-7): retried later | decided
@@ -92,15 +92,15 @@ class Timeouts:
 
     # --- idle for too long --------------------------------------------------------------------------------------------
 
-    def _expire(self, target: TransactionsPartition, held: Held, now_ms: int) -> None:
-        current = held.current
+    def _expire(self, target: TransactionsPartition, entry: TransactionEntry, now_ms: int) -> None:
+        current = entry.current
         due_ms = current.updated_ms + self._config.transactional_id_expiration_ms
         # Decision transactional-id-expired (X-10): kept | expired
-        if due_ms > now_ms or held.is_changing or current.state not in EXPIRING:
+        if due_ms > now_ms or entry.is_changing or current.state not in EXPIRING:
             target.expiries.schedule(current.transactional_id, max(due_ms, now_ms + 1))
             return
         self._note("transactional_id_expired", current)
-        target.write(held, dead(current, now_ms), partial(self._expired, target, current.transactional_id, now_ms))
+        target.write(entry, dead(current, now_ms), partial(self._expired, target, current.transactional_id, now_ms))
 
     def _expired(self, target: TransactionsPartition, transactional_id: str, now_ms: int, error: Error) -> None:
         if error:

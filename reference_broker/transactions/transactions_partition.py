@@ -34,12 +34,12 @@ not fit into a batch would never end."""
 
 
 @dataclass(slots=True, eq=False)
-class Held:
-    """One transactional ID of the partition."""
+class TransactionEntry:
+    """One transactional ID of the partition (Kafka's TransactionMetadata)."""
 
     current: Transaction
     """The replicated value."""
-    changing: Transaction | None = None
+    pending: Transaction | None = None
     """The step that is being written. Until it is replicated it is invisible, and no other step begins (X-2)."""
     missing: dict[TopicPartition, None] = field(default_factory=dict)
     """The partitions of a decided transaction that have no marker yet."""
@@ -49,7 +49,7 @@ class Held:
     @property
     def is_changing(self) -> bool:
         """Whether a step or markers are being written. Requests for another step are refused meanwhile."""
-        return self.changing is not None or self.current.state in DECIDED
+        return self.pending is not None or self.current.state in DECIDED
 
 
 class TransactionsPartition(CoordinatorShard):
@@ -64,7 +64,7 @@ class TransactionsPartition(CoordinatorShard):
         expiration_ms: int,
     ) -> None:
         super().__init__(log.led)
-        self.held: dict[str, Held] = {}
+        self.entries: dict[str, TransactionEntry] = {}
         """All transactional IDs of the partition."""
         self.timeouts = DueTimes()
         """When to check whether a transaction is open for too long (X-7)."""
@@ -111,13 +111,17 @@ class TransactionsPartition(CoordinatorShard):
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
-    def add(self, transaction: Transaction) -> Held:
+    def add(self, transaction: Transaction) -> TransactionEntry:
         """Add a new transactional ID, of which nothing is written yet."""
-        held = self.held[transaction.transactional_id] = Held(transaction)
-        return held
+        entry = self.entries[transaction.transactional_id] = TransactionEntry(transaction)
+        return entry
 
     def write(
-        self, held: Held, step: Transaction, done: ReplicatedCallback, then: Callable[[], None] = lambda: None
+        self,
+        entry: TransactionEntry,
+        step: Transaction,
+        done: ReplicatedCallback,
+        then: Callable[[], None] = lambda: None,
     ) -> None:
         """Write the next step. It takes effect once it is replicated.
 
@@ -135,9 +139,9 @@ class TransactionsPartition(CoordinatorShard):
         within this call if nothing was appended, and otherwise when the step is replicated, or at the timeout.
         """
         assert self.is_led, f"partition {self.index} is written and lost"
-        assert held.changing is None, f"{held.current.transactional_id}: two steps at once"
+        assert entry.pending is None, f"{entry.current.transactional_id}: two steps at once"
         step.validate()
-        held.changing = step
+        entry.pending = step
         end_offset: int | None = None
 
         def appended(end: int) -> None:
@@ -149,14 +153,14 @@ class TransactionsPartition(CoordinatorShard):
             everything that follows comes at the end of the event."""
             # Decision transaction-step-replicated (X-2): shown | failed or lost
             if not error and self.is_led:
-                self._apply(held, step)
+                self._apply(entry, step)
                 self._deferred.add(succeeded)
                 return
             # Decision transaction-step-appended (X-2): taken back | applied when replicated
             if end_offset is None:
-                self._take_back(held)
+                self._discard_step(entry)
             elif self.is_led:
-                self._apply_when_replicated(held, step, end_offset, then)
+                self._apply_when_replicated(entry, step, end_offset, then)
             self._deferred.add(lambda: done(client_error(error) if error else ErrorCode.not_coordinator))
 
         def succeeded() -> None:
@@ -169,7 +173,9 @@ class TransactionsPartition(CoordinatorShard):
         spare_bytes = SPARE_BYTES if step.state is TransactionState.ONGOING else 0
         self._log.append([(key, value)], appended, replicated_or_failed, spare_bytes=spare_bytes)
 
-    def _apply_when_replicated(self, held: Held, step: Transaction, end_offset: int, then: Callable[[], None]) -> None:
+    def _apply_when_replicated(
+        self, entry: TransactionEntry, step: Transaction, end_offset: int, then: Callable[[], None]
+    ) -> None:
         def replicated(error: Error) -> None:
             if not self.is_led:
                 return
@@ -177,7 +183,7 @@ class TransactionsPartition(CoordinatorShard):
             if error:
                 later(self._ports, RETRY_US, retry)
             else:
-                self._apply(held, step)
+                self._apply(entry, step)
                 self._deferred.add(lambda: then() if self.is_led else None)
 
         def retry() -> None:
@@ -186,18 +192,18 @@ class TransactionsPartition(CoordinatorShard):
 
         later(self._ports, RETRY_US, retry)
 
-    def _apply(self, held: Held, step: Transaction) -> None:
-        held.current, held.changing, held.missing, held.is_sent = step, None, {}, False
+    def _apply(self, entry: TransactionEntry, step: Transaction) -> None:
+        entry.current, entry.pending, entry.missing, entry.is_sent = step, None, {}, False
         if step.state is TransactionState.DEAD:
-            del self.held[step.transactional_id]
+            del self.entries[step.transactional_id]
         else:
             self.schedule_checks(step)
 
-    def _take_back(self, held: Held) -> None:
+    def _discard_step(self, entry: TransactionEntry) -> None:
         """Forget a step that was not written, and an ID of which nothing was ever written."""
-        held.changing = None
-        if held.current.producer_epoch < 0:
-            self.held.pop(held.current.transactional_id, None)
+        entry.pending = None
+        if entry.current.producer_epoch < 0:
+            self.entries.pop(entry.current.transactional_id, None)
 
     def schedule_checks(self, transaction: Transaction) -> None:
         """Schedule the next checks of the ID."""
@@ -206,11 +212,13 @@ class TransactionsPartition(CoordinatorShard):
         self.expiries.schedule(transaction.transactional_id, transaction.updated_ms + self._expiration_ms)
 
     def validate(self) -> None:
-        for transactional_id, held in self.held.items():
-            assert held.current.transactional_id == transactional_id, f"{held.current} stands under {transactional_id}"
-            held.current.validate()
-            if held.current.producer_epoch < 0:
-                assert held.changing is not None, f"{transactional_id} was never written"
+        for transactional_id, entry in self.entries.items():
+            assert entry.current.transactional_id == transactional_id, (
+                f"{entry.current} is stored under {transactional_id}"
+            )
+            entry.current.validate()
+            if entry.current.producer_epoch < 0:
+                assert entry.pending is not None, f"{transactional_id} was never written"
 
 
 @dataclass(slots=True)
@@ -241,7 +249,7 @@ class TransactionsPlayback:
                 continue
             # Decision restored-transaction (X-3): decided, markers are due | not decided
             missing = dict(found.partitions) if found.state in DECIDED else {}
-            self.target.held[transactional_id] = Held(found, missing=missing)
+            self.target.entries[transactional_id] = TransactionEntry(found, missing=missing)
             self.target.schedule_checks(found)
             if number % COORDINATOR_RECORDS_PER_SLICE == 0:
                 yield

@@ -36,34 +36,34 @@ def unknown_partition_taken_for_deleted(original: Function, self: Any, delivery:
 def resumed_before_replicated(original: Function, self: Any, found: Any) -> None:
     """A coordinator that takes over sends the markers of decisions that it loaded before they are replicated. The next
     one may lack them, and decide otherwise (X-2, X-3)."""
-    self._endings.resume(found)
+    self._completion.resume(found)
 
 
 @mutant("reference_broker.transactions.timeouts:Timeouts._time_out")
-def timeout_not_scheduled_again(original: Function, self: Any, target: Any, held: Any, now_ms: int) -> None:
+def timeout_not_scheduled_again(original: Function, self: Any, target: Any, entry: Any, now_ms: int) -> None:
     """A transaction that is not due when its ID is checked is not checked again. The check may have been scheduled for
     the ID's transaction before that (X-7)."""
-    current = held.current
+    current = entry.current
     is_due = current.started_ms + current.timeout_ms + 1 <= now_ms
-    if current.state is not TransactionState.ONGOING or (is_due and not held.is_changing):
-        original(self, target, held, now_ms)
+    if current.state is not TransactionState.ONGOING or (is_due and not entry.is_changing):
+        original(self, target, entry, now_ms)
 
 
-@mutant("reference_broker.transactions.endings:Endings._complete")
-def completion_not_repeated(original: Function, self: Any, target: Any, held: Any) -> None:
+@mutant("reference_broker.transactions.transaction_completion:TransactionCompletion._complete")
+def completion_not_repeated(original: Function, self: Any, target: Any, entry: Any) -> None:
     """A completion that could not be written, for want of replicas in sync, is not tried again, and the transactional
     ID stays busy (X-3)."""
     if target.is_led:
-        target.write(held, completed(held.current, self._ports.now().wall_ms), lambda _: None)
+        target.write(entry, completed(entry.current, self._ports.now().wall_ms), lambda _: None)
 
 
 @mutant("reference_broker.transactions.transactions_partition:TransactionsPartition._apply_when_replicated")
 def timed_out_step_taken_back(
-    original: Function, self: Any, held: Any, step: Any, end_offset: int, then: Callable[[], None]
+    original: Function, self: Any, entry: Any, step: Any, end_offset: int, then: Callable[[], None]
 ) -> None:
     """A step that is in the log and was not acknowledged in time is taken back. A timeout may abort a transaction whose
     commit is replicated later (X-2, X-3)."""
-    self._take_back(held)
+    self._discard_step(entry)
 
 
 @mutant("reference_broker.transactions.transaction:judge_owner")

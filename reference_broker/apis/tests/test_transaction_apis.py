@@ -264,9 +264,9 @@ def test_describing_what_nobody_has() -> None:
 def test_a_damaged_start_time_fails_no_other_description(started_ms: int) -> None:
     world = ready()
     init(world)
-    held = world.broker.transactions.held(ID)
-    assert not isinstance(held, Error)
-    held.current = held.current._replace(started_ms=started_ms)
+    entry = world.broker.transactions.entry(ID)
+    assert not isinstance(entry, Error)
+    entry.current = entry.current._replace(started_ms=started_ms)
     damaged, unknown = describe(world, ID, "nobody")
     assert (damaged.error_code, unknown.error_code) == (ErrorCode.none, ErrorCode.transactional_id_not_found)
 

@@ -21,7 +21,7 @@ from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.coordination.partitioner import CHARACTERS_PER_US, KEY_COST_US
 from reference_broker.ports.slicing import LOOKUP_US_PER_SLICE, Budget, Sliced
 from reference_broker.transactions.transaction import DECIDED
-from reference_broker.transactions.transactions_partition import Held
+from reference_broker.transactions.transactions_partition import TransactionEntry
 from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.schema import EPOCH, MILLISECOND
 
@@ -48,7 +48,7 @@ def _response(
     for each in dict.fromkeys(body.transactional_ids):
         if work.spend(KEY_COST_US + len(each) // CHARACTERS_PER_US):
             yield
-        found = broker.transactions.held(each)
+        found = broker.transactions.entry(each)
         if isinstance(found, Error):
             states.append(_unknown(each, found))
             continue
@@ -60,10 +60,10 @@ def _response(
 API = Api.of(DescribeTransactionsRequest, handle)
 
 
-def _described(transactional_id: TransactionalId, held: Held) -> TransactionState:
-    current = held.current
+def _described(transactional_id: TransactionalId, entry: TransactionEntry) -> TransactionState:
+    current = entry.current
     by_topic: dict[str, list[i32]] = {}
-    for topic, index in held.missing if current.state in DECIDED else current.partitions:
+    for topic, index in entry.missing if current.state in DECIDED else current.partitions:
         by_topic.setdefault(topic, []).append(i32(index))
     return TransactionState(
         error_code=ErrorCode.none,

@@ -60,7 +60,7 @@ def handle(broker: ListTransactionsNeeds, call: Call, body: ListTransactionsRequ
             and (pattern is None or pattern.fullmatch(one.transactional_id) is not None)
         )
 
-    known = (held.current for each in broker.transactions.active() for held in tuple(each.held.values()))
+    known = (entry.current for each in broker.transactions.active() for entry in tuple(each.entries.values()))
 
     def list_all() -> Sliced[None]:
         listed: list[TransactionState] = []

@@ -110,7 +110,7 @@ def test_an_id_that_nobody_has_is_no_mapping() -> None:
     assert world.add(id_, (1, 0)) == [UNKNOWN_ID]
     assert world.end(id_, (1, 0)) == world.end(id_, (1, 0), version=0) == [(UNKNOWN_ID, NO_OWNER)]
     assert world.verified(id_, (1, 0)) is UNKNOWN_ID
-    assert world.transactions.held(id_) is ErrorCode.transactional_id_not_found
+    assert world.transactions.entry(id_) is ErrorCode.transactional_id_not_found
 
 
 @pytest.mark.clause("X-9")

@@ -188,14 +188,14 @@ def test_a_coordinator_that_loads_says_so() -> None:
         return world, id_
 
     world, id_ = begins()
-    assert world.transactions.held(id_) is loading
+    assert world.transactions.entry(id_) is loading
     assert world.take(id_) == [(loading, NO_OWNER)]
     world, id_ = begins()
     assert world.add(id_, START) == [loading]
     for version in (0, 2):
         world, id_ = begins()
         assert world.end(id_, START, version=version) == [(loading, NO_OWNER)]
-    assert world.transactions.held(id_) is not loading
+    assert world.transactions.entry(id_) is not loading
 
 
 @pytest.mark.clause(
@@ -215,7 +215,7 @@ def test_who_no_longer_coordinates_forgets_the_ids_and_sends_no_markers() -> Non
     world, id_ = in_state(TransactionState.ONGOING, leaders=(2,))
     assert world.end(id_, START)[0][0] is NONE
     world.lose(0)
-    assert world.transactions.held(id_) is ErrorCode.not_coordinator
+    assert world.transactions.entry(id_) is ErrorCode.not_coordinator
     assert world.transactions.active() == []
     world.sent.pop()[3]()
     world.pass_ms(60_000)

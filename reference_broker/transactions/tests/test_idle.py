@@ -79,12 +79,12 @@ def test_an_idle_id_is_forgotten_with_a_tombstone_and_an_open_one_never() -> Non
     world.pass_ms(9000)
     assert world.transaction(id_).state is TransactionState.COMPLETE_COMMIT
     world.pass_ms(2000)
-    assert world.transactions.held(id_) is ErrorCode.transactional_id_not_found
+    assert world.transactions.entry(id_) is ErrorCode.transactional_id_not_found
     assert world.record_values(0)[-1] is None
     log = world.lose(0)
     world.coordinate(0, log, epoch=1)
     world.pass_ms(0)
-    assert world.transactions.held(id_) is ErrorCode.transactional_id_not_found
+    assert world.transactions.entry(id_) is ErrorCode.transactional_id_not_found
     assert world.taken(id_)[1] == 0, "a producer that comes back begins anew"
 
 

@@ -50,10 +50,10 @@ def test_the_last_record_of_each_id_counts_until_another_node_leads() -> None:
     world.coordinate(0, log_with(world, build([record(each) for each in steps])))
     world.pass_ms(0)
     assert (world.transaction(one), world.transaction(two)) == (steps[2], steps[-1])
-    assert world.transactions.held(world.id_in(0, "c")) is ErrorCode.transactional_id_not_found
+    assert world.transactions.entry(world.id_in(0, "c")) is ErrorCode.transactional_id_not_found
     assert world.transactions.metrics.load_time_ms.count == 1
     world.lose(0)
-    assert world.transactions.held(one) is world.transactions.held(two) is ErrorCode.not_coordinator
+    assert world.transactions.entry(one) is world.transactions.entry(two) is ErrorCode.not_coordinator
 
 
 @pytest.mark.clause("TransactionStateManagerTest.testDeletePartition")
@@ -65,7 +65,7 @@ def test_a_partition_that_is_lost_takes_its_own_ids_along_and_no_others() -> Non
         owners.append(world.taken(world.id_in(index)))
     assert [epoch for _, epoch in owners] == [0, 0]
     world.lose(0)
-    assert world.transactions.held(world.id_in(0)) is ErrorCode.not_coordinator
+    assert world.transactions.entry(world.id_in(0)) is ErrorCode.not_coordinator
     assert world.transaction(world.id_in(1)).producer_epoch == 0
 
 
@@ -78,10 +78,10 @@ def test_a_partition_that_is_lost_while_it_is_loaded_is_not_served() -> None:
     id_ = world.id_in(0)
     log = log_with(world, build([record(transaction(world, id_, TransactionState.PREPARE_COMMIT, 0))]))
     world.coordinate(0, log)
-    assert world.transactions.held(id_) is ErrorCode.coordinator_load_in_progress
+    assert world.transactions.entry(id_) is ErrorCode.coordinator_load_in_progress
     world.lose(0)
     world.pass_ms(1000)
-    assert world.transactions.held(id_) is ErrorCode.not_coordinator
+    assert world.transactions.entry(id_) is ErrorCode.not_coordinator
     assert (world.transactions.loading(), world.sent) == (False, [])
 
 
@@ -121,7 +121,7 @@ def test_a_log_that_ends_before_its_end_offset_is_loaded_as_far_as_it_goes(monke
         world.coordinate(0, log)
         world.pass_ms(0)
     assert not world.transactions.loading()
-    assert world.transactions.held(id_) is ErrorCode.transactional_id_not_found
+    assert world.transactions.entry(id_) is ErrorCode.transactional_id_not_found
 
 
 @pytest.mark.clause("TransactionStateManagerTest.testLoadTransactionMetadataContainingSegmentEndingWithEmptyBatch")
@@ -152,4 +152,4 @@ def test_records_of_another_kind_are_passed_over() -> None:
     world.pass_ms(0)
     assert world.transaction(one.transactional_id) == one
     (found,) = world.transactions.active()
-    assert (found.coordinator_epoch, list(found.held)) == (1, [one.transactional_id])
+    assert (found.coordinator_epoch, list(found.entries)) == (1, [one.transactional_id])

@@ -78,7 +78,7 @@ def test_a_step_that_cannot_be_written_leaves_no_trace() -> None:
     id_ = world.id_in(0)
     world.take(id_)  # The producer ID comes.
     assert world.take(id_) == [(ErrorCode.coordinator_not_available, NO_OWNER)]
-    assert world.transactions.held(id_) is ErrorCode.transactional_id_not_found
+    assert world.transactions.entry(id_) is ErrorCode.transactional_id_not_found
     world.transactions.validate()
 
 
@@ -163,7 +163,7 @@ def test_only_ids_at_rest_expire_and_only_the_old_ones(state: TransactionState) 
         assert world.transaction(old).state is state
         assert None not in world.record_values(0)
     else:
-        assert world.transactions.held(old) is ErrorCode.transactional_id_not_found
+        assert world.transactions.entry(old) is ErrorCode.transactional_id_not_found
         assert world.record_values(0).count(None) == 1
 
 
@@ -181,7 +181,7 @@ def test_an_id_whose_tombstone_cannot_be_written_stays(monkeypatch: pytest.Monke
         assert len(tried) > 1, "it is tried again"
         assert world.transaction(id_) == before
     world.pass_ms(1000)
-    assert world.transactions.held(id_) is ErrorCode.transactional_id_not_found
+    assert world.transactions.entry(id_) is ErrorCode.transactional_id_not_found
 
 
 @pytest.mark.clause("TransactionStateManagerTest.testTransactionalExpirationWithOfflineLogDir")
@@ -195,7 +195,7 @@ def test_a_partition_without_a_disk_keeps_its_own_ids_only(monkeypatch: pytest.M
     tried = refuse(monkeypatch, ErrorCode.kafka_storage_error, 1)
     world.pass_ms(12_000)
     assert tried
-    assert world.transactions.held(ids[0]) is ErrorCode.transactional_id_not_found
+    assert world.transactions.entry(ids[0]) is ErrorCode.transactional_id_not_found
     assert world.record_values(0)[-1] is None
     assert world.transaction(ids[1]).producer_epoch == 0
     assert None not in world.record_values(1)

@@ -207,7 +207,7 @@ def test_a_coordinator_that_takes_over_waits_until_what_it_loaded_is_replicated(
     world.cached.clear()
     world.coordinate(0, log, epoch=1)
     world.pass_ms(1000)
-    assert world.transactions.held(id_) is ErrorCode.coordinator_load_in_progress
+    assert world.transactions.entry(id_) is ErrorCode.coordinator_load_in_progress
     assert world.transactions.loading()
     assert world.sent == []
     world.replicate(0)

@@ -177,9 +177,9 @@ class TransactionMachine(RuleBasedStateMachine):
         self.world.pass_ms(0)
         # What is not written cannot be requested again: last epochs and partitions that have their marker.
         self.model.requester = None
-        held = self.world.transactions.held(ID)
-        if not isinstance(held, Error) and held.missing:
-            self.missing = dict.fromkeys(index for _, index in held.missing if index >= 2)
+        entry = self.world.transactions.entry(ID)
+        if not isinstance(entry, Error) and entry.missing:
+            self.missing = dict.fromkeys(index for _, index in entry.missing if index >= 2)
         self.settle()
 
     # what becomes of it

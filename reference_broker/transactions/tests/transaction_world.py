@@ -252,9 +252,9 @@ class TransactionWorld(World):
     # what is there
 
     def transaction(self, transactional_id: str) -> Transaction:
-        held = self.transactions.held(transactional_id)
-        assert not isinstance(held, Error), held
-        return held.current
+        entry = self.transactions.entry(transactional_id)
+        assert not isinstance(entry, Error), entry
+        return entry.current
 
     def markers(self, index: int = 0) -> list[tuple[str, int, int, int]]:
         """(outcome, producer ID, producer epoch, coordinator epoch) of each marker in ``events``."""

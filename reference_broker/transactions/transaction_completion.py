@@ -1,4 +1,4 @@
-"""How transactions end: the decision is written, the partitions get their markers, the completion is written."""
+"""The end of a transaction: the decision is written, the partitions get their markers, the completion is written."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from reference_broker.transactions.marker_sender import Delivery, MarkerSender
 from reference_broker.transactions.markers import EPOCH_RAISED_FROM, Marker
 from reference_broker.transactions.producer_ids import NO_BLOCK, ProducerIds
 from reference_broker.transactions.transaction import DECIDED, Transaction, completed, decided, fenced
-from reference_broker.transactions.transactions_partition import Held, TransactionsPartition
+from reference_broker.transactions.transactions_partition import TransactionEntry, TransactionsPartition
 from reference_broker.wire.errors import Error
 
 COMPLETION_RETRY_US = 1_000_000
@@ -22,8 +22,8 @@ COMPLETION_RETRY_US = 1_000_000
 
 
 @dataclass(slots=True)
-class Endings:
-    """How transactions end: they are decided, their partitions get the markers, and they are complete.
+class TransactionCompletion:
+    """Ends transactions: they are decided, their partitions get the markers, and they are complete.
 
     A decision counts once it is replicated. From then on the rest follows by itself, also on a node that takes over
     (X-3): markers are sent until each partition has one, and then the completion is written until it is replicated.
@@ -39,7 +39,7 @@ class Endings:
     def decide(
         self,
         target: TransactionsPartition,
-        held: Held,
+        entry: TransactionEntry,
         client_version: int,
         done: Callable[[Error], None],
         *,
@@ -48,23 +48,23 @@ class Endings:
         """Commit or abort for the owner. ``done`` is called once the decision is replicated, or with an error:
         COORDINATOR_LOAD_IN_PROGRESS while there is no producer ID for a producer whose epochs are used up, else those
         of the log."""
-        next_id = self._next_id(held.current, client_version)
+        next_id = self._next_id(entry.current, client_version)
         if next_id is None:
             done(NO_BLOCK)
             return
         now_ms = self._ports.now().wall_ms
-        step = decided(held.current, now_ms, commits=commits, client_version=client_version, next_producer_id=next_id)
-        self._write(target, held, step, done)
+        step = decided(entry.current, now_ms, commits=commits, client_version=client_version, next_producer_id=next_id)
+        self._write(target, entry, step, done)
 
-    def fence(self, target: TransactionsPartition, held: Held, done: Callable[[Error], None]) -> None:
+    def fence(self, target: TransactionsPartition, entry: TransactionEntry, done: Callable[[Error], None]) -> None:
         """Abort an open transaction with an epoch that no producer has. The errors are those of ``decide``."""
         version = transaction_version(self._image())
-        next_id = self._next_id(held.current, version)
+        next_id = self._next_id(entry.current, version)
         if next_id is None:
             done(NO_BLOCK)
             return
-        step = fenced(held.current, self._ports.now().wall_ms, version=version, next_producer_id=next_id)
-        self._write(target, held, step, done)
+        step = fenced(entry.current, self._ports.now().wall_ms, version=version, next_producer_id=next_id)
+        self._write(target, entry, step, done)
 
     def _next_id(self, current: Transaction, client_version: int) -> int | None:
         """Return the producer ID after this transaction, -1 where no new one is needed, or None while there is none."""
@@ -73,32 +73,32 @@ class Endings:
         return self._producer_ids.take()
 
     def _write(
-        self, target: TransactionsPartition, held: Held, step: Transaction, done: Callable[[Error], None]
+        self, target: TransactionsPartition, entry: TransactionEntry, step: Transaction, done: Callable[[Error], None]
     ) -> None:
-        target.write(held, step, done, lambda: self._send(target, held))
+        target.write(entry, step, done, lambda: self._send(target, entry))
 
     def resume(self, target: TransactionsPartition) -> None:
         """Continue what the former coordinator has decided."""
         run_slices(self._ports, self._resume(target))
 
     def _resume(self, target: TransactionsPartition) -> Sliced[None]:
-        open_ends = [each for each in target.held.values() if each.current.state in DECIDED and each.changing is None]
-        for number, held in enumerate(open_ends, 1):
+        open_ends = [each for each in target.entries.values() if each.current.state in DECIDED and each.pending is None]
+        for number, entry in enumerate(open_ends, 1):
             if not target.is_led:
                 return
             # Decision transaction-ending-resumed (X-3): markers are sent again | ended meanwhile
-            if held.current.state in DECIDED and held.changing is None:
-                self._send(target, held)
+            if entry.current.state in DECIDED and entry.pending is None:
+                self._send(target, entry)
             if number % RESUMED_TRANSACTIONS_PER_SLICE == 0:
                 yield
 
-    def _send(self, target: TransactionsPartition, held: Held) -> None:
+    def _send(self, target: TransactionsPartition, entry: TransactionEntry) -> None:
         """Send the markers, once: a transaction may be decided while the loaded ones are continued. Both would complete
         it."""
-        if held.is_sent:
+        if entry.is_sent:
             return
-        held.is_sent = True
-        current = held.current
+        entry.is_sent = True
+        current = entry.current
         assert current.state in DECIDED, f"markers of {current.transactional_id}, which is {current.state.value}"
         self._ports.note(
             "transaction_decided",
@@ -115,17 +115,17 @@ class Endings:
             is_commit=DECIDED[current.state],
             transaction_version=current.client_version,
         )
-        held.missing = dict(current.partitions)
+        entry.missing = dict(current.partitions)
         self._sender.deliver(
             Delivery(
                 marker,
-                held.missing,
-                is_wanted=lambda: target.is_led and held.current is current,
-                delivered=partial(self._complete, target, held),
+                entry.missing,
+                is_wanted=lambda: target.is_led and entry.current is current,
+                delivered=partial(self._complete, target, entry),
             )
         )
 
-    def _complete(self, target: TransactionsPartition, held: Held) -> None:
+    def _complete(self, target: TransactionsPartition, entry: TransactionEntry) -> None:
         """Write the completion, since every partition has its marker. If it is in the log already, it is replicated
         by itself."""
         # Decision transaction-completion-lost (X-3): partition is lost | written
@@ -134,12 +134,12 @@ class Endings:
 
         def written(error: Error) -> None:
             # Decision transaction-completion-failed (X-3): retried | written
-            if error and target.is_led and held.changing is None:
+            if error and target.is_led and entry.pending is None:
                 self._unwritten.value += 1
                 later(self._ports, COMPLETION_RETRY_US, retry)
 
         def retry() -> None:
             self._unwritten.value -= 1
-            self._complete(target, held)
+            self._complete(target, entry)
 
-        target.write(held, completed(held.current, self._ports.now().wall_ms), written)
+        target.write(entry, completed(entry.current, self._ports.now().wall_ms), written)
