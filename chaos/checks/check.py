@@ -157,9 +157,13 @@ class ReplicaCheck(Check, ReplicaObserver):
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
         self.replicas = context.replicas
-        self.replicas.checks.append(self)
-        if type(self).viewed is not ReplicaObserver.viewed:
-            self.replicas.of_looks.append(self)
+        for method, observers in (
+            ("copy_changed", self.replicas.of_copies),
+            ("metadata_changed", self.replicas.of_metadata),
+            ("viewed", self.replicas.of_looks),
+        ):
+            if getattr(type(self), method) is not getattr(ReplicaObserver, method):
+                observers.append(self)
 
 
 class ProducerCheck(Check, ProducerObserver):

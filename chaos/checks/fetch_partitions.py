@@ -101,7 +101,8 @@ class PartitionsSent(FetchCheck):
                 wanted = fetch.request.partitions.get(name)
                 if wanted is not None:
                     self.evidence += 1
-                    wrong += (f"{named(name)} {each}" for each in self._states(fetch, name, wanted, data))
+                    for each in self._states(fetch, name, wanted, data):
+                        wrong.append(f"{named(name)} {each}")  # noqa: PERF401
             wrong += self._leaders(fetch)
         for story in wrong:
             who = f"{fetch.client_id}, session {fetch.session_id}, response to {fetch.request.number}"
@@ -191,11 +192,13 @@ class PartitionsSent(FetchCheck):
 
     def _wrong_offsets(self, log: PartitionLog, data: PartitionData) -> Iterator[str]:
         now = _offsets_of(log)
+        sent = data.high_watermark, data.last_stable_offset, data.log_start_offset
+        if sent == now[:3]:
+            return
         before = self._before.get(log, now)
-        for what in ("high_watermark", "last_stable_offset", "log_start_offset"):
-            sent, states = getattr(data, what), (getattr(before, what), getattr(now, what))
-            if not min(states) <= sent <= max(states):
-                yield f"has {what} {sent}, and its log has {states[0]} before and {states[1]} after the event"
+        for what, one, *states in zip(_Offsets._fields, sent, before, now, strict=False):
+            if not min(states) <= one <= max(states):
+                yield f"has {what} {one}, and its log has {states[0]} before and {states[1]} after the event"
 
 
 def _expected(
@@ -331,17 +334,23 @@ class SessionCacheExact(FetchCheck):
             yield f"it expects {session.epoch}"
 
 
+_CACHED = ("fetch offset", "limit", "leader epoch", "last fetched epoch", "fetcher's log start")
+
+
 def _differences(wanted: WantedPartition, cached: Any, sent: PartitionData | None) -> Iterator[str]:
     """Yield the fields of a cached partition that differ from what the fetcher sent, and from what it was sent now."""
-    for what, expected, found in (
-        ("fetch offset", wanted.offset, cached.fetch_offset),
-        ("limit", max(wanted.max_bytes, 0), cached.max_bytes),
-        ("leader epoch", wanted.leader_epoch, cached.current_leader_epoch),
-        ("last fetched epoch", wanted.last_epoch, cached.last_fetched_epoch),
-        ("fetcher's log start", wanted.log_start_offset, cached.log_start_offset),
-    ):
-        if expected != found:
-            yield f"{what} {found} is cached, and {expected} was requested last"
+    requested = wanted.offset, max(wanted.max_bytes, 0), wanted.leader_epoch, wanted.last_epoch, wanted.log_start_offset
+    kept = (
+        cached.fetch_offset,
+        cached.max_bytes,
+        cached.current_leader_epoch,
+        cached.last_fetched_epoch,
+        cached.log_start_offset,
+    )
+    if requested != kept:
+        for what, expected, found in zip(_CACHED, requested, kept, strict=True):
+            if expected != found:
+                yield f"{what} {found} is cached, and {expected} was requested last"
     if sent is not None:
         last = (-1, -1) if sent.error_code else (sent.high_watermark, sent.log_start_offset)
         if (cached.sent_high_watermark, cached.sent_log_start_offset) != last:

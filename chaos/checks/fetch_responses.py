@@ -258,35 +258,37 @@ class IncrementalExact(FetchCheck):
     # Each partition that is due
 
     def _check_due(self, at_us: int, fetch: CompletedFetch, session: _Session) -> None:
-        sent_bytes = sum(len(data.records or b"") for data in fetch.data.values())
-        for named, wanted in fetch.request.partitions.items():
+        request, selecting = fetch.request, selects(fetch)
+        may_lack = request.incremental and not fetch.repeated
+        for named, wanted in request.partitions.items():
             partition = fetch.served(named)
-            due = self._due(fetch, wanted, partition)
-            lacks = fetch.request.incremental and not fetch.repeated and named not in fetch.data
-            if lacks and wanted.sent is None and not fetch.request.is_first:
-                self._report(
-                    at_us,
-                    fetch,
-                    named,
-                    "is new or had an error in the previous response, and is missing now",
-                )
-            elif lacks and due and due == wanted.due and self._has_room(fetch, wanted, partition, sent_bytes):
-                self._report(at_us, fetch, named, f"{due}, and was not sent; last sent: {wanted.sent}")
+            due = self._due(fetch, wanted, partition, selecting)
+            if may_lack and named not in fetch.data:
+                if wanted.sent is None and not request.is_first:
+                    self._report(
+                        at_us,
+                        fetch,
+                        named,
+                        "is new or had an error in the previous response, and is missing now",
+                    )
+                elif due and due == wanted.due and self._has_room(fetch, wanted, partition):
+                    self._report(at_us, fetch, named, f"{due}, and was not sent; last sent: {wanted.sent}")
             wanted.due = due
             if partition is not None and wanted.offset >= partition.log.log_end_offset:
                 wanted.idle_at = session.responses
                 session.idle_epochs[named] = partition.leader_epoch
 
     @staticmethod
-    def _due(fetch: CompletedFetch, wanted: WantedPartition, partition: Partition | None) -> str:
-        """Return why the next response must have the partition, or nothing if it need not."""
+    def _due(fetch: CompletedFetch, wanted: WantedPartition, partition: Partition | None, selecting: bool) -> str:
+        """Return why the next response must have the partition, or nothing if it need not. ``selecting``: ``selects``
+        of the fetch."""
         if partition is None or wanted.leader_epoch not in (-1, partition.leader_epoch):
             return ERROR
         log = partition.log
         if fetch.request.by_follower and wanted.offset < log.local_log_start_offset:
             return ERROR  # KIP-405: a follower begins where the local records begin.
         # Unlike Kafka (card of Fetch): above the high watermark a session may be sent a replica only when that moves.
-        if wanted.offset <= log.high_watermark and may_be_read(fetch, partition, wanted.offset):
+        if selecting and wanted.offset <= log.high_watermark and may_be_read(fetch, partition, wanted.offset):
             return ELSEWHERE
         if not log.log_start_offset <= wanted.offset <= log.log_end_offset:
             return ERROR
@@ -302,10 +304,11 @@ class IncrementalExact(FetchCheck):
         return DATA if has_data and is_stable else ""
 
     @staticmethod
-    def _has_room(fetch: CompletedFetch, wanted: WantedPartition, partition: Partition | None, sent_bytes: int) -> bool:
+    def _has_room(fetch: CompletedFetch, wanted: WantedPartition, partition: Partition | None) -> bool:
         """Return whether the limits leave room for the partition. Only records need any (F-15, G-5)."""
         if wanted.due != DATA or partition is None:
             return True
+        sent_bytes = sum(len(data.records or b"") for data in fetch.data.values())
         batch = b""
         for _, data in read_batches(partition.log, wanted.offset, _end(fetch, partition)):
             batch = batch or data

@@ -4,7 +4,7 @@
 each event that touched one of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -154,7 +154,7 @@ class FetchWaits(ReplicaCheck, FetchCheck):
         ):
             return
         self.evidence += 1
-        found = readable(fetch)
+        found = readable(fetch, {name: fetch.served(name) for name in request.partitions})
         needed = min(request.min_bytes, request.max_bytes)
         if found.of_batches < needed and not found.is_unknown and not found.failing:
             self.violated(
@@ -173,6 +173,8 @@ class FetchWaits(ReplicaCheck, FetchCheck):
             return
         if self._request is not None or self._replied or self._ended:
             self._follow(at_us, node, waits)
+        if not waits:
+            return
         for wait in waits.values():
             if wait.node is node and not wait.is_reported:
                 if wait.failing is None or self._is_touched(wait, touched):
@@ -204,13 +206,14 @@ class FetchWaits(ReplicaCheck, FetchCheck):
                     waits[key] = Wait(came_us, node, request, completed)
         for session_id in self._ended:
             for key, wait in waits.items():
-                newest = self._request is not None and key == (
-                    self._request[1].connection,
-                    self._request[1].correlation_id,
-                )
-                if wait.fetch.session_id == session_id and wait.node is node and not newest:
-                    wait.over = True
-                    wait.failing = None
+                if wait.fetch.session_id == session_id and wait.node is node:
+                    newest = self._request is not None and key == (
+                        self._request[1].connection,
+                        self._request[1].correlation_id,
+                    )
+                    if not newest:
+                        wait.over = True
+                        wait.failing = None
         for key in [key for key, wait in waits.items() if wait.node is not node]:
             del waits[key]
         self._replied, self._request, self._ended = [], None, []
@@ -241,12 +244,12 @@ class FetchWaits(ReplicaCheck, FetchCheck):
     def _compare(self, at_us: int, wait: Wait) -> None:
         """Compare a wait with the state of its partitions."""
         fetch = wait.completed
+        served = {name: fetch.served(name) for name in wait.fetch.partitions}
         wait.watched = [
-            (name, (one, -1, None) if one is None else (one, one.leader_epoch, one.log))
-            for name in wait.fetch.partitions
-            for one in (fetch.served(name),)
+            (name, (None, -1, None) if one is None else (one, one.leader_epoch, one.log))
+            for name, one in served.items()
         ]
-        found = readable(fetch)
+        found = readable(fetch, served)
         if wait.failing is None:
             # A session sends an error for as long as it lasts, and that is no reason to end a wait. After an error
             # ``sent`` is None until the next response (``IncrementalExact``).
@@ -288,18 +291,18 @@ def _story(name: PartitionName) -> str:
     return f"{topic if isinstance(topic, str) else topic.hex()}-{index}"
 
 
-def readable(fetch: CompletedFetch) -> Readable:
-    """Return what the fetch could be sent from the node's logs now."""
-    request = fetch.request
+def readable(fetch: CompletedFetch, served: Mapping[PartitionName, Partition | None]) -> Readable:
+    """Return what the fetch could be sent from the node's logs now. ``served`` has the partitions that it requests."""
+    request, selecting = fetch.request, selects(fetch)
     of_records = of_batches = 0
     failing: dict[PartitionName, None] = {}
-    for name, wanted in request.partitions.items():
-        partition = fetch.served(name)
+    for name, partition in served.items():
+        wanted = request.partitions[name]
         if partition is None or _fails(request, wanted, partition):
             failing[name] = None
             continue
         log = partition.log
-        if wanted.offset < log.local_log_start_offset or selects(fetch):
+        if wanted.offset < log.local_log_start_offset or selecting:
             return Readable(of_records, of_batches, failing, is_unknown=True)
         end = log.high_watermark
         if request.by_follower:

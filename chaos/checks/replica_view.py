@@ -197,17 +197,21 @@ class ReplicaView:
         self.leaders: defaultdict[tuple[str, int], set[int]] = defaultdict(set)
         """IDs of the nodes that led, by partition (topic-index) and leader epoch; a recreated topic has the same epochs
         again"""
-        self.checks: list[ReplicaObserver] = []
+        self.of_copies: list[ReplicaObserver] = []
+        """those that override ``copy_changed``"""
+        self.of_metadata: list[ReplicaObserver] = []
+        """those that override ``metadata_changed``"""
         self.of_looks: list[ReplicaObserver] = []
-        """those of them that override ``viewed``"""
+        """those that override ``viewed``"""
         self.of_logs: list[LogObserver] = []
         self._due: list[tuple[Node, Callable[[int, Node], None]]] = []
         self._min_insync = min_insync
         self._flushed = flushed
         self._unclean_ends = UncleanEnds()
         self._touched = touched or TouchedLogs()
-        self._segments: dict[PartitionLog, tuple[Any, ...]] = {}
-        """by log: its last truncation and its segments when all of them were checked"""
+        self._checked: dict[PartitionLog, tuple[tuple[Any, ...], tuple[int, ...]]] = {}
+        """by log: its last truncation and its segments when all of them were checked, and all NUMBERS but the high
+        watermark when its parts were compared last"""
         self._published: dict[int, dict[PartitionKey, None]] = {}
         """by node: partitions whose role there may have changed since the view last compared it"""
         self._offset = -1
@@ -351,7 +355,7 @@ class ReplicaView:
             known.excused = True
             known.losses += 1
             self.excused[topic, key[1]] = None
-        for check in self.checks:
+        for check in self.of_metadata:
             check.metadata_changed(at_us, known, before, state)
 
     def power_lost(self, node_id: int) -> None:
@@ -411,8 +415,16 @@ class ReplicaView:
         touched = self._touched.taken()
         for log in touched:
             segments = log.durability.last_cut, *log.segments.items
-            log.check_invariants(closed_too=thorough or self._segments.get(log) != segments)
-            self._segments[log] = segments
+            known, before = self._checked.get(log, ((), ()))
+            numbers = log.log_end_offset, log.log_start_offset, log.local_log_start_offset, log.cleaned_offset
+            if thorough or known != segments:
+                log.check_invariants(closed_too=True)
+            elif before != numbers:
+                log.check_invariants(closed_too=False)
+            else:  # Only the high watermark has moved, which is half of all changes.
+                log.check_offsets()
+                continue
+            self._checked[log] = segments, numbers
         if self.of_logs and (touched or thorough):
             # A node that died in its event was not observed: the logs that it changed are not this one's.
             disk = node.broker.disk
@@ -473,7 +485,7 @@ class ReplicaView:
         if partition.compacted is not None:
             partition.note_cleanable()
             partition.compacted.cleanings += now.cleaned_offset > before.cleaned_offset and before.incarnation >= 0
-        for check in self.checks:
+        for check in self.of_copies:
             check.copy_changed(at_us, partition, copy, before, now)
 
     @staticmethod

@@ -67,40 +67,59 @@ class _Followed:
     replayed: int = 0
 
 
+class _Segments:
+    """The segments of all logs, followed once for the checks of this file."""
+
+    def __init__(self) -> None:
+        self.logs: dict[tuple[int, str], _Followed] = {}
+        self.checks: list[_SegmentCheck] = []
+        self.of_logs: list[_SegmentCheck] = []
+        """those of them that override ``followed``"""
+
+    def logs_touched(self, at_us: int, node: "Node", touched: Sequence[PartitionLog], thorough: bool) -> None:  # noqa: ARG002
+        """Let the checks judge the segments that were closed since the last event that touched their logs."""
+        node_id = node.broker.node_id
+        for log in touched:
+            bases = log.segments.bases
+            if not bases or log.is_offline:
+                continue
+            key, active = (node_id, log.directory), bases[-1]
+            known = self.logs.get(key)
+            if known is None:
+                known = self.logs[key] = _Followed(log, active)
+            is_same, known.log = known.log is log, log
+            interval = log.config.index_interval_bytes
+            if active > known.active:
+                at = bisect_left(bases, known.active)
+                for base, end in zip(bases[at:-1], bases[at + 1 :], strict=True):
+                    known.intervals[base] = max(interval, known.intervals.get(base, 0))
+                    for check in self.checks:
+                        check.closed(at_us, node, known, base, end, is_same)
+                known.intervals = {base: known.intervals[base] for base in bases if base in known.intervals}
+            known.active = active
+            if interval > known.intervals.get(active, -1):
+                known.intervals[active] = interval
+            for check in self.of_logs:
+                check.followed(at_us, node, known, is_same)
+
+
 class _SegmentCheck(Check):
     """Base of checks that look at a segment once it is closed."""
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
-        self._logs: dict[tuple[int, str], _Followed] = {}
-        context.replicas.of_logs.append(self)
+        of_logs = context.replicas.of_logs
+        self._segments = next((each for each in of_logs if isinstance(each, _Segments)), _Segments())
+        if not self._segments.checks:
+            of_logs.append(self._segments)
+        self._segments.checks.append(self)
+        if type(self).followed is not _SegmentCheck.followed:
+            self._segments.of_logs.append(self)
 
-    def logs_touched(self, at_us: int, node: "Node", touched: Sequence[PartitionLog], thorough: bool) -> None:  # noqa: ARG002
-        """Judge the segments that were closed since the last event that touched their logs."""
-        for log in touched:
-            if log.is_offline or not log.bases:
-                continue
-            key, active = (node.broker.node_id, log.directory), log.bases[-1]
-            known = self._logs.get(key)
-            if known is None:
-                known = self._logs[key] = _Followed(log, active)
-            is_same, known.log = known.log is log, log
-            interval = log.config.index_interval_bytes
-            if active > known.active:
-                at = bisect_left(log.bases, known.active)
-                for base, end in zip(log.bases[at:-1], log.bases[at + 1 :], strict=True):
-                    known.intervals[base] = max(interval, known.intervals.get(base, 0))
-                    self._closed(at_us, node, known, base, end, is_same)
-                known.intervals = {base: known.intervals[base] for base in log.bases if base in known.intervals}
-            known.active = active
-            known.intervals[active] = max(interval, known.intervals.get(active, 0))
-
-            self._followed(at_us, node, known, is_same)
-
-    def _closed(self, at_us: int, node: "Node", known: _Followed, base: int, end: int, is_same: bool) -> None:
+    def closed(self, at_us: int, node: "Node", known: _Followed, base: int, end: int, is_same: bool) -> None:
         """Judge the segment [base, end). ``is_same``: the process that closed it was seen with the log before."""
 
-    def _followed(self, at_us: int, node: "Node", known: _Followed, is_same: bool) -> None:
+    def followed(self, at_us: int, node: "Node", known: _Followed, is_same: bool) -> None:
         """Called with each touched log once its closed segments are judged."""
 
 
@@ -115,7 +134,7 @@ class SideFilesMatch(_SegmentCheck):
 
     guarantee = "log-consistent"
 
-    def _closed(self, at_us: int, node: "Node", known: _Followed, base: int, end: int, is_same: bool) -> None:  # noqa: ARG002
+    def closed(self, at_us: int, node: "Node", known: _Followed, base: int, end: int, is_same: bool) -> None:  # noqa: ARG002
         log = known.log
         files, segment = _segment_of(log, base)
         if not segment.batches or segment.whole < segment.size:
@@ -131,7 +150,7 @@ class SideFilesMatch(_SegmentCheck):
             self.violated(at_us, f"{where}: the segment of {base} is closed, and {wrong}")
 
     def end(self, history: History) -> None:
-        for (node_id, directory), known in self._logs.items():
+        for (node_id, directory), known in self._segments.logs.items():
             log = known.log
             for base in log.bases[:-1] if not log.is_offline else ():
                 files, segment = _segment_of(log, base)
@@ -226,19 +245,20 @@ class SegmentsKept(_SegmentCheck):
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
         self._requested_us[node.broker.node_id] = at_us
 
-    def _closed(self, at_us: int, node: "Node", known: _Followed, base: int, end: int, is_same: bool) -> None:  # noqa: ARG002
+    def closed(self, at_us: int, node: "Node", known: _Followed, base: int, end: int, is_same: bool) -> None:  # noqa: ARG002
         segment = known.log.segments[bisect_left(known.log.bases, base)]
         if is_same:
             known.closed[base] = _Closed(segment.size_bytes, segment.first_timestamp_ms, segment.max_timestamp_ms)
 
-    def _followed(self, at_us: int, node: "Node", known: _Followed, is_same: bool) -> None:
+    def followed(self, at_us: int, node: "Node", known: _Followed, is_same: bool) -> None:
         log, closed = known.log, known.closed
-        first, active = log.bases[0], log.bases[-1]
+        first, active = log.segments.bases[0], known.active
         if not is_same:
             known.clean_bytes, known.cleaned_offset = -1, log.cleaned_offset
             known.settings.clear()
-        for base in [each for each in closed if each >= active]:
-            del closed[base]
+        if closed and next(reversed(closed)) >= active:
+            for base in [each for each in closed if each >= active]:
+                del closed[base]
         if closed and next(iter(closed)) < first:
             gone = [base for base in closed if base < first]
             # KIP-630: the metadata log is deleted up to a snapshot, whatever is younger than it or fits.
@@ -322,7 +342,7 @@ class RollSnapshotsReplayed(_SegmentCheck):
 
     guarantee = "producers-replayed"
 
-    def _closed(self, at_us: int, node: "Node", known: _Followed, base: int, end: int, is_same: bool) -> None:  # noqa: ARG002
+    def closed(self, at_us: int, node: "Node", known: _Followed, base: int, end: int, is_same: bool) -> None:  # noqa: ARG002
         log, node_id = known.log, node.broker.node_id
         if log.directory.startswith(METADATA_LOG):
             return

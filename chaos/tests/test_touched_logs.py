@@ -44,25 +44,35 @@ def test_a_log_that_contradicts_itself_is_found_after_the_event_that_touched_it(
             view.observe(2, 0, node)
 
 
-def test_closed_segments_are_checked_again_when_the_list_of_them_changes() -> None:
-    checked = list[bool]()
+def test_closed_segments_are_checked_when_their_list_changes_and_the_active_one_when_it_grows() -> None:
+    checked = list[str]()
     touched = TouchedLogs()
     node: Any = SimpleNamespace(broker=SimpleNamespace(disk=None))
     view = ReplicaView(FaultTimes(), touched=touched)
     with touched.noted():
         log = run_to_end(open_log(MemoryDisk(), "t-0", LogConfig(), Now(0, 0), True))
-        with patch.object(PartitionLog, "check_invariants", lambda _, closed_too: checked.append(closed_too)):
-            for change in (nothing, nothing, roll, nothing, cut, nothing):
+        with (
+            patch.object(PartitionLog, "check_invariants", lambda _, closed_too: checked.append(PARTS[closed_too])),
+            patch.object(PartitionLog, "check_offsets", lambda _: checked.append("offsets")),
+        ):
+            for change in (nothing, nothing, grow, nothing, roll, grow, cut, nothing):
                 change(log)
                 log.high_watermark = 0
                 view.observe(1, 0, node, thorough=False)
             log.high_watermark = 0
             view.observe(1, 0, node, thorough=True)
-    assert checked == [True, False, True, False, True, False, True]
+    assert checked == ["all", "offsets", "active", "offsets", "all", "active", "all", "offsets", "all"]
+
+
+PARTS = {True: "all", False: "active"}
 
 
 def nothing(log: PartitionLog) -> None:
     pass
+
+
+def grow(log: PartitionLog) -> None:
+    log.log_end_offset += 1
 
 
 def roll(log: PartitionLog) -> None:

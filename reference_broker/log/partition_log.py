@@ -666,10 +666,14 @@ class PartitionLog:
         """Raise AssertionError if the parts of the log contradict each other. It walks over all that is in memory, so
         the simulator and tests call it and production does not. Without ``closed_too`` it omits what is in closed
         segments, which change only with the list of segments and with a truncation."""
-        invariants.check_offsets(
-            self.log_start_offset, self.local_log_start_offset, self.high_watermark, self.log_end_offset
-        )
+        self.check_offsets()
         invariants.check_segments(self.segments, self.local_log_start_offset, self.log_end_offset, closed_too)
         invariants.check_durability(self.durability, self.files.durable_end, self.cleaned_offset, self.log_end_offset)
         invariants.check_epochs(self.epochs, self.log_start_offset, self.log_end_offset)
         invariants.check_producers(self.producers, self.log_end_offset)
+
+    def check_offsets(self) -> None:
+        """Raise AssertionError if the log's offsets contradict each other: enough if only the high watermark moved."""
+        invariants.check_offsets(
+            self.log_start_offset, self.local_log_start_offset, self.high_watermark, self.log_end_offset
+        )
