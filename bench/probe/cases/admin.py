@@ -194,7 +194,7 @@ def one_of_three(at: ProbeContext) -> None:
     at.expect("error code of the first again", _create(at, _plain(good))[good].error_code, ErrorCode(36))
 
 
-@case("admin/create/tells-size", "KIP-525", {CREATE: since_version(5)}, since="2.4")
+@case("admin/create/returns-size", "KIP-525", {CREATE: since_version(5)}, since="2.4")
 def size_in_response(at: ProbeContext) -> None:
     """From version 5 on the response has the number of partitions and replicas, also when it is only validated."""
     name = at.topic_name()
@@ -204,7 +204,7 @@ def size_in_response(at: ProbeContext) -> None:
         at.expect("number of replicas", result.replication_factor, 1)
 
 
-@case("admin/create/tells-configs", "KIP-525", {CREATE: since_version(5)}, since="2.4")
+@case("admin/create/returns-configs", "KIP-525", {CREATE: since_version(5)}, since="2.4")
 def configs_in_response(at: ProbeContext) -> None:
     """From version 5 on the response has the topic's settings: those that were given, and those of the broker."""
     name = at.topic_name()
@@ -219,7 +219,7 @@ def configs_in_response(at: ProbeContext) -> None:
     at.expect("its source is the topic", rows["cleanup.policy"].config_source == 1, False)
 
 
-@case("admin/create/tells-id", "KIP-516", {CREATE: since_version(7), METADATA: since_version(10)}, since="2.8")
+@case("admin/create/returns-id", "KIP-516", {CREATE: since_version(7), METADATA: since_version(10)}, since="2.8")
 def id_in_response(at: ProbeContext) -> None:
     """From version 7 on the response has the topic's ID, and so has that of Metadata."""
     name = at.topic_name()

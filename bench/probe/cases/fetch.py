@@ -194,7 +194,7 @@ def recreated(at: ProbeContext) -> None:
     at.expect("error code of the new ID", fetch_one(at, new).error_code, ErrorCode.none)
 
 
-@case("fetch/unknown/nothing-asked", SCHEMA, {FETCH: since_version(4)}, since="0.8", level=SHOULD)
+@case("fetch/unknown/nothing-requested", SCHEMA, {FETCH: since_version(4)}, since="0.8", level=SHOULD)
 def no_partitions(at: ProbeContext) -> None:
     """A fetch of no partitions gets its response at once."""
     began = time.monotonic()
@@ -414,7 +414,7 @@ def first_batch(at: ProbeContext) -> None:
     at.expect("base offsets of the batches", [each.base_offset for each in headers(data)], [0])
 
 
-@case("fetch/limits/first-batch-of-answer", KIP_74, NEEDS, since="0.10.1")
+@case("fetch/limits/first-batch-of-response", KIP_74, NEEDS, since="0.10.1")
 def first_batch_of_response(at: ProbeContext) -> None:
     """The same holds for the limit of the whole response."""
     topic, _ = _log(at)
@@ -431,7 +431,7 @@ def one_partition_beyond(at: ProbeContext) -> None:
     at.expect("batches of the second partition", _batches(results, 1), 0)
 
 
-@case("fetch/limits/all-told", "KIP-227; Apache Kafka's FetchSessionHandler", NEEDS, since="1.1", level=SHOULD)
+@case("fetch/limits/all-returned", "KIP-227; Apache Kafka's FetchSessionHandler", NEEDS, since="1.1", level=SHOULD)
 def all_returned(at: ProbeContext) -> None:
     """A full fetch returns each partition, also where the limit leaves no room for records. Apache Kafka's consumer
     discards a response that does not."""
@@ -449,7 +449,7 @@ def of_partition(at: ProbeContext) -> None:
     at.expect("bytes within the limit", len(result.records or b"") <= 2 * len(data), True)
 
 
-@case("fetch/limits/answer", KIP_74, NEEDS, since="0.10.1")
+@case("fetch/limits/response", KIP_74, NEEDS, since="0.10.1")
 def of_response(at: ProbeContext) -> None:
     """The limit of the response holds for all partitions together."""
     topic, data = _log(at, partitions=3)

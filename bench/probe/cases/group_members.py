@@ -57,8 +57,8 @@ def sync_again(at: ProbeContext) -> None:
     at.expect("assignment", bytes(response.assignment), b"mine")
 
 
-@case("groups/sync/left-out", PROTOCOL, NEEDS, since="0.9")
-def left_out(at: ProbeContext) -> None:
+@case("groups/sync/without-assignment", PROTOCOL, NEEDS, since="0.9")
+def without_assignment(at: ProbeContext) -> None:
     """A member that the leader omits gets an empty assignment."""
     leader, follower = pair(at)
     leader.sync({leader.member_id: b"all"})
@@ -120,7 +120,7 @@ def sync_no_protocol(at: ProbeContext) -> None:
     at.expect("error code", code, ErrorCode.inconsistent_group_protocol)
 
 
-@case("groups/sync/protocol-told", "KIP-559", NAMES_PROTOCOL, since="2.5")
+@case("groups/sync/protocol-returned", "KIP-559", NAMES_PROTOCOL, since="2.5")
 def sync_protocol(at: ProbeContext) -> None:
     """The response has the protocol and its type, so that the member can check them."""
     response = settled(at).sync()
@@ -322,7 +322,7 @@ def joins_at_once(at: ProbeContext) -> None:
     at.expect("a member ID is returned", bool(member.member_id), True)
 
 
-@case("groups/static/leader-told", SOURCE, STATIC, since="2.3")
+@case("groups/static/leader-gets-instance-ids", SOURCE, STATIC, since="2.3")
 def leader_gets_instances(at: ProbeContext) -> None:
     """The leader gets the instance IDs of the members."""
     response = ProbeMember(at, at.group(), instance=INSTANCE).enter()

@@ -133,7 +133,7 @@ def join_alone(at: ProbeContext) -> None:
     at.expect("metadata of the members", [bytes(each.metadata) for each in response.members], [b"of mine"])
 
 
-@case("groups/join/protocol-type-told", "KIP-559", {**NEEDS, JOIN: since_version(7)}, since="2.5")
+@case("groups/join/protocol-type-returned", "KIP-559", {**NEEDS, JOIN: since_version(7)}, since="2.5")
 def protocol_type_in_response(at: ProbeContext) -> None:
     """From version 7 on the response has the type of the group's protocol."""
     response = ProbeMember(at, at.group(), protocol_type="connect").enter()
@@ -218,7 +218,7 @@ def common_protocol(at: ProbeContext) -> None:
     at.expect("metadata", found, [b"both of A", b"both of B"])
 
 
-@case("groups/join/leader-told-members", PROTOCOL, NEEDS, since="0.9")
+@case("groups/join/leader-gets-members", PROTOCOL, NEEDS, since="0.9")
 def leader_gets_members(at: ProbeContext) -> None:
     """All members get the same leader, and only the leader gets the members with their metadata."""
     first = settled(at, protocols={"range": b"of A"})

@@ -135,7 +135,7 @@ def far_beyond_range(at: ProbeContext) -> None:
     )
 
 
-@case("handshake/api-versions/beyond-range-tells-range", KIP_511, {API_VERSIONS: ANY}, since="2.4")
+@case("handshake/api-versions/beyond-range-returns-range", KIP_511, {API_VERSIONS: ANY}, since="2.4")
 def beyond_range_has_range(at: ProbeContext) -> None:
     """That response has the range of ApiVersions itself, so that the client can retry in a version of both."""
     response = _beyond(at, _highest(at) + 1)

@@ -151,7 +151,7 @@ def named_twice(at: ProbeContext) -> None:
     at.expect("number of topics", len(_named(at, name, name).topics), 1)
 
 
-@case("metadata/topics/operations-not-asked", "KIP-430", {METADATA: since_version(8), CREATE: ANY}, since="2.3")
+@case("metadata/topics/operations-not-requested", "KIP-430", {METADATA: since_version(8), CREATE: ANY}, since="2.3")
 def operations_not_requested(at: ProbeContext) -> None:
     """The authorized operations are returned only if the request wants them."""
     result = single(_named(at, at.topic().name), "topics")
@@ -159,7 +159,7 @@ def operations_not_requested(at: ProbeContext) -> None:
 
 
 @case(
-    "metadata/topics/operations-asked", "KIP-430", {METADATA: since_version(8), CREATE: ANY}, since="2.3", level=SHOULD
+    "metadata/topics/operations-requested", "KIP-430", {METADATA: since_version(8), CREATE: ANY}, since="2.3", level=SHOULD
 )
 def operations_requested(at: ProbeContext) -> None:
     """They are returned if the request wants them, as bits above 2."""
@@ -222,7 +222,7 @@ def invalid_name(at: ProbeContext) -> None:
     )
 
 
-@case("metadata/ids/told", "KIP-516", IDS, since="2.8")
+@case("metadata/ids/returned", "KIP-516", IDS, since="2.8")
 def ids_in_response(at: ProbeContext) -> None:
     """A topic has an ID that is not zero, and keeps it."""
     name = at.topic().name
@@ -294,7 +294,7 @@ def endpoint_type(at: ProbeContext) -> None:
     at.expect_error(at.call(CLUSTER, {"endpoint_type": 77}), ErrorCode.unsupported_endpoint_type)
 
 
-@case("metadata/cluster/endpoint-type-told", "KIP-919", {CLUSTER: since_version(1)}, since="3.7", level=SHOULD)
+@case("metadata/cluster/endpoint-type-returned", "KIP-919", {CLUSTER: since_version(1)}, since="3.7", level=SHOULD)
 def endpoint_type_in_response(at: ProbeContext) -> None:
     """The refusal does not repeat the requested type. It has that of the endpoint, which is 1 for a broker."""
     for wanted in (2, 77):

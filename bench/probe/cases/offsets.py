@@ -195,7 +195,7 @@ def named_twice(at: ProbeContext) -> None:
     at.expect("error codes", sorted(codes), [int(ErrorCode.invalid_request)])
 
 
-@case("offsets/list/told-once", "ReplicaManager.scala", NEEDS, since="4.0", level=SHOULD)
+@case("offsets/list/returned-once", "ReplicaManager.scala", NEEDS, since="4.0", level=SHOULD)
 def returned_once(at: ProbeContext) -> None:
     """Each topic and each partition is returned once, however often it is named."""
     name = at.topic(2).name

@@ -188,7 +188,7 @@ def negative_epoch(at: ProbeContext) -> None:
 # Partitions in the response
 
 
-@case("fetch/session/told/nothing-new", "KIP-227; redpanda#1123", NEEDS, since="1.1")
+@case("fetch/session/tracking/nothing-new", "KIP-227; redpanda#1123", NEEDS, since="1.1")
 def nothing_new(at: ProbeContext) -> None:
     """An incremental fetch without a change waits for max_wait_ms, and then returns no partitions."""
     session = ProbeSession(at, at.topic())
@@ -198,7 +198,7 @@ def nothing_new(at: ProbeContext) -> None:
     _empty(at, response)
 
 
-@case("fetch/session/told/woken", KIP_227, NEEDS, since="1.1")
+@case("fetch/session/tracking/woken", KIP_227, NEEDS, since="1.1")
 def woken(at: ProbeContext) -> None:
     """A parked incremental fetch gets its response when records arrive."""
     topic = at.topic(2)
@@ -214,7 +214,7 @@ def woken(at: ProbeContext) -> None:
     at.expect("before max_wait_ms", time.monotonic() - began < LONG_MS / 1000 - 1, True)
 
 
-@case("fetch/session/told/same-offset", KIP_227, NEEDS, since="1.1")
+@case("fetch/session/tracking/same-offset", KIP_227, NEEDS, since="1.1")
 def same_offset(at: ProbeContext) -> None:
     """A fetcher that does not move its offset gets the same records again."""
     topic = at.topic()
@@ -224,7 +224,7 @@ def same_offset(at: ProbeContext) -> None:
         at.expect("values", values(rows(session.next())[0]), [b"a"])
 
 
-@case("fetch/session/told/moved-offset", KIP_227, NEEDS, since="1.1")
+@case("fetch/session/tracking/moved-offset", KIP_227, NEEDS, since="1.1")
 def moved_offset(at: ProbeContext) -> None:
     """A partition that is named again has the new offset from then on."""
     topic = at.topic()
@@ -235,7 +235,7 @@ def moved_offset(at: ProbeContext) -> None:
     _empty(at, session.next(wanted(offset=2)))
 
 
-@case("fetch/session/told/moved-limit", KIP_227, NEEDS, since="1.1")
+@case("fetch/session/tracking/moved-limit", KIP_227, NEEDS, since="1.1")
 def moved_limit(at: ProbeContext) -> None:
     """A partition that is named again has the new limit from then on."""
     topic = at.topic()
@@ -246,7 +246,7 @@ def moved_limit(at: ProbeContext) -> None:
     at.expect("batches without naming it", len(headers(rows(session.next())[0])), 2)
 
 
-@case("fetch/session/told/added", KIP_227, NEEDS, since="1.1")
+@case("fetch/session/tracking/added", KIP_227, NEEDS, since="1.1")
 def added(at: ProbeContext) -> None:
     """A partition that is new to the session is always returned, and then only when it changes."""
     session = ProbeSession(at, at.topic(2), wanted(0))
@@ -255,7 +255,7 @@ def added(at: ProbeContext) -> None:
     _empty(at, session.next())
 
 
-@case("fetch/session/told/log-start", "KIP-227, KIP-107", {**NEEDS, ApiKey.DELETE_RECORDS: ANY}, since="1.1")
+@case("fetch/session/tracking/log-start", "KIP-227, KIP-107", {**NEEDS, ApiKey.DELETE_RECORDS: ANY}, since="1.1")
 def log_start(at: ProbeContext) -> None:
     """A log start that moves is returned, though there are no records."""
     topic = at.topic()
@@ -269,7 +269,7 @@ def log_start(at: ProbeContext) -> None:
     _empty(at, session.next())
 
 
-@case("fetch/session/told/error-stays", KIP_227, NEEDS, since="1.1")
+@case("fetch/session/tracking/error-stays", KIP_227, NEEDS, since="1.1")
 def error_stays(at: ProbeContext) -> None:
     """A partition with an error is in each response, and once more when the error is gone."""
     session = ProbeSession(at, at.topic(), wanted(offset=9))
@@ -281,7 +281,7 @@ def error_stays(at: ProbeContext) -> None:
     _empty(at, session.next())
 
 
-@case("fetch/session/told/no-starving", "KIP-227, KAFKA-12330", NEEDS, since="1.1")
+@case("fetch/session/tracking/no-starving", "KIP-227, KAFKA-12330", NEEDS, since="1.1")
 def no_starving(at: ProbeContext) -> None:
     """Where each response has room for one partition, all get their turn."""
     topic = at.topic(3)

@@ -210,7 +210,7 @@ def committed_seen(at: ProbeContext) -> None:
     at.expect("aborted transactions", list(found.aborted_transactions or ()), [])
 
 
-@case("transactions/fetch/aborted-told", KIP_98, NEEDS, since="0.11")
+@case("transactions/fetch/aborted-returned", KIP_98, NEEDS, since="0.11")
 def aborted_returned(at: ProbeContext) -> None:
     """A reader of committed records gets each aborted transaction, by its producer ID and first offset."""
     topic = at.topic()
@@ -234,7 +234,7 @@ def aborted_elsewhere(at: ProbeContext) -> None:
     at.expect("aborted transactions", list(found.aborted_transactions or ()), [])
 
 
-@case("transactions/fetch/aborted-untold", "FetchResponse.json", NEEDS, since="0.11", level=SHOULD)
+@case("transactions/fetch/aborted-omitted", "FetchResponse.json", NEEDS, since="0.11", level=SHOULD)
 def aborted_omitted(at: ProbeContext) -> None:
     """A reader of all records gets no aborted transactions."""
     topic, producer = _open(at, b"a")

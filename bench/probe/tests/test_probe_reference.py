@@ -116,6 +116,6 @@ def test_a_target_that_breaks_a_must_exits_with_1(broker: ProbedBroker, monkeypa
     monkeypatch.setattr("bench.probe.cases.metadata.NO_OPERATIONS", 0)
     host, port = broker.address
     said: list[str] = []
-    code = run(ProbeOptions(f"{host}:{port}", cases=["metadata/topics/operations-not-asked"]), said.append)
+    code = run(ProbeOptions(f"{host}:{port}", cases=["metadata/topics/operations-not-requested"]), said.append)
     assert code == FAILED
-    assert f"  again: ./crucible probe {host}:{port} --case metadata/topics/operations-not-asked" in said
+    assert f"  again: ./crucible probe {host}:{port} --case metadata/topics/operations-not-requested" in said
