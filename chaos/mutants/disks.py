@@ -31,13 +31,13 @@ def failed_append_acknowledged(
     leader_epoch: int,
     *,
     origin: BatchOrigin = BatchOrigin.CLIENT,
-    is_looked_into: bool = False,
+    is_validated: bool = False,
     guard: Any = None,
 ) -> Appended:
     """A failed append is acknowledged."""
     try:
         appended: Appended = original(
-            self, now, records, leader_epoch, origin=origin, is_looked_into=is_looked_into, guard=guard
+            self, now, records, leader_epoch, origin=origin, is_validated=is_validated, guard=guard
         )
     except DiskError:
         first = self.log_end_offset

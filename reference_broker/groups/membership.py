@@ -6,28 +6,27 @@ restart), ``sync_group`` and ``leave_group``. ``rebalances`` has the transitions
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace as changed
+from dataclasses import replace
 from uuid import UUID
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.coordination.record_fields import fits
 from reference_broker.groups import rebalances
+from reference_broker.groups.classic_requests import (
+    UNKNOWN_MEMBER,
+    JoinCallback,
+    JoinRequest,
+    JoinResponse,
+    Leaving,
+    SyncCallback,
+    SyncRequest,
+    SyncResponse,
+)
 from reference_broker.groups.group import Group, GroupState, Member, MemberProtocol
 from reference_broker.groups.metrics import GroupMetrics
 from reference_broker.groups.offsets_partition import OffsetsPartition
 from reference_broker.groups.rebalances import assignment_response, generation_response, joined_members
-from reference_broker.groups.served_group import (
-    UNKNOWN_MEMBER,
-    GroupContext,
-    Joined,
-    JoinRequest,
-    JoinResponse,
-    Leaving,
-    ServedGroup,
-    Synced,
-    SyncRequest,
-    SyncResponse,
-)
+from reference_broker.groups.served_group import GroupContext, ServedGroup
 from reference_broker.ports.node_ports import Ports, RandomSource
 from reference_broker.ports.slicing import SERVED_GROUPS_PER_SLICE, SERVED_MEMBERS_PER_SLICE, Sliced, run_slices
 from reference_broker.wire.errors import Error, ErrorCode, error_name
@@ -59,7 +58,7 @@ class Membership:
 
     # --- requests of members ------------------------------------------------------------------------------------------
 
-    def join(self, request: JoinRequest, respond: Joined) -> None:
+    def join(self, request: JoinRequest, respond: JoinCallback) -> None:
         """JoinGroup: respond with the generation once it begins, or with an error: INVALID_GROUP_ID,
         INVALID_SESSION_TIMEOUT, INVALID_REQUEST (a text that no record can hold), those of ``find``, UNKNOWN_MEMBER_ID,
         FENCED_INSTANCE_ID, INCONSISTENT_GROUP_PROTOCOL, GROUP_MAX_SIZE_REACHED or MEMBER_ID_REQUIRED."""
@@ -69,7 +68,7 @@ class Membership:
         else:
             respond(JoinResponse(served, request.member_id))
 
-    def sync(self, request: SyncRequest, respond: Synced) -> None:
+    def sync(self, request: SyncRequest, respond: SyncCallback) -> None:
         """SyncGroup: respond with the assignment once it is written, or with an error: those of ``find``,
         UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, INCONSISTENT_GROUP_PROTOCOL or REBALANCE_IN_PROGRESS.
         """
@@ -260,7 +259,7 @@ def _fits(request: JoinRequest) -> bool:
     )
 
 
-def join_group(served: ServedGroup, request: JoinRequest, respond: Joined) -> None:
+def join_group(served: ServedGroup, request: JoinRequest, respond: JoinCallback) -> None:
     """JoinGroup: respond now, or when the generation begins. The order of the checks is Kafka's."""
     group = served.group
     if not group.accepts(request.member_id, served.context.config.group_max_size):
@@ -275,7 +274,7 @@ def join_group(served: ServedGroup, request: JoinRequest, respond: Joined) -> No
         _join_with_id(served, request, respond)
 
 
-def _join_without_id(served: ServedGroup, request: JoinRequest, respond: Joined) -> None:
+def _join_without_id(served: ServedGroup, request: JoinRequest, respond: JoinCallback) -> None:
     instance = request.group_instance_id
     member_id = _new_member_id(served, request)
     # Decision static-member-returns (X-14): replaces its former self | new member
@@ -287,7 +286,7 @@ def _join_without_id(served: ServedGroup, request: JoinRequest, respond: Joined)
         _add(served, request, member_id, respond)
 
 
-def _assign_id(served: ServedGroup, request: JoinRequest, member_id: str, respond: Joined) -> None:
+def _assign_id(served: ServedGroup, request: JoinRequest, member_id: str, respond: JoinCallback) -> None:
     """Assign a member ID with which the client has to join. A client that gives up leaves no member behind, only an ID
     that expires (KIP-394)."""
     served.group.add_pending_member(member_id)
@@ -300,7 +299,7 @@ def _new_member_id(served: ServedGroup, request: JoinRequest) -> str:
     return f"{prefix}-{UUID(int=served.context.random.getrandbits(128), version=4)}"
 
 
-def _join_with_id(served: ServedGroup, request: JoinRequest, respond: Joined) -> None:
+def _join_with_id(served: ServedGroup, request: JoinRequest, respond: JoinCallback) -> None:
     group, member_id = served.group, request.member_id
     # Decision pending-member-joins (X-14): joins with its ID | had no pending ID
     if member_id in group.pending_joins and request.group_instance_id is None:
@@ -328,7 +327,7 @@ def _is_repeated(group: Group, member: Member, request: JoinRequest) -> bool:
     return group.state is GroupState.COMPLETING_REBALANCE or group.leader != member.member_id
 
 
-def _add(served: ServedGroup, request: JoinRequest, member_id: str, respond: Joined) -> None:
+def _add(served: ServedGroup, request: JoinRequest, member_id: str, respond: JoinCallback) -> None:
     group = served.group
     if not group.members:
         group.protocol_type = request.protocol_type
@@ -358,7 +357,7 @@ def _why(text: str, request: JoinRequest) -> str:
     return f"{text}: {request.reason}" if request.reason else text
 
 
-def _replace_static(served: ServedGroup, request: JoinRequest, member_id: str, respond: Joined) -> None:
+def _replace_static(served: ServedGroup, request: JoinRequest, member_id: str, respond: JoinCallback) -> None:
     """Give a static member that restarted (KIP-345) a new member ID and its old place. The old ID is fenced.
 
     No rebalance is needed where the group is Stable and its protocol stays."""
@@ -424,14 +423,14 @@ def _kept(served: ServedGroup, request: JoinRequest, member_id: str, old_leader:
     the assignment. Clients that support KIP-814 get ``skip_assignment`` and all members. Others get the old ID of the
     leader, so that they take themselves for followers."""
     group = served.group
-    kept = changed(generation_response(group, member_id), members=())
+    kept = replace(generation_response(group, member_id), members=())
     if not request.skips_assignment:
-        return changed(kept, leader=old_leader)
+        return replace(kept, leader=old_leader)
     leads = member_id == group.leader
-    return changed(kept, skip_assignment=leads, members=joined_members(group) if leads else ())
+    return replace(kept, skip_assignment=leads, members=joined_members(group) if leads else ())
 
 
-def sync_group(served: ServedGroup, request: SyncRequest, respond: Synced) -> None:
+def sync_group(served: ServedGroup, request: SyncRequest, respond: SyncCallback) -> None:
     """SyncGroup: respond now, or when the leader's assignment is written."""
     group = served.group
     error = _sync_refusal(group, request)

@@ -5,8 +5,9 @@
 3. The leader's assignment is written (``membership.sync_group``): ``stabilise`` responds to the SyncGroups.
 """
 
+from reference_broker.groups.classic_requests import JoinedMember, JoinResponse, SyncResponse
 from reference_broker.groups.group import Group, GroupState, Member
-from reference_broker.groups.served_group import JoinedMember, JoinResponse, ServedGroup, SyncResponse
+from reference_broker.groups.served_group import ServedGroup
 from reference_broker.ports.slicing import REBALANCED_MEMBERS_PER_SLICE, Sliced, run_slices
 from reference_broker.wire.errors import Error, ErrorCode
 

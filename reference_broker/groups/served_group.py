@@ -10,101 +10,14 @@ timers.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.groups.group import LAST_GENERATION, Group, GroupState, MemberProtocol
+from reference_broker.groups.classic_requests import JoinCallback, JoinResponse, SyncCallback, SyncResponse
+from reference_broker.groups.group import LAST_GENERATION, Group, GroupState
 from reference_broker.groups.metrics import GroupMetrics
 from reference_broker.groups.offsets_partition import OffsetsPartition
 from reference_broker.ports.node_ports import Ports, RandomSource, later
 from reference_broker.wire.errors import Error, ErrorCode
-
-UNKNOWN_MEMBER = ""
-"""The member ID of a client that has none yet."""
-NO_GENERATION = -1
-MOST_REASON_CHARACTERS = 255
-"""The longest reason of a JoinGroup or LeaveGroup that clients send (KIP-800)."""
-
-
-@dataclass(frozen=True, slots=True)
-class JoinRequest:
-    """JoinGroup."""
-
-    group_id: str
-    member_id: str
-    group_instance_id: str | None
-    client_id: str
-    client_host: str
-    session_timeout_ms: int
-    rebalance_timeout_ms: int
-    protocol_type: str
-    protocols: tuple[MemberProtocol, ...]
-    reason: str = ""
-    needs_member_id: bool = True
-    """The client supports MEMBER_ID_REQUIRED (version 4 on, KIP-394)."""
-    skips_assignment: bool = True
-    """The client supports ``skip_assignment`` (version 9 on, KIP-814)."""
-
-
-@dataclass(frozen=True, slots=True)
-class JoinedMember:
-    """A member in the leader's response to JoinGroup."""
-
-    member_id: str
-    group_instance_id: str | None
-    metadata: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class JoinResponse:
-    """The response to JoinGroup. Only the leader's has ``members``."""
-
-    error: Error
-    member_id: str = UNKNOWN_MEMBER
-    generation: int = NO_GENERATION
-    protocol_type: str | None = None
-    protocol: str | None = None
-    leader: str = ""
-    skip_assignment: bool = False
-    members: tuple[JoinedMember, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class SyncRequest:
-    """SyncGroup."""
-
-    group_id: str
-    generation: int
-    member_id: str
-    group_instance_id: str | None
-    protocol_type: str | None
-    """None before version 5, as ``protocol`` (KIP-559)."""
-    protocol: str | None
-    assignments: dict[str, bytes]
-    """By member ID. Only the leader sends them."""
-
-
-@dataclass(frozen=True, slots=True)
-class SyncResponse:
-    """The response to SyncGroup."""
-
-    error: Error
-    protocol_type: str | None = None
-    protocol: str | None = None
-    assignment: bytes = b""
-
-
-@dataclass(frozen=True, slots=True)
-class Leaving:
-    """One member of a LeaveGroup. A static member may be named by its instance alone, with an empty member ID."""
-
-    member_id: str
-    group_instance_id: str | None
-    reason: str = ""
-
-
-Joined: TypeAlias = Callable[[JoinResponse], None]
-Synced: TypeAlias = Callable[[SyncResponse], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +49,8 @@ class ServedGroup:
     context: GroupContext
     partition: OffsetsPartition
     group: Group
-    joins: dict[str, Joined] = field(default_factory=dict)
-    syncs: dict[str, Synced] = field(default_factory=dict)
+    joins: dict[str, JoinCallback] = field(default_factory=dict)
+    syncs: dict[str, SyncCallback] = field(default_factory=dict)
     sessions: dict[str, Session] = field(default_factory=dict)
     timer: int | None = None
     """The one timer of a rebalance: how long members may take to join, and after that to sync."""
@@ -146,7 +59,7 @@ class ServedGroup:
 
     # --- parked requests ----------------------------------------------------------------------------------------------
 
-    def park_join(self, member_id: str, respond: Joined) -> None:
+    def park_join(self, member_id: str, respond: JoinCallback) -> None:
         """Park a JoinGroup. An earlier one of the same member fails, since its connection may be lost."""
         self._respond_to_join(member_id, JoinResponse(ErrorCode.rebalance_in_progress, member_id))
         self.group.await_join(self.group.members[member_id], True)
@@ -164,7 +77,7 @@ class ServedGroup:
         respond(response)
         return True
 
-    def park_sync(self, member_id: str, respond: Synced) -> None:
+    def park_sync(self, member_id: str, respond: SyncCallback) -> None:
         """Park a SyncGroup. An earlier one of the same member fails."""
         self.respond_to_sync(member_id, SyncResponse(ErrorCode.rebalance_in_progress))
         self.group.await_sync(member_id, True)

@@ -91,7 +91,7 @@ class LogAppend(NamedTuple):
     """-1 if the batches keep their timestamps."""
 
 
-def looked_into(view: memoryview, rules: Rules, config: LogConfig, wall_ms: int) -> Sliced[bytes | memoryview]:
+def validated_records(view: memoryview, rules: Rules, config: LogConfig, wall_ms: int) -> Sliced[bytes | memoryview]:
     """Validate a client's batches with all their records, in slices. Return them with the topic's codec. Raise
     RecordsRefused."""
     try:
@@ -132,7 +132,7 @@ def with_codec_at_once(view: memoryview, batches: Batches, rules: Rules, config:
 
 
 def validated(
-    view: memoryview, rules: Rules, config: LogConfig, wall_ms: int, origin: BatchOrigin, is_looked_into: bool
+    view: memoryview, rules: Rules, config: LogConfig, wall_ms: int, origin: BatchOrigin, is_validated: bool
 ) -> Batches:
     """Validate the batches that a leader appends, and return their headers. Raise RecordsRefused."""
     try:
@@ -142,7 +142,7 @@ def validated(
         if origin is BatchOrigin.CLIENT:
             for _, header in batches:
                 check_client_batch(header, rules, wall_ms)
-            if rules.keys_needed and not is_looked_into:
+            if rules.keys_needed and not is_validated:
                 for at, header in batches:
                     run_to_end(check_records(view[at : at + header.size_bytes], rules, wall_ms))
     except InvalidRecords as invalid:

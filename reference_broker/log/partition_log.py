@@ -16,12 +16,12 @@ from reference_broker.log.appending import (
     RecordsRefused,
     UnexpectedOffset,
     later_epoch,
-    looked_into,
     marks_of_retry,
     next_append,
     numbered,
     undamaged,
     validated,
+    validated_records,
     with_codec_at_once,
 )
 from reference_broker.log.checkpoints import EpochStart
@@ -84,7 +84,7 @@ class PartitionLog:
         "local_log_start_offset",
         "log_end_offset",
         "log_start_offset",
-        "looks_into_records",
+        "must_decode_records",
         "producers",
         "quarantine",
         "recovered",
@@ -150,7 +150,7 @@ class PartitionLog:
         self.files.configure(config)
         self._stamps_append_time = config.is_log_append_time
         codec = CODECS.get(config.compression_type)
-        self.looks_into_records = config.is_compacted or codec is not None
+        self.must_decode_records = config.is_compacted or codec is not None
         """Clients' records are decompressed before they are appended."""
         self._rules = Rules(
             max_message_bytes=config.max_message_bytes,
@@ -302,10 +302,10 @@ class PartitionLog:
 
     # --- appending --------------------------------------------------------------------------------------------------
 
-    def look_into(self, now: Now, records: Buffer) -> Sliced[bytes | memoryview]:
+    def validate_records(self, now: Now, records: Buffer) -> Sliced[bytes | memoryview]:
         """Validate a client's batches with all their records, in slices. Return them as they are to be appended, with
         the topic's codec. Raise RecordsRefused."""
-        return looked_into(memoryview(records), self._rules, self._config, now.wall_ms)
+        return validated_records(memoryview(records), self._rules, self._config, now.wall_ms)
 
     def append(
         self,
@@ -314,17 +314,17 @@ class PartitionLog:
         leader_epoch: int,
         *,
         origin: BatchOrigin = BatchOrigin.CLIENT,
-        is_looked_into: bool = False,
+        is_validated: bool = False,
         guard: VerificationGuard | None = None,
     ) -> Appended:
-        """Append as the leader: validate, number and write one or more batches, all or nothing. ``is_looked_into``
-        means that ``look_into`` has validated their records. ``guard`` is that of the first batch of a transaction
+        """Append as the leader: validate, number and write one or more batches, all or nothing. ``is_validated`` means
+        that ``validate_records`` has validated their records. ``guard`` is that of the first batch of a transaction
         here, whose coordinator knows the partition (``VerificationStates.begin``).
 
         Raise RecordsRefused and DiskError. In both cases nothing is written.
         """
         view = memoryview(records)
-        batches = validated(view, self._rules, self._config, now.wall_ms, origin, is_looked_into)
+        batches = validated(view, self._rules, self._config, now.wall_ms, origin, is_validated)
         if origin is BatchOrigin.CLIENT:
             if now.wall_ms - self.producers.swept_ms >= self._config.producer_id_expiration_check_interval_ms:
                 self.expire_producers(now)
@@ -335,7 +335,7 @@ class PartitionLog:
                 time_ms = marks[-1].timestamp_ms if self._stamps_append_time else -1
                 first, last = marks[0].first_offset, marks[-1].last_offset
                 return Appended(first, last, time_ms, self.log_start_offset, duplicate=True)
-            if self.looks_into_records and self._rules.codec is not None:
+            if self.must_decode_records and self._rules.codec is not None:
                 view = with_codec_at_once(view, batches, self._rules, self._config)
                 batches = validate(view)
         first_offset, time_ms = self.log_end_offset, now.wall_ms if self._stamps_append_time else -1

@@ -154,12 +154,12 @@ def retry_acknowledged_at_once(
     guard: Any,
     written: Any,
     *,
-    is_looked_into: bool = False,
+    is_validated: bool = False,
 ) -> Any:
     """The retry of a batch that is in the leader's log is acknowledged although the batch is not replicated yet (P-6,
     E-7)."""
     count = len(written)
-    response = original(produce, partition, wanted, records, guard, written, is_looked_into=is_looked_into)
+    response = original(produce, partition, wanted, records, guard, written, is_validated=is_validated)
     if len(written) > count and not written[-1][1]:
         written.pop()
     return response

@@ -26,8 +26,8 @@ from reference_broker.apis.broker import HasGroups
 from reference_broker.apis.call import Call, contained
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
+from reference_broker.groups.classic_requests import MOST_REASON_CHARACTERS, JoinRequest, JoinResponse
 from reference_broker.groups.group import MemberProtocol
-from reference_broker.groups.served_group import MOST_REASON_CHARACTERS, JoinRequest, JoinResponse
 from reference_broker.wire.errors import ErrorCode
 
 NEEDS_MEMBER_ID_FROM = 4

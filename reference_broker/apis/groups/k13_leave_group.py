@@ -15,7 +15,7 @@ from reference_broker.apis.broker import HasGroups
 from reference_broker.apis.call import Call
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
-from reference_broker.groups.served_group import MOST_REASON_CHARACTERS, Leaving
+from reference_broker.groups.classic_requests import MOST_REASON_CHARACTERS, Leaving
 from reference_broker.wire.errors import Error, ErrorCode
 
 

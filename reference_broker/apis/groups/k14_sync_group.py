@@ -17,7 +17,7 @@ from reference_broker.apis.broker import HasGroups
 from reference_broker.apis.call import Call, contained
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
-from reference_broker.groups.served_group import SyncRequest, SyncResponse
+from reference_broker.groups.classic_requests import SyncRequest, SyncResponse
 from reference_broker.wire.errors import ErrorCode
 
 NAMES_PROTOCOL_FROM = 5

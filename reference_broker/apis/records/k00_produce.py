@@ -217,7 +217,7 @@ def _append_or_postpone(produce: _Produce, topic: ProduceTopic, wanted: ProduceP
         return partition
     produce.units -= 1 + len(records) // UNIT_BYTES
     is_large = False
-    if partition.log.looks_into_records:
+    if partition.log.must_decode_records:
         is_large = len(records) > SMALL_BYTES or _codec(records) != Compression.NONE
         if not is_large:
             produce.units -= _units_to_decode(records)
@@ -241,7 +241,7 @@ def _append_postponed_then_respond(produce: _Produce, responses: list[ProduceTop
     units = PRODUCED_UNITS_PER_SLICE if produce.units < 0 else 0
     for each in produce.postponed:
         cost = 1 + len(each.wanted.records or b"") // UNIT_BYTES
-        if each.partition.log.looks_into_records:
+        if each.partition.log.must_decode_records:
             cost = PRODUCED_UNITS_PER_SLICE  # Decoding takes slices of its own.
         units += cost
         if units > PRODUCED_UNITS_PER_SLICE:
@@ -267,9 +267,9 @@ def _decode_and_append(
 ) -> Sliced[ProducePartitionResponse]:
     """The checks are repeated: the partition may be led elsewhere by now."""
     records, refused = batch.wanted.records or b"", None
-    if batch.partition.log.looks_into_records:
+    if batch.partition.log.must_decode_records:
         try:
-            records = yield from batch.partition.log.look_into(produce.broker.now, records)
+            records = yield from batch.partition.log.validate_records(produce.broker.now, records)
         except RecordsRefused as found:
             refused = found
     partition = _writable(produce, batch.topic, batch.wanted)
@@ -277,7 +277,7 @@ def _decode_and_append(
         return partition
     if refused is not None:
         return _refused_by_log(produce, partition, refused)
-    return _append(produce, partition, batch.wanted, records, batch.guard, written, is_looked_into=True)
+    return _append(produce, partition, batch.wanted, records, batch.guard, written, is_validated=True)
 
 
 def _writable(produce: _Produce, topic: ProduceTopic, wanted: ProducePartition) -> Partition | ProducePartitionResponse:
@@ -318,7 +318,7 @@ def _append(
     guard: VerificationGuard | None,
     written: list[WrittenBatch],
     *,
-    is_looked_into: bool = False,
+    is_validated: bool = False,
 ) -> ProducePartitionResponse:
     """Append one batch. What was written is added to ``written``. A duplicate changes nothing, but it is not
     acknowledged before its first copy may be. ``guard`` is that of the first batch of a transaction in the
@@ -326,7 +326,7 @@ def _append(
     broker, log = produce.broker, partition.log
     # Decision produced-append-fails (P-6): refused | appended
     try:
-        appended = log.append(broker.now, records, partition.leader_epoch, is_looked_into=is_looked_into, guard=guard)
+        appended = log.append(broker.now, records, partition.leader_epoch, is_validated=is_validated, guard=guard)
     except RecordsRefused as refused:
         return _refused_by_log(produce, partition, refused)
     except DiskError as failure:

@@ -186,11 +186,11 @@ def test_a_bug_in_looking_into_a_batch_costs_the_produce() -> None:
     records = b"".join(raw_record(0, at, b"%d" % at) for at in range(2000))
     large = raw_batch(records, 2000, Compression.ZSTD)
 
-    def look_into(*_: Any) -> Iterator[None]:
+    def validate_records(*_: Any) -> Iterator[None]:
         yield
         raise BugError
 
-    with bug_in(PartitionLog, "look_into", look_into):
+    with bug_in(PartitionLog, "validate_records", validate_records):
         number = world.send(ApiKey.PRODUCE, 9, produce_request("c", 0, large), VICTIM)
         world.settle()
     assert costs == ["PRODUCE"]

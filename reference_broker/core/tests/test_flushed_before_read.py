@@ -89,20 +89,20 @@ def test_records_that_a_sync_made_durable_enough_while_their_response_was_due_ar
     world = NodeWorld()
     world.create("c", partitions=2, cleanup_policy="compact", flush_messages="2")
     world.produce("c", 0, batch())
-    log, looked_into = world.log("c"), []
+    log, validated_records = world.log("c"), []
     point = log.sync_point()
 
-    def look_into(self: PartitionLog, _: object, records: bytes) -> Sliced[bytes]:
-        looked_into.append(self.directory)
+    def validate_records(self: PartitionLog, _: object, records: bytes) -> Sliced[bytes]:
+        validated_records.append(self.directory)
         if self.directory == "c-1":
             assert (log.high_watermark, log.log_end_offset) == (1, 2)
             log.mark_synced(point)
         yield from ()
         return records
 
-    monkeypatch.setattr(PartitionLog, "look_into", look_into)
+    monkeypatch.setattr(PartitionLog, "validate_records", validate_records)
     large = batch(b"v" * 5000)
     partitions = [ProducePartition(index, large) for index in (0, 1)]
     world.ask(ApiKey.PRODUCE, 9, ProduceRequest(1, 1000, [ProduceTopic("c", NO_TOPIC_ID, partitions)]))
-    assert looked_into == ["c-0", "c-1"]
+    assert validated_records == ["c-0", "c-1"]
     assert log.high_watermark == 2

@@ -9,11 +9,11 @@ from typing import Any
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.coordination.log import ReplicatedCallback
+from reference_broker.groups.classic_requests import JoinRequest, JoinResponse, Leaving, SyncRequest, SyncResponse
 from reference_broker.groups.group import Group, GroupState, MemberProtocol
 from reference_broker.groups.membership import Membership
 from reference_broker.groups.metrics import GroupMetrics
 from reference_broker.groups.offsets_partition import OffsetsPartition, OffsetsRetention
-from reference_broker.groups.served_group import JoinRequest, JoinResponse, Leaving, SyncRequest, SyncResponse
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.node_ports import Now
 from reference_broker.wire.errors import Error, ErrorCode

@@ -2,8 +2,8 @@
 
 import pytest
 
+from reference_broker.groups.classic_requests import Leaving
 from reference_broker.groups.group import GroupState
-from reference_broker.groups.served_group import Leaving
 from reference_broker.groups.tests.membership_world import World
 from reference_broker.wire.errors import ErrorCode
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from reference_broker.coordination.log import ReplicatedCallback
+from reference_broker.groups.classic_requests import JoinResponse, Leaving, SyncResponse
 from reference_broker.groups.group import Group, GroupState, Member, MemberProtocol
 from reference_broker.groups.membership import NEW_MEMBER_TIMEOUT_MS
-from reference_broker.groups.served_group import JoinResponse, Leaving, SyncResponse
 from reference_broker.groups.tests.membership_world import BOTH, RANGE, FakePartition, Joining, Syncing, World
 from reference_broker.wire.errors import Error, ErrorCode
 

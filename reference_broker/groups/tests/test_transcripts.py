@@ -11,8 +11,8 @@ from typing import TypeVar
 
 import pytest
 
+from reference_broker.groups.classic_requests import JoinResponse, SyncResponse
 from reference_broker.groups.group import MemberProtocol
-from reference_broker.groups.served_group import JoinResponse, SyncResponse
 from reference_broker.groups.tests.membership_world import Joining, Syncing, World
 from reference_broker.wire.errors import ErrorCode, error_name
 
