@@ -126,7 +126,7 @@ def _wrong_in_load(load: Load) -> Iterator[str]:
         if producers.acks == 0:
             yield f"load: {producers.name!r} has acks 0: nothing would get a response, so nothing could be judged"
     for admins in load.admins:
-        of_topics = [each for each, _ in admins.mix if each.startswith("loaded_") or each == "group_request"]
+        of_topics = [each for each, _ in admins.mix if each.startswith("loaded_") or each.endswith("_request")]
         if not load.topics and of_topics:
             yield f"load.admins: {admins.name!r} would need a topic of the load for {of_topics[0]!r}, which has none"
     named: tuple[Fetchers | Producers | Admins | MetadataReaders | Strays | Janitors, ...]

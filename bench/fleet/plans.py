@@ -90,6 +90,7 @@ def admin_plans(spec: FleetSpec) -> Iterator[AdminPlan]:
                 topics=group.topics_per_request,
                 replication_factor=spec.replicas,
                 loaded=spec.loaded_topics,
+                groups=tuple(dict.fromkeys(f"{spec.process_prefix}{each.name}" for each in spec.load.groups)),
             )
             number += 1
 

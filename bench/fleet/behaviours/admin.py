@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from bench.fleet.behaviours import bodies
 from bench.fleet.behaviours.cluster import ClusterScript, EpochHabits
-from bench.fleet.behaviours.protocol import Chance, ClientSettings, HistoryRow, Now, ResponseReceived
+from bench.fleet.behaviours.protocol import Chance, ClientSettings, HistoryRow, Now, ResponseReceived, TopicPartition
 from bench.fleet.behaviours.script import OpenLoop, Operation, Steps
-from bench.fleet.behaviours.wild_members import WildMembers, error_in
+from bench.fleet.behaviours.wild_members import WildMembers, WildRequest, error_in
+from bench.fleet.behaviours.wild_transactions import WildTransactions
 from reference_broker.client import group_requests
 from reference_broker.client.metadata_cache import NodeAddress
+from reference_broker.client.transaction_requests import TRANSACTION_KEY_TYPE
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import error_name
 from reports.rows import ChangeRow
@@ -102,12 +104,15 @@ OPERATIONS: Final[Mapping[str, str]] = {
     "loaded_min_isr": "alter_loaded_min_isr",
     "loaded_setting": "alter_loaded_setting",
     "group_request": "group_request",
+    "transaction_request": "transaction_request",
 }
 """What an admin does, and what the history calls it. ``min_isr`` changes min.insync.replicas of a topic. A cluster that
 keeps eligible leader replicas refuses ``broker_min_isr``, which removes that of the cluster or sets that of a broker
 (KIP-966). ``loaded_min_isr`` changes min.insync.replicas of a topic of the load, and ``loaded_setting`` any of
-LOADED_SETTINGS, while clients write and read it. ``group_request`` is one of WildMembers."""
-GROUP_REQUEST: Final = "group_request"
+LOADED_SETTINGS, while clients write and read it. ``group_request`` is one of WildMembers, and
+``transaction_request`` one of WildTransactions."""
+GROUP_REQUEST, TRANSACTION_REQUEST = "group_request", "transaction_request"
+WILD: Final = frozenset({GROUP_REQUEST, TRANSACTION_REQUEST})
 OF_NO_TOPIC: Final = frozenset({"upgrade", "broker_min_isr"})
 OF_THE_LOAD: Final = frozenset({"loaded_min_isr", "loaded_setting"})
 ALTERATIONS: Final = frozenset({"configure", "min_isr", "broker_min_isr", *OF_THE_LOAD})
@@ -160,6 +165,8 @@ class AdminPlan:
     replication_factor: int = 1
     loaded: tuple[LoadedTopic, ...] = ()
     """The topics of the load that it may alter."""
+    groups: tuple[str, ...] = ()
+    """The groups of the load."""
     deadline_us: int = 30_000_000  # how long a request is retried
     response_wait_ms: int = 3_000
     """The ``timeout_ms`` of a request, which is how long the controller may take."""
@@ -209,7 +216,9 @@ class Admin(ClusterScript):
         self._task: Task | None = None
         self._lost_sight = True
         topic = plan.loaded[0].name if plan.loaded else ""
-        self._wild = WildMembers(f"{plan.base}-wild", topic, random)
+        self._wild = WildMembers(f"{plan.base}-wild", topic, random, plan.groups)
+        partitions = [TopicPartition(each.name, index) for each in plan.loaded for index in range(each.partitions)]
+        self._wild_transactions = WildTransactions(f"{plan.base}-wild", partitions, random)
 
     def run(self) -> Steps[None]:
         likely = max(self.plan.weights, key=lambda each: self.plan.weights[each])
@@ -231,8 +240,8 @@ class Admin(ClusterScript):
     def _slot(self, due_us: int) -> Steps[None]:
         yield from self.stay_informed()
         change, target = self._choose()
-        if change == GROUP_REQUEST:
-            yield from self._send_of_group(due_us)
+        if change in WILD:
+            yield from self._send_wild(due_us, change)
             return
         operation = self.journal.begin(OPERATIONS[change], due_us, sent=False)
         task = self._task = Task(operation, change, target, self.now.mono_us + self.plan.deadline_us)
@@ -250,30 +259,39 @@ class Admin(ClusterScript):
         self._task = None
         self._record_end(task, response)
 
-    def _send_of_group(self, due_us: int) -> Steps[None]:
-        """Send one request to the coordinator of the wild group, once. What it responds is not judged here."""
-        operation = self.journal.begin(OPERATIONS[GROUP_REQUEST], due_us, sent=False)
-        coordinator = yield from self._find_coordinator(self._wild.group_id)
-        self._lost_sight = True
-        if coordinator is None or not (yield from self.connect_to_node(coordinator)):
-            self.journal.end(operation, "fail", "not_sent")
-            return
-        request = self._wild.next_request()
-        operation.invoke_us, operation.node = self.now.mono_us, coordinator.node_id
-        response = yield from self.call(request.api_key, request.api_version, request.body, request.waits_us)
-        if isinstance(response, str):
-            self.journal.end(operation, "info", response)
-            return
-        self._wild.responded(request, response.body)
-        code = error_in(request, response.body)
-        self.journal.end(operation, "fail" if code else "ok", error_name(code) if code else None, response)
+    def _send_wild(self, due_us: int, change: str) -> Steps[None]:
+        """Send one request to its coordinator, once, and those that follow on it. Responses are not judged here."""
+        wild = self._wild if change == GROUP_REQUEST else self._wild_transactions
+        self._wild_transactions.made = [TopicPartition(name, 0) for each in self.standing for name in each.topic_names]
+        request: WildRequest | None = wild.next_request()
+        while request is not None:
+            operation = self.journal.begin(OPERATIONS[change], due_us, sent=False)
+            coordinator = yield from self._find_coordinator(request)
+            self._lost_sight = True
+            if coordinator is None or not (yield from self.connect_to_node(coordinator)):
+                self.journal.end(operation, "fail", "not_sent")
+                return
+            operation.invoke_us, operation.node = self.now.mono_us, coordinator.node_id
+            waits_us = (
+                request.patience_us - self.settings.request_timeout_us if request.patience_us else request.waits_us
+            )
+            response = yield from self.call(request.api_key, request.api_version, request.body, waits_us)
+            if isinstance(response, str):
+                self.journal.end(operation, "info", response)
+            else:
+                wild.responded(request, response.body)
+                code = error_in(request, response.body)
+                self.journal.end(operation, "fail" if code else "ok", error_name(code) if code else None, response)
+            request = request.then
 
-    def _find_coordinator(self, group_id: str) -> Steps[NodeAddress | None]:
+    def _find_coordinator(self, request: WildRequest) -> Steps[NodeAddress | None]:
         if self.connected_to is None and not (yield from self.refresh()):
             return None
-        body = group_requests.find_coordinator(group_id)
+        key = request.of or request.identity.group_id
+        key_type = TRANSACTION_KEY_TYPE if request.of else group_requests.GROUP_KEY_TYPE
+        body = group_requests.find_coordinator(key, key_type)
         response = yield from self.call(ApiKey.FIND_COORDINATOR, self.settings.versions.find_coordinator, body)
-        found = None if isinstance(response, str) else group_requests.coordinator_of(response.body, group_id)
+        found = None if isinstance(response, str) else group_requests.coordinator_of(response.body, key)
         return found if isinstance(found, NodeAddress) else None
 
     def _loaded_setting(self, change: str, topic: LoadedTopic) -> Mapping[str, str | None]:
@@ -289,7 +307,7 @@ class Admin(ClusterScript):
         and nobody would be to blame."""
         names = list(self.plan.weights)
         (change,) = self.random.choices(names, [self.plan.weights[each] for each in names])
-        if change in OF_NO_TOPIC or change == GROUP_REQUEST:
+        if change in OF_NO_TOPIC or change in WILD:
             return change, NO_TOPICS
         if change in OF_THE_LOAD:
             return change, self.random.choice(self.plan.loaded)

@@ -9,6 +9,7 @@ reaches each of its states and errors.
 All commits have the same offset: what the group has committed tells nothing about its members.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, cast
 
@@ -16,6 +17,7 @@ from kio.schema.offset_commit.v9.request import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
+from kio.schema.offset_fetch.v9.request import OffsetFetchRequest, OffsetFetchRequestGroup
 from kio.schema.types import GroupId, TopicName
 from kio.static.primitive import i32, i64
 
@@ -23,13 +25,16 @@ from bench.fleet.behaviours.protocol import Chance
 from reference_broker.client import group_requests
 from reference_broker.client.consumer_protocol import Subscription, encode_subscription
 from reference_broker.client.group_requests import MemberIdentity, error_of
+from reference_broker.client.transaction_requests import added
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.retired_fields import OffsetCommitRequest
 
 if TYPE_CHECKING:
+    from kio.schema.describe_transactions.v0.response import DescribeTransactionsResponse
     from kio.schema.heartbeat.v4.response import HeartbeatResponse
     from kio.schema.offset_commit.v9.response import OffsetCommitResponse
+    from kio.schema.offset_fetch.v9.response import OffsetFetchResponse
 
 COMMITTED_OFFSET: Final = 7
 MOST_IDENTITIES: Final = 4
@@ -50,11 +55,12 @@ OPERATIONS: Final = (
     *("sync",) * 6,
     *("heartbeat",) * 6,
     *("commit",) * 3,
+    *("fetch",) * 3,
     *("simple_commit", "leave"),
 )
 CHANGED_PERCENT: Final = 15
 """How often a request has a false generation, member or instance."""
-OLD_JOIN, JOIN, SYNC, HEARTBEAT, LEAVE, COMMIT = 8, 9, 5, 4, 5, 9
+OLD_JOIN, JOIN, SYNC, HEARTBEAT, LEAVE, COMMIT, FETCH = 8, 9, 5, 4, 5, 9, 9
 """Versions. With the old one a static leader that returns cannot skip the assignment (KIP-814)."""
 
 
@@ -68,14 +74,29 @@ class WildRequest:
     identity: MemberIdentity
     """the identity whose request it is"""
     waits_us: int = 0
+    of: str = ""
+    """the transactional ID to whose coordinator it goes; if empty it goes to that of the group"""
+    patience_us: int = 0
+    """after this time it is given up; 0 for the client's own timeout"""
+    then: "WildRequest | None" = None
+    """the request that is sent next, without a pause, whatever comes of this one"""
+
+
+def fetch_offsets(group_id: str, *, require_stable: bool) -> WildRequest:
+    """Return a request of all offsets of a group."""
+    group = OffsetFetchRequestGroup(group_id=GroupId(group_id), topics=None)
+    body = OffsetFetchRequest(groups=(group,), require_stable=require_stable)
+    return WildRequest(ApiKey.OFFSET_FETCH, FETCH, body, MemberIdentity(group_id))
 
 
 class WildMembers:
     """The identities of one client in a wild group, and its requests."""
 
-    def __init__(self, group_id: str, topic: str, random: Chance) -> None:
+    def __init__(self, group_id: str, topic: str, random: Chance, watched: Sequence[str] = ()) -> None:
         self.group_id = group_id
         self._topic = topic
+        self._watched = watched
+        """groups whose offsets it reads"""
         self._random = random
         self._identities: list[MemberIdentity] = []
         self._members: dict[str, list[str]] = {}
@@ -89,6 +110,9 @@ class WildMembers:
         operation = self._random.choice(OPERATIONS) if known else "join"
         if operation == "join":
             return self._join(identity)
+        if operation == "fetch":
+            group_id = self._random.choice((self.group_id, *self._watched))
+            return fetch_offsets(group_id, require_stable=self._random.randrange(2) > 0)
         if operation == "simple_commit":
             return self._commit(MemberIdentity(self.group_id))
         named = self._changed(identity) if self._random.randrange(100) < CHANGED_PERCENT else identity
@@ -190,9 +214,16 @@ class WildMembers:
 
 def error_in(request: WildRequest, body: object) -> int:
     """Return the error code of a response."""
-    if request.api_key is ApiKey.LEAVE_GROUP:
+    key = request.api_key
+    if key is ApiKey.LEAVE_GROUP:
         return int(group_requests.leave_error(body))
-    if request.api_key is ApiKey.OFFSET_COMMIT:
+    if key in (ApiKey.OFFSET_COMMIT, ApiKey.TXN_OFFSET_COMMIT):
         topics = cast("OffsetCommitResponse", body).topics
         return next((int(each.error_code) for topic in topics for each in topic.partitions), 0)
+    if key is ApiKey.OFFSET_FETCH:
+        return int(cast("OffsetFetchResponse", body).groups[0].error_code)
+    if key is ApiKey.ADD_PARTITIONS_TO_TXN:
+        return next((int(each) for each in added(body).values()), 0)
+    if key is ApiKey.DESCRIBE_TRANSACTIONS:
+        return int(cast("DescribeTransactionsResponse", body).transaction_states[0].error_code)
     return int(error_of(cast("HeartbeatResponse", body).error_code))

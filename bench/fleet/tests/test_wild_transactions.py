@@ -1,0 +1,88 @@
+"""Wild transactions: twins of a producer, hasty ends, and commits of one group from all sides."""
+
+from collections import Counter
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+from bench.fleet.behaviours.protocol import TopicPartition
+from bench.fleet.behaviours.wild_members import COMMITTED_OFFSET, WildRequest
+from bench.fleet.behaviours.wild_transactions import WildTransactions
+from reference_broker.wire.apis import ApiKey
+
+LOADED = [TopicPartition("hot", index) for index in range(3)]
+MADE = TopicPartition("made", 0)
+
+
+def chain(request: WildRequest | None) -> list[WildRequest]:
+    return [] if request is None else [request, *chain(request.then)]
+
+
+def played(count: int) -> list[list[WildRequest]]:
+    """Return the requests of one client, which owns each ID once it has initialised it."""
+    wild, chains = WildTransactions("g", LOADED, Random(1)), []
+    wild.made = [MADE]
+    for number in range(count):
+        requests = chain(wild.next_request())
+        chains.append(requests)
+        for request in requests:
+            if request.api_key is ApiKey.INIT_PRODUCER_ID:
+                wild.responded(request, SimpleNamespace(error_code=0, producer_id=number, producer_epoch=2))
+    return chains
+
+
+def test_each_request_of_a_transaction_is_sent_to_its_coordinator() -> None:
+    requests = [each for requests in played(1000) for each in requests]
+    keys = Counter(each.api_key for each in requests)
+    of_ids = {
+        *(ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN, ApiKey.INIT_PRODUCER_ID),
+        ApiKey.DESCRIBE_TRANSACTIONS,
+    }
+    of_group = {ApiKey.TXN_OFFSET_COMMIT, ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH, ApiKey.OFFSET_DELETE}
+    assert keys.keys() == of_ids | of_group
+    assert min(keys.values()) > 15
+    assert all(bool(each.of) is (each.api_key in of_ids) for each in requests)
+    assert {each.of for each in requests if each.of} == {"g-0", "g-1", "g-2"}
+
+
+def test_commits_come_while_a_transaction_is_open_and_while_it_ends() -> None:
+    chains = [[each.api_key for each in requests] for requests in played(1000)]
+    of_transaction, end = ApiKey.TXN_OFFSET_COMMIT, ApiKey.END_TXN
+    for plain in (ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_DELETE):
+        assert any(keys[-3:] == [of_transaction, plain, end] for keys in chains)
+    hasty = [each for requests in played(1000) for each in requests if each.patience_us]
+    assert hasty
+    assert all(each.api_key is of_transaction and each.then is not None for each in hasty)
+
+
+def test_all_commits_have_one_offset_and_different_texts() -> None:
+    bodies: list[Any] = [
+        each.body
+        for requests in played(300)
+        for each in requests
+        if each.api_key in (ApiKey.OFFSET_COMMIT, ApiKey.TXN_OFFSET_COMMIT)
+    ]
+    parts = [one for body in bodies for topic in body.topics for one in topic.partitions]
+    assert {one.committed_offset for one in parts} == {COMMITTED_OFFSET}
+    assert len({one.committed_metadata for one in parts}) > len(bodies) // 2
+
+
+def test_partitions_of_new_topics_are_added() -> None:
+    bodies: list[Any] = [
+        each.body for requests in played(300) for each in requests if each.api_key is ApiKey.ADD_PARTITIONS_TO_TXN
+    ]
+    named = {str(topic.name) for body in bodies for one in body.transactions for topic in one.topics}
+    assert named == {"made"}
+
+
+def test_a_client_acts_as_the_owner_that_a_coordinator_has_described() -> None:
+    wild = WildTransactions("g", LOADED, Random(1))
+    state = SimpleNamespace(producer_id=40, producer_epoch=3)
+    for name in ("g-0", "g-1", "g-2"):
+        request = WildRequest(ApiKey.DESCRIBE_TRANSACTIONS, 0, None, wild._group, of=name)
+        wild.responded(request, SimpleNamespace(transaction_states=[state]))
+    requests = [each for _ in range(300) for each in chain(wild.next_request())]
+    ends: list[Any] = [each.body for each in requests if each.api_key is ApiKey.END_TXN]
+    owners = Counter((each.producer_id, each.producer_epoch) for each in ends)
+    assert owners[40, 3] > len(ends) // 2
+    assert len(owners) > 1  # Some requests have a false owner.
