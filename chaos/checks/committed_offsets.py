@@ -284,6 +284,15 @@ def _acknowledges(body: Any) -> bool:
 
 
 COMMITTED = "offset_committed"
+DELETE_GROUPS, DELETE_OFFSETS = 42, 47
+
+
+def groups_to_delete(event: Event | None) -> tuple[str, ...]:
+    """Return the groups of which a request deletes offsets."""
+    if type(event) is not Request or event.api_key not in (DELETE_GROUPS, DELETE_OFFSETS):
+        return ()
+    body: Any = event.body
+    return tuple(map(str, body.groups_names if event.api_key == DELETE_GROUPS else (body.group_id,)))
 
 
 class NoCommittedLost(Check):
@@ -291,14 +300,18 @@ class NoCommittedLost(Check):
 
     At the end the coordinator of each group must have the offset that was committed last, or one that a client
     requested to commit and that may have been committed after it. commit-regression judges that clients see it too.
+    Groups of which a client requested to delete offsets (KIP-496, DeleteGroups) are left to ``RemovalsDue`` and
+    ``ResponsesReplicated``.
     """
 
     guarantee = "no-committed-lost"
     only_thorough = True
     rows: ClassVar[tuple[str, ...]] = (COMMITTED,)
+    acts_on = (DELETE_GROUPS, DELETE_OFFSETS)
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
+        self._deleted: dict[str, None] = {}
         self._committed: dict[Key, tuple[int, int]] = {}
         """by group, topic and partition: the offset that was committed last, and when"""
         self._nodes: dict[int, Node] = {}
@@ -308,6 +321,9 @@ class NoCommittedLost(Check):
         topic, _, index = str(fields["partition"]).rpartition("-")
         self._committed[str(fields["group"]), topic, int(index)] = int(fields["offset"]), row.at_us
 
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
+        self._deleted.update(dict.fromkeys(groups_to_delete(event)))
+
     def inspect(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
         self._nodes[node.broker.node_id] = node
 
@@ -316,7 +332,7 @@ class NoCommittedLost(Check):
         written = effective_requests(history, COMMIT)
         for key, (offset, at_us) in self._committed.items():
             group, topic, index = key
-            if topic in gone or self.context.replicas.offsets_excused(group):
+            if topic in gone or group in self._deleted or self.context.replicas.offsets_excused(group):
                 continue  # Kafka deletes offsets with their topic. E-7: no replica had kept the group's commits.
             found = self._held(key)
             # Physical: a commit may be written although its coordinator died before it responded.

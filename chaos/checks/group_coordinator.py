@@ -5,7 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from chaos.checks.check import Check, CheckContext
-from chaos.checks.committed_offsets import deleted
+from chaos.checks.committed_offsets import DELETE_GROUPS, DELETE_OFFSETS, deleted, groups_to_delete
 from chaos.checks.group_moves import LOADED
 from chaos.checks.group_state import (
     Change,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from reference_broker.core.node import Node
 
 
-COMMIT, FETCH, SYNC, TXN_COMMIT, DELETE_GROUPS, DELETE_OFFSETS = 8, 9, 14, 28, 42, 47
+COMMIT, FETCH, SYNC, TXN_COMMIT = 8, 9, 14, 28
 NONE, UNSTABLE_OFFSET_COMMIT = 0, 88
 LOADED_IN_PART = "coordinator_loaded_in_part"
 LATE_US = 50_000
@@ -208,7 +208,10 @@ def _wrong_offset(partition: OffsetsPartition, key: Key, one: Any, since_us: int
 
 
 def _described(value: Committed) -> str:
-    return f"offset {value.offset}, leader epoch {value.leader_epoch}, metadata epoch {value.metadata_epoch}"
+    return (
+        f"offset {value.offset}, leader epoch {value.leader_epoch}, metadata epoch {value.metadata_epoch}, text "
+        f"{value.metadata!r}"
+    )
 
 
 def _matches(one: Any, value: Committed | None) -> bool:
@@ -314,6 +317,57 @@ def _wrong_offsets(found: Any, committed: Replay) -> Iterator[str]:
                     yield f"{(group_id, topic, index)} has an offset, and none is committed"
 
 
+class HeldOffsetsReplicated(OffsetsCheck):
+    """no-committed-lost (M-8, X-8, KAFKA-5247): a coordinator holds for each partition of a group the last offset that
+    is committed in its log, and the offsets that open transactions have committed.
+
+    Compared are the keys that a committed batch names, and those that a marker decides: a commit marker makes an offset
+    count, unless a later record of the key has come. An abort marker, or a tombstone of the key, drops it. A
+    coordinator that decides a long transaction in slices is compared when it is done.
+    """
+
+    guarantee = "no-committed-lost"
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self._touched: dict[int, dict[int, dict[Key, None]]] = {}
+        """by node and index: keys that are not compared yet"""
+
+    def offsets_touched(self, node: "Node", partition: OffsetsPartition, keys: Sequence[Key]) -> None:
+        of_node = self._touched.setdefault(node.broker.node_id, {})
+        of_node.setdefault(partition.index, {}).update(dict.fromkeys(keys))
+        self.context.replicas.after_event(node, self._judge)
+
+    def _judge(self, at_us: int, node: "Node") -> None:
+        node_id = node.broker.node_id
+        for index, keys in self._touched.pop(node_id, {}).items():
+            partition = self.offsets.led_by(node, index)
+            found = next((each for each in node.broker.groups.active() if each.index == index), None)
+            if partition is None or found is None:
+                continue
+            if found.offsets.is_behind(found.led.log.high_watermark):
+                # Physical: it decides a long transaction in slices. Its next batch is compared together with this one.
+                self._touched.setdefault(node_id, {})[index] = keys
+                continue
+            self.evidence += len(keys)
+            for each in [one for key in keys for one in _wrong_held(found.offsets, partition, key)][:3]:
+                self.violated(at_us, f"node {node_id} {each}")
+
+
+def _wrong_held(offsets: Any, partition: OffsetsPartition, key: Key) -> Iterator[str]:
+    """Yield what a coordinator holds otherwise than its log."""
+    group_id, topic, index = key
+    where = f"{topic}-{index} of group {group_id}"
+    stored, due = offsets.of(group_id).get(topic, {}).get(index), partition.state.offsets.get(key)
+    kept = None if stored is None else (stored.commit.offset, stored.commit.leader_epoch, stored.commit.metadata)
+    if kept != (None if due is None else (due.offset, due.leader_epoch, due.metadata)):
+        yield f"has {kept} for {where}, and {'nothing' if due is None else _described(due)} is committed last"
+    is_open = any(tuple(each) == key for each in offsets.pending_of(group_id))
+    if is_open != (key in partition.state.open):
+        has = "has" if is_open else "lacks"
+        yield f"{has} an offset of an open transaction for {where}, and the log {'lacks' if is_open else 'has'} one"
+
+
 class RemovalsDue(OffsetsCheck):
     """no-committed-lost (KIP-211): a committed offset is removed when it has expired, and not earlier.
 
@@ -332,10 +386,7 @@ class RemovalsDue(OffsetsCheck):
         self._early: list[tuple[int, Key, str]] = []
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
-        if type(event) is Request and event.api_key in self.acts_on:
-            body: Any = event.body
-            names = body.groups_names if event.api_key == DELETE_GROUPS else (body.group_id,)
-            self._requested.update(dict.fromkeys(map(str, names)))
+        self._requested.update(dict.fromkeys(groups_to_delete(event)))
 
     def offset_changed(self, at_us: int, node: "Node", partition: OffsetsPartition, change: Change) -> None:
         before, (group_id, topic, index) = change.before, change.key

@@ -280,6 +280,9 @@ class OffsetsObserver:
     def offset_changed(self, at_us: int, node: "Node", partition: OffsetsPartition, change: Change) -> None:
         """Called with each committed change of an offset, when the state has the whole batch."""
 
+    def offsets_touched(self, node: "Node", partition: OffsetsPartition, keys: Sequence[Key]) -> None:
+        """Called with the keys that a committed batch names, or that its marker decides, changed or not."""
+
     def group_appended(self, at_us: int, node: "Node", group_id: str, value: LoggedGroup) -> None:
         """Called with each record of a group that the leader has appended in this event."""
 
@@ -353,7 +356,7 @@ class OffsetsView:
             found.losses = max(losses, found.losses + 1)
 
     def _commit(self, at_us: int, node: "Node", partition: OffsetsPartition, batch: LoggedBatch) -> None:
-        before = dict(partition.state.open) if batch.marker >= 0 else {}
+        before = {key: dict(of) for key, of in partition.state.open.items()} if batch.marker >= 0 else {}
         changes = list(partition.state.apply(batch))
         for change in changes:
             partition.values.setdefault(change.key, deque(maxlen=_KEPT)).append((at_us, change.now))
@@ -367,3 +370,8 @@ class OffsetsView:
         for change in changes:
             for observer in self.observers:
                 observer.offset_changed(at_us, node, partition, change)
+        named = [key for _, key, _ in batch.records if not isinstance(key, str)]
+        decided = [key for key, of in before.items() if batch.producer_id in of]
+        if named or decided:
+            for observer in self.observers:
+                observer.offsets_touched(node, partition, [*named, *decided])

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from chaos.checks.batches import records_in
 from chaos.interceptor.watched_disk import WatchedDisk
 from reference_broker.log.partition_log import PartitionLog
+from reference_broker.ports.disk import DiskError
 
 if TYPE_CHECKING:
     from reference_broker.core.node import Node
@@ -124,6 +125,17 @@ class LogProducers:
     def is_whole(self) -> bool:
         """Whether the log itself still has all batches whose effect it must know."""
         return self.known_from == self.log.local_log_start_offset == 0 and not self.log.config.is_compacted
+
+    def unread(self) -> list[ProducedBatch]:
+        """Return the batches that the log has and the view has not read yet. Physical: the log of a process that has
+        ended may have lost its files."""
+        if self.log.is_offline:
+            return []
+        try:
+            with WatchedDisk.unwatched():
+                return _read(self.log, max(self.read_end, self.log.local_log_start_offset), self.log.log_end_offset)
+        except DiskError:
+            return []
 
     def settle(self) -> None:
         """Compute the last stable offset: the high watermark, or the first offset of the earliest transaction that is
@@ -352,6 +364,14 @@ def lone_batch_in(records: bytes | memoryview | None) -> tuple[int, int, int] | 
     producer_id, epoch, first = header[9:12]
     is_alone = header[1] + _LENGTH_FROM == len(records)
     return (producer_id, epoch, first) if is_alone and producer_id >= 0 and first >= 0 else None
+
+
+def lone_batch_offsets(records: bytes | memoryview | None) -> int:
+    """Return the number of offsets that records take which are one batch, or 0."""
+    if records is None or len(records) < _HEADER.size:
+        return 0
+    header = _HEADER.unpack_from(records)
+    return int(header[6]) + 1 if header[1] + _LENGTH_FROM == len(records) else 0
 
 
 def _marker(batch: bytes) -> tuple[bool | None, int]:

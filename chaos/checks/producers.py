@@ -30,6 +30,7 @@ from chaos.checks.producer_view import (
     LogProducers,
     ProducedBatch,
     lone_batch_in,
+    lone_batch_offsets,
 )
 from chaos.interceptor.watched_disk import WatchedDisk
 from reference_broker.core.events import Closed, Effect, Event, Reply, Request
@@ -304,6 +305,7 @@ def _places(batches: Sequence[LoggedBatch]) -> list[tuple[int, ...]]:
 
 
 PRODUCE = 0
+ALL_REPLICAS = -1
 _Place: TypeAlias = tuple[bytes, int]
 """ID of the topic, and index."""
 _Sent: TypeAlias = tuple[int, int, int]
@@ -398,6 +400,62 @@ class SequencesFollow(ProducerCheck):
                     f"{producers.log.directory}: node {node.broker.node_id} acknowledged producer {sent[0]}, epoch "
                     f"{sent[1]}, sequence {sent[2]} at offset {offset}, and the log has there {found}",
                 )
+
+
+class AcksReplicated(Check):
+    """no-acked-lost (E-7, P-6): a batch is acknowledged with acks=all once the leader's high watermark has passed it.
+
+    That holds for the retry of a batch, too: it may be in the leader's log without being replicated.
+    """
+
+    guarantee = "no-acked-lost"
+    needs_one_node = True
+    acts_on = (PRODUCE, Closed, type(None))
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self._pending = PendingRequests[dict[tuple[str | bytes, int], int]]()
+        """number of offsets of each batch that is alone in its partition's part of the request"""
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
+        node_id = node.broker.node_id
+        if event is None:
+            self._pending.restarted(node_id)
+        elif type(event) is Closed:
+            self._pending.closed(node_id, event.connection)
+        elif type(event) is Request and isinstance(event.body, ProduceRequest) and event.body.acks == ALL_REPLICAS:
+            sent = {
+                (topic.topic or bytes(topic.topic_id), each.partition): count
+                for topic in event.body.topics
+                for each in topic.partitions
+                if (count := lone_batch_offsets(each.records)) > 0
+            }
+            self._pending.add(node_id, event, sent)
+        for effect in effects:
+            if type(effect) is Reply and isinstance(effect.body, ProduceResponse):
+                counts = self._pending.pop(node_id, effect) or {}
+                for topic in effect.body.responses if counts else ():
+                    for each in topic.partitions:
+                        count = counts.get((topic.topic or bytes(topic.topic_id), each.partition), 0)
+                        if count and each.error_code == 0 and each.base_offset >= 0:
+                            self._judge(at_us, node, topic, each, count)
+
+    def _judge(
+        self, at_us: int, node: "Node", topic: ProduceTopicResponse, response: ProducePartitionResponse, count: int
+    ) -> None:
+        partitions = node.broker.partitions
+        topic_id = partitions.topic_ids.get(topic.topic, b"") if topic.topic else bytes(topic.topic_id)
+        partition = partitions.by_id.get((topic_id, response.partition))
+        if partition is None:
+            return  # It leads the partition no more, and what it knew then was right.
+        self.evidence += 1
+        end, high_watermark = response.base_offset + count, partition.log.high_watermark
+        if end > high_watermark:
+            self.violated(
+                at_us,
+                f"{partition.log.directory}: node {node.broker.node_id} acknowledged offsets {response.base_offset} to "
+                f"{end - 1} with acks=all, and its high watermark is {high_watermark}",
+            )
 
 
 def _wrong_step(producers: LogProducers, known: LoggedProducer | None, batch: ProducedBatch) -> str:

@@ -469,8 +469,6 @@ class MarkersDecided(StateCheck, ProducerCheck):
         """markers of the current event with their offsets"""
         self._written: dict[_Marker, tuple[int, int]] = {}
         """offset and time of the last such marker in any log"""
-        self._unsure: list[tuple[_Marker, int, int, str]] = []
-        """completions whose marker has not been read yet: the time, the high watermark and the story of each"""
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
         if type(event) is Request and event.api_key == WRITE_TXN_MARKERS and event.tag.role == "client":
@@ -535,42 +533,31 @@ class MarkersDecided(StateCheck, ProducerCheck):
                     f"{where[0]}-{where[1]} has no marker of producer {before.producer_id}, epoch {before.epoch}, "
                     f"below its high watermark"
                 )
-                if marked_us >= before.at_us or self._is_read(where):
+                if marked_us >= before.at_us or not self._is_found(marker, high_watermark):
                     self.violated(at_us, story)
-                else:
-                    self._unsure.append((marker, at_us, high_watermark, story))
 
-    def _is_read(self, where: TopicPartition) -> bool:
-        """Return whether the view has read all that is in the partition's logs."""
+    def _is_found(self, marker: _Marker, high_watermark: int) -> bool:
+        """Return whether a log has the marker in batches that the view has not reported one by one: those that it had
+        read as a whole, and those that it has not read."""
+        return any(
+            each.offset < high_watermark and (each.producer_id, each.epoch, each.commits) == marker[1:]
+            for producers in self._logs_of(marker[0])
+            for each in (*producers.unread(), *producers.batches)
+            if each.offset < producers.opened_end or each.offset >= producers.read_end
+        )
+
+    def _logs_of(self, where: TopicPartition) -> list[LogProducers]:
         directory = f"{where[0]}-{where[1]}"
-        logs = [each for (_, name), each in self.producers.logs.items() if name == directory]
-        return all(each.read_end == each.log.log_end_offset for each in logs)
-
-    def end(self, history: History) -> None:  # noqa: ARG002
-        for (where, *marker), at_us, high_watermark, story in self._unsure:
-            directory = f"{where[0]}-{where[1]}"
-            found = any(
-                batch.offset < high_watermark and [batch.producer_id, batch.epoch, batch.commits] == marker
-                for (_, name), each in self.producers.logs.items()
-                if name == directory
-                for batch in each.batches
-            )
-            if not found:
-                self.violated(at_us, story)
+        return [each for (_, name), each in self.producers.logs.items() if name == directory]
 
     def _high_watermark(self, where: TopicPartition) -> int:
-        directory = f"{where[0]}-{where[1]}"
-        logs = self.producers.logs.items()
-        return max((each.log.high_watermark for (_, name), each in logs if name == directory), default=0)
+        return max((each.log.high_watermark for each in self._logs_of(where)), default=0)
 
     def _is_excused(self, node: "Node", where: TopicPartition, before: StateValue) -> bool:
         topic = node.broker.replica.loader.image.topics.get(where[0])
         if topic is None or where[1] >= len(topic.partitions) or where in self.context.replicas.excused:
             return True
-        directory = f"{where[0]}-{where[1]}"
-        states = [
-            each.states.get(before.producer_id) for (_, name), each in self.producers.logs.items() if name == directory
-        ]
+        states = [each.states.get(before.producer_id) for each in self._logs_of(where)]
         return any(each is not None and each.epoch > before.epoch for each in states)
 
 
@@ -768,6 +755,79 @@ class TimeoutsKept(StateCheck):
             )
 
 
+MARKERS_US = 3_000_000
+"""Physical: what a coordinator adds to the times below before it completes a transaction: its retries of markers and of
+the completion, one second each, and the replication of both."""
+
+
+class EndingsInTime(StateCheck):
+    """transactions-consistent (X-3): a decided transaction is completed in time.
+
+    Once no fault affects a node or a link between nodes, each partition has its leader again within
+    ``Settings.session_us`` and ``Settings.settled_us``, and a request of markers that got lost is resent after
+    ``request.timeout.ms``. Physical: a partition without a leader gets no marker. After a loss of committed values
+    (E-7) nothing is judged.
+    """
+
+    guarantee = "transactions-consistent"
+    only_thorough = True
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self._decided: dict[str, StateValue] = {}
+        self._node: Node | None = None
+        """the node that was seen last; all have the same settings"""
+
+    def value_committed(
+        self,
+        at_us: int,  # noqa: ARG002
+        node: "Node",
+        partition: StatePartition,  # noqa: ARG002
+        before: StateValue | None,  # noqa: ARG002
+        value: StateValue,
+    ) -> None:
+        self._node = node
+        if value.state in PREPARED:
+            self._decided[value.transactional_id] = value
+        else:
+            self.evidence += self._decided.pop(value.transactional_id, None) is not None
+
+    def inspect(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
+        if self._decided:
+            self._node = node
+            self._judge(at_us)
+
+    def end(self, history: History) -> None:
+        self._judge(history.end_us)
+
+    def _judge(self, at_us: int) -> None:
+        node, settings = self._node, self.context.settings
+        if node is None or not self._decided or self.transactions.losses:
+            return
+        limit_us = settings.session_us + settings.settled_us + node.broker.config.request_timeout_ms * 1000 + MARKERS_US
+        calm_us = at_us - max(self.context.quorum.fault_times.last_us(), 0)
+        if calm_us <= limit_us:
+            return
+        for transactional_id, value in list(self._decided.items()):
+            since_us = min(calm_us, at_us - value.at_us)
+            if since_us > limit_us and not any(_leaderless(node, each) for each in value.partitions):
+                del self._decided[transactional_id]
+                self.violated(
+                    at_us,
+                    f"{transactional_id}: {value.named} is not complete after {since_us // 1000} ms without a fault of "
+                    f"a node or a link between nodes, and {limit_us // 1000} ms are the most",
+                )
+
+
+def _leaderless(node: "Node", where: TopicPartition) -> bool:
+    image = node.broker.replica.loader.image
+    topic = image.topics.get(where[0])
+    if topic is None or where[1] >= len(topic.partitions):
+        return False
+    leader = image.brokers.get(topic.partitions[where[1]].leader)
+    return leader is None or leader.fenced
+
+
 _Write: TypeAlias = tuple[int, TopicPartition, int, int, int]
 """Node, partition, producer ID, epoch and first sequence of a transactional batch."""
 
@@ -776,8 +836,9 @@ class WritesVerified(StateCheck, ProducerCheck):
     """transactions-consistent (X-9, KIP-890): a leader appends the first batch of a transaction only while the
     coordinator has it open with that partition, producer ID and epoch.
 
-    The coordinator confirms it, or adds the partition, between the arrival of the request and the append. Later batches
-    of a transaction that is open in the partition need no confirmation. With
+    The coordinator confirms it, or adds the partition, between the arrival of the request and the append. If a marker
+    of the producer was appended meanwhile, what was confirmed before has ended, so the coordinator must have the
+    transaction open after that. Later batches of a transaction that is open in the partition need no confirmation. With
     ``transaction.partition.verification.enable=false`` nothing is confirmed. After a loss of committed values (E-7)
     nothing is judged.
     """
@@ -790,6 +851,9 @@ class WritesVerified(StateCheck, ProducerCheck):
         self._arrived: dict[_Write, int] = {}
         """time of the first request with each batch that is not appended yet"""
         self._new: list[_Write] = []
+        self._marked: dict[tuple[int, TopicPartition, int], int] = {}
+        """time at which each node, as the leader, appended the last marker of a partition and a producer ID, where that
+        is known exactly"""
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
         if type(event) is not Request or getattr(event.body, "transactional_id", None) is None:
@@ -830,6 +894,14 @@ class WritesVerified(StateCheck, ProducerCheck):
                 self.context.replicas.after_event(node, self._judge)
             self._new.append(write)
 
+    def log_replayed(
+        self, at_us: int, node: "Node", producers: LogProducers, new: Sequence[ProducedBatch] | None
+    ) -> None:
+        # Several batches at once may have been appended at earlier events.
+        if new is not None and len(new) == 1 and new[0].commits is not None and _led_here(node, producers, new[0]):
+            where = producers.log.directory.rpartition("-")[0], producers.index
+            self._marked[node.broker.node_id, where, new[0].producer_id] = at_us
+
     def _judge(self, at_us: int, node: "Node") -> None:
         new, self._new = self._new, []
         for write in new:
@@ -837,9 +909,10 @@ class WritesVerified(StateCheck, ProducerCheck):
             if arrived_us is None or self.transactions.losses:
                 continue
             self.evidence += 1
-            _, where, producer_id, epoch, first = write
+            node_id, where, producer_id, epoch, first = write
             owner = self.transactions.owners.get(producer_id)
-            values = [] if owner is None else self.transactions.since(owner[1], arrived_us)
+            since_us = max(arrived_us, self._marked.get((node_id, where, producer_id), -1) + 1)
+            values = [] if owner is None else self.transactions.since(owner[1], since_us)
             is_open = any(
                 (each.state, each.producer_id, each.epoch) == (ONGOING, producer_id, epoch) and where in each.partitions
                 for each in values
@@ -848,7 +921,7 @@ class WritesVerified(StateCheck, ProducerCheck):
                 self.violated(
                     at_us,
                     f"{where[0]}-{where[1]}: node {node.broker.node_id} began a transaction of producer {producer_id}, "
-                    f"epoch {epoch}, with sequence {first}, which came at {arrived_us} us, and since then its "
+                    f"epoch {epoch}, with sequence {first}, which came at {arrived_us} us, and since {since_us} us its "
                     f"coordinator had {', '.join(each.named for each in values) or 'nothing'}",
                 )
 

@@ -448,3 +448,40 @@ def markers_of_first_slice_only(
     transaction stays open in the others (X-3)."""
     size = slicing.MARKER_PARTITIONS_PER_SLICE
     yield from original(self, [(delivery, partitions[:size]) for delivery, partitions in deliveries])
+
+
+@mutant(f"{SENDER}._handle_errors")
+def moved_partition_gets_no_marker(original: Function, self: Any, delivery: Any, errors: dict[Any, Error]) -> None:
+    """A partition whose leader has moved when the marker comes does not get it again, and its transaction never ends
+    (X-3)."""
+    moved = ErrorCode.not_leader_or_follower
+    original(self, delivery, {key: error for key, error in errors.items() if error is not moved})
+
+
+@mutant("reference_broker.log.transaction_verification:VerificationStates.check")
+def voided_wait_accepted(original: Function, self: Any, known: Any, batch: Any, guard: Any) -> None:
+    """A batch may be appended after its verification although a marker has voided its wait meanwhile (X-9)."""
+    if guard is not None:
+        self.guards.setdefault(batch.producer_id, guard)
+    original(self, known, batch, guard)
+
+
+# --- offsets of transactions ---------------------------------------------------------------------------------------
+
+
+@mutant("reference_broker.groups.committed_offsets:CommittedOffsets._replicated_pending")
+def first_offset_of_transaction_wins(original: Function, self: Any, batch: Any) -> None:
+    """Of two commits of one partition in one transaction the first one counts (X-8)."""
+    pending = {key: {**commits} for key, _ in batch.changes for commits in [self._pending.of(key.group).get(key, {})]}
+    original(self, batch)
+    for key, commits in pending.items():
+        if batch.producer_id in commits:
+            self._pending.put(batch.producer_id, key, commits[batch.producer_id])
+
+
+@mutant("reference_broker.replication.leader.leaders:Leaders.acknowledge")
+def acknowledged_one_offset_early(
+    original: Function, self: Any, offsets: Any, timeout_ms: int, completed: Callable[[Any], None]
+) -> Any:
+    """A produce is acknowledged when all its records but the last one are replicated (E-7)."""
+    return original(self, [(partition, offset - 1) for partition, offset in offsets], timeout_ms, completed)

@@ -6,7 +6,13 @@ from typing import Any
 import pytest
 
 from chaos.checks.check import Check
-from chaos.checks.group_coordinator import LATE_US, LoadedIsReplayed, RemovalsDue, ResponsesReplicated
+from chaos.checks.group_coordinator import (
+    LATE_US,
+    HeldOffsetsReplicated,
+    LoadedIsReplayed,
+    RemovalsDue,
+    ResponsesReplicated,
+)
 from chaos.checks.group_state import Committed, LoggedGroup, LoggedMember, logged_batches
 from chaos.checks.history import History
 from chaos.checks.replica_view import TouchedLogs
@@ -47,11 +53,12 @@ def commit(offset: int, *, ms: int = 0, **more: Any) -> CommitOffset:
 class World:
     """Node 1, which leads the only partition of the offsets topic, and the checks that follow its log."""
 
-    def __init__(self) -> None:
+    def __init__(self, *kinds: type[Check]) -> None:
         context = check_context()
         self.view, self.touched, self.disk = context.replicas, TouchedLogs(), MemoryDisk()
         self.view._touched = self.touched
-        self.checks: list[Check] = [kind(context) for kind in (ResponsesReplicated, LoadedIsReplayed, RemovalsDue)]
+        kinds = kinds or (ResponsesReplicated, LoadedIsReplayed, RemovalsDue)
+        self.checks: list[Check] = [kind(context) for kind in kinds]
         self.us, self.wall_ms = 1_000_000, 0
         with self.touched.noted():
             self.log = run_to_end(open_log(self.disk, "__consumer_offsets-0", LogConfig(), Now(0, 0), True))
@@ -349,6 +356,82 @@ def test_a_record_that_differs_from_the_group_that_is_written(world: World) -> N
     assert world.group(of_group()) == []
     world.target.groups["g"].members["a"].rebalance_timeout_ms = 1
     assert "has appended a record of a group, and group g has members" in world.group(of_group())[0]
+
+
+# --- what a coordinator holds -----------------------------------------------------------------------------------------
+
+
+class Holding(World):
+    """A coordinator that follows its log, but for what a test leaves out."""
+
+    def __init__(self) -> None:
+        super().__init__(HeldOffsetsReplicated)
+
+    def commits_one(self, value: CommitOffset | None, producer_id: int = -1, *, is_held: bool = True) -> list[str]:
+        self.offset(value, producer_id=producer_id, commits=False)
+        if is_held:
+            self.held.appended(self.log.log_end_offset, [(OffsetKey("g", "t", 0), value)], producer_id)
+        return self._replicated()
+
+    def ends(self, producer_id: int, *, commit: bool, as_commit: bool | None = None) -> list[str]:
+        self.append(
+            build_marker(commit=commit, producer_id=producer_id, producer_epoch=0, coordinator_epoch=4, timestamp_ms=0),
+            commits=False,
+        )
+        is_commit = commit if as_commit is None else as_commit
+        self.held.ended(self.log.log_end_offset, producer_id, is_commit=is_commit)
+        return self._replicated()
+
+    def _replicated(self) -> list[str]:
+        for _ in self.held.replicated(self.log.log_end_offset):
+            pass
+        self.replicate()
+        return self.looked()
+
+
+@pytest.mark.clause("X-8")
+def test_a_coordinator_that_holds_what_its_log_has() -> None:
+    world = Holding()
+    assert world.commits_one(commit(5)) == []
+    assert world.commits_one(commit(6), 7) == []
+    assert world.commits_one(commit(8)) == []
+    assert world.ends(7, commit=True) == []  # The plain commit is the later record (KAFKA-5247).
+    assert world.commits_one(commit(9), 7) == []
+    assert world.ends(7, commit=False) == []
+    assert world.commits_one(commit(9), 7) == []
+    assert world.commits_one(None) == []
+    assert world.ends(7, commit=True) == []
+    assert world.checks[0].evidence
+
+
+@pytest.mark.clause("X-8")
+def test_a_coordinator_that_holds_another_offset_than_its_log() -> None:
+    world = Holding()
+    world.commits_one(commit(5))
+    assert "has (5, 4, 'text') for t-0 of group g, and offset 6" in world.commits_one(commit(6), is_held=False)[0]
+    world = Holding()
+    assert "lacks an offset of an open transaction" in world.commits_one(commit(6), 7, is_held=False)[0]
+    world = Holding()
+    world.commits_one(commit(6), 7)
+    assert "has (6, 4, 'text') for t-0 of group g, and nothing" in world.ends(7, commit=False, as_commit=True)[0]
+
+
+@pytest.mark.clause("X-8")
+def test_an_older_commit_that_its_marker_brings_back_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CommittedOffsets, "_is_newer", lambda *_: True)
+    world = Holding()
+    world.commits_one(commit(6), 7)
+    world.commits_one(commit(8))
+    assert "has (6, 4, 'text') for t-0 of group g, and offset 8" in world.ends(7, commit=True)[0]
+
+
+def test_a_coordinator_that_decides_in_slices_is_compared_when_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Holding()
+    world.commits_one(commit(6), 7)
+    monkeypatch.setattr(CommittedOffsets, "replicated", lambda *_: ())
+    assert world.ends(7, commit=True) == []
+    monkeypatch.undo()
+    assert world.commits_one(commit(8)) == []
 
 
 # --- removals ---------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 
 from chaos.checks import producer_view
 from chaos.checks.check import Check
-from chaos.checks.producers import ProducersEqualReplay, SequencesFollow
+from chaos.checks.producers import AcksReplicated, ProducersEqualReplay, SequencesFollow
 from chaos.checks.replica_view import ReplicaView, TouchedLogs
 from chaos.checks.transactions import AbortedListed, StableOffsetExact
 from chaos.tests.check_context import check_context
@@ -346,14 +346,33 @@ def test_what_a_node_acknowledged_before_its_start_is_not_judged() -> None:
     assert world.looked(thorough=True) == []
 
 
-def _acknowledged(world: World, sequence: int, offset: int) -> None:
+@pytest.mark.parametrize(("high_watermark", "acks", "broken"), [(3, -1, True), (4, -1, False), (3, 1, False)])
+def test_a_batch_is_acknowledged_with_acks_all_when_it_is_replicated(
+    high_watermark: int, acks: int, broken: bool
+) -> None:
+    world = World()
+    for sequence in range(5):
+        world.data(7, sequence, transactional=False)
+    world.commit(high_watermark)
+    world.checks = [AcksReplicated(world.context)]
+    _acknowledged(world, 3, 3, acks)
+    assert bool(world.checks[0].violations) is broken
+    world.one = SimpleNamespace()
+    world.checks = [AcksReplicated(world.context)]
+    node = world.node()
+    node.broker.partitions.by_id.clear()
+    _acknowledged(world, 3, 3, acks, node)
+    assert not world.checks[0].violations
+
+
+def _acknowledged(world: World, sequence: int, offset: int, acks: int = -1, node: Any = None) -> None:
     data = world.batch(7, sequence, transactional=False)
     topic = ProduceTopic("t", bytes(16), [ProducePartition(0, data)])
     tag = Tag(0, 9, "p")
-    request = Request(1, 1, 0, 9, "p", ProduceRequest(-1, 100, [topic]), tag)
+    request = Request(1, 1, 0, 9, "p", ProduceRequest(acks, 100, [topic]), tag)
     response = ProduceResponse([ProduceTopicResponse("t", bytes(16), [ProducePartitionResponse(0, 0, offset)])])
     for each in world.checks:
-        each.acted(7, world.node(), request, [Reply(1, 1, 0, 9, response, tag)])
+        each.acted(7, node or world.node(), request, [Reply(1, 1, 0, 9, response, tag)])
 
 
 def test_a_log_without_transactions_is_read_at_times(monkeypatch: pytest.MonkeyPatch) -> None:

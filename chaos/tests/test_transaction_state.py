@@ -8,9 +8,10 @@ import pytest
 
 from chaos.checks import producer_view
 from chaos.checks.check import Check, StateCheck
+from chaos.checks.history import History
 from chaos.checks.replica_view import TouchedLogs
 from chaos.checks.suite import check_kinds
-from chaos.checks.transaction_coordinator import TimeoutsKept
+from chaos.checks.transaction_coordinator import MARKERS_US, EndingsInTime, TimeoutsKept
 from chaos.checks.transaction_state import (
     COMPLETE_ABORT,
     COMPLETE_COMMIT,
@@ -187,7 +188,7 @@ class World:
         self.view, self.touched, self.disk = context.replicas, TouchedLogs(), MemoryDisk()
         self.view._touched = self.touched
         self.checks: list[Check] = [kind(context) for kind in check_kinds() if issubclass(kind, StateCheck)]
-        self.ms, self.us = 5, 1_000
+        self.ms, self.us, self.leader = 5, 1_000, 1
         with self.touched.noted():
             self.state, self.data = self._opened("__transaction_state-0"), self._opened("t-0")
         self.state.topic_id, self.data.topic_id = STATE_ID, TOPIC_ID
@@ -198,6 +199,7 @@ class World:
         self.config = SimpleNamespace(
             transaction_abort_timed_out_transaction_cleanup_interval_ms=INTERVAL_MS,
             transaction_partition_verification_enable=True,
+            request_timeout_ms=2000,
         )
         self.looked()
 
@@ -212,8 +214,9 @@ class World:
             by_id={(STATE_ID, 0): state, (TOPIC_ID, 0): data},
             topic_names={TOPIC_ID: "t"},
         )
-        topics = {"t": SimpleNamespace(partitions=[None, None])}
-        loader = SimpleNamespace(image=SimpleNamespace(topics=topics))
+        topics = {"t": SimpleNamespace(partitions=[SimpleNamespace(leader=self.leader)] * 2)}
+        brokers = {1: SimpleNamespace(fenced=False)}
+        loader = SimpleNamespace(image=SimpleNamespace(topics=topics, brokers=brokers))
         broker = SimpleNamespace(
             node_id=1,
             now=Now(self.us, self.ms),
@@ -324,7 +327,7 @@ def test_a_whole_transaction_is_no_violation() -> None:
     world.marker()
     assert world.write(DONE) == []
     assert world.replies(end(), owner()) == []
-    assert all(each.evidence for each in world.checks if type(each).__name__ != "TimeoutsKept")
+    assert all(each.evidence for each in world.checks if not isinstance(each, TimeoutsKept))
 
 
 def test_a_response_before_its_value_is_replicated_is_a_violation() -> None:
@@ -543,3 +546,53 @@ def test_an_owner_is_not_refused(error: int, step: Transaction, broken: int) -> 
     world = World()
     world.write(OWNER)
     assert len(world.replies(*adding(0, error=error))) == (error in (47, 49, 90))
+
+
+def test_a_marker_voids_what_the_coordinator_has_confirmed_before_it() -> None:
+    def write(*, is_next_open: bool) -> list[str]:
+        world = World()
+        world.write(OWNER, BEGUN)
+        arriving = build(
+            [Record(timestamp_ms=0, value=b"v")],
+            producer_id=7,
+            producer_epoch=0,
+            base_sequence=0,
+            is_transactional=True,
+        )
+        topic = ProduceTopic("t", bytes(16), [ProducePartition(0, arriving)])
+        world.acts(Request(1, 2, 0, 11, "p", ProduceRequest(-1, 100, [topic], "x"), Tag(0, 11, "p")))
+        world.write(DECIDED)
+        world.marker()
+        world.write(DONE)
+        if is_next_open:
+            world.write(BEGUN)
+        return world.produce(arrives=False)
+
+    (story,) = write(is_next_open=False)
+    assert "since then" not in story
+    assert "began a transaction of producer 7, epoch 0" in story
+    assert write(is_next_open=True) == []
+
+
+LIMIT_US = 12_000_000 + 6_000_000 + 2_000_000 + MARKERS_US
+
+
+@pytest.mark.parametrize(
+    ("late_us", "fault_us", "leader", "broken"),
+    [(1, 0, 1, 1), (-10_000, 0, 1, 0), (1, 1_000_000, 1, 0), (1, 0, 9, 0)],
+)
+def test_a_decided_transaction_is_completed_in_time(late_us: int, fault_us: int, leader: int, broken: int) -> None:
+    world = World()
+    world.write(OWNER, BEGUN, DECIDED)
+    decided_us, world.leader = world.us, leader
+    (check,) = (each for each in world.checks if isinstance(each, EndingsInTime))
+    if fault_us:
+        check.context.quorum.fault_times.node(2, decided_us + fault_us)
+    check.inspect(decided_us + LIMIT_US + late_us, 0, world.node(), None, True)
+    assert len(check.violations) == broken
+    check.end(History(end_us=decided_us + LIMIT_US + late_us))
+    assert len(check.violations) == broken
+    world.marker()
+    world.write(DONE)
+    check.end(History(end_us=decided_us + 10 * LIMIT_US))
+    assert len(check.violations) == broken
