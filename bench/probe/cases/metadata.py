@@ -159,7 +159,11 @@ def operations_not_requested(at: ProbeContext) -> None:
 
 
 @case(
-    "metadata/topics/operations-requested", "KIP-430", {METADATA: since_version(8), CREATE: ANY}, since="2.3", level=SHOULD
+    "metadata/topics/operations-requested",
+    "KIP-430",
+    {METADATA: since_version(8), CREATE: ANY},
+    since="2.3",
+    level=SHOULD,
 )
 def operations_requested(at: ProbeContext) -> None:
     """They are returned if the request wants them, as bits above 2."""
