@@ -139,7 +139,7 @@ def aborted_index_not_rebuilt(
 
 
 @mutant("reference_broker.log.producer_state:pieces_of")
-def open_transactions_left_out_of_snapshot(original: Function, producers: Any) -> Any:
+def open_transactions_missing_from_snapshot(original: Function, producers: Any) -> Any:
     """A producer snapshot contains no open transactions (X-13)."""
     return original({key: each._replace(current_txn_first_offset=-1) for key, each in producers.items()})
 
@@ -161,7 +161,7 @@ def coordinator_epoch_not_checked(original: Function, marker: Any, known: Any) -
 
 
 @mutant(f"{APIS}.k61_describe_producers:_describe_partition")
-def open_transactions_not_told(
+def open_transactions_not_returned(
     original: Function, broker: Any, topic: str, index: int, work: Any
 ) -> Generator[None, None, Any]:
     """DescribeProducers returns no open transactions (X-12)."""
@@ -184,7 +184,7 @@ def partitions_not_described(original: Function, transactional_id: Any, entry: A
 
 
 @mutant("reference_broker.transactions.markers:MarkerWriter._append")
-def aborts_answered_unwritten(original: Function, self: Any, marker: Any, key: Any) -> Any:
+def aborts_acknowledged_unwritten(original: Function, self: Any, marker: Any, key: Any) -> Any:
     """An abort with the coordinator epoch that Kafka's tool invents succeeds, and no marker is written (X-12)."""
     partition = self._partitions.by_name.get(key)
     known = None if partition is None else partition.log.producers.by_id.get(marker.producer_id)

@@ -77,7 +77,7 @@ def marker_not_moved(original: Function, self: Any) -> None:
 
 
 @mutant("reference_broker.apis.records.fetch_response:_with_horizon")
-def marker_not_told(original: Function, cached: Any, data: Any) -> Any:
+def marker_not_returned(original: Function, cached: Any, data: Any) -> Any:
     """Fetch responses contain the marker 0, whatever it is (H-1)."""
     sent = original(cached, data)
     return replace(sent, tombstone_horizon=min(sent.tombstone_horizon, 0))

@@ -76,7 +76,7 @@ def deleted_before_log_start_is_durable(original: Function, self: Any, count: in
 
 
 @mutant("reference_broker.replication.partition_publisher:PartitionPublisher.misplaced")
-def damage_not_told(original: Function, self: Any) -> dict[tuple[bytes, int], bool]:
+def damage_not_reported(original: Function, self: Any) -> dict[tuple[bytes, int], bool]:
     """The controller is not informed of a damaged log. It elects the replica, which then does not lead."""
     return {}
 

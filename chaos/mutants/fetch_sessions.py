@@ -107,7 +107,9 @@ def epoch_wraps_to_zero(original: Function, epoch: int) -> int:
 
 
 @mutant("reference_broker.core.call_admission:ActiveCall.respond")
-def answers_told_without_session(original: Function, self: Any, body: Any, *, api_version: int | None = None) -> None:
+def responses_logged_without_session(
+    original: Function, self: Any, body: Any, *, api_version: int | None = None
+) -> None:
     """The lines of responses in trace and log have no session (F-23)."""
     request = self._request
     self._request = request._replace(tag=request.tag._replace(session_id=0, session_epoch=-1))
@@ -169,7 +171,7 @@ def session_outlives_its_last_partition(original: Function, self: Any) -> Any:
 
 
 @mutant(f"{FETCH}:Fetch._complete")
-def answers_everything(original: Function, self: Any) -> Any:
+def returns_every_partition(original: Function, self: Any) -> Any:
     """Each incremental response contains every partition of its session (F-14, G-6)."""
     for cached in self.session.partitions.values():
         self.session.mark(cached)
@@ -179,7 +181,7 @@ def answers_everything(original: Function, self: Any) -> Any:
 
 
 @mutant(f"{SESSION}:FetchSession.reports", revisions=ONLY_FINAL)
-def only_records_are_news(original: Function, self: Any, cached: Any, data: Any) -> bool:
+def only_records_count_as_changes(original: Function, self: Any, cached: Any, data: Any) -> bool:
     """A partition whose high watermark has changed is omitted from a response without room for its records (F-14)."""
     return bool(data.records or data.error_code) or bool(self.serves_full)
 
@@ -237,7 +239,7 @@ def evictions_not_counted(original: Function, self: Any, victim: Any, candidate:
 
 
 @mutant(f"{SESSION}:FetchSession.keep", revisions=ONLY_FINAL)
-def session_for_who_wants_none(original: Function, self: Any, sessions: Any, wants_session: bool, now: Any) -> bool:
+def session_without_request(original: Function, self: Any, sessions: Any, wants_session: bool, now: Any) -> bool:
     """Each full fetch gets a session, also one that requests none (F-4)."""
     return bool(original(self, sessions, True, now))
 
@@ -346,7 +348,7 @@ def denied_session_invites_incremental_fetches(original: Function, self: Any) ->
 
 
 @mutant(f"{FIRST}:FirstRevisionSession.response_flags", revisions=ONLY_FIRST)
-def incremental_answers_not_marked(original: Function, self: Any) -> int:
+def incremental_responses_not_marked(original: Function, self: Any) -> int:
     """No response is marked as incremental (G-9)."""
     return int(original(self)) & ~INCREMENTAL_FETCH_RESPONSE
 
@@ -358,7 +360,7 @@ def errors_without_text(original: Function, self: Any, error: Any, request: Any,
 
 
 @mutant(f"{FIRST}:FirstRevision.error_response", revisions=ONLY_FIRST)
-def refused_sessions_told_as_closed(
+def rejected_sessions_called_closed(
     original: Function, self: Any, error: Any, request: Any, session: Any = None
 ) -> Any:
     """A rejection has session ID 0 although the session exists (G-9)."""

@@ -33,7 +33,7 @@ def epoch_forgotten_when_off(original: Function, self: Any) -> int:
 
 
 @mutant("reference_broker.metadata.cache:MetadataCache.served_epoch")
-def epoch_not_told(original: Function, self: Any) -> int:
+def epoch_not_sent(original: Function, self: Any) -> int:
     """A broker does not send clients the epoch of its metadata (M-4)."""
     return -1
 
@@ -107,7 +107,7 @@ def epoch_in_memory_only(original: Function, counted: dict[int, int], self: Any,
 
 
 @mutant("reference_broker.metadata.snapshots:records_of")
-def epoch_left_out_of_snapshot(original: Function, image: Any) -> Iterator[Any]:
+def epoch_missing_from_snapshot(original: Function, image: Any) -> Iterator[Any]:
     """A snapshot does not contain the metadata epoch (M-1, S-16)."""
     return (record for record in original(image) if type(record) is not NoOpRecord)
 
@@ -145,7 +145,7 @@ def epoch_goes_on_when_off(original: Function, was_on: dict[int, bool], self: An
 
 
 @mutant("reference_broker.controller.metadata_broadcast:MetadataBroadcast._send_next")
-def one_broker_told_at_a_time(original: Function, self: Any, recipient: Any) -> None:
+def brokers_updated_one_by_one(original: Function, self: Any, recipient: Any) -> None:
     """UpdateMetadata is sent to one broker after the other, each after the response of the previous one (M-3)."""
     if not any(each.in_flight for each in self._recipients.values()):
         original(self, recipient)

@@ -149,13 +149,13 @@ def torn_batch_kept(original: Function, disk: Any, path: str, end: int) -> Itera
 
 
 @mutant(f"{CONTROLLER_TERM}:ControllerTerm._write_transaction")
-def markers_left_out(original: Function, self: Any, change: Any, batches: Any) -> Generator[None, None, None]:
+def markers_omitted(original: Function, self: Any, change: Any, batches: Any) -> Generator[None, None, None]:
     """A change that is larger than a batch is written without markers, as several changes (T-1, T-6)."""
     yield from self._write_separately(change, batches)
 
 
 @mutant(f"{CONTROLLER_TERM}:ControllerTerm._append")
-def answered_at_begin(original: Function, self: Any, values: Any, kind: str, number: int, of: int) -> Any:
+def acknowledged_at_begin(original: Function, self: Any, values: Any, kind: str, number: int, of: int) -> Any:
     """A client gets success once the Begin is written, and does not retry if the transaction is aborted later
     (T-10)."""
     last = original(self, values, kind, number, of)

@@ -124,7 +124,7 @@ KILLED_BY: Mapping[str, Sequence[Mutant]] = {
     "quorum": (
         vote_in_known_epoch_not_written,
         fetch_ahead_of_sync,
-        quorum.vote_told_before_its_name_is_durable,
+        quorum.vote_sent_before_its_name_is_durable,
     ),
     "groups": (acknowledged_ahead_of_sync,),
     "snapshots": (log_cut_before_snapshot_is_named, next_piece_before_sync, snapshots.rename_before_sync),

@@ -46,7 +46,7 @@ def no_epoch_check_on_append(original: Function, led: dict[Any, int], self: Any,
 
 
 @mutant(f"{QUORUM}:put_in_place", one_use="The file with the cluster's ID is put in place by it, too.")
-def vote_told_before_its_name_is_durable(
+def vote_sent_before_its_name_is_durable(
     original: Function, disk: Any, ports: Any, temporary: str, done: Callable[[], None]
 ) -> None:
     """A voter responds, and a candidate requests votes, when the file with its epoch and vote is durable, but its name

@@ -80,7 +80,7 @@ def table() -> tuple[tuple[str, tuple[str, ...]], ...]:
 _POWER = "only a power loss shows it, and in a live world the kernel keeps what a killed process wrote"
 
 SIMULATED_ONLY: Mapping[str, str] = {
-    "vote_told_before_its_name_is_durable": f"{_POWER}, names of files too",
+    "vote_sent_before_its_name_is_durable": f"{_POWER}, names of files too",
     "high_watermark_at_leaders_end": f"{_POWER}: what followers lack is lost only if the leader's copy is",
     "joins_behind_high_watermark": f"{_POWER}: a replica that lacks something is missed only if the others lose it",
     "progress_outlives_restart": f"{_POWER}: a follower that was killed still has all that it had acknowledged",

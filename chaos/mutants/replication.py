@@ -104,7 +104,9 @@ def high_watermark_below_min_isr(original: Function, partition: Any, followers: 
 
 
 @mutant("reference_broker.replication.leader.isr:IsrProposals._settled")
-def answered_isr_counts_at_once(original: Function, self: Any, partition: Any, proposal: Any, response: Any) -> bool:
+def isr_of_response_applied_at_once(
+    original: Function, self: Any, partition: Any, proposal: Any, response: Any
+) -> bool:
     """A leader applies the ISR of an AlterPartition response at once, with the min.insync.replicas of its own, older
     metadata (E-2)."""
     is_held = self._pending.get(partition) is proposal and partition.followers.proposal is proposal
@@ -179,5 +181,5 @@ def broker_sessions_five_times_as_long(original: Function, self: Any, broker_id:
 
 
 @mutant("reference_broker.replication.leader.purgatory:Acknowledgements.fail")
-def former_leader_lets_requests_wait(original: Function, self: Any, partition: Any, heap: Any, error: Any) -> None:
+def former_leader_keeps_requests_parked(original: Function, self: Any, partition: Any, heap: Any, error: Any) -> None:
     """A node that leads a partition no more leaves acks=all and DeleteRecords parked until they time out."""

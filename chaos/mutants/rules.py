@@ -99,7 +99,7 @@ def seek_back_not_noted(original: Function, self: Any, wanted: Any, topic_id: by
 
 
 @mutant("reference_broker.sessions.fetch_session:FetchSession.reports", revisions=("final",))
-def moved_log_start_is_no_news(original: Function, self: Any, cached: Any, data: Any) -> bool:
+def moved_log_start_not_returned(original: Function, self: Any, cached: Any, data: Any) -> bool:
     """A partition whose log start offset alone has changed is left out of the next response (F-14)."""
     known = cached.sent_log_start_offset
     cached.sent_log_start_offset = data.log_start_offset
@@ -110,7 +110,7 @@ def moved_log_start_is_no_news(original: Function, self: Any, cached: Any, data:
 
 
 @mutant("reference_broker.ports.slicing:_in_slices")
-def last_slice_left_out(
+def last_slice_skipped(
     original: Function, items: Collection[Any], size: int, do: Callable[[Any], object]
 ) -> Generator[None, None, None]:
     """Work on so many partitions that it takes several slices ends before its last one. A request that names many
@@ -276,7 +276,7 @@ def open_transactions_look_stable(
 
 
 @mutant("reference_broker.metadata.snapshots:records_of")
-def settings_of_topics_left_out_of_snapshot(original: Function, image: Any) -> Iterator[Any]:
+def topic_configs_missing_from_snapshot(original: Function, image: Any) -> Iterator[Any]:
     """A snapshot does not contain the settings of topics. A node that loads it has the defaults (S-12, S-15)."""
     return (each for each in original(image) if not isinstance(each, ConfigRecord) or each.resource_type != TOPIC)
 

@@ -126,14 +126,14 @@ def position_ignored_by_leader(original: Function, request: Any, store: Any, kno
 
 
 @mutant(f"{SERVING}:_read")
-def each_piece_told_as_the_last(original: Function, request: Any, store: Any, known: Any) -> Any:
+def each_chunk_marked_as_last(original: Function, request: Any, store: Any, known: Any) -> Any:
     """A leader marks each chunk as the last one (S-4, S-17)."""
     piece = original(request, store, known)
     return replace(piece, size=piece.position + len(piece.data), is_last=True)
 
 
 @mutant(f"{SERVING}:refusal")
-def missing_snapshot_answered_empty(
+def missing_snapshot_returned_empty(
     original: Function, request: Any, store: Any, leadership: Any, is_draft: bool
 ) -> Any:
     """A leader that does not have the snapshot responds without bytes and without an error (S-5)."""
@@ -142,7 +142,7 @@ def missing_snapshot_answered_empty(
 
 
 @mutant(f"{SERVING}:refusal")
-def position_outside_answered_empty(
+def position_outside_returned_empty(
     original: Function, request: Any, store: Any, leadership: Any, is_draft: bool
 ) -> Any:
     """A leader responds to a position outside the snapshot without bytes and without an error (S-6)."""
@@ -182,7 +182,7 @@ def loads_not_measured(original: Function, self: Any, snapshot: Any, latency_us:
 
 
 @mutant(f"{METRICS}._show_size")
-def size_of_the_first_snapshot_told(original: Function, self: Any) -> None:
+def size_of_the_first_snapshot_reported(original: Function, self: Any) -> None:
     """SnapshotSizeBytes stays the size of the first snapshot (S-14)."""
     if not self._size_bytes.value:
         original(self)

@@ -222,7 +222,7 @@ def acks_ignored(original: Function, api_key: int, version: int, frame: Any, off
 
 
 @mutant(REQUESTS)
-def sessions_never_left(original: Function, api_key: int, version: int, frame: Any, offset: int) -> Any:
+def sessions_never_closed(original: Function, api_key: int, version: int, frame: Any, offset: int) -> Any:
     """A fetch that requests no session opens one, and one that closes a session continues it."""
     body = original(api_key, version, frame, offset)
     if api_key != ApiKey.FETCH or body.session_epoch != -1:
@@ -268,7 +268,7 @@ def small_pieces_refused(original: Function, self: Any, data: bytes) -> None:
 
 
 @mutant(RESPONSES)
-def answers_swapped(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
+def responses_swapped(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """Two consecutive responses are swapped, from the second one of a connection on, and so are the responses to a
     fetch and to ApiVersions behind it."""
     swapped = {(ApiKey.FETCH, 1): 2, (ApiKey.API_VERSIONS, 2): 1}.get((ApiKey(api_key), correlation_id))
@@ -288,7 +288,7 @@ CHANGES = frozenset(
 
 
 @mutant(RESPONSES)
-def creations_untold(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
+def creations_not_returned(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """CreateTopics returns no sizes and no settings of a topic, and another ID."""
 
     def hide(name: str, value: Any) -> Any:
@@ -354,7 +354,7 @@ def no_defaults(original: Function, api_key: int, version: int, frame: Any, offs
 
 
 @mutant(REQUESTS)
-def always_all_told(original: Function, api_key: int, version: int, frame: Any, offset: int) -> Any:
+def all_configs_returned(original: Function, api_key: int, version: int, frame: Any, offset: int) -> Any:
     """DescribeConfigs returns all settings with their synonyms and documentation, whatever was requested."""
     body = original(api_key, version, frame, offset)
     change = fixed(configuration_keys=None, include_synonyms=True, include_documentation=True)
@@ -438,15 +438,15 @@ PLAYED: Mapping[str, tuple[str, ...]] = {
     "fetches_never_wait": ("fetch/waiting", "fetch/session"),
     "fetches_wait_long": ("fetch/waiting",),
     "long_fetches_slow": ("fetch/waiting", "fetch/unknown"),
-    "sessions_never_left": ("fetch/session",),
+    "sessions_never_closed": ("fetch/session",),
     "sizes_misread": ("produce/batch", "produce/timestamps"),
     "strange_headers_refused": ("handshake",),
     "small_pieces_refused": ("handshake/frames", "hostile/frames"),
-    "answers_swapped": ("handshake/pipelining",),
+    "responses_swapped": ("handshake/pipelining",),
     "limits_ignored": ("fetch/limits", "fetch/session"),
     "all_and_none_confused": ("metadata",),
     "acks_ignored": ("produce/acks",),
-    "answers_everything": ("fetch/session",),
+    "returns_every_partition": ("fetch/session",),
     "no_epoch_comparison": ("fetch/session",),
     "session_closed_on_wrong_epoch": ("fetch/session",),
     "session_outlives_its_farewell": ("fetch/session",),
@@ -458,14 +458,14 @@ PLAYED: Mapping[str, tuple[str, ...]] = {
     "leader_epoch_not_checked": ("fetch/epochs",),
     "retries_appended_again": ("produce/idempotence", "transactions/produce"),
     "batch_crc_unchecked": ("produce/batch",),
-    "creations_untold": ("admin/create",),
+    "creations_not_returned": ("admin/create",),
     "replicas_doubled": ("admin/create", "admin/described"),
     "settings_hidden": ("admin/configs",),
     "names_hidden": ("admin/delete",),
     "validation_changes": ("admin",),
     "changes_only_validated": ("admin",),
     "no_defaults": ("admin/create",),
-    "always_all_told": ("admin/configs",),
+    "all_configs_returned": ("admin/configs",),
     "several_snapshots_refused": ("metadata/snapshots",),
     "bad_bytes_swallowed": ("hostile/frames", "hostile/headers", "hostile/tags", "hostile/bodies"),
     "large_pieces_block": ("hostile/tags", "hostile/many", "hostile/records", "hostile/connections"),

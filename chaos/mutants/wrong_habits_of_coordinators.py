@@ -52,7 +52,7 @@ def group_errors_hidden(original: Function, api_key: int, version: int, correlat
 
 
 @mutant(RESPONSES)
-def rebalances_untold(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
+def rebalances_not_signalled(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """Heartbeats never return REBALANCE_IN_PROGRESS."""
     change = fixed(error_code=ErrorCode.none) if api_key == ApiKey.HEARTBEAT else lambda _, same: same
     return on_response(original, api_key, version, correlation_id, body, change)
@@ -166,7 +166,7 @@ def commits_refused_in_rebalance(
 
 PLAYED_OF_GROUPS: Mapping[str, tuple[str, ...]] = {
     "group_errors_hidden": ("groups",),
-    "rebalances_untold": ("groups/heartbeat", "groups/leave", "groups/session"),
+    "rebalances_not_signalled": ("groups/heartbeat", "groups/leave", "groups/session"),
     "coordinators_garbled": ("groups/find", "transactions/find"),
     "members_garbled": ("groups/join", "groups/sync", "groups/static", "groups/describe"),
     "states_garbled": ("groups/leave", "groups/describe", "groups/list", "groups/delete"),
@@ -226,7 +226,7 @@ def owners_garbled(original: Function, api_key: int, version: int, correlation_i
 
 
 @mutant(RESPONSES)
-def added_told_by_halves(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
+def half_of_added_returned(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """AddPartitionsToTxn returns the errors of the first topic only."""
 
     def halve(name: str, value: Any) -> Any:
@@ -237,7 +237,7 @@ def added_told_by_halves(original: Function, api_key: int, version: int, correla
 
 
 @mutant(RESPONSES)
-def raised_epochs_untold(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
+def raised_epochs_not_returned(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """EndTxn returns the epoch that the transaction had."""
 
     def lower(name: str, value: Any) -> Any:
@@ -248,7 +248,7 @@ def raised_epochs_untold(original: Function, api_key: int, version: int, correla
 
 
 @mutant(RESPONSES)
-def aborts_told_everywhere(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
+def aborts_returned_everywhere(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """Each fetched partition is returned with an aborted transaction."""
     change: Change = fixed(aborted_transactions=[AbortedTransaction(0, 0)])
     return on_response(
@@ -327,7 +327,7 @@ def retried_ends_refused(
 
 
 @mutant("reference_broker.transactions.add_partitions_to_txn_manager:AddPartitionsToTxnManager.verify")
-def coordinator_never_asked(original: Function, self: Any, request: Any, verified: Any) -> None:
+def transactions_never_verified(original: Function, self: Any, request: Any, verified: Any) -> None:
     """A leader appends batches and offsets of transactions without verification by the coordinator."""
     verified({})
 
@@ -335,9 +335,9 @@ def coordinator_never_asked(original: Function, self: Any, request: Any, verifie
 PLAYED_OF_TRANSACTIONS: Mapping[str, tuple[str, ...]] = {
     "transaction_errors_hidden": ("transactions",),
     "owners_garbled": ("transactions/init",),
-    "added_told_by_halves": ("transactions/add",),
-    "raised_epochs_untold": ("transactions/end",),
-    "aborts_told_everywhere": ("transactions/fetch", "transactions/end", "transactions/timeout"),
+    "half_of_added_returned": ("transactions/add",),
+    "raised_epochs_not_returned": ("transactions/end",),
+    "aborts_returned_everywhere": ("transactions/fetch", "transactions/end", "transactions/timeout"),
     "transactions_garbled": ("transactions/describe", "transactions/list", "transactions/producers"),
     "isolation_ignored": ("transactions/init", "transactions/fetch", "transactions/offsets"),
     "isolation_for_all": ("transactions/fetch", "transactions/offsets"),
@@ -346,7 +346,7 @@ PLAYED_OF_TRANSACTIONS: Mapping[str, tuple[str, ...]] = {
     "transaction_filters_ignored": ("transactions/list",),
     "stability_ignored": ("transactions/group-offsets",),
     "retried_ends_refused": ("transactions/end",),
-    "coordinator_never_asked": ("transactions/produce", "transactions/group-offsets"),
+    "transactions_never_verified": ("transactions/produce", "transactions/group-offsets"),
     "offsets_visible_before_commit": ("transactions/group-offsets",),
     "offsets_kept_after_abort": ("transactions/group-offsets",),
     "transactional_generation_not_checked": ("transactions/group-offsets",),

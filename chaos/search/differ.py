@@ -243,11 +243,11 @@ def _shown(value: object) -> str:
 # --- the command ----------------------------------------------------------------------------------------------------
 
 KILLED_BY: Final[Mapping[str, Sequence[str]]] = {
-    "slices": ("last_slice_left_out", "markers_of_first_slice_only"),
-    "sessions": ("only_records_are_news", "seek_back_not_noted"),
+    "slices": ("last_slice_skipped", "markers_of_first_slice_only"),
+    "sessions": ("only_records_count_as_changes", "seek_back_not_noted"),
     "nodes": ("markers_of_other_leaders_abort",),
     "restarts": ("groups_not_loaded", "offsets_not_loaded"),
-    "metadata": ("settings_of_topics_left_out_of_snapshot",),
+    "metadata": ("topic_configs_missing_from_snapshot",),
     "producers": ("batches_behind_snapshot_ignored", "snapshot_without_producers"),
     "tier": ("deleted_before_listed",),
 }

@@ -17,7 +17,7 @@ MECHANISMS = (
     ("02-duplicated-request", "no_epoch_comparison"),
     ("02-duplicated-request@first", "retransmission_refuses_the_waiting"),
     ("09-snapshot-response-lost", "blind_append"),
-    ("14-controller-killed-in-transaction", "markers_left_out"),
+    ("14-controller-killed-in-transaction", "markers_omitted"),
     ("18-second-controller-dies", "no_epoch_check_on_append"),
     ("leader-killed-under-acks-all", "acknowledged_before_replicated"),
     ("leader-loses-power", "unclean_restart_stays_in_sync"),

@@ -425,7 +425,7 @@ def test_everything_live_leaves_out_what_only_the_simulator_has_and_mutants_of_t
 def test_what_was_named_is_refused_and_not_left_out() -> None:
     assert "exists only in the simulator" in refused(typed_in("run", "voter-loses-power", "--with-mutants"))
     assert "exists only in the simulator" in refused(typed_in("run", "voter-loses-power"))
-    assert "lacks a mechanism" in refused(typed_in("run", "4@first", "--mutant", "only_records_are_news"))
+    assert "lacks a mechanism" in refused(typed_in("run", "4@first", "--mutant", "only_records_count_as_changes"))
 
 
 def test_runs_that_cannot_be_compared_are_told_apart_from_scenarios(tmp_path: Path) -> None:

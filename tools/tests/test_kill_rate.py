@@ -44,8 +44,8 @@ def test_what_cannot_be_measured_is_refused(arguments: list[str]) -> None:
 
 def test_what_was_played_is_not_played_again(tmp_path: Path) -> None:
     out = tmp_path / "kills.jsonl"
-    out.write_text(json.dumps({**ROW, "mutant": "answered_isr_counts_at_once"}) + "\n")
-    arguments = ["--random", "--mutants", "answered_isr_counts_at_once", "--out", str(out)]
+    out.write_text(json.dumps({**ROW, "mutant": "isr_of_response_applied_at_once"}) + "\n")
+    arguments = ["--random", "--mutants", "isr_of_response_applied_at_once", "--out", str(out)]
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output
     assert "1 of 1 mutants killed" in result.output

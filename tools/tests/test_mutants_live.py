@@ -89,7 +89,7 @@ def test_a_search_begins_where_the_mutant_is_known_to_show() -> None:
 def test_a_catch_takes_the_place_of_the_older_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ledger.KEPT, "live", tmp_path / "kept.jsonl")
     monkeypatch.setattr(ledger, "FILE", tmp_path / "runs" / "mutants.jsonl")
-    other = Catch("answers_everything", "01-lost-response", "live", 1, ("fetch-gap",), "abc")
+    other = Catch("epoch_not_sent", "01-lost-response", "live", 1, ("fetch-gap",), "abc")
     newer = Catch(NAME, "07-leader-moves-and-returns", "live", 2, ("no-starvation",), "abc")
     for each in (Catch(NAME, "07-leader-moves-and-returns", "live", 3, ()), other, newer):
         ledger.keep(each)

@@ -50,7 +50,7 @@ times = 4
 MUTANTS = {
     "epoch_not_advanced_when_response_lost": {"session-epoch-order"},
     "cache_keyed_by_client_id": {"session-lost"},
-    "answers_everything": {"incremental-response-exact"},
+    "returns_every_partition": {"incremental-response-exact"},
     "forgotten_list_ignored": {"unrequested-partition"},
 }
 

@@ -95,7 +95,7 @@ def changes_during_long_response_lost(original: Function, self: Any) -> None:
 
 
 @mutant("reference_broker.sessions.first_revision:FirstRevisionSession.advance", revisions=("first",))
-def retransmission_sends_only_news(original: Function, self: Any, number: int) -> None:
+def retransmission_sends_only_changes(original: Function, self: Any, number: int) -> None:
     """A repeated request gets what changed since its first response, and not the partitions of that response, which may
     be lost (G-6)."""
     if number != self.number:

@@ -12,7 +12,7 @@ from reference_broker.metadata.records import PartitionRecord
 
 
 @mutant("reference_broker.metadata.snapshots:_topic")
-def elr_left_out_of_snapshot(original: Function, topic: Any) -> Iterator[Any]:
+def elr_missing_from_snapshot(original: Function, topic: Any) -> Iterator[Any]:
     """A snapshot does not contain the eligible leader replicas, so that after the last in-sync replica no replica may
     lead on a node that loads it (E-1, S-15)."""
     for record in original(topic):
