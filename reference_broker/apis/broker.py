@@ -1,12 +1,8 @@
-"""All parts of a broker, as the core puts them together for the handlers of its APIs, and a protocol for each part.
-
-A handler's ``broker`` parameter is typed by the parts that the handler uses. A module that uses several of them joins
-them into one protocol. So the signature says what an API may touch, and a test gives the handler just that. A handler
-never touches events or effects.
-"""
+"""All parts of a broker, as the core puts them together for the handlers of its APIs. A handler never touches events or
+effects."""
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.broker_lifecycle import BrokerLifecycle
@@ -30,108 +26,6 @@ from reference_broker.transactions.markers import MarkerWriter
 
 if TYPE_CHECKING:
     from reference_broker.remote_log.manager import RemoteLogManager
-
-
-class HasNodeId(Protocol):
-    @property
-    def node_id(self) -> int: ...
-
-
-class HasConfig(Protocol):
-    @property
-    def config(self) -> BrokerConfig: ...
-
-
-class HasNow(Protocol):
-    @property
-    def now(self) -> Now:
-        """The instant of the event that is being handled."""
-        ...
-
-
-class HasPorts(Protocol):
-    @property
-    def ports(self) -> Ports: ...
-
-
-class HasPartitions(Protocol):
-    @property
-    def partitions(self) -> Partitions: ...
-
-
-class HasRemoteLog(Protocol):
-    @property
-    def remote_log(self) -> "RemoteLogManager | None":
-        """None if the node has no remote tier."""
-        ...
-
-
-class HasReplication(Protocol):
-    @property
-    def replication(self) -> Replication: ...
-
-
-class HasFetchSessions(Protocol):
-    @property
-    def fetch_sessions(self) -> FetchSessionCache: ...
-
-
-class HasGroups(Protocol):
-    @property
-    def groups(self) -> GroupCoordinator: ...
-
-
-class HasTransactions(Protocol):
-    @property
-    def transactions(self) -> TransactionCoordinator: ...
-
-
-class HasMarkers(Protocol):
-    @property
-    def markers(self) -> MarkerWriter: ...
-
-
-class HasVerifier(Protocol):
-    @property
-    def verifier(self) -> AddPartitionsToTxnManager: ...
-
-
-class HasMetadata(Protocol):
-    @property
-    def metadata(self) -> MetadataCache: ...
-
-
-class HasController(Protocol):
-    @property
-    def controller(self) -> Controller: ...
-
-
-class HasLoader(Protocol):
-    @property
-    def loader(self) -> MetadataLoader: ...
-
-
-class HasTraffic(Protocol):
-    @property
-    def traffic(self) -> Traffic: ...
-
-
-class HasLifecycle(Protocol):
-    @property
-    def lifecycle(self) -> BrokerLifecycle: ...
-
-
-class HasQuorum(Protocol):
-    @property
-    def quorum(self) -> Quorum: ...
-
-
-class HasSnapshots(Protocol):
-    @property
-    def snapshots(self) -> SnapshotStore: ...
-
-    @property
-    def snapshot_checks(self) -> SnapshotChecks: ...
 
 
 @dataclass(slots=True)

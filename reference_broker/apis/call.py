@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, ParamSpec, Protocol, TypeVar
 
-from reference_broker.apis.broker import HasPorts
+from reference_broker.apis.broker import Broker
 from reference_broker.ports.node_ports import Ports, later
 from reference_broker.ports.slicing import Sliced, contained_slices, run_slices
 
@@ -68,7 +68,7 @@ def contained(call: Call, work: Callable[GivenT, object]) -> Callable[GivenT, No
 ResponseT = TypeVar("ResponseT")
 
 
-def run_contained(broker: HasPorts, call: Call, work: Sliced[object]) -> None:
+def run_contained(broker: Broker, call: Call, work: Sliced[object]) -> None:
     """Start long work for one request. A bug in it fails only the request."""
     run_slices(broker.ports, contained_slices(call.contain, work))
 
@@ -113,7 +113,7 @@ class LongWork:
             later(self._ports, 0, request)
 
 
-def respond_later(broker: HasPorts, call: Call, building: Sliced[object]) -> None:
+def respond_later(broker: Broker, call: Call, building: Sliced[object]) -> None:
     """Start to build the response, and send it when it is built. The work ends once the connection is closed."""
 
     def respond() -> Sliced[None]:
@@ -129,7 +129,7 @@ def respond_later(broker: HasPorts, call: Call, building: Sliced[object]) -> Non
     run_slices(broker.ports, until_closed())
 
 
-def respond_now_or_later(broker: HasPorts, call: Call, building: Sliced[ResponseT]) -> ResponseT | None:
+def respond_now_or_later(broker: Broker, call: Call, building: Sliced[ResponseT]) -> ResponseT | None:
     """Return the response if it is built in this event. Otherwise send it when it is built."""
     try:
         next(building)

@@ -6,9 +6,9 @@ did, for example that the topic exists.
 """
 
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
-from reference_broker.apis.broker import HasConfig, HasController, HasLoader, HasNodeId, HasPorts
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, contained
 from reference_broker.controller.changes import NOT_CONTROLLER, Change
 from reference_broker.metadata.identifiers import is_registered_node
@@ -17,18 +17,14 @@ from reference_broker.ports.node_ports import Channel
 OutcomeT = TypeVar("OutcomeT")
 
 
-def comes_from_node(broker: HasLoader, call: Call) -> bool:
+def comes_from_node(broker: Broker, call: Call) -> bool:
     """Whether another node sent the request. It is not forwarded again, because two nodes that take each other for the
     leader would never end that."""
     return is_registered_node(call.client_id, broker.loader.image)
 
 
-class ForwardsToController(HasNodeId, HasController, HasLoader, HasConfig, HasPorts, Protocol):
-    """The parts of a broker that propose a change here or forward its request to the active controller."""
-
-
 def forward_or_propose(
-    broker: ForwardsToController,
+    broker: Broker,
     call: Call,
     api_key: int,
     body: object,

@@ -111,7 +111,7 @@ def _build_remote_tier(
 ) -> "RemoteLogManager":
     """Return the manager of the tier, which observes the roles of replicas. Followers can begin in the tier."""
     # Late imports: other nodes do not load the tier.
-    from reference_broker.apis.topics.automatic_creation import ask_to_create
+    from reference_broker.apis.topics.automatic_creation import request_creation
     from reference_broker.remote_log.expiring.deleted_partitions import DeletedPartitions
     from reference_broker.remote_log.manager import RemoteLogManager
     from reference_broker.remote_log.metadata.topic import MetadataContext, RemoteLogMetadataTopic
@@ -119,7 +119,7 @@ def _build_remote_tier(
 
     def create(wanted: "NewTopic", over: Done) -> None:
         if replica.lifecycle.channel.has_leader:
-            ask_to_create(replica, wanted, over)
+            request_creation(replica.lifecycle.channel, wanted, over)
         else:
             over()
 

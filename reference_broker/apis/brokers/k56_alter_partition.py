@@ -20,7 +20,7 @@ from kio.schema.alter_partition.v3.response import TopicData as TopicResult
 from kio.schema.types import BrokerId
 from kio.static.primitive import i8, i32
 
-from reference_broker.apis.broker import HasController
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, contained
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, Refusal, verdict
@@ -29,7 +29,7 @@ from reference_broker.metadata.image import PartitionImage
 from reference_broker.wire.errors import ErrorCode
 
 
-def handle(broker: HasController, call: Call, body: AlterPartitionRequest) -> None:
+def handle(broker: Broker, call: Call, body: AlterPartitionRequest) -> None:
     """Respond later, with one entry for each entry of the request, in its order."""
 
     def respond(outcomes: IsrOutcomes | Refusal) -> None:

@@ -19,8 +19,9 @@ KIPs: 232, 584, 778, 848, 853, 890, 966, 1022.
 from kio.schema.update_features.v1.response import UpdatableFeatureResult, UpdateFeaturesResponse
 from kio.schema.update_features.v2.request import UpdateFeaturesRequest
 
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
-from reference_broker.apis.forwarding import ForwardsToController, forward_or_propose
+from reference_broker.apis.forwarding import forward_or_propose
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, NOT_CONTROLLER, Refusal, verdict
 from reference_broker.controller.planning.feature_updates import FeatureUpdates, WantedLevel
@@ -30,7 +31,7 @@ LAST_WITH_RESULTS = 1
 """The last version with a result for each feature."""
 
 
-def handle(broker: ForwardsToController, call: Call, body: UpdateFeaturesRequest) -> None:
+def handle(broker: Broker, call: Call, body: UpdateFeaturesRequest) -> None:
     """Respond once the levels are committed and published."""
     wanted = [WantedLevel(one.feature, one.max_version_level, one.upgrade_type) for one in body.feature_updates]
     forward_or_propose(

@@ -20,7 +20,7 @@ from kio.schema.broker_registration.v4.request import BrokerRegistrationRequest
 from kio.schema.broker_registration.v4.response import BrokerRegistrationResponse
 from kio.static.primitive import i64
 
-from reference_broker.apis.broker import HasController
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, contained
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, Refusal, verdict
@@ -29,7 +29,7 @@ from reference_broker.metadata.records import NO_UUID
 from reference_broker.wire.errors import ErrorCode
 
 
-def handle(broker: HasController, call: Call, body: BrokerRegistrationRequest) -> None:
+def handle(broker: Broker, call: Call, body: BrokerRegistrationRequest) -> None:
     """Respond once the registration is committed and published."""
 
     def respond(outcome: int | Refusal) -> None:

@@ -10,7 +10,7 @@ KIPs: 631.
 from kio.schema.broker_heartbeat.v2.request import BrokerHeartbeatRequest
 from kio.schema.broker_heartbeat.v2.response import BrokerHeartbeatResponse
 
-from reference_broker.apis.broker import HasController
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, Refusal
@@ -18,7 +18,7 @@ from reference_broker.controller.broker_heartbeats import Heartbeat
 from reference_broker.wire.errors import ErrorCode
 
 
-def handle(broker: HasController, call: Call, body: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:  # noqa: ARG001
+def handle(broker: Broker, call: Call, body: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:  # noqa: ARG001
     """Respond at once, even while the controller works on a long change."""
     state = broker.controller.heartbeats.heartbeat(
         Heartbeat(

@@ -10,15 +10,16 @@ KIPs: 631.
 from kio.schema.unregister_broker.v0.request import UnregisterBrokerRequest
 from kio.schema.unregister_broker.v0.response import UnregisterBrokerResponse
 
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
-from reference_broker.apis.forwarding import ForwardsToController, forward_or_propose
+from reference_broker.apis.forwarding import forward_or_propose
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, Refusal, verdict
 from reference_broker.controller.planning.brokers import Unregistration
 from reference_broker.wire.apis import ApiKey
 
 
-def handle(broker: ForwardsToController, call: Call, body: UnregisterBrokerRequest) -> None:
+def handle(broker: Broker, call: Call, body: UnregisterBrokerRequest) -> None:
     """Respond once the removal is committed and published here."""
     change = Unregistration(body.broker_id, broker.controller.heartbeats)
 

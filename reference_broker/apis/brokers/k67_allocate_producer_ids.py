@@ -11,7 +11,7 @@ from kio.schema.allocate_producer_ids.v0.response import AllocateProducerIdsResp
 from kio.schema.types import ProducerId
 from kio.static.primitive import i32
 
-from reference_broker.apis.broker import HasController
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, contained
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, Refusal, verdict
@@ -20,7 +20,7 @@ from reference_broker.controller.planning.brokers import BLOCK_SIZE, ProducerIdB
 NO_BLOCK = -1
 
 
-def handle(broker: HasController, call: Call, body: AllocateProducerIdsRequest) -> None:
+def handle(broker: Broker, call: Call, body: AllocateProducerIdsRequest) -> None:
     """Respond once the block is committed and published."""
 
     def respond(outcome: int | Refusal) -> None:

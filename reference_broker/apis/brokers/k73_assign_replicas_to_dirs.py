@@ -15,7 +15,7 @@ from kio.schema.assign_replicas_to_dirs.v0.response import (
     TopicData,
 )
 
-from reference_broker.apis.broker import HasController
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, Refusal, verdict
@@ -25,7 +25,7 @@ from reference_broker.metadata.identifiers import NO_DIRECTORY
 NO_TOPIC_ID = bytes(16)
 
 
-def handle(broker: HasController, call: Call, body: AssignReplicasToDirsRequest) -> None:
+def handle(broker: Broker, call: Call, body: AssignReplicasToDirsRequest) -> None:
     """Respond later, with one entry for each entry of the request, in its order."""
     wanted = [
         (

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
-from reference_broker.apis.forwarding import ForwardsToController, comes_from_node, forward_or_propose
+from reference_broker.apis.forwarding import comes_from_node, forward_or_propose
 from reference_broker.apis.responses import Refusal
 from reference_broker.controller.planning.config_changes import ConfigChange, ConfigOutcomes, WantedConfigs
 from reference_broker.metadata.image import BROKER_RESOURCE
@@ -28,7 +29,7 @@ def strange_broker(node_id: int, name: str) -> Refusal | None:
 
 
 def alter(
-    broker: ForwardsToController,
+    broker: Broker,
     call: Call,
     api_key: int,
     body: Any,

@@ -13,8 +13,6 @@
 KIPs: 133, 226, 569.
 """
 
-from typing import Protocol
-
 from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, DescribeConfigsResource
 from kio.schema.describe_configs.v4.response import (
     DescribeConfigsResourceResult,
@@ -24,7 +22,7 @@ from kio.schema.describe_configs.v4.response import (
 )
 from kio.static.primitive import i8
 
-from reference_broker.apis.broker import HasConfig, HasController, HasNodeId, HasPorts
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, respond_later
 from reference_broker.apis.configs.altering import strange_broker
 from reference_broker.apis.configs.config_rows import ConfigRow, broker_rows, cluster_rows, topic_rows
@@ -39,11 +37,7 @@ from reference_broker.ports.slicing import DESCRIBED_RESOURCES_PER_SLICE, Sliced
 from reference_broker.wire.errors import ErrorCode
 
 
-class DescribeConfigsNeeds(HasConfig, HasController, HasNodeId, HasPorts, Protocol):
-    """The parts of a broker that this API uses."""
-
-
-def handle(broker: DescribeConfigsNeeds, call: Call, body: DescribeConfigsRequest) -> DescribeConfigsResponse | None:
+def handle(broker: Broker, call: Call, body: DescribeConfigsRequest) -> DescribeConfigsResponse | None:
     """Return one result for each resource, in the order of the request. Many are described in several events
     and sent through ``call``."""
     building = _response(broker, body)
@@ -56,7 +50,7 @@ def handle(broker: DescribeConfigsNeeds, call: Call, body: DescribeConfigsReques
 API = Api.of(DescribeConfigsRequest, handle)
 
 
-def _response(broker: DescribeConfigsNeeds, body: DescribeConfigsRequest) -> Sliced[DescribeConfigsResponse]:
+def _response(broker: Broker, body: DescribeConfigsRequest) -> Sliced[DescribeConfigsResponse]:
     results: dict[tuple[int, str, tuple[str, ...]], DescribeConfigsResult] = {}
     made: dict[ConfigRow, DescribeConfigsResourceResult] = {}
     for number, resource in enumerate(body.resources, 1):
@@ -69,7 +63,7 @@ def _response(broker: DescribeConfigsNeeds, body: DescribeConfigsRequest) -> Sli
 
 
 def _result(
-    broker: DescribeConfigsNeeds,
+    broker: Broker,
     body: DescribeConfigsRequest,
     resource: DescribeConfigsResource,
     made: dict[ConfigRow, DescribeConfigsResourceResult],
@@ -90,7 +84,7 @@ def _result(
     )
 
 
-def _rows(broker: DescribeConfigsNeeds, resource: DescribeConfigsResource) -> list[ConfigRow] | Refusal:
+def _rows(broker: Broker, resource: DescribeConfigsResource) -> list[ConfigRow] | Refusal:
     name, wanted_keys, image = resource.resource_name, resource.configuration_keys, broker.controller.image
     layers = layers_of(image, broker.node_id)
     if resource.resource_type == TOPIC_RESOURCE:

@@ -18,16 +18,16 @@ from kio.schema.alter_configs.v2.request import AlterConfigsResource as Wanted
 from kio.schema.alter_configs.v2.response import AlterConfigsResourceResponse, AlterConfigsResponse
 from kio.static.primitive import i8
 
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
 from reference_broker.apis.configs.altering import alter
-from reference_broker.apis.forwarding import ForwardsToController
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, Refusal, verdict
 from reference_broker.controller.planning.config_changes import SET, WantedConfigs
 from reference_broker.wire.apis import ApiKey
 
 
-def handle(broker: ForwardsToController, call: Call, body: AlterConfigsRequest) -> None:
+def handle(broker: Broker, call: Call, body: AlterConfigsRequest) -> None:
     """Respond later, with one result for each resource in the order of the request."""
     alter(broker, call, ApiKey.ALTER_CONFIGS, body, _wanted, _result, _response)
 

@@ -15,7 +15,7 @@ KIPs: 211, 232, 320, 345.
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from kio.schema.offset_commit.v9.response import (
     OffsetCommitResponse,
@@ -23,7 +23,7 @@ from kio.schema.offset_commit.v9.response import (
     OffsetCommitResponseTopic,
 )
 
-from reference_broker.apis.broker import HasGroups, HasPorts
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, respond_later
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, topics_with_errors
@@ -48,11 +48,7 @@ MILLISECOND = timedelta(milliseconds=1)
 Draft: TypeAlias = OffsetCommitRequest1000 | OffsetCommitRequest1001
 
 
-class OffsetCommitNeeds(HasGroups, HasPorts, Protocol):
-    """The parts of a broker that this API uses."""
-
-
-def handle(broker: OffsetCommitNeeds, call: Call, body: OffsetCommitRequest | Draft) -> None:
+def handle(broker: Broker, call: Call, body: OffsetCommitRequest | Draft) -> None:
     """Respond later: an error for each partition, in the request's order."""
     if isinstance(body, OffsetCommitRequest1000 | OffsetCommitRequest1001):
         _commit_draft(broker, call, body)
@@ -89,7 +85,7 @@ API: Api[OffsetCommitRequest | Draft] = Api.of(
 )
 
 
-def _commit_draft(broker: OffsetCommitNeeds, call: Call, body: Draft) -> None:
+def _commit_draft(broker: Broker, call: Call, body: Draft) -> None:
     request = CommitRequest(
         group_id=body.group_id,
         generation=body.generation_id_or_member_epoch,
@@ -119,5 +115,5 @@ def _commit_draft(broker: OffsetCommitNeeds, call: Call, body: Draft) -> None:
     broker.groups.commits.commit(request, _respond_later(broker, call, build_response), call.contain)
 
 
-def _respond_later(broker: HasPorts, call: Call, build_response: Callable[[list[Error]], Sliced[object]]) -> Committed:
+def _respond_later(broker: Broker, call: Call, build_response: Callable[[list[Error]], Sliced[object]]) -> Committed:
     return lambda errors: respond_later(broker, call, build_response(errors))

@@ -33,7 +33,7 @@ from kio.schema.offset_fetch.v9.response import (
 from kio.schema.types import TopicName
 from kio.static.primitive import i32, i64
 
-from reference_broker.apis.broker import HasGroups, HasPorts
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, contained, run_contained
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
@@ -68,12 +68,8 @@ GROUP_ERROR_FROM = 2
 """The version from which an error of the whole group has a place of its own."""
 
 
-class OffsetFetchNeeds(HasGroups, HasPorts, Protocol):
-    """The parts of a broker that this API uses."""
-
-
 def handle(
-    broker: OffsetFetchNeeds, call: Call, body: OffsetFetchRequest | OffsetFetchRequest1000 | OffsetFetchRequest1001
+    broker: Broker, call: Call, body: OffsetFetchRequest | OffsetFetchRequest1000 | OffsetFetchRequest1001
 ) -> None:
     """Groups, topics and partitions in the request's order, each once, as it is named first. All topics come in the
     order of their first commit. Respond when the last group is settled, mostly at once."""
@@ -160,7 +156,7 @@ def _by_topic(found: Iterable[FetchedOffset], named: Iterable[str] = ()) -> dict
     return topics
 
 
-def _draft(broker: HasGroups, call: Call, body: OffsetFetchRequest1000 | OffsetFetchRequest1001) -> None:
+def _draft(broker: Broker, call: Call, body: OffsetFetchRequest1000 | OffsetFetchRequest1001) -> None:
     wanted = _wanted(body.topics)
     with_leader_epochs = isinstance(body, OffsetFetchRequest1001)
 

@@ -17,18 +17,17 @@ KIPs: 699, 932.
 """
 
 import re
-from typing import Protocol
 
 from kio.schema.find_coordinator.v6.request import FindCoordinatorRequest
 from kio.schema.find_coordinator.v6.response import Coordinator, FindCoordinatorResponse
 from kio.schema.types import BrokerId
 from kio.static.primitive import i32
 
-from reference_broker.apis.broker import HasMetadata, HasPorts
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, respond_now_or_later
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
-from reference_broker.apis.topics.automatic_creation import CreatesCoordinatorTopics, ask_to_create_topic
+from reference_broker.apis.topics.automatic_creation import request_coordinator_topic
 from reference_broker.coordination.partitioner import CHARACTERS_PER_US, KEY_COST_US, partition_of
 from reference_broker.coordination.record_fields import fits
 from reference_broker.metadata.identifiers import OFFSETS_TOPIC, TRANSACTION_TOPIC
@@ -50,18 +49,12 @@ MESSAGE_OF_SUCCESS = "NONE"
 NOT_AVAILABLE = "The coordinator is not available."
 
 
-class FindCoordinatorNeeds(CreatesCoordinatorTopics, HasMetadata, HasPorts, Protocol):
-    """The parts of a broker that this API uses."""
-
-
-def handle(broker: FindCoordinatorNeeds, call: Call, body: FindCoordinatorRequest) -> FindCoordinatorResponse | None:
+def handle(broker: Broker, call: Call, body: FindCoordinatorRequest) -> FindCoordinatorResponse | None:
     """Return one result for each key, in the request's order (versions below 4 have exactly one)."""
     return respond_now_or_later(broker, call, _build_response(broker, call, body))
 
 
-def _build_response(
-    broker: FindCoordinatorNeeds, call: Call, body: FindCoordinatorRequest
-) -> Sliced[FindCoordinatorResponse]:
+def _build_response(broker: Broker, call: Call, body: FindCoordinatorRequest) -> Sliced[FindCoordinatorResponse]:
     work = Budget(LOOKUP_US_PER_SLICE)
     if body.key_type not in KEY_TYPES:
         problem = f"Unknown key type {body.key_type}."
@@ -90,7 +83,7 @@ def _of_share_group(key: str, api_version: int) -> Coordinator:
     return _nobody(key, ErrorCode.coordinator_not_available, NOT_AVAILABLE)
 
 
-def _coordinator(broker: FindCoordinatorNeeds, key_type: int, key: str, listener: str, message: str) -> Coordinator:
+def _coordinator(broker: Broker, key_type: int, key: str, listener: str, message: str) -> Coordinator:
     """Look up the coordinator in the metadata that this broker shows to clients."""
     if not fits(key):
         error = ErrorCode.invalid_group_id if key_type == GROUP else ErrorCode.invalid_request
@@ -99,7 +92,7 @@ def _coordinator(broker: FindCoordinatorNeeds, key_type: int, key: str, listener
     name = _TOPICS[key_type]
     topic = cache.topics.get(name)
     if topic is None:
-        ask_to_create_topic(broker, name)
+        request_coordinator_topic(broker, name)
         return _nobody(key, ErrorCode.coordinator_not_available, NOT_AVAILABLE)
     leader = topic.partitions[partition_of(key, len(topic.partitions))].leader
     for each in cache.live_brokers():

@@ -22,7 +22,7 @@ from kio.schema.join_group.v9.request import JoinGroupRequest
 from kio.schema.join_group.v9.response import JoinGroupResponse, JoinGroupResponseMember
 from kio.static.primitive import i32
 
-from reference_broker.apis.broker import HasGroups
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, contained
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
@@ -36,7 +36,7 @@ SKIPS_ASSIGNMENT_FROM = 9
 _MS = timedelta(milliseconds=1)
 
 
-def handle(broker: HasGroups, call: Call, body: JoinGroupRequest) -> None:
+def handle(broker: Broker, call: Call, body: JoinGroupRequest) -> None:
     """Respond through ``call``, at once or later."""
     version = call.api_version
 

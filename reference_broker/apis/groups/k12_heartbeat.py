@@ -14,14 +14,14 @@ from collections.abc import Mapping
 from kio.schema.heartbeat.v4.request import HeartbeatRequest
 from kio.schema.heartbeat.v4.response import HeartbeatResponse
 
-from reference_broker.apis.broker import HasGroups
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.wire.errors import Error, ErrorCode
 
 
-def handle(broker: HasGroups, call: Call, body: HeartbeatRequest) -> HeartbeatResponse:  # noqa: ARG001
+def handle(broker: Broker, call: Call, body: HeartbeatRequest) -> HeartbeatResponse:  # noqa: ARG001
     error = broker.groups.membership.heartbeat(
         body.group_id, body.member_id, body.group_instance_id, body.generation_id
     )

@@ -11,7 +11,7 @@ KIPs: 345, 800.
 from kio.schema.leave_group.v5.request import LeaveGroupRequest, MemberIdentity
 from kio.schema.leave_group.v5.response import LeaveGroupResponse, MemberResponse
 
-from reference_broker.apis.broker import HasGroups
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
@@ -19,7 +19,7 @@ from reference_broker.groups.classic_requests import MOST_REASON_CHARACTERS, Lea
 from reference_broker.wire.errors import Error, ErrorCode
 
 
-def handle(broker: HasGroups, call: Call, body: LeaveGroupRequest) -> LeaveGroupResponse:  # noqa: ARG001
+def handle(broker: Broker, call: Call, body: LeaveGroupRequest) -> LeaveGroupResponse:  # noqa: ARG001
     leaving = tuple(
         Leaving(each.member_id, each.group_instance_id, (each.reason or "")[:MOST_REASON_CHARACTERS])
         for each in body.members

@@ -13,7 +13,7 @@ KIPs: 345, 559.
 from kio.schema.sync_group.v5.request import SyncGroupRequest
 from kio.schema.sync_group.v5.response import SyncGroupResponse
 
-from reference_broker.apis.broker import HasGroups
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, contained
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
@@ -23,7 +23,7 @@ from reference_broker.wire.errors import ErrorCode
 NAMES_PROTOCOL_FROM = 5
 
 
-def handle(broker: HasGroups, call: Call, body: SyncGroupRequest) -> SyncGroupResponse | None:
+def handle(broker: Broker, call: Call, body: SyncGroupRequest) -> SyncGroupResponse | None:
     """Respond through ``call``, at once or later."""
     if call.api_version >= NAMES_PROTOCOL_FROM and (body.protocol_type is None or body.protocol_name is None):
         return _response(SyncResponse(ErrorCode.inconsistent_group_protocol))

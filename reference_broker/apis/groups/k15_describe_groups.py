@@ -11,14 +11,12 @@ Version notes:
 KIPs: 345, 430, 1043.
 """
 
-from typing import Protocol
-
 from kio.schema.describe_groups.v6.request import DescribeGroupsRequest
 from kio.schema.describe_groups.v6.response import DescribedGroup, DescribedGroupMember, DescribeGroupsResponse
 from kio.schema.types import GroupId
 from kio.static.primitive import i32
 
-from reference_broker.apis.broker import HasGroups, HasPorts
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, respond_now_or_later
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, OPERATIONS_NOT_ASKED
@@ -35,16 +33,12 @@ MOST_MEMBER_BYTES = 16 * 2**20
 may send any bytes, and any client may request all groups in one small request."""
 
 
-class DescribeGroupsNeeds(HasGroups, HasPorts, Protocol):
-    """The parts of a broker that this API uses."""
-
-
-def handle(broker: DescribeGroupsNeeds, call: Call, body: DescribeGroupsRequest) -> DescribeGroupsResponse | None:
+def handle(broker: Broker, call: Call, body: DescribeGroupsRequest) -> DescribeGroupsResponse | None:
     """In the request's order, each group once."""
     return respond_now_or_later(broker, call, _build_response(broker, call, body))
 
 
-def _build_response(broker: HasGroups, call: Call, body: DescribeGroupsRequest) -> Sliced[DescribeGroupsResponse]:
+def _build_response(broker: Broker, call: Call, body: DescribeGroupsRequest) -> Sliced[DescribeGroupsResponse]:
     work = Budget(LOOKUP_US_PER_SLICE)
     operations = GROUP_OPERATIONS if body.include_authorized_operations else OPERATIONS_NOT_ASKED
     described_groups: list[DescribedGroup] = []
@@ -69,7 +63,7 @@ TOO_MUCH = "The groups before it fill the response: request fewer at once."
 API = Api.of(DescribeGroupsRequest, handle)
 
 
-def _described(broker: HasGroups, group_id: GroupId, operations: int, version: int) -> DescribedGroup:
+def _described(broker: Broker, group_id: GroupId, operations: int, version: int) -> DescribedGroup:
     found = broker.groups.find(group_id)
     if isinstance(found, Error):
         return _group(group_id, "", error=found)

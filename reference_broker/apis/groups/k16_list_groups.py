@@ -8,13 +8,12 @@ KIPs: 518, 848.
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import Protocol
 
 from kio.schema.list_groups.v5.request import ListGroupsRequest
 from kio.schema.list_groups.v5.response import ListedGroup, ListGroupsResponse
 from kio.schema.types import GroupId
 
-from reference_broker.apis.broker import HasGroups, HasPorts
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, run_contained
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
@@ -25,11 +24,7 @@ from reference_broker.wire.errors import Error, ErrorCode
 TYPE = "classic"
 
 
-class ListGroupsNeeds(HasGroups, HasPorts, Protocol):
-    """The parts of a broker that this API uses."""
-
-
-def handle(broker: ListGroupsNeeds, call: Call, body: ListGroupsRequest) -> ListGroupsResponse | None:
+def handle(broker: Broker, call: Call, body: ListGroupsRequest) -> ListGroupsResponse | None:
     """The groups are sent through ``call``."""
     if broker.groups.loading():
         return _response(ErrorCode.coordinator_load_in_progress, [])

@@ -7,13 +7,12 @@ KIPs: 229.
 """
 
 from functools import partial
-from typing import Protocol
 
 from kio.schema.delete_groups.v2.request import DeleteGroupsRequest
 from kio.schema.delete_groups.v2.response import DeletableGroupResult, DeleteGroupsResponse
 from kio.schema.types import GroupId
 
-from reference_broker.apis.broker import HasGroups, HasPorts
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, contained, run_contained
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
@@ -21,11 +20,7 @@ from reference_broker.ports.slicing import DELETED_GROUPS_PER_SLICE, Sliced
 from reference_broker.wire.errors import Error, ErrorCode
 
 
-class DeleteGroupsNeeds(HasGroups, HasPorts, Protocol):
-    """The parts of a broker that this API uses."""
-
-
-def handle(broker: DeleteGroupsNeeds, call: Call, body: DeleteGroupsRequest) -> None:
+def handle(broker: Broker, call: Call, body: DeleteGroupsRequest) -> None:
     """Respond in the request's order, when the last group is settled."""
     group_ids = tuple(dict.fromkeys(body.groups_names))
     results: dict[GroupId, Error] = {}

@@ -7,8 +7,6 @@
 KIPs: 496.
 """
 
-from typing import Protocol
-
 from kio.schema.offset_delete.v0.request import OffsetDeleteRequest
 from kio.schema.offset_delete.v0.response import (
     OffsetDeleteResponse,
@@ -16,7 +14,7 @@ from kio.schema.offset_delete.v0.response import (
     OffsetDeleteResponseTopic,
 )
 
-from reference_broker.apis.broker import HasGroups, HasPorts
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, respond_later
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, topics_with_errors
@@ -24,11 +22,7 @@ from reference_broker.ports.slicing import Sliced
 from reference_broker.wire.errors import Error, ErrorCode
 
 
-class OffsetDeleteNeeds(HasGroups, HasPorts, Protocol):
-    """The parts of a broker that this API uses."""
-
-
-def handle(broker: OffsetDeleteNeeds, call: Call, body: OffsetDeleteRequest) -> None:
+def handle(broker: Broker, call: Call, body: OffsetDeleteRequest) -> None:
     """Respond later: an error for all, or one for each partition in the request's order."""
     wanted = [(topic.name, one.partition_index) for topic in body.topics for one in topic.partitions]
 

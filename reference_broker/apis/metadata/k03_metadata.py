@@ -18,7 +18,7 @@ KIPs: 4, 232, 320, 430, 516, 526, 700.
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Protocol, TypeAlias, cast
+from typing import TypeAlias, cast
 from uuid import UUID
 
 from kio.schema.metadata.v13.request import MetadataRequestTopic
@@ -26,16 +26,15 @@ from kio.schema.metadata.v13.response import MetadataResponseBroker, MetadataRes
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i32
 
-from reference_broker.apis.broker import HasMetadata, HasPorts
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, respond_now_or_later
 from reference_broker.apis.metadata.described_topics import DescribedTopics, Draft, missing_error
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import CLUSTER_OPERATIONS, NO_THROTTLE, OPERATIONS_NOT_ASKED, TOPIC_OPERATIONS
 from reference_broker.apis.topics.automatic_creation import (
     COORDINATOR_TOPICS,
-    CreatesCoordinatorTopics,
-    ask_to_create,
-    ask_to_create_topic,
+    request_coordinator_topic,
+    request_creation,
 )
 from reference_broker.controller.planning.topic_creation import NewTopic, request_problem
 from reference_broker.metadata.cache import MetadataCache
@@ -66,11 +65,7 @@ others."""
 Response: TypeAlias = MetadataResponse | MetadataResponse1000 | MetadataResponse1001
 
 
-class MetadataNeeds(CreatesCoordinatorTopics, HasMetadata, HasPorts, Protocol):
-    """The parts of a broker that this API uses."""
-
-
-def handle(broker: MetadataNeeds, described: DescribedTopics, call: Call, body: MetadataRequest) -> Response | None:
+def handle(broker: Broker, described: DescribedTopics, call: Call, body: MetadataRequest) -> Response | None:
     """The topics come in the order of the request, each once, or all of them in the order of their creation. Many are
     looked up in several events and sent through ``call``. A request for more than MOST_TOPICS closes its connection."""
     wants_all = body.topics is None or (call.api_version == 0 and not body.topics)
@@ -82,7 +77,7 @@ def handle(broker: MetadataNeeds, described: DescribedTopics, call: Call, body: 
 
 
 def _build_response(
-    broker: MetadataNeeds, described: DescribedTopics, call: Call, body: MetadataRequest, wants_all: bool
+    broker: Broker, described: DescribedTopics, call: Call, body: MetadataRequest, wants_all: bool
 ) -> Sliced[Response]:
     """Build the response from one state of the metadata, also if that changes meanwhile."""
     api_version, listener = call.api_version, call.listener
@@ -168,7 +163,7 @@ def _draft(
 
 
 def _requested_topics(
-    broker: MetadataNeeds,
+    broker: Broker,
     cache: MetadataCache,
     described: DescribedTopics,
     api_version: int,
@@ -212,24 +207,24 @@ def _requested_topics(
     return topics_found
 
 
-def _created(broker: MetadataNeeds, missing: Sequence[str]) -> Sliced[None]:
+def _created(broker: Broker, missing: Sequence[str]) -> Sliced[None]:
     """Request the active controller to create the missing topics, except those that nobody may create."""
     created = 0
     for number, name in enumerate(missing, 1):
         if created == MOST_CREATED_AT_ONCE:
             return
         if request_problem(broker.config, NewTopic(name)) is None:
-            _ask_to_create(broker, name)
+            _request_creation(broker, name)
             created += 1
         if number % DESCRIBED_TOPICS_PER_SLICE == 0:
             yield
 
 
-def _ask_to_create(broker: MetadataNeeds, name: str) -> None:
+def _request_creation(broker: Broker, name: str) -> None:
     if name in COORDINATOR_TOPICS:
-        ask_to_create_topic(broker, name)
+        request_coordinator_topic(broker, name)
     elif broker.lifecycle.channel.has_leader:
-        ask_to_create(broker, NewTopic(name), _nobody_waits)
+        request_creation(broker.lifecycle.channel, NewTopic(name), _nobody_waits)
 
 
 def _nobody_waits() -> None:

@@ -14,12 +14,11 @@ KIPs: 232.
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from reference_broker.apis.broker import HasLifecycle, HasNow, HasPorts
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
 from reference_broker.apis.registry import Api
-from reference_broker.metadata.cache import MetadataCache, Request, is_overtaken, refusal, update_from
+from reference_broker.metadata.cache import Request, is_overtaken, refusal, update_from
 from reference_broker.ports.node_ports import later
 from reference_broker.ports.slicing import Sliced, contained_slices, run_slices
 from reference_broker.wire.drafts import (
@@ -33,17 +32,11 @@ MOST_WAITING = 64
 """The limit for one node. Each controller that believes to be active sends one update at a time."""
 
 
-class UpdateMetadataNeeds(HasPorts, HasNow, HasLifecycle, Protocol):
-    """The parts of a broker that this API uses."""
-
-    metadata: MetadataCache
-
-
 @dataclass(slots=True)
 class UpdateMetadata:
     """The handler of one node. ``waiting`` holds the pending requests. The first one is being applied."""
 
-    broker: UpdateMetadataNeeds
+    broker: Broker
     waiting: deque[tuple[Call, Request]] = field(default_factory=deque)
 
     def handle(self, call: Call, body: Request) -> UpdateMetadataResponse1000 | None:
@@ -73,14 +66,14 @@ API: Api[Request] = Api(
 )
 
 
-def _apply_and_respond(broker: UpdateMetadataNeeds, call: Call, body: Request) -> Sliced[None]:
+def _apply_and_respond(broker: Broker, call: Call, body: Request) -> Sliced[None]:
     error = yield from _applied(broker, body)
     if error is not ErrorCode.none:
         _note(broker, "update_metadata_refused", body, ("error", int(error)))
     call.respond(UpdateMetadataResponse1000(error_code=error))
 
 
-def _applied(broker: UpdateMetadataNeeds, body: Request) -> Sliced[Error]:
+def _applied(broker: Broker, body: Request) -> Sliced[Error]:
     """Apply an update and return the error. It is judged again at the end, because the metadata epoch may
     have been switched off meanwhile."""
     error, counts = _judged(broker, body)
@@ -99,13 +92,13 @@ def _applied(broker: UpdateMetadataNeeds, body: Request) -> Sliced[Error]:
     return ErrorCode.none
 
 
-def _judged(broker: UpdateMetadataNeeds, body: Request) -> tuple[Error, bool]:
+def _judged(broker: Broker, body: Request) -> tuple[Error, bool]:
     """(the error, whether the update is applied)."""
     error = refusal(body, broker.metadata, broker.lifecycle.registered_epoch)
     return error, error is ErrorCode.none and not is_overtaken(body, broker.metadata)
 
 
-def _note(broker: HasPorts, what: str, body: Request, *more: tuple[str, int]) -> None:
+def _note(broker: Broker, what: str, body: Request, *more: tuple[str, int]) -> None:
     broker.ports.note(
         what,
         ("epoch", body.metadata_epoch),

@@ -16,7 +16,7 @@ KIPs: 35, 511, 584.
 import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from kio.schema.api_versions.v4.request import ApiVersionsRequest
 from kio.schema.api_versions.v4.response import (
@@ -27,7 +27,7 @@ from kio.schema.api_versions.v4.response import (
 )
 from kio.static.primitive import i16, i64
 
-from reference_broker.apis.broker import HasConfig, HasLoader
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
 from reference_broker.apis.listener_scopes import takes_api
 from reference_broker.apis.registry import SERVED, Api, drafts_of
@@ -49,11 +49,7 @@ Served: TypeAlias = tuple[tuple[int, tuple[int, int]], ...]
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
-class ApiVersionsNeeds(HasLoader, HasConfig, Protocol):
-    """The parts of a broker that this API uses."""
-
-
-def handle(broker: ApiVersionsNeeds, call: Call, body: ApiVersionsRequest | None) -> ApiVersionsResponse | None:
+def handle(broker: Broker, call: Call, body: ApiVersionsRequest | None) -> ApiVersionsResponse | None:
     """``body`` is None if the requested version is not served. The core passes that on for this API only."""
     if body is None:
         own = SERVED[ApiKey.API_VERSIONS]
@@ -86,7 +82,7 @@ def handle(broker: ApiVersionsNeeds, call: Call, body: ApiVersionsRequest | None
 API: Api[ApiVersionsRequest | None] = Api.of((ApiVersionsRequest, type(None)), handle)
 
 
-def _taken_on(broker: HasConfig, listener: str) -> Callable[[int], bool]:
+def _taken_on(broker: Broker, listener: str) -> Callable[[int], bool]:
     """Whether requests of an API are taken on the listener that the client came to."""
     if not listener:
         return lambda _: True
@@ -94,7 +90,7 @@ def _taken_on(broker: HasConfig, listener: str) -> Callable[[int], bool]:
     return lambda api_key: takes_api(scope, api_key)
 
 
-def _drafts(broker: HasConfig, taken: Callable[[int], bool]) -> list[tuple[str, int, int]]:
+def _drafts(broker: Broker, taken: Callable[[int], bool]) -> list[tuple[str, int, int]]:
     """Each private draft that is served, as a feature with the one level 1."""
     return [
         (feature, DRAFT_LEVEL, DRAFT_LEVEL)

@@ -8,14 +8,12 @@ Version notes:
 KIPs: 700, 919, 1073.
 """
 
-from typing import Protocol
-
 from kio.schema.describe_cluster.v2.request import DescribeClusterRequest
 from kio.schema.describe_cluster.v2.response import DescribeClusterBroker, DescribeClusterResponse
 from kio.schema.types import BrokerId
 from kio.static.primitive import i8, i32
 
-from reference_broker.apis.broker import HasLoader, HasMetadata
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import CLUSTER_OPERATIONS, NO_THROTTLE, OPERATIONS_NOT_ASKED
@@ -25,11 +23,7 @@ from reference_broker.wire.errors import ErrorCode
 BROKERS, CONTROLLERS = 1, 2
 
 
-class DescribeClusterNeeds(HasMetadata, HasLoader, Protocol):
-    """The parts of a broker that this API uses."""
-
-
-def handle(broker: DescribeClusterNeeds, call: Call, body: DescribeClusterRequest) -> DescribeClusterResponse:
+def handle(broker: Broker, call: Call, body: DescribeClusterRequest) -> DescribeClusterResponse:
     """The brokers come in the order of their IDs."""
     if body.endpoint_type == CONTROLLERS:
         return _refused(ErrorCode.mismatched_endpoint_type, "This is a broker's endpoint, not a controller's.")
@@ -60,7 +54,7 @@ def handle(broker: DescribeClusterNeeds, call: Call, body: DescribeClusterReques
 API = Api.of(DescribeClusterRequest, handle)
 
 
-def _registered(broker: DescribeClusterNeeds) -> tuple[BrokerImage, ...]:
+def _registered(broker: Broker) -> tuple[BrokerImage, ...]:
     """All brokers of the image. The cache may not hold fenced ones, because the active controller sends live brokers
     only."""
     return tuple(one for _, one in sorted(broker.loader.image.brokers.items()))

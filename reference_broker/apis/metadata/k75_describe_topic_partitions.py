@@ -14,7 +14,6 @@ KIPs: 966.
 from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import islice
-from typing import Protocol
 
 from kio.schema.describe_topic_partitions.v0.request import DescribeTopicPartitionsRequest
 from kio.schema.describe_topic_partitions.v0.response import (
@@ -26,7 +25,7 @@ from kio.schema.describe_topic_partitions.v0.response import (
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i32
 
-from reference_broker.apis.broker import HasConfig, HasLoader, HasMetadata, HasPorts
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, respond_now_or_later
 from reference_broker.apis.metadata.described_topics import described, missing_error
 from reference_broker.apis.registry import Api
@@ -42,21 +41,13 @@ UNITS_PER_PARTITION = 5
 """What it costs to describe one, in microseconds."""
 
 
-class DescribeTopicPartitionsNeeds(HasMetadata, HasConfig, HasLoader, HasPorts, Protocol):
-    """The parts of a broker that this API uses."""
-
-
-def handle(
-    broker: DescribeTopicPartitionsNeeds, call: Call, body: DescribeTopicPartitionsRequest
-) -> DescribeTopicPartitionsResponse | None:
+def handle(broker: Broker, call: Call, body: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse | None:
     """The topics are sorted by name, as the cursor needs it. What takes more than one event is sent through ``call``.
     Kafka's Java admin client names all topics that it wants in each of its requests."""
     return respond_now_or_later(broker, call, _build_response(broker, body))
 
 
-def _build_response(
-    broker: DescribeTopicPartitionsNeeds, body: DescribeTopicPartitionsRequest
-) -> Sliced[DescribeTopicPartitionsResponse]:
+def _build_response(broker: Broker, body: DescribeTopicPartitionsRequest) -> Sliced[DescribeTopicPartitionsResponse]:
     """Build the response from one state of the metadata, also if that changes meanwhile."""
     cache, image, work = broker.metadata, broker.loader.image, Budget(LOOKUP_US_PER_SLICE)
     names = sorted({topic.name for topic in body.topics} if body.topics else cache.topics)

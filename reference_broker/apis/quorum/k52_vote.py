@@ -11,13 +11,13 @@ KIPs: 595, 853, 996.
 
 from kio.schema.vote.v2.request import VoteRequest
 
-from reference_broker.apis.broker import HasQuorum
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
 from reference_broker.apis.registry import Api
 from reference_broker.quorum.raft_handlers import handle_vote
 
 
-def handle(broker: HasQuorum, call: Call, body: VoteRequest) -> None:
+def handle(broker: Broker, call: Call, body: VoteRequest) -> None:
     """Pass the request to the quorum, which responds."""
     handle_vote(broker.quorum, body, call.respond)
 

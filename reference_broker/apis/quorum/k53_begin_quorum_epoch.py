@@ -8,13 +8,13 @@ KIPs: 595, 853.
 
 from kio.schema.begin_quorum_epoch.v1.request import BeginQuorumEpochRequest
 
-from reference_broker.apis.broker import HasQuorum
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
 from reference_broker.apis.registry import Api
 from reference_broker.quorum.raft_handlers import handle_begin_quorum_epoch
 
 
-def handle(broker: HasQuorum, call: Call, body: BeginQuorumEpochRequest) -> None:
+def handle(broker: Broker, call: Call, body: BeginQuorumEpochRequest) -> None:
     """Pass the request to the quorum, which responds."""
     handle_begin_quorum_epoch(broker.quorum, body, call.respond)
 

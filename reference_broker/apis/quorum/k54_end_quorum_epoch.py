@@ -8,13 +8,13 @@ KIPs: 595, 853.
 
 from kio.schema.end_quorum_epoch.v1.request import EndQuorumEpochRequest
 
-from reference_broker.apis.broker import HasQuorum
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
 from reference_broker.apis.registry import Api
 from reference_broker.quorum.raft_handlers import handle_end_quorum_epoch
 
 
-def handle(broker: HasQuorum, call: Call, body: EndQuorumEpochRequest) -> None:
+def handle(broker: Broker, call: Call, body: EndQuorumEpochRequest) -> None:
     """Pass the request to the quorum, which responds."""
     handle_end_quorum_epoch(broker.quorum, body, call.respond)
 

@@ -9,8 +9,6 @@
 KIPs: 595, 836, 853.
 """
 
-from typing import Protocol
-
 from kio.schema.describe_quorum.v2.request import DescribeQuorumRequest
 from kio.schema.describe_quorum.v2.response import (
     DescribeQuorumResponse,
@@ -23,7 +21,7 @@ from kio.schema.describe_quorum.v2.response import (
 from kio.schema.types import BrokerId
 from kio.static.primitive import i32, i64, u16
 
-from reference_broker.apis.broker import HasConfig, HasLoader, HasNodeId, HasPorts, HasQuorum
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
 from reference_broker.apis.forwarding import comes_from_node
 from reference_broker.apis.registry import Api
@@ -34,11 +32,7 @@ from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.errors import ErrorCode
 
 
-class DescribeQuorumNeeds(HasQuorum, HasNodeId, HasConfig, HasPorts, HasLoader, Protocol):
-    """The parts of a broker that this API uses."""
-
-
-def handle(broker: DescribeQuorumNeeds, call: Call, body: DescribeQuorumRequest) -> DescribeQuorumResponse | None:
+def handle(broker: Broker, call: Call, body: DescribeQuorumRequest) -> DescribeQuorumResponse | None:
     """Return the response, or None if the request is sent on to the leader."""
     if not names_metadata(body.topics):
         return _unknown_partitions(body)
@@ -94,7 +88,7 @@ def _failed(partition_index: i32, error: ErrorCode) -> PartitionData:
     )
 
 
-def _described(broker: DescribeQuorumNeeds, quorum: QuorumDescription) -> DescribeQuorumResponse:
+def _described(broker: Broker, quorum: QuorumDescription) -> DescribeQuorumResponse:
     partition = PartitionData(
         partition_index=i32(0),
         error_code=ErrorCode.none,
@@ -118,7 +112,7 @@ def _replica(replica: ReplicaDescription) -> ReplicaState:
     )
 
 
-def _nodes(broker: DescribeQuorumNeeds, voters: list[int]) -> tuple[Node, ...]:
+def _nodes(broker: Broker, voters: list[int]) -> tuple[Node, ...]:
     """The addresses at which clients reach the voters. A voter that has never registered has none."""
     return tuple(
         Node(

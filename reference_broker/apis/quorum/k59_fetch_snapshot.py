@@ -15,11 +15,10 @@ KIPs: 595, 630, 853.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from kio.schema.fetch_snapshot.v1.request import FetchSnapshotRequest
 
-from reference_broker.apis.broker import HasLoader, HasNow, HasQuorum, HasSnapshots
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, contained
 from reference_broker.apis.registry import Api
 from reference_broker.quorum.snapshots.messages import (
@@ -35,16 +34,11 @@ from reference_broker.quorum.snapshots.messages import (
 from reference_broker.quorum.snapshots.serving import refusal, serve
 from reference_broker.wire.errors import ErrorCode
 
-
-class FetchSnapshotNeeds(HasQuorum, HasSnapshots, HasNow, HasLoader, Protocol):
-    """The parts of a broker that this API uses."""
-
-
 MOST_PARTITIONS = 1000
 """A request for more partitions is INVALID_REQUEST. This bounds the work of one event; a follower names one."""
 
 
-def handle(broker: FetchSnapshotNeeds, call: Call, body: FetchSnapshotRequest) -> object | None:
+def handle(broker: Broker, call: Call, body: FetchSnapshotRequest) -> object | None:
     """Respond with a FetchSnapshotResponse, or a FetchSnapshotResponse1000 for the draft. Bytes are sent once the
     snapshot is checked."""
     is_draft = call.api_version == DRAFT_VERSION
@@ -73,7 +67,7 @@ API = Api.of(FetchSnapshotRequest, handle)
 
 
 def _build_response(
-    broker: FetchSnapshotNeeds, requests: Sequence[SnapshotRequest], pieces: Sequence[Piece | None], is_draft: bool
+    broker: Broker, requests: Sequence[SnapshotRequest], pieces: Sequence[Piece | None], is_draft: bool
 ) -> object:
     results = [(request, piece) for request, piece in zip(requests, pieces, strict=True) if piece is not None]
     if any(piece.error is ErrorCode.inconsistent_cluster_id for _, piece in results):
@@ -83,7 +77,7 @@ def _build_response(
     return response_of(results, _address(broker, results[0][1].leader_id))
 
 
-def _address(broker: FetchSnapshotNeeds, leader_id: int) -> tuple[str, int] | None:
+def _address(broker: Broker, leader_id: int) -> tuple[str, int] | None:
     """Where clients reach the leader, or None if it has never registered."""
     known = broker.loader.image.brokers.get(leader_id)
     return None if known is None else known.address("")

@@ -28,16 +28,9 @@ the next request. This may happen in between:
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
-from reference_broker.apis.broker import (
-    HasConfig,
-    HasFetchSessions,
-    HasNow,
-    HasPorts,
-    HasRemoteLog,
-    HasReplication,
-)
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, LongWork
 from reference_broker.apis.records.fetch_partition import (
     Lookup,
@@ -52,7 +45,6 @@ from reference_broker.apis.records.fetch_partition import (
     without_records,
 )
 from reference_broker.apis.records.fetch_response import PartitionResult, ResponseBuilder
-from reference_broker.apis.records.partition_errors import LooksUpPartitions
 from reference_broker.ports.slicing import (
     READ_PARTITIONS_PER_SLICE,
     SESSION_PARTITIONS_PER_SLICE,
@@ -114,17 +106,11 @@ NEXT_STAGES: Final[Mapping[Stage, tuple[Stage, ...]]] = {
 _OVER = object()
 
 
-class FetchNeeds(
-    LooksUpPartitions, HasConfig, HasReplication, HasFetchSessions, HasNow, HasPorts, HasRemoteLog, Protocol
-):
-    """What a fetch uses of its broker."""
-
-
 @dataclass(slots=True, eq=False)
 class Fetch:
     """One accepted fetch. Each connection has at most one that is parked."""
 
-    broker: FetchNeeds
+    broker: Broker
     call: Call
     session: FetchSession
     """The session, or the candidate that may become one."""
@@ -566,7 +552,7 @@ class Fetch:
             self.broker.fetch_sessions.release(self.session)
 
 
-def candidate_of(broker: FetchNeeds, call: Call, request: FetchRequest) -> FetchSession:
+def candidate_of(broker: Broker, call: Call, request: FetchRequest) -> FetchSession:
     """Make the session that a full fetch works on."""
     with_ids = call.api_version >= TOPIC_IDS_FROM
     candidate = broker.fetch_sessions.candidate(call.client_id, request.replica_id, with_ids)

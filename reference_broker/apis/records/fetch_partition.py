@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
-from reference_broker.apis.broker import HasController
-from reference_broker.apis.records.partition_errors import LooksUpPartitions, leader_epoch_error, led_elsewhere
+from reference_broker.apis.broker import Broker
+from reference_broker.apis.records.partition_errors import leader_epoch_error, led_elsewhere
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.log.partition_log import MovedToRemote, OffsetOutOfRange, PartitionLog
 from reference_broker.metadata.image import TopicImage
@@ -93,7 +93,7 @@ NOT_READ_YET = RemoteRecords(b"", None)
 
 
 def look_up(
-    broker: LooksUpPartitions, cached: CachedPartition, reader: Reader, rack: str | None = None, replica_id: int = -1
+    broker: Broker, cached: CachedPartition, reader: Reader, rack: str | None = None, replica_id: int = -1
 ) -> Lookup:
     """Check one partition of a fetch.
 
@@ -186,7 +186,7 @@ def readable_end(log: PartitionLog, reader: Reader) -> int:
     return log.last_stable_offset if reader is Reader.COMMITTED else log.high_watermark
 
 
-def _followed_or_error(broker: LooksUpPartitions, cached: CachedPartition, may_follow: bool) -> Partition | Lookup:
+def _followed_or_error(broker: Broker, cached: CachedPartition, may_follow: bool) -> Partition | Lookup:
     """Return the partition that this node follows, if the fetcher may read from it, or the error.
 
     The partition is unknown, its topic has another ID than its name has now, or it is led elsewhere.
@@ -286,9 +286,7 @@ def without_records(cached: CachedPartition, lookup: Lookup, reader: Reader) -> 
     return PartitionData(cached.index, 0, *lookup.offsets, aborted, -1, b"")
 
 
-def preferred_replica(
-    broker: HasController, partition: Partition, followers: Followers, fetch_offset: int, rack: str
-) -> int:
+def preferred_replica(broker: Broker, partition: Partition, followers: Followers, fetch_offset: int, rack: str) -> int:
     """Return the ID of the follower that a consumer is to read from, or NO_REPLICA for this leader (KIP-392).
 
     This is Kafka's ReplicaManager.findPreferredReadReplica with the RackAwareReplicaSelector. A follower must be in
@@ -313,7 +311,7 @@ def _holds(state: FollowerState, offset: int) -> bool:
     return state.log_start_offset <= offset <= state.log_end_offset
 
 
-def _is_in_rack(broker: HasController, replica_id: int, rack: str) -> bool:
+def _is_in_rack(broker: Broker, replica_id: int, rack: str) -> bool:
     """Whether the broker is registered in that rack, and not fenced."""
     found = broker.controller.image.brokers.get(replica_id)
     return found is not None and not found.fenced and found.rack == rack

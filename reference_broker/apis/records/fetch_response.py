@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from reference_broker.apis.broker import HasController
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
 from reference_broker.apis.records.partition_errors import endpoints_of
 from reference_broker.sessions.cached_partition import CachedPartition
@@ -55,7 +55,7 @@ class ResponseBuilder:
                 partitions.append(replace(data, current_leader=None))
         self._topic, self._partitions = topic, partitions
 
-    def response(self, broker: HasController, call: Call) -> FetchResponse:
+    def response(self, broker: Broker, call: Call) -> FetchResponse:
         """Return the response. As in Kafka, followers get no addresses of leaders."""
         session = self.session
         leaders = None if session.privileged else self.leaders

@@ -13,8 +13,9 @@
 
 from collections.abc import Callable
 
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
-from reference_broker.apis.records.fetch import Fetch, FetchNeeds
+from reference_broker.apis.records.fetch import Fetch
 from reference_broker.sessions.fetch_session import FetchSession
 from reference_broker.sessions.fetch_session_cache import FetchSessionCache
 from reference_broker.sessions.first_revision import FirstRevisionSession
@@ -23,7 +24,7 @@ from reference_broker.wire.fetch import FULL_FETCH, INCREMENTAL_FETCH, FetchRequ
 
 
 def fetch_first(
-    broker: FetchNeeds, call: Call, request: FetchRequest, again: Callable[[], FetchResponse | None]
+    broker: Broker, call: Call, request: FetchRequest, again: Callable[[], FetchResponse | None]
 ) -> FetchResponse | None:
     """Begin a fetch. ``again`` handles the request once more, after a parked one of its session was ended."""
     sessions = broker.fetch_sessions
@@ -50,7 +51,7 @@ def fetch_first(
 
 
 def _fetch_all(
-    broker: FetchNeeds,
+    broker: Broker,
     call: Call,
     request: FetchRequest,
     session: FirstRevisionSession | None,

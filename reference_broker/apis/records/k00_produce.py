@@ -40,13 +40,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
-from reference_broker.apis.broker import HasController, HasReplication, HasTraffic
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, contained, run_contained
 from reference_broker.apis.records.partition_errors import endpoints_of
 from reference_broker.apis.records.produce_verification import (
-    VerificationNeeds,
     VerificationResults,
     is_transactional,
     topic_name,
@@ -107,11 +106,7 @@ retry of a batch that was written before is not new."""
 ResultChange: TypeAlias = Callable[[ProduceTopicResponse, ProducePartitionResponse], ProducePartitionResponse]
 
 
-class ProduceNeeds(VerificationNeeds, HasReplication, HasController, HasTraffic, Protocol):
-    """What this API uses of its broker."""
-
-
-def handle(broker: ProduceNeeds, call: Call, body: ProduceRequest) -> ProduceResponse | None:
+def handle(broker: Broker, call: Call, body: ProduceRequest) -> ProduceResponse | None:
     """Append the batches of a request, and respond once they are acknowledged.
 
     Every partition gets its own error code; one refused partition does not stop the others. Large batches whose records
@@ -169,7 +164,7 @@ class _Postponed:
 class _Produce:
     """A request whose batches are being appended."""
 
-    broker: ProduceNeeds
+    broker: Broker
     call: Call
     request: ProduceRequest
     verifications: VerificationResults
@@ -181,7 +176,7 @@ class _Produce:
 
 
 def _produce(
-    broker: ProduceNeeds, call: Call, request: ProduceRequest, verifications: VerificationResults
+    broker: Broker, call: Call, request: ProduceRequest, verifications: VerificationResults
 ) -> ProduceResponse | None:
     """Append what one event has time for. Return the response, or None if it is sent later or never.
 
@@ -380,7 +375,7 @@ def _codec(records: bytes | memoryview) -> int:
 
 
 def _respond_when_acknowledged(
-    broker: ProduceNeeds,
+    broker: Broker,
     call: Call,
     body: ProduceRequest,
     responses: list[ProduceTopicResponse],
@@ -433,7 +428,7 @@ def _notify(written: Sequence[WrittenBatch]) -> None:
 
 
 def _acknowledge(
-    broker: ProduceNeeds,
+    broker: Broker,
     call: Call,
     timeout_ms: int,
     response: ProduceResponse,
@@ -461,7 +456,7 @@ def _end_without_response(call: Call, response: ProduceResponse) -> None:
 
 
 def response_with_errors(
-    broker: HasController, call: Call, response: ProduceResponse, errors: dict[Partition, Error]
+    broker: Broker, call: Call, response: ProduceResponse, errors: dict[Partition, Error]
 ) -> ProduceResponse:
     """Add the errors of batches that were appended and may not be replicated. A client that retries may find them
     written."""
@@ -480,7 +475,7 @@ def response_with_errors(
     return _response(broker, _replaced(response.responses, marked), call)
 
 
-def _response(broker: HasController, topics: list[ProduceTopicResponse], call: Call) -> ProduceResponse:
+def _response(broker: Broker, topics: list[ProduceTopicResponse], call: Call) -> ProduceResponse:
     """Make the response. A version that names other leaders also has the addresses of their nodes."""
     leaders: dict[int, None] = {}
     for topic in topics:
@@ -499,7 +494,7 @@ def _replaced(topics: Sequence[ProduceTopicResponse], change: ResultChange) -> l
     return [replace(topic, partitions=[change(topic, result) for result in topic.partitions]) for topic in topics]
 
 
-def _leader_of(broker: HasController, topic: str, topic_id: bytes, index: int) -> LeaderIdAndEpoch | None:
+def _leader_of(broker: Broker, topic: str, topic_id: bytes, index: int) -> LeaderIdAndEpoch | None:
     """Return the partition's leader, as far as this node knows. ``topic_id`` is NO_TOPIC_ID if the request names
     topics."""
     image = broker.controller.image
@@ -509,13 +504,13 @@ def _leader_of(broker: HasController, topic: str, topic_id: bytes, index: int) -
     return LeaderIdAndEpoch(known.partitions[index].leader, known.partitions[index].leader_epoch)
 
 
-def _internal(broker: ProduceNeeds, topic: ProduceTopic, index: int) -> ProducePartitionResponse:
+def _internal(broker: Broker, topic: ProduceTopic, index: int) -> ProducePartitionResponse:
     if _leader_of(broker, topic.topic, topic.topic_id, index) is None:
         return _not_led(broker, topic, index)
     return _refused(index, ErrorCode.invalid_topic_exception, "the topic is internal")
 
 
-def _not_led(broker: ProduceNeeds, topic: ProduceTopic, index: int) -> ProducePartitionResponse:
+def _not_led(broker: Broker, topic: ProduceTopic, index: int) -> ProducePartitionResponse:
     """Return the error of a partition that is not led here: its log is damaged, another node leads it, or it does not
     exist."""
     image = broker.controller.image

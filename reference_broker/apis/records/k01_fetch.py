@@ -52,11 +52,10 @@ KIPs: 74, 98, 227, 320, 392, 516, 951.
 """
 
 from dataclasses import dataclass, replace
-from typing import Protocol
 
-from reference_broker.apis.broker import HasFetchSessions, HasQuorum
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
-from reference_broker.apis.records.fetch import TOPIC_IDS_FROM, Fetch, FetchNeeds, candidate_of
+from reference_broker.apis.records.fetch import TOPIC_IDS_FROM, Fetch, candidate_of
 from reference_broker.apis.records.first_revision_fetch import fetch_first
 from reference_broker.apis.registry import Api
 from reference_broker.quorum.raft_handlers import handle_fetch
@@ -77,11 +76,7 @@ def is_metadata_fetch(body: object) -> bool:
     return isinstance(body, FetchRequest) and len(body.topics) == 1 and body.topics[0].topic_id == METADATA_TOPIC_ID
 
 
-class FetchApiNeeds(FetchNeeds, HasQuorum, Protocol):
-    """What this API uses of its broker."""
-
-
-def handle(broker: FetchApiNeeds, call: Call, body: FetchRequest) -> FetchResponse | None:
+def handle(broker: Broker, call: Call, body: FetchRequest) -> FetchResponse | None:
     """Respond now or later. A top-level error is for all partitions. It has session ID 0 in the final
     revision, and that of the session, if it exists, in the first one."""
     if is_metadata_fetch(body):
@@ -111,7 +106,7 @@ def handle(broker: FetchApiNeeds, call: Call, body: FetchRequest) -> FetchRespon
 API = Api.of(FetchRequest, handle)
 
 
-def _queue_behind(working: SessionFetch, broker: FetchApiNeeds, call: Call, request: FetchRequest) -> None:
+def _queue_behind(working: SessionFetch, broker: Broker, call: Call, request: FetchRequest) -> None:
     """A session handles its requests one by one, so this one is handled as if it arrived later. If its connection
     closes before that, it counts only if it ends its session."""
     queued = _Queued(broker, call, request)
@@ -123,7 +118,7 @@ def _queue_behind(working: SessionFetch, broker: FetchApiNeeds, call: Call, requ
 class _Queued:
     """A request that waits for its session. Its partitions are dropped when its connection closes."""
 
-    broker: FetchApiNeeds
+    broker: Broker
     call: Call
     request: FetchRequest
 
@@ -145,7 +140,7 @@ class _Queued:
             _end_session(self.broker, self.request)
 
 
-def _fetch_all(broker: FetchApiNeeds, call: Call, request: FetchRequest) -> None:
+def _fetch_all(broker: Broker, call: Call, request: FetchRequest) -> None:
     """Begin a full fetch of every partition that it names. Close the session that it names, if there is one."""
     _end_session(broker, request)
     candidate = candidate_of(broker, call, request)
@@ -153,7 +148,7 @@ def _fetch_all(broker: FetchApiNeeds, call: Call, request: FetchRequest) -> None
     fetch.run(fetch.serve_full())
 
 
-def _end_session(broker: HasFetchSessions, request: FetchRequest) -> None:
+def _end_session(broker: Broker, request: FetchRequest) -> None:
     """Close the session that a full request names, if there is one."""
     sessions = broker.fetch_sessions
     # Decision named-session-ended (F-6, F-8): closed | no such session
@@ -162,7 +157,7 @@ def _end_session(broker: HasFetchSessions, request: FetchRequest) -> None:
         sessions.close(request.session_id, "replaced by its fetcher" if is_replaced else "closed by its fetcher")
 
 
-def _fetch_incremental(broker: FetchApiNeeds, call: Call, request: FetchRequest) -> FetchResponse | None:
+def _fetch_incremental(broker: Broker, call: Call, request: FetchRequest) -> FetchResponse | None:
     """Begin an incremental fetch of what changed."""
     sessions, with_ids = broker.fetch_sessions, call.api_version >= TOPIC_IDS_FROM
     session = sessions.lookup(request.session_id, request.session_epoch, with_ids)

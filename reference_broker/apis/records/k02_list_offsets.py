@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from kio.schema.list_offsets.v10.request import ListOffsetsPartition, ListOffsetsRequest
 from kio.schema.list_offsets.v10.response import (
@@ -35,10 +35,10 @@ from kio.schema.list_offsets.v10.response import (
 from kio.schema.types import TopicName
 from kio.static.primitive import i32, i64
 
-from reference_broker.apis.broker import HasConfig, HasNow, HasPorts, HasRemoteLog
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, respond_now_or_later
 from reference_broker.apis.records.fetch_partition import Reader, read_error, readable_end, reader_of
-from reference_broker.apis.records.partition_errors import LooksUpPartitions, led_partition
+from reference_broker.apis.records.partition_errors import led_partition
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.log.partition_log import PartitionLog
@@ -114,11 +114,7 @@ class RemoteQuery(NamedTuple):
     timestamp_ms: int
 
 
-class ListOffsetsNeeds(LooksUpPartitions, HasConfig, HasNow, HasPorts, HasRemoteLog, Protocol):
-    """What this API uses of its broker."""
-
-
-def handle(broker: ListOffsetsNeeds, call: Call, body: ListOffsetsRequest) -> ListOffsetsResponse | None:
+def handle(broker: Broker, call: Call, body: ListOffsetsRequest) -> ListOffsetsResponse | None:
     """Return the response, or None if it comes later through ``call`` because it takes more than one event.
 
     Every partition gets its own error code. A partition that is named twice is an invalid request. Each topic and each
@@ -145,7 +141,7 @@ API = Api.of(ListOffsetsRequest, handle)
 
 
 def _build_response(
-    broker: ListOffsetsNeeds, call: Call, body: ListOffsetsRequest, remote: RemoteOffsets
+    broker: Broker, call: Call, body: ListOffsetsRequest, remote: RemoteOffsets
 ) -> Sliced[ListOffsetsResponse]:
     reader = reader_of(body.replica_id != CONSUMER, body.isolation_level)
     work = Budget(LOOKUP_US_PER_SLICE)
@@ -181,7 +177,7 @@ def _build_response(
 
 
 def _partition_response(
-    broker: LooksUpPartitions,
+    broker: Broker,
     api_version: int,
     reader: Reader,
     topic: str,
@@ -282,7 +278,7 @@ def _response(
     )
 
 
-def _remote_queries(broker: ListOffsetsNeeds, body: ListOffsetsRequest) -> Iterator[RemoteQuery]:
+def _remote_queries(broker: Broker, body: ListOffsetsRequest) -> Iterator[RemoteQuery]:
     """Yield the partitions whose timestamps must be searched in the remote tier. One that is named twice is refused
     anyway."""
     queried: set[tuple[str, int]] = set()
@@ -297,10 +293,6 @@ def _remote_queries(broker: ListOffsetsNeeds, body: ListOffsetsRequest) -> Itera
                 yield RemoteQuery(*where, partition.log, int(wanted.timestamp))
 
 
-class RemoteSearchNeeds(HasNow, HasPorts, Protocol):
-    """What searches in the remote tier use of their broker."""
-
-
 @dataclass(slots=True, eq=False)
 class RemoteSearches:
     """Searches in the remote tier for one request (Kafka's DelayedRemoteListOffsets). Calls ``done`` once with all
@@ -310,7 +302,7 @@ class RemoteSearches:
     these searches, at most for its own timeout, or for ``remote.list.offsets.request.timeout.ms`` in older versions.
     """
 
-    broker: RemoteSearchNeeds
+    broker: Broker
     call: Call
     done: Callable[[RemoteOffsets], None]
     results: dict[tuple[str, int], RemoteOffset] = field(default_factory=dict)

@@ -10,7 +10,6 @@ KIPs: 107.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from kio.schema.delete_records.v2.request import DeleteRecordsPartition, DeleteRecordsRequest
 from kio.schema.delete_records.v2.response import (
@@ -20,9 +19,9 @@ from kio.schema.delete_records.v2.response import (
 )
 from kio.static.primitive import i32, i64
 
-from reference_broker.apis.broker import HasPorts, HasReplication
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, contained, respond_later, run_contained
-from reference_broker.apis.records.partition_errors import LooksUpPartitions, led_partition
+from reference_broker.apis.records.partition_errors import led_partition
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.metadata.identifiers import is_internal
@@ -51,16 +50,12 @@ class _Done:
     offset: int = _NO_LOW_WATERMARK
 
 
-class DeleteRecordsNeeds(LooksUpPartitions, HasReplication, HasPorts, Protocol):
-    """What this API uses of its broker."""
-
-
-def handle(broker: DeleteRecordsNeeds, call: Call, body: DeleteRecordsRequest) -> None:
+def handle(broker: Broker, call: Call, body: DeleteRecordsRequest) -> None:
     """Respond later, with one result for each partition, in the request's order."""
     run_contained(broker, call, _handled(broker, call, body))
 
 
-def _handled(broker: DeleteRecordsNeeds, call: Call, body: DeleteRecordsRequest) -> Sliced[None]:
+def _handled(broker: Broker, call: Call, body: DeleteRecordsRequest) -> Sliced[None]:
     done: list[list[_Done]] = []
     work = Budget(LOOKUP_US_PER_SLICE)
     for topic in body.topics:
@@ -96,7 +91,7 @@ def _handled(broker: DeleteRecordsNeeds, call: Call, body: DeleteRecordsRequest)
 API = Api.of(DeleteRecordsRequest, handle)
 
 
-def _delete(broker: DeleteRecordsNeeds, topic: str, entry: DeleteRecordsPartition) -> _Done:
+def _delete(broker: Broker, topic: str, entry: DeleteRecordsPartition) -> _Done:
     partition = led_partition(broker, topic, entry.partition_index, _NO_EPOCH)
     if is_internal(topic) and partition is not ErrorCode.unknown_topic_or_partition:
         return _Done(None, ErrorCode.invalid_topic_exception)
@@ -119,7 +114,7 @@ def _delete(broker: DeleteRecordsNeeds, topic: str, entry: DeleteRecordsPartitio
 
 
 def _response(
-    broker: DeleteRecordsNeeds, request: DeleteRecordsRequest, done: list[list[_Done]], errors: dict[Partition, Error]
+    broker: Broker, request: DeleteRecordsRequest, done: list[list[_Done]], errors: dict[Partition, Error]
 ) -> Sliced[DeleteRecordsResponse]:
     work = Budget(LOOKUP_US_PER_SLICE)
     topics: list[DeleteRecordsTopicResult] = []
@@ -144,7 +139,7 @@ def _refused(partition: Partition, offset: int) -> ErrorCode | None:
 
 
 def _result(
-    broker: DeleteRecordsNeeds, entry: DeleteRecordsPartition, one: _Done, errors: dict[Partition, Error]
+    broker: Broker, entry: DeleteRecordsPartition, one: _Done, errors: dict[Partition, Error]
 ) -> DeleteRecordsPartitionResult:
     error, low_watermark = one.error, _NO_LOW_WATERMARK
     if one.partition is not None:

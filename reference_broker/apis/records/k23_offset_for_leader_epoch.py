@@ -6,8 +6,6 @@
 KIPs: 101, 279, 320.
 """
 
-from typing import Protocol
-
 from kio.schema.offset_for_leader_epoch.v4.request import OffsetForLeaderEpochRequest, OffsetForLeaderPartition
 from kio.schema.offset_for_leader_epoch.v4.response import (
     EpochEndOffset,
@@ -16,9 +14,9 @@ from kio.schema.offset_for_leader_epoch.v4.response import (
 )
 from kio.static.primitive import i32, i64
 
-from reference_broker.apis.broker import HasPorts
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, respond_now_or_later
-from reference_broker.apis.records.partition_errors import LooksUpPartitions, led_partition
+from reference_broker.apis.records.partition_errors import led_partition
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.ports.slicing import LOOKUP_US_PER_SLICE, Budget, Sliced
@@ -28,21 +26,13 @@ UNITS_PER_NAME = 3
 """The cost of one topic or partition in microseconds."""
 
 
-class OffsetForLeaderEpochNeeds(LooksUpPartitions, HasPorts, Protocol):
-    """What this API uses of its broker."""
-
-
-def handle(
-    broker: OffsetForLeaderEpochNeeds, call: Call, body: OffsetForLeaderEpochRequest
-) -> OffsetForLeaderEpochResponse | None:
+def handle(broker: Broker, call: Call, body: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse | None:
     """Every partition has its own error code. If the work takes several events, the response comes through
     ``call``."""
     return respond_now_or_later(broker, call, _build_response(broker, body))
 
 
-def _build_response(
-    broker: LooksUpPartitions, body: OffsetForLeaderEpochRequest
-) -> Sliced[OffsetForLeaderEpochResponse]:
+def _build_response(broker: Broker, body: OffsetForLeaderEpochRequest) -> Sliced[OffsetForLeaderEpochResponse]:
     work = Budget(LOOKUP_US_PER_SLICE)
     topics: list[OffsetForLeaderTopicResult] = []
     for topic in body.topics:
@@ -60,7 +50,7 @@ def _build_response(
 API = Api.of(OffsetForLeaderEpochRequest, handle)
 
 
-def _end_offset(broker: LooksUpPartitions, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
+def _end_offset(broker: Broker, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
     partition = led_partition(broker, topic, wanted.partition, wanted.current_leader_epoch)
     if isinstance(partition, Error):
         return EpochEndOffset(error_code=ErrorCode(partition), partition=wanted.partition)

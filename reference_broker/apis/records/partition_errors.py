@@ -4,20 +4,15 @@ The checks and their errors are those of Kafka's ReplicaManager.getPartitionOrEr
 """
 
 from collections.abc import Iterable
-from typing import Protocol
 
-from reference_broker.apis.broker import HasController, HasNodeId, HasPartitions
+from reference_broker.apis.broker import Broker
 from reference_broker.metadata.image import TopicImage
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.fetch import NodeEndpoint
 
 
-class LooksUpPartitions(HasPartitions, HasController, HasNodeId, Protocol):
-    """What a handler uses of its broker to find a partition, or the error if it is not led here."""
-
-
-def led_partition(broker: LooksUpPartitions, topic: str, index: int, current_leader_epoch: int) -> Partition | Error:
+def led_partition(broker: Broker, topic: str, index: int, current_leader_epoch: int) -> Partition | Error:
     """Return a led partition by the name of its topic, or the error if it is not led here.
 
     ``current_leader_epoch`` is the leader epoch that the client knows, or -1 if the request has none.
@@ -31,7 +26,7 @@ def led_partition(broker: LooksUpPartitions, topic: str, index: int, current_lea
     return leader_epoch_error(partition.leader_epoch, current_leader_epoch) or partition
 
 
-def led_elsewhere(broker: LooksUpPartitions, topic: TopicImage, index: int, request_epoch: int) -> Error:
+def led_elsewhere(broker: Broker, topic: TopicImage, index: int, request_epoch: int) -> Error:
     """Return the error of an existing partition that this node does not lead.
 
     A follower compares the leader epoch first (KIP-320). If its own is the older one, it does not know the leader.
@@ -53,7 +48,7 @@ def leader_epoch_error(leader_epoch: int, request_epoch: int) -> Error:
     return ErrorCode.fenced_leader_epoch if request_epoch < leader_epoch else ErrorCode.unknown_leader_epoch
 
 
-def endpoints_of(broker: HasController, leaders: Iterable[int], listener: str) -> list[NodeEndpoint]:
+def endpoints_of(broker: Broker, leaders: Iterable[int], listener: str) -> list[NodeEndpoint]:
     """Return the addresses of those leaders that are registered, on the listener that the client uses (KIP-951)."""
     brokers = broker.controller.image.brokers
     known = [brokers[leader] for leader in leaders if leader in brokers]

@@ -7,9 +7,9 @@ errors are those of Kafka's ReplicaManager.handleProduceAppend.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
-from reference_broker.apis.broker import HasConfig, HasNow, HasPartitions, HasPorts, HasVerifier
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, contained
 from reference_broker.log.transaction_verification import VerificationGuard
 from reference_broker.metadata.identifiers import TopicPartition, is_internal
@@ -29,17 +29,13 @@ VerificationResults: TypeAlias = dict[TopicPartition, VerificationGuard | Produc
 """The guards of the batches that begin a transaction in their partitions, or why a batch is refused."""
 
 
-class VerificationNeeds(HasPartitions, HasNow, HasPorts, HasConfig, HasVerifier, Protocol):
-    """What the verification uses of its broker."""
-
-
-def topic_name(broker: HasPartitions, topic: ProduceTopic) -> str:
+def topic_name(broker: Broker, topic: ProduceTopic) -> str:
     """Return the topic's name, also if the request has its ID. It is empty for an ID that is not known here."""
     return topic.topic or broker.partitions.topic_names.get(topic.topic_id, "")
 
 
 def verify_transaction(
-    broker: VerificationNeeds, call: Call, body: ProduceRequest, done: Callable[[VerificationResults], None]
+    broker: Broker, call: Call, body: ProduceRequest, done: Callable[[VerificationResults], None]
 ) -> None:
     """Call ``done`` once, with the results for the request's transactional batches. That is at once if they belong to a
     transaction that is open in all their partitions. A partition that is not led here has none: the append returns its
@@ -85,14 +81,14 @@ def verify_transaction(
     verify()
 
 
-def _is_demanded(broker: HasPartitions, begun: Iterable[TopicPartition]) -> bool:
+def _is_demanded(broker: Broker, begun: Iterable[TopicPartition]) -> bool:
     """Whether a log requires that a transaction is verified. The logs' settings count, and not the broker's
     (``transaction.partition.verification.enable``), since a change of it reaches many logs one after the other."""
     found = (broker.partitions.by_name.get(key) for key in begun)
     return any(each is not None and each.log.verification.is_demanded for each in found)
 
 
-def _transactional(broker: HasPartitions, body: ProduceRequest) -> dict[TopicPartition, BatchHeader]:
+def _transactional(broker: Broker, body: ProduceRequest) -> dict[TopicPartition, BatchHeader]:
     """Return the headers of the transactional batches, except those for internal topics."""
     found = {}
     for topic in body.topics:
@@ -113,7 +109,7 @@ def is_transactional(records: bytes | memoryview) -> bool:
 
 
 def _begin(
-    broker: VerificationNeeds, begun: Mapping[TopicPartition, BatchHeader], operation: SupportedOperation
+    broker: Broker, begun: Mapping[TopicPartition, BatchHeader], operation: SupportedOperation
 ) -> VerificationResults:
     verifications: VerificationResults = {}
     for key, header in begun.items():
@@ -144,7 +140,7 @@ def _not_verified(index: int, operation: SupportedOperation, error: Error) -> Pr
     return ProducePartitionResponse(index, shown, error_message=text)
 
 
-def _refuse_all(broker: HasPartitions, body: ProduceRequest) -> VerificationResults:
+def _refuse_all(broker: Broker, body: ProduceRequest) -> VerificationResults:
     error, text = ErrorCode.invalid_producer_id_mapping, "the transactional batches are of more than one producer"
     return {
         (topic_name(broker, topic), wanted.partition): ProducePartitionResponse(

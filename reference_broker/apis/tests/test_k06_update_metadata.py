@@ -39,15 +39,20 @@ class Call:
         return True
 
 
+def broker_with(ports: ManualPorts) -> Any:
+    """Return the parts of a broker that UpdateMetadata uses."""
+    return SimpleNamespace(
+        ports=ports,
+        now=Now(ports.now_us, 0),
+        metadata=MetadataCache(cluster_id="c"),
+        lifecycle=SimpleNamespace(registered_epoch=3),
+    )
+
+
 class World:
     def __init__(self) -> None:
         self.ports = ManualPorts()
-        self.broker: Any = SimpleNamespace(
-            ports=self.ports,
-            now=Now(self.ports.now_us, 0),
-            metadata=MetadataCache(cluster_id="c"),
-            lifecycle=SimpleNamespace(registered_epoch=3),
-        )
+        self.broker = broker_with(self.ports)
         self.api = k06_update_metadata.UpdateMetadata(self.broker)
 
     def give(self, epoch: int, partitions: int = 0, controller_epoch: int = 1, update_type: int = FULL_UPDATE) -> Call:

@@ -21,7 +21,7 @@ from kio.static.primitive import i8, i16, i32, i32Timedelta, i64
 
 from reference_broker.apis.groups import k10_find_coordinator
 from reference_broker.apis.tests.admin_world import AdminWorld
-from reference_broker.apis.topics.automatic_creation import ask_to_create
+from reference_broker.apis.topics.automatic_creation import request_creation
 from reference_broker.apis.transactions import (
     k22_init_producer_id,
     k24_add_partitions_to_txn,
@@ -52,7 +52,7 @@ def ready() -> AdminWorld:
     """The topic of transactions is there, and topic ``t`` with three partitions."""
     world = AdminWorld(transaction_state_log_num_partitions="5")
     find(world, ID)
-    ask_to_create(world.broker, NewTopic("t", partitions=3, replication_factor=1), lambda: None)
+    request_creation(world.broker.lifecycle.channel, NewTopic("t", partitions=3, replication_factor=1), lambda: None)
     world.settle()
     assert find(world, ID) == [("none", 1)]
     return world

@@ -4,13 +4,14 @@ The broker sends CreateTopics to the active controller, as a client would.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from kio.schema.types import TopicName
 from kio.static.primitive import i16, i32
 
-from reference_broker.apis.broker import HasConfig, HasGroups, HasLifecycle, HasLoader, HasNodeId, HasTransactions
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.responses import NO_THROTTLE
+from reference_broker.controller.controller import ControllerChannel
 from reference_broker.controller.planning.topic_creation import NewTopic
 from reference_broker.groups.records import offsets_topic_configs
 from reference_broker.metadata.identifiers import OFFSETS_TOPIC, TRANSACTION_TOPIC
@@ -25,7 +26,7 @@ else:
     request_schema = LazySchema("create_topics.v7.request")
 
 
-def ask_to_create(broker: HasLifecycle, wanted: NewTopic, over: Callable[[], None]) -> None:
+def request_creation(channel: ControllerChannel, wanted: NewTopic, over: Callable[[], None]) -> None:
     """Request a topic. ``over`` is called when the request has a response or has failed. The topic may exist then.
 
     The active controller must be known (``channel.has_leader``).
@@ -39,17 +40,13 @@ def ask_to_create(broker: HasLifecycle, wanted: NewTopic, over: Callable[[], Non
     )
     body = request_schema.CreateTopicsRequest(topics=(topic,), timeout=NO_THROTTLE, validate_only=False)
     version = VERSIONS[ApiKey.CREATE_TOPICS][1]
-    broker.lifecycle.channel.send_request(ApiKey.CREATE_TOPICS, version, body, lambda _: over(), over)
+    channel.send_request(ApiKey.CREATE_TOPICS, version, body, lambda _: over(), over)
 
 
 COORDINATOR_TOPICS = (OFFSETS_TOPIC, TRANSACTION_TOPIC)
 
 
-class CreatesCoordinatorTopics(HasGroups, HasTransactions, HasLifecycle, HasLoader, HasConfig, HasNodeId, Protocol):
-    """The parts of a broker that request the topics of coordinators."""
-
-
-def ask_to_create_topic(broker: CreatesCoordinatorTopics, name: str) -> None:
+def request_coordinator_topic(broker: Broker, name: str) -> None:
     """Request the topic ``name``, one of COORDINATOR_TOPICS, with the settings that it must have.
 
     There is one request for each at a time. Clients retry until the topic exists.
@@ -64,7 +61,7 @@ def ask_to_create_topic(broker: CreatesCoordinatorTopics, name: str) -> None:
         coordinator.is_creating = False
 
     coordinator.is_creating = True
-    ask_to_create(broker, _wanted(broker, name, image), over)
+    request_creation(broker.lifecycle.channel, _wanted(broker, name, image), over)
 
 
 def replicas_of(wanted: int, image: MetadataImage, voters: int) -> int:
@@ -76,7 +73,7 @@ def replicas_of(wanted: int, image: MetadataImage, voters: int) -> int:
     return min(wanted, max(len(image.brokers), voters, 1))
 
 
-def _wanted(broker: CreatesCoordinatorTopics, name: str, image: MetadataImage) -> NewTopic:
+def _wanted(broker: Broker, name: str, image: MetadataImage) -> NewTopic:
     config = broker.config
     voters = len(config.voters(broker.node_id))
     if name == OFFSETS_TOPIC:

@@ -22,9 +22,10 @@ from kio.schema.create_topics.v7.response import (
 from kio.schema.types import TopicName
 from kio.static.primitive import i8, i16, i32
 
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, respond_later
 from reference_broker.apis.configs.config_rows import topic_rows
-from reference_broker.apis.forwarding import ForwardsToController, forward_or_propose
+from reference_broker.apis.forwarding import forward_or_propose
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, Refusal, as_uuid, verdict
 from reference_broker.configuration.broker_config import BrokerConfig
@@ -47,7 +48,7 @@ _Settings: TypeAlias = tuple[BrokerConfig, _Texts, _Texts]
 """This broker's settings: as they are, and what the metadata sets for this broker and for all."""
 
 
-def handle(broker: ForwardsToController, call: Call, body: CreateTopicsRequest) -> None:
+def handle(broker: Broker, call: Call, body: CreateTopicsRequest) -> None:
     """Respond later, with one result for each name in the order of the request. Each topic has a partition, so a
     request that names too many topics is refused here. Forwarding it would take too long."""
     too_many = too_many_partitions(len(body.topics))

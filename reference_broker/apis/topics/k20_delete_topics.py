@@ -15,8 +15,9 @@ from kio.schema.delete_topics.v6.request import DeleteTopicsRequest, DeleteTopic
 from kio.schema.delete_topics.v6.response import DeletableTopicResult, DeleteTopicsResponse
 from kio.schema.types import TopicName
 
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
-from reference_broker.apis.forwarding import ForwardsToController, forward_or_propose
+from reference_broker.apis.forwarding import forward_or_propose
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, Refusal, as_uuid
 from reference_broker.controller.planning.topic_deletion import DeletionOutcomes, NamedTopic, TopicDeletion
@@ -28,7 +29,7 @@ DELETION_DISABLED_FROM = 3
 """The first version that has the error TOPIC_DELETION_DISABLED."""
 
 
-def handle(broker: ForwardsToController, call: Call, body: DeleteTopicsRequest) -> None:
+def handle(broker: Broker, call: Call, body: DeleteTopicsRequest) -> None:
     """Respond later, with one result for each entry in the order of the request. Equal entries have one result."""
 
     def response_of(outcomes: DeletionOutcomes) -> DeleteTopicsResponse:

@@ -12,15 +12,16 @@ from kio.schema.create_partitions.v3.request import CreatePartitionsRequest, Cre
 from kio.schema.create_partitions.v3.response import CreatePartitionsResponse, CreatePartitionsTopicResult
 from kio.schema.types import TopicName
 
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
-from reference_broker.apis.forwarding import ForwardsToController, forward_or_propose
+from reference_broker.apis.forwarding import forward_or_propose
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, verdict
 from reference_broker.controller.planning.partition_creation import NewPartitions, PartitionCreation, PartitionOutcomes
 from reference_broker.wire.apis import ApiKey
 
 
-def handle(broker: ForwardsToController, call: Call, body: CreatePartitionsRequest) -> None:
+def handle(broker: Broker, call: Call, body: CreatePartitionsRequest) -> None:
     """Respond later, with one result for each name in the order of the request."""
 
     def response_of(outcomes: PartitionOutcomes) -> CreatePartitionsResponse:

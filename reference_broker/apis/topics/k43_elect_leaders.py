@@ -14,8 +14,9 @@ from kio.schema.elect_leaders.v2.response import ElectLeadersResponse, Partition
 from kio.schema.types import TopicName
 from kio.static.primitive import i32
 
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
-from reference_broker.apis.forwarding import ForwardsToController, forward_or_propose
+from reference_broker.apis.forwarding import forward_or_propose
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, Refusal, verdict
 from reference_broker.controller.planning.partition_changes import Election
@@ -32,7 +33,7 @@ ELECTIONS = {0: Election.PREFERRED, 1: Election.UNCLEAN}
 """The election for each type in the request."""
 
 
-def handle(broker: ForwardsToController, call: Call, body: ElectLeadersRequest) -> ElectLeadersResponse | None:
+def handle(broker: Broker, call: Call, body: ElectLeadersRequest) -> ElectLeadersResponse | None:
     """Respond later, with one result for each partition in the order of the request."""
 
     def response_of(outcomes: ElectionOutcomes | Refusal) -> ElectLeadersResponse:

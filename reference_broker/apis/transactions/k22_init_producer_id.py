@@ -20,7 +20,7 @@ from kio.schema.init_producer_id.v5.response import InitProducerIdResponse
 from kio.schema.types import ProducerId
 from kio.static.primitive import i16
 
-from reference_broker.apis.broker import HasTransactions
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, contained
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, error_for_version
@@ -33,7 +33,7 @@ NONE = -1
 KNOWS_FENCED_FROM = 4
 
 
-def handle(broker: HasTransactions, call: Call, body: InitProducerIdRequest) -> InitProducerIdResponse | None:
+def handle(broker: Broker, call: Call, body: InitProducerIdRequest) -> InitProducerIdResponse | None:
     """Respond later if the node must get a block of IDs from the controller or replicate a new epoch first."""
     if (body.producer_id == NONE) != (body.producer_epoch == NONE):
         return _response(ErrorCode.invalid_request, NO_OWNER)

@@ -30,7 +30,7 @@ from kio.schema.add_partitions_to_txn.v5.response import (
 from kio.schema.types import TopicName, TransactionalId
 from kio.static.primitive import i32
 
-from reference_broker.apis.broker import HasLoader, HasPorts, HasTransactions
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, contained, respond_later, run_contained
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, error_for_version
@@ -50,13 +50,7 @@ UNITS_PER_STEP = 150
 """What it costs to look at a transaction, and to write a step of it."""
 
 
-class AddPartitionsToTxnNeeds(HasTransactions, HasLoader, HasPorts, Protocol):
-    """The parts of a broker that this API uses."""
-
-
-def handle(
-    broker: AddPartitionsToTxnNeeds, call: Call, body: AddPartitionsToTxnRequest
-) -> AddPartitionsToTxnResponse | None:
+def handle(broker: Broker, call: Call, body: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse | None:
     """Respond when all transactions of the request are handled, each with a result of its own."""
     results: dict[str, Mapping[TopicPartition, Error]] = {}
     missing = len({each.transactional_id for each in body.transactions})
@@ -91,7 +85,7 @@ class _Handled(Protocol):
 
 
 def _handle_transaction(
-    broker: AddPartitionsToTxnNeeds, call: Call, each: AddPartitionsToTxnTransaction, handled: _Handled, work: Budget
+    broker: Broker, call: Call, each: AddPartitionsToTxnTransaction, handled: _Handled, work: Budget
 ) -> Sliced[None]:
     is_from_broker = call.api_version >= FOR_BROKERS_FROM
     partitions: list[TopicPartition] = []

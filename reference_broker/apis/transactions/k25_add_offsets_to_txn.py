@@ -10,12 +10,10 @@ Version notes:
 KIPs: 98, 360, 890.
 """
 
-from typing import Protocol
-
 from kio.schema.add_offsets_to_txn.v4.request import AddOffsetsToTxnRequest
 from kio.schema.add_offsets_to_txn.v4.response import AddOffsetsToTxnResponse
 
-from reference_broker.apis.broker import HasConfig, HasLoader, HasTransactions
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, contained
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, error_for_version
@@ -29,11 +27,7 @@ from reference_broker.wire.errors import Error, ErrorCode
 KNOWS_FENCED_FROM = 2
 
 
-class AddOffsetsToTxnNeeds(HasTransactions, HasLoader, HasConfig, Protocol):
-    """The parts of a broker that this API uses."""
-
-
-def handle(broker: AddOffsetsToTxnNeeds, call: Call, body: AddOffsetsToTxnRequest) -> AddOffsetsToTxnResponse | None:
+def handle(broker: Broker, call: Call, body: AddOffsetsToTxnRequest) -> AddOffsetsToTxnResponse | None:
     if not fits(body.group_id):
         return _response(ErrorCode.invalid_group_id)
     index = partition_of(body.group_id, partition_count(broker.loader.image, broker.config))

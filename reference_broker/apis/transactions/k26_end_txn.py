@@ -17,7 +17,7 @@ from kio.schema.end_txn.v5.response import EndTxnResponse
 from kio.schema.types import ProducerId
 from kio.static.primitive import i16
 
-from reference_broker.apis.broker import HasTransactions
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, contained
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, error_for_version
@@ -29,7 +29,7 @@ KNOWS_FENCED_FROM = 2
 RAISES_EPOCH_FROM = 5
 
 
-def handle(broker: HasTransactions, call: Call, body: EndTxnRequest) -> None:
+def handle(broker: Broker, call: Call, body: EndTxnRequest) -> None:
     def respond(error: Error, owner: ProducerIdAndEpoch) -> None:
         call.respond(
             EndTxnResponse(

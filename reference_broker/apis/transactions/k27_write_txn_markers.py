@@ -15,7 +15,6 @@ KIPs: 98, 664, 890, 1228.
 """
 
 from collections.abc import Iterator
-from typing import Protocol
 
 from kio.schema.types import ProducerId, TopicName
 from kio.schema.write_txn_markers.v2.request import WritableTxnMarker, WriteTxnMarkersRequest
@@ -27,7 +26,7 @@ from kio.schema.write_txn_markers.v2.response import (
 )
 from kio.static.primitive import i32
 
-from reference_broker.apis.broker import HasMarkers, HasPorts
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, contained, respond_later, run_contained
 from reference_broker.apis.registry import Api
 from reference_broker.metadata.identifiers import TopicPartition
@@ -39,11 +38,7 @@ UNITS_PER_NAME = 3
 """The cost of a partition in the response, in microseconds."""
 
 
-class WriteTxnMarkersNeeds(HasMarkers, HasPorts, Protocol):
-    """The parts of a broker that this API uses."""
-
-
-def handle(broker: WriteTxnMarkersNeeds, call: Call, body: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse | None:
+def handle(broker: Broker, call: Call, body: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse | None:
     """Every partition of every marker gets its own error code. One that fails does not stop the others."""
     errors: dict[int, dict[TopicPartition, Error]] = {}
     missing = len(body.markers)

@@ -15,8 +15,6 @@ Version notes:
 KIPs: 98, 345, 447, 890.
 """
 
-from typing import Protocol
-
 from kio.schema.txn_offset_commit.v5.request import TxnOffsetCommitRequest
 from kio.schema.txn_offset_commit.v5.response import (
     TxnOffsetCommitResponse,
@@ -24,7 +22,7 @@ from kio.schema.txn_offset_commit.v5.response import (
     TxnOffsetCommitResponseTopic,
 )
 
-from reference_broker.apis.broker import HasGroups, HasPorts
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, respond_later
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, topics_with_errors
@@ -35,11 +33,7 @@ from reference_broker.wire.errors import Error, ErrorCode
 KNOWS_LOADING_FROM = 2
 
 
-class TxnOffsetCommitNeeds(HasGroups, HasPorts, Protocol):
-    """The parts of a broker that this API uses."""
-
-
-def handle(broker: TxnOffsetCommitNeeds, call: Call, body: TxnOffsetCommitRequest) -> None:
+def handle(broker: Broker, call: Call, body: TxnOffsetCommitRequest) -> None:
     """Respond later: an error for each partition, in the request's order."""
     request = CommitRequest(
         group_id=body.group_id,

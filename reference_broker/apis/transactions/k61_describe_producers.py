@@ -7,8 +7,6 @@
 KIPs: 664.
 """
 
-from typing import Protocol
-
 from kio.schema.describe_producers.v0.request import DescribeProducersRequest
 from kio.schema.describe_producers.v0.response import (
     DescribeProducersResponse,
@@ -19,9 +17,9 @@ from kio.schema.describe_producers.v0.response import (
 from kio.schema.types import ProducerId
 from kio.static.primitive import i32, i64
 
-from reference_broker.apis.broker import HasPorts
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, respond_now_or_later
-from reference_broker.apis.records.partition_errors import LooksUpPartitions, led_partition
+from reference_broker.apis.records.partition_errors import led_partition
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.log.partition_log import PartitionLog
@@ -35,13 +33,7 @@ UNITS_PER_PRODUCER = 5
 ANY_EPOCH = -1
 
 
-class DescribeProducersNeeds(LooksUpPartitions, HasPorts, Protocol):
-    """The parts of a broker that this API uses."""
-
-
-def handle(
-    broker: DescribeProducersNeeds, call: Call, body: DescribeProducersRequest
-) -> DescribeProducersResponse | None:
+def handle(broker: Broker, call: Call, body: DescribeProducersRequest) -> DescribeProducersResponse | None:
     """Every partition gets its own error code."""
     return respond_now_or_later(broker, call, _build_response(broker, body))
 
@@ -49,9 +41,7 @@ def handle(
 API = Api.of(DescribeProducersRequest, handle)
 
 
-def _build_response(
-    broker: DescribeProducersNeeds, body: DescribeProducersRequest
-) -> Sliced[DescribeProducersResponse]:
+def _build_response(broker: Broker, body: DescribeProducersRequest) -> Sliced[DescribeProducersResponse]:
     work = Budget(LOOKUP_US_PER_SLICE)
     topics = []
     for topic in body.topics:
@@ -71,9 +61,7 @@ def _build_response(
     return DescribeProducersResponse(throttle_time=NO_THROTTLE, topics=tuple(topics))
 
 
-def _describe_partition(
-    broker: DescribeProducersNeeds, topic: str, index: int, work: Budget
-) -> Sliced[PartitionResponse]:
+def _describe_partition(broker: Broker, topic: str, index: int, work: Budget) -> Sliced[PartitionResponse]:
     log = _log_of(broker, topic, index)
     if isinstance(log, Error):
         return _refused(index, log)
@@ -97,7 +85,7 @@ def _describe_partition(
     return PartitionResponse(partition_index=i32(index), error_code=ErrorCode.none, active_producers=tuple(producers))
 
 
-def _log_of(broker: DescribeProducersNeeds, topic: str, index: int) -> PartitionLog | Error:
+def _log_of(broker: Broker, topic: str, index: int) -> PartitionLog | Error:
     found = led_partition(broker, topic, index, ANY_EPOCH)
     if not isinstance(found, Error):
         return found.log

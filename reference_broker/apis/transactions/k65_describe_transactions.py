@@ -7,14 +7,14 @@
 KIPs: 664.
 """
 
-from typing import Protocol, cast
+from typing import cast
 
 from kio.schema.describe_transactions.v0.request import DescribeTransactionsRequest
 from kio.schema.describe_transactions.v0.response import DescribeTransactionsResponse, TopicData, TransactionState
 from kio.schema.types import ProducerId, TopicName, TransactionalId
 from kio.static.primitive import TZAware, i16, i32, i32Timedelta
 
-from reference_broker.apis.broker import HasPorts, HasTransactions
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, respond_now_or_later
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
@@ -29,20 +29,12 @@ LATEST_MS = 253_402_300_799_999
 """The end of the year 9999, in milliseconds since 1970."""
 
 
-class DescribeTransactionsNeeds(HasTransactions, HasPorts, Protocol):
-    """The parts of a broker that this API uses."""
-
-
-def handle(
-    broker: DescribeTransactionsNeeds, call: Call, body: DescribeTransactionsRequest
-) -> DescribeTransactionsResponse | None:
+def handle(broker: Broker, call: Call, body: DescribeTransactionsRequest) -> DescribeTransactionsResponse | None:
     """In the request's order, each ID once."""
     return respond_now_or_later(broker, call, _response(broker, body))
 
 
-def _response(
-    broker: DescribeTransactionsNeeds, body: DescribeTransactionsRequest
-) -> Sliced[DescribeTransactionsResponse]:
+def _response(broker: Broker, body: DescribeTransactionsRequest) -> Sliced[DescribeTransactionsResponse]:
     work = Budget(LOOKUP_US_PER_SLICE)
     states: list[TransactionState] = []
     for each in dict.fromkeys(body.transactional_ids):

@@ -12,14 +12,14 @@ KIPs: 664, 994, 1152.
 """
 
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 import re2
 from kio.schema.list_transactions.v2.request import ListTransactionsRequest
 from kio.schema.list_transactions.v2.response import ListTransactionsResponse, TransactionState
 from kio.schema.types import ProducerId, TransactionalId
 
-from reference_broker.apis.broker import HasNow, HasPorts, HasTransactions
+from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, run_contained
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
@@ -34,11 +34,7 @@ _OPTIONS: Any = re2.Options()
 _OPTIONS.log_errors, _OPTIONS.max_mem = False, MAX_PATTERN_BYTES
 
 
-class ListTransactionsNeeds(HasTransactions, HasNow, HasPorts, Protocol):
-    """The parts of a broker that this API uses."""
-
-
-def handle(broker: ListTransactionsNeeds, call: Call, body: ListTransactionsRequest) -> ListTransactionsResponse | None:
+def handle(broker: Broker, call: Call, body: ListTransactionsRequest) -> ListTransactionsResponse | None:
     """The transactions are sent through ``call``."""
     if broker.transactions.loading():
         return _response(ErrorCode.coordinator_load_in_progress, (), [])

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from reference_broker.apis.topics.automatic_creation import ask_to_create
+from reference_broker.apis.topics.automatic_creation import request_creation
 from reference_broker.controller.planning.topic_creation import NewTopic
 from reference_broker.core.tests.cluster_world import ClusterWorld
 from reference_broker.metadata.identifiers import REMOTE_LOG_METADATA_TOPIC
@@ -37,7 +37,7 @@ class MetadataCluster(ClusterWorld):
 
         def create(wanted: NewTopic, over: Done) -> None:
             if broker.lifecycle.channel.has_leader:
-                ask_to_create(broker, wanted, over)
+                request_creation(broker.lifecycle.channel, wanted, over)
             else:
                 later(broker.ports, 0, over)
 
