@@ -208,6 +208,10 @@ class Recovery:
             self.open = self._open_at(bases[0])
         for at, base in enumerate(bases):
             segment = new_segment(self.directory, base, self.now.wall_ms)
+            # Decision unused-segment (E-7): deleted | has records or follows
+            if self._is_unused(segment):
+                segment.delete(self.disk)
+                continue
             misfit = self._misfit(base)
             if misfit is not None:
                 first_lost, why = misfit
@@ -268,6 +272,13 @@ class Recovery:
         if not begins and self.lost_epochs and not self._was_durable(0):
             begins = [0]
         return begins[0] if begins and begins[0] < base else None
+
+    def _is_unused(self, segment: Segment) -> bool:
+        """Whether a file without records lies inside the segment before it. The disk failed when the file was made, and
+        the log went on in that segment with a batch that still fitted into it. All records there are whole."""
+        before = self.segments.items[-1] if self.segments.items else None
+        is_inside = before is not None and before.base_offset < segment.base_offset < before.next_offset
+        return is_inside and self.disk.size(segment.path) == 0
 
     def _misfit(self, base: int) -> tuple[int, str] | None:
         """Why a segment does not go on where the one before it ends, with the first offset that is in doubt.

@@ -87,3 +87,38 @@ def test_a_cut_whose_look_at_the_timestamps_fails_changes_nothing() -> None:
     log.truncate_to(4)
     log.check_invariants()
     assert log.log_end_offset == 4
+
+
+@pytest.mark.clause("E-7")
+@pytest.mark.parametrize("clean", [True, False])
+def test_the_file_of_a_segment_that_could_not_begin_is_no_damage(clean: bool) -> None:
+    """The disk makes the file and fails then. A smaller batch still fits into the segment before it."""
+
+    @dataclass(slots=True)
+    class Full(MemoryDisk):
+        fails: bool = False
+
+        def append(self, path: str, buffers: Sequence[Buffer]) -> int:
+            is_new = path.endswith(".log") and not self.exists(path)
+            size = MemoryDisk.append(self, path, buffers)
+            if self.fails and is_new:
+                self.fails = False
+                raise DiskError(f"append {path}: no space left on device")
+            return size
+
+    disk, config = Full(), LogConfig(segment_bytes=400)
+    log = opened(disk, config)
+    for _ in range(3):
+        appended(log, batch_of(1))
+    disk.fails = True
+    with pytest.raises(DiskError, match="no space"):
+        log.append(NOW, batch_of(1, value=b"large" * 40), 0)
+    appended(log, batch_of(1))
+    before, end = all_bytes(log), log.log_end_offset
+    assert len([each for each in disk.list(log.directory) if each.endswith(".log")]) == 2
+    for _ in range(2):
+        log = opened(disk, config, clean=clean)
+        assert (all_bytes(log), log.log_end_offset, log.quarantine) == (before, end, None)
+        log.check_invariants()
+    appended(log, batch_of(1, value=b"large" * 40))
+    assert all_bytes(opened(disk, config, clean=clean)).startswith(before)
