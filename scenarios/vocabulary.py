@@ -81,11 +81,12 @@ ADMIN_OPERATIONS = (
     "loaded_setting",
     "group_request",
     "transaction_request",
+    "fetch_request",
 )
 """What an admin does: creates topics, deletes one, changes a topic's config, describes topics, raises
 ``metadata.version`` by one level, changes a topic's ``min.insync.replicas``, tries to remove that of the cluster or to
 set that of a broker, changes ``min.insync.replicas`` or any setting of a topic that the load writes and reads, sends a
-request of a consumer group, or of a transaction, of its own that may be false or late."""
+request of a consumer group, of a transaction, or of a fetch session, of its own that may be false or late."""
 
 ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
 """What a consumer may read (Kafka's ``isolation.level``)."""

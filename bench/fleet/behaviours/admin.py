@@ -19,6 +19,7 @@ from bench.fleet.behaviours import bodies
 from bench.fleet.behaviours.cluster import ClusterScript, EpochHabits
 from bench.fleet.behaviours.protocol import Chance, ClientSettings, HistoryRow, Now, ResponseReceived, TopicPartition
 from bench.fleet.behaviours.script import OpenLoop, Operation, Steps
+from bench.fleet.behaviours.wild_fetches import WildFetches
 from bench.fleet.behaviours.wild_members import WildMembers, WildRequest, error_in
 from bench.fleet.behaviours.wild_transactions import WildTransactions
 from reference_broker.client import group_requests
@@ -26,6 +27,7 @@ from reference_broker.client.metadata_cache import NodeAddress
 from reference_broker.client.transaction_requests import TRANSACTION_KEY_TYPE
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import error_name
+from reference_broker.wire.fetch import FetchResponse
 from reports.rows import ChangeRow
 
 if TYPE_CHECKING:
@@ -105,14 +107,15 @@ OPERATIONS: Final[Mapping[str, str]] = {
     "loaded_setting": "alter_loaded_setting",
     "group_request": "group_request",
     "transaction_request": "transaction_request",
+    "fetch_request": "fetch_request",
 }
 """What an admin does, and what the history calls it. ``min_isr`` changes min.insync.replicas of a topic. A cluster that
 keeps eligible leader replicas refuses ``broker_min_isr``, which removes that of the cluster or sets that of a broker
 (KIP-966). ``loaded_min_isr`` changes min.insync.replicas of a topic of the load, and ``loaded_setting`` any of
-LOADED_SETTINGS, while clients write and read it. ``group_request`` is one of WildMembers, and
-``transaction_request`` one of WildTransactions."""
-GROUP_REQUEST, TRANSACTION_REQUEST = "group_request", "transaction_request"
-WILD: Final = frozenset({GROUP_REQUEST, TRANSACTION_REQUEST})
+LOADED_SETTINGS, while clients write and read it. ``group_request`` is one of WildMembers, ``transaction_request`` one of
+WildTransactions, and ``fetch_request`` one of WildFetches."""
+GROUP_REQUEST, TRANSACTION_REQUEST, FETCH_REQUEST = "group_request", "transaction_request", "fetch_request"
+WILD: Final = frozenset({GROUP_REQUEST, TRANSACTION_REQUEST, FETCH_REQUEST})
 OF_NO_TOPIC: Final = frozenset({"upgrade", "broker_min_isr"})
 OF_THE_LOAD: Final = frozenset({"loaded_min_isr", "loaded_setting"})
 ALTERATIONS: Final = frozenset({"configure", "min_isr", "broker_min_isr", *OF_THE_LOAD})
@@ -207,7 +210,8 @@ class Admin(ClusterScript):
     def __init__(self, plan: AdminPlan, settings: ClientSettings, random: Chance) -> None:
         # A successor is there within a second or two: looking for it seldom would measure the admin.
         habits = EpochHabits(plan.metadata_epoch, plan.metadata_interval_us)
-        super().__init__(plan.process, replace(settings, max_backoff_us=LONGEST_WAIT_US), random, (), habits)
+        of_fetches = [each.name for each in plan.loaded[:1]] if FETCH_REQUEST in plan.weights else []
+        super().__init__(plan.process, replace(settings, max_backoff_us=LONGEST_WAIT_US), random, of_fetches, habits)
         self.plan = plan
         self.standing: list[TopicSet] = []
         self.created = 0
@@ -219,6 +223,7 @@ class Admin(ClusterScript):
         self._wild = WildMembers(f"{plan.base}-wild", topic, random, plan.groups)
         partitions = [TopicPartition(each.name, index) for each in plan.loaded for index in range(each.partitions)]
         self._wild_transactions = WildTransactions(f"{plan.base}-wild", partitions, random)
+        self._fetches = WildFetches(topic, plan.loaded[0].partitions if plan.loaded else 0, random)
 
     def run(self) -> Steps[None]:
         likely = max(self.plan.weights, key=lambda each: self.plan.weights[each])
@@ -240,6 +245,9 @@ class Admin(ClusterScript):
     def _slot(self, due_us: int) -> Steps[None]:
         yield from self.stay_informed()
         change, target = self._choose()
+        if change == FETCH_REQUEST:
+            yield from self._send_of_session(due_us)
+            return
         if change in WILD:
             yield from self._send_wild(due_us, change)
             return
@@ -283,6 +291,34 @@ class Admin(ClusterScript):
                 code = error_in(request, response.body)
                 self.journal.end(operation, "fail" if code else "ok", error_name(code) if code else None, response)
             request = request.then
+
+    def _send_of_session(self, due_us: int) -> Steps[None]:
+        """Send one request of a fetch session to any node, once. What the node responds is not judged here."""
+        operation = self.journal.begin(OPERATIONS[FETCH_REQUEST], due_us, sent=False)
+        name = self.plan.loaded[0].name
+        if (name not in self.metadata.topics or self.random.randrange(20) == 0) and not (yield from self.refresh()):
+            self.journal.end(operation, "fail", "not_sent")
+            self.disconnect()
+            return
+        topic = self.metadata.topics.get(name)
+        node = self.metadata.nodes[self.random.choice(sorted(self.metadata.nodes))]
+        if topic is None or not (yield from self.connect_to_node(node)):
+            self.journal.end(operation, "fail", "not_sent")
+            return
+        epochs = [each.leader_epoch for _, each in sorted(topic.partitions.items())]
+        request = self._fetches.next_request(node.node_id, topic.topic_id, epochs)
+        operation.invoke_us, operation.node = self.now.mono_us, node.node_id
+        response = yield from self.call(
+            ApiKey.FETCH, request.version, request.body, self.random.choice((0, request.body.max_wait_ms * 1000))
+        )
+        if isinstance(response, str):
+            self._fetches.responded(request, None)
+            self.journal.end(operation, "info", response)
+            return
+        body = cast(FetchResponse, response.body)
+        self._fetches.responded(request, body)
+        code = body.error_code
+        self.journal.end(operation, "fail" if code else "ok", error_name(code) if code else None, response)
 
     def _find_coordinator(self, request: WildRequest) -> Steps[NodeAddress | None]:
         if self.connected_to is None and not (yield from self.refresh()):

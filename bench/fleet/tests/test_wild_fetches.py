@@ -1,0 +1,90 @@
+"""Wild fetches: sessions of all sizes and revisions go on, with wrong epochs and changed partitions between."""
+
+from collections import Counter
+from random import Random
+
+from bench.fleet.behaviours.wild_fetches import (
+    FIRST_WITH_LAST_EPOCH,
+    FIRST_WITH_LEADER_EPOCH,
+    FIRST_WITH_TOPIC_IDS,
+    MOST_SESSIONS,
+    NO_PARTITIONS,
+    VERSIONS,
+    WildFetch,
+    WildFetches,
+)
+from reference_broker.wire.apis import FETCH_FIRST_REVISION
+from reference_broker.wire.fetch import (
+    FetchPartition,
+    FetchResponse,
+    FetchTopic,
+    FetchTopicResponse,
+    ForgottenTopic,
+    PartitionData,
+)
+
+TOPIC_ID = bytes(15) + b"\x07"
+
+
+def played(count: int) -> list[WildFetch]:
+    """Return the requests of one client. Each session is accepted, and every fifth request is lost."""
+    fetches, requests = WildFetches("hot", 3, Random(1)), []
+    for number in range(count):
+        request = fetches.next_request(number % 2, TOPIC_ID, (4, 5, 6))
+        requests.append(request)
+        data = [PartitionData(each, 0, 50) for each in range(3)]
+        session_id = request.body.session_id or number + 1
+        response = FetchResponse(0, session_id, [FetchTopicResponse("hot", TOPIC_ID, data)])
+        fetches.responded(request, None if number % 5 == 0 else response)
+        assert len(fetches.sessions) <= MOST_SESSIONS
+    return requests
+
+
+def partitions(request: WildFetch) -> list[FetchPartition]:
+    return [each for topic in request.body.topics for each in topic.partitions]
+
+
+def test_each_version_opens_sessions_and_goes_on_in_them() -> None:
+    requests = played(2000)
+    full = Counter(each.version for each in requests if each.session is None)
+    incremental = Counter(each.version for each in requests if each.session is not None)
+    assert all(full[each] > 20 and incremental[each] > 20 for each in VERSIONS)
+    assert {len(partitions(each)) for each in requests if each.session is None} == set(range(3 + NO_PARTITIONS + 1))
+
+
+def test_most_epochs_follow_and_some_do_not() -> None:
+    fetches = WildFetches("hot", 3, Random(1))
+    wrong = right = 0
+    for number in range(1000):
+        request = fetches.next_request(0, TOPIC_ID, (4, 5, 6))
+        known = None if request.session is None else request.session.number
+        if known is not None:
+            follows = (known, known + 1) if request.version == FETCH_FIRST_REVISION else (known,)
+            wrong, right = (
+                wrong + (request.body.session_epoch not in follows),
+                right + (request.body.session_epoch in follows),
+            )
+        fetches.responded(request, FetchResponse(0, request.body.session_id or number + 1, []))
+    assert right > 10 * wrong > 0
+
+
+def test_a_partition_is_named_again_with_other_values_and_forgotten() -> None:
+    requests = [each for each in played(2000) if each.session is not None]
+    named = [each for request in requests for each in partitions(request)]
+    for what in ("fetch_offset", "partition_max_bytes", "current_leader_epoch", "last_fetched_epoch"):
+        assert len({getattr(each, what) for each in named}) > 2, what
+    assert {each.log_start_offset for each in named} == {-1, 0, 50}
+    assert any(each.body.forgotten for each in requests)
+    assert not any(each.body.forgotten for each in requests if each.version == FETCH_FIRST_REVISION)
+
+
+def test_a_request_has_only_the_fields_of_its_version() -> None:
+    for request in played(2000):
+        is_first = request.version == FETCH_FIRST_REVISION
+        with_id = request.version >= FIRST_WITH_TOPIC_IDS and not is_first
+        topics: list[FetchTopic | ForgottenTopic] = [*request.body.topics, *request.body.forgotten]
+        for topic in topics:
+            assert (topic.topic, topic.topic_id) == (("", TOPIC_ID) if with_id else ("hot", bytes(16)))
+        for each in partitions(request):
+            assert each.current_leader_epoch < 0 or (request.version >= FIRST_WITH_LEADER_EPOCH and not is_first)
+            assert each.last_fetched_epoch < 0 or (request.version >= FIRST_WITH_LAST_EPOCH and not is_first)
