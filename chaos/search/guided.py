@@ -17,7 +17,7 @@ corpus changes between rounds only.
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -26,7 +26,7 @@ from typing import Any, Final, TypeAlias
 from chaos.search.children import in_children
 from chaos.search.many_seeds import quickly
 from chaos.search.run_sim import run
-from chaos.search.swarm import Drawing, materialised
+from chaos.search.swarm import SETTINGS, SLICES, Drawing, materialised, other_fetchers
 from chaos.seeds import random_for
 from chaos.sim.decision_counts import watch
 from chaos.sim.verdict import SimVerdict
@@ -37,7 +37,7 @@ from scenarios.declared import simulated
 from scenarios.load import Load
 from scenarios.loader import Scenario, typed
 from scenarios.model import Fault, Match, Range, Swarm
-from scenarios.vocabulary import BEHAVIOURS, PARTITION_ROLES, SAME_NODE
+from scenarios.vocabulary import PARTITION_ROLES, SAME_NODE
 
 ROUND: Final = 16
 """number of recipes that are drawn before the corpus changes"""
@@ -56,22 +56,6 @@ CORPUS: Final = "corpus.jsonl"
 STATE: Final = "search.json"
 """the file with what the next round depends on beside the corpus: its number, and the tries of each recipe"""
 
-SETTINGS: Final[Mapping[str, Sequence[str]]] = {
-    "log.segment.bytes": ("1000", "4000", "16000"),
-    "replica.high.watermark.checkpoint.interval.ms": ("200", "5000"),
-    "max.incremental.fetch.session.cache.slots": ("1", "2", "8"),
-    "replica.fetch.max.bytes": ("300", "2000"),
-    "metadata.log.max.record.bytes.between.snapshots": ("400", "4000"),
-    "group.initial.rebalance.delay.ms": ("0", "1000"),
-    "auto.leader.rebalance.enable": ("true", "false"),
-    "leader.imbalance.check.interval.seconds": ("1", "5"),
-    "replica.lag.time.max.ms": ("1500", "4000"),
-    "offsets.topic.segment.bytes": ("2000", "100000"),
-    "transaction.state.log.segment.bytes": ("2000", "100000"),
-    "log.cleaner.backoff.ms": ("100", "2000"),
-    "log.flush.interval.messages": ("1",),
-}
-"""Settings that a change may draw, and their values. None of them weakens what the broker guarantees."""
 FEATURE_LEVELS: Final = {
     "eligible.leader.replicas.version": (0, 1),
     "group.version": (0, 1),
@@ -79,8 +63,6 @@ FEATURE_LEVELS: Final = {
 }
 """Features whose level a change may draw, with the lowest and the highest level. The metadata epoch is not among them:
 at level 0 of it some guarantees are not judged."""
-FETCH_VERSIONS: Final = (4, 18)
-"""the oldest and the newest version of Fetch that a drawn fetcher may speak"""
 SLICE_ITEMS: Final = "sim_slice_items"
 """drawn like a setting: work that a small cluster does in one slice is done in many"""
 
@@ -241,7 +223,7 @@ class _Change:
         name = self._random.choice((*sorted(SETTINGS), SLICE_ITEMS))
         cluster = self._scenario.cluster
         if name == SLICE_ITEMS:
-            return replace(self._scenario, cluster=replace(cluster, sim_slice_items=self._random.choice((1, 1, 3))))
+            return replace(self._scenario, cluster=replace(cluster, sim_slice_items=self._random.choice(SLICES)))
         config = {**dict(cluster.config), name: self._random.choice(SETTINGS[name])}
         return replace(self._scenario, cluster=replace(cluster, config=tuple(sorted(config.items()))))
 
@@ -273,18 +255,7 @@ class _Change:
         load = self._scenario.load
         if not load.fetchers:
             return self._with_other_load()
-        like = self._random.choice(load.fetchers)
-        added = replace(
-            like,
-            name=self._name.replace("_", "-"),
-            behaviour=self._random.choice(BEHAVIOURS),
-            count=self._random.randint(1, 3),
-            sim_count=None,
-            newest_version=self._random.randint(*FETCH_VERSIONS),
-            min_bytes=self._random.choice((0, 1, 200)),
-            max_bytes=self._random.choice((300, like.max_bytes)),
-            partition_max_bytes=self._random.choice((100, like.partition_max_bytes)),
-        )
+        added = other_fetchers(load, self._random, self._name.replace("_", "-"))
         return replace(self._scenario, load=replace(load, fetchers=(*load.fetchers, added)))
 
     def _with_feature(self) -> Scenario:

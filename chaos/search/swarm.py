@@ -1,19 +1,22 @@
 """Swarm schedules: each seed draws which kinds of faults are on and how often each comes.
 
 The result is an ordinary scenario with explicit faults. It can be written as a file, repeated, and shrunk like any
-other. Each seed draws only a part of the kinds, because a mixture of all kinds hides some bugs (swarm testing).
+other. Each seed draws only a part of the kinds, because a mixture of all kinds hides some bugs (swarm testing). For the
+same reason it may draw some settings, slices and fetchers that the file does not have.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from random import Random
+from typing import Final
 
 from chaos.seeds import random_for
 from scenarios.consistency import needed_by
 from scenarios.declared import simulated
 from scenarios.fault_kinds import FAULT_KINDS
+from scenarios.load import Fetchers, Load
 from scenarios.model import Fault, Link, Match, Range, Scenario, Swarm
-from scenarios.vocabulary import API_KEYS, CONNECTION_ROLES, DISK_OPERATIONS, NO_DESCRIPTOR, PARTITION_ROLES
+from scenarios.vocabulary import API_KEYS, BEHAVIOURS, CONNECTION_ROLES, DISK_OPERATIONS, NO_DESCRIPTOR, PARTITION_ROLES
 
 ON_SHARE = 0.5
 """The share of the kinds that are on in a seed."""
@@ -51,6 +54,53 @@ GROUP_NOTES = (
     "update_metadata_applied",
     "log_cleaned",
 )
+SETTINGS: Final[Mapping[str, Sequence[str]]] = {
+    "log.segment.bytes": ("1000", "4000", "16000"),
+    "replica.high.watermark.checkpoint.interval.ms": ("200", "5000"),
+    "max.incremental.fetch.session.cache.slots": ("1", "2", "4", "8"),
+    "min.incremental.fetch.session.eviction.ms": ("300", "3000"),
+    "replica.fetch.max.bytes": ("300", "2000"),
+    "metadata.log.max.record.bytes.between.snapshots": ("400", "4000"),
+    "broker.session.timeout.ms": ("9000",),
+    "group.initial.rebalance.delay.ms": ("0", "1000"),
+    "auto.leader.rebalance.enable": ("true", "false"),
+    "leader.imbalance.check.interval.seconds": ("1", "5"),
+    "replica.lag.time.max.ms": ("1500", "4000"),
+    "offsets.topic.segment.bytes": ("2000", "100000"),
+    "transaction.state.log.segment.bytes": ("2000", "100000"),
+    "log.cleaner.backoff.ms": ("100", "2000"),
+    "log.flush.interval.messages": ("1",),
+}
+"""Settings that a seed or a change may draw, and their values. None of them weakens what the broker guarantees."""
+TOGETHER: Final[Sequence[Mapping[str, str]]] = (
+    {
+        "metadata.log.max.record.bytes.between.snapshots": "1500",
+        "metadata.log.segment.bytes": "1024",
+        "metadata.max.retention.bytes": "2000",
+    },
+    {
+        "controller.quorum.fetch.timeout.ms": "1000",
+        "controller.quorum.election.timeout.ms": "500",
+        "controller.quorum.election.backoff.max.ms": "300",
+    },
+    {"broker.session.timeout.ms": "9000", "replica.lag.time.max.ms": "1500"},
+    {"max.incremental.fetch.session.cache.slots": "2", "min.incremental.fetch.session.eviction.ms": "300"},
+)
+"""Settings that a seed draws together. Nodes fall behind the log's start and load snapshots; the quorum reacts as fast
+as faults come; leaders remove slow followers before the controller fences them; fetch sessions compete for slots."""
+SLICES: Final = (1, 1, 3)
+"""Values of ``sim_slice_items`` that may be drawn: work that a small cluster does in one slice is done in many."""
+FETCH_VERSIONS: Final = (4, 18)
+"""the oldest and the newest version of Fetch that a drawn fetcher may speak"""
+TOGETHER_SHARE: Final = 0.3
+"""share of the seeds with each of TOGETHER"""
+VARIED_SHARE: Final = 0.5
+"""share of the seeds with some of SETTINGS"""
+MOST_SETTINGS: Final = 4
+SLICED_SHARE: Final = 0.15
+OTHER_CLIENTS_SHARE: Final = 0.4
+"""share of the seeds with fetchers of another behaviour, if the file has any fetchers"""
+
 ALONE_LINKS = (("client", "any"),)
 LINKS = (
     ("leader", "all"),
@@ -75,7 +125,7 @@ METADATA_LOGS = "__cluster_metadata-0/*.log"
 GROUP_FILES = ("__consumer_offsets-*",)
 REPLICA_FILES = ("hot-*", "replication-offset-checkpoint*")
 CLOCK_STEPS_MS = (1_000, 60_000, 3_600_000)
-ROW_EVERY_S = 15.0
+ROW_EVERY_S = 10.0
 """About how often leaders fail in a row, in seconds."""
 REFUSED_EVERY_S = 15.0
 """How often a write of the active controller is refused, in seconds."""
@@ -91,7 +141,43 @@ def materialised(scenario: Scenario, seed: int) -> Scenario:
         return scenario
     faults = tuple(Drawing(scenario, swarm, random_for(seed, "swarm")).all())
     needs = dict.fromkeys((*scenario.needs, *(need for fault in faults for need in needed_by(fault))))
-    return replace(scenario, faults=(*scenario.faults, *faults), needs=tuple(needs), swarm=None)
+    found = replace(scenario, faults=(*scenario.faults, *faults), needs=tuple(needs), swarm=None)
+    return _varied(found, random_for(seed, "swarm-cluster"))
+
+
+def _varied(scenario: Scenario, random: Random) -> Scenario:
+    """Return the scenario with settings, slices and fetchers of a seed. Many defects need a small limit, or an event in
+    the middle of long work."""
+    cluster, load = scenario.cluster, scenario.load
+    drawn: dict[str, str] = {}
+    if random.random() < VARIED_SHARE:
+        names = random.sample(sorted(SETTINGS), random.randint(1, MOST_SETTINGS))
+        drawn |= {name: random.choice(SETTINGS[name]) for name in names}
+    for settings in TOGETHER:
+        drawn |= settings if random.random() < TOGETHER_SHARE else {}
+    if drawn:
+        cluster = replace(cluster, config=tuple(sorted({**dict(cluster.config), **drawn}.items())))
+    if random.random() < SLICED_SHARE:
+        cluster = replace(cluster, sim_slice_items=random.choice(SLICES))
+    if load.fetchers and random.random() < OTHER_CLIENTS_SHARE:
+        load = replace(load, fetchers=(*load.fetchers, other_fetchers(load, random, "swarm")))
+    return replace(scenario, cluster=cluster, load=load)
+
+
+def other_fetchers(load: Load, random: Random, name: str) -> Fetchers:
+    """Draw fetchers of any behaviour and version, with any limits, that read what some of the load's fetchers read."""
+    like = random.choice(load.fetchers)
+    return replace(
+        like,
+        name=name,
+        behaviour=random.choice(BEHAVIOURS),
+        count=random.randint(1, 3),
+        sim_count=None,
+        newest_version=random.randint(*FETCH_VERSIONS),
+        min_bytes=random.choice((0, 1, 200)),
+        max_bytes=random.choice((300, like.max_bytes)),
+        partition_max_bytes=random.choice((100, like.partition_max_bytes)),
+    )
 
 
 class Drawing:

@@ -15,7 +15,6 @@ from chaos.search.guided import (
     CORPUS,
     FEATURE_LEVELS,
     ROUND,
-    SETTINGS,
     Corpus,
     GuidedSearch,
     Recipe,
@@ -25,6 +24,7 @@ from chaos.search.guided import (
     scheduled,
 )
 from chaos.search.run_sim import run
+from chaos.search.swarm import SETTINGS
 from chaos.search.write_scenario import text_of
 from chaos.sim.decision_counts import watch
 from crucible_kafka.commands.sim import sim

@@ -1,5 +1,6 @@
 """Swarm schedules: drawn from the seed, explicit, and files like any other; shrunk until little is left."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,15 +11,16 @@ from chaos.search.many_seeds import search
 from chaos.search.run_sim import run
 from chaos.search.shrink import keep_as_regression, shrink
 from chaos.search.sim_command import coverage_of, coverage_table, report
-from chaos.search.swarm import materialised
+from chaos.search.swarm import SETTINGS, SLICES, TOGETHER, materialised
 from chaos.search.write_scenario import text_of, write_scenario
 from chaos.sim.verdict import SimVerdict
+from reference_broker.configuration.broker_config import BrokerConfig
 from reports.verdict import Outcome
 from scenarios import loader
 from scenarios.fault_kinds import FAULT_KINDS, SWARM_KINDS
 from scenarios.load import Admins, Load, Topic
 from scenarios.model import Cluster, Scenario, Swarm
-from scenarios.vocabulary import CONNECTION_ROLES
+from scenarios.vocabulary import BEHAVIOURS, CONNECTION_ROLES
 
 SCENARIOS = {each.name: each for each in loader.load_all()}
 
@@ -78,6 +80,26 @@ def test_a_swarm_flips_bits_of_one_disk_and_in_frames_under_a_checksum_or_in_the
 def test_faults_come_as_often_as_the_scenario_says() -> None:
     counts = [len(materialised(swarming(60.0), seed).faults) for seed in range(1, 101)]
     assert 25 <= sum(counts) / len(counts) <= 40  # Those at special moments come on top.
+
+
+def test_some_seeds_play_the_file_and_others_have_settings_slices_and_fetchers() -> None:
+    scenario = SCENARIOS["swarm-replicated"]
+    drawn = [materialised(scenario, seed) for seed in range(1, 200)]
+    own = [each for each in drawn if (each.cluster, each.load) == (scenario.cluster, scenario.load)]
+    assert 5 < len(own) < 60
+    together = [set(each.items()) <= set(found.cluster.config) for each in TOGETHER for found in drawn]
+    assert 0.2 * len(together) < sum(together) < 0.4 * len(together)
+    assert {each.cluster.sim_slice_items for each in drawn} == {0, *SLICES}
+    behaviours = {each.behaviour for found in drawn for each in found.load.fetchers[len(scenario.load.fetchers) :]}
+    assert behaviours == set(BEHAVIOURS)
+    config = {pair for found in drawn for pair in found.cluster.config}
+    assert {(name, value) for name, values in SETTINGS.items() for value in values} <= config
+
+
+@pytest.mark.parametrize("settings", TOGETHER)
+def test_settings_that_are_drawn_together_fit_together(settings: Mapping[str, str]) -> None:
+    for name in (each for each, scenario in SCENARIOS.items() if scenario.swarm is not None):
+        BrokerConfig.parse({**dict(SCENARIOS[name].cluster.config), **settings})
 
 
 @pytest.mark.parametrize("seed", range(1, 21))
