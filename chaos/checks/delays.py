@@ -437,13 +437,25 @@ class ControllerCheck(QuorumCheck):
                 return member
         return None
 
+    def is_idle(self, member: Member, since_us: int) -> bool:
+        """Return whether no fault has affected the controller since then, and all that it has written is committed and
+        published. So it could write more, whatever the links to the other voters are like."""
+        seen = member.seen
+        is_published = member.replica.loader.last_offset + 1 == seen.high_watermark == seen.end_offset
+        return is_published and not self.fault_times.node_since(member.node_id, since_us)
+
+
+IDLE_US = 1_000_000
+"""An idle controller has written the record for what is due within this time. No clause gives one."""
+
 
 class SilentFenced(ControllerCheck):
     """no-false-fencing, the other way round (KIP-631): a broker whose heartbeats do not arrive is fenced in time.
 
     Heartbeats of an earlier or a later start of the broker have another broker epoch, so they do not count. A
     controller that nothing disturbs fences it ``broker.session.timeout.ms`` after the last heartbeat, or after the
-    controller's own start. ``Settings.session_us`` has 3 s more for its check and for the commit.
+    controller's own start. ``Settings.session_us`` has 3 s more for its check and for the commit. So has one that is
+    idle later, when it has nothing to commit.
     """
 
     guarantee = "no-false-fencing"
@@ -470,7 +482,9 @@ class SilentFenced(ControllerCheck):
                     key = member.node_id, broker.broker_id, broker.broker_epoch
                     last_us = max(self._last_us.get(key, 0), since_us)
                     self.evidence += at_us - last_us > self._session_us // 2
-                    if at_us - last_us > limit_us:
+                    if at_us - last_us > limit_us + IDLE_US and self.is_idle(member, last_us + limit_us):
+                        self._report(at_us, member, broker.broker_id, last_us, "it was idle")
+                    elif at_us - last_us > limit_us:
                         self._overdue(at_us, member, broker.broker_id, last_us)
 
     def _unfenced(self, member: Member) -> list[BrokerImage]:
@@ -480,11 +494,73 @@ class SilentFenced(ControllerCheck):
 
     def _overdue(self, at_us: int, member: Member, broker: int, last_us: int) -> None:
         if self.controller_since(at_us - self.context.settings.session_us, without=broker) is member:
-            self.violated(
-                at_us,
-                f"controller {member.node_id} has not fenced broker {broker}, which sent no heartbeat for "
-                f"{(at_us - last_us) // 1000} ms, although no fault affected the controller and a majority of voters",
-            )
+            why = "no fault affected the controller and a majority of voters"
+            self._report(at_us, member, broker, last_us, why)
+
+    def _report(self, at_us: int, member: Member, broker: int, last_us: int, why: str) -> None:
+        self.violated(
+            at_us,
+            f"controller {member.node_id} has not fenced broker {broker}, which sent no heartbeat for "
+            f"{(at_us - last_us) // 1000} ms, although {why}",
+        )
+
+
+UNFENCED_US = 2_000_000
+"""A controller unfences a broker within this time of the first heartbeat that shows it to be ready. No clause gives
+one."""
+
+
+class ReadyUnfenced(ControllerCheck):
+    """answers-after-heal, during the run (KIP-631): a fenced broker whose heartbeats say that it is ready is unfenced.
+
+    It is ready when it requests neither to be fenced nor to shut down, and has the metadata up to its registration. The
+    heartbeats count while they come without a gap of a session. The controller must be idle, so that a write that its
+    disk has refused excuses nothing for long.
+    """
+
+    guarantee = "answers-after-heal"
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self._ready: dict[tuple[int, int, int], tuple[int, int]] = {}
+        """by controller, broker and broker epoch: when the first and the last of such heartbeats came"""
+        self._session_us = 0
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
+        node_id = node.broker.node_id
+        self._session_us = node.broker.config.broker_session_timeout_ms * 1000
+        if event is None:
+            self._ready = {key: times for key, times in self._ready.items() if key[0] != node_id}
+        elif type(event) is Request and event.api_key == ApiKey.BROKER_HEARTBEAT:
+            body: Any = event.body
+            key = node_id, int(body.broker_id), int(body.broker_epoch)
+            if body.want_fence or body.want_shut_down or int(body.current_metadata_offset) < key[2]:
+                self._ready.pop(key, None)
+            else:
+                first_us, last_us = self._ready.get(key, (at_us, at_us))
+                is_gap = at_us - last_us >= self._session_us
+                self._ready[key] = at_us if is_gap else first_us, at_us
+        super().acted(at_us, node, event, effects)
+
+    def look(self, at_us: int) -> None:
+        for member in self.view.nodes:
+            if not member.leads:
+                continue
+            for broker in member.replica.loader.image.brokers.values():
+                key = member.node_id, broker.broker_id, broker.broker_epoch
+                if not broker.fenced or key not in self._ready:
+                    continue
+                first_us, last_us = self._ready[key]
+                since_us = max(first_us, self._leads_since_us[member.node_id])
+                self.evidence += 1
+                # The last heartbeat must be fresh: a broker that has gone silent since then stays fenced.
+                is_due = last_us - since_us > UNFENCED_US and at_us - last_us < self._session_us // 2
+                if is_due and self.is_idle(member, since_us):
+                    self.violated(
+                        at_us,
+                        f"controller {member.node_id} has not unfenced broker {broker.broker_id}, whose heartbeats "
+                        f"have said for {(last_us - since_us) // 1000} ms that it is ready (KIP-631)",
+                    )
 
 
 class ReadyInTime(ControllerCheck):

@@ -21,6 +21,7 @@ FIRST_WITH_TOPIC_IDS = 13
 FIRST_REVISION = 1000
 FIRST_REVISIONS = (FIRST_REVISION, 1002)
 """The drafts of Fetch for the first revision of sessions: the page's, and that of followers."""
+INVALID_REQUEST = 42
 READ_COMMITTED = 1
 EVICTED = "session_evicted"
 """The note of a node that evicts a session for another one. eviction-rules judges whether it may."""
@@ -107,6 +108,8 @@ class PendingFetch:
     replica_id: int = -1
     min_bytes: int = 0
     max_wait_ms: int = 0
+    held_before: WantedPartitions = field(default_factory=dict)
+    """the partitions of its session before the request"""
 
 
 @dataclass(slots=True)
@@ -177,6 +180,8 @@ class FetchModel:
                 pending = self._pending.pop(node_id, effect)
                 if pending is not None and effect.body.error_code == 0:
                     yield self._completed(node, pending, effect.body, effect)
+                elif pending is not None and effect.body.error_code == INVALID_REQUEST:
+                    self._refused(node_id, pending)
         if type(event) is Request:
             waiting = self._pending.get(node_id, event)
             if waiting is not None and (waiting.incremental or (waiting.is_first and waiting.session_id)):
@@ -223,7 +228,15 @@ class FetchModel:
             body.replica_id,
             body.min_bytes,
             body.max_wait_ms,
+            held,
         )
+
+    def _refused(self, node_id: int, request: PendingFetch) -> None:
+        """G-4: an incremental request of the first revision that names a partition outside the session changes nothing.
+        A long one may be refused some events after it came."""
+        session = self.sessions.get((node_id, request.session_id))
+        if session is not None and request.is_first and session.partitions is request.partitions:
+            session.partitions = request.held_before
 
     def _completed(self, node: "Node", request: PendingFetch, body: FetchResponse, reply: Reply) -> CompletedFetch:
         node_id, data = node.broker.node_id, dict(partitions_of(reply.api_version, body.responses))

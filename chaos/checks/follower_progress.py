@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+import reference_broker.ports.slicing as slicing
 from chaos.checks.fetch_model import FETCH, FIRST_REVISIONS, PartitionName, partitions_of
 from chaos.checks.history import without_node
 from chaos.checks.replica_view import PartitionKey
@@ -86,7 +87,7 @@ FULL_EPOCHS = (0, -1)
 INCREMENTAL = 1
 """fetch_type of incremental requests in KIP-227's first revision"""
 SMALL_REQUEST = 20
-"""A leader may count a request with more partitions in several events."""
+"""A leader may count a request with more partitions in several events, and with short slices any."""
 SOON_US = 100_000
 """Within this time of a response a proposal may have waited for it."""
 
@@ -110,7 +111,7 @@ class ProgressView:
     """proposals that a response has accepted in this event, with the partition epoch that it returned"""
     _tokens: dict[tuple[int, int], tuple[_NodeAndPartition, ...]] = field(default_factory=dict)
     """partitions of AlterPartition requests without a response, by node and token"""
-    _responded_us: dict[int, int] = field(default_factory=dict)
+    responded_us: dict[int, int] = field(default_factory=dict)
     """by node: when such a request ended last"""
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
@@ -131,7 +132,7 @@ class ProgressView:
             self._settled(at_us, node_id, event)  # type: ignore[arg-type]
         elif kind is PeerDown and any(key[0] == node_id for key in self._tokens):
             self._tokens = without_node(self._tokens, node_id)
-            self._responded_us[node_id] = at_us
+            self.responded_us[node_id] = at_us
         for effect in effects:
             if type(effect) is Send and effect.api_key == ALTER_PARTITION:
                 self._proposed(at_us, node, effect)
@@ -156,6 +157,10 @@ class ProgressView:
         if found is None or (found.leader_epoch, found.partition_epoch) != (partition.leader_epoch, partition_epoch):
             return None
         return found
+
+    def awaits(self, node_id: int) -> bool:
+        """Return whether an AlterPartition of the node has no response yet."""
+        return any(key[0] == node_id for key in self._tokens)
 
     def _forget(self, node_id: int) -> None:
         self.terms = without_node(self.terms, node_id)
@@ -186,7 +191,7 @@ class ProgressView:
         named = {name: each.fetch_offset for name, each in partitions_of(event.api_version, body.topics)}
         self.contacts_us[node.broker.node_id, body.replica_id] = at_us
         self._leave(node, event.api_version, body)
-        is_single = len(named) <= SMALL_REQUEST
+        is_single = len(named) <= SMALL_REQUEST <= slicing.SESSION_PARTITIONS_PER_SLICE
         for name, offset in named.items():
             led = _led(node, name)
             if led is None or name in refused:
@@ -238,9 +243,9 @@ class ProgressView:
     def _proposed(self, at_us: int, node: "Node", send: Send) -> None:
         node_id = node.broker.node_id
         is_idle = not any(key[0] == node_id for key in self._tokens)
-        at_once = is_idle and at_us - self._responded_us.get(node_id, -SOON_US) >= SOON_US
+        at_once = is_idle and at_us - self.responded_us.get(node_id, -SOON_US) >= SOON_US
         keys = []
-        for topic_id, each in _altered(send.body):
+        for topic_id, each in altered(send.body):
             key = (node_id, (topic_id, int(each.partition_index)))
             keys.append(key)
             led = node.broker.partitions.by_id.get(key[1])
@@ -259,8 +264,8 @@ class ProgressView:
         keys = self._tokens.pop((node_id, event.token), None)
         if keys is None:
             return
-        self._responded_us[node_id] = at_us
-        for topic_id, each in _altered(event.body):
+        self.responded_us[node_id] = at_us
+        for topic_id, each in altered(event.body):
             key = topic_id, int(each.partition_index)
             proposed = self.proposals.get((node_id, key))
             if int(each.error_code) in NOT_APPLIED:
@@ -269,7 +274,7 @@ class ProgressView:
                 self.accepted.append((key, proposed, int(each.partition_epoch)))
 
 
-def _altered(body: Any) -> Iterator[tuple[bytes, Any]]:
+def altered(body: Any) -> Iterator[tuple[bytes, Any]]:
     """Yield the partitions of an AlterPartition request or response, each with its topic's ID."""
     for topic in body.topics:
         for each in topic.partitions:

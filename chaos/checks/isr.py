@@ -1,13 +1,15 @@
 """In-sync replicas and eligible leader replicas (KIP-966): which replicas may be in these sets, and which must stay."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from chaos.checks.check import Check, CheckContext, ReplicaCheck, fields_of
-from chaos.checks.follower_progress import ALTER_PARTITION, LeaderTerm, Proposed
+from chaos.checks.follower_progress import ALTER_PARTITION, LeaderTerm, Proposed, altered
 from chaos.checks.history import History
+from chaos.checks.pending_requests import PendingRequests
 from chaos.checks.replica_view import Copy, Held, PartitionKey, Replicated
-from reference_broker.core.events import Effect, Event, PeerDown, PeerReply, Send
+from reference_broker.core.events import Closed, Effect, Event, PeerDown, PeerReply, Reply, Request, Send
 from reference_broker.metadata.image import MetadataImage, PartitionImage
 from reference_broker.replication.partitions import Partition
 from reports.rows import TraceRow
@@ -257,7 +259,7 @@ class LaggingLeave(ReplicaCheck):
 
     def inspect(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
         node_id, progress = node.broker.node_id, self.context.progress
-        if progress.nodes.get(node_id) is not node or node._publisher.is_behind:
+        if not node.listening or progress.nodes.get(node_id) is not node or node._publisher.is_behind:
             return
         for (leader_id, key), term in progress.terms.items():
             led = node.broker.partitions.by_id.get(key) if leader_id == node_id else None
@@ -295,6 +297,155 @@ class LaggingLeave(ReplicaCheck):
         return any(until_us >= since_us for node, until_us in faults.nodes.items() if node != member) or any(
             until_us >= since_us for pair, until_us in faults.links.items() if member not in pair
         )
+
+
+CHECKED_WITHIN_US = 1_500_000
+"""Kafka looks for lagging replicas twice in replica.lag.time.max.ms. No clause gives the time that a leader takes to
+send its proposal then."""
+
+
+@dataclass(slots=True)
+class _Follower:
+    """An in-sync replica that a leader does not see at the end of its log."""
+
+    leader_epoch: int
+    caught_up_us: int
+    since_us: int
+    """when it was found behind first"""
+
+
+class ShrinksProposed(ReplicaCheck):
+    """isr-honest: a leader proposes to remove a replica that has been behind for replica.lag.time.max.ms (F-22).
+
+    What the controller does with it is not judged here. So faults of other nodes are no excuse, but the leader has one
+    AlterPartition in flight at a time (KIP-497), and must know a controller. Physical: a leader that is paused or waits
+    for its disk proposes nothing.
+
+    Compares all in-sync replicas now and then.
+    """
+
+    guarantee = "isr-honest"
+    only_thorough = True
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self._behind: dict[tuple[int, PartitionKey, int], _Follower] = {}
+        """by leader, partition and replica"""
+        self._controllers: dict[int, tuple[Node, int, int]] = {}
+        """by node: its process, and the epoch and leader of the quorum that it knows"""
+        self._known_us: dict[int, int] = {}
+        """by node: since when it has known that"""
+
+    def inspect(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
+        node_id, progress = node.broker.node_id, self.context.progress
+        if not node.listening or progress.nodes.get(node_id) is not node or node._publisher.is_behind:
+            return
+        seen = self.context.quorum.nodes[node_id].seen
+        known = node, seen.epoch, seen.leader_id
+        if self._controllers.get(node_id) != known or seen.leader_id < 0:
+            self._controllers[node_id], self._known_us[node_id] = known, at_us
+        if seen.leads or progress.awaits(node_id):
+            return  # Physical: an active controller proposes to itself, without a message.
+        image = node.broker.replica.loader.image
+        for (leader_id, key), term in progress.terms.items():
+            led = node.broker.partitions.by_id.get(key) if leader_id == node_id else None
+            topic = image.topic_by_id(key[0])
+            if led is None or topic is None or led.leader_epoch != term.leader_epoch or term.node is not node:
+                continue
+            newest = self.replicas.partitions.get(key)
+            if newest is None or newest.state.leader_epoch != led.leader_epoch:
+                continue  # KIP-497: a leader whose epoch is fenced waits for its metadata.
+            for member in topic.partitions[key[1]].isr:
+                if member != node_id and member in newest.state.isr:
+                    self._judge(at_us, led, term, member)
+
+    def _judge(self, at_us: int, led: Partition, term: LeaderTerm, member: int) -> None:
+        leader_id, known = term.node.broker.node_id, term.followers.get(member)
+        name = leader_id, (led.topic_id, led.index), member
+        caught_up_us = term.began_us if known is None else known.caught_up_us
+        if known is not None and known.offset >= led.log.log_end_offset:
+            self._behind.pop(name, None)
+            return
+        found = self._behind.get(name)
+        if found is None or (found.leader_epoch, found.caught_up_us) != (led.leader_epoch, caught_up_us):
+            self._behind[name] = _Follower(led.leader_epoch, caught_up_us, at_us)
+            return
+        since_us = max(found.since_us, self.replicas.fault_times.nodes.get(leader_id, 0))
+        lag_us = term.node.broker.config.replica_lag_time_max_ms * 1000
+        self.evidence += at_us - since_us > lag_us
+        settled_us = self.context.progress.responded_us.get(leader_id, 0)
+        due_us = max(since_us + 3 * lag_us // 2, self._known_us[leader_id], settled_us)
+        if at_us - due_us > CHECKED_WITHIN_US:
+            self._behind.pop(name)
+            self.violated(
+                at_us,
+                f"{led.topic}-{led.index}: in-sync replica {member} has been behind leader {leader_id} for "
+                f"{(at_us - since_us) // 1000} ms, and the leader proposes nothing (F-22)",
+            )
+
+
+class _Claims(NamedTuple):
+    """An AlterPartition request, with what the controller's image had when it came."""
+
+    is_of_old_broker: bool
+    stale: dict[tuple[bytes, int], str]
+    """partitions whose epoch in the request is an old one"""
+
+
+class OldProposalsRefused(Check):
+    """isr-honest: the controller refuses a proposal of an older partition epoch, leader epoch or broker epoch (KIP-497,
+    KIP-380).
+
+    A proposal that comes again, or late, would bring back replicas that have left the ISR since then. All three only
+    grow, so what is older than in the controller's image when the request comes is older than in its log.
+    """
+
+    guarantee = "isr-honest"
+    acts_on = (ALTER_PARTITION, Closed, type(None))
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self._pending = PendingRequests[_Claims]()
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
+        node_id = node.broker.node_id
+        if event is None:
+            self._pending.restarted(node_id)
+        elif type(event) is Closed:
+            self._pending.closed(node_id, event.connection)
+        elif type(event) is Request and event.api_key == ALTER_PARTITION and node.listening:
+            self._pending.add(node_id, event, self._read(node, event.body))
+        if not self._pending:
+            return
+        for effect in effects:
+            found = None
+            if type(effect) is Reply and effect.api_key == ALTER_PARTITION:
+                found = self._pending.pop(node_id, effect)
+            body: Any = getattr(effect, "body", None)
+            if found is None or body is None or body.error_code:
+                continue
+            self.evidence += 1
+            if found.is_of_old_broker:
+                self.violated(at_us, f"controller {node_id} takes proposals of an earlier start of a broker (KIP-380)")
+            for topic_id, each in altered(body):
+                why = found.stale.get((topic_id, int(each.partition_index)))
+                if why and not each.error_code:
+                    self.violated(at_us, f"controller {node_id} takes a proposal of {why} (KIP-497)")
+
+    @staticmethod
+    def _read(node: "Node", body: Any) -> _Claims:
+        image = node.broker.replica.loader.image
+        broker = image.brokers.get(int(body.broker_id))
+        stale = {}
+        for topic_id, each in altered(body):
+            topic, index = image.topic_by_id(topic_id), int(each.partition_index)
+            if topic is None or not 0 <= index < len(topic.partitions):
+                continue
+            state, named = topic.partitions[index], (int(each.leader_epoch), int(each.partition_epoch))
+            known = state.leader_epoch, state.partition_epoch
+            if named[0] < known[0] or named[1] < known[1]:
+                stale[topic_id, index] = f"{topic.name}-{index} in leader and partition epoch {named}, and has {known}"
+        return _Claims(broker is not None and int(body.broker_epoch) < broker.broker_epoch, stale)
 
 
 FEATURE = "eligible.leader.replicas.version"

@@ -442,6 +442,13 @@ class _Controller:
     """the time at which it was sent"""
     due_us: dict[int, int] = field(default_factory=dict)
     """the time since which each broker lacks an update that could be sent"""
+    active_us: int = -1
+    """when it became the active controller, -1 once it has committed an epoch for that, or need not"""
+
+
+ACTIVATED = "controller_activated"
+TAKEOVER_US = 1_000_000
+"""An idle controller commits the epoch of its first update within this time of its activation. No clause gives one."""
 
 
 class UpdatesSentAtOnce(Check):
@@ -449,7 +456,8 @@ class UpdatesSentAtOnce(Check):
 
     No broker waits for the response of another one. So the controller sends a broker an update soon after its newest
     content was committed, or soon after the broker's response to the previous update, or after the pause that follows a
-    failure.
+    failure. A new controller sends an update, whatever the former one has sent: clients learn the controller from it,
+    and some broker may lack the former one's last update.
 
     Physical: nothing is sent while a metadata transaction is being written (M-2). A process that is stopped sends
     nothing; it does nothing else then either.
@@ -457,7 +465,7 @@ class UpdatesSentAtOnce(Check):
 
     guarantee = "updates-sent-at-once"
     needs_one_node = True
-    acts_on = ((Send, UPDATE_METADATA), PeerReply, PeerDown, FETCH, EPOCH_COMMITTED, METADATA_COMMITTED)
+    acts_on = ((Send, UPDATE_METADATA), PeerReply, PeerDown, FETCH, EPOCH_COMMITTED, METADATA_COMMITTED, ACTIVATED)
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
@@ -473,12 +481,34 @@ class UpdatesSentAtOnce(Check):
         if isinstance(event, PeerReply | PeerDown) and event.peer in known.sent:
             _take_response(at_us, known, event)
         for effect in effects:
-            if type(effect) is Note and effect.what == EPOCH_COMMITTED:
+            if type(effect) is Note and effect.what == ACTIVATED:
+                known.active_us = at_us
+            elif type(effect) is Note and effect.what == EPOCH_COMMITTED:
+                known.active_us = -1
                 _has_content(at_us, known, dict(effect.fields))
             elif type(effect) is Note and effect.what == METADATA_COMMITTED and dict(effect.fields)["kind"] != "batch":
                 known.held_us = at_us
             elif type(effect) is Send and effect.api_key == UPDATE_METADATA:
                 self._sent(at_us, known, effect)
+
+        if known.active_us >= 0:
+            self._took_over(at_us, node, known)
+
+    def _took_over(self, at_us: int, node: "Node", known: _Controller) -> None:
+        """Judge a controller that has not committed an epoch yet."""
+        replica = node.broker.replica
+        if not replica.quorum.is_leader or replica.loader.image.features.get(FEATURE, 0) < 1:
+            known.active_us = -1
+        # Physical: while records wait for a majority, the epoch does, too.
+        elif replica.quorum.high_watermark < replica.log.log.log_end_offset:
+            known.active_us = at_us
+        elif at_us - max(known.active_us, known.held_us) > TAKEOVER_US:
+            known.active_us = -1
+            self.violated(
+                at_us,
+                f"node {node.broker.node_id} has been the active controller for {TAKEOVER_US // 1000} ms, all of its "
+                "records are committed, and it sends no update (M-2, M-3)",
+            )
 
     def _sent(self, at_us: int, known: _Controller, send: Send) -> None:
         self.evidence += 1

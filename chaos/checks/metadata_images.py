@@ -8,11 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from chaos.checks.batches import BatchIdentity
+from chaos.checks.batches import BatchIdentity, batches_of, records_in
 from chaos.checks.check import CheckContext
 from chaos.checks.history import History
 from chaos.checks.metadata_transactions import ABORT, MARKERS, NO_OP, PUBLICATION, TransactionCheck
 from chaos.checks.partition_changes import (
+    CHANGE,
+    CLEAR_ELR,
     FEATURE,
     PARTITION,
     REGISTER,
@@ -22,9 +24,14 @@ from chaos.checks.partition_changes import (
     TOPIC,
     UNREGISTER,
     Fields,
+    PartitionState,
+    changed_state,
+    read_partition,
 )
 from chaos.checks.quorum_view import Member
-from reference_broker.core.events import Effect, Event
+from chaos.checks.replica_view import PartitionKey
+from chaos.interceptor.watched_disk import WatchedDisk
+from reference_broker.core.events import Effect, Event, Note
 from reference_broker.metadata.image import TOPIC_RESOURCE, BrokerImage, MetadataImage
 
 if TYPE_CHECKING:
@@ -284,3 +291,155 @@ class ImagesFollowRecords(TransactionCheck):
                     f"node {member.node_id} publishes offset {offset} with {what}: {found}, and the committed records "
                     f"lead to {wanted}",
                 )
+
+
+@dataclass(slots=True)
+class ReplayedWhole(Replayed):
+    """The metadata that the records lead to, with the states of partitions."""
+
+    def apply(self, api_key: int, value: bytes) -> list[Entity]:
+        fields = Fields(value)
+        if api_key == PARTITION:
+            key, state = read_partition(fields)
+            return [*Replayed.apply(self, api_key, value), self._put(("partition", key), state)]
+        if api_key == CHANGE:
+            index, topic_id = fields.number(4), fields.take(16)
+            known = self.entities.get(("partition", (topic_id, index)))
+            if not isinstance(known, PartitionState):
+                return []
+            return [self._put(("partition", (topic_id, index)), changed_state(known, fields.tags())[1])]
+        if api_key == REMOVE_TOPIC:
+            topic_id = fields.take(16)
+            gone = [("partition", key) for key in self._partitions() if key[0] == topic_id]
+            return [*Replayed.apply(self, api_key, value), *(self._put(each, None) for each in gone)]
+        if api_key == CLEAR_ELR:
+            return self._clear(fields.text())
+        return Replayed.apply(self, api_key, value)
+
+    def _partitions(self) -> dict[PartitionKey, PartitionState]:
+        return {
+            key: state  # type: ignore[misc]
+            for (kind, key), state in self.entities.items()
+            if kind == "partition" and isinstance(state, PartitionState)
+        }
+
+    def _clear(self, topic: str) -> list[Entity]:
+        """E-8: eligible replicas of a topic, or of all, are cleared, but not where the ISR is empty."""
+        return [
+            self._put(
+                ("partition", key),
+                state._replace(partition_epoch=state.partition_epoch + 1, elr=(), last_known_elr=()),
+            )
+            for key, state in self._partitions().items()
+            if state.isr and (state.elr or state.last_known_elr) and topic in ("", self.names.get(key[0]))
+        ]
+
+
+RENAMED = "snapshot_renamed"
+
+
+@dataclass(slots=True)
+class _Snapshot:
+    """A snapshot file that a node has made."""
+
+    at_us: int
+    node_id: int
+    end_offset: int
+    data: bytes
+
+
+class SnapshotsAreWhole(TransactionCheck):
+    """snapshot-equals-replay: a snapshot has one record for each thing that the records before its end lead to, and no
+    other one (S-15, S-16, T-9).
+
+    Nobody may ever load the file, so its bytes are compared when it gets its name.
+    """
+
+    guarantee = "snapshot-equals-replay"
+    acts_on = (RENAMED,)
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self._replayed: ReplayedWhole | None = ReplayedWhole()
+        """None once a snapshot replaced records"""
+        self._history: dict[Entity, list[tuple[int, object]]] = {}
+        """by entity: its values, each with the offset behind the record that led to it"""
+        self._unit: list[tuple[int, bytes]] = []
+        """API key and bytes of each record of the batch or of the open transaction"""
+        self._made: list[_Snapshot] = []
+        """snapshots whose end the view has not read yet"""
+        self._seen: dict[int, bytes] = {}
+        """by end offset: the bytes that were compared last; nodes mostly write the same"""
+
+    def skipped(self) -> None:
+        self._replayed = None
+
+    def record(self, at_us: int, batch: BatchIdentity, api_key: int, value: bytes) -> None:  # noqa: ARG002
+        if api_key == ABORT:
+            self._unit.clear()
+        elif api_key not in MARKERS:
+            self._unit.append((api_key, value))
+
+    def _records(self, at_us: int, batch: BatchIdentity, data: bytes) -> None:
+        if self._replayed is None:
+            return
+        super()._records(at_us, batch, data)
+        if self.open_at < 0 and self._unit:
+            unit, self._unit = self._unit, []
+            for api_key, value in unit:
+                for entity in self._replayed.apply(api_key, value):
+                    found = batch.last_offset + 1, self._replayed.entities.get(entity)
+                    self._history.setdefault(entity, []).append(found)
+
+    def committed(self, at_us: int, member: Member, batches: Sequence[tuple[BatchIdentity, bytes]]) -> None:
+        if self._replayed is not None:
+            super().committed(at_us, member, batches)
+            self._compare()
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
+        if self._replayed is None:
+            return
+        store = node.broker.replica.store
+        for effect in effects:
+            if type(effect) is not Note or effect.what != RENAMED:
+                continue
+            end_offset = int(dict(effect.fields)["end_offset"])
+            held = next((each for each in store.ids if each.offset == end_offset), None)
+            if held is not None:
+                with WatchedDisk.unwatched():
+                    data = bytes(store.read(held, 0, store.size(held)))
+                if self._seen.get(end_offset) != data:
+                    self._made.append(_Snapshot(at_us, node.broker.node_id, end_offset, data))
+        if self._made:
+            self._compare()
+
+    def _compare(self) -> None:
+        made, self._made = self._made, []
+        for each in made:
+            if each.end_offset > self.view.committed_end:
+                self._made.append(each)
+            elif self._replayed is not None:
+                self._seen[each.end_offset] = each.data
+                self.evidence += 1
+                self._judge(each)
+
+    def _judge(self, snapshot: _Snapshot) -> None:
+        found, count = ReplayedWhole(), 0
+        for batch, data in batches_of(snapshot.data):
+            for record in () if batch.control else records_in(data):
+                assert record.value is not None, "a snapshot holds a record without a value"
+                count += 1
+                found.apply(record.value[1], record.value)
+        wanted: dict[Entity, object] = {}
+        for entity, values in self._history.items():
+            value = next((value for offset, value in reversed(values) if offset <= snapshot.end_offset), None)
+            if value is not None:
+                wanted[entity] = value
+        who = f"node {snapshot.node_id}: the snapshot that ends at {snapshot.end_offset}"
+        for entity in dict.fromkeys((*wanted, *found.entities)):
+            has, must = found.entities.get(entity), wanted.get(entity)
+            if has != must:
+                self.violated(snapshot.at_us, f"{who} has {entity}: {has}, and the records lead to {must} (S-15)")
+        live = sum(len(each) if isinstance(each, dict) else 1 for each in wanted.values())
+        if count != live and found.entities == wanted:
+            self.violated(snapshot.at_us, f"{who} has {count} records for {live} things (S-16)")

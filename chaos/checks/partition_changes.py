@@ -183,35 +183,12 @@ class PartitionChangesByRule(TransactionCheck, ReplicaCheck):
         before = self._partitions.get(key)
         if before is None:
             return
-        leader = tags[LEADER].number(4) if LEADER in tags else NO_LEADER_CHANGE
-        after = PartitionState(
-            _numbers(tags.get(REPLICAS), before.replicas),
-            _numbers(tags.get(ISR), before.isr),
-            before.leader if leader == NO_LEADER_CHANGE else leader,
-            before.leader_epoch + (leader != NO_LEADER_CHANGE),
-            before.partition_epoch + 1,
-            tags[RECOVERY].number(1) if RECOVERY in tags else before.recovery,
-            _numbers(tags.get(ELR), before.elr),
-            _numbers(tags.get(LAST_KNOWN), before.last_known_elr),
-            before.directories if DIRECTORIES not in tags else tags[DIRECTORIES].ids(),
-        )
+        leader, after = changed_state(before, tags)
         self._put(key, after)
         unit.changes.append((key, before, after, leader >= 0))
 
     def _partition(self, fields: "Fields") -> None:
-        index, topic_id = fields.number(4), fields.take(16)
-        replicas, isr, _, _ = (fields.numbers() for _ in range(4))
-        leader, leader_epoch, partition_epoch = (fields.number(4) for _ in range(3))
-        directories = fields.ids() if fields.version > 0 else ()
-        tags = fields.tags()
-        recovery = tags[0].number(1) if 0 in tags else 0
-        elr, last_known = _numbers(tags.get(1), ()), _numbers(tags.get(2), ())
-        self._put(
-            (topic_id, index),
-            PartitionState(
-                replicas, isr, leader, leader_epoch, partition_epoch, recovery, elr, last_known, directories
-            ),
-        )
+        self._put(*read_partition(fields))
 
     def _put(self, key: PartitionKey, state: PartitionState) -> None:
         self._partitions[key] = state
@@ -393,6 +370,36 @@ class PartitionChangesByRule(TransactionCheck, ReplicaCheck):
             self.evidence += 1
             if state != known:
                 self.violated(at_us, f"{name}: {state[:8]} is published, and the records lead to {known[:8]}")
+
+
+def read_partition(fields: "Fields") -> tuple[PartitionKey, PartitionState]:
+    """Return the partition of a PartitionRecord, and its state."""
+    index, topic_id = fields.number(4), fields.take(16)
+    replicas, isr, _, _ = (fields.numbers() for _ in range(4))
+    leader, leader_epoch, partition_epoch = (fields.number(4) for _ in range(3))
+    directories = fields.ids() if fields.version > 0 else ()
+    tags = fields.tags()
+    recovery = tags[0].number(1) if 0 in tags else 0
+    elr, last_known = _numbers(tags.get(1), ()), _numbers(tags.get(2), ())
+    state = PartitionState(replicas, isr, leader, leader_epoch, partition_epoch, recovery, elr, last_known, directories)
+    return (topic_id, index), state
+
+
+def changed_state(before: PartitionState, tags: "dict[int, Fields]") -> tuple[int, PartitionState]:
+    """Return the leader that a PartitionChangeRecord with these tagged fields names, and the state that it leads to."""
+    leader = tags[LEADER].number(4) if LEADER in tags else NO_LEADER_CHANGE
+    after = PartitionState(
+        _numbers(tags.get(REPLICAS), before.replicas),
+        _numbers(tags.get(ISR), before.isr),
+        before.leader if leader == NO_LEADER_CHANGE else leader,
+        before.leader_epoch + (leader != NO_LEADER_CHANGE),
+        before.partition_epoch + 1,
+        tags[RECOVERY].number(1) if RECOVERY in tags else before.recovery,
+        _numbers(tags.get(ELR), before.elr),
+        _numbers(tags.get(LAST_KNOWN), before.last_known_elr),
+        before.directories if DIRECTORIES not in tags else tags[DIRECTORIES].ids(),
+    )
+    return leader, after
 
 
 def _numbers(found: "Fields | None", otherwise: tuple[int, ...]) -> tuple[int, ...]:

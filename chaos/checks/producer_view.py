@@ -247,7 +247,7 @@ class ProducerView:
         for log in touched:
             if not log.is_offline and not log.directory.startswith(METADATA_LOG):
                 self._follow(at_us, node, log)
-        if thorough:
+        if thorough and node.listening:  # Before that a starting node has no replica of the metadata log yet.
             for log in list(node.logs()):
                 known = self.logs.get((node_id, log.directory))
                 if known is not None and known.log is log and not log.is_offline:

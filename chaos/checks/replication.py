@@ -266,6 +266,7 @@ class HighWatermarkByRequests(ReplicaCheck):
                 led = node.broker.partitions.by_id.get(partition.key)
                 if leader == node_id and led is not None and self._progress.nodes.get(node_id) is node:
                     term = self._progress.term(at_us, node, led)
+                    self._judge_begin(at_us, node_id, partition, led, term)
                     if led.log.high_watermark > before:
                         self._judge_move(at_us, node, partition, led, term)
         if self._progress.counted:
@@ -274,6 +275,16 @@ class HighWatermarkByRequests(ReplicaCheck):
                 if known is not None and not each.partition.is_removed and self._progress.nodes.get(node_id) is node:
                     self._judge_count(at_us, node, known, each)
             self._progress.counted.clear()
+
+    def _judge_begin(self, at_us: int, leader: int, partition: Replicated, led: Partition, term: LeaderTerm) -> None:
+        """Judge what a leader counts of its followers before they have fetched from it in its term."""
+        for replica, state in {} if led.followers is None else led.followers.states.items():
+            if replica not in term.followers and state.log_end_offset >= 0:
+                self.violated(
+                    at_us,
+                    f"{partition.name}: leader {leader} of epoch {led.leader_epoch} counts replica {replica} as far as "
+                    f"{state.log_end_offset}, which has requested nothing from it since its term began (F-22)",
+                )
 
     def _judge_move(self, at_us: int, node: "Node", partition: Replicated, led: Partition, term: LeaderTerm) -> None:
         isr, min_isr = self.replicas.isr_known_to(node, partition)

@@ -9,8 +9,9 @@ from typing import Any
 
 from chaos.mutants.mutant import Function, mutant
 from reference_broker.apis.records.fetch import PARKED
+from reference_broker.controller.planning.brokers import unfencing
 from reference_broker.groups import rebalances
-from reference_broker.metadata.records import ConfigRecord
+from reference_broker.metadata.records import ConfigRecord, ProducerIdsRecord
 from reference_broker.ports import slicing
 from reference_broker.ports.store import Delete
 from reference_broker.remote_log.copier import Stage
@@ -22,6 +23,8 @@ FETCH = "reference_broker.apis.records.fetch"
 PARTITION = "reference_broker.apis.records.fetch_partition"
 MEMBERSHIP = "reference_broker.groups.membership"
 TOPIC = 2
+REPLICAS = "reference_broker.replication.leader.replicas"
+HEARTBEATS = "reference_broker.controller.broker_heartbeats:BrokerHeartbeats"
 SENDER = "reference_broker.transactions.marker_sender:MarkerSender"
 
 
@@ -126,6 +129,58 @@ def follower_names_one_partition_of_a_response(original: Function, self: Any, na
     original(self, name, data)
     if before and data.records:
         self._to_name = before
+
+
+# --- replication and metadata --------------------------------------------------------------------------------------
+
+
+@mutant("reference_broker.controller.planning.partition_requests:IsrChange._stale_state")
+def proposal_of_old_leader_epoch_accepted(original: Function, self: Any, partition: Any, wanted: Any) -> Any:
+    """The controller takes an AlterPartition of an older leader epoch, which comes late (KIP-497)."""
+    error = original(self, partition, wanted)
+    return None if error is ErrorCode.fenced_leader_epoch else error
+
+
+@mutant(f"{REPLICAS}:Followers.begin_leadership")
+def new_leader_counts_followers_as_equal(original: Function, self: Any, isr: tuple[int, ...]) -> None:
+    """A new leader takes its in-sync followers to be as far as itself before they fetch from it (F-22)."""
+    original(self, isr)
+    for state in self.states.values():
+        if state.replica_id in isr:
+            state.log_end_offset = self.leader_end
+
+
+@mutant("reference_broker.replication.leader.isr:LagCheck._round")
+def slow_followers_stay(original: Function, self: Any, shrinks: bool) -> Generator[None, None, None]:
+    """A leader never proposes to remove a follower that is behind (F-22)."""
+    yield from original(self, False)
+
+
+@mutant(f"{HEARTBEATS}._submit", remembers=True)
+def second_unfencing_never_ends(
+    original: Function,
+    memory: dict[str, int],
+    self: Any,
+    broker: Any,
+    name: str,
+    plan: Any,
+    only_if_silent: bool = False,
+) -> None:
+    """Every second change that would unfence a broker is lost, and the broker counts as changing from then on
+    (KIP-631)."""
+    memory["unfencings"] = memory.get("unfencings", 0) + (plan is unfencing)
+    if plan is unfencing and memory["unfencings"] % 2 == 0:
+        self.pending[broker.broker_id] = None
+    else:
+        original(self, broker, name, plan, only_if_silent)
+
+
+@mutant("reference_broker.metadata.snapshots:records_of")
+def snapshot_forgets_producer_ids(original: Function, image: Any) -> Iterator[Any]:
+    """A snapshot lacks the next producer ID, so that a controller which loads it gives out IDs again (S-15)."""
+    for record in original(image):
+        if not isinstance(record, ProducerIdsRecord):
+            yield record
 
 
 # --- groups --------------------------------------------------------------------------------------------------------

@@ -155,7 +155,7 @@ class Cluster:
             read=lambda _, __, size: self.checkpoint[:size],
         )
         broker = SimpleNamespace(node_id=number, partitions=partitions, replica=replica, disk=disk)
-        return SimpleNamespace(broker=broker, _publisher=publisher, ready=False)
+        return SimpleNamespace(broker=broker, _publisher=publisher, ready=False, listening=True)
 
     def observe(self, *numbers: int) -> None:
         for number in numbers or (0, 1, 2):

@@ -10,11 +10,14 @@ import pytest
 
 from chaos.checks.check import CheckContext, Settings
 from chaos.checks.delays import (
+    IDLE_US,
     SCAN_US,
     SLICES_US,
+    UNFENCED_US,
     ControllerCheck,
     LedInTime,
     ReadyInTime,
+    ReadyUnfenced,
     RequestsAnswered,
     SilentFenced,
 )
@@ -358,7 +361,7 @@ class Quorum:
         for number in range(3):
             broker = SimpleNamespace(node_id=number, config=CONFIG)
             self.nodes.append(SimpleNamespace(broker=broker, ready=True))
-            self.view.nodes[number].replica = SimpleNamespace(loader=SimpleNamespace(image=None))
+            self.view.nodes[number].replica = SimpleNamespace(loader=SimpleNamespace(image=None, last_offset=-1))
             self.check.acted(0, self.nodes[number], None, ())
         self.elect(0, 0)
 
@@ -366,6 +369,12 @@ class Quorum:
         member = self.view.nodes[leader]
         before, member.seen = member.seen, Seen(epoch=member.seen.epoch + 1, leads=True)
         self.check.changed(at_us, member, before, member.seen)
+
+    def committed(self, end_offset: int, high_watermark: int) -> None:
+        """Let the controller have a log that ends there, and publish what is committed of it."""
+        member = self.view.nodes[0]
+        member.seen = member.seen._replace(end_offset=end_offset, high_watermark=high_watermark)
+        member.replica.loader.last_offset = high_watermark - 1
 
     def publish(self) -> None:
         topics = {"t": TopicImage("t", bytes(16), (self.partition,))}
@@ -381,8 +390,8 @@ class Quorum:
         return not self.check.violations
 
 
-def beat(broker: int, broker_epoch: int) -> Request:
-    sent = body(broker_id=broker, broker_epoch=broker_epoch)
+def beat(broker: int, broker_epoch: int, **fields: Any) -> Request:
+    sent = body(**{"broker_id": broker, "broker_epoch": broker_epoch, **fields})
     return Request(3, 7, ApiKey.BROKER_HEARTBEAT, 1, f"node-{broker}", sent, Tag(ApiKey.BROKER_HEARTBEAT, 1, "node"))
 
 
@@ -428,6 +437,56 @@ def test_what_excuses_that_a_silent_broker_is_not_fenced(excuse: Callable[[Quoru
     assert not Quorum(SilentFenced).look(SILENT_AT_US + 1)
     excuse(quorum)
     assert quorum.look(SILENT_AT_US + 1)
+
+
+@pytest.mark.parametrize(
+    ("uncommitted", "paused_us", "after_us", "right"),
+    [(0, 0, 1, False), (1, 0, 1, True), (0, SECOND_US + SESSION_US, 1, True), (0, 0, 0, True)],
+    ids=["idle", "waits for a majority", "paused", "in time"],
+)
+def test_an_idle_controller_fences_a_silent_broker_whatever_its_links_are_like(
+    uncommitted: int, paused_us: int, after_us: int, *, right: bool
+) -> None:
+    quorum = Quorum(SilentFenced)
+    no_majority(quorum)
+    quorum.brokers[2] = replace(quorum.brokers[2], fenced=True)
+    quorum.publish()
+    quorum.check.acted(SECOND_US, quorum.nodes[0], beat(1, 11), ())
+    quorum.committed(10 + uncommitted, 10)
+    quorum.view.fault_times.node(0, paused_us)
+    at_us = SECOND_US + SESSION_US + IDLE_US
+    quorum.view.fault_times.link(0, 1, at_us)
+    quorum.view.fault_times.link(0, 2, at_us)
+    assert quorum.look(at_us + after_us) is right
+
+
+@pytest.mark.parametrize(
+    ("changes", "uncommitted", "last_us", "right"),
+    [
+        ({}, 0, UNFENCED_US + 1, False),
+        ({}, 0, UNFENCED_US, True),
+        ({}, 1, UNFENCED_US + 1, True),
+        ({"want_fence": True}, 0, UNFENCED_US + 1, True),
+        ({"want_shut_down": True}, 0, UNFENCED_US + 1, True),
+        ({"current_metadata_offset": 10}, 0, UNFENCED_US + 1, True),
+        ({"broker_epoch": 10}, 0, UNFENCED_US + 1, True),
+    ],
+)
+def test_a_fenced_broker_that_is_ready_is_unfenced_in_time(
+    changes: dict[str, Any], uncommitted: int, last_us: int, *, right: bool
+) -> None:
+    quorum = Quorum(ReadyUnfenced)
+    quorum.brokers[1] = replace(quorum.brokers[1], fenced=True)
+    quorum.committed(20 + uncommitted, 20)
+    quorum.publish()
+    for at_us in (0, last_us // 2, last_us):
+        sent = {"want_fence": False, "want_shut_down": False, "current_metadata_offset": 11, **changes}
+        request = beat(1, int(sent.pop("broker_epoch", 11)), **sent)
+        quorum.check.acted(at_us, quorum.nodes[0], request, ())
+    assert quorum.look(last_us) is right
+    quorum.brokers[1] = replace(quorum.brokers[1], fenced=False)
+    quorum.check.violations.clear()
+    assert quorum.look(last_us)
 
 
 READY_AT_US = SECOND_US + SESSION_US + SETTLED_US

@@ -2,13 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from chaos.checks.metadata_images import ImagesFollowRecords
+from chaos.checks.metadata_images import ImagesFollowRecords, SnapshotsAreWhole
 from chaos.tests.test_quorum_checks import BOOTSTRAPPED, Quorum, batch, settled
+from reference_broker.core.events import Note, TimerFired
 from reference_broker.metadata.delta import MetadataDelta, replay
+from reference_broker.metadata.features import METADATA_VERSION, METADATA_VERSION_FEATURE
 from reference_broker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage
 from reference_broker.metadata.records import (
     AbortTransactionRecord,
@@ -22,6 +25,7 @@ from reference_broker.metadata.records import (
     MetadataEpoch,
     MetadataRecord,
     NoOpRecord,
+    PartitionChangeRecord,
     PartitionRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
@@ -29,7 +33,7 @@ from reference_broker.metadata.records import (
     TopicRecord,
     UnregisterBrokerRecord,
 )
-from reference_broker.quorum.values import Provenance
+from reference_broker.quorum.values import OffsetAndEpoch, Provenance
 
 TOPIC_ID, DIRECTORY = bytes(15) + b"\x01", bytes(14) + b"\x02\x00"
 SETTING = ConfigRecord(resource_type=TOPIC_RESOURCE, resource_name="hot", name="retention.ms", value="7")
@@ -163,3 +167,50 @@ def test_a_transaction_without_records_is_aborted_and_the_next_counts() -> None:
     begin, end = BeginTransactionRecord(name="t"), EndTransactionRecord()
     records = (begin, AbortTransactionRecord(reason="r"), begin, *RECORDS, end)
     assert not stories(records, image_of(*RECORDS))
+
+
+def made(
+    written: tuple[MetadataRecord, ...], snapshot: tuple[MetadataRecord, ...], at: int = len(RECORDS)
+) -> list[str]:
+    """Return what the check says of a snapshot with these records, which ends ``at`` records after the bootstrap."""
+    quorum: Quorum = settled()
+    quorum.append(*(batch(3 + each, 1, record) for each, record in enumerate(written)))
+    quorum.commit(3 + len(written))
+    (check,) = (each for each in quorum.checks if isinstance(each, SnapshotsAreWhole))
+    boot = FeatureLevelRecord(name=METADATA_VERSION_FEATURE, feature_level=METADATA_VERSION)
+    data = b"".join(batch(each, 1, record) for each, record in enumerate((boot, *snapshot)))
+    store = SimpleNamespace(
+        ids=[OffsetAndEpoch(3 + at, 1)], size=lambda _: len(data), read=lambda _, position, size: data[position:][:size]
+    )
+    node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, replica=SimpleNamespace(store=store)))
+    check.acted(9, node, TimerFired(1), [Note("snapshot_renamed", (("end_offset", 3 + at), ("epoch", 1)))])
+    assert check.evidence == 1
+    return [each.story for each in check.violations]
+
+
+LIVE = (*RECORDS[:4], replace(BROKER, fenced=False), *RECORDS[6:])
+"""One record for each thing: broker 4 is not fenced any more."""
+ELIGIBLE = PartitionChangeRecord(partition_id=1, topic_id=TOPIC_ID, eligible_leader_replicas=(3,))
+
+
+@pytest.mark.clause("S-15", "S-16", "T-9")
+def test_a_snapshot_has_one_record_for_each_thing() -> None:
+    assert made(RECORDS, LIVE) == []
+    second = RECORDS[2]
+    assert isinstance(second, PartitionRecord)
+    changed = replace(second, partition_epoch=0, eligible_leader_replicas=(3,))
+    assert made((*RECORDS, ELIGIBLE), (*LIVE[:2], changed, *LIVE[3:]), len(RECORDS) + 1) == []
+    assert made((*RECORDS, ELIGIBLE), LIVE) == [], "the change is behind the end of the snapshot"
+    gone = RemoveTopicRecord(topic_id=TOPIC_ID)
+    assert made((*RECORDS, gone), LIVE[4:], len(RECORDS) + 1) == []
+
+
+@pytest.mark.parametrize("lacks", range(len(LIVE)))
+def test_a_snapshot_that_lacks_a_thing_is_a_violation(lacks: int) -> None:
+    assert made(RECORDS, (*LIVE[:lacks], *LIVE[lacks + 1 :]))
+
+
+def test_a_snapshot_with_old_or_additional_records_is_a_violation() -> None:
+    assert any("elr=(3,)" in each for each in made((*RECORDS, ELIGIBLE), LIVE, len(RECORDS) + 1))
+    assert any("records for" in each for each in made(RECORDS, (*LIVE, SETTING)))
+    assert made(RECORDS[:-1], LIVE, len(RECORDS) - 1)

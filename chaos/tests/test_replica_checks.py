@@ -8,7 +8,17 @@ from uuid import UUID
 import pytest
 
 from chaos.checks.eligible import Eligible
-from chaos.checks.isr import PROPOSAL_US, IsrHonest, LaggingLeave, ProposalsHonest, StableIsr
+from chaos.checks.isr import (
+    CHECKED_WITHIN_US,
+    PROPOSAL_US,
+    IsrHonest,
+    LaggingLeave,
+    OldProposalsRefused,
+    ProposalsHonest,
+    ShrinksProposed,
+    StableIsr,
+)
+from chaos.checks.quorum_view import Seen
 from chaos.checks.reads import ResponsesAfterHeal
 from chaos.checks.replica_view import Replicated, remote_metadata_partition
 from chaos.checks.replication import (
@@ -793,3 +803,88 @@ def test_a_lone_leader_has_committed_its_whole_log(cluster: Cluster, high_waterm
         leader.led.followers = None
     check.logs_touched(0, leader.node, [leader.led.log], thorough=False)
     assert bool(check.violations) == (is_lone and high_watermark < 3)
+
+
+@pytest.mark.clause("F-22")
+@pytest.mark.parametrize(
+    ("after_us", "excuse", "right"),
+    [
+        (1_500_000 + CHECKED_WITHIN_US + 1, "", False),
+        (1_500_000 + CHECKED_WITHIN_US, "", True),
+        (1_500_000 + CHECKED_WITHIN_US + 1, "another node disturbed", False),
+        (1_500_000 + CHECKED_WITHIN_US + 1, "leader disturbed", True),
+        (1_500_000 + CHECKED_WITHIN_US + 1, "catches up", True),
+        (1_500_000 + CHECKED_WITHIN_US + 1, "proposes", True),
+        (1_500_000 + CHECKED_WITHIN_US + 1, "another controller", True),
+        (1_500_000 + CHECKED_WITHIN_US + 1, "is the controller", True),
+    ],
+)
+def test_a_leader_proposes_to_remove_a_replica_that_stays_behind(
+    cluster: Cluster, after_us: int, excuse: str, *, right: bool
+) -> None:
+    leader = Proposer(cluster)
+    leader.commits((0, 1, 2))
+    (check,) = (each for each in cluster.checks if isinstance(each, ShrinksProposed))
+    seen = cluster.context.quorum.nodes[0]
+    seen.seen = Seen(epoch=1, leader_id=1)
+    cluster.append(batch(3, 0))
+    leader.fetch(1, 4)
+    check.inspect(cluster.now_us, 0, leader.node, None, thorough=True)
+    cluster.now_us += after_us
+    if excuse.endswith("disturbed"):
+        cluster.view.fault_times.node(0 if excuse.startswith("leader") else 1, cluster.now_us)
+    elif excuse == "catches up":
+        leader.fetch(2, 4)
+    elif excuse == "proposes":
+        leader.proposes((0, 1), partition_epoch=cluster.state.partition_epoch)
+    elif excuse:
+        seen.seen = Seen(epoch=2, leader_id=0, leads=True) if excuse.startswith("is") else Seen(epoch=2, leader_id=1)
+    check.inspect(cluster.now_us, 0, leader.node, None, thorough=True)
+    assert (not check.violations) is right
+
+
+@pytest.mark.clause("F-22")
+@pytest.mark.parametrize(("counted", "right"), [(3, False), (-1, True)])
+def test_a_new_leader_knows_no_progress(cluster: Cluster, counted: int, *, right: bool) -> None:
+    leader = Leader(cluster)
+    assert not leader.stories()
+    cluster.epochs[0] = leader.led.leader_epoch = 2  # Another node led in epoch 1.
+    for state in leader.states.values():
+        state.log_end_offset = counted
+    leader.moves(0)
+    assert (not leader.stories()) is right
+
+
+@pytest.mark.parametrize(
+    ("leader_epoch", "partition_epoch", "broker_epoch", "error", "right"),
+    [
+        (0, 0, 7, 0, True),
+        (0, -1, 7, 0, False),
+        (-1, 0, 7, 0, False),
+        (0, 0, 6, 0, False),
+        (0, -1, 7, 95, True),
+        (-1, 0, 7, 74, True),
+        (0, 1, 8, 0, True),  # The controller may have written what its image does not show yet.
+    ],
+)
+def test_the_controller_refuses_old_proposals(
+    cluster: Cluster, leader_epoch: int, partition_epoch: int, broker_epoch: int, error: int, *, right: bool
+) -> None:
+    node = cluster.node(0)
+    node.broker.replica.loader.image = replace(
+        cluster.image(),
+        brokers={1: SimpleNamespace(broker_epoch=7)},  # type: ignore[dict-item]
+    )
+    check = OldProposalsRefused(cluster.context)
+    one = SimpleNamespace(partition_index=0, leader_epoch=leader_epoch, partition_epoch=partition_epoch)
+    topics = [SimpleNamespace(topic_id=UUID(bytes=TOPIC_ID), partitions=[one])]
+    body: Any = SimpleNamespace(broker_id=1, broker_epoch=broker_epoch, topics=topics)
+    tag = Tag(56, 3, "f", role="peer")
+    check.acted(0, node, Request(1, 2, 56, 3, "f", body, tag), [])
+    result = SimpleNamespace(partition_index=0, error_code=error)
+    response: Any = SimpleNamespace(
+        error_code=0, topics=[SimpleNamespace(topic_id=UUID(bytes=TOPIC_ID), partitions=[result])]
+    )
+    check.acted(1, node, TimerFired(1), [Reply(1, 2, 56, 3, response, tag)])
+    assert (not check.violations) is right
+    assert check.evidence == 1

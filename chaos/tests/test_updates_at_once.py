@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from chaos.checks.metadata_epoch import MOST_US, STILL_US, UpdatesSentAtOnce
+from chaos.checks.metadata_epoch import ACTIVATED, FEATURE, MOST_US, STILL_US, TAKEOVER_US, UpdatesSentAtOnce
 from chaos.tests.check_context import check_context
 from reference_broker.core.events import Note, PeerDown, PeerReply, Send
 from reference_broker.ports.node_ports import Channel
@@ -27,8 +27,10 @@ class Controller:
     state: Any = field(default_factory=lambda: SimpleNamespace(is_writing_transaction=False))
 
     def __post_init__(self) -> None:
-        loader = SimpleNamespace(image=SimpleNamespace(brokers=self.brokers))
-        replica = SimpleNamespace(controller=self.state)
+        loader = SimpleNamespace(image=SimpleNamespace(brokers=self.brokers, features={FEATURE: 1}))
+        self.quorum = SimpleNamespace(is_leader=True, high_watermark=5)
+        log = SimpleNamespace(log=SimpleNamespace(log_end_offset=5))
+        replica = SimpleNamespace(controller=self.state, quorum=self.quorum, log=log, loader=loader)
         self.node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, loader=loader, replica=replica))
 
     def acts(self, event: Any = None, *effects: Any) -> bool:
@@ -99,3 +101,19 @@ def test_a_controller_may_delay_an_update_for_each_of_these_reasons(why: str) ->
     else:
         controller.content(term=2)
     assert not controller.sends(2, 2)
+
+
+@pytest.mark.parametrize("why", ["", "in time", "sends", "waits for a majority", "resigned", "switched off"])
+def test_a_new_controller_sends_an_update_in_time(why: str) -> None:
+    controller = Controller()
+    controller.acts(None, Note(ACTIVATED, ()))
+    if why == "sends":
+        controller.content()
+    elif why == "waits for a majority":
+        controller.quorum.high_watermark = 4
+    elif why == "resigned":
+        controller.quorum.is_leader = False
+    elif why == "switched off":
+        controller.node.broker.loader.image.features.clear()
+    controller.passes(TAKEOVER_US // 2 if why == "in time" else TAKEOVER_US + STEP_US)
+    assert bool(controller.check.violations) is (why == "")

@@ -112,8 +112,8 @@ OPERATIONS: Final[Mapping[str, str]] = {
 """What an admin does, and what the history calls it. ``min_isr`` changes min.insync.replicas of a topic. A cluster that
 keeps eligible leader replicas refuses ``broker_min_isr``, which removes that of the cluster or sets that of a broker
 (KIP-966). ``loaded_min_isr`` changes min.insync.replicas of a topic of the load, and ``loaded_setting`` any of
-LOADED_SETTINGS, while clients write and read it. ``group_request`` is one of WildMembers, ``transaction_request`` one of
-WildTransactions, and ``fetch_request`` one of WildFetches."""
+LOADED_SETTINGS, while clients write and read it. ``group_request`` is one of WildMembers, ``transaction_request`` one
+of WildTransactions, and ``fetch_request`` one of WildFetches."""
 GROUP_REQUEST, TRANSACTION_REQUEST, FETCH_REQUEST = "group_request", "transaction_request", "fetch_request"
 WILD: Final = frozenset({GROUP_REQUEST, TRANSACTION_REQUEST, FETCH_REQUEST})
 OF_NO_TOPIC: Final = frozenset({"upgrade", "broker_min_isr"})
