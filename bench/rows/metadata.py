@@ -21,7 +21,7 @@ from bench.results import Figure, ResultRow, Results, better_lower
 from bench.rows.context import LIMIT_S, BenchRun, Progress, row
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.configuration.listeners import Endpoint
-from reference_broker.controller.metadata_replica import Home, MetadataReplica
+from reference_broker.controller.metadata_quorum_node import MetadataQuorumNode, NodeSetup
 from reference_broker.core.randomness import KeyedRandom
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.node_ports import Now
@@ -143,7 +143,7 @@ class _Alone:
 def _load_s(folder: Path) -> float:
     """Return the seconds until all that the log and its newest snapshot hold is published."""
     ports, disk = _Alone(), FileDisk(folder, 64)
-    home = Home(
+    setup = NodeSetup(
         0,
         BrokerConfig.parse({}),
         disk,
@@ -153,7 +153,7 @@ def _load_s(folder: Path) -> float:
         Metrics(),
     )
     began = time.perf_counter()
-    replica = MetadataReplica(home)
+    replica = MetadataQuorumNode(setup)
     for _ in replica.load(clean=True):
         pass
     end_offset = replica.log.end.offset

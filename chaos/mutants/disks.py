@@ -161,10 +161,10 @@ def log_begins_at_its_end(
     return log
 
 
-@mutant("reference_broker.controller.metadata_replica:MetadataReplica.load")
+@mutant("reference_broker.controller.metadata_quorum_node:MetadataQuorumNode.load")
 def metadata_forgotten(original: Function, self: Any, clean: bool) -> Generator[None, None, None]:
     """A node restarts without its metadata log and all other traces of its earlier life."""
-    disk = self._home.disk
+    disk = self._setup.disk
     for path in (METADATA_DIRECTORY, META_PROPERTIES):
         disk.delete(path)
     yield from original(self, clean)

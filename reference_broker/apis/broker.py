@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.broker_lifecycle import BrokerLifecycle
 from reference_broker.controller.controller import Controller
-from reference_broker.controller.metadata_replica import MetadataReplica
+from reference_broker.controller.metadata_quorum_node import MetadataQuorumNode
 from reference_broker.groups.coordinator import GroupCoordinator
 from reference_broker.metadata.cache import EMPTY_CACHE, MetadataCache
 from reference_broker.metadata.loader import MetadataLoader
@@ -41,7 +41,7 @@ class Broker:
     """What the core does for handlers, as effects: timers, syncs, requests to other nodes, notes."""
     metrics: Metrics
     partitions: Partitions
-    replica: MetadataReplica
+    replica: MetadataQuorumNode
     """The node's part in the metadata quorum. Its content exists once the node is listening."""
     fetch_sessions: FetchSessionCache
     replication: Replication

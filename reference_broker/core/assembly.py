@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from reference_broker.apis.broker import Broker
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.configuration.listeners import Endpoint
-from reference_broker.controller.metadata_replica import Home, MetadataReplica
+from reference_broker.controller.metadata_quorum_node import MetadataQuorumNode, NodeSetup
 from reference_broker.core.effect_ports import EffectPorts
 from reference_broker.core.randomness import KeyedRandom
 from reference_broker.groups.coordinator import GroupCoordinator
@@ -40,8 +40,8 @@ def build_broker(
     """Build the parts, each with what it needs of the others. Read the file of high watermarks. Raise DiskError."""
     metrics = Metrics()
     partitions = Partitions()
-    replica = MetadataReplica(
-        Home(node_id, config, disk, ports, lambda purpose: KeyedRandom(seed, purpose), tuple(endpoints), metrics)
+    replica = MetadataQuorumNode(
+        NodeSetup(node_id, config, disk, ports, lambda purpose: KeyedRandom(seed, purpose), tuple(endpoints), metrics)
     )
     replication = replication_of(ports, node_id, config, disk, replica, metrics, partitions)
     groups = GroupCoordinator(
@@ -103,7 +103,7 @@ def _build_remote_tier(
     node_id: int,
     config: BrokerConfig,
     seed: int,
-    replica: MetadataReplica,
+    replica: MetadataQuorumNode,
     replication: Replication,
     partitions: Partitions,
     metrics: Metrics,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from reference_broker.ports.disk import Disk
-from reference_broker.ports.node_ports import Ports
+from reference_broker.ports.node_ports import Done, Ports
 from reference_broker.quorum.values import MAX_EPOCH
 
 META_PROPERTIES = "meta.properties"
@@ -70,6 +70,32 @@ def write_identity(disk: Disk, identity: Identity) -> str:
     )
     disk.write(META_PROPERTIES + TEMPORARY_SUFFIX, text.encode())
     return META_PROPERTIES + TEMPORARY_SUFFIX
+
+
+class IdentityFile:
+    """The file meta.properties of this node, which is written once, when a record is committed here. From then on a
+    missing log means that data was lost, not that the node is new."""
+
+    def __init__(self, disk: Disk, ports: Ports, identity: Identity, is_durable: bool) -> None:
+        self._disk = disk
+        self._ports = ports
+        self.identity = identity
+        self.is_durable = is_durable
+        """The file is on the disk, and its name is synced."""
+        self._is_being_written = False
+
+    def write_once(self, sync_log: Callable[[Done], None], done: Done) -> None:
+        """Write the file unless it exists or is being written, and call ``done`` when it is durable. ``sync_log``
+        syncs the log first."""
+        if self.is_durable or self._is_being_written:
+            return
+        self._is_being_written = True
+
+        def synced() -> None:
+            self.is_durable = True
+            done()
+
+        sync_log(lambda: put_in_place(self._disk, self._ports, write_identity(self._disk, self.identity), synced))
 
 
 def read_quorum_state(disk: Disk) -> QuorumState | None:

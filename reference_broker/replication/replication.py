@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.metadata_replica import MetadataReplica
+from reference_broker.controller.metadata_quorum_node import MetadataQuorumNode
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.image import PartitionImage, TopicImage
 from reference_broker.metrics.metrics import Metrics
@@ -71,7 +71,7 @@ def replication_of(
     node_id: int,
     config: BrokerConfig,
     disk: Disk,
-    replica: MetadataReplica,
+    replica: MetadataQuorumNode,
     metrics: Metrics,
     partitions: Partitions,
 ) -> Replication:

@@ -19,7 +19,7 @@ from uuid import UUID
 from kio.schema.types import BrokerId
 from kio.static.primitive import i8, i32, i64
 
-from reference_broker.controller.metadata_replica import MetadataReplica
+from reference_broker.controller.metadata_quorum_node import MetadataQuorumNode
 from reference_broker.metrics.metrics import Counter
 from reference_broker.ports.node_ports import Ports, later
 from reference_broker.ports.slicing import ISR_PARTITIONS_PER_SLICE, Sliced, run_slices
@@ -128,7 +128,7 @@ class IsrProposals:
 
     _ports: Ports
     _node_id: int
-    _replica: MetadataReplica
+    _replica: MetadataQuorumNode
     _refused: Callable[[Partition], None]
     """Is called when a response refuses a proposal that is still the partition's current one."""
     _failures: Counter

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.metadata_replica import MetadataReplica
+from reference_broker.controller.metadata_quorum_node import MetadataQuorumNode
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import MetadataImage, PartitionImage
 from reference_broker.metrics.metrics import Metrics
@@ -47,7 +47,7 @@ class Standings:
     """The state of other brokers and of this node's own replicas, by the metadata image. Nothing is cached."""
 
     _node_id: int
-    _replica: MetadataReplica
+    _replica: MetadataQuorumNode
 
     def is_eligible(self, state: FollowerState) -> bool:
         """Whether it may join: it is not fenced, not leaving, and of the incarnation in the metadata (KIP-903)."""
@@ -89,7 +89,7 @@ class Leaders:
         ports: Ports,
         node_id: int,
         config: BrokerConfig,
-        replica: MetadataReplica,
+        replica: MetadataQuorumNode,
         high_watermarks: HighWatermarks,
         metrics: Metrics,
     ) -> None:

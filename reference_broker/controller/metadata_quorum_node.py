@@ -1,7 +1,8 @@
-"""A node's whole replica of the metadata log.
+"""One node of the metadata quorum: it builds and connects the node's log, quorum, loader, snapshots, controller and
+broker registration.
 
-Only this module knows all of them. It passes the quorum's news on: a new high watermark goes to the loader, and the
-images that the loader publishes go to the snapshots and the controller.
+It is the quorum's listener. A new high watermark goes to the loader, and the images that the loader publishes go to the
+snapshots and the controller.
 """
 
 from collections.abc import Callable
@@ -26,10 +27,9 @@ from reference_broker.quorum.node_files import (
     METADATA_DIRECTORY,
     QUORUM_STATE,
     Identity,
+    IdentityFile,
     StartRefused,
-    put_in_place,
     read_identity,
-    write_identity,
 )
 from reference_broker.quorum.quorum import Quorum
 from reference_broker.quorum.snapshots.download import SnapshotDownload
@@ -37,11 +37,15 @@ from reference_broker.quorum.snapshots.serving import SnapshotChecks
 from reference_broker.quorum.snapshots.store import SnapshotStore
 from reference_broker.quorum.values import OffsetAndEpoch
 
+PLACEMENT = "apis"
+"""The purpose of the random numbers that place replicas. Any other text would give each seed of the simulator another
+run."""
+
 
 @dataclass(frozen=True, slots=True)
-class Home:
-    """What a replica needs from its node. ``random_for`` gives one generator for each purpose. ``endpoints`` are
-    the addresses that it registers, one for each listener of brokers."""
+class NodeSetup:
+    """The parts of the process from which a ``MetadataQuorumNode`` is built. ``random_for`` returns a generator for
+    each purpose. ``endpoints`` are the addresses that the node registers, one for each listener of brokers."""
 
     node_id: int
     config: BrokerConfig
@@ -52,8 +56,9 @@ class Home:
     metrics: Metrics
 
 
-class MetadataReplica:
-    """Implements ``quorum.values.QuorumListener``. The parts exist after ``load``."""
+class MetadataQuorumNode:
+    """Implements ``quorum.values.QuorumListener``. ``load`` recovers the log and then builds the parts in ``_build``,
+    so none of them exists before."""
 
     store: SnapshotStore
     log: MetadataLog
@@ -66,29 +71,31 @@ class MetadataReplica:
     download: SnapshotDownload
     checks: SnapshotChecks
 
-    def __init__(self, home: Home) -> None:
-        self._home = home
+    def __init__(self, setup: NodeSetup) -> None:
+        self._setup = setup
         self.on_leader_changed: Callable[[], None] = lambda: None
-        """Is called when the known leader changes, or whether this node is the active controller."""
-        self._identity_known = False
-        self._keeping_identity = False
-        self.identity = Identity("", home.node_id, "")
+        """Called when the known leader changes, or whether this node is the active controller."""
+        self._identity_file = IdentityFile(setup.disk, setup.ports, Identity("", setup.node_id, ""), False)
+
+    @property
+    def identity(self) -> Identity:
+        """This node's IDs. That of the cluster is empty before ``load``."""
+        return self._identity_file.identity
 
     def load(self, clean: bool) -> Sliced[None]:
         """Recover the metadata log and build the parts. Raises StartRefused for a damaged directory or that
         of another node."""
-        home = self._home
-        known = read_identity(home.disk, home.node_id)
-        self.store = SnapshotStore(home.disk)
-        self.log = yield from open_metadata_log(home.disk, home.config, home.ports.now(), clean, self.store)
-        note_recovery(self.log.log, home.ports.note)
+        setup = self._setup
+        known = read_identity(setup.disk, setup.node_id)
+        self.store = SnapshotStore(setup.disk)
+        self.log = yield from open_metadata_log(setup.disk, setup.config, setup.ports.now(), clean, self.store)
+        note_recovery(self.log.log, setup.ports.note)
         if known is not None and self.log.end_offset == 0:
             raise StartRefused(
                 f"The metadata log in {METADATA_DIRECTORY} is gone, although this node has served before: restore it "
                 "from a copy or use an empty directory."
             )
-        self.identity = self._own_identity(known)
-        self._identity_known = known is not None
+        self._identity_file = IdentityFile(setup.disk, setup.ports, self._own_identity(known), known is not None)
         self._build()
         yield from self.loader.load()
 
@@ -96,13 +103,13 @@ class MetadataReplica:
         """Call it after ``load``. The node takes part in the quorum when it knows that the vote that it found is
         synced: a process that was killed may have left the file's name unsynced. It registers when its identity is
         synced, because the registration names the directory's ID."""
-        self._home.ports.sync((META_PROPERTIES, QUORUM_STATE), self._begin)
+        self._setup.ports.sync((META_PROPERTIES, QUORUM_STATE), self._begin)
 
     def _begin(self) -> None:
         if self.quorum.stopped:
             return
         self.quorum.start()
-        if self._identity_known:
+        if self._identity_file.is_durable:
             self.lifecycle.start()
 
     def shut_down(self, done: Callable[[], None]) -> None:
@@ -130,49 +137,49 @@ class MetadataReplica:
 
     def high_watermark_advanced(self, high_watermark: int) -> None:
         """Every record below it is committed, and is in this node's log."""
-        self._keep_identity()
+        self._write_identity()
         self.loader.catch_up(high_watermark)
 
     def snapshot_installed(self, snapshot: OffsetAndEpoch) -> None:
-        self._keep_identity()
+        self._write_identity()
         self.loader.reload(snapshot)
 
     # Building
 
     def _build(self) -> None:
-        home, cluster_id = self._home, self.identity.cluster_id
-        self.download = SnapshotDownload(self._node_context("download"), home.config, cluster_id, self.store, self.log)
-        self.quorum = Quorum(self._node_context("quorum"), home.config, cluster_id, self.log, self, self.download)
+        setup, cluster_id = self._setup, self.identity.cluster_id
+        self.download = SnapshotDownload(self._node_context("download"), setup.config, cluster_id, self.store, self.log)
+        self.quorum = Quorum(self._node_context("quorum"), setup.config, cluster_id, self.log, self, self.download)
         self.loader = MetadataLoader(self._node_context("loader"), self.log, self.store)
         self.controller = Controller(
             self._node_context("controller"),
-            home.config,
+            setup.config,
             cluster_id,
             self.loader,
             self.quorum,
-            home.random_for("apis"),  # For placement. Under another name each seed would give another run.
+            setup.random_for(PLACEMENT),
         )
-        channel = ControllerChannel(self._node_context("channel"), home.config, self.controller)
+        channel = ControllerChannel(self._node_context("channel"), setup.config, self.controller)
         self.lifecycle = BrokerLifecycle(
-            self._node_context("lifecycle"), home.config, self.identity, home.endpoints, channel
+            self._node_context("lifecycle"), setup.config, self.identity, setup.endpoints, channel
         )
-        self.controller.own_broker = Incarnation(home.node_id, self.lifecycle.incarnation_id)
+        self.controller.own_broker = Incarnation(setup.node_id, self.lifecycle.incarnation_id)
         directory = uuid_from_text(self.identity.directory_id)
         self.assignment = DirectoryAssignment(self._node_context("directories"), self.lifecycle, directory)
         self.controller.on_activated = self._activated
-        metrics = SnapshotMetrics(home.ports, self.store, home.metrics)
-        self.generator = SnapshotGenerator(self._node_context("snapshots"), home.config, self.store, self.log, metrics)
+        metrics = SnapshotMetrics(setup.ports, self.store, setup.metrics)
+        self.generator = SnapshotGenerator(self._node_context("snapshots"), setup.config, self.store, self.log, metrics)
         self.checks = SnapshotChecks(self._node_context("checks"), self.store, self.generator.remake)
         self.loader.on_loaded = metrics.loaded
         self.loader.on_published = self.generator.published
 
     def _node_context(self, purpose: str) -> NodeContext:
-        home = self._home
-        return NodeContext(home.node_id, home.disk, home.ports, home.random_for(purpose))
+        setup = self._setup
+        return NodeContext(setup.node_id, setup.disk, setup.ports, setup.random_for(purpose))
 
     def _own_identity(self, known: Identity | None) -> Identity:
         """The ID of a new cluster is configured on all nodes, or drawn by its only voter."""
-        wanted = self._home.config.crucible_cluster_id
+        wanted = self._setup.config.crucible_cluster_id
         if known is not None:
             if wanted and wanted != known.cluster_id:
                 raise StartRefused(
@@ -180,26 +187,11 @@ class MetadataReplica:
                     "crucible.cluster.id, or another directory."
                 )
             return known
-        random = self._home.random_for("identity")
-        return Identity(wanted or uuid_text(random_uuid(random)), self._home.node_id, uuid_text(random_uuid(random)))
-
-    def _keep_identity(self) -> None:
-        """Write the identity when something is committed here and synced. From then on a missing log means that data
-        was lost, not that the node is new."""
-        if self._identity_known or self._keeping_identity:
-            return
-        self._keeping_identity = True
-        self.quorum.log_sync.request(self._write_identity)
+        random = self._setup.random_for("identity")
+        return Identity(wanted or uuid_text(random_uuid(random)), self._setup.node_id, uuid_text(random_uuid(random)))
 
     def _write_identity(self) -> None:
-        disk = self._home.disk
-        path = write_identity(disk, self.identity)
-
-        def synced() -> None:
-            self._identity_known = True
-            self.lifecycle.start()
-
-        put_in_place(disk, self._home.ports, path, synced)
+        self._identity_file.write_once(self.quorum.log_sync.request, self.lifecycle.start)
 
     def _activated(self) -> None:
         self.lifecycle.controller_activated()
