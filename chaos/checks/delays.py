@@ -511,14 +511,14 @@ one."""
 
 
 class ReadyUnfenced(ControllerCheck):
-    """answers-after-heal, during the run (KIP-631): a fenced broker whose heartbeats say that it is ready is unfenced.
+    """responses-after-heal, during the run (KIP-631): a fenced broker that says it is ready is unfenced.
 
     It is ready when it requests neither to be fenced nor to shut down, and has the metadata up to its registration. The
     heartbeats count while they come without a gap of a session. The controller must be idle, so that a write that its
     disk has refused excuses nothing for long.
     """
 
-    guarantee = "answers-after-heal"
+    guarantee = "responses-after-heal"
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
