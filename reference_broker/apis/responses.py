@@ -17,7 +17,7 @@ NO_THROTTLE = i32Timedelta.parse(timedelta(0))
 TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
 """Without an authorizer everyone may do everything to a topic. These are AclOperation bits, as Kafka returns them."""
 CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
-OPERATIONS_NOT_ASKED = -(2**31)
+OPERATIONS_NOT_REQUESTED = -(2**31)
 
 
 class Verdict(TypedDict):

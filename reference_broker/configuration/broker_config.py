@@ -66,10 +66,10 @@ class BrokerConfig(ControllerSettings, CoordinationSettings, TierSettings, IdleS
     the start."""
 
     add_partitions_to_txn_retry_backoff_max_ms: int = setting(
-        100, "A leader asks a busy transaction coordinator again for at most so many ms.", at_least=0
+        100, "Longest time for which a leader retries requests to a busy transaction coordinator, in ms.", at_least=0
     )
     add_partitions_to_txn_retry_backoff_ms: int = setting(
-        20, "A leader asks a busy transaction coordinator again after so many ms.", at_least=1
+        20, "Delay before a leader retries a request to a busy transaction coordinator, in ms.", at_least=1
     )
     advertised_listeners: str = setting(
         "", "Clients and brokers get these NAME://HOST:PORT; empty: those of listeners."
@@ -79,16 +79,18 @@ class BrokerConfig(ControllerSettings, CoordinationSettings, TierSettings, IdleS
     )
     auto_leader_rebalance_enable: bool = setting(True, "Partitions go back to their preferred leaders by and by.")
     broker_heartbeat_interval_ms: int = setting(
-        2000, "A broker tells the controller that it lives every so many ms.", at_least=1
+        2000, "Interval of a broker's heartbeats to the controller, in ms.", at_least=1
     )
-    broker_rack: str = setting("", "This broker stands in this rack; replicas are spread over racks.")
-    broker_session_timeout_ms: int = setting(9000, "A broker is fenced once it was silent for so many ms.", at_least=1)
+    broker_rack: str = setting("", "The rack of this broker; replicas are spread over racks.")
+    broker_session_timeout_ms: int = setting(
+        9000, "Time without a heartbeat after which a broker is fenced, in ms.", at_least=1
+    )
     compression_gzip_level: int = default_of("compression.gzip.level")
     compression_lz4_level: int = default_of("compression.lz4.level")
     compression_type: str = default_of("compression.type")
     compression_zstd_level: int = default_of("compression.zstd.level")
     connections_max_idle_ms: int = setting(
-        600_000, "A connection is closed once it was idle for so many ms.", kind=Kind.LONG
+        600_000, "Idle time after which a connection is closed, in ms.", kind=Kind.LONG
     )
     controller_listener_names: str = setting(
         "", "Listeners with these names take only what nodes ask of controllers; empty: none is separate."
@@ -96,11 +98,11 @@ class BrokerConfig(ControllerSettings, CoordinationSettings, TierSettings, IdleS
     crucible_cluster_id: str = setting("", "The cluster has this ID; it must be given where there are several voters.")
     crucible_fetch_session_cache_partitions: int = setting(
         2_000_000,
-        "All fetch sessions together may cache so many partitions; a million takes about half a gigabyte.",
+        "Most partitions that all fetch sessions cache together; a million takes about half a gigabyte.",
         at_least=0,
     )
     crucible_max_open_files: int = setting(
-        0, "So many segment files are open at once; 0: a quarter of the process's limit.", at_least=0
+        0, "Number of segment files that are open at once; 0: a quarter of the process's limit.", at_least=0
     )
     crucible_peers: str = setting(
         "", "This node reaches brokers that do not vote at these ID@HOST:PORT; empty: as they are advertised."
@@ -116,7 +118,7 @@ class BrokerConfig(ControllerSettings, CoordinationSettings, TierSettings, IdleS
         choices=("accept", "reject"),
     )
     default_replication_factor: int = setting(
-        1, "A topic that names no replication factor gets so many replicas.", at_least=1
+        1, "Number of replicas of a topic whose request has no replication factor.", at_least=1
     )
     delete_topic_enable: bool = setting(True, "Topics can be deleted.")
     fetch_max_bytes: int = setting(
@@ -129,7 +131,10 @@ class BrokerConfig(ControllerSettings, CoordinationSettings, TierSettings, IdleS
         "", "Brokers reach each other at the listener of this name; empty: PLAINTEXT, or the first one of brokers."
     )
     leader_imbalance_check_interval_seconds: int = setting(
-        300, "The controller looks every so many seconds whether preferred leaders lead.", kind=Kind.LONG, at_least=1
+        300,
+        "Interval at which the controller checks that preferred leaders lead, in seconds.",
+        kind=Kind.LONG,
+        at_least=1,
     )
     listener_security_protocol_map: str = setting(
         "", "Listeners use these protocols, given as NAME:PLAINTEXT; empty: PLAINTEXT."
@@ -138,18 +143,18 @@ class BrokerConfig(ControllerSettings, CoordinationSettings, TierSettings, IdleS
         "", "This node listens at these NAME://HOST:PORT; empty: at one address that is given elsewhere."
     )
     log_cleaner_backoff_ms: int = setting(
-        15_000, "Compaction pauses so many ms when there is nothing to compact.", kind=Kind.LONG, at_least=0
+        15_000, "Pause of the cleaner when there is nothing to compact, in ms.", kind=Kind.LONG, at_least=0
     )
     log_cleaner_dedupe_buffer_size: int = setting(
         134_217_728,
-        "One compaction may use so many bytes of memory for the newest offset of each key.",
+        "Most bytes of memory in which one compaction keeps the newest offset of each key.",
         kind=Kind.LONG,
         at_least=1,
     )
     log_cleaner_delete_retention_ms: int = default_of("delete.retention.ms")
     log_cleaner_enable: bool = setting(True, "Compacted topics are compacted.")
     log_cleaner_io_max_bytes_per_second: float = setting(
-        1.7976931348623157e308, "Compaction reads and writes at most so many bytes in a second.", at_least=1
+        1.7976931348623157e308, "Most bytes that compaction reads and writes in a second.", at_least=1
     )
     log_cleaner_max_compaction_lag_ms: int = default_of("max.compaction.lag.ms")
     log_cleaner_min_cleanable_ratio: float = default_of("min.cleanable.dirty.ratio")
@@ -167,19 +172,19 @@ class BrokerConfig(ControllerSettings, CoordinationSettings, TierSettings, IdleS
     log_preallocate: bool = default_of("preallocate")
     log_retention_bytes: int = default_of("retention.bytes")
     log_flush_offset_checkpoint_interval_ms: int = setting(
-        60_000, "The node keeps on disk, every so many ms, how far its logs were synced.", at_least=1
+        60_000, "Interval at which the node records on disk how far its logs are synced, in ms.", at_least=1
     )
     log_retention_check_interval_ms: int = setting(
-        300_000, "Old segments are looked for every so many ms.", kind=Kind.LONG, at_least=1
+        300_000, "Interval of the checks for old segments, in ms.", kind=Kind.LONG, at_least=1
     )
     log_retention_ms: int = default_of("retention.ms")
     log_roll_jitter_ms: int = default_of("segment.jitter.ms")
     log_roll_ms: int = default_of("segment.ms")
     log_segment_bytes: int = default_of("segment.bytes")
     log_segment_delete_delay_ms: int = default_of("file.delete.delay.ms")
-    max_connections: int = setting(10_000, "So many connections may be open at once.", at_least=0)
+    max_connections: int = setting(10_000, "Most connections that may be open at once.", at_least=0)
     max_incremental_fetch_session_cache_slots: int = setting(
-        1000, "The broker keeps so many fetch sessions at once.", at_least=0
+        1000, "Number of fetch sessions that the broker keeps at once.", at_least=0
     )
     max_request_partition_size_limit: int = setting(
         2000, "A response to DescribeTopicPartitions has at most this many partitions.", at_least=1
@@ -187,22 +192,22 @@ class BrokerConfig(ControllerSettings, CoordinationSettings, TierSettings, IdleS
     message_max_bytes: int = default_of("max.message.bytes")
     min_incremental_fetch_session_eviction_ms: int = setting(
         120_000,
-        "A fetch session may be evicted once it was idle, or is old, for so many ms.",
+        "Idle time, or age, from which a fetch session may be evicted, in ms.",
         kind=Kind.LONG,
         at_least=0,
     )
     min_insync_replicas: int = default_of("min.insync.replicas")
     num_partitions: int = setting(
-        1, "A topic that names no number of partitions gets so many.", at_least=1, at_most=10_000
+        1, "Number of partitions of a topic whose request has none.", at_least=1, at_most=10_000
     )
-    offset_metadata_max_bytes: int = setting(4096, "The text of a committed offset may have so many bytes.", at_least=0)
+    offset_metadata_max_bytes: int = setting(4096, "Largest metadata text of a committed offset, in bytes.", at_least=0)
     queued_max_request_bytes: int = setting(
         268_435_456,
         "All connections together have at most this many bytes of requests and unread responses; -1: no bound.",
         kind=Kind.LONG,
         at_least=-1,
     )
-    socket_request_max_bytes: int = setting(104_857_600, "A request may have so many bytes.", at_least=1)
+    socket_request_max_bytes: int = setting(104_857_600, "Largest request, in bytes.", at_least=1)
     unclean_leader_election_enable: bool = default_of("unclean.leader.election.enable")
     given: tuple[str, ...] = ()
     static: "BrokerConfig | None" = None
@@ -265,7 +270,8 @@ class BrokerConfig(ControllerSettings, CoordinationSettings, TierSettings, IdleS
         return tuple((key, self.value(name), name in self.given) for name, key in BROKER_KEYS.items())
 
     def listener_plan(self) -> ListenerPlan:
-        """Where this node listens, what it takes there, and what it tells others."""
+        """The addresses at which this node listens, the requests that it takes there, and the addresses that it
+        advertises."""
         return listener_plan(
             self.listeners,
             self.listener_security_protocol_map,

@@ -19,7 +19,7 @@ from kio.static.primitive import i32
 from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, respond_now_or_later
 from reference_broker.apis.registry import Api
-from reference_broker.apis.responses import NO_THROTTLE, OPERATIONS_NOT_ASKED
+from reference_broker.apis.responses import NO_THROTTLE, OPERATIONS_NOT_REQUESTED
 from reference_broker.coordination.partitioner import CHARACTERS_PER_US, KEY_COST_US
 from reference_broker.groups.group import Group, GroupState, Member
 from reference_broker.ports.slicing import LOOKUP_US_PER_SLICE, Budget, Sliced
@@ -40,7 +40,7 @@ def handle(broker: Broker, call: Call, body: DescribeGroupsRequest) -> DescribeG
 
 def _build_response(broker: Broker, call: Call, body: DescribeGroupsRequest) -> Sliced[DescribeGroupsResponse]:
     work = Budget(LOOKUP_US_PER_SLICE)
-    operations = GROUP_OPERATIONS if body.include_authorized_operations else OPERATIONS_NOT_ASKED
+    operations = GROUP_OPERATIONS if body.include_authorized_operations else OPERATIONS_NOT_REQUESTED
     described_groups: list[DescribedGroup] = []
     member_bytes = 0
     for group_id in dict.fromkeys(body.groups):
@@ -97,7 +97,7 @@ def _group(
     protocol_type: str = "",
     protocol: str = "",
     members: tuple[DescribedGroupMember, ...] = (),
-    operations: int = OPERATIONS_NOT_ASKED,
+    operations: int = OPERATIONS_NOT_REQUESTED,
 ) -> DescribedGroup:
     return DescribedGroup(
         error_code=ErrorCode(error),

@@ -30,7 +30,7 @@ from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, respond_now_or_later
 from reference_broker.apis.metadata.described_topics import DescribedTopics, Draft, missing_error
 from reference_broker.apis.registry import Api
-from reference_broker.apis.responses import CLUSTER_OPERATIONS, NO_THROTTLE, OPERATIONS_NOT_ASKED, TOPIC_OPERATIONS
+from reference_broker.apis.responses import CLUSTER_OPERATIONS, NO_THROTTLE, OPERATIONS_NOT_REQUESTED, TOPIC_OPERATIONS
 from reference_broker.apis.topics.automatic_creation import (
     COORDINATOR_TOPICS,
     request_coordinator_topic,
@@ -82,7 +82,7 @@ def _build_response(
     """Build the response from one state of the metadata, also if that changes meanwhile."""
     api_version, listener = call.api_version, call.listener
     cache = broker.metadata
-    operations = TOPIC_OPERATIONS if body.include_topic_authorized_operations else OPERATIONS_NOT_ASKED
+    operations = TOPIC_OPERATIONS if body.include_topic_authorized_operations else OPERATIONS_NOT_REQUESTED
     if wants_all:
         topics = yield from _all(cache, described, operations)
     else:
@@ -102,7 +102,7 @@ def _build_response(
         topics=tuple(topics),
         error_code=ErrorCode.none,
         cluster_authorized_operations=i32(
-            CLUSTER_OPERATIONS if body.include_cluster_authorized_operations else OPERATIONS_NOT_ASKED
+            CLUSTER_OPERATIONS if body.include_cluster_authorized_operations else OPERATIONS_NOT_REQUESTED
         ),
     )
 
@@ -232,7 +232,7 @@ def _nobody_waits() -> None:
 
 
 def _error(
-    error: ErrorCode, name: TopicName | None, topic_id: UUID | None, operations: int = OPERATIONS_NOT_ASKED
+    error: ErrorCode, name: TopicName | None, topic_id: UUID | None, operations: int = OPERATIONS_NOT_REQUESTED
 ) -> MetadataResponseTopic:
     """As in Kafka, operations are allowed on a topic that does not exist, too."""
     return MetadataResponseTopic(

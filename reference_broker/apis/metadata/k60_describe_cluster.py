@@ -16,7 +16,7 @@ from kio.static.primitive import i8, i32
 from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
 from reference_broker.apis.registry import Api
-from reference_broker.apis.responses import CLUSTER_OPERATIONS, NO_THROTTLE, OPERATIONS_NOT_ASKED
+from reference_broker.apis.responses import CLUSTER_OPERATIONS, NO_THROTTLE, OPERATIONS_NOT_REQUESTED
 from reference_broker.metadata.image import BrokerImage
 from reference_broker.wire.errors import ErrorCode
 
@@ -47,7 +47,7 @@ def handle(broker: Broker, call: Call, body: DescribeClusterRequest) -> Describe
             for one in known
             for host, port in (one.address(call.listener),)
         ),
-        cluster_authorized_operations=i32(CLUSTER_OPERATIONS if wants_operations else OPERATIONS_NOT_ASKED),
+        cluster_authorized_operations=i32(CLUSTER_OPERATIONS if wants_operations else OPERATIONS_NOT_REQUESTED),
     )
 
 

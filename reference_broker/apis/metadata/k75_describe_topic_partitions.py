@@ -29,7 +29,7 @@ from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, respond_now_or_later
 from reference_broker.apis.metadata.described_topics import described, missing_error
 from reference_broker.apis.registry import Api
-from reference_broker.apis.responses import NO_THROTTLE, OPERATIONS_NOT_ASKED, TOPIC_OPERATIONS, as_uuid
+from reference_broker.apis.responses import NO_THROTTLE, OPERATIONS_NOT_REQUESTED, TOPIC_OPERATIONS, as_uuid
 from reference_broker.metadata.cache import MetadataCache
 from reference_broker.metadata.identifiers import is_internal
 from reference_broker.metadata.image import PartitionImage, TopicImage
@@ -98,7 +98,7 @@ def _refused(name: TopicName) -> DescribeTopicPartitionsResponseTopic:
         name=name,
         topic_id=None,
         partitions=(),
-        topic_authorized_operations=i32(OPERATIONS_NOT_ASKED),
+        topic_authorized_operations=i32(OPERATIONS_NOT_REQUESTED),
     )
 
 
