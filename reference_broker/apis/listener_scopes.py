@@ -1,8 +1,8 @@
-"""Which requests are taken on which listener, for a node that has several.
+"""The requests that each listener accepts, for a node that has several.
 
 Source: ``listeners`` of each request's schema in Kafka. A request that a listener does not take closes its connection,
-as in Kafka. Kafka lets an authorizer refuse what brokers ask of each other on a client's listener; there is none here,
-so the listener decides.
+as in Kafka. Kafka lets an authorizer refuse requests of brokers to each other on a client's listener; there is none
+here, so the listener decides.
 """
 
 from reference_broker.apis.records.k01_fetch import is_metadata_fetch

@@ -1,7 +1,7 @@
 """What nodes announce in ApiVersions.
 
-A client asks each node on each new connection. The level of ``transaction.version`` is a finalized feature (KIP-584).
-It has an epoch, so that older news never replaces newer news.
+A client sends ApiVersions on each new connection. The level of ``transaction.version`` is a finalized feature
+(KIP-584). It has an epoch, so that an older level never replaces a newer one.
 """
 
 from dataclasses import dataclass, field
@@ -88,6 +88,6 @@ class Announced:
         return self.transaction_version >= ADDS_BY_ITSELF
 
     def version(self, host: str, port: int, key: ApiKey, adds_by_itself: bool) -> int:
-        """Return the version in which to ask this node, in a transaction of the old or of the new generation."""
+        """Return the version in which to send to this node, in a transaction of the old or of the new generation."""
         newest = min(NEWEST[key], self._newest.get((host, port), {}).get(int(key), NEWEST[key]))
         return newest if adds_by_itself else min(newest, LAST_WITHOUT_ADDING.get(key, newest))

@@ -4,7 +4,7 @@ There is no I/O here. A partition goes through these steps (``Phase``) before it
 
 1. The consumer fetches its committed offset.
 2. If the metadata is older than the epoch committed with any partition, all partitions wait (KIP-232, spec M-10).
-3. If there is no committed offset, or it is out of range, the reset policy asks for an offset.
+3. If there is no committed offset, or it is out of range, an offset is requested according to the reset policy.
 
 A seek skips all of them.
 """
@@ -50,7 +50,7 @@ class ConsumerRecord(NamedTuple):
 
 
 @dataclass(slots=True)
-class Held:
+class AssignedPartition:
     """The state of one assigned partition.
 
     ``given`` is the offset after the last record given out, and ``given_epoch`` is that record's leader epoch (-1 if
@@ -94,22 +94,22 @@ class Held:
 
 @dataclass(slots=True)
 class HeldPartitions:
-    """All partitions assigned to one consumer. ``state`` has the positions that fetches ask for. ``resets`` collects
+    """All partitions assigned to one consumer. ``state`` has the positions that fetches request. ``resets`` collects
     positions that moved without reading or seeking."""
 
-    held: dict[TopicPartition, Held] = field(default_factory=dict)
+    held: dict[TopicPartition, AssignedPartition] = field(default_factory=dict)
     state: ConsumerState = field(default_factory=ConsumerState)
     resets: list[PositionReset] = field(default_factory=list)
     observer: ConsumerObserver = field(default_factory=ConsumerObserver)
-    _requested: dict[TopicPartition, Held] = field(default_factory=dict)
-    """The partitions for which the current fetch of committed offsets was begun. Its response must not place a
-    partition that was given up and assigned again since, so the ``Held`` objects are kept for comparison."""
+    _requested: dict[TopicPartition, AssignedPartition] = field(default_factory=dict)
+    """The partitions for which the current fetch of committed offsets was sent. Its response must not place a partition
+    that was released and assigned again since, so the ``AssignedPartition`` objects are kept for comparison."""
     _waiting: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
 
     def add(self, partitions: Iterable[TopicPartition]) -> None:
         """Add newly assigned partitions."""
         for each in partitions:
-            self.held.setdefault(each, Held())
+            self.held.setdefault(each, AssignedPartition())
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
         """Remove partitions that are no longer assigned, with the records that were fetched of them."""
@@ -150,7 +150,7 @@ class HeldPartitions:
         return any(each.is_revoked for each in self.held.values())
 
     def drop_revoked(self, partitions: Iterable[TopicPartition]) -> None:
-        """Drop those of the partitions that are revoked, because they are released or assigned anew."""
+        """Drop those of the partitions that are revoked, because they are released or assigned again."""
         self.drop([each for each in partitions if each in self.held and self.held[each].is_revoked])
 
     # -- placing ------------------------------------------------------------------------------------------------
@@ -235,7 +235,7 @@ class HeldPartitions:
         return True
 
     def take_missed_tombstones(self) -> list[TopicPartition]:
-        """Return the partitions that were begun again, once."""
+        """Return the partitions that are read from the start again, once."""
         missed = [where for where, held in self.held.items() if held.missed_tombstones]
         for where in missed:
             self.held[where].missed_tombstones = False

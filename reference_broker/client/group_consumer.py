@@ -149,7 +149,7 @@ class GroupConsumer:
             self._committing = CommittedOffsets(self.coordinator)
             self._placing = CommittedOffsets(self.coordinator)
 
-    # -- what an application asks and tells -----------------------------------------------------------------------
+    # -- calls of the application ---------------------------------------------------------------------------------
 
     def subscribe(self, topics: tuple[str, ...]) -> None:
         """Join the group with these topics, or change the topics of a member."""
@@ -172,12 +172,12 @@ class GroupConsumer:
         self.metadata.want_at_once()
 
     def look_up(self, topic: str) -> None:
-        """From now on the consumer asks for this topic's metadata too."""
+        """Request the metadata of this topic, too, from now on."""
         self._looked_up = (*self._looked_up, topic)
         self.metadata.want_at_once()
 
     def seek(self, where: TopicPartition, offset: int, leader_epoch: int = -1) -> None:
-        """Read an assigned partition from that offset on, without a look at its committed offset. ``leader_epoch`` is
+        """Read an assigned partition from that offset on, without a lookup of its committed offset. ``leader_epoch`` is
         that of the record before it, or -1 if unknown."""
         self.partitions.seek(where, offset, leader_epoch)
 
@@ -234,7 +234,7 @@ class GroupConsumer:
         return self.metadata.has_reached(min_metadata_epoch)
 
     def want_epoch(self, min_metadata_epoch: int) -> None:
-        """Ask for metadata at once, and repeatedly until its epoch has reached this one. -1 ends the asking."""
+        """Request metadata at once, and repeatedly until its epoch has reached this one. -1 ends that."""
         if not self.has_reached(min_metadata_epoch):
             self.metadata.want_at_once()
         self.metadata.min_metadata_epoch = min_metadata_epoch
@@ -295,7 +295,7 @@ class GroupConsumer:
 
     @property
     def has_ended_fetches(self) -> bool:
-        """Whether all fetch sessions were closed, or given up."""
+        """Whether all fetch sessions were closed, or abandoned."""
         return self._fetches.has_left
 
     @property
@@ -327,7 +327,7 @@ class GroupConsumer:
     def take_missed_tombstones(self) -> list[TopicPartition]:
         """Return the partitions that are read from the start of the log again since the last call, because tombstones
         may have been missed. The application must forget what it has made of their records (H-3). Partitions that it
-        has given up meanwhile are left out."""
+        has released meanwhile are omitted."""
         return self.partitions.take_missed_tombstones()
 
     def take_failures(self) -> list[Error | int]:
@@ -378,7 +378,7 @@ class GroupConsumer:
     def wake_at_us(self) -> int | None:
         """The time at which ``next_requests`` may return something even if no response or call comes before. None means
         that it waits for something other than time."""
-        due = [] if self.metadata.asking else [self.metadata.due_at_us]
+        due = [] if self.metadata.is_requesting else [self.metadata.due_at_us]
         parts = (self.membership, self._committing, self._placing, self._fetches)
         due += [at for each in parts if each is not None and (at := each.wake_at_us) is not None]
         return min(due, default=None)

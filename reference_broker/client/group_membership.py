@@ -19,7 +19,7 @@ is not empty the leader waits for ``learn_partitions``. ``offset_commits.Committ
 ``identity``; the driver passes errors in its responses that concern the membership to ``apply_error``.
 
 Behaviour follows Apache Kafka's AbstractCoordinator and ConsumerCoordinator (4.1). Eager members give everything up
-before they join again. Cooperative ones (KIP-429) keep what they own, give up what an assignment no longer names, and
+before they join again. Cooperative ones (KIP-429) keep what they own, release what an assignment no longer names, and
 then join once more. After UNKNOWN_MEMBER_ID or ILLEGAL_GENERATION all that was owned is lost. A static member sends
 nothing when it leaves. While the application is busy elsewhere the driver calls ``next_heartbeat`` instead of
 ``next_request``. That keeps the membership and begins no rebalance. If the application stays away for too long, the
@@ -79,12 +79,12 @@ class GroupConfig:
 
     @property
     def cooperative(self) -> bool:
-        """Whether partitions are given up only once they are assigned to somebody else."""
+        """Whether partitions are released only once they are assigned to another member."""
         return all(each in COOPERATIVE_PROTOCOLS for each in self.protocols)
 
 
 class MemberState(Enum):
-    """The state of a member. In RELEASING it waits until ``release`` says that revoked partitions were given up."""
+    """The state of a member. In RELEASING it waits until ``release`` confirms that revoked partitions are released."""
 
     OUT = "out"
     JOINING = "joining"
@@ -116,7 +116,7 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """The partitions to give up. Commit what was read of them, then call ``release``."""
+    """The partitions to release. Commit what was read of them, then call ``release``."""
 
     partitions: tuple[TopicPartition, ...]
     generation: int
@@ -193,7 +193,7 @@ class GroupMembership:
     _leaving: bool = False
     _away: bool = False
 
-    # -- what a driver asks -------------------------------------------------------------------------------------
+    # -- requests and events for the driver ---------------------------------------------------------------------
 
     @property
     def identity(self) -> MemberIdentity:
@@ -224,7 +224,7 @@ class GroupMembership:
         if self._in_flight is not None or self.is_over or self._is_dormant:
             return None
         if self.coordinator.node is None:
-            return None if self.coordinator.asking else self.coordinator.retry_at_us
+            return None if self.coordinator.is_requesting else self.coordinator.retry_at_us
         if self.state is MemberState.ASSIGNING:
             return None
         if self.state is MemberState.STABLE and not self._rejoin:
@@ -248,7 +248,7 @@ class GroupMembership:
         events, self._events = self._events, []
         return events
 
-    # -- what a driver tells ------------------------------------------------------------------------------------
+    # -- calls of the driver ------------------------------------------------------------------------------------
 
     def learn_partitions(self, counts: Mapping[str, int]) -> None:
         """Learn the numbers of partitions by topic from metadata. A wanted topic that is missing does not exist. The

@@ -235,14 +235,14 @@ class GroupCoordinator:
     node: NodeAddress | None = None
     failure: Error | int | None = None
     retry_at_us: int = 0
-    asking: bool = False
+    is_requesting: bool = False
     key_type: int = GROUP_KEY_TYPE
 
     def next_request(self, now_us: int) -> GroupRequest | None:
         """Return FindCoordinator if the coordinator is unknown, none is in flight and the backoff is over."""
-        if self.node is not None or self.asking or self.failure is not None or now_us < self.retry_at_us:
+        if self.node is not None or self.is_requesting or self.failure is not None or now_us < self.retry_at_us:
             return None
-        self.asking = True
+        self.is_requesting = True
         version = self.versions.find_coordinator
         return GroupRequest(
             FIND_COORDINATOR, version, find_coordinator(self.group_id, self.key_type), self.request_timeout_us
@@ -250,7 +250,7 @@ class GroupCoordinator:
 
     def responded(self, now_us: int, body: object) -> None:
         """Apply the response to the request in flight."""
-        self.asking = False
+        self.is_requesting = False
         found = coordinator_of(body, self.group_id)
         if isinstance(found, NodeAddress):
             self.node = found
@@ -261,7 +261,7 @@ class GroupCoordinator:
 
     def failed(self, now_us: int) -> None:
         """Record that the request in flight got no response."""
-        self.asking = False
+        self.is_requesting = False
         self.retry_at_us = now_us + self.backoff_us
 
     def lose(self, now_us: int, node: NodeAddress | None = None) -> None:

@@ -16,7 +16,7 @@ from kio.static.primitive import i8, i32, i32Timedelta, i64
 
 from reference_broker.client.consumer import READ_COMMITTED, READ_UNCOMMITTED, TakenBatch
 from reference_broker.client.consumer_observer import ConsumerObserver, FetchedPartition, FetchResult
-from reference_broker.client.consumer_partitions import Held, HeldPartitions, Phase
+from reference_broker.client.consumer_partitions import AssignedPartition, HeldPartitions, Phase
 from reference_broker.client.group_requests import GroupRequest, error_of
 from reference_broker.client.metadata_cache import MetadataCache, NodeAddress, PartitionInfo
 from reference_broker.client.metadata_refresher import MetadataRefresher
@@ -109,7 +109,7 @@ class ReadReplicas:
             self._preferred[where] = _Preferred(node_id, leader, now_us + self.max_age_us)
 
     def node_of(self, where: TopicPartition, cache: MetadataCache, now_us: int) -> NodeAddress | None:
-        """The node to read the partition from. It is the leader if no follower is preferred, and None if nobody is
+        """The node to read the partition from. It is the leader if no follower is preferred, and None if none is
         known."""
         preferred = self._preferred.get(where)
         if preferred is None:
@@ -121,7 +121,7 @@ class ReadReplicas:
         return cache.leader_of(where)
 
     def forget(self, partitions: Iterable[TopicPartition], node_id: int) -> bool:
-        """Ask the leaders again for those partitions that were read from this follower. Return whether there are
+        """Return to the leaders of those partitions that were read from this follower. Return whether there are
         any."""
         gone = [each for each in partitions if each in self._preferred and self._preferred[each].node_id == node_id]
         for each in gone:
@@ -133,7 +133,7 @@ class ReadReplicas:
 class FetchSettings:
     """Settings of all fetches of a consumer. With ``leader_epochs`` a fetch sends the epochs of the current leader and
     of the last record (KIP-320). Without it both are -1. ``reset`` is the reset policy: earliest, latest or none.
-    ``rack`` is where the consumer stands (``client.rack``), so that it may read from a follower there (KIP-392). With
+    ``rack`` is that of the consumer (``client.rack``), so that it may read from a follower there (KIP-392). With
     ``read_committed`` it gets no record of a transaction that is open or aborted (KIP-98). With ``tombstone_horizon``
     it begins again where it may have missed tombstones (H-3). All nodes must serve the draft and name topics by IDs."""
 
@@ -271,7 +271,7 @@ class LeaderFetches:
     def next_requests(self, now_us: int) -> list[tuple[int, GroupRequest]]:
         """Return at most one request for each node, with its ID. ``responded`` or ``failed`` must follow each."""
         for lane in self._lanes.values():
-            if lane.retry_at_us <= now_us:  # This includes nodes that lead nothing any more: they must wake nobody.
+            if lane.retry_at_us <= now_us:  # This includes nodes that lead nothing any more: they must wake no one.
                 lane.retry_at_us = 0
         if self.leaves:
             return self._farewells()
@@ -284,7 +284,7 @@ class LeaderFetches:
 
     @property
     def has_left(self) -> bool:
-        """Whether all sessions were closed, or given up where a node was not reached."""
+        """Whether all sessions were closed, or abandoned where a node was not reached."""
         return all(lane.has_left and lane.in_flight is None for lane in self._lanes.values())
 
     def _farewells(self) -> list[tuple[int, GroupRequest]]:
@@ -316,9 +316,9 @@ class LeaderFetches:
         self._lanes[node_id].failed(now_us + self.backoff_us)
         self.metadata.want(now_us)
 
-    def _by_node(self, now_us: int) -> dict[int, list[tuple[TopicPartition, Held]]]:
+    def _by_node(self, now_us: int) -> dict[int, list[tuple[TopicPartition, AssignedPartition]]]:
         """Return the partitions by the node that gets the request for them. Only a leader can return a new position."""
-        found: dict[int, list[tuple[TopicPartition, Held]]] = {}
+        found: dict[int, list[tuple[TopicPartition, AssignedPartition]]] = {}
         cache = self.metadata.cache
         for where, held in self.partitions.held.items():
             if held.is_fetchable:
@@ -328,7 +328,9 @@ class LeaderFetches:
                     found.setdefault(node.node_id, []).append((where, held))
         return found
 
-    def _request(self, now_us: int, node_id: int, partitions: list[tuple[TopicPartition, Held]]) -> GroupRequest | None:
+    def _request(
+        self, now_us: int, node_id: int, partitions: list[tuple[TopicPartition, AssignedPartition]]
+    ) -> GroupRequest | None:
         lane = self._lanes.setdefault(node_id, NodeLane(self.settings))
         if lane.in_flight is not None or now_us < lane.retry_at_us:
             return None
@@ -344,7 +346,7 @@ class LeaderFetches:
             return None
         wanted = {where: self._wanted(where, node_id) for where, _ in partitions}
         if self.settings.tombstone_horizon and any(each.topic_id == NO_TOPIC_ID for each in wanted.values()):
-            self.failures.append(ErrorCode.unknown_topic_id)  # A released version would not tell the marker.
+            self.failures.append(ErrorCode.unknown_topic_id)  # A released version would not show the marker.
             self._back_off(now_us, lane)
             return None
         request, plan = lane.fetch(node, wanted)
@@ -393,7 +395,7 @@ class LeaderFetches:
 
     def _is_awaited(self, where: TopicPartition, fetch_offsets: Mapping[TopicPartition, int]) -> bool:
         """Return whether the response is still of use for the partition. It is too late if the position has moved
-        since, or if the partition has been given up."""
+        since, or if the partition has been released."""
         held = self.partitions.held.get(where)
         if held is None or held.phase is not Phase.READING or held.is_revoked:
             return False
@@ -452,8 +454,8 @@ class LeaderFetches:
             return
         if error not in _STALE_METADATA:
             self.failures.append(error)
-        elif (news := data.current_leader) is not None:
-            self.metadata.cache = self.metadata.cache.learn_leader(where, news.leader_id, news.leader_epoch)
+        elif (named := data.current_leader) is not None:
+            self.metadata.cache = self.metadata.cache.learn_leader(where, named.leader_id, named.leader_epoch)
         self._back_off(now_us, self._lanes[node_id])
 
     def _back_off(self, now_us: int, lane: NodeLane) -> None:

@@ -4,11 +4,11 @@ Two guards protect it from stale metadata. Each has a switch of its own (``Epoch
 
 - Leader epochs (KIP-320), as in Apache Kafka's client. If a partition's leader epoch in the update is older than the
   known one, only that partition's part of the update is dropped. A topic with another ID than before is a new topic,
-  and its epochs start anew.
+  and its epochs start again.
 - The metadata epoch (KIP-232, spec M-5). An update whose epoch is smaller than the last accepted one's is dropped as a
   whole; an equal one is accepted. An update without an epoch counts as -1. ``accepts`` gives the verdict before
-  ``apply``, which changes nothing after a refusal. The client then asks again after its usual backoff, preferably
-  another node.
+  ``apply``, which changes nothing after a refusal. The client then retries after its usual backoff, preferably
+  with another node.
 
 An update that lists some topics leaves the others unchanged.
 """

@@ -11,7 +11,7 @@ The next node gets a request after the backoff in three cases:
 
 The known nodes take turns, then the bootstrap addresses, unless a ``MetadataSource`` chooses. With ``metadata_epoch``
 the draft of Metadata is sent to the nodes that announce it. A node is assumed to announce it until ``learn_drafts``
-says otherwise.
+corrects that.
 """
 
 from collections.abc import Callable, Iterable
@@ -41,8 +41,8 @@ the bootstrap addresses."""
 class MetadataRefresher:
     """One client's refreshing of its metadata.
 
-    ``refused`` counts the responses that the epoch guard dropped. ``asking`` says that a request is in flight, and
-    ``stale`` that new metadata is wanted. The next request is due at ``due_at_us``. ``source`` chooses the node. If
+    ``refused`` counts the responses that the epoch guard dropped. ``is_requesting`` says that a request is in flight,
+    and ``stale`` that new metadata is wanted. The next request is due at ``due_at_us``. ``source`` chooses the node. If
     it is None, known nodes and bootstrap addresses take turns.
     """
 
@@ -54,7 +54,7 @@ class MetadataRefresher:
     max_age_us: int = 300_000_000
     request_timeout_us: int = 5_000_000
     refused: int = 0
-    asking: bool = False
+    is_requesting: bool = False
     stale: bool = True
     due_at_us: int = 0
     min_metadata_epoch: int = NO_METADATA_EPOCH
@@ -67,11 +67,11 @@ class MetadataRefresher:
     _drafts: dict[tuple[str, int], bool] = field(default_factory=dict)
 
     def learn_drafts(self, node: NodeAddress, announced: bool) -> None:
-        """Record what ApiVersions said on a connection to that node."""
+        """Record what ApiVersions returned on a connection to that node."""
         self._drafts[node.host, node.port] = announced
 
     def speaks_drafts(self, node: NodeAddress) -> bool:
-        """Return whether to ask that node in drafts."""
+        """Return whether to send drafts to that node."""
         return self.metadata_epoch and self._drafts.get((node.host, node.port), True)
 
     def has_reached(self, min_metadata_epoch: int) -> bool:
@@ -89,28 +89,28 @@ class MetadataRefresher:
         self._turn += 1
 
     def want(self, now_us: int) -> None:
-        """Ask at once, because what is known is wrong or not enough. A backoff that has begun still counts."""
+        """Request metadata at once, because what is known is wrong or not enough. A running backoff still counts."""
         if not self.stale:
             self.stale, self.due_at_us = True, now_us
 
     def want_at_once(self) -> None:
-        """Ask for something new, which the response to the request in flight may not contain."""
+        """Request newer metadata, which the response to the request in flight may not contain."""
         self.stale, self.due_at_us = True, 0
-        self._once_more = self.asking
+        self._once_more = self.is_requesting
 
     def next_request(self, now_us: int, topics: Iterable[str]) -> GroupRequest | None:
         """Return a Metadata request for these topics, if one is due. Exactly one of ``responded`` and ``failed`` must
         follow."""
-        if self.asking or now_us < self.due_at_us:
+        if self.is_requesting or now_us < self.due_at_us:
             return None
-        self.asking, self._once_more = True, False
+        self.is_requesting, self._once_more = True, False
         node = self.any_node() if self.source is None else self.source(tuple(self.cache.nodes.values()), self.bootstrap)
         version = self.draft_version if self.speaks_drafts(node) else self.version
         return GroupRequest(METADATA, version, metadata_request(topics), self.request_timeout_us, node)
 
     def responded(self, now_us: int, body: object) -> bool:
         """Apply a response. Returns True if the cache has taken it. The caller must then call ``done``."""
-        self.asking = False
+        self.is_requesting = False
         update = MetadataUpdate.of(cast("MetadataResponse", body))
         accepted = self.cache.accepts(update)
         self.refused += not accepted
@@ -133,7 +133,7 @@ class MetadataRefresher:
 
     def failed(self, now_us: int) -> None:
         """Record that the request in flight got no response."""
-        self.asking = False
+        self.is_requesting = False
         self._again(now_us)
 
     def _again(self, now_us: int) -> None:

@@ -181,7 +181,8 @@ def commit_errors(body: object) -> dict[TopicPartition, Error | int]:
 def fetch_request(
     partitions: Iterable[TopicPartition], identity: MemberIdentity, version: int
 ) -> OffsetFetchRequest | OffsetFetchRequest1000 | OffsetFetchRequest1001:
-    """The body of OffsetFetch in that version, for one group. It asks for stable offsets if the version can say so."""
+    """The body of OffsetFetch in that version, for one group. It requests stable offsets if the version has that
+    field."""
     topics = by_topic(partitions)
     if version in (PAGE_VERSION, DRAFT_VERSION):
         wanted = tuple(
@@ -327,7 +328,7 @@ class CommittedOffsets:
         if self._in_flight or not self.busy:
             return None
         if self.coordinator.node is None:
-            return self._deadline_us if self.coordinator.asking else self.coordinator.retry_at_us
+            return self._deadline_us if self.coordinator.is_requesting else self.coordinator.retry_at_us
         return self._retry_at_us
 
     def commit(

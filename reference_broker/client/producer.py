@@ -36,13 +36,13 @@ class Next(Enum):
     RETRY = "send again after a wait"
     RETRY_ELSEWHERE = "refresh metadata, then send again"
     FAILED = "not written and never will be"
-    UNKNOWN = "nobody knows; a new producer ID is needed before anything else is sent"
+    UNKNOWN = "not known; a new producer ID is needed before anything else is sent"
 
 
 @dataclass(slots=True)
 class ProducerBatch:
     """``maybe_written`` says that an attempt ended without a response. ``base_offset`` is set once the batch is done.
-    It is -1 if the broker did not say it."""
+    It is -1 if the broker did not return it."""
 
     where: TopicPartition
     producer_id: int

@@ -242,7 +242,7 @@ class DraftSessionHandler(SessionHandler):
     """The fetcher's half of a session in KIP-227's first revision (Fetch 1000, and 1002 for followers).
 
     A full request without a session ID opens a session. The first incremental request of a session has number 1.
-    Request N+1 tells the broker that response N was processed. So a request whose response was lost is sent again with
+    Request N+1 acknowledges response N. So a request whose response was lost is sent again with
     its number. To add or remove partitions the client sends a full request with the session's ID, which does not change
     the number. After an error the next request is full.
     """
@@ -337,13 +337,13 @@ class DraftSessionHandler(SessionHandler):
     ) -> str | None:
         """Return what in the response does not fit the request; None if it fits."""
         if unrequested:
-            return f"partitions that were not asked for: {listed(unrequested)}"
+            return f"partitions that were not requested: {listed(unrequested)}"
         if bool(response.response_flags & INCREMENTAL_FETCH_RESPONSE) == plan.is_full:
             return (
                 "an incremental response to a full request" if plan.is_full else "a full response to an incremental one"
             )
         if response.session_id not in (NO_SESSION_ID, plan.session_id) and plan.session_id != NO_SESSION_ID:
-            return f"answered with session {response.session_id}, which is another one's"
+            return f"a response with session {response.session_id}, which is another one's"
         return self._missing_in(found) if plan.is_full else None
 
     def handle_lost(self) -> None:
@@ -360,7 +360,7 @@ class DraftSessionHandler(SessionHandler):
     def presume_processed(self) -> bool:
         """As ``SessionHandler.presume_processed``. It is impossible for a full fetch.
 
-        The next number tells the broker that the records of the lost response were processed. They were not, so the
+        The next number acknowledges the lost response. Its records were not processed, so the
         next request names all partitions, with the offsets that the fetcher wants.
         """
         if self.in_flight is None or self.in_flight.is_full:
@@ -503,7 +503,7 @@ class FetchSessionHandler(SessionHandler):
         elif response.session_id != self.session_id:
             session_id = response.session_id
             self._close_and_recreate()
-            return Handled(f"answered with session {session_id}, which is another one's", found)
+            return Handled(f"a response with session {session_id}, which is another one's", found)
         else:
             self.session_epoch = next_epoch(self.session_epoch)
         return Handled(None, found)
@@ -515,7 +515,7 @@ class FetchSessionHandler(SessionHandler):
             return Handled(None)
         problem = self._missing_in(found)
         if unrequested:
-            problem = f"partitions that were not asked for: {listed(unrequested)}"
+            problem = f"partitions that were not requested: {listed(unrequested)}"
         if problem is not None:
             self.session_id = response.session_id
             self._close_and_recreate()

@@ -64,7 +64,7 @@ class Step(Enum):
     ABORT = "abort"
     INITIALIZED = "got a producer ID and epoch"
     ENDED = "ended the transaction"
-    ENDED_AND_RAISES_EPOCH = "ended the transaction, and asks for the next epoch"
+    ENDED_AND_RAISES_EPOCH = "ended the transaction, and requests the next epoch"
     FAIL_ABORTABLY = "failed; an abort helps"
     FAIL = "failed for good"
 
@@ -194,7 +194,7 @@ class TransactionManager:
     """Whether the coordinator may know of the transaction."""
     _end_was_sent: bool = False
     _end_is_uncertain: bool = False
-    """Whether an EndTxn may have been carried out although nobody said so."""
+    """Whether an EndTxn may have been carried out although no response confirmed it."""
     _has_to_end: bool = False
     _new: set[TopicPartition] = field(default_factory=set)
     _added: set[TopicPartition] = field(default_factory=set)
@@ -212,9 +212,9 @@ class TransactionManager:
     # -- what the application does ------------------------------------------------------------------------------
 
     def init(self) -> None:
-        """Ask for a producer ID. Older producers with the same transactional ID are fenced.
+        """Request a producer ID. Older producers with the same transactional ID are fenced.
 
-        This and the next methods raise IllegalStepError, and TransactionError if an error stands in the way.
+        This and the next methods raise IllegalStepError, and TransactionError if an error prevents the step.
         """
         self._raise_error(but_abortable=False)
         self._step(Step.INIT)
@@ -275,7 +275,7 @@ class TransactionManager:
         return bool(self._offsets)
 
     def batch_failed(self, error: Error | int) -> None:
-        """Record that a batch of the transaction was given up."""
+        """Record that a batch of the transaction was abandoned."""
         self._fail(RequestKind.PRODUCE, error)
 
     def batch_dropped(self) -> None:

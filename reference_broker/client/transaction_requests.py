@@ -72,7 +72,7 @@ class RequestKind(Enum):
 
 
 class TransactionError(Exception):
-    """The producer met an error that sending again does not cure. ``remedy`` says what does. ``is_abortable`` says that
+    """The producer met an error that a retry does not cure. ``remedy`` is what does. ``is_abortable`` means that
     the same producer can go on after an abort."""
 
     def __init__(self, error: Error | int, remedy: Remedy, request_kind: RequestKind) -> None:
@@ -187,8 +187,8 @@ _OTHERWISE: Final[Mapping[RequestKind, Remedy]] = MappingProxyType(
 
 
 def remedy_of(request_kind: RequestKind, error: Error | int) -> Remedy:
-    """Return what helps against this error of this request. For Produce it is what follows once the batch is given up;
-    which of its errors are worth another attempt is ``ProducerState``'s to say."""
+    """Return what helps against this error of this request. For Produce it is what follows once the batch is abandoned;
+    ``ProducerState`` decides which of its errors are retried."""
     own = _OWN[request_kind].get(int(error))
     if own is not None:
         return own
@@ -219,8 +219,8 @@ class ProducerIdentity:
 
 
 def init_request(transactional_id: str, timeout_us: int, current: ProducerIdentity) -> InitProducerIdRequest:
-    """``current`` asks for the epoch after that one (KIP-360). If it is not known, the coordinator fences every older
-    producer with this ID."""
+    """With ``current`` the epoch after that one is requested (KIP-360). If it is not known, the coordinator fences
+    every older producer with this ID."""
     return InitProducerIdRequest(
         transactional_id=TransactionalId(transactional_id),
         transaction_timeout=i32Timedelta.parse(timedelta(milliseconds=timeout_us // 1000)),
@@ -283,7 +283,7 @@ def commit_offsets_request(
     identity: MemberIdentity,
     offsets: Mapping[TopicPartition, OffsetToCommit],
 ) -> TxnOffsetCommitRequest:
-    """``identity`` is the consumer's, so that the coordinator can tell a member of an old generation (KIP-447)."""
+    """``identity`` is the consumer's, so that the coordinator recognizes a member of an old generation (KIP-447)."""
     return TxnOffsetCommitRequest(
         transactional_id=TransactionalId(transactional_id),
         group_id=GroupId(identity.group_id),

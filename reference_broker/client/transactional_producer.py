@@ -71,8 +71,8 @@ class ProducerConfig:
 @dataclass(slots=True)
 class Delivery:
     """Records of one call of ``send``. ``base_offset`` is the first one's offset once they are written, -1 before and
-    if the broker did not say it. ``error`` says why they were given up; ``is_unknown`` that they may be written all the
-    same."""
+    if the broker did not return it. ``error`` is why they were abandoned; ``is_unknown`` that they may be written all
+    the same."""
 
     where: TopicPartition
     records: tuple[Record, ...]
@@ -144,15 +144,15 @@ class TransactionalProducer:
         return self.transactions.outcome
 
     def init(self) -> None:
-        """Ask for a producer ID. READY follows.
+        """Request a producer ID. READY follows.
 
         This and the next methods raise ``IllegalStepError`` where ``TRANSITIONS`` has no such step, and
-        ``TransactionError`` where an error stands in the way.
+        ``TransactionError`` where an error prevents the step.
         """
         self.transactions.init()
 
     def begin(self) -> None:
-        """Begin a transaction. If the identity is another one by now, batches are numbered anew."""
+        """Begin a transaction. If the identity is another one by now, batches are numbered from 0 again."""
         self.transactions.begin()
         known, numbered = self.transactions.identity, self._sequences
         if (numbered.producer_id, numbered.producer_epoch) != (known.producer_id, known.epoch):
@@ -170,7 +170,7 @@ class TransactionalProducer:
         return delivery
 
     def look_up(self, topic: str) -> None:
-        """From now on the producer asks for this topic's metadata too."""
+        """Request the metadata of this topic, too, from now on."""
         self._topics[topic] = None
         self.metadata.want_at_once()
 
@@ -211,7 +211,7 @@ class TransactionalProducer:
     @property
     def wake_at_us(self) -> int | None:
         """The time at which ``next_requests`` may return something even if no response or call comes before."""
-        due = [] if self.metadata.asking else [self.metadata.due_at_us]
+        due = [] if self.metadata.is_requesting else [self.metadata.due_at_us]
         waiting = self.transactions.wake_at_us(self.is_flushed)
         due += [] if waiting is None else [waiting]
         due += [each.retry_at_us or each.due_us for each in self._outgoing.values() if not each.in_flight]
@@ -257,7 +257,7 @@ class TransactionalProducer:
 
     def _batches_by_node(self, now_us: int) -> dict[int, list[_Outgoing]]:
         for each in self._outgoing.values():
-            if each.retry_at_us <= now_us:  # This includes batches whose lane is busy: they must wake nobody.
+            if each.retry_at_us <= now_us:  # This includes batches whose lane is busy: they must wake no one.
                 each.retry_at_us = 0
         found: dict[int, list[_Outgoing]] = {}
         for where in sorted(self._wanted):

@@ -122,7 +122,7 @@ class BrokerConfig(ControllerSettings, CoordinationSettings, TierSettings, IdleS
     )
     delete_topic_enable: bool = setting(True, "Topics can be deleted.")
     fetch_max_bytes: int = setting(
-        4_194_304, "The response to a consumer's fetch has at most this many bytes of records.", at_least=1024
+        4_194_304, "Most bytes of records in the response to a consumer's fetch.", at_least=1024
     )
     fetch_session_revision: str = setting(
         "final", "This node's followers use the fetch sessions of this revision of KIP-227.", choices=("final", "first")
@@ -187,7 +187,7 @@ class BrokerConfig(ControllerSettings, CoordinationSettings, TierSettings, IdleS
         1000, "Number of fetch sessions that the broker keeps at once.", at_least=0
     )
     max_request_partition_size_limit: int = setting(
-        2000, "A response to DescribeTopicPartitions has at most this many partitions.", at_least=1
+        2000, "Most partitions in a response to DescribeTopicPartitions.", at_least=1
     )
     message_max_bytes: int = default_of("max.message.bytes")
     min_incremental_fetch_session_eviction_ms: int = setting(
@@ -203,7 +203,7 @@ class BrokerConfig(ControllerSettings, CoordinationSettings, TierSettings, IdleS
     offset_metadata_max_bytes: int = setting(4096, "Largest metadata text of a committed offset, in bytes.", at_least=0)
     queued_max_request_bytes: int = setting(
         268_435_456,
-        "All connections together have at most this many bytes of requests and unread responses; -1: no bound.",
+        "Most bytes of requests and unread responses of all connections together; -1: no bound.",
         kind=Kind.LONG,
         at_least=-1,
     )

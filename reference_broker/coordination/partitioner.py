@@ -7,7 +7,7 @@ from typing import Final
 REMEMBERED_HASHES: Final = 10_000
 """Number of keys whose hash is cached: each request of a group or of a transactional ID needs one."""
 REMEMBERED_CHARACTERS: Final = 256
-"""Longer keys are hashed anew each time, so that what is kept stays small."""
+"""Longer keys are not cached, so that the cache stays small."""
 
 
 def java_hash(text: str) -> int:

@@ -43,7 +43,7 @@ MOST_TEXT_BYTES = 0x7FFF
 
 
 def fits(text: str | None, spare_bytes: int = 0) -> bool:
-    """Return whether a record can hold the text with so many bytes more."""
+    """Return whether a record can hold the text and ``spare_bytes`` more."""
     most = MOST_TEXT_BYTES - spare_bytes
     return text is None or len(text) <= most // 4 or len(text.encode()) <= most
 

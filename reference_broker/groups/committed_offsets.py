@@ -135,12 +135,12 @@ class PendingOffsets:
             yield from commits
 
     def validate(self) -> None:
-        """Assert the invariants. It looks at every commit, so only tests and the simulator ask."""
+        """Assert the invariants. It looks at every commit, so only tests and the simulator call it."""
         by_group = {(each, key) for found in self._by_group.values() for key, of in found.items() for each in of}
         by_producer = {(each, key) for each, keys in self._by_producer.items() for key in keys}
         assert by_group == by_producer, f"pending commits by group and by producer differ in {by_group ^ by_producer}"
         assert all(key.group == group for group, found in self._by_group.items() for key in found), (
-            "a pending commit stands under another group"
+            "a pending commit is listed under another group"
         )
         empty = [key for found in self._by_group.values() for key, of in found.items() if not of]
         assert not empty, f"no producer has the pending commits of {empty}"
@@ -389,7 +389,7 @@ class CommittedOffsets:
     # --- invariants ---------------------------------------------------------------------------------------------------
 
     def validate(self) -> None:
-        """Assert the invariants. It looks at every offset, so only tests and the simulator ask."""
+        """Assert the invariants. It looks at every offset, so only tests and the simulator call it."""
         ends = [entry.end_offset for entry in self._waiting]
         assert ends == sorted(ends), f"commits wait out of the log's order: {ends}"
         visible = [

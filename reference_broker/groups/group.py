@@ -383,7 +383,7 @@ class Group:
         return ErrorCode.none if member_id in self.members else ErrorCode.unknown_member_id
 
     def check_commit(self, member_id: str, group_instance_id: str | None, generation: int) -> Error:
-        """Return whether offsets may be committed. Generation -1 stands for tools and consumers that assign themselves.
+        """Return whether offsets may be committed. Generation -1 is that of tools and consumers that assign themselves.
         They may commit only while the group is Empty. REBALANCE_IN_PROGRESS means that the generation is right, but its
         assignment is not known yet."""
         if self.state is GroupState.DEAD:
@@ -511,16 +511,20 @@ class Group:
     # --- invariants ---------------------------------------------------------------------------------------------------
 
     def validate(self) -> None:
-        """Assert what is true of a group at any time. It costs O(members), so only tests and the simulator ask."""
+        """Assert what is true of a group at any time. It costs O(members), so only tests and the simulator call it."""
         name, members = f"group {self.group_id}", self.members
         self._assert_leader()
-        assert all(each.member_id == key for key, each in members.items()), f"{name}: a member stands under another ID"
+        assert all(each.member_id == key for key, each in members.items()), (
+            f"{name}: a member is listed under another ID"
+        )
         instances = {each.group_instance_id: key for key, each in members.items() if each.group_instance_id is not None}
         assert self.static_members == instances, f"{name}: static members {self.static_members}, not {instances}"
         joined = sum(each.awaits_join for each in members.values())
         assert self._joined == joined, f"{name}: {self._joined} members count as joined, {joined} have"
         assert not self.pending_joins.keys() & members.keys(), f"{name}: a member's ID still has to join"
-        assert self.pending_syncs.keys() <= members.keys(), f"{name}: somebody has to sync who is no member"
+        assert self.pending_syncs.keys() <= members.keys(), (
+            f"{name}: a SyncGroup is pending for an ID that is no member"
+        )
         supported = SupportedProtocols()
         for each in members.values():
             supported.add(each.protocols)

@@ -287,8 +287,8 @@ def _join_without_id(served: ServedGroup, request: JoinRequest, respond: JoinCal
 
 
 def _assign_id(served: ServedGroup, request: JoinRequest, member_id: str, respond: JoinCallback) -> None:
-    """Assign a member ID with which the client has to join. A client that gives up leaves no member behind, only an ID
-    that expires (KIP-394)."""
+    """Assign a member ID with which the client has to join. A client that stops here leaves no member behind, only an
+    ID that expires (KIP-394)."""
     served.group.add_pending_member(member_id)
     served.restart_session(member_id, request.session_timeout_ms)
     respond(JoinResponse(ErrorCode.member_id_required, member_id))

@@ -107,7 +107,7 @@ CommitVerified: TypeAlias = Callable[[Error], object]
 
 
 class CommitVerifier(Protocol):
-    """Asks the coordinator of a transaction whether it is open (KIP-890)."""
+    """Verifies with the coordinator of a transaction that it is open (KIP-890)."""
 
     def verify(self, led: Partition, transaction: Transaction, verified: CommitVerified) -> None:
         """Call ``verified`` once, maybe before this returns. NONE is true only during the call: a marker may come at
@@ -341,7 +341,7 @@ class Commits:
     def _verify(self, found: Judgement, transaction: Transaction, respond: Committed, contain: Contain) -> None:
         """Verify that the transaction is open. Everything has been judged by then, so that the offsets are written in
         the event in which the transaction is known to be open. Otherwise a marker could come between (KIP-890)."""
-        assert self.verifier is not None, "nobody can say whether a transaction is open"
+        assert self.verifier is not None, "a transaction cannot be verified without a verifier"
         if all(error is ErrorCode.unknown_topic_or_partition for error in found.errors):
             respond(found.errors)
             return

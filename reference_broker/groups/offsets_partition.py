@@ -276,7 +276,7 @@ class OffsetsPartition(CoordinatorShard):
     def validate(self) -> None:
         self.offsets.validate()
         for group_id, group in self.groups.items():
-            assert group.group_id == group_id, f"group {group.group_id} stands under {group_id}"
+            assert group.group_id == group_id, f"group {group.group_id} is listed under {group_id}"
             group.validate()
 
 

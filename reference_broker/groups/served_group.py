@@ -203,8 +203,8 @@ class ServedGroup:
         syncs = {each.member_id for each in members.values() if each.awaits_sync}
         assert self.syncs.keys() == syncs, f"{name}: SyncGroups of {[*self.syncs]} wait, marked are {syncs}"
         known = members.keys() | group.pending_joins.keys()
-        assert self.sessions.keys() <= known, f"{name}: somebody has a session who is no member"
+        assert self.sessions.keys() <= known, f"{name}: an ID that is no member has a session"
         silent = [each.member_id for each in members.values() if each.member_id not in self.sessions]
-        assert all(members[each].is_excused for each in silent), f"{name}: nobody would miss {silent}"
+        assert all(members[each].is_excused for each in silent), f"{name}: no session expires for {silent}"
         is_waiting = state is GroupState.PREPARING_REBALANCE or bool(group.pending_syncs)
         assert self.timer is not None or not is_waiting, f"{name} is {state.value} and waits without a timer"

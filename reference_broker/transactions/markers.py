@@ -41,7 +41,7 @@ class Marker:
 def refusal_of(marker: Marker, known: Producer | None) -> Error:
     """Judge a marker by what the partition knows of the producer. Returns one of these errors:
 
-    - INVALID_REQUEST: nobody has a negative producer ID.
+    - INVALID_REQUEST: no producer has a negative ID.
     - INVALID_PRODUCER_EPOCH: its epoch is negative, or older than the producer's. From transaction version 2 on it must
       be newer, since a marker of that version with the epoch of an open transaction is late and would end the next one.
     - TRANSACTION_COORDINATOR_FENCED: a newer coordinator has written a marker here (X-6).
@@ -74,7 +74,7 @@ MarkersWritten: TypeAlias = Callable[[dict[TopicPartition, Error]], None]
 
 UNITS_PER_MARKER = 60
 """The cost of an append, in microseconds."""
-UNITS_PER_LOOK = 3
+UNITS_PER_LOOKUP = 3
 """The cost of a refused partition, in microseconds."""
 
 
@@ -142,7 +142,7 @@ class MarkerWriter:
             if key in errors:
                 continue
             found = self._append(marker, key)
-            units = UNITS_PER_LOOK
+            units = UNITS_PER_LOOKUP
             if isinstance(found, Error):
                 errors[key] = found
             else:

@@ -1,10 +1,10 @@
 """BrokerRegistration: a broker joins, fenced, and gets its epoch.
 
 * The broker epoch is the offset of the registration in the metadata log.
-* A negative ID is INVALID_REQUEST, because -1 stands for no broker.
+* A negative ID is INVALID_REQUEST, because -1 means no broker.
 * A request that the same incarnation repeats gets the epoch that it has.
-* A new incarnation leads nothing until it is unfenced. It is in sync with nobody until it has caught up, whether its
-  last stop was clean or not.
+* A new incarnation leads nothing until it is unfenced. It is in sync in no partition until it has caught up, whether
+  its last stop was clean or not.
 * DUPLICATE_BROKER_REGISTRATION while another incarnation is not fenced and its session goes on. So a broker that was
   killed waits for the end of that session. One that shut down is fenced, and need not wait.
 * Unlike Kafka: the active controller knows which incarnation of its own broker lives. That one never waits, and no

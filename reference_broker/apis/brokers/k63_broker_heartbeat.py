@@ -1,4 +1,4 @@
-"""BrokerHeartbeat: a broker says that it is alive, and what it wants.
+"""BrokerHeartbeat: a broker is alive, and reports what it wants.
 
 * The active controller responds at once, with the published state. Fencing and unfencing are later changes.
 * Heartbeats do not wait for a long change of the metadata.

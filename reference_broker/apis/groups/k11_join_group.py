@@ -4,7 +4,7 @@
   timeout of a member is over.
 * A group that was empty waits ``group.initial.rebalance.delay.ms``, and longer while members come.
 * A static member that starts again keeps its place. It causes no rebalance where the group is Stable and its protocol
-  stays. Whoever has its old ID is fenced.
+  stays. A client with its old ID is fenced.
 * The reason that a member gives is noted in the trace.
 
 Version notes:

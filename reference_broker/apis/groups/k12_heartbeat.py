@@ -1,8 +1,8 @@
 """Heartbeat: a member is alive, and learns whether it has to join again.
 
-* The session of the member begins anew.
+* The session of the member is restarted.
 * REBALANCE_IN_PROGRESS requests it to rejoin.
-* UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION and, for static members, FENCED_INSTANCE_ID say that the member was given up or
+* UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION and, for static members, FENCED_INSTANCE_ID mean that the member was removed or
   replaced.
 * The error is NONE while the group is loaded, as in Kafka.
 

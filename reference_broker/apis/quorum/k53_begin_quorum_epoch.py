@@ -1,4 +1,4 @@
-"""BeginQuorumEpoch: a voter says that it has become the leader.
+"""BeginQuorumEpoch: a voter reports that it has become the leader.
 
 * The new epoch is durable before the response.
 * Unlike Kafka: the endpoints of the leader are read past. Every node knows those of its voters.

@@ -1,4 +1,4 @@
-"""EndQuorumEpoch: the leader says that it resigns, and who may follow it first.
+"""EndQuorumEpoch: the leader resigns, and names its preferred successors.
 
 * The first of the preferred successors requests votes at once, each of the others a little later.
 * Unlike Kafka: the endpoints of the leader are read past. Every node knows those of its voters.

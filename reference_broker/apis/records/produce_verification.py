@@ -40,14 +40,14 @@ def verify_transaction(
     """Call ``done`` once, with the results for the request's transactional batches. That is at once if they belong to a
     transaction that is open in all their partitions. A partition that is not led here has none: the append returns its
     error."""
-    begun = _transactional(broker, body)
-    owners = {(header.producer_id, header.producer_epoch): None for header in begun.values()}
+    transactional = _transactional(broker, body)
+    owners = {(header.producer_id, header.producer_epoch): None for header in transactional.values()}
     if len(owners) > 1:
         done(_refuse_all(broker, body))
         return
     operation = operation_of_produce(call.api_version)
     # Decision verification-needed (X-9): none | needed
-    if not begun or not (operation.adds or _is_demanded(broker, begun)):
+    if not transactional or not (operation.adds or _is_demanded(broker, transactional)):
         done({})
         return
     (owner,) = owners
@@ -55,7 +55,7 @@ def verify_transaction(
     last_us = broker.now.mono_us + 1000 * config.add_partitions_to_txn_retry_backoff_max_ms
 
     def verify() -> None:
-        verifications = _begin(broker, begun, operation)
+        verifications = _begin(broker, transactional, operation)
         waiting = tuple(
             key for key, verification in verifications.items() if isinstance(verification, VerificationGuard)
         )
@@ -81,10 +81,10 @@ def verify_transaction(
     verify()
 
 
-def _is_demanded(broker: Broker, begun: Iterable[TopicPartition]) -> bool:
+def _is_demanded(broker: Broker, transactional: Iterable[TopicPartition]) -> bool:
     """Whether a log requires that a transaction is verified. The logs' settings count, and not the broker's
     (``transaction.partition.verification.enable``), since a change of it reaches many logs one after the other."""
-    found = (broker.partitions.by_name.get(key) for key in begun)
+    found = (broker.partitions.by_name.get(key) for key in transactional)
     return any(each is not None and each.log.verification.is_demanded for each in found)
 
 
@@ -109,10 +109,10 @@ def is_transactional(records: bytes | memoryview) -> bool:
 
 
 def _begin(
-    broker: Broker, begun: Mapping[TopicPartition, BatchHeader], operation: SupportedOperation
+    broker: Broker, transactional: Mapping[TopicPartition, BatchHeader], operation: SupportedOperation
 ) -> VerificationResults:
     verifications: VerificationResults = {}
-    for key, header in begun.items():
+    for key, header in transactional.items():
         partition = broker.partitions.by_name.get(key)
         if partition is None:
             continue

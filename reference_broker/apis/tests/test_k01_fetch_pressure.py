@@ -25,7 +25,7 @@ REVISIONS = pytest.mark.parametrize("revision", ["final", "first"])
 
 @dataclass
 class Fetcher:
-    """One client: after a refusal it begins anew."""
+    """One client: after a refusal it starts again."""
 
     world: World
     revision: str

@@ -45,7 +45,7 @@ VERSION_FOR_BROKERS = 2
 KNOWS_FENCED_FROM = 2
 UNITS_PER_PARTITION = 3
 """The cost of a partition, with its part of the response, in microseconds."""
-UNITS_PER_LOOK = 10
+UNITS_PER_VERIFICATION = 10
 UNITS_PER_STEP = 150
 """What it costs to look at a transaction, and to write a step of it."""
 
@@ -70,7 +70,7 @@ def handle(broker: Broker, call: Call, body: AddPartitionsToTxnRequest) -> AddPa
         work = Budget(LOOKUP_US_PER_SLICE)
         for each in body.transactions:
             yield from _handle_transaction(broker, call, each, handled, work)
-            if work.spend(UNITS_PER_LOOK if each.verify_only else UNITS_PER_STEP):
+            if work.spend(UNITS_PER_VERIFICATION if each.verify_only else UNITS_PER_STEP):
                 yield
 
     run_contained(broker, call, handle_each())

@@ -1,13 +1,13 @@
 """TxnOffsetCommit: keeps where the consumers of a group are, as a part of a producer's transaction.
 
-* Nobody sees the offsets before the transaction is committed, and nobody ever sees those of an aborted one.
+* The offsets are visible only after the transaction is committed, and those of an aborted one never.
 * The group's partition of the offsets topic must be a part of the transaction. Its coordinator verifies that.
 * The response follows when all replicas in sync have the commits. They are no heartbeat of the member.
 * Unknown partitions get UNKNOWN_TOPIC_OR_PARTITION whatever else is refused. If all are, no coordinator is queried.
 
 Version notes:
 * v0-1: old clients do not know COORDINATOR_LOAD_IN_PROGRESS, and get COORDINATOR_NOT_AVAILABLE (KAFKA-7296).
-* v0-2: say nothing of a member, so a zombie is fenced by its producer's epoch only.
+* v0-2: name no member, so a zombie is fenced by its producer's epoch only.
 * v3: has the member, its instance and its generation, which are checked unless all of them are missing.
 * v4: TRANSACTION_ABORTABLE.
 * v5: adds the partition of the offsets topic to the transaction.

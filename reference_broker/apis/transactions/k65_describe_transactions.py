@@ -1,7 +1,7 @@
 """DescribeTransactions: returns the state of transactional IDs.
 
 * A transaction that is decided has the partitions without their marker.
-* An ID that nobody has is TRANSACTIONAL_ID_NOT_FOUND. An empty one is INVALID_REQUEST.
+* An unknown ID is TRANSACTIONAL_ID_NOT_FOUND. An empty one is INVALID_REQUEST.
 * Unlike Kafka: an ID that is named twice is described once.
 
 KIPs: 664.

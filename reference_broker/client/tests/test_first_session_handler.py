@@ -157,7 +157,7 @@ def test_full_requests_that_follow_each_other_begin_at_another_partition() -> No
 @pytest.mark.parametrize(
     ("response", "problem"),
     [
-        (answer(ID, BOTH, C), "not asked for"),
+        (answer(ID, BOTH, C), "not requested"),
         (answer(ID, OK, A), "a full response to an incremental one"),
         (answer(OTHER, BOTH, A), "another one's"),
     ],

@@ -253,7 +253,7 @@ def test_responses_are_read_by_topic_id() -> None:
     "FetchSessionHandlerTest.testVerifyFullFetchResponsePartitionsWithTopicIds",
 )
 @pytest.mark.parametrize(
-    ("answered", "problem"), [((FOO0,), "missing"), ((FOO0, FOO1, BAR0), "not asked for"), ((), "missing")]
+    ("answered", "problem"), [((FOO0,), "missing"), ((FOO0, FOO1, BAR0), "not requested"), ((), "missing")]
 )
 @pytest.mark.parametrize("ids", [IDS, {}], ids=["by topic ID", "by name"])
 def test_a_full_response_must_hold_exactly_the_partitions_requested(

@@ -115,9 +115,9 @@ def given(name: str, value: object) -> Callable[[Any], None]:
         (spoilt("static_members"), "static members"),
         (given("_joined", 1), "1 members count as joined, 0 have"),
         (given("pending_joins", {"a": None}), "a member's ID still has to join"),
-        (given("pending_syncs", {"x": None}), "somebody has to sync who is no member"),
+        (given("pending_syncs", {"x": None}), "a SyncGroup is pending for an ID that is no member"),
         (lambda group: group._supported.add(member("x").protocols), "is not what the members know"),
-        (lambda group: setattr(group.members["a"], "member_id", "x"), "a member stands under another ID"),
+        (lambda group: setattr(group.members["a"], "member_id", "x"), "a member is listed under another ID"),
     ],
 )
 def test_what_a_group_validates(change: Callable[[Group], None], story: str) -> None:
@@ -138,8 +138,8 @@ def served(world: World) -> ServedGroup:
         (given("group", group_of()), "is not the one of its partition"),
         (given("joins", {"x": print}), "JoinGroups of"),
         (given("syncs", {"x": print}), "SyncGroups of"),
-        (lambda it: it.sessions.update(x=None), "somebody has a session who is no member"),
-        (spoilt("sessions"), "nobody would miss"),
+        (lambda it: it.sessions.update(x=None), "an ID that is no member has a session"),
+        (spoilt("sessions"), "no session expires for"),
         (lambda it: setattr(it.group, "state", GroupState.EMPTY), "is Empty with 1 members"),
         (lambda it: it.group.remove(it.group.leader), "is Stable without members"),
         (lambda it: setattr(it.group, "state", GroupState.PREPARING_REBALANCE), "waits without a timer"),
@@ -186,7 +186,7 @@ def test_what_committed_offsets_validate(change: Callable[[CommittedOffsets], No
     [
         (lambda target: given("index", 3)(target), "partition 3 is led as 0"),
         (given("is_led", False), "partition 0 is led and closed"),
-        (lambda target: target.groups.update(other=Group("g", NOW_MS)), "group g stands under other"),
+        (lambda target: target.groups.update(other=Group("g", NOW_MS)), "group g is listed under other"),
         (lambda target: given("count", 1)(target.offsets), "1 offsets are counted, 0 are visible"),
     ],
 )

@@ -85,7 +85,7 @@ def test_an_idle_id_is_forgotten_with_a_tombstone_and_an_open_one_never() -> Non
     world.coordinate(0, log, epoch=1)
     world.pass_ms(0)
     assert world.transactions.entry(id_) is ErrorCode.transactional_id_not_found
-    assert world.taken(id_)[1] == 0, "a producer that comes back begins anew"
+    assert world.taken(id_)[1] == 0, "a producer that returns starts with epoch 0"
 
 
 @pytest.mark.parametrize("timeout_ms", [1, 900_000])
