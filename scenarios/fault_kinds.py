@@ -8,13 +8,13 @@ processes) and of ``chaos/sim`` (the simulator), at a state in ``chaos/intercept
 from dataclasses import dataclass
 from typing import Final, Literal
 
-STATES = ("request", "reply", "peer_reply", "disk", "disk_write", "store", "store_answer", "note", "decision")
+STATES = ("request", "response", "peer_response", "disk", "disk_write", "store", "store_result", "note", "decision")
 """Where a fault at a state fires (``on``).
 
-``request`` and ``reply`` are at the node that responds, ``peer_reply`` at the node that sent the request. ``disk`` is
-before an operation of the node's disk, and ``disk_write`` at a byte of a write. ``note`` is when the node
-reports what happened inside it. ``store`` is before a call of the object store leaves the node, and ``store_answer``
-is when its response reaches the node. ``decision`` is when the node reaches an outcome of a decision point
+``request`` and ``response`` are at the node that responds, ``peer_response`` at the node that sent the request.
+``disk`` is before an operation of the node's disk, and ``disk_write`` at a byte of a write. ``note`` is when the node
+reports what happened inside it. ``store`` is before a call of the object store leaves the node, and ``store_result``
+is when its result reaches the node. ``decision`` is when the node reaches an outcome of a decision point
 (``scenarios.decision_points``), in the middle of its work: only the simulator sees that.
 """
 SIMULATED_STATES = ("decision",)
@@ -168,7 +168,7 @@ _KINDS = (
     FaultKind(
         "clock_stepped",
         "Moves the node's wall clock by `step_ms`.",
-        on=("request", "reply", "disk_write"),
+        on=("request", "response", "disk_write"),
         needs="clock",
         in_swarm=True,
         inside_only="there is no clock to step",
@@ -328,7 +328,7 @@ _KINDS = (
     FaultKind(
         "response_dropped",
         "The response is lost, and its connection is closed.",
-        on=("reply",),
+        on=("response",),
         on_links=True,
     ),
     FaultKind(
@@ -336,26 +336,26 @@ _KINDS = (
         "Toxiproxy loses a response to a client: the node holds it at this state, a toxic is added to the clients' "
         "link, and then the node sends it. The toxic swallows it and closes its connection, and is removed. Other "
         "responses of the node to clients wait meanwhile.",
-        on=("reply",),
+        on=("response",),
         with_proxy=True,
     ),
     FaultKind(
         "response_delayed",
-        "The response is sent `delay_ms` later. At a `peer_reply` all that follow on its channel wait, too.",
-        on=("reply", "peer_reply"),
+        "The response is sent `delay_ms` later. At a `peer_response` all that follow on its channel wait, too.",
+        on=("response", "peer_response"),
         on_links=True,
     ),
     FaultKind(
         "response_duplicated",
         "The whole response is sent twice, which no broker does: a client must close the connection, or ignore the "
-        "second. At a `peer_reply` the second is the response to the next request of the same API.",
-        on=("reply", "peer_reply"),
+        "second. At a `peer_response` the second is the response to the next request of the same API.",
+        on=("response", "peer_response"),
         on_links=True,
     ),
     FaultKind(
         "response_damaged",
         "Flips one bit of the frame, in its `part` as for `request_damaged`.",
-        on=("reply",),
+        on=("response",),
         on_links=True,
         keys=("part",),
         in_swarm=True,
@@ -364,16 +364,16 @@ _KINDS = (
     FaultKind(
         "response_truncated",
         "Sends the first `cut_bytes` of the response and closes the connection.",
-        on=("reply",),
+        on=("response",),
         on_links=True,
     ),
     FaultKind(
         "response_error",
         "Replaces the response by one with the error `code` (Kafka's number, such as 6 for NOT_LEADER_OR_FOLLOWER). "
-        "`code_in` is `answer` (the top level of the response), `items` (all its partitions and the like), or "
+        "`code_in` is `response` (the top level of the response), `items` (all its partitions and the like), or "
         "`either`, the first of the two that the response has. The node has handled the request, although the "
         "response denies it, so the simulator judges only the guarantees that such a scenario lists.",
-        on=("reply",),
+        on=("response",),
         on_links=True,
         keys=("code_in",),
     ),
@@ -387,17 +387,17 @@ _KINDS = (
     FaultKind(
         "store_slowed",
         "The response comes `delay_ms` later.",
-        on=("store_answer",),
+        on=("store_result",),
     ),
     FaultKind(
-        "store_answer_lost",
+        "store_result_lost",
         "The store did it, but the node gets `unavailable`, after `delay_ms`.",
-        on=("store_answer",),
+        on=("store_result",),
     ),
     FaultKind(
         "store_listed_late",
         "A list lacks the objects that this node put less than `delay_ms` ago.",
-        on=("store_answer",),
+        on=("store_result",),
     ),
 )
 

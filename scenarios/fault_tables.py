@@ -23,12 +23,12 @@ from scenarios.vocabulary import (
 FRAME_KEYS = ("api", "client_id", "session", "session_epoch", "error", "from_node", "position", "role")
 MATCH_KEYS = {
     "request": FRAME_KEYS,
-    "reply": FRAME_KEYS,
-    "peer_reply": ("api", "from_node", "position", "role"),
+    "response": FRAME_KEYS,
+    "peer_response": ("api", "from_node", "position", "role"),
     "disk": ("operation", "path", "role"),
     "disk_write": ("path", "position", "role"),
     "store": ("operation", "path", "role"),
-    "store_answer": ("operation", "path", "role"),
+    "store_result": ("operation", "path", "role"),
     "decision": ("decision", "role"),
 }
 """The keys that ``match`` may have at each place. At a note they are ``note``, ``role`` and the note's own fields."""

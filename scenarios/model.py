@@ -82,7 +82,7 @@ class Match:
 
     - ``api`` is Kafka's API key.
     - ``session`` is true if the request's session ID is non-zero, false if it is zero.
-    - ``session_epoch`` is that of the request, ``error`` the top-level code of a reply.
+    - ``session_epoch`` is that of the request, ``error`` the top-level code of a response.
     - ``operation`` is one of vocabulary.DISK_OPERATIONS, or at the object store one of STORE_OPERATIONS.
     - ``path`` is that of a file, relative to the node's folder, or the key of an object.
     - ``position`` is that in the written file or in the snapshot.

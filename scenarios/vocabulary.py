@@ -44,10 +44,10 @@ FRAME_PARTS = ("checksummed", "length", "anywhere")
 fetches have it. ``length`` is the frame's own length or the length of a batch. ``anywhere`` is any byte of the frame.
 """
 
-CODE_PLACES = ("either", "answer", "items")
+CODE_PLACES = ("either", "response", "items")
 """Where ``response_error`` puts its code.
 
-``answer`` is the error code of the response itself; nothing else is in the response then. ``items`` are all error
+``response`` is the error code of the response itself; nothing else is in the response then. ``items`` are all error
 codes below it, of partitions and the like. ``either`` is the first of the two that the response has.
 """
 

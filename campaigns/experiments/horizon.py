@@ -495,7 +495,7 @@ def scenario_of(part: HorizonRun) -> Scenario:
         {
             "name": "reader_cut_off",
             "kind": "response_dropped",
-            "on": "reply",
+            "on": "response",
             "node": "any",
             "match": {"api": "fetch", "client_id": ReaderCaughtUp.client_id},
             "every": 1,

@@ -347,7 +347,7 @@ def scenario_of(part: RevisionRun) -> Scenario:
                 "producers": [{"name": "writers", "count": 2, "topic": "hot", "rate_per_s": 10, "batch_records": 3}],
             },
             "fault": [
-                *_faults(LOST, "reply", trouble.lost_every),
+                *_faults(LOST, "response", trouble.lost_every),
                 *_faults("request_duplicated", "request", trouble.doubled_every),
             ],
         },

@@ -32,7 +32,7 @@ HELP: Final = f"""crucible proxy
 GET    /rules        the rules, as JSON
 POST   /rules        adds a rule: JSON with the keys of a [[fault]] in a scenario file (docs/scenario-keys.md)
                      with "on": "request" its kind is {", ".join(PROXY_KINDS_AT["request"])}
-                     with "on": "reply" it is {", ".join(PROXY_KINDS_AT["reply"])}
+                     with "on": "response" it is {", ".join(PROXY_KINDS_AT["response"])}
                      node_killed and node_paused need --process NODE=PID
 DELETE /rules/NAME   removes a rule
 GET    /hits         the hits of the rules so far

@@ -279,7 +279,7 @@ class Conversation:
         error = error_of(header.api_key, header.api_version, memoryview(cutter.start(START_BYTES))[LENGTH_BYTES:])
         is_needed = self._must_read(header.api_key, header.api_version)
         is_needed = is_needed or self._front.records(pending.label)
-        if is_needed or self._front.may_hit("reply", pending.label.tag._replace(error=error)):
+        if is_needed or self._front.may_hit("response", pending.label.tag._replace(error=error)):
             self._gathers_down = True
             return False
         self._end_pending()

@@ -179,7 +179,7 @@ class NodeFront:
 
     def may_hit(self, place: str, tag: Tag) -> bool:
         self._moment()
-        at_requester = place == "reply" and self._requester is not None and self._requester.may_hit(tag)
+        at_requester = place == "response" and self._requester is not None and self._requester.may_hit(tag)
         return at_requester or self._book.may_hit(place, partial(matches_frame, tag=tag))
 
     def arrived(self, event: Request, label: Label) -> None:

@@ -13,7 +13,7 @@ from scenarios.model import Fault
 from scenarios.vocabulary import CONNECTION_ROLES, PARTITION_ROLES
 
 LOST_BY_TOXIPROXY = "response_lost_by_proxy"
-PLACES = ("request", "reply")
+PLACES = ("request", "response")
 PROXY_KINDS_AT = {
     on: tuple(kind for kind in KINDS_AT[on] if not FAULT_KINDS[kind].inside_only and kind != LOST_BY_TOXIPROXY)
     for on in PLACES
@@ -63,7 +63,7 @@ def _read(reader: Reader) -> Fault:
     """Read one fault. The lists in its refusals have only what ``crucible proxy`` can inject, not all that a scenario
     may have. ``why_not`` gives the reasons against valid faults."""
     if reader.has("at_s"):
-        raise reader.refusal("at_s", "needs what a proxy does not see; give on = 'request' or on = 'reply'")
+        raise reader.refusal("at_s", "needs what a proxy does not see; give on = 'request' or on = 'response'")
     on = reader.text("on", "")
     if on not in STATES:
         raise reader.refusal("on", f"{f'is {on!r}' if on else 'is missing'}; allowed: {', '.join(PLACES)}")
@@ -84,7 +84,7 @@ def why_not(
     and gets the roles of their ends. ``roles`` are those of nodes that it knows."""
     if fault.on not in (BETWEEN_NODES if has_links else PLACES):
         place = f"on = {fault.on!r}" if fault.on else "a time (at_s)"
-        return f"{place} needs what a proxy does not see; it knows on = 'request' and on = 'reply'"
+        return f"{place} needs what a proxy does not see; it knows on = 'request' and on = 'response'"
     kind = FAULT_KINDS[fault.kind]
     if kind.inside_only:
         return f"{fault.kind} cannot be done by a proxy: {kind.inside_only}"
@@ -93,7 +93,7 @@ def why_not(
             "response_lost_by_proxy needs Toxiproxy in front of the proxy, as only a run has it; give response_dropped"
         )
     if fault.on == AT_THE_REQUESTER and fault.kind == "response_duplicated":
-        return "response_duplicated cannot be done at a peer_reply: a link carries the response to a request once"
+        return "response_duplicated cannot be done at a peer_response: a link carries the response to a request once"
     if between_nodes(fault):
         return "" if has_links else "other nodes do not come through the proxy, only clients do"
     known_roles = (*CONNECTION_ROLES, *roles)

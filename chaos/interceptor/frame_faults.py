@@ -70,8 +70,8 @@ class FrameFaults:
 
     def replied(self, reply: Reply) -> Reply | None:
         """Return what goes to the client now. With None, ``FaultActions`` has got what becomes of the reply."""
-        if self._book.is_any_due("reply"):
-            for rule, hit in self._hits("reply", reply.tag, reply.body):
+        if self._book.is_any_due("response"):
+            for rule, hit in self._hits("response", reply.tag, reply.body):
                 return self._inject_at_reply(rule, hit, reply)
         return reply
 
@@ -220,7 +220,7 @@ def stamped(api_key: int, version: int, body: object, code: int, code_in: str) -
         return None
     if code_in != "items" and has_error_code(api_key, version):
         return empty_response(api_key, version, known_error(code))  # type: ignore[arg-type]
-    if code_in == "answer" or not is_dataclass(body):
+    if code_in == "response" or not is_dataclass(body):
         return None
     changed = _with_items(body, code)
     return None if changed is body else changed

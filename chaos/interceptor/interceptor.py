@@ -60,9 +60,9 @@ class Interceptor:
         self._peer_replies = PeerReplyFaults(book, actions)
         self._store = StoreFaults(book, actions)
         self._disk = DiskOperationFaults(book, actions, random)
-        self._sees_effects = book.has_rules_at("reply", "note", "peer_reply", "disk", "store", "store_answer")
-        self._on_peer_reply, self._on_note = book.has_rules_at("peer_reply"), book.has_rules_at("note")
-        self._on_reply = book.has_rules_at("reply")
+        self._sees_effects = book.has_rules_at("response", "note", "peer_response", "disk", "store", "store_result")
+        self._on_peer_reply, self._on_note = book.has_rules_at("peer_response"), book.has_rules_at("note")
+        self._on_reply = book.has_rules_at("response")
         self._notes = frozenset(rule.match.note for rule in book.rules("note"))
 
     def before(self, now: Now, event: Event) -> Sequence[Event]:

@@ -42,7 +42,7 @@ class PeerReplyFaults:
             return passed
         peer = f"node-{event.peer}"
         matches = partial(matches_peer_reply, tag=tag, peer=event.peer)
-        for rule, hit in self._book.hits("peer_reply", peer, matches):
+        for rule, hit in self._book.hits("peer_response", peer, matches):
             self._book.report(rule, hit, tag, f"from {peer}")
             return self._inject(rule, event, tag)
         return passed

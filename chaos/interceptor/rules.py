@@ -128,7 +128,7 @@ def at_a_link(rule: Rule) -> bool:
     return rule.link is not None
 
 
-AT_THE_REQUESTER = "peer_reply"
+AT_THE_REQUESTER = "peer_response"
 
 
 def between_nodes(rule: Rule) -> bool:

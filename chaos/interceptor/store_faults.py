@@ -24,7 +24,7 @@ _NAMES: Final[dict[type, str]] = {Put: "put", PutFile: "put", Get: "get", ListOb
 
 
 class StoreFaults:
-    """Applies the rules for calls that leave the node (``store``), and for results (``store_answer``)."""
+    """Applies the rules for calls that leave the node (``store``), and for results (``store_result``)."""
 
     def __init__(self, book: RuleBook, actions: FaultActions) -> None:
         self._book = book
@@ -33,7 +33,7 @@ class StoreFaults:
         self._injected: list[Event] = []
         """Results that were held back or made by a rule. No rule hits them a second time."""
         self._put_at_us: dict[str, int] = {}
-        self.has_rules = book.has_rules_at("store", "store_answer")
+        self.has_rules = book.has_rules_at("store", "store_result")
 
     def takes(self, call: StoreCall) -> bool:
         """Return whether a rule refuses the call, so that the store does not get it."""
@@ -58,12 +58,12 @@ class StoreFaults:
         operation = self._called.pop(event.token)
         if isinstance(event, StoreDone) and isinstance(operation, Put | PutFile):
             self._put_at_us[operation.key] = self._book.now_us
-        for rule, hit in self._book.hits("store_answer", "", _matches(operation), partial(self._offers, event)):
+        for rule, hit in self._book.hits("store_result", "", _matches(operation), partial(self._offers, event)):
             return self._inject(rule, hit, event, operation)
         return (event,)
 
     def _offers(self, event: StoreDone | StoreFailed, rule: Rule) -> bool:
-        if rule.kind == "store_answer_lost":
+        if rule.kind == "store_result_lost":
             return isinstance(event, StoreDone)
         return rule.kind != "store_listed_late" or len(self._seen(event, rule)) < len(_listed(event))
 
@@ -74,7 +74,7 @@ class StoreFaults:
         if rule.kind == "store_slowed":
             self._deliver_later(event, rule)
             return ()
-        if rule.kind == "store_answer_lost":
+        if rule.kind == "store_result_lost":
             lost = StoreFailure(FailureKind.UNAVAILABLE, f"no response (injected by {rule.name})")
             self._deliver_later(StoreFailed(event.token, lost), rule)
             return ()
@@ -100,7 +100,7 @@ def _matches(operation: StoreOperation) -> partial[bool]:
 
 
 def _listed(event: StoreDone | StoreFailed) -> tuple[StoredObject, ...]:
-    return event.answer if isinstance(event, StoreDone) and isinstance(event.answer, tuple) else ()
+    return event.result if isinstance(event, StoreDone) and isinstance(event.result, tuple) else ()
 
 
 def _story(operation: StoreOperation) -> str:

@@ -344,7 +344,7 @@ class Drawing:
         has_records = self._produces or not is_request
         drawn = replace(
             _in_window(fault),
-            on="request" if is_request else "reply",
+            on="request" if is_request else "response",
             part=random.choice(("checksummed", "length")) if has_records else "length",
             nth=_once(random.randint(1, 10)),
             every=random.randint(1, 20),

@@ -88,7 +88,7 @@ def send(token: int, position: int = 0, api: int = SNAPSHOT, peer: int = 2) -> S
     return Send(peer, Channel.RAFT, token, api, 1, None, tag, 100, "node-0:here")
 
 
-def peer_reply(token: int, body: object = b"bytes") -> PeerReply:
+def peer_response(token: int, body: object = b"bytes") -> PeerReply:
     return PeerReply(2, Channel.RAFT, token, body)
 
 

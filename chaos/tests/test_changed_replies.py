@@ -55,7 +55,7 @@ def read_back(given: Reply) -> object:
 @pytest.mark.parametrize("given", [fetched(), raw(fetched())], ids=["value", "bytes"])
 def test_a_truncated_reply_is_cut_after_the_drawn_number_of_bytes(given: Reply) -> None:
     log = Log()
-    subject = interceptor(log, rule("response_truncated", "reply", cut_bytes=Range(3, 9)))
+    subject = interceptor(log, rule("response_truncated", "response", cut_bytes=Range(3, 9)))
     assert after(subject, given) == []
     (_, row), (what, cut, start) = log.calls
     assert (what, cut) == ("reply_cut", given)
@@ -67,14 +67,14 @@ def test_a_truncated_reply_is_cut_after_the_drawn_number_of_bytes(given: Reply) 
 
 def test_a_truncated_reply_is_never_whole() -> None:
     log = Log()
-    after(interceptor(log, rule("response_truncated", "reply", cut_bytes=Range(9999, 9999))), fetched())
+    after(interceptor(log, rule("response_truncated", "response", cut_bytes=Range(9999, 9999))), fetched())
     assert len(log.calls[1][2]) == len(reply_frame(fetched())) - 1  # type: ignore[arg-type]
 
 
 def test_no_response_cannot_be_truncated() -> None:
     log = Log()
     nothing = fetched()._replace(body=None)
-    subject = interceptor(log, rule("response_truncated", "reply", cut_bytes=Range(1, 1)))
+    subject = interceptor(log, rule("response_truncated", "response", cut_bytes=Range(1, 1)))
     assert after(subject, nothing) == [nothing]
     assert not log.rows
 
@@ -82,14 +82,14 @@ def test_no_response_cannot_be_truncated() -> None:
 @pytest.mark.parametrize("made", [lambda each: each, raw], ids=["value", "bytes"])
 def test_an_error_of_the_response_leaves_nothing_else_in_it(made: Any) -> None:
     log = Log()
-    (sent,) = after(interceptor(log, rule("response_error", "reply", code=SESSION)), made(fetched()))
+    (sent,) = after(interceptor(log, rule("response_error", "response", code=SESSION)), made(fetched()))
     assert read_back(sent) == FetchResponse(error_code=SESSION)
     assert [row.detail for row in log.rows] == ["NONE became FETCH_SESSION_ID_NOT_FOUND"]
 
 
 @pytest.mark.parametrize("made", [lambda each: each, raw], ids=["value", "bytes"])
 def test_an_error_of_items_hits_each_of_them_and_takes_their_records(made: Any) -> None:
-    subject = interceptor(Log(), rule("response_error", "reply", code=NOT_LEADER, code_in="items"))
+    subject = interceptor(Log(), rule("response_error", "response", code=NOT_LEADER, code_in="items"))
     (sent,) = after(subject, made(fetched()))
     seen: Any = read_back(sent)
     assert (seen.error_code, seen.session_id) == (0, 9)
@@ -97,7 +97,7 @@ def test_an_error_of_items_hits_each_of_them_and_takes_their_records(made: Any) 
 
 
 def test_a_response_without_an_error_of_its_own_has_it_in_its_items() -> None:
-    (sent,) = after(interceptor(Log(), rule("response_error", "reply", code=NOT_LEADER)), raw(produced()))
+    (sent,) = after(interceptor(Log(), rule("response_error", "response", code=NOT_LEADER)), raw(produced()))
     seen: Any = read_back(sent)
     (partition,) = seen.responses[0].partitions
     assert (partition.error_code, partition.base_offset) == (NOT_LEADER, -1)
@@ -105,7 +105,7 @@ def test_a_response_without_an_error_of_its_own_has_it_in_its_items() -> None:
 
 def test_a_response_that_has_no_place_for_the_error_is_no_match() -> None:
     log = Log()
-    subject = interceptor(log, rule("response_error", "reply", code=NOT_LEADER, code_in="answer"))
+    subject = interceptor(log, rule("response_error", "response", code=NOT_LEADER, code_in="response"))
     assert after(subject, produced()) == [produced()]
     assert not log.rows
 
@@ -113,7 +113,7 @@ def test_a_response_that_has_no_place_for_the_error_is_no_match() -> None:
 def test_a_rule_counts_only_responses_that_match() -> None:
     log = Log()
     match = Match(api=int(ApiKey.FETCH))
-    subject = interceptor(log, rule("response_error", "reply", match=match, nth=2, code=SESSION))
+    subject = interceptor(log, rule("response_error", "response", match=match, nth=2, code=SESSION))
     whole = [after(subject, each) == [each] for each in (produced(), fetched(), produced(), fetched())]
     assert whole == [True, True, True, False]
 
@@ -131,7 +131,7 @@ def test_an_error_code_is_put_into_every_version_of_a_kio_response(version: int)
 
 def test_a_frame_of_an_unknown_api_is_not_changed() -> None:
     unknown = reply(999, 0, RawFrame(b"\0\0\0\4abcd", 999, 0, is_request=False))
-    subject = interceptor(Log(), rule("response_error", "reply", code=NOT_LEADER))
+    subject = interceptor(Log(), rule("response_error", "response", code=NOT_LEADER))
     assert after(subject, unknown) == [unknown]
     assert value_of(unknown.body) is None
     assert value_of(HeartbeatResponse) is HeartbeatResponse

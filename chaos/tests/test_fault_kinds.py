@@ -11,7 +11,7 @@ from chaos.interceptor.interceptor import Interceptor
 from chaos.live.fault_scheduler import BEGIN
 from chaos.search import swarm
 from chaos.sim import fault_scheduler, timed_faults
-from chaos.tests.intercepted import NOW, Ended, Log, interceptor, peer_reply, rule, send
+from chaos.tests.intercepted import NOW, Ended, Log, interceptor, peer_response, rule, send
 from chaos.tests.test_wire_damage import fetched, produce
 from reference_broker.core.events import Closed, Note, StoreCall, StoreDone
 from reference_broker.ports.disk import MemoryDisk
@@ -49,7 +49,7 @@ def at_reply(subject: Interceptor) -> Iterator[object]:
 def at_peer_reply(subject: Interceptor) -> Iterator[object]:
     for token in (1, 2):
         subject.after(NOW, Closed(1), [send(token)])
-        yield from subject.before(NOW, peer_reply(token))
+        yield from subject.before(NOW, peer_response(token))
 
 
 def at_disk(subject: Interceptor) -> Iterator[object]:
@@ -83,12 +83,12 @@ def at_decision(subject: Interceptor) -> Iterator[object]:
 
 AT: dict[str, Callable[[Interceptor], Iterator[object]]] = {
     "request": at_request,
-    "reply": at_reply,
-    "peer_reply": at_peer_reply,
+    "response": at_reply,
+    "peer_response": at_peer_reply,
     "disk": at_disk,
     "disk_write": at_disk_write,
     "store": at_store,
-    "store_answer": at_store_answer,
+    "store_result": at_store_answer,
     "note": at_note,
     "decision": at_decision,
 }

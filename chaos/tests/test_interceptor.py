@@ -113,7 +113,7 @@ def test_a_fault_of_the_node_lets_the_frame_pass(more: dict[str, Any], kind: str
 def test_a_kill_on_a_reply_sends_nothing(kind: str) -> None:
     log = Log()
     with pytest.raises(Ended):
-        interceptor(log, rule(kind, on="reply")).after(NOW, request(), [reply(request())])
+        interceptor(log, rule(kind, on="response")).after(NOW, request(), [reply(request())])
 
 
 def test_a_dropped_request_loses_its_connection() -> None:
@@ -129,7 +129,7 @@ def test_a_dropped_response_loses_its_connection_and_leaves_other_effects() -> N
         reply(request()),
         reply(request(connection=2, client="fetcher-2", session=0)),
     ]
-    kept = interceptor(log, rule("response_dropped", on="reply", match=Match(session=True))).after(
+    kept = interceptor(log, rule("response_dropped", on="response", match=Match(session=True))).after(
         NOW, request(), effects
     )
     assert list(kept) == [effects[0], effects[2]]
@@ -139,7 +139,7 @@ def test_a_dropped_response_loses_its_connection_and_leaves_other_effects() -> N
 def test_a_delayed_response_goes_out_later() -> None:
     log = Log()
     late = reply(request())
-    subject = interceptor(log, rule("response_delayed", on="reply", delay_ms=Range(4, 4)))
+    subject = interceptor(log, rule("response_delayed", on="response", delay_ms=Range(4, 4)))
     assert list(subject.after(NOW, request(), [late])) == []
     assert log.calls[1] == ("reply_later", late, 4000)
 

@@ -14,7 +14,7 @@ from chaos.tests.intercepted import (
     Ended,
     Log,
     interceptor,
-    peer_reply,
+    peer_response,
     reply,
     request,
     rule,
@@ -114,32 +114,32 @@ def send_requests(subject: Interceptor, *sends: Send) -> None:
 )
 def test_a_response_of_another_node_is_matched_by_its_request(match: Match, hit: bool) -> None:
     log = Log()
-    subject = interceptor(log, rule("node_paused", on="peer_reply", match=match), role="follower")
+    subject = interceptor(log, rule("node_paused", on="peer_response", match=match), role="follower")
     send_requests(subject, send(7, position=256))
-    assert list(subject.before(NOW, peer_reply(7))) == [peer_reply(7)]
+    assert list(subject.before(NOW, peer_response(7))) == [peer_response(7)]
     assert [row.detail for row in log.rows] == (["from node-2"] if hit else [])
 
 
 def test_a_doubled_response_comes_in_the_place_of_the_next_one_of_its_kind() -> None:
     log = Log()
-    subject = interceptor(log, rule("response_duplicated", on="peer_reply", match=Match(api=SNAPSHOT), total=1))
+    subject = interceptor(log, rule("response_duplicated", on="peer_response", match=Match(api=SNAPSHOT), total=1))
     send_requests(subject, send(1))
-    assert list(subject.before(NOW, peer_reply(1))) == [peer_reply(1)]
+    assert list(subject.before(NOW, peer_response(1))) == [peer_response(1)]
     send_requests(subject, send(2, api=FETCH))
     assert [each[0] for each in log.calls] == ["report"]
     send_requests(subject, send(3, position=5))
-    assert log.calls[-1] == ("deliver_later", peer_reply(3), 0)
+    assert log.calls[-1] == ("deliver_later", peer_response(3), 0)
     again = log.calls[-1][1]
     assert isinstance(again, PeerReply)
     assert list(subject.before(NOW, again)) == [again]
-    assert list(subject.before(NOW, peer_reply(3, b"true"))) == [peer_reply(3, b"true")]
+    assert list(subject.before(NOW, peer_response(3, b"true"))) == [peer_response(3, b"true")]
 
 
 def test_a_delayed_response_holds_back_what_follows_on_its_channel() -> None:
     log = Log()
-    subject = interceptor(log, rule("response_delayed", on="peer_reply", delay_ms=Range(3, 3), total=1))
+    subject = interceptor(log, rule("response_delayed", on="peer_response", delay_ms=Range(3, 3), total=1))
     send_requests(subject, send(1), send(2))
-    late, following, down = peer_reply(1), peer_reply(2), PeerDown(2, Channel.RAFT)
+    late, following, down = peer_response(1), peer_response(2), PeerDown(2, Channel.RAFT)
     other = PeerDown(1, Channel.RAFT)
     assert list(subject.before(NOW, late)) == []
     assert log.calls[-1] == ("deliver_later", late, 3000)

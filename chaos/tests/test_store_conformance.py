@@ -70,7 +70,7 @@ def simulated(_: Path) -> Played:
         (event,) = given
         given.clear()
         assert event.token == 5
-        return event.failure if isinstance(event, StoreFailed) else event.answer
+        return event.failure if isinstance(event, StoreFailed) else event.result
 
     return Played(carry_out, disk)
 

@@ -68,7 +68,7 @@ def test_a_refused_call_never_reaches_the_store_and_fails_later(failure: str) ->
 
 def test_a_slow_response_comes_once_and_is_not_hit_again() -> None:
     log = Log()
-    subject = interceptor(log, rule("store_slowed", on="store_answer", delay_ms=Range(9, 9), times=0, every=1))
+    subject = interceptor(log, rule("store_slowed", on="store_result", delay_ms=Range(9, 9), times=0, every=1))
     effects_of(subject, Get("a", 0, 1))
     answer = StoreDone(7, b"x")
     assert not subject.before(NOW, answer)
@@ -79,7 +79,7 @@ def test_a_slow_response_comes_once_and_is_not_hit_again() -> None:
 
 def test_the_response_of_what_succeeded_is_lost_and_a_failure_is_left_alone() -> None:
     log = Log()
-    subject = interceptor(log, rule("store_answer_lost", on="store_answer"))
+    subject = interceptor(log, rule("store_result_lost", on="store_result"))
     effects_of(subject, Put("a", b"x"), 7)
     effects_of(subject, Put("b", b"x"), 8)
     failed = StoreFailed(7, StoreFailure(FailureKind.REFUSED, "no"))
@@ -94,7 +94,7 @@ def test_the_response_of_what_succeeded_is_lost_and_a_failure_is_left_alone() ->
 
 def test_a_late_list_lacks_what_was_just_put_and_nothing_else() -> None:
     log = Log()
-    subject = interceptor(log, rule("store_listed_late", on="store_answer", delay_ms=Range(100, 100), times=0, every=1))
+    subject = interceptor(log, rule("store_listed_late", on="store_result", delay_ms=Range(100, 100), times=0, every=1))
     for token, key, mono_us in ((1, "old", 0), (2, "new", 90_000), (3, "lost", 95_000)):
         subject.after(Now(mono_us, 0), ANY_EVENT, [StoreCall(token, Put(key, b"x"))])
         done: Event = StoreDone(token, None)
@@ -112,15 +112,15 @@ def list_at(subject: Interceptor, mono_us: int, found: tuple[StoredObject, ...])
     subject.after(now, ANY_EVENT, [StoreCall(9, ListObjects(""))])
     (event,) = subject.before(now, StoreDone(9, found))
     assert isinstance(event, StoreDone)
-    assert isinstance(event.answer, tuple)
-    return [each.key for each in event.answer]
+    assert isinstance(event.result, tuple)
+    return [each.key for each in event.result]
 
 
 def test_a_node_dies_before_its_call_or_before_it_gets_the_response() -> None:
     log = Log()
     with pytest.raises(Ended):
         effects_of(interceptor(log, rule("node_killed", on="store", match=Match(operation="put"))), Put("a", b"x"))
-    subject = interceptor(log, rule("node_killed", on="store_answer", match=Match(path="b*")))
+    subject = interceptor(log, rule("node_killed", on="store_result", match=Match(path="b*")))
     assert len(effects_of(subject, Put("b.log", b"x"))) == 1
     with pytest.raises(Ended):
         subject.before(NOW, StoreDone(7, None))

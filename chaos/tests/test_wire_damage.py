@@ -106,7 +106,7 @@ def test_a_request_whose_length_grew_waits_for_more_bytes_and_then_the_connectio
 
 def test_a_node_sends_the_damaged_bytes_of_its_response() -> None:
     log = Log()
-    watch = damaging("checksummed", log, on="reply")
+    watch = damaging("checksummed", log, on="response")
     assert list(watch.after(NOW, produce(), [fetched()])) == []
     (_, reply, frame) = log.calls[-1]
     assert reply == fetched()

@@ -152,7 +152,7 @@ class StoreCalls:
 
     def done(self, event: StoreDone) -> None:
         done, _ = self.waiting.pop(event.token)
-        done(event.answer)
+        done(event.result)
 
     def failed(self, event: StoreFailed) -> None:
         _, failed = self.waiting.pop(event.token)

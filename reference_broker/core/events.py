@@ -93,10 +93,10 @@ class SyncFailed(NamedTuple):
 
 
 class StoreDone(NamedTuple):
-    """The object store has carried out the StoreCall. ``answer`` is the result of the operation."""
+    """The object store has carried out the StoreCall."""
 
     token: int
-    answer: StoreResult
+    result: StoreResult
 
 
 class StoreFailed(NamedTuple):

@@ -28,7 +28,7 @@ from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.fetch import FetchPartition, FetchRequest, FetchResponse
 
 
-class RaftReply:
+class RaftResponder:
     """The response to one request between voters.
 
     Every such response names the leader and the epoch that the node knows when it responds.
@@ -64,79 +64,79 @@ class RaftReply:
 
 
 def handle_vote(quorum: Quorum, body: object, respond: Callable[[object], None]) -> None:
-    quorum.gate.run(lambda: _vote(quorum, read_vote(body), RaftReply(quorum, voted, respond)))
+    quorum.gate.run(lambda: _vote(quorum, read_vote(body), RaftResponder(quorum, voted, respond)))
 
 
-def _vote(quorum: Quorum, request: Vote | None, reply: RaftReply) -> None:
+def _vote(quorum: Quorum, request: Vote | None, responder: RaftResponder) -> None:
     refused = _error_of_whole(quorum, request)
     if request is None or refused is not None:
-        reply.refuse_whole(refused or ErrorCode.invalid_request)
+        responder.refuse_whole(refused or ErrorCode.invalid_request)
         return
     error = _vote_error(quorum, request)
     if error is not None:
-        reply.refuse(error)
+        responder.refuse(error)
     else:
-        _decide_vote(quorum, request, request.end.age >= quorum.log.end.age, reply)
+        _decide_vote(quorum, request, request.end.age >= quorum.log.end.age, responder)
 
 
-def _decide_vote(quorum: Quorum, request: Vote, up_to_date: bool, reply: RaftReply) -> None:
+def _decide_vote(quorum: Quorum, request: Vote, up_to_date: bool, responder: RaftResponder) -> None:
     """Grant or refuse the vote. A vote that is granted is synced to disk before the response is sent."""
     candidate_id, binding = request.candidate_id, not request.pre_vote
     # Decision vote-epoch (T-7): newer epoch is joined | own epoch
     if request.epoch > quorum.epoch:
         voted_id = candidate_id if up_to_date and binding else NO_NODE
-        quorum.become_unattached(request.epoch, voted_id=voted_id, then=lambda: reply.accept(granted=up_to_date))
+        quorum.become_unattached(request.epoch, voted_id=voted_id, then=lambda: responder.accept(granted=up_to_date))
         return
     granted = quorum.state.would_vote(candidate_id, up_to_date, request.pre_vote)
     # Decision vote-granted (T-7): vote is made durable | no new vote
     if granted and binding and quorum.voted_id != candidate_id:
-        quorum.become_unattached(request.epoch, voted_id=candidate_id, then=lambda: reply.accept(granted=True))
+        quorum.become_unattached(request.epoch, voted_id=candidate_id, then=lambda: responder.accept(granted=True))
     else:
-        reply.accept(granted=granted)
+        responder.accept(granted=granted)
 
 
 # BeginQuorumEpoch and EndQuorumEpoch
 
 
 def handle_begin_quorum_epoch(quorum: Quorum, body: object, respond: Callable[[object], None]) -> None:
-    quorum.gate.run(lambda: _begin_epoch(quorum, read_begin_epoch(body), RaftReply(quorum, begun, respond)))
+    quorum.gate.run(lambda: _begin_epoch(quorum, read_begin_epoch(body), RaftResponder(quorum, begun, respond)))
 
 
-def _begin_epoch(quorum: Quorum, request: EpochRequest | None, reply: RaftReply) -> None:
+def _begin_epoch(quorum: Quorum, request: EpochRequest | None, responder: RaftResponder) -> None:
     refused = _error_of_whole(quorum, request)
     if request is None or refused is not None:
-        reply.refuse_whole(refused or ErrorCode.invalid_request)
+        responder.refuse_whole(refused or ErrorCode.invalid_request)
         return
     error = _epoch_error(quorum, request)
     if error is not None:
-        reply.refuse(error)
+        responder.refuse(error)
     # Decision begin-epoch-of-known-leader (T-7): announced again | followed from now on
     elif request.epoch == quorum.epoch and isinstance(quorum.state, Follower):
         quorum.state.announced()
-        reply.accept()
+        responder.accept()
     else:
-        quorum.become_follower(request.epoch, request.leader_id, then=reply.accept)
+        quorum.become_follower(request.epoch, request.leader_id, then=responder.accept)
 
 
 def handle_end_quorum_epoch(quorum: Quorum, body: object, respond: Callable[[object], None]) -> None:
-    quorum.gate.run(lambda: _end_epoch(quorum, read_end_epoch(body), RaftReply(quorum, ended, respond)))
+    quorum.gate.run(lambda: _end_epoch(quorum, read_end_epoch(body), RaftResponder(quorum, ended, respond)))
 
 
-def _end_epoch(quorum: Quorum, request: EpochRequest | None, reply: RaftReply) -> None:
+def _end_epoch(quorum: Quorum, request: EpochRequest | None, responder: RaftResponder) -> None:
     refused = _error_of_whole(quorum, request)
     if request is None or refused is not None:
-        reply.refuse_whole(refused or ErrorCode.invalid_request)
+        responder.refuse_whole(refused or ErrorCode.invalid_request)
         return
     error = _epoch_error(quorum, request)
     if error is not None:
-        reply.refuse(error)
+        responder.refuse(error)
         return
     successors = request.successors
 
     def leader_resigned() -> None:
         if isinstance(quorum.state, Follower):
             quorum.state.leader_resigned(successors)
-        reply.accept()
+        responder.accept()
 
     # Decision resignation-of-known-leader (T-7): known | learned with it
     if (request.epoch, request.leader_id) == (quorum.epoch, quorum.leader_id):

@@ -70,7 +70,8 @@ _ENDED = {
     "requests_forged": "was sent forged requests in the name of other nodes",
     "store_refused": "was refused by the object store",
     "store_slowed": "had to wait for the object store",
-    "store_answer_lost": "did not get the object store's response",
+    "store_result_lost": "did not get the object store's response",
+    "store_answer_lost": "did not get the object store's response",  # of an older run
     "store_listed_late": "did not see in a list what it had just stored",
 }
 _FRAMES = {

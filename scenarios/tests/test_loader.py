@@ -44,13 +44,13 @@ rate_per_s = 50
 [[fault]]
 name = "lost"
 kind = "response_dropped"
-on = "reply"
+on = "response"
 match = { api = "fetch", session_epoch = 3 }
 nth = [2, 5]
 """
 
 AT_A_REPLY = SMALL[SMALL.index('kind = "response_dropped"') : SMALL.index("nth")]
-AT_THE_STORE = 'kind = "store_slowed"\non = "store_answer"\nmatch = { operation = "%s" }\n'
+AT_THE_STORE = 'kind = "store_slowed"\non = "store_result"\nmatch = { operation = "%s" }\n'
 
 
 def read(text: str) -> Scenario:
@@ -104,21 +104,21 @@ def test_config_values_become_kafkas_texts() -> None:
         ("rate_per_s = 50", "rate_per_s = 50\nacks = 2", ["acks", "between -1 and 1"]),
         ('topic = "hot"\npartitions = 2', 'topic = "cold"\npartitions = 2', ["'cold'", "'readers'", "hot"]),
         ('name = "writers"', 'name = "readers"', ["two groups", "'readers'"]),
-        ('on = "reply"', 'on = "replies"', ["fault[0].on", "'replies'", "peer_reply, disk, disk_write, store"]),
-        ('on = "reply"', 'on = "reply"\nat_s = 3', ["fault[0].on", "or at_s", "exactly one"]),
-        ('on = "reply"\n', "", ["fault[0].on", "or at_s", "exactly one"]),
+        ('on = "response"', 'on = "replies"', ["fault[0].on", "'replies'", "peer_response, disk, disk_write, store"]),
+        ('on = "response"', 'on = "response"\nat_s = 3', ["fault[0].on", "or at_s", "exactly one"]),
+        ('on = "response"\n', "", ["fault[0].on", "or at_s", "exactly one"]),
         ('kind = "response_dropped"', 'kind = "link_cut"', ["fault[0].kind", "'link_cut'", "response_dropped"]),
-        ('on = "reply"', 'on = "request"', ["fault[0].kind", "'response_dropped'", "request_duplicated"]),
+        ('on = "response"', 'on = "request"', ["fault[0].kind", "'response_dropped'", "request_duplicated"]),
         ('api = "fetch"', 'api = "fech"', ["fault[0].match.api", "'fech'", "fetch"]),
         ("nth = [2, 5]", "nth = [5, 2]", ["fault[0].nth", "least must come first"]),
         ("nth = [2, 5]", "nth = 0", ["fault[0].nth", "at least 1"]),
         ("nth = [2, 5]", "nth = [1, 2, 3]", ["fault[0].nth", "list of two"]),
         ("nth = [2, 5]", "nth = 1\nnode = 1", ["'lost'", "node 1", "0..0"]),
-        ('on = "reply"', 'on = "reply"\nerror = "EMFILE"', ["fault[0].error", "'EMFILE'", "operation = 'open'"]),
-        ('on = "reply"', 'on = "reply"\nerror = "EPERM"', ["fault[0].error", "'EPERM'", "EIO, ENOSPC"]),
-        ('on = "reply"', 'on = "reply"\nundo_fails = true', ["fault[0].undo_fails", "disk_error on disk_write"]),
-        ('on = "reply"', 'on = "reply"\nnames_only = true', ["fault[0].names_only", "disk_slowed"]),
-        ('on = "reply"', 'on = "reply"\nfailure = "refused"', ["fault[0].failure", "only for store_refused"]),
+        ('on = "response"', 'on = "response"\nerror = "EMFILE"', ["fault[0].error", "'EMFILE'", "operation = 'open'"]),
+        ('on = "response"', 'on = "response"\nerror = "EPERM"', ["fault[0].error", "'EPERM'", "EIO, ENOSPC"]),
+        ('on = "response"', 'on = "response"\nundo_fails = true', ["fault[0].undo_fails", "disk_error on disk_write"]),
+        ('on = "response"', 'on = "response"\nnames_only = true', ["fault[0].names_only", "disk_slowed"]),
+        ('on = "response"', 'on = "response"\nfailure = "refused"', ["fault[0].failure", "only for store_refused"]),
         (AT_A_REPLY, AT_THE_STORE % "write", ["fault[0].match", "'write'", "put, get, list, delete"]),
         ("[load]", "state = 3\n[load]", ["state", "must be a table"]),
         ("[[load.topics]]", "[load.topics]", ["load.topics", "[[load.topics]]"]),
@@ -244,7 +244,7 @@ LOST = """
 [[fault]]
 name = "on_a_link"
 kind = "response_dropped"
-on = "reply"
+on = "response"
 link = "1>leader"
 match = { api = "fetch" }
 """
@@ -271,9 +271,9 @@ SWALLOWED = LOST.replace("response_dropped", "response_lost_by_proxy").replace('
         (VANISHED, "restart_after_s = 2", 'link = "1>2"', ["fault[3].link", "means nothing for host_lost"]),
         (SWALLOWED, '"fetch" }', '"fetch", role = "peer" }', ["fault[3].match", "only of responses to clients"]),
         (SWALLOWED, '"fetch" }', '"fetch", from_node = 1 }', ["fault[3].match", "only of responses to clients"]),
-        (SWALLOWED, 'on = "reply"', 'on = "reply"\nlink = "1>leader"', ["fault[3].link", "means nothing for"]),
-        (SWALLOWED, 'on = "reply"', 'on = "request"', ["fault[3].kind", "'response_lost_by_proxy'"]),
-        (SWALLOWED, 'on = "reply"', "at_s = 1", ["fault[3].kind", "'response_lost_by_proxy'"]),
+        (SWALLOWED, 'on = "response"', 'on = "response"\nlink = "1>leader"', ["fault[3].link", "means nothing for"]),
+        (SWALLOWED, 'on = "response"', 'on = "request"', ["fault[3].kind", "'response_lost_by_proxy'"]),
+        (SWALLOWED, 'on = "response"', "at_s = 1", ["fault[3].kind", "'response_lost_by_proxy'"]),
     ],
 )
 def test_what_the_kinds_with_a_proxy_refuse_is_one_sentence(text: str, old: str, new: str, words: list[str]) -> None:

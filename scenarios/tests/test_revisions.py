@@ -46,7 +46,7 @@ rate_per_s = 50
 [[fault]]
 name = "leader_killed"
 kind = "node_killed"
-on = "reply"
+on = "response"
 node = "partition_leader"
 match = { api = "fetch", role = "peer" }
 """

@@ -48,7 +48,7 @@ def test_a_delayed_request_holds_back_those_behind_it() -> None:
 
 
 def test_a_dropped_response_ends_the_connection_after_the_node_has_done_it() -> None:
-    seen = talk("response_dropped", "reply")
+    seen = talk("response_dropped", "response")
     seen.conversation.from_client(ONE)
     seen.conversation.from_node(FIRST)
     assert (seen.node.got, seen.client.got, seen.client.ended) == (ONE, b"", "aborted")
@@ -56,7 +56,7 @@ def test_a_dropped_response_ends_the_connection_after_the_node_has_done_it() -> 
 
 
 def test_a_delayed_response_holds_back_those_behind_it() -> None:
-    seen = talk("response_delayed", "reply", delay_ms=Range(5, 5))
+    seen = talk("response_delayed", "response", delay_ms=Range(5, 5))
     seen.conversation.from_client(ONE + TWO)
     seen.conversation.from_node(FIRST + SECOND)
     assert (seen.client.got, seen.node.reads) == (b"", False)
@@ -66,7 +66,7 @@ def test_a_delayed_response_holds_back_those_behind_it() -> None:
 
 
 def test_no_response_of_the_proxys_own_overtakes_a_delayed_one() -> None:
-    seen = talk("response_delayed", "reply", delay_ms=Range(5, 5))
+    seen = talk("response_delayed", "response", delay_ms=Range(5, 5))
     seen.conversation.from_client(ONE)
     seen.conversation.from_node(FIRST)
     seen.conversation.from_client(request(ApiKey.API_VERSIONS, 99, 2))
@@ -76,7 +76,7 @@ def test_no_response_of_the_proxys_own_overtakes_a_delayed_one() -> None:
 
 
 def test_a_truncated_response_is_cut_and_the_connection_closed() -> None:
-    seen = talk("response_truncated", "reply", cut_bytes=Range(6, 6))
+    seen = talk("response_truncated", "response", cut_bytes=Range(6, 6))
     seen.conversation.from_client(ONE + TWO)
     seen.conversation.from_node(FIRST + SECOND)
     assert (seen.client.got, seen.client.ended) == (FIRST[:6], "closed")
@@ -84,7 +84,7 @@ def test_a_truncated_response_is_cut_and_the_connection_closed() -> None:
 
 
 def test_a_damaged_response_has_one_other_bit() -> None:
-    seen = talk("response_damaged", "reply")
+    seen = talk("response_damaged", "response")
     seen.conversation.from_client(ONE)
     seen.conversation.from_node(FIRST)
     (differs,) = [old ^ new for old, new in zip(FIRST, seen.client.got, strict=True) if old != new]
@@ -93,7 +93,7 @@ def test_a_damaged_response_has_one_other_bit() -> None:
 
 
 def test_a_doubled_response_comes_twice_and_the_next_ones_once() -> None:
-    seen = talk("response_duplicated", "reply")
+    seen = talk("response_duplicated", "response")
     seen.conversation.from_client(ONE + TWO)
     seen.conversation.from_node(FIRST + SECOND)
     assert seen.client.got == FIRST + FIRST + SECOND
@@ -107,7 +107,7 @@ def fetched(size: int) -> FetchResponse:
 
 @pytest.mark.parametrize("size", [10, LARGE_BYTES * 3])
 def test_an_error_is_put_into_a_response_of_any_size(size: int) -> None:
-    seen = talk("response_error", "reply", match=Match(api=int(ApiKey.FETCH)), code=6, code_in="items")
+    seen = talk("response_error", "response", match=Match(api=int(ApiKey.FETCH)), code=6, code_in="items")
     seen.conversation.from_client(ONE + request(ApiKey.FETCH, 12, 2, bytes(40)))
     seen.conversation.from_node(FIRST)
     whole = b"".join(bytes(each) for each in encode_response(ApiKey.FETCH, 12, 2, fetched(size)))
@@ -121,7 +121,7 @@ def test_an_error_is_put_into_a_response_of_any_size(size: int) -> None:
 
 @pytest.mark.parametrize("match", [Match(error=70), Match(error=0)])
 def test_a_rule_finds_responses_by_their_error(match: Match) -> None:
-    seen = talk("response_dropped", "reply", match=match)
+    seen = talk("response_dropped", "response", match=match)
     seen.conversation.from_client(request(ApiKey.FETCH, 12, 2, bytes(40)))
     body = FetchResponse(error_code=70)
     seen.conversation.from_node(b"".join(bytes(each) for each in encode_response(ApiKey.FETCH, 12, 2, body)))
@@ -142,14 +142,14 @@ def test_a_large_request_that_a_rule_may_hit_waits_until_it_is_whole(large: bool
 
 
 @pytest.mark.parametrize(
-    ("kind", "on"), [("node_killed", "request"), ("node_killed", "reply"), ("node_paused", "reply")]
+    ("kind", "on"), [("node_killed", "request"), ("node_killed", "response"), ("node_paused", "response")]
 )
 def test_a_process_is_killed_or_paused(kind: str, on: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "kill", lambda process, number: sent.append((process, number)))
     seen = Talk(rule(kind, on, duration_s=1.0), process=77).connect()
     seen.conversation.from_client(ONE)
-    if on == "reply":
+    if on == "response":
         seen.conversation.from_node(FIRST)
     seen.later.pass_time()
     killed = [(77, signal.SIGKILL)]

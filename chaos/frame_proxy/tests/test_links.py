@@ -25,7 +25,7 @@ LOST: dict[str, object] = {"name": "lost", "kind": "request_dropped", "on": "req
 SCENARIO = "link-faults"
 
 
-KILLED: dict[str, object] = {"name": "killed", "kind": "node_killed", "on": "peer_reply", "node": "any"}
+KILLED: dict[str, object] = {"name": "killed", "kind": "node_killed", "on": "peer_response", "node": "any"}
 
 
 async def hits_of(rule: dict[str, object], *words: object, size: int = 0) -> list[FaultRow]:

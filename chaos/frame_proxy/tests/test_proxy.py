@@ -24,7 +24,9 @@ def test_a_paused_node_goes_on_when_the_proxy_ends(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(os, "kill", lambda process, number: sent.append((process, number)))
 
     async def play() -> None:
-        proxy = FrameProxy(ProxyPlan(rules=[replace(rule("node_paused", "reply"), duration_s=60.0)], processes={0: 77}))
+        proxy = FrameProxy(
+            ProxyPlan(rules=[replace(rule("node_paused", "response"), duration_s=60.0)], processes={0: 77})
+        )
         proxy.start([NODE])
         await asyncio.gather(*proxy._servers)
         (front,) = proxy._fronts
@@ -41,7 +43,7 @@ def test_a_rule_that_comes_again_counts_from_the_start() -> None:
         proxy.start([NODE])
         await asyncio.gather(*proxy._servers)
         (front,) = proxy._fronts
-        once = rule("response_dropped", "reply", total=1)
+        once = rule("response_dropped", "response", total=1)
         for _ in range(2):
             proxy.add(once)
             front.replied(REPLY)
@@ -115,7 +117,7 @@ def test_metadata_tells_who_leads_the_first_partition() -> None:
         return SimpleNamespace(name=name, partitions=partitions)
 
     async def play() -> list[str]:
-        lost = replace(rule("response_dropped", "reply"), node="partition_leader")
+        lost = replace(rule("response_dropped", "response"), node="partition_leader")
         proxy = FrameProxy(ProxyPlan(rules=[lost], topic="hot"))
         proxy.start([AdvertisedNode(each, "127.0.0.1", each) for each in (7, 8, 9)])
         await asyncio.gather(*proxy._servers)

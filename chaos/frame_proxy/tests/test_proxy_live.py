@@ -109,10 +109,10 @@ def test_librdkafka_lives_behind_the_proxy_while_faults_fire(target: LiveCluster
         shown = {f"{each.host}:{each.port}" for each in admin.list_topics(timeout=10).brokers.values()}
         assert shown == set(running.bootstrap.split(","))
         for wanted in (
-            rule("lost", "response_dropped", "reply", match={"api": "produce"}, nth=2, total=1),
-            rule("late", "response_delayed", "reply", match={"api": "produce"}, nth=4, total=1, delay_ms=50),
-            rule("torn", "response_truncated", "reply", match={"api": "produce"}, nth=5, total=1, cut_bytes=7),
-            rule("moved", "response_error", "reply", match={"api": "fetch"}, total=1, code=6, code_in="items"),
+            rule("lost", "response_dropped", "response", match={"api": "produce"}, nth=2, total=1),
+            rule("late", "response_delayed", "response", match={"api": "produce"}, nth=4, total=1, delay_ms=50),
+            rule("torn", "response_truncated", "response", match={"api": "produce"}, nth=5, total=1, cut_bytes=7),
+            rule("moved", "response_error", "response", match={"api": "fetch"}, total=1, code=6, code_in="items"),
             rule("twice", "request_duplicated", "request", match={"api": "find_coordinator"}, total=1),
         ):
             assert running.send_http("POST", "/rules", wanted)[0] == 201

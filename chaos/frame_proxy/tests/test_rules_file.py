@@ -12,7 +12,7 @@ from scenarios.fields import Range, ScenarioError
 from scenarios.vocabulary import PARTITION_ROLES
 
 NODES = {1: 0, 2: 77}
-LOST = {"name": "lost", "kind": "response_dropped", "on": "reply", "node": "any"}
+LOST = {"name": "lost", "kind": "response_dropped", "on": "response", "node": "any"}
 
 
 def test_the_faults_of_a_scenario_are_a_rules_file() -> None:
@@ -31,7 +31,7 @@ def test_a_rule_is_read_from_json() -> None:
     [
         ({"on": "disk", "kind": "node_killed"}, "on = 'disk' needs what a proxy does not see"),
         ({"on": "note", "kind": "node_killed", "match": {"note": "x"}}, "on = 'note' needs"),
-        ({"on": "peer_reply", "kind": "response_delayed"}, "on = 'peer_reply' needs"),
+        ({"on": "peer_response", "kind": "response_delayed"}, "on = 'peer_response' needs"),
         ({"on": "request", "kind": "request_damaged"}, "request_damaged cannot be done by a proxy"),
         ({"kind": "node_powered_off"}, "there is no machine to switch off"),
         ({"kind": "host_lost"}, "a proxy of frames cannot silence a node's links"),
@@ -64,30 +64,30 @@ def test_a_role_in_a_partition_is_known_from_metadata() -> None:
 def test_each_api_can_be_named_in_both_spellings() -> None:
     for key in ApiKey:
         for name in (key.name.lower(), api_name(key)):
-            fault = read_rule({"name": "lost", "kind": "response_dropped", "on": "reply", "match": {"api": name}})
+            fault = read_rule({"name": "lost", "kind": "response_dropped", "on": "response", "match": {"api": name}})
             assert fault.match.api == key
 
 
 def test_a_name_that_is_no_api_is_refused_with_near_ones() -> None:
     with pytest.raises(ScenarioError, match=r"'OffsetComit', which is no API; a name is one such as offset_commit"):
-        read_rule({"name": "lost", "kind": "response_dropped", "on": "reply", "match": {"api": "OffsetComit"}})
+        read_rule({"name": "lost", "kind": "response_dropped", "on": "response", "match": {"api": "OffsetComit"}})
 
 
 def test_a_response_is_doubled_before_clients_and_not_at_the_requester() -> None:
     rule = {"name": "twice", "kind": "response_duplicated", "node": "any"}
-    assert why_not(read_rule({**rule, "on": "reply"}), NODES) == ""
-    refusal = why_not(read_rule({**rule, "on": "peer_reply"}), NODES, has_links=True)
+    assert why_not(read_rule({**rule, "on": "response"}), NODES) == ""
+    refusal = why_not(read_rule({**rule, "on": "peer_response"}), NODES, has_links=True)
     assert "carries the response to a request once" in refusal
 
 
 def test_a_time_is_refused() -> None:
     with pytest.raises(
-        ScenarioError, match=r"at_s needs what a proxy does not see; give on = 'request' or on = 'reply'"
+        ScenarioError, match=r"at_s needs what a proxy does not see; give on = 'request' or on = 'response'"
     ):
         read_rule({"name": "later", "kind": "node_killed", "at_s": 3})
 
 
-OFFERED = {"request": "request_dropped", "reply": "response_dropped"}
+OFFERED = {"request": "request_dropped", "response": "response_dropped"}
 
 
 @pytest.mark.parametrize("on", OFFERED)
@@ -106,7 +106,7 @@ def test_a_refused_kind_leads_only_to_kinds_that_a_proxy_takes(on: str) -> None:
 
 def test_a_place_that_a_proxy_does_not_see_is_not_offered() -> None:
     for place in ({}, {"on": "answer"}):
-        with pytest.raises(ScenarioError, match=r"allowed: request, reply$"):
+        with pytest.raises(ScenarioError, match=r"allowed: request, response$"):
             read_rule({"name": "lost", "kind": "response_dropped", **place})
 
 
@@ -116,10 +116,13 @@ def test_a_place_that_a_proxy_does_not_see_is_not_offered() -> None:
         ("[[fault]]\nname = 'a'\n", "rules.toml"),
         ("[[fault]\n", "is not valid TOML"),
         ("[[faults]]\nname='a'\n", "has no [[fault]]"),
-        ("[[fault]]\nname='a'\nkind='node_paused'\non='reply'\nduration_s=inf\n", "duration_s is inf"),
-        ("[[fault]]\nname='a'\nkind='response_dropped'\non='reply'\nafter_s=nan\n", "after_s is nan"),
-        ("[[fault]]\nname='a'\nkind='response_error'\non='reply'\n", "code is of response_error"),
-        ("[[fault]]\nname='a'\nkind='response_truncated'\non='reply'\n", "cut_bytes is needed for response_truncated"),
+        ("[[fault]]\nname='a'\nkind='node_paused'\non='response'\nduration_s=inf\n", "duration_s is inf"),
+        ("[[fault]]\nname='a'\nkind='response_dropped'\non='response'\nafter_s=nan\n", "after_s is nan"),
+        ("[[fault]]\nname='a'\nkind='response_error'\non='response'\n", "code is of response_error"),
+        (
+            "[[fault]]\nname='a'\nkind='response_truncated'\non='response'\n",
+            "cut_bytes is needed for response_truncated",
+        ),
     ],
 )
 def test_a_wrong_file_is_refused(text: str, refusal: str, tmp_path: Path) -> None:

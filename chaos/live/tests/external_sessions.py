@@ -40,7 +40,7 @@ LOST = """
 [[fault]]
 name = "fetch-answer-lost"
 kind = "response_dropped"
-on = "reply"
+on = "response"
 node = "any"
 match = { api = "fetch", session = true, error = 0 }
 nth = 5

@@ -38,7 +38,7 @@ FAULT = """
 [[fault]]
 name = "lost"
 kind = "response_lost_by_proxy"
-on = "reply"
+on = "response"
 match = { api = "fetch", client_id = "fetcher-*", session = true, error = 0 }
 nth = 2
 every = 4

@@ -36,7 +36,7 @@ FAULTS = """
 [[fault]]
 name = "lost"
 kind = "response_dropped"
-on = "reply"
+on = "response"
 match = { api = "fetch", session = true }
 nth = 3
 times = 1
@@ -44,7 +44,7 @@ times = 1
 [[fault]]
 name = "struck"
 kind = "node_killed"
-on = "reply"
+on = "response"
 match = { api = "produce" }
 nth = 10
 after_s = 1.5

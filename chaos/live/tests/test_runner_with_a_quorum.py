@@ -53,7 +53,7 @@ FAULTS = """
 [[fault]]
 name = "late"
 kind = "response_delayed"
-on = "peer_reply"
+on = "peer_response"
 match = { api = "fetch" }
 node = "follower"
 total = 1

@@ -45,10 +45,10 @@ def vote_forgotten_at_start(original: Function, self: Any) -> Any:
 
 
 @mutant("reference_broker.quorum.raft_handlers:_decide_vote")
-def longer_log_gets_the_vote(original: Function, quorum: Any, request: Any, up_to_date: bool, reply: Any) -> None:
+def longer_log_gets_the_vote(original: Function, quorum: Any, request: Any, up_to_date: bool, responder: Any) -> None:
     """A voter compares the ends of two logs by their offsets only. A candidate with more records of an older epoch
     wins, and committed ones are cut (KIP-595)."""
-    original(quorum, request, request.end.offset >= quorum.log.end.offset, reply)
+    original(quorum, request, request.end.offset >= quorum.log.end.offset, responder)
 
 
 @mutant("reference_broker.quorum.follower:Follower._continue")

@@ -13,7 +13,7 @@ from reference_broker.quorum.follower import Follower
 from reference_broker.quorum.messages import Vote
 from reference_broker.quorum.metadata_log import LogSync, MetadataLog
 from reference_broker.quorum.quorum import Quorum
-from reference_broker.quorum.raft_handlers import RaftReply
+from reference_broker.quorum.raft_handlers import RaftResponder
 from reference_broker.quorum.tests.quorum_storm import settle, weather
 from reference_broker.quorum.tests.quorum_world import SECOND_US, Process, World
 
@@ -248,11 +248,11 @@ def _fetch_at_once(follower: Follower) -> None:
         follower._fetch()
 
 
-def _votes_again(_quorum: Quorum, _request: object, up_to_date: bool, reply: RaftReply) -> None:
+def _votes_again(_quorum: Quorum, _request: object, up_to_date: bool, reply: RaftResponder) -> None:
     reply.accept(granted=up_to_date)
 
 
-def _votes_for_short_logs(quorum: Quorum, request: Vote, _: bool, reply: RaftReply) -> None:
+def _votes_for_short_logs(quorum: Quorum, request: Vote, _: bool, reply: RaftResponder) -> None:
     _JUDGE(quorum, request, True, reply)
 
 

@@ -60,11 +60,11 @@ def test_rules_of_links_and_of_roles_are_played_where_we_stand_between_nodes(tmp
     assert linked.expected_faults == find("link-faults").expected_faults
     assert needs_links(linked)
     assert not needs_links(playable(with_fault(tmp_path, 'node = "leader"'), chosen("kafka")))
-    at_requester = with_fault(tmp_path, 'node = "any"', kind="node_killed", on='on = "peer_reply"')
+    at_requester = with_fault(tmp_path, 'node = "any"', kind="node_killed", on='on = "peer_response"')
     assert needs_links(playable(at_requester, chosen("kafka")))
 
 
-def with_fault(folder: Path, *words: str, kind: str = "response_dropped", on: str = 'on = "reply"') -> Scenario:
+def with_fault(folder: Path, *words: str, kind: str = "response_dropped", on: str = 'on = "response"') -> Scenario:
     """A scenario of three nodes with one fault."""
     fault = "\n".join(("[[fault]]", 'name = "it"', f'kind = "{kind}"', on, *words))
     return load(written(folder, "asking", text_of("Asks", 1, CLUSTER, 10, fault)))
@@ -83,8 +83,8 @@ partitions = 1
 """
 OF_ONE = '[node]\ncommand = ["x"]\none_process = true\nlinks = "peers"'
 ELSEWHERE = 'addresses = ["a:1", "b:2", "c:3"]\n[commands]\nstart = "x"\nstop = "x"\nkill = "x"'
-LOST = ("response_dropped", 'on = "reply"')
-AT_REQUESTER = ("node_killed", 'on = "peer_reply"')
+LOST = ("response_dropped", 'on = "response"')
+AT_REQUESTER = ("node_killed", 'on = "peer_response"')
 VANISHED = ("host_lost", "at_s = 0")
 BOUNCED = ("rolling_bounce", "at_s = 0")
 EMPTIED = ("directory_missing", "at_s = 0")
@@ -116,14 +116,19 @@ DELETED, NAMED = ("files_missing", "at_s = 0"), 'match = { path = "*.snapshot" }
         ),
         (VANISHED, "", ELSEWHERE, "directed links between nodes"),
         (VANISHED, "", "", ""),
-        (("host_lost", 'on = "reply"'), "", "", r"host_lost cannot be done by a proxy: .* give it at a time \(at_s\)"),
+        (
+            ("host_lost", 'on = "response"'),
+            "",
+            "",
+            r"host_lost cannot be done by a proxy: .* give it at a time \(at_s\)",
+        ),
         (DELETED, NAMED, f"nodes = 3\n{OF_ONE}", "a data directory for each node"),
         (DELETED, NAMED, ELSEWHERE, "the data directory of a node, which is known only if we start it"),
         (DELETED, NAMED, "", ""),
-        (("node_killed", 'on = "reply"'), "", ELSEWHERE, "process control by commands.alive"),
+        (("node_killed", 'on = "response"'), "", ELSEWHERE, "process control by commands.alive"),
         (AT_REQUESTER, 'node = "any"', 'nodes = 3\n[node]\ncommand = ["x"]', "directed links between nodes"),
         (AT_REQUESTER, 'node = "any"', f"nodes = 3\n{OF_ONE}", "one process for each node"),
-        (("response_duplicated", 'on = "peer_reply"'), "", "", "carries the response to a request once"),
+        (("response_duplicated", 'on = "peer_response"'), "", "", "carries the response to a request once"),
     ],
 )
 def test_what_such_faults_need_is_named(

@@ -39,7 +39,7 @@ FAULTS = """
 [[outside]]
 name = "killed_at_commit_of_nothing"
 kind = "node_killed"
-on = "reply"
+on = "response"
 match = { api = "fetch", session = true }
 nth = 2
 total = 1
@@ -76,7 +76,7 @@ BETWEEN = """
 [[fault]]
 name = "fetch_lost"
 kind = "response_dropped"
-on = "reply"
+on = "response"
 link = "all>partition_leader"
 match = { api = "fetch", session = true }
 total = 2
@@ -84,7 +84,7 @@ total = 2
 [[fault]]
 name = "answer_late"
 kind = "response_delayed"
-on = "reply"
+on = "response"
 node = "partition_leader"
 match = { api = "produce" }
 nth = 3
