@@ -1,8 +1,9 @@
 """Hooks of the driver that change nothing: their base, and the recorder of the trace table, in both worlds."""
 
-import json
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+import msgspec
 
 from reference_broker.core.events import Effect, Event, Note, Reply, Request
 from reference_broker.ports.node_ports import Now
@@ -32,8 +33,12 @@ FETCH = 1
 NO_FRAME = (-1, "", -1, -1, 0, -1, 0, 0)
 """The columns of a frame and of a response, in a row that has neither."""
 Sink: TypeAlias = Callable[[TraceRow], None]
-encoded = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
-"""Encodes the fields of a note as its row's detail; ``json.dumps`` would make a new encoder for each row."""
+_JSON: Final = msgspec.json.Encoder(order="sorted")
+
+
+def encoded(fields: Mapping[str, int | str]) -> str:
+    """Encode the fields of a note as its row's detail."""
+    return _JSON.encode(fields).decode()
 
 
 class TraceRecorder(PassiveHook):

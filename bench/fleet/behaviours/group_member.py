@@ -454,8 +454,9 @@ class GroupMember:
     def _forget_missed(self, life: MemberLife) -> None:
         """Forget what was made of records whose tombstones may have been missed (H-3)."""
         missed = life.consumer.take_missed_tombstones()
-        self.sink.drop(missed)
-        life.begun_us.update(dict.fromkeys(missed, self._now_us))
+        if missed:
+            self.sink.drop(missed)
+            life.begun_us.update(dict.fromkeys(missed, self._now_us))
 
     def _hear(self, life: MemberLife) -> bool:
         """Handle the membership's events, and return whether there were any."""

@@ -66,16 +66,15 @@ def handle(broker: Broker, call: Call, body: ApiVersionsRequest | None) -> ApiVe
         error_code=ErrorCode.none,
         api_keys=_ranges(tuple((key, served) for key, served in SERVED.items() if taken(key))),
         throttle_time=NO_THROTTLE,
-        supported_features=tuple(
-            SupportedFeatureKey(name=name, min_version=i16(low), max_version=i16(high))
-            for name, low, high in (*supported_features(broker.config), *drafts)
-            if low > 0 or call.api_version >= LEVEL_0_FROM
+        supported_features=_supported_keys(
+            tuple(
+                each
+                for each in (*supported_features(broker.config), *drafts)
+                if each[1] > 0 or call.api_version >= LEVEL_0_FROM
+            )
         ),
         finalized_features_epoch=i64(image.provenance.offset),
-        finalized_features=tuple(
-            FinalizedFeatureKey(name=name, max_version_level=i16(level), min_version_level=i16(level))
-            for name, level in (*image.features.items(), *_finalized(drafts))
-        ),
+        finalized_features=_finalized_keys((*image.features.items(), *_finalized(drafts))),
     )
 
 
@@ -108,10 +107,12 @@ def _refusal(error: ErrorCode, served: Served) -> ApiVersionsResponse:
     return ApiVersionsResponse(error_code=error, api_keys=_ranges(served), throttle_time=NO_THROTTLE)
 
 
+# The parts of the response are built once for each listener and level, since every new connection requests them.
+
+
 @lru_cache(16)
 def _ranges(served: Served) -> tuple[ApiVersion, ...]:
-    """Return the ranges for the wire. They are built once for each listener's APIs, since every new connection requests
-    them."""
+    """Return the ranges for the wire."""
     return tuple(
         ApiVersion(
             api_key=i16(api_key),
@@ -120,4 +121,19 @@ def _ranges(served: Served) -> tuple[ApiVersion, ...]:
         )
         for api_key, (low, high) in served
         if low < FIRST_DRAFT_VERSION
+    )
+
+
+@lru_cache(16)
+def _supported_keys(features: tuple[tuple[str, int, int], ...]) -> tuple[SupportedFeatureKey, ...]:
+    return tuple(
+        SupportedFeatureKey(name=name, min_version=i16(low), max_version=i16(high)) for name, low, high in features
+    )
+
+
+@lru_cache(16)
+def _finalized_keys(levels: tuple[tuple[str, int], ...]) -> tuple[FinalizedFeatureKey, ...]:
+    return tuple(
+        FinalizedFeatureKey(name=name, max_version_level=i16(level), min_version_level=i16(level))
+        for name, level in levels
     )
