@@ -54,7 +54,7 @@ def ratios(rows: Sequence[ResultRow]) -> str | None:
         axes.set_ylim(len(shown) - 0.4, -0.6)
         axes.set_xlabel("times better than the peer (dot: median, line: spread, stroke: goal)")
         axes.xaxis.set_major_formatter(FuncFormatter(_times))
-        return _svg(picture)
+        return svg(picture)
 
 
 def growth(curve: Curve) -> str:
@@ -85,7 +85,7 @@ def growth(curve: Curve) -> str:
         axes.set_xlabel(curve.grows_with)
         axes.set_ylabel(f"{curve.cost}, {curve.series[0].points[0][1].unit}")
         axes.legend(frameon=False)
-        return _svg(picture)
+        return svg(picture)
 
 
 def _spread(figures: Sequence[Figure]) -> list[list[float]]:
@@ -104,7 +104,7 @@ def _plain(value: float, _: int) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:g}"
 
 
-def _svg(picture: Picture) -> str:
+def svg(picture: Picture) -> str:
     text = StringIO()
     picture.savefig(text, format="svg", metadata={"Date": None})
     return text.getvalue()[text.getvalue().index("<svg") :]

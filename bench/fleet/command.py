@@ -18,7 +18,7 @@ from bench.fleet.driver import BlockingDriver, clock
 from bench.fleet.fleet import Fleet, make_fleet
 from bench.fleet.negotiation import UnreachableError, announces, negotiate
 from bench.fleet.parquet_sink import ParquetSink
-from bench.fleet.processes import LocustProcesses, WorkerDiedError, wait_for_page
+from bench.fleet.processes import LocustProcesses, WorkerDiedError, users_needed, wait_for_page
 from bench.fleet.recorder import Recorder
 from bench.fleet.spec import FleetSpec, SpecError, address_of, call_prelude, parse_spec, write_spec
 from reference_broker.wire.apis import DRAFTS, FETCH_FIRST_REVISION, ApiKey
@@ -59,7 +59,8 @@ class FleetRun:
         :raises WorkerDiedError: a Locust process ended by itself.
         :raises SpecError: topics cannot be made.
         """
-        with LocustProcesses(self.spec, self._written_spec(), self.out_dir / "logs", self.page) as locust:
+        workers, users = self.spec.workers, users_needed(self.spec)
+        with LocustProcesses(workers, users, self._written_spec(), self.out_dir / "logs", self.page) as locust:
             self._prepare()
             if self.page is None:
                 self._load(locust)

@@ -1,24 +1,21 @@
 """The file that ``locust -f`` loads, in the master and in each worker. ``python -m bench.fleet`` starts them.
 
-The environment variable CRUCIBLE_FLEET_SPEC holds the spec's path. The master reads commands from its stdin, one JSON
-object a line, and passes them to the workers as Locust messages. It prints what they report, also one JSON object a
-line. If CRUCIBLE_FLEET_BY_HAND is set there are no commands: Locust's web page starts and stops the load, and each
-start makes new clients of the same spec.
+The environment variable CRUCIBLE_FLEET_SPEC holds the spec's path. Commands and reports pass through
+``locust_messages``. If CRUCIBLE_FLEET_BY_HAND is set there are no commands: Locust's web page starts and stops the
+load, and each start makes new clients of the same spec.
 """
 
-import json
 import os
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import gevent
 import msgspec
-from gevent.fileobject import FileObjectPosix
 from locust import LoadTestShape, events, runners
-from locust.runners import MasterRunner, WorkerRunner
+from locust.runners import WorkerRunner
 
+from bench.fleet.locust_messages import register
 from bench.fleet.processes import BY_HAND_VARIABLE, SPEC_VARIABLE, users_needed
 from bench.fleet.spec import FleetSpec, call_prelude, clients_at, parse_spec
 from bench.fleet.users import FleetUser, WorkerFleet, sums
@@ -51,20 +48,13 @@ if read_spec().shape is not None and not BY_HAND:
             return clients_at(self.spec.shape, users, elapsed_s, self.spec.load.seconds), float(users)
 
 
-def say(event: str, **fields: Any) -> None:
-    sys.stdout.write(json.dumps({"fleet": event, **fields}) + "\n")
-    sys.stdout.flush()
-
-
 @events.init.add_listener  # type: ignore[untyped-decorator]
 def on_init(environment: Any, **_: Any) -> None:
-    if isinstance(environment.runner, WorkerRunner):
-        environment.runner.register_message("fleet_command", on_command, concurrent=True)
-    elif isinstance(environment.runner, MasterRunner):
-        environment.reports = {}
-        environment.runner.register_message("fleet_report", on_report)
-        gevent.spawn(read_commands, environment)
-        gevent.spawn(print_reports, environment)
+    def note_start(command: str) -> None:
+        if command == "go" and environment.shape_class is not None:
+            environment.shape_class.went_s = time.monotonic()
+
+    register(environment, lambda command: on_command(environment, command), sums, note_start)
 
 
 @events.test_start.add_listener  # type: ignore[untyped-decorator]
@@ -97,10 +87,9 @@ def on_quit(environment: Any, **_: Any) -> None:
         fleet.close()
 
 
-def on_command(environment: Any, msg: Any, **_: Any) -> None:
+def on_command(environment: Any, command: str) -> None:
     """Carry out the master's command. Runs in a worker."""
     fleet: WorkerFleet = environment.fleet
-    command = msg.data["cmd"]
     if command == "go":
         fleet.go.set()
     elif command == "close":
@@ -108,31 +97,3 @@ def on_command(environment: Any, msg: Any, **_: Any) -> None:
         fleet.report()
     else:
         fleet.stop(command.removeprefix("stop_"))
-
-
-def on_report(environment: Any, msg: Any, **_: Any) -> None:
-    """Keep the last report of each worker. Run in the master."""
-    environment.reports[msg.data["index"]] = msg.data
-
-
-def print_reports(environment: Any) -> None:
-    while True:
-        gevent.sleep(0.2)
-        if environment.reports:
-            reports = environment.reports.values()
-            failure = next((each["failure"] for each in reports if each["failure"]), "")
-            say("report", workers=len(reports), failure=failure, **sums(reports))
-
-
-def read_commands(environment: Any) -> None:
-    """Pass commands on to the workers. Run in the master. At the end of stdin whoever started the fleet is gone, so
-    Locust ends."""
-    lines = FileObjectPosix(sys.stdin.fileno(), "r", closefd=False)
-    for line in lines:
-        command = json.loads(line)
-        if command["cmd"] == "quit":
-            break
-        if command["cmd"] == "go" and environment.shape_class is not None:
-            environment.shape_class.went_s = time.monotonic()
-        environment.runner.send_message("fleet_command", command)
-    environment.runner.quit()

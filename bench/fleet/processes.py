@@ -41,8 +41,18 @@ class LocustProcesses:
     is the host and port of Locust's web page, which then starts and stops the load instead.
     """
 
-    def __init__(self, spec: FleetSpec, spec_path: Path, log_dir: Path, page: tuple[str, int] | None = None) -> None:
-        self.spec = spec
+    def __init__(
+        self,
+        workers: int,
+        users: int,
+        spec_path: Path,
+        log_dir: Path,
+        page: tuple[str, int] | None = None,
+        locustfile: Path = LOCUSTFILE,
+    ) -> None:
+        self._count = workers
+        self._users = users
+        self._locustfile = locustfile
         self._page = page
         self._last: dict[str, int] | None = None
         self._failure = ""
@@ -57,10 +67,11 @@ class LocustProcesses:
         self._workers: list[subprocess.Popen[str]] = []
         self._master: subprocess.Popen[str] | None = None
         self._logs: list[IO[str]] = []
+        self._reports: threading.Thread | None = None
 
     def __enter__(self) -> "LocustProcesses":
         self._log_dir.mkdir(parents=True, exist_ok=True)
-        workers, users, port = str(self.spec.workers), str(users_needed(self.spec)), str(self._port)
+        workers, users, port = str(self._count), str(self._users), str(self._port)
         arguments = ["--master", "--master-bind-host", "127.0.0.1", "--master-bind-port", port]
         arguments += ["-u", users, "-r", users, "--only-summary", "--stop-timeout", "5", "--exit-code-on-error", "0"]
         if self._page is None:
@@ -68,8 +79,9 @@ class LocustProcesses:
         else:
             arguments += ["--web-host", self._page[0], "--web-port", str(self._page[1])]
         self._master = self._start("fleet-master", arguments, subprocess.PIPE)
-        threading.Thread(target=self._read_reports, args=(self._master.stdout,), daemon=True).start()
-        for index in range(self.spec.workers):
+        self._reports = threading.Thread(target=self._read_reports, args=(self._master.stdout,), daemon=True)
+        self._reports.start()
+        for index in range(self._count):
             arguments = ["--worker", "--master-host", "127.0.0.1", "--master-port", port]
             self._workers.append(self._start(f"fleet-worker-{index}", arguments, subprocess.DEVNULL))
         return self
@@ -114,7 +126,7 @@ class LocustProcesses:
     def _start(self, name: str, arguments: list[str], stdin: int) -> "subprocess.Popen[str]":
         log = (self._log_dir / f"{name}.log").open("w")
         self._logs.append(log)
-        command = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), *arguments]
+        command = [sys.executable, "-m", "locust", "-f", str(self._locustfile), *arguments]
         return subprocess.Popen(
             command,
             stdin=stdin,
@@ -136,7 +148,7 @@ class LocustProcesses:
                 early = report.pop("ended_early")
                 if early:
                     self._failure = self._failure or f"{early} of the clients ended before they were stopped"
-                if report.pop("workers") == self.spec.workers:
+                if report.pop("workers") == self._count:
                     self._last = report
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -153,8 +165,11 @@ class LocustProcesses:
                 process.wait()
         for log in self._logs:
             log.close()
-        if self._master is not None and self._master.stdin is not None:
-            self._master.stdin.close()
+        if self._reports is not None:
+            self._reports.join()
+        for pipe in () if self._master is None else (self._master.stdin, self._master.stdout):
+            if pipe is not None:
+                pipe.close()
 
 
 def users_needed(spec: FleetSpec) -> int:

@@ -4,6 +4,9 @@ Batch n is due at ``start + n * interval`` and goes to the partition ``n % parti
 before. Batches that are due are sent together, one of each partition in a request, as Kafka's own producer does. A
 partition that is out of reach delays its own batches only.
 
+The values of the partition with the index i have the sequences from ``i * SEQUENCES`` on. So what a partition holds of
+a writer is one span, however much it is.
+
 A batch is sent again until its end is known or its delivery time has passed. Batches of a partition keep their order:
 after a failure nothing new is sent to it until what was in flight has ended and was sent again, one at a time.
 ``ProducerState`` decides what a response means. Latency counts from the time at which a batch was due.
@@ -35,6 +38,8 @@ PRODUCE_VERSION: Final = 9
 METADATA_VERSION: Final = 9
 INIT_PRODUCER_ID_VERSION: Final = 3
 BACK_OFF_US: Final = 100_000
+SEQUENCES: Final = 1 << 40
+"""How many records a producer can send to one partition."""
 LONGEST_WAIT_US: Final = 50_000
 """The producer notices a stop after this time at the latest."""
 _CALL_US: Final = 5_000_000
@@ -150,7 +155,6 @@ class LoadProducer:
         self._stale = True
         self._refresh_not_before_us = 0
         self._start_us = 0
-        self._sequence = 0
         self._stopping = False
 
     def stop(self) -> None:
@@ -223,8 +227,8 @@ class LoadProducer:
         if not self._interval_us:
             due_us = now_us
         self.max_slip_us = max(self.max_slip_us, now_us - due_us)
-        plan, first = self.plan, self._sequence
-        self._sequence += plan.batch_records
+        plan = self.plan
+        first = partition.index * SEQUENCES + number * plan.batch_records
         partition.made += 1
         batch = self._state.add(partition.where, plan.batch_records)
         records = self._encoded(partition, batch, first)

@@ -49,6 +49,7 @@ class Taken:
 
     where: TopicPartition
     spans: Sequence[ValueSpan]
+    written: Sequence[tuple[int, int]]  # for each batch: its timestamp (ms), and how many records it has
     size_bytes: int
     high_watermark: int
     at_us: int  # monotonic
@@ -105,6 +106,13 @@ class LoadReader:
         """Return the offset of the next record to read."""
         return self._state.positions[where].offset
 
+    @property
+    def lag(self) -> int:
+        """How many records the partitions have beyond the positions, by the last responses. A partition without one
+        counts 1."""
+        positions = self._state.positions.values()
+        return sum(1 if each.high_watermark < 0 else max(0, each.high_watermark - each.offset) for each in positions)
+
     def _send(self, link: _Link, now_us: int) -> None:
         link.sent = link.connection.encode(ApiKey.FETCH, FETCH_VERSION, self._request(link))
         link.deadline_us = now_us + self.plan.request_timeout_ms * 1000
@@ -157,11 +165,14 @@ class LoadReader:
                 if data.error_code:
                     self._stale = self._stale or data.error_code in REFRESH_METADATA
                     link.not_before_us = now_us + BACK_OFF_US
-                    self._taken(Taken(where, (), 0, -1, now_us, error_name(data.error_code)))
+                    self._taken(Taken(where, (), (), 0, -1, now_us, error_name(data.error_code)))
                     continue
-                spans = self._batches.read(where, self._state.take(where, data))
+                batches = self._state.take(where, data)
+                spans = self._batches.read(where, batches)
                 if spans:
-                    self._taken(Taken(where, spans, len(data.records or b""), data.high_watermark, now_us))
+                    written = [(each.header.max_timestamp_ms, each.header.record_count) for each in batches]
+                    size_bytes = len(data.records or b"")
+                    self._taken(Taken(where, spans, written, size_bytes, data.high_watermark, now_us))
 
     def _lose(self, link: _Link) -> None:
         link.connection.close()

@@ -2,8 +2,9 @@
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,41 +16,95 @@ CALIBRATED_BYTES = (100, 1_024)
 """Sizes of the values with which the generator is measured alone."""
 
 
+def _rates(_: click.Context, __: click.Parameter, text: str | None) -> tuple[float, ...]:
+    if text is None:
+        return ()
+    found = []
+    for each in text.split(","):
+        number, thousands = each.strip().removesuffix("k"), each.strip().endswith("k")
+        if not number.replace(".", "", 1).isdigit() or float(number) <= 0:
+            raise click.BadParameter("give rates such as 10k,50k,100000")
+        found.append(float(number) * (1000 if thousands else 1))
+    return tuple(found)
+
+
 @click.command(
     epilog="\b\nExamples:"
     "\n  ./crucible bench"
     "\n  ./crucible bench --peer kafka"
     "\n  ./crucible bench --peer kafka --row fetch"
     "\n  ./crucible bench --row failover"
+    "\n  ./crucible bench docs/workloads/1-topic-16-partitions-1kb.yaml --target kafka --target reference --max"
+    "\n  ./crucible bench docs/workloads/end-to-end-latency.yaml --target 127.0.0.1:9092 --rates 10k,50k,100k"
     "\n  ./crucible bench --calibrate"
 )
+@click.argument("workloads", nargs=-1, type=click.Path(path_type=Path), metavar="[WORKLOAD]...")
 @click.option("--peer", type=click.Choice(["kafka"]), help="Measure this broker, too. It takes turns with ours.")
 @click.option("--row", "rows", multiple=True, metavar="NAME", help="Measure only this row (see bench/options.py).")
 @click.option("--nodes", type=click.Choice(["1", "3"]), multiple=True, help="Measure only clusters of this size.")
 @click.option(
     "--quick", is_flag=True, help="Measure little of everything, to see that it works. No figure is worth quoting."
 )
-@click.option("--out", type=click.Path(path_type=Path), help="Store it in this folder (default: .benchmarks/crucible).")
+@click.option("--out", type=click.Path(path_type=Path), help="Store it in this folder (default: in .benchmarks).")
 @click.option(
     "--calibrate",
     is_flag=True,
     help="Measure the load generator alone, against a sink that keeps nothing. Nothing is stored.",
 )
+@click.option("--target", "targets", multiple=True, metavar="TARGET", help="Play workloads there (default: reference).")
+@click.option("--max", "search", is_flag=True, help="Search the maximum sustainable rate of each target.")
+@click.option("--p99", "p99_limit_ms", default=1_000.0, metavar="MS", help="A sustained rate's limit (default: 1000).")
+@click.option("--rates", callback=_rates, metavar="LIST", help="Play each of these rates, such as 10k,50k,100k.")
+@click.option("--seconds", type=click.FloatRange(1), help="Measure for so long, whatever the workload says.")
+@click.option("--warmup", type=click.FloatRange(0), metavar="SECONDS", help="Warm up for so long.")
+@click.option("--workers", type=click.IntRange(1, 64), default=1, help="Processes that make the load (default: 1).")
+@click.option("--repeat", type=click.IntRange(1, 100), default=1, help="Play all of it so often; targets take turns.")
+@click.option("--replication", type=click.IntRange(1, 9), default=1, help="Replicas of each topic (default: 1).")
+@click.option("--acks", type=click.Choice(["all", "1"]), default="all", help="What a Produce request waits for.")
+@click.option(
+    "--compression", type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]), default="none", help="Of batches."
+)
+@click.pass_context
 def bench(
-    peer: str | None, rows: Sequence[str], nodes: Sequence[str], quick: bool, out: Path | None, calibrate: bool
+    context: click.Context,
+    /,
+    workloads: Sequence[Path],
+    peer: str | None,
+    rows: Sequence[str],
+    nodes: Sequence[str],
+    quick: bool,
+    out: Path | None,
+    calibrate: bool,
+    **load: Any,
 ) -> None:
-    """Measure one node and three, alone or beside a peer, and write a page that shows the figures."""
+    """Measure brokers, and write a page that shows the figures.
+
+    A WORKLOAD is a YAML file of OpenMessaging Benchmark (docs/workloads has some). It is played on each target, and
+    every record that is read is verified. Without one, the reference broker is measured row by row, with one node and
+    three, alone or beside a peer.
+    """
+    given = {name for name in load if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE}
+    if workloads:
+        if peer or rows or nodes or calibrate:
+            raise click.UsageError("--peer, --row, --nodes and --calibrate measure without a workload: leave them out.")
+        _play(workloads, quick, out, **load)
+    elif given:
+        raise click.UsageError(f"--{sorted(given)[0]} goes with a WORKLOAD, such as one of docs/workloads.")
+    elif calibrate:
+        if peer or rows or nodes or out:
+            raise click.UsageError("--calibrate measures the generator alone: it goes with --quick only.")
+        _calibrate(1.0 if quick else 5.0)
+    else:
+        _measure_rows(peer, rows, nodes, quick, out)
+
+
+def _measure_rows(peer: str | None, rows: Sequence[str], nodes: Sequence[str], quick: bool, out: Path | None) -> None:
     from bench.options import NODES, QUICK, Options, Sizes
     from bench.peers.node import PeerError
     from bench.report import write
     from bench.results import STORE, table
     from crucible_kafka.terminal import USAGE_ERROR, one_sentence, print_table, shown
 
-    if calibrate:
-        if peer or rows or nodes or out:
-            raise click.UsageError("--calibrate measures the generator alone: it goes with --quick only.")
-        _calibrate(1.0 if quick else 5.0)
-        return
     with one_sentence(ValueError):
         wanted = Options(peer, tuple(rows), tuple(map(int, nodes)) or NODES, QUICK if quick else Sizes())
     with one_sentence(PeerError):
@@ -60,6 +115,55 @@ def bench(
     for row, why in results.missing.items():
         click.echo(f"crucible: {row} could not be measured: {why}", err=True)
     sys.exit(USAGE_ERROR if results.missing else 0)
+
+
+def _play(
+    workloads: Sequence[Path],
+    quick: bool,
+    out: Path | None,
+    targets: Sequence[str],
+    search: bool,
+    p99_limit_ms: float,
+    rates: tuple[float, ...],
+    seconds: float | None,
+    warmup: float | None,
+    workers: int,
+    repeat: int,
+    replication: int,
+    acks: str,
+    compression: str,
+) -> None:
+    from bench.load.command import BenchOptions, exit_code, lines, play, sentences, store
+    from bench.load.page import HEADINGS
+    from bench.load.run import LoadError, LoadOptions
+    from bench.load.workload import WorkloadError
+    from crucible_kafka.terminal import one_sentence, print_table, progress, shown
+
+    if search and rates:
+        raise click.UsageError("--max searches a rate by itself: leave --rates out.")
+    load = LoadOptions(
+        seconds=QUICK_S if quick and seconds is None else seconds,
+        warmup_s=QUICK_WARMUP_S if quick and warmup is None else warmup,
+        workers=workers,
+        replication=replication,
+        acks=-1 if acks == "all" else 1,
+        compression=compression,
+    )
+    options = BenchOptions(workloads, targets or ("reference",), load, rates, search, p99_limit_ms, repeat)
+    if out is not None:
+        options = replace(options, out=out)
+    with one_sentence(WorkloadError, LoadError):
+        entries = play(options, progress)
+    rows = lines(entries)
+    print_table(("", *(row[0] for row in rows)), zip(("outcome", *HEADINGS), *(row[1:] for row in rows), strict=True))
+    for each in sentences(entries):
+        click.echo(each)
+    click.echo(f"drawn: {shown(store(entries, options))}")
+    sys.exit(exit_code(entries))
+
+
+QUICK_S = 5.0
+QUICK_WARMUP_S = 2.0
 
 
 def _calibrate(seconds: float) -> None:

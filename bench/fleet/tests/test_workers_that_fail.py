@@ -36,7 +36,7 @@ print(master.clients.ready[0].heartbeat)
 
 
 def processes_that_reported(tmp_path: Path, **changes: Any) -> LocustProcesses:
-    locust = LocustProcesses(FleetSpec(["127.0.0.1:1"], Load(seconds=1)), tmp_path / "spec.json", tmp_path)
+    locust = LocustProcesses(2, 2, tmp_path / "spec.json", tmp_path)
     locust._read_reports(io.StringIO(json.dumps(REPORT | changes) + "\n" + json.dumps(REPORT) + "\n"))
     return locust
 

@@ -1,0 +1,63 @@
+"""What Locust's master and workers say to each other and to whoever started them, beside Locust's own messages.
+
+The master reads commands from its stdin, one JSON object a line, and passes them to the workers. It prints the sums of
+what they report, also one JSON object a line. Only Locust processes import this.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import gevent
+from gevent.fileobject import FileObjectPosix
+from locust.runners import MasterRunner, WorkerRunner
+
+COMMAND = "fleet_command"
+REPORT = "fleet_report"
+
+
+def register(
+    environment: Any,
+    on_command: Callable[[str], None],
+    sums: Callable[[Iterable[dict[str, Any]]], dict[str, int]],
+    before_command: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Take part, as a master or as a worker. A worker gets each command in ``on_command``.
+
+    The master calls ``before_command`` before it passes a command on, and ``sums`` with the last report of each worker.
+    """
+    if isinstance(environment.runner, WorkerRunner):
+        environment.runner.register_message(COMMAND, lambda msg, **_: on_command(msg.data["cmd"]), concurrent=True)
+    elif isinstance(environment.runner, MasterRunner):
+        reports: dict[int, dict[str, Any]] = {}
+        environment.runner.register_message(REPORT, lambda msg, **_: reports.update({msg.data["index"]: msg.data}))
+        gevent.spawn(_read_commands, environment, before_command)
+        gevent.spawn(_print_reports, reports, sums)
+
+
+def say(event: str, **fields: Any) -> None:
+    sys.stdout.write(json.dumps({"fleet": event, **fields}) + "\n")
+    sys.stdout.flush()
+
+
+def _print_reports(
+    reports: dict[int, dict[str, Any]], sums: Callable[[Iterable[dict[str, Any]]], dict[str, int]]
+) -> None:
+    while True:
+        gevent.sleep(0.2)
+        if reports:
+            failure = next((each["failure"] for each in reports.values() if each["failure"]), "")
+            say("report", workers=len(reports), failure=failure, **sums(reports.values()))
+
+
+def _read_commands(environment: Any, before_command: Callable[[str], None]) -> None:
+    """At the end of stdin whoever started the processes is gone, so Locust ends."""
+    lines = FileObjectPosix(sys.stdin.fileno(), "r", closefd=False)
+    for line in lines:
+        command = json.loads(line)
+        if command["cmd"] == "quit":
+            break
+        before_command(command["cmd"])
+        environment.runner.send_message(COMMAND, command)
+    environment.runner.quit()

@@ -1,0 +1,223 @@
+"""Runs a workload on a target: topics, workers, warm-up, the seconds that count, the rest of the reading, verdict."""
+
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from bench.fleet.processes import LocustProcesses, WorkerDiedError
+from bench.load.results import LoadResult, collect
+from bench.load.spec import LoadSpec, write_spec
+from bench.load.topics import TopicError, topics_for
+from bench.load.workload import Workload
+from bench.peers.cluster import PeerCluster, launched
+from bench.peers.node import PeerError
+from bench.targets.loader import find
+from bench.targets.model import Chosen, TargetError
+
+LOCUSTFILE: Final = Path(__file__).with_name("locustfile.py")
+BATCH_BYTES: Final = 16_384
+LINGER_S: Final = 0.005
+"""Kafka's defaults for ``batch.size`` and, since 4.0, ``linger.ms``."""
+DRAIN_S: Final = 60.0
+"""How long readers may need after the load to read what was acknowledged."""
+NOT_MEASURED: Final = -1
+
+
+class LoadError(Exception):
+    """The run could not be carried out. The message is one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """How workloads are played, beside what their files say. None stands for the file's own."""
+
+    records_per_s: float | None = None
+    seconds: float | None = None
+    warmup_s: float | None = None
+    workers: int = 1
+    replication: int = 1
+    acks: int = -1
+    idempotent: bool = True
+    compression: str = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadTarget:
+    """Brokers that take a load. ``cluster`` is None for those that run elsewhere."""
+
+    name: str
+    bootstrap: Sequence[tuple[str, int]]
+    cluster: PeerCluster | None
+
+
+Progress = Callable[[str], None]
+
+
+@contextmanager
+def started(text: str, progress: Progress) -> Iterator[LoadTarget]:
+    """Yield a target by its name (``bench/targets``), started for as long as the block lasts, or as it runs already.
+
+    :raises LoadError: it is not known, or does not start.
+    """
+    try:
+        chosen = find(text)
+    except TargetError as error:
+        raise LoadError(str(error)) from error
+    if chosen.file.addresses:
+        yield LoadTarget(text, [_address(each) for each in chosen.file.addresses], None)
+        return
+    if "/" not in text.rpartition(".toml")[2]:
+        chosen = replace(chosen, nodes=1)
+    progress(f"{text}: starts {chosen.nodes} {'node' if chosen.nodes == 1 else 'nodes'}")
+    with (
+        TemporaryDirectory(prefix="crucible-bench-", ignore_cleanup_errors=True) as folder,
+        _cluster(chosen, Path(folder)) as cluster,
+    ):
+        yield LoadTarget(text, [("127.0.0.1", port) for port in cluster.ports], cluster)
+
+
+@contextmanager
+def _cluster(chosen: Chosen, folder: Path) -> Iterator[PeerCluster]:
+    try:
+        with launched(chosen, folder) as cluster:
+            yield cluster
+    except PeerError as error:
+        raise LoadError(str(error)) from error
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def run(workload: Workload, target: LoadTarget, options: LoadOptions, out_dir: Path, progress: Progress) -> LoadResult:
+    """Play a workload once.
+
+    :raises LoadError: the target refuses the topics, or a worker ended.
+    """
+    out_dir.mkdir(parents=True, exist_ok=True)
+    topics = [f"crucible-bench-{uuid.uuid4().hex[:8]}-{number}" for number in range(workload.topics)]
+    spec = spec_of(workload, target, options, topics, out_dir)
+    try:
+        with topics_for(target.bootstrap, topics, workload.partitions_per_topic, options.replication):
+            return _Play(workload, target, options, spec, progress).run()
+    except TopicError as error:
+        raise LoadError(f"{target.name}: {error}.") from error
+    except WorkerDiedError as error:
+        raise LoadError(str(error)) from error
+
+
+def spec_of(workload: Workload, target: LoadTarget, options: LoadOptions, topics: list[str], out_dir: Path) -> LoadSpec:
+    rate = workload.producer_rate if options.records_per_s is None else options.records_per_s
+    most = max(1, BATCH_BYTES // workload.message_size)
+    lingering = int(rate / workload.producers * LINGER_S)
+    return LoadSpec(
+        bootstrap=list(target.bootstrap),
+        topics=topics,
+        partitions=workload.partitions_per_topic,
+        producers=workload.producers_per_topic,
+        subscriptions=workload.subscriptions_per_topic,
+        consumers=workload.consumer_per_subscription,
+        records_per_s=rate,
+        value_bytes=workload.message_size,
+        batch_records=most if not rate else max(1, min(most, lingering)),
+        compression=options.compression,
+        acks=options.acks,
+        idempotent=options.idempotent,
+        workers=min(options.workers, workload.producers + workload.readers),
+        out_dir=str(out_dir.resolve()),
+    )
+
+
+class _Play:
+    """One run, once its topics exist."""
+
+    def __init__(
+        self, workload: Workload, target: LoadTarget, options: LoadOptions, spec: LoadSpec, progress: Progress
+    ) -> None:
+        self._workload, self._target, self._spec, self._progress = workload, target, spec, progress
+        self._options = options
+        warmup_s = workload.warmup_duration_minutes * 60 if options.warmup_s is None else options.warmup_s
+        seconds = workload.test_duration_minutes * 60 if options.seconds is None else options.seconds
+        self._first = int(warmup_s)
+        self._end = self._first + max(1, int(seconds))
+        self._last: dict[str, int] = {}
+
+    def run(self) -> LoadResult:
+        folder = Path(self._spec.out_dir)
+        path = write_spec(self._spec, folder / "load-spec.json")
+        workers, clients = self._spec.workers, self._workload.producers + self._workload.readers
+        users = workers * -(-clients // workers)
+        cpu_s = [float(NOT_MEASURED)] * 2
+        rss_bytes = NOT_MEASURED
+        with LocustProcesses(workers, users, path, folder / "logs", locustfile=LOCUSTFILE) as locust:
+            locust.wait_until_ready()
+            locust.send_command("go")
+            start_s = time.monotonic()
+            self._sleep_until(locust, start_s + self._first, "warm-up")
+            cpu_s[0] = self._cpu_s()
+            self._sleep_until(locust, start_s + self._end, "load")
+            cpu_s[1] = self._cpu_s()
+            if self._target.cluster is not None:
+                rss_bytes = self._target.cluster.rss_bytes()
+            locust.send_command("stop_producers")
+            unfinished = self._wait(locust, "producing", self._spec.delivery_timeout_ms / 1000, "settle their batches")
+            unfinished = unfinished or self._wait(locust, "lag", DRAIN_S, "read what was acknowledged")
+            locust.send_command("stop_readers")
+            self._wait(locust, "running", DRAIN_S, "end")
+            locust.send_command("close")
+            if self._wait(locust, "closed", DRAIN_S, "write their results", workers):
+                raise LoadError(f"Not all load workers wrote their results; see {folder / 'logs'}.")
+        measures, findings, errors = collect(folder, workers, self._spec.idempotent)
+        return LoadResult(
+            workload=self._workload,
+            target=self._target.name,
+            first=self._first,
+            end=self._end,
+            measures=measures,
+            findings=findings,
+            errors=errors,
+            unfinished=unfinished,
+            wanted_records_per_s=self._spec.records_per_s,
+            brokers_cpu_s=cpu_s[1] - cpu_s[0] if self._target.cluster is not None else NOT_MEASURED,
+            brokers_rss_bytes=rss_bytes,
+            generator_cpu_permille=max((each.cpu_permille for each in measures.seconds.values()), default=0),
+        )
+
+    def _cpu_s(self) -> float:
+        return NOT_MEASURED if self._target.cluster is None else self._target.cluster.cpu_s()
+
+    def _sleep_until(self, locust: LocustProcesses, until_s: float, phase: str) -> None:
+        """Report progress once a second, until the time has come."""
+        before = dict.fromkeys(("acknowledged", "read", "failed"), 0) | self._last
+        while (left_s := until_s - time.monotonic()) > 0:
+            time.sleep(min(1.0, left_s))
+            report = locust.report()
+            if report is None:
+                continue
+            self._last = report
+            sent, read = (report[name] - before[name] for name in ("acknowledged", "read"))
+            before = report
+            self._progress(
+                f"{self._target.name}: {phase}, {max(0.0, left_s - 1):.0f} s left: {sent:,} records acknowledged, "
+                f"{read:,} read, {report['lag']:,} to read"
+            )
+
+    def _wait(self, locust: LocustProcesses, key: str, limit_s: float, what: str, value: int = 0) -> str:
+        """Wait until the workers' sum of ``key`` is ``value``. Return what did not happen in time, or nothing."""
+        end_s, seen = time.monotonic() + limit_s, 0
+        while time.monotonic() < end_s:
+            report = locust.report()
+            if report is not None and report != self._last:
+                # The first report may be older than the command.
+                seen = seen + 1 if report[key] == value else 0
+                self._last = report
+                if seen == 2 or (seen and key == "closed"):
+                    return ""
+            time.sleep(0.05)
+        return f"the clients did not {what} within {limit_s:g} s"

@@ -1,0 +1,76 @@
+"""What the load workers of one run do, as one value that is written to a file for them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from bench.load.producer import LoadPlan
+from bench.load.reader import ReadPlan
+from bench.load.workload import writer_of
+from reference_broker.client.partitions import TopicPartition
+from reference_broker.records.compression import Compression
+
+
+class LoadSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Rates are of all producers together, in records a second; 0 stands for as much as responses allow."""
+
+    bootstrap: list[tuple[str, int]]
+    topics: list[str]
+    partitions: int  # of each topic
+    producers: int  # of each topic
+    subscriptions: int
+    consumers: int  # of each subscription of a topic
+    records_per_s: float
+    value_bytes: int
+    batch_records: int
+    compression: str = "none"
+    acks: int = -1
+    idempotent: bool = True
+    request_timeout_ms: int = 30_000
+    delivery_timeout_ms: int = 120_000
+    workers: int = 1
+    out_dir: str = ""
+
+
+def write_spec(spec: LoadSpec, path: Path) -> Path:
+    path.write_bytes(msgspec.json.encode(spec))
+    return path
+
+
+def read_spec(path: Path) -> LoadSpec:
+    return msgspec.json.decode(path.read_bytes(), type=LoadSpec)
+
+
+def load_plans(spec: LoadSpec) -> list[LoadPlan]:
+    """Return a plan for each producer. Each sends to all partitions of its topic."""
+    count = len(spec.topics) * spec.producers
+    return [
+        LoadPlan(
+            writer_of(number),
+            tuple(TopicPartition(spec.topics[number // spec.producers], index) for index in range(spec.partitions)),
+            spec.value_bytes,
+            spec.batch_records,
+            spec.records_per_s / count,
+            acks=spec.acks,
+            idempotent=spec.idempotent,
+            compression=Compression[spec.compression.upper()],
+            request_timeout_ms=spec.request_timeout_ms,
+            delivery_timeout_us=spec.delivery_timeout_ms * 1000,
+        )
+        for number in range(count)
+    ]
+
+
+def read_plans(spec: LoadSpec) -> Iterator[tuple[int, ReadPlan]]:
+    """Yield a subscription's number and a plan for each of its readers. They share the partitions of each topic."""
+    for subscription in range(spec.subscriptions):
+        for topic in spec.topics:
+            for consumer in range(spec.consumers):
+                share = range(consumer, spec.partitions, spec.consumers)
+                yield (
+                    subscription,
+                    ReadPlan(
+                        f"s{subscription}.{topic}.{consumer}", tuple(TopicPartition(topic, each) for each in share)
+                    ),
+                )

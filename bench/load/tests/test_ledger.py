@@ -1,0 +1,99 @@
+"""Ranges against sets, and the verdict on planted losses, repeats and reorders."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.load.ledger import Range, Read, Sent, add, count, judge, without
+
+ranges = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 8)).map(lambda one: (one[0], one[0] + one[1])))
+
+
+def numbers(found: list[Range]) -> set[int]:
+    return {number for first, end in found for number in range(first, end)}
+
+
+def normal(found: list[Range]) -> list[Range]:
+    result: list[Range] = []
+    for first, end in found:
+        add(result, first, end)
+    return result
+
+
+@given(ranges)
+def test_ranges_are_the_set_of_their_numbers(parts: list[Range]) -> None:
+    found: list[Range] = []
+    seen: set[int] = set()
+    for first, end in parts:
+        assert add(found, first, end) == len(seen & set(range(first, end)))
+        seen |= set(range(first, end))
+    assert numbers(found) == seen
+    assert count(found) == len(seen)
+    assert all(one[1] < other[0] for one, other in itertools.pairwise(found))
+
+
+@given(ranges, ranges)
+def test_a_difference_is_that_of_the_sets(one: list[Range], other: list[Range]) -> None:
+    assert numbers(without(normal(one), normal(other))) == numbers(one) - numbers(other)
+
+
+def sent(*ok: Range, fail: tuple[Range, ...] = (), info: tuple[Range, ...] = ()) -> dict[str, Sent]:
+    found = Sent()
+    for kind, parts in (("ok", ok), ("fail", fail), ("info", info)):
+        for first, end in parts:
+            found.add(kind, None, first, end)
+    return {"p0": found}
+
+
+def read(*spans: Range, valid: bool = True) -> list[Read]:
+    found = Read()
+    for first, end in spans:
+        found.add("t", 0, "p0", first, end - first, valid)
+    return [found]
+
+
+def test_what_was_sent_and_read_once_and_in_order_is_clean() -> None:
+    found = judge(sent((0, 30), info=((30, 40),)), [read((0, 10), (10, 35))], exactly_once=True)
+    assert found.is_clean
+    assert (found.acknowledged, found.read) == (30, 35)
+
+
+@pytest.mark.parametrize(
+    ("spans", "name", "records"),
+    [
+        ([(0, 10), (12, 30)], "lost", 2),
+        ([(0, 20)], "lost", 10),
+        ([(0, 20), (15, 30)], "repeated", 5),
+        ([(0, 10), (20, 30), (10, 20)], "reordered", 10),
+        ([(0, 30), (50, 53)], "refused_but_read", 3),
+    ],
+)
+def test_each_violation_is_counted(spans: list[Range], name: str, records: int) -> None:
+    found = judge(sent((0, 30), fail=((50, 60),)), [read(*spans)], exactly_once=True)
+    counts = {each: getattr(found, each) for each in ("lost", "repeated", "reordered", "refused_but_read")}
+    assert counts == {each: records if each == name else 0 for each in counts}
+    assert not found.is_clean
+
+
+def test_a_value_that_proves_nothing_is_damaged_and_its_record_lost() -> None:
+    found = judge(sent((0, 30)), [[*read((0, 29)), *read((29, 30), valid=False)]], exactly_once=True)
+    assert (found.damaged, found.lost) == (1, 1)
+    assert found.first_lost == "subscription 0 never read the sequences 29 to 29 of p0"
+
+
+def test_repeats_are_allowed_without_idempotence() -> None:
+    assert judge(sent((0, 30)), [read((0, 30), (20, 30))], exactly_once=False).is_clean
+
+
+def test_each_subscription_must_read_all() -> None:
+    found = judge(sent((0, 30)), [read((0, 30)), read((0, 10))], exactly_once=True)
+    assert found.lost == 20
+    assert found.first_lost.startswith("subscription 1 ")
+
+
+def test_readers_of_one_subscription_share_it() -> None:
+    found = judge(sent((0, 30)), [[*read((0, 10)), *read((10, 30))]], exactly_once=True)
+    assert found.is_clean
+    assert judge(sent((0, 30)), [[*read((0, 12)), *read((10, 30))]], exactly_once=True).repeated == 2

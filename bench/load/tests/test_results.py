@@ -1,0 +1,182 @@
+"""Measures, verdicts, the search for a rate, OpenMessaging's JSON and the page, on planted numbers."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from bench.fleet.recorder import bucket_of
+from bench.load.ledger import Findings, Sent
+from bench.load.measures import LoadSecond, Measures, max_us, mean_us, merged, quantile_us
+from bench.load.page import Entry, cells, sentence, write
+from bench.load.results import LoadResult, WorkerResult, backlog_of, collect, omb_document, result_path
+from bench.load.search import complaint_of, sustained_rate
+from bench.load.workload import Workload
+
+CLEAN = Findings(100, 100, 0, 0, 0, 0, 0)
+
+
+def result(
+    rate: float = 1_000.0,
+    *,
+    acknowledged: float | None = None,
+    read: float | None = None,
+    latency_us: int = 5_000,
+    wanted_permille: int = 100,
+    findings: Findings = CLEAN,
+    target: str = "reference",
+    seconds: int = 4,
+    unfinished: str = "",
+) -> LoadResult:
+    """A run whose first second is its warm-up."""
+    written = int(rate if acknowledged is None else acknowledged)
+    measures = Measures()
+    for at in range(1 + seconds):
+        taken = int(written if read is None else read)
+        measures.seconds[at] = LoadSecond(int(rate), int(rate), written, 0, taken, 0, 200, wanted_permille, 0)
+        for measure in ("publish", "delay", "response", "end_to_end"):
+            measures.latency(measure, at, latency_us, written)
+    return LoadResult(
+        workload=Workload(name="w"),
+        target=target,
+        first=1,
+        end=1 + seconds,
+        measures=measures,
+        findings=findings,
+        errors={},
+        unfinished=unfinished,
+        wanted_records_per_s=rate,
+        brokers_cpu_s=2.0,
+        brokers_rss_bytes=50 * 2**20,
+        generator_cpu_permille=200,
+    )
+
+
+def test_quantiles_are_those_of_a_sorted_list() -> None:
+    values = [100, 200, 200, 3_000, 50_000]
+    histogram = Counter(bucket_of(each) for each in values)
+    for share, expected in ((0.2, 100), (0.5, 200), (0.6, 200), (0.8, 3_000), (1.0, 50_000)):
+        assert quantile_us(histogram, share) == pytest.approx(expected, rel=0.01)
+    assert max_us(histogram) == pytest.approx(50_000, rel=0.01)
+    assert mean_us(histogram) == pytest.approx(sum(values) / 5, rel=0.01)
+    assert (quantile_us(Counter(), 0.5), mean_us(Counter()), max_us(Counter())) == (0.0, 0.0, 0.0)
+
+
+def test_the_measures_of_workers_add_up() -> None:
+    one, other = result(10).measures, result(30, wanted_permille=700).measures
+    both = merged([one, other])
+    assert both.seconds[2].acknowledged == 40
+    assert both.seconds[2].wanted_permille == 700
+    assert sum(both.histogram("publish", 0, 99).values()) == 5 * 40
+
+
+def test_results_of_workers_are_judged_together(tmp_path: Path) -> None:
+    """Here one worker sends and the other reads, and a batch is missing."""
+    sent = Sent([(0, 100)])
+    parts = [
+        WorkerResult(Measures(), {"p0": (sent.ok, [], [], {"REQUEST_TIMED_OUT": 2})}, [], {}),
+        WorkerResult(Measures(), {}, [(0, {"p0": [(0, 60), (70, 100)]}, 0, 0, 0)], {"NOT_LEADER_OR_FOLLOWER": 1}),
+    ]
+    import msgspec
+
+    for index, part in enumerate(parts):
+        result_path(tmp_path, index).write_bytes(msgspec.json.encode(part))
+    _, findings, errors = collect(tmp_path, 2, exactly_once=True)
+    assert (findings.acknowledged, findings.lost) == (100, 10)
+    assert errors == {"REQUEST_TIMED_OUT": 2, "NOT_LEADER_OR_FOLLOWER": 1}
+
+
+def test_a_lost_record_fails_the_run() -> None:
+    found = result(findings=Findings(100, 99, 1, 0, 0, 0, 0, "subscription 0 never read the sequences 5 to 5 of p0"))
+    assert found.outcome == "FAILED"
+    assert found.reason.startswith("Of 100 acknowledged records: 1 lost. subscription 0 never read")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (result(wanted_permille=1_000), "The load generator was the limit"),
+        (result(unfinished="the clients did not read"), "Not all was read"),
+        (result(acknowledged=0), "No record was acknowledged"),
+    ],
+)
+def test_a_run_that_says_nothing_of_the_brokers_is_invalid(wrong: LoadResult, words: str) -> None:
+    assert wrong.outcome == "INVALID"
+    assert words in wrong.reason
+
+
+def test_a_rate_that_is_not_reached_is_named_and_does_not_fail() -> None:
+    found = result(1_000, acknowledged=900)
+    assert (found.outcome, found.reason[:26]) == ("PASSED", "The rate was not reached: ")
+
+
+def test_the_backlog_is_what_readers_have_not_read() -> None:
+    assert backlog_of(result(100, read=90)) == [20, 30, 40, 50]
+
+
+def play_to(limit: float) -> list[float]:
+    """Search on a broker that sustains ``limit``. Return the rates that were tried, and the result at the end."""
+    tried: list[float] = []
+
+    def play(rate: float) -> LoadResult:
+        tried.append(rate)
+        return result(rate, acknowledged=min(rate, limit))
+
+    found = sustained_rate(play, 1_000)
+    assert found.rate * 0.98 <= limit
+    assert found.beyond is not None
+    assert found.rate < found.beyond < found.rate * 1.06
+    assert found.beyond * 0.98 > limit
+    return tried
+
+
+def test_a_search_doubles_and_then_bisects() -> None:
+    tried = play_to(55_000)
+    assert tried[:5] == [10_000, 20_000, 40_000, 80_000, 60_000]
+
+
+def test_a_search_halves_until_a_rate_is_sustained() -> None:
+    assert play_to(3_000)[:3] == [10_000, 5_000, 2_500]
+
+
+def test_a_search_ends_where_the_generator_is_the_limit() -> None:
+    found = sustained_rate(lambda rate: result(rate, wanted_permille=1_000 if rate > 30_000 else 100), 1_000)
+    assert (found.rate, found.generator_was_the_limit) == (20_000, True)
+    assert sentence(found) == "At least 20,000 records/s; beyond that the load generator was the limit."
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (result(1_000, acknowledged=900), "only 900 records/s were acknowledged"),
+        (result(1_000, read=500), "2,500 records waited for readers at the end"),
+        (result(1_000, latency_us=2_000_000), "the 99th percentile was"),
+        (result(1_000), ""),
+    ],
+)
+def test_why_a_rate_is_not_sustained(found: LoadResult, words: str) -> None:
+    assert complaint_of(found, 1_000).startswith(words)
+    assert bool(complaint_of(found, 1_000)) == bool(words)
+
+
+def test_openmessaging_s_tools_find_their_fields() -> None:
+    document = json.loads(json.dumps(omb_document(result(1_000))))
+    assert document["publishRate"] == [1_000.0] * 4
+    assert document["consumeRate"] == [1_000.0] * 4
+    assert document["aggregatedPublishLatency99pct"] == pytest.approx(5, rel=0.01)
+    assert document["endToEndLatency9999pct"] == pytest.approx([5.0] * 4, rel=0.01)
+    assert set(document["aggregatedPublishDelayLatencyQuantiles"]) >= {"50", "99", "99.9", "100"}
+
+
+def test_the_page_shows_verdicts_figures_and_pictures(tmp_path: Path) -> None:
+    bad = result(target="other<1>", findings=Findings(100, 99, 1, 0, 0, 0, 0))
+    search = sustained_rate(lambda rate: result(rate, acknowledged=min(rate, 55_000)), 1_000)
+    page = write([Entry(result()), Entry(bad), Entry(search.steps[0].result, search)], tmp_path / "p.html", "./c", "m")
+    text = page.read_text()
+    assert text.count("<svg") == 5
+    assert "PASSED" in text
+    assert "other&lt;1&gt;" in text
+    assert "other<1>" not in text
+    assert "1 lost" in text
+    assert cells(result())[0] == "1,000"

@@ -1,0 +1,109 @@
+"""Workload files, bad ones too, and what becomes of them."""
+
+from pathlib import Path
+
+import pytest
+
+from bench.load.run import LoadOptions, LoadTarget, spec_of
+from bench.load.spec import LoadSpec, load_plans, read_plans
+from bench.load.workload import Workload, WorkloadError, read_workload, workload_of
+
+PRESETS = sorted((Path(__file__).parents[3] / "docs" / "workloads").glob("*.yaml"))
+PUBLISHED = """
+name: 1 producer / 1 consumer on 1 topic
+
+topics: 1
+partitionsPerTopic: 1
+keyDistributor: "NO_KEY"
+messageSize: 1024
+payloadFile: ""
+subscriptionsPerTopic: 1
+consumerPerSubscription: 1
+producersPerTopic: 1
+producerRate: 50000
+consumerBacklogSizeGB: 0
+testDurationMinutes: 15
+"""
+TARGET = LoadTarget("reference", [("127.0.0.1", 9092)], None)
+
+
+def test_a_published_workload_is_read_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "1-topic-1-partition-1kb.yaml"
+    path.write_text(PUBLISHED)
+    workload = read_workload(path)
+    assert (workload.partitions_per_topic, workload.message_size, workload.producer_rate) == (1, 1024, 50_000)
+    assert (workload.test_duration_minutes, workload.warmup_duration_minutes) == (15, 1)
+
+
+@pytest.mark.parametrize("path", PRESETS, ids=lambda path: str(path.stem))
+def test_a_preset_is_read(path: Path) -> None:
+    assert read_workload(path).name
+
+
+def test_there_are_presets() -> None:
+    assert len(PRESETS) >= 4
+
+
+@pytest.mark.parametrize(
+    ("table", "complaint"),
+    [
+        (None, "w: is no workload"),
+        ({"topics": 0}, "Expected `int` >= 1 in `topics`"),
+        ({"messageSise": 100}, "unknown field `messageSise`"),
+        ({"producerRate": -1}, "Expected `int` >= 0 in `producerRate`"),
+        ({"testDurationMinutes": 0}, "Expected `float` > 0.0 in `testDurationMinutes`"),
+        ({"messageSize": 4}, "too small for a value that proves itself: at least 17"),
+        ({"keyDistributor": "RANDOM_NANO"}, "keyDistributor 'RANDOM_NANO' is not carried out yet"),
+        ({"consumerBacklogSizeGB": 100}, "consumerBacklogSizeGB is not carried out yet"),
+        ({"payloadFile": "payload/payload-1Kb.data"}, "leave payloadFile and useRandomizedPayloads out"),
+        ({"topics": 2_000, "partitionsPerTopic": 100}, "200,000 partitions; the most are 100,000"),
+        ({"producersPerTopic": 10_001}, "10,002 clients; the most are 10,000"),
+        ({"consumerPerSubscription": 3, "partitionsPerTopic": 2}, "a consumer would have no partition"),
+    ],
+)
+def test_a_bad_workload_ends_with_one_sentence(table: object, complaint: str) -> None:
+    with pytest.raises(WorkloadError) as found:
+        workload_of(table, "w", "w")
+    assert complaint in str(found.value)
+    assert str(found.value).count("\n") == 0
+
+
+def test_files_that_cannot_be_read_end_with_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(WorkloadError, match="cannot be read"):
+        read_workload(tmp_path / "none.yaml")
+    (tmp_path / "bad.yaml").write_text("topics: [")
+    with pytest.raises(WorkloadError, match="is not valid YAML"):
+        read_workload(tmp_path / "bad.yaml")
+
+
+def spec(**fields: object) -> LoadSpec:
+    topics = int(str(fields.get("topics", 1)))
+    return spec_of(workload_of(fields, "w", "w"), TARGET, LoadOptions(), [f"t{each}" for each in range(topics)], Path())
+
+
+def test_each_reader_of_a_subscription_has_partitions_of_its_own() -> None:
+    made = spec(topics=2, partitionsPerTopic=5, subscriptionsPerTopic=2, consumerPerSubscription=2)
+    plans = list(read_plans(made))
+    assert len(plans) == 8
+    for subscription in (0, 1):
+        held = [where for number, plan in plans if number == subscription for where in plan.partitions]
+        assert len(held) == len(set(held)) == 10
+
+
+def test_producers_share_the_rate_and_have_names_of_their_own() -> None:
+    plans = load_plans(spec(topics=2, producersPerTopic=3, producerRate=6_000))
+    assert [plan.records_per_s for plan in plans] == [1_000.0] * 6
+    assert len({plan.process for plan in plans}) == 6
+    assert [plan.partitions[0].topic for plan in plans] == ["t0"] * 3 + ["t1"] * 3
+
+
+@pytest.mark.parametrize(
+    ("rate", "size_bytes", "records"),
+    [(100, 1024, 1), (2_000, 1024, 10), (1_000_000, 1024, 16), (0, 1024, 16), (0, 100_000, 1)],
+)
+def test_a_batch_is_what_lingers_for_five_milliseconds_or_is_full(rate: int, size_bytes: int, records: int) -> None:
+    assert spec(producerRate=rate, messageSize=size_bytes).batch_records == records
+
+
+def test_a_workload_has_the_defaults_of_its_file_format() -> None:
+    assert Workload().name == ""

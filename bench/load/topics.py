@@ -1,0 +1,120 @@
+"""Topics for a load: made before it, deleted after it."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+from bench.fleet.behaviours.bodies import (
+    create_topics_request,
+    delete_topics_request,
+    metadata_request,
+    new_topic,
+)
+from bench.load.producer import METADATA_VERSION
+from reference_broker.blocking.transport import Connection, TransportError
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode, error_name
+
+CREATE_VERSION: Final = 5
+DELETE_VERSION: Final = 4
+"""Versions that each broker since Kafka 2.4 knows."""
+CALL_MS: Final = 30_000
+LIMIT_S: Final = 60.0
+AGAIN: Final = frozenset({ErrorCode.not_controller, ErrorCode.request_timed_out, ErrorCode.coordinator_not_available})
+"""Another attempt may succeed, with another controller."""
+_PAUSE_S: Final = 0.1
+
+
+class TopicError(Exception):
+    """The brokers refuse the topics or cannot be reached. The message is one sentence."""
+
+
+@contextmanager
+def topics_for(
+    bootstrap: Sequence[tuple[str, int]], topics: Sequence[str], partitions: int, replication: int
+) -> Iterator[None]:
+    """Make topics whose partitions all have leaders, and delete them at the end of the block.
+
+    :raises TopicError: the brokers refuse them, or no leaders were elected in time.
+    """
+    admin = _Admin(bootstrap)
+    try:
+        admin.create(topics, partitions, replication)
+        admin.await_leaders(topics, partitions)
+        yield
+    finally:
+        with suppress(TopicError):
+            admin.delete(topics)
+
+
+class _Admin:
+    def __init__(self, bootstrap: Sequence[tuple[str, int]]) -> None:
+        self._nodes = list(bootstrap)
+        self._last = "no node responded"
+
+    def create(self, topics: Sequence[str], partitions: int, replication: int) -> None:
+        body = create_topics_request([new_topic(each, partitions, replication, {}) for each in topics], CALL_MS)
+        fine = {ErrorCode.none, ErrorCode.topic_already_exists}
+
+        def attempt() -> bool:
+            response = self._at_controller(ApiKey.CREATE_TOPICS, CREATE_VERSION, body)
+            return response is not None and self._all_fine([each.error_code for each in response.topics], fine)
+
+        self._until(attempt, f"topics with {partitions:,} partitions and {replication} replicas each")
+
+    def await_leaders(self, topics: Sequence[str], partitions: int) -> None:
+        def attempt() -> bool:
+            response = self._call(self._nodes[0], ApiKey.METADATA, METADATA_VERSION, metadata_request(topics))
+            led = sum(int(each.leader_id) >= 0 for topic in response.topics for each in topic.partitions)
+            return led == len(topics) * partitions
+
+        self._until(attempt, "leaders of all partitions")
+
+    def delete(self, topics: Sequence[str]) -> None:
+        body = delete_topics_request(topics, CALL_MS)
+        fine = {ErrorCode.none, ErrorCode.unknown_topic_or_partition}
+
+        def attempt() -> bool:
+            response = self._at_controller(ApiKey.DELETE_TOPICS, DELETE_VERSION, body)
+            return response is not None and self._all_fine([each.error_code for each in response.responses], fine)
+
+        self._until(attempt, "deletion of the topics")
+
+    def _until(self, attempt: Callable[[], bool], what: str) -> None:
+        """Try until it succeeds. An address that does not respond takes the last place."""
+        deadline_s = time.monotonic() + LIMIT_S
+        while True:
+            try:
+                if attempt():
+                    return
+            except TransportError as error:
+                self._last = str(error)
+                self._nodes.append(self._nodes.pop(0))
+            if time.monotonic() > deadline_s:
+                raise TopicError(f"{what} could not be had within {LIMIT_S:g} s: {self._last}")
+            time.sleep(_PAUSE_S)
+
+    def _at_controller(self, api_key: int, version: int, body: object) -> Any:
+        """Return the response of the controller that metadata names; None if it names none."""
+        metadata = self._call(self._nodes[0], ApiKey.METADATA, METADATA_VERSION, metadata_request(()))
+        addresses = {int(each.node_id): (each.host, int(each.port)) for each in metadata.brokers}
+        controller = addresses.get(int(metadata.controller_id))
+        if controller is None:
+            self._last = "no controller is known"
+            return None
+        return self._call(controller, api_key, version, body)
+
+    def _all_fine(self, codes: Sequence[int], fine: set[ErrorCode]) -> bool:
+        wrong = [ErrorCode(int(each)) for each in codes if int(each) not in fine]
+        if not wrong:
+            return True
+        self._last = error_name(int(wrong[0])) or str(wrong[0])
+        if wrong[0] not in AGAIN:
+            raise TopicError(f"the brokers refuse topics with {self._last}")
+        return False
+
+    @staticmethod
+    def _call(address: tuple[str, int], api_key: int, version: int, body: object) -> Any:
+        with Connection.open(*address, CALL_MS * 1000, "crucible-bench") as connection:
+            return connection.call(api_key, version, body, CALL_MS * 1000)

@@ -1,0 +1,222 @@
+"""Locust's side of the load: only Locust processes import this, because locust patches the whole process.
+
+A user is a greenlet that runs one client. Clients report batches; once a second their sums go to Locust's statistics,
+since a call for each batch would cost as much as the batch.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final
+
+import gevent
+import msgspec
+from gevent.event import Event
+from locust import User, task
+from locust.exception import StopUser
+
+from bench.fleet.generator import TICK_S, GeneratorMeter, Sample
+from bench.fleet.recorder import bounds_us, bucket_of
+from bench.load.ledger import Read, Sent
+from bench.load.measures import LoadSecond, Measures
+from bench.load.producer import LoadPlan, LoadProducer, Settled, monotonic_us
+from bench.load.reader import LoadReader, ReadPlan, Taken
+from bench.load.results import WorkerResult, result_path
+from bench.load.spec import LoadSpec, load_plans, read_plans
+
+REPORT_INTERVAL_S: Final = 0.5
+PRODUCE: Final = ("PRODUCE", "batch")
+CONSUME: Final = ("CONSUME", "fetch")
+
+
+class WorkerLoad:
+    """One worker's share of the clients, and what they measured."""
+
+    def __init__(self, environment: Any, spec: LoadSpec, index: int) -> None:
+        self.environment = environment
+        self.index = index
+        self.go = Event()
+        self.start_us = 0
+        self.closed = False
+        self.failure = ""
+        self._spec = spec
+        self._measures = Measures()
+        self._sent: dict[str, Sent] = {}
+        self._reads: list[tuple[int, Read]] = []
+        self._read_errors: Counter[str] = Counter()
+        self._totals: Counter[str] = Counter()
+        self._locust: dict[tuple[str, str], Counter[int]] = {PRODUCE: Counter(), CONSUME: Counter()}
+        self._producers = [self._producer(plan) for plan in _share(load_plans(spec), index, spec.workers)]
+        self._readers = [self._reader(*each) for each in _share(read_plans(spec), index, spec.workers)]
+        self._waiting: Iterator[LoadProducer | LoadReader] = chain(self._producers, self._readers)
+        self._running = len(self._producers) + len(self._readers)
+        self._producing = len(self._producers)
+        self.meter = GeneratorMeter(time.monotonic(), time.process_time())
+
+    def take(self) -> LoadProducer | LoadReader | None:
+        """Return the next client without a user. None if all have one."""
+        return next(self._waiting, None)
+
+    def ended(self, client: LoadProducer | LoadReader) -> None:
+        self._running -= 1
+        self._producing -= isinstance(client, LoadProducer)
+
+    def command(self, command: str) -> None:
+        if command == "go":
+            self.start_us = monotonic_us()
+            self.go.set()
+        elif command == "stop_producers":
+            for producer in self._producers:
+                producer.stop()
+        elif command == "stop_readers":
+            for reader in self._readers:
+                reader.stop()
+        elif command == "close":
+            self._close()
+        self.report()
+
+    def _close(self) -> None:
+        sent = {writer: (each.ok, each.info, each.fail, dict(each.errors)) for writer, each in self._sent.items()}
+        reads = [(number, each.writers, each.repeated, each.reordered, each.damaged) for number, each in self._reads]
+        result = WorkerResult(self._measures, sent, reads, dict(self._read_errors))
+        result_path(Path(self._spec.out_dir), self.index).write_bytes(msgspec.json.encode(result))
+        self.closed = True
+
+    # Clients
+
+    def _producer(self, plan: LoadPlan) -> LoadProducer:
+        sent = self._sent[plan.process] = Sent()
+        measures, totals, latencies = self._measures, self._totals, self._locust[PRODUCE]
+
+        def settled(each: Settled) -> None:
+            start_us, records, end_us = self.start_us, each.count, each.end_us
+            at = (end_us - start_us) // 1_000_000
+            measures.second((each.due_us - start_us) // 1_000_000).offered += records
+            sending = measures.second((each.first_sent_us - start_us) // 1_000_000)
+            sending.sent += records
+            delay_us = each.first_sent_us - each.due_us
+            sending.max_slip_us = max(sending.max_slip_us, delay_us)
+            sent.add(each.kind, each.error, each.first_sequence, each.first_sequence + records)
+            if each.kind != "ok":
+                measures.second(at).failed += records
+                totals["failed"] += records
+                return
+            measures.second(at).acknowledged += records
+            totals["acknowledged"] += records
+            response_us = end_us - each.due_us
+            measures.latency("publish", at, response_us - delay_us, records)
+            measures.latency("delay", at, delay_us, records)
+            measures.latency("response", at, response_us, records)
+            latencies[bucket_of(response_us)] += 1
+
+        return LoadProducer(plan, self._spec.bootstrap, settled)
+
+    def _reader(self, subscription: int, plan: ReadPlan) -> LoadReader:
+        read = Read()
+        self._reads.append((subscription, read))
+        measures, totals, latencies = self._measures, self._totals, self._locust[CONSUME]
+
+        def taken(each: Taken) -> None:
+            if each.error:
+                self._read_errors[each.error] += 1
+                return
+            at = (each.at_us - self.start_us) // 1_000_000
+            records = 0
+            for span in each.spans:
+                read.add(*each.where, span.writer, span.first_sequence, span.count, span.valid)
+                records += span.count
+            measures.second(at).read += records
+            totals["read"] += records
+            now_ms = time.time_ns() / 1e6
+            for timestamp_ms, count in each.written:
+                latency_us = int((now_ms - timestamp_ms) * 1000)
+                measures.latency("end_to_end", at, latency_us, count)
+                latencies[bucket_of(latency_us)] += 1
+
+        return LoadReader(plan, self._spec.bootstrap, taken)
+
+    # Reports
+
+    def tick_forever(self) -> None:
+        """Measure how late a sleep ends, because every client of this worker is as late."""
+        while not self.closed:
+            before_s = time.monotonic()
+            gevent.sleep(TICK_S)
+            self.meter.ticked(time.monotonic() - before_s)
+
+    def report_forever(self) -> None:
+        while not self.closed:
+            self.report()
+            gevent.sleep(REPORT_INTERVAL_S)
+
+    def report(self) -> None:
+        sample = self.meter.sample(time.monotonic(), time.process_time())
+        if self.start_us:
+            self._note(self._measures.second((monotonic_us() - self.start_us) // 1_000_000), sample)
+        self._update_locust()
+        data = {
+            "index": self.index,
+            "acknowledged": self._totals["acknowledged"],
+            "failed": self._totals["failed"],
+            "read": self._totals["read"],
+            "lag": sum(each.lag for each in self._readers),
+            "producing": self._producing,
+            "running": self._running,
+            "worst_wanted_permille": sample.wanted_permille,
+            "closed": self.closed,
+            "ended_early": 0,
+            "failure": self.failure,
+        }
+        self.environment.runner.send_message("fleet_report", data)
+
+    @staticmethod
+    def _note(second: LoadSecond, sample: Sample) -> None:
+        second.cpu_permille = max(second.cpu_permille, sample.cpu_permille)
+        second.wanted_permille = max(second.wanted_permille, sample.wanted_permille)
+        second.lag_us = max(second.lag_us, sample.lag_us)
+
+    def _update_locust(self) -> None:
+        """Add the batches since the last report to Locust's statistics, in the form in which it keeps them."""
+        stats = self.environment.stats
+        for (method, name), buckets in self._locust.items():
+            for bucket, count in buckets.items():
+                milliseconds = bounds_us(bucket)[0] / 1000
+                for entry in (stats.total, stats.entries[name, method]):
+                    entry.log(milliseconds, 0)
+                    entry.num_requests += count - 1
+                    entry.num_reqs_per_sec[int(entry.last_request_timestamp)] += count - 1
+                    entry.total_response_time += milliseconds * (count - 1)
+                    entry.response_times[round(milliseconds)] += count - 1
+            buckets.clear()
+
+
+def _share(clients: Iterable[Any], index: int, workers: int) -> list[Any]:
+    return [each for number, each in enumerate(clients) if number % workers == index]
+
+
+class LoadUser(User):
+    """A user for one client, from its start to its end."""
+
+    client: LoadProducer | LoadReader | None = None
+
+    @task
+    def live(self) -> None:
+        load: WorkerLoad = self.environment.load
+        client = self.client = load.take()
+        if client is not None:
+            load.go.wait()
+            try:
+                client.run()
+            except Exception as failure:
+                load.failure = f"{client.plan.process}: {type(failure).__name__}: {failure}"
+                raise
+            finally:
+                load.ended(client)
+        raise StopUser
+
+    def stop(self, force: bool = False) -> Any:
+        if self.client is not None:
+            self.client.stop()
+        return super().stop(force=force)

@@ -1,0 +1,122 @@
+"""A workload: OpenMessaging Benchmark's YAML files as they are, read into one value.
+
+What a file says is read strictly: an unknown key, an impossible number or a field that this suite does not carry out
+ends with one sentence. OpenMessaging's project: https://github.com/openmessaging/benchmark (``Workload.java``).
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import msgspec
+import yaml
+
+from bench.fleet.values import smallest_size_bytes
+
+NO_KEYS: Final = ("NO_KEY",)
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+NotNegative = Annotated[int, msgspec.Meta(ge=0)]
+Minutes = Annotated[float, msgspec.Meta(gt=0, le=7 * 24 * 60)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+
+class WorkloadError(Exception):
+    """The message is one sentence that names the file and the key."""
+
+
+class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel"):
+    """The fields of OpenMessaging Benchmark's workloads, with its defaults.
+
+    ``producer_rate`` is that of all producers together, in records a second; 0 stands for as much as the responses
+    allow, which OpenMessaging has no word for.
+    """
+
+    name: str = ""
+    topics: Positive = 1
+    partitions_per_topic: Positive = 1
+    key_distributor: str = "NO_KEY"
+    message_size: Positive = 1024
+    use_randomized_payloads: bool = False
+    random_bytes_ratio: Share = 0.0
+    randomized_payload_pool_size: NotNegative = 0
+    payload_file: str = ""
+    subscriptions_per_topic: NotNegative = 1
+    consumer_per_subscription: Positive = 1
+    producers_per_topic: Positive = 1
+    producer_rate: NotNegative = 0
+    consumer_backlog_size_g_b: NotNegative = msgspec.field(default=0, name="consumerBacklogSizeGB")
+    backlog_drain_ratio: Share = 1.0
+    test_duration_minutes: Minutes = 5
+    warmup_duration_minutes: Annotated[float, msgspec.Meta(ge=0, le=60)] = 1
+
+    @property
+    def producers(self) -> int:
+        return self.topics * self.producers_per_topic
+
+    @property
+    def readers(self) -> int:
+        return self.topics * self.subscriptions_per_topic * self.consumer_per_subscription
+
+
+MOST_PARTITIONS: Final = 100_000
+MOST_CLIENTS: Final = 10_000
+
+
+def read_workload(path: Path) -> Workload:
+    """:raises WorkloadError: it cannot be read, or cannot be carried out."""
+    try:
+        table = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise WorkloadError(f"{path}: cannot be read: {error.strerror}.") from error
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        raise WorkloadError(f"{path.name}: is not valid YAML: {' '.join(str(error).split())}.") from error
+    return workload_of(table, path.name, path.stem)
+
+
+def workload_of(table: Any, where: str, name: str) -> Workload:
+    """Return the workload of a table. ``where`` is named in errors. ``name`` is the workload's, if it has none."""
+    if not isinstance(table, Mapping):
+        raise WorkloadError(f"{where}: is no workload, whose keys are topics, messageSize, producerRate and so on.")
+    try:
+        workload = msgspec.convert({"name": name, **table}, Workload)
+    except msgspec.ValidationError as error:
+        raise WorkloadError(
+            f"{where}: {str(error).replace(' - at `$.', ' in `').replace('Object', 'The file')}."
+        ) from error
+    complaint = _complaint(workload)
+    if complaint:
+        raise WorkloadError(f"{where}: {complaint}.")
+    return workload
+
+
+def _complaint(workload: Workload) -> str:
+    least = smallest_size_bytes(longest_writer(workload))
+    if workload.key_distributor not in NO_KEYS:
+        return f"keyDistributor {workload.key_distributor!r} is not carried out yet: only {', '.join(NO_KEYS)}"
+    if workload.consumer_backlog_size_g_b:
+        return "consumerBacklogSizeGB is not carried out yet: leave it out or set it to 0"
+    if workload.payload_file or workload.use_randomized_payloads:
+        return (
+            "a payload from a file or of random bytes is not carried out yet: values are those that prove themselves, "
+            "so leave payloadFile and useRandomizedPayloads out"
+        )
+    if workload.message_size < least:
+        return f"messageSize {workload.message_size} is too small for a value that proves itself: at least {least}"
+    if workload.topics * workload.partitions_per_topic > MOST_PARTITIONS:
+        return (
+            f"it has {workload.topics * workload.partitions_per_topic:,} partitions; the most are {MOST_PARTITIONS:,}"
+        )
+    if workload.producers + workload.readers > MOST_CLIENTS:
+        return f"it has {workload.producers + workload.readers:,} clients; the most are {MOST_CLIENTS:,}"
+    if workload.consumer_per_subscription > workload.partitions_per_topic:
+        return "consumerPerSubscription is more than partitionsPerTopic, so a consumer would have no partition"
+    return ""
+
+
+def longest_writer(workload: Workload) -> str:
+    return writer_of(workload.producers - 1)
+
+
+def writer_of(producer: int) -> str:
+    """Return the name of a producer, which its values carry."""
+    return f"p{producer}"
