@@ -315,7 +315,8 @@ class SessionCacheExact(FetchCheck):
         for name in request.partitions if kept.responses % COMPARED_AT_ONCE == 0 else some:
             wanted, cached = request.partitions.get(name), session.partitions.get(name)
             if wanted is not None and cached is not None:
-                wrong += (f"{named(name)}: {each}" for each in _differences(wanted, cached, fetch.data.get(name)))
+                for each in _differences(wanted, cached, fetch.data.get(name)):
+                    wrong.append(f"{named(name)}: {each}")  # noqa: PERF401
             elif (wanted is None) != (cached is None):
                 wrong.append(f"{named(name)} is {'missing' if cached is None else 'cached, and no request named it'}")
         for story in wrong:

@@ -89,7 +89,11 @@ class NamesWhatChanged(Check):
             1, len(sent.partitions) // LOOKS_AT_ONCE
         ):
             return
-        stale = {name: None for name in sent.partitions if name not in named and self._is_stale(sent, leader, name)}
+        stale = {
+            name: None
+            for name, entry in sent.partitions.items()
+            if name not in named and self._is_stale(sent.node, leader, name, entry)
+        }
         for name in stale:
             if name in sent.stale:
                 entry = sent.partitions[name]
@@ -100,14 +104,17 @@ class NamesWhatChanged(Check):
         sent.stale = stale
 
     @staticmethod
-    def _is_stale(sent: _Sent, leader: int, name: PartitionName) -> bool:
+    def _is_stale(node: "Node", leader: int, name: PartitionName, entry: FetchPartition) -> bool:
         """Return whether the follower's own state of the partition differs from what it has sent last."""
-        followed = _followed(sent.node, name)
+        followed = _followed(node, name)
         if followed is None or followed.followed_leader != leader:
             return False  # The node will forget it.
-        log, entry = followed.log, sent.partitions[name]
-        now = log.log_end_offset, log.log_start_offset, followed.leader_epoch
-        return now != (entry.fetch_offset, entry.log_start_offset, entry.current_leader_epoch)
+        log = followed.log
+        return (
+            log.log_end_offset != entry.fetch_offset
+            or log.log_start_offset != entry.log_start_offset
+            or followed.leader_epoch != entry.current_leader_epoch
+        )
 
 
 def _followed(node: "Node", name: PartitionName) -> Partition | None:

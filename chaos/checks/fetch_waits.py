@@ -21,8 +21,10 @@ from chaos.checks.fetch_model import (
 )
 from chaos.checks.fetch_partitions import end_of_epoch
 from chaos.checks.fetch_responses import LOOKS_AT_ONCE, selects
+from chaos.checks.replica_view import is_settled
 from reference_broker.core.events import Closed, Effect, Event, Note, Reply, Request
 from reference_broker.log.partition_log import PartitionLog
+from reference_broker.metadata.image import MetadataImage
 from reference_broker.records.batch import InvalidRecords
 from reference_broker.replication.partitions import Partition
 
@@ -114,6 +116,8 @@ class FetchWaits(ReplicaCheck, FetchCheck):
         """a fetch that came in the current event, with its time"""
         self._ended: list[int] = []
         """IDs of the sessions that ended in it, or went on with another request"""
+        self._roles: dict[int, tuple[Node, MetadataImage, bool]] = {}
+        """by node: its process, its image, and whether it was settled when roles were compared last"""
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
         node_id = node.broker.node_id
@@ -175,9 +179,10 @@ class FetchWaits(ReplicaCheck, FetchCheck):
             self._follow(at_us, node, waits)
         if not waits:
             return
+        may_be_touched = self._may_have_moved(node) or bool(touched)
         for wait in waits.values():
             if wait.node is node and not wait.is_reported:
-                if wait.failing is None or self._is_touched(wait, touched):
+                if wait.failing is None or (may_be_touched and self._is_touched(wait, touched)):
                     self._compare(at_us, wait)
                 if wait.why or at_us > wait.late_us:  # Mostly neither: most events of a node concern no wait.
                     self._judge(at_us, wait)
@@ -230,6 +235,16 @@ class FetchWaits(ReplicaCheck, FetchCheck):
         return len(request.partitions) <= LOOKS_AT_ONCE and not (
             request.rack and node.broker.config.replica_selector_class
         )
+
+    def _may_have_moved(self, node: "Node") -> bool:
+        """Return whether the event may have changed which partitions the node serves. Only publications do that, and
+        those may take several events."""
+        node_id, image, settled = node.broker.node_id, node.broker.replica.loader.image, is_settled(node)
+        known = self._roles.get(node_id)
+        if known is not None and known[0] is node and known[1] is image and known[2] and settled:
+            return False
+        self._roles[node_id] = node, image, settled
+        return True
 
     @staticmethod
     def _is_touched(wait: Wait, touched: Sequence[PartitionLog]) -> bool:

@@ -292,9 +292,9 @@ class GroupMoves(Check):
             if each.is_judged:
                 yield from self._wrong_response(node, of, each, each is call, reply, after)
         if after is not None:
-            parked = [each for of_node, each in self._pending.all() if of_node == node.broker.node_id]
+            parked = [each for each in self._pending.of_node(node.broker.node_id) if each.group == group_id]
             for key, marked in ((JOIN, after.joined), (SYNC, [k for k, m in after.members.items() if m.awaits_sync])):
-                waiting = [one for one in parked if one.request.api_key == key and one.group == group_id]
+                waiting = [one for one in parked if one.request.api_key == key]
                 if len(waiting) > len(marked):
                     names = ", ".join(one.request.client_id for one in waiting)
                     yield f"{NAMES[key]} of {names} wait, and nobody but {marked} will get a response"

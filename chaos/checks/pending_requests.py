@@ -35,6 +35,10 @@ class PendingRequests(Generic[T]):
         """Return what was kept of the connection's requests that still wait."""
         return list(self._pending.get((node_id, connection), {}).values())
 
+    def of_node(self, node_id: int) -> Sequence[T]:
+        """Return what was kept of the node's requests that still wait."""
+        return [each for (of_node, _), kept in self._pending.items() if of_node == node_id for each in kept.values()]
+
     def all(self) -> Sequence[tuple[int, T]]:
         """Return what was kept of all requests that still wait, each with its node."""
         return [(node_id, each) for (node_id, _), kept in self._pending.items() for each in kept.values()]

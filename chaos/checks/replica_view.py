@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from chaos.checks.batches import BatchIdentity, read_batches
@@ -219,7 +220,7 @@ class ReplicaView:
         self._minimums: dict[bytes, int] = {}
         """by topic ID: its min.insync.replicas in that image"""
         self._settled: dict[int, bool] = {}
-        """by node: whether it was settled (``_is_settled``) when the view last compared it"""
+        """by node: whether it was settled (``is_settled``) when the view last compared it"""
         self._deleted: dict[bytes, None] = {}
         """IDs of deleted topics. A node that starts reads of them in the log, and they must not come back here."""
 
@@ -434,7 +435,7 @@ class ReplicaView:
         if not self.partitions:
             return
         node_id = node.broker.node_id
-        was_settled, settled = self._settled.get(node_id, True), _is_settled(node)
+        was_settled, settled = self._settled.get(node_id, True), is_settled(node)
         self._settled[node_id] = settled
         keys = self._published.pop(node_id, None)
         if not (was_settled and settled):
@@ -507,6 +508,7 @@ def _lose(partition: Replicated, node_id: int) -> None:
     partition.eligible.lost_bytes(node_id, 0 if copy is None else copy.held.end_offset)
 
 
+@lru_cache(1024)
 def offsets_partition(group: str, count: int) -> int:
     """Return the partition of the offsets topic that keeps a group, as Kafka chooses it (Java's hash of its name)."""
     units = group.encode("utf-16-be")
@@ -531,7 +533,7 @@ def remote_metadata_partition(topic_id: bytes, index: int, count: int) -> int:
     return ((found ^ found >> 15) & 0x7FFFFFFF) % max(count, 1)
 
 
-def _is_settled(node: "Node") -> bool:
+def is_settled(node: "Node") -> bool:
     """Return whether an event alone shows which logs the node changes. That is not so while the node starts or still
     applies a large publication."""
     return node.ready and not node._publisher.is_behind

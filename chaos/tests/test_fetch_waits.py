@@ -42,8 +42,14 @@ class Node:
         partitions = SimpleNamespace(by_name=self.led, by_id={}, followed={})
         config = SimpleNamespace(replica_selector_class="")
         controller = SimpleNamespace(image=SimpleNamespace(topics={}))
+        self.loader = SimpleNamespace(image=object())
+        replica = SimpleNamespace(loader=self.loader)
         self.node: Any = SimpleNamespace(
-            broker=SimpleNamespace(node_id=0, partitions=partitions, config=config, controller=controller)
+            broker=SimpleNamespace(
+                node_id=0, partitions=partitions, config=config, controller=controller, replica=replica
+            ),
+            ready=True,
+            _publisher=SimpleNamespace(is_behind=False),
         )
         opening = self.fetch({0: 5, 1: 5}, number=0)
         self.respond(opening, self.line(0), self.line(1))
@@ -112,6 +118,8 @@ class Node:
             self.check.fetched(self.at_us, each)
             self.sent.fetched(self.at_us, each)
         logs = () if touched is None else (self.partitions[touched].log,)
+        if touched is None:
+            self.loader.image = object()  # A test may have changed a role, which only a publication does.
         self.check.logs_touched(self.at_us, self.node, logs, False)
         self.check.viewed(self.at_us, self.node)
 
@@ -347,7 +355,7 @@ def test_a_fetch_whose_connection_closed_or_whose_process_ended_waits_no_more(no
     node.append()
     node.passes(LATER_US)
     node.fetch({1: 6}, 2)
-    node.node = SimpleNamespace(broker=node.node.broker)
+    node.node = SimpleNamespace(**vars(node.node))
     node.append()
     node.passes(LATER_US)
     assert node.stories == []
