@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from operator import attrgetter
+from typing import TYPE_CHECKING
 
 from chaos.checks.check import Check, CheckContext
 from chaos.checks.fetch_model import FETCH, FIRST_REVISIONS, PartitionName, partitions_of
@@ -36,7 +37,8 @@ class _Session:
     """least time that it lives before another session may evict it"""
 
 
-class _PendingFetch(NamedTuple):
+@dataclass(slots=True)
+class _PendingFetch:
     """A Fetch request that waits for its response."""
 
     session_id: int
@@ -99,8 +101,7 @@ class EvictionRules(Check):
         if type(event) is Request and event.api_key == FETCH and isinstance(event.body, FetchRequest):
             first_min_ms = node.broker.config.min_incremental_fetch_session_eviction_ms
             fetch = _read(sessions.alive, event.api_version, event.body, first_min_ms)
-            emptying = _use(sessions.alive, fetch, event, effects, wall_ms)
-            fetch = fetch._replace(emptying=emptying)
+            fetch.emptying = _use(sessions.alive, fetch, event, effects, wall_ms)
             sessions.pending.setdefault(event.connection, {})[event.correlation_id] = fetch
         evicted: dict[int, _Session] = {}
         for effect in effects:
@@ -233,16 +234,14 @@ def _denies(fetch: _PendingFetch, response: FetchResponse) -> bool:
 def _is_refused(request: Request, effects: Sequence[Effect]) -> bool:
     """Return whether the request gets a top-level error at once, or its connection is closed instead. Then it changes
     nothing in its session (F-10)."""
-    return any(
-        (type(each) is Close and each.connection == request.connection)
-        or (
-            type(each) is Reply
-            and (each.connection, each.correlation_id) == (request.connection, request.correlation_id)
-            and isinstance(each.body, FetchResponse)
-            and each.body.error_code != 0
-        )
-        for each in effects
-    )
+    for each in effects:
+        if type(each) is Reply:
+            is_own = each.connection == request.connection and each.correlation_id == request.correlation_id
+            if is_own and isinstance(each.body, FetchResponse) and each.body.error_code != 0:
+                return True
+        elif type(each) is Close and each.connection == request.connection:
+            return True
+    return False
 
 
 def _listed(sessions: Sequence[int] | Mapping[int, _Session]) -> str:
@@ -254,6 +253,7 @@ FEW_SESSIONS = 16
 them after each event takes too long. The number of sessions and of evictions is compared after each event."""
 
 _Numbers = tuple[Gauge, Gauge, Counter]
+_IS_WORKING = attrgetter("is_working")
 
 
 class MetricsExact(Check):
@@ -291,7 +291,7 @@ class MetricsExact(Check):
             self.violated(at_us, f"metrics say (sessions, evictions) = {found}, there are {(count, evictions)}")
         fetched = type(event) is Request and event.api_key == FETCH and event.tag.role == "client"
         touched = fetched or event is None or self._sessions.get(node_id) != count
-        if any(session.is_working for session in sessions.values()):
+        if any(map(_IS_WORKING, sessions.values())):
             self._sessions[node_id] = -1  # Compare at the next event.
         elif thorough or (touched and count <= FEW_SESSIONS):
             self._sessions[node_id] = count

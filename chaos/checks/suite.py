@@ -5,12 +5,12 @@ Every simulated run gets all checks, whatever guarantees its scenario lists. A c
 it changed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 from types import NoneType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from chaos import checks
 from chaos.checks.check import Check, CheckContext, FetchCheck, Kind, overriding
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 PEER_EVENTS = frozenset({PeerUp, PeerReply, PeerDown})
 FETCHES: frozenset[Kind] = frozenset({NoneType, FETCH, Closed, EVICTED})
 """Kinds of events that the fetch model follows."""
+Acted: TypeAlias = "Callable[[int, Node, Event | None, Sequence[Effect]], None]"
+"""``Check.acted`` of one check."""
 MOST_EFFECTS = 16
 """An event with more effects is like no other one, so its route is not kept."""
 
@@ -63,14 +65,16 @@ class CheckSuite:
                 self.rows.setdefault(name, []).append(check)
         self._checks = checks
         self._fetches = context.fetches
-        self._state_checks = overriding(checks, "inspect")
-        self._quick_checks = [each for each in self._state_checks if not each.only_thorough]
-        self._event_checks = [(each, frozenset(each.acts_on)) for each in overriding(checks, "acted")]
-        self._routes: dict[tuple[Kind, ...], tuple[list[Check], bool]] = {}
-        """by the kinds of an event and its effects: the checks that act on it, and whether the fetch model does. Most
-        events are like earlier ones, and need no comparison with what each check acts on."""
-        self._fetch_checks = [each for each in checks if isinstance(each, FetchCheck)]
-        self._follower_fetch_checks = [each for each in self._fetch_checks if each.judges_followers]
+        state_checks = overriding(checks, "inspect")
+        self._inspecting = [each.inspect for each in state_checks]
+        self._inspecting_quickly = [each.inspect for each in state_checks if not each.only_thorough]
+        self._event_checks = [(each.acted, frozenset(each.acts_on)) for each in overriding(checks, "acted")]
+        self._routes: dict[tuple[Kind, ...], tuple[list[Acted], bool]] = {}
+        """by the kinds of an event and its effects: ``acted`` of the checks that act on it, and whether the fetch model
+        does. Most events are like earlier ones, and need no comparison with what each check acts on."""
+        fetch_checks = [each for each in checks if isinstance(each, FetchCheck)]
+        self._judging_fetches = [each.fetched for each in fetch_checks]
+        self._judging_follower_fetches = [each.fetched for each in fetch_checks if each.judges_followers]
 
     def trace(self, row: TraceRow) -> None:
         for check in self.rows.get(row.what, ()):
@@ -93,17 +97,17 @@ class CheckSuite:
         route = self._routes.get(kinds)
         if route is None:
             touched = _touched(kinds)
-            acting = [check for check, acts_on in self._event_checks if not acts_on.isdisjoint(touched)]
-            route = acting, not FETCHES.isdisjoint(touched)
+            chosen: list[Acted] = [acted for acted, acts_on in self._event_checks if not acts_on.isdisjoint(touched)]
+            route = chosen, not FETCHES.isdisjoint(touched)
             if len(effects) <= MOST_EFFECTS:
                 self._routes[kinds] = route
         acting, is_followed_by_model = route
-        for check in acting:
-            check.acted(at_us, node, event, effects)
+        for acted in acting:
+            acted(at_us, node, event, effects)
         if is_followed_by_model:
             for fetch in self._fetches.acted(node, event, effects):
-                for check in self._follower_fetch_checks if fetch.request.by_follower else self._fetch_checks:
-                    check.fetched(at_us, fetch)
+                for judge in self._judging_follower_fetches if fetch.request.by_follower else self._judging_fetches:
+                    judge(at_us, fetch)
 
     def recomputed(self, at_us: int, node_id: int, digest: Digest) -> None:
         """Let checks compare a node's digest with that of its whole image."""
@@ -114,8 +118,8 @@ class CheckSuite:
         kind = event.__class__
         between_nodes = kind in PEER_EVENTS or (kind is Request and event.tag.role == "peer")  # type: ignore[union-attr]
         if thorough or not between_nodes:  # Messages between nodes change no client's state.
-            for check in self._state_checks if thorough else self._quick_checks:
-                check.inspect(at_us, incarnation, node, event, thorough)
+            for inspect in self._inspecting if thorough else self._inspecting_quickly:
+                inspect(at_us, incarnation, node, event, thorough)
         self.quorum.observe(at_us, incarnation, node, thorough)
         self.replicas.observe(at_us, incarnation, node, thorough)
 
