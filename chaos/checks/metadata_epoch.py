@@ -396,10 +396,13 @@ class SwitchRespected(Check):
         """Read the records appended since the last call. If other nodes may store epochs, these are the records that
         this node has appended while it leads and knows level 0."""
         node_id, name = key[0], key[2]
-        first = log.log_end_offset if self._alone or self._on else 0
-        offset = max(self._read_to.setdefault(key, first), log.log_start_offset)
-        self._read_to[key] = max(offset, log.log_end_offset)
-        for batch, data in read_batches(log, offset, log.log_end_offset):
+        end = log.log_end_offset
+        offset = max(self._read_to.setdefault(key, end if self._alone or self._on else 0), log.log_start_offset)
+        if offset >= end:
+            self._read_to[key] = offset
+            return
+        self._read_to[key] = end
+        for batch, data in read_batches(log, offset, end):
             for record in records_in(data):
                 if _is_offset(record.key) and _version(record.value) >= WITH_EPOCH:
                     self.violated(
@@ -478,7 +481,7 @@ class UpdatesSentAtOnce(Check):
         if at_us - known.seen_us > STILL_US or node.broker.replica.controller.is_writing_transaction:
             known.held_us = at_us
         known.seen_us = at_us
-        if isinstance(event, PeerReply | PeerDown) and event.peer in known.sent:
+        if known.sent and isinstance(event, (PeerReply, PeerDown)) and event.peer in known.sent:
             _take_response(at_us, known, event)
         for effect in effects:
             if type(effect) is Note and effect.what == ACTIVATED:

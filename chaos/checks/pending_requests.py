@@ -19,7 +19,11 @@ class PendingRequests(Generic[T]):
         return bool(self._pending)
 
     def add(self, node_id: int, request: Request, kept: T) -> None:
-        self._pending.setdefault((node_id, request.connection), {})[request.correlation_id] = kept
+        of_connection = self._pending.get((node_id, request.connection))
+        if of_connection is None:
+            self._pending[node_id, request.connection] = {request.correlation_id: kept}
+        else:
+            of_connection[request.correlation_id] = kept
 
     def pop(self, node_id: int, reply: Reply) -> T | None:
         """Remove and return what was kept of the request that this is the reply to."""

@@ -482,7 +482,9 @@ class ReplicaView:
         # E-7: after a loss only the newest leader's log counts, because others may not have truncated theirs yet.
         trusted = not partition.losses or now.leader_epoch == partition.leader_epoch
         if now.high_watermark > partition.committed_end and trusted and not partition.excused:
-            self._commit(at_us, partition, log, now)
+            begin = self._commit(at_us, partition, log, now)
+            if copy.equal_to >= begin >= now.cleaned_offset:  # What this log has there is what is committed.
+                copy.equal_to = now.high_watermark
         if partition.compacted is not None:
             partition.note_cleanable()
             partition.compacted.cleanings += now.cleaned_offset > before.cleaned_offset and before.incarnation >= 0
@@ -490,7 +492,8 @@ class ReplicaView:
             check.copy_changed(at_us, partition, copy, before, now)
 
     @staticmethod
-    def _commit(at_us: int, partition: Replicated, log: PartitionLog, now: Held) -> None:
+    def _commit(at_us: int, partition: Replicated, log: PartitionLog, now: Held) -> int:
+        """Read what is committed from now on, and return its first offset."""
         if partition.committed_end == 0 and log.config.is_compacted and partition.compacted is None:
             partition.compacted = Compacted(log.config.delete_retention_ms * 1000)
         begin = max(partition.committed_end, now.start_offset)
@@ -501,6 +504,7 @@ class ReplicaView:
             if partition.compacted is not None:
                 partition.compacted.commit(data, at_us)
         partition.committed_end = now.high_watermark
+        return begin
 
 
 def _lose(partition: Replicated, node_id: int) -> None:
