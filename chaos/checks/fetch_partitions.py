@@ -14,7 +14,7 @@ from chaos.checks.batches import batches_of
 from chaos.checks.check import CheckContext, FetchCheck
 from chaos.checks.fetch_model import FETCH, CompletedFetch, PartitionName, WantedPartition
 from chaos.checks.fetch_responses import LOOKS_AT_ONCE, NO_REPLICA, selects
-from reference_broker.core.events import Effect, Event, Request
+from reference_broker.core.events import Effect, Event, Reply, Request
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION
@@ -94,6 +94,9 @@ class PartitionsSent(FetchCheck):
             self._before[log] = _offsets_of(log)
 
     def fetched(self, at_us: int, fetch: CompletedFetch) -> None:
+        reply = fetch.reply
+        if not fetch.data and fetch.request.incremental and reply is not None and not _endpoints(reply):
+            return  # Nothing is in it, and nothing has to be.
         wrong = [*self._names(fetch), *self._sizes(fetch)]
         at_once = min(slicing.SESSION_PARTITIONS_PER_SLICE, slicing.READ_PARTITIONS_PER_SLICE, LOOKS_AT_ONCE)
         if len(fetch.request.partitions) <= at_once:
@@ -199,6 +202,10 @@ class PartitionsSent(FetchCheck):
         for what, one, *states in zip(_Offsets._fields, sent, before, now, strict=False):
             if not min(states) <= one <= max(states):
                 yield f"has {what} {one}, and its log has {states[0]} before and {states[1]} after the event"
+
+
+def _endpoints(reply: Reply) -> Sequence[Any]:
+    return reply.body.node_endpoints if isinstance(reply.body, FetchResponse) else ()
 
 
 def _expected(

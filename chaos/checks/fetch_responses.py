@@ -135,8 +135,11 @@ class NoEmptyResponse(FetchCheck):
 
     def fetched(self, at_us: int, fetch: CompletedFetch) -> None:
         for named, data in fetch.data.items():
-            sent = list(batches_of(bytes(data.records or b"")))
-            if not sent or any(record_count(batch) for _, batch in sent):
+            records = bytes(data.records or b"")
+            if not records or any(record_count(batch) for _, batch in batches_of(records)):
+                continue
+            sent = list(batches_of(records))
+            if not sent:
                 continue
             partition = fetch.served(named)
             begin = sent[-1][0].last_offset + 1
