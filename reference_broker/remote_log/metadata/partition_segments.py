@@ -26,7 +26,7 @@ from reference_broker.remote_log.metadata.events import (
 from reference_broker.wire.errors import Error, ErrorCode
 
 
-class Owned(NamedTuple):
+class OwnedRange(NamedTuple):
     """The offsets ``start <= offset < end`` belong to ``owner``, a segment's ID."""
 
     start: int
@@ -40,9 +40,9 @@ class OffsetOwners:
     __slots__ = ("_ranges",)
 
     def __init__(self) -> None:
-        self._ranges: list[Owned] = []
+        self._ranges: list[OwnedRange] = []
 
-    def __iter__(self) -> Iterator[Owned]:
+    def __iter__(self) -> Iterator[OwnedRange]:
         return iter(self._ranges)
 
     @property
@@ -50,19 +50,19 @@ class OffsetOwners:
         """One past the last offset that is owned. None: nothing is."""
         return self._ranges[-1].end if self._ranges else None
 
-    def find(self, offset: int) -> Owned | None:
+    def find(self, offset: int) -> OwnedRange | None:
         """Return the range that holds the offset."""
         at = bisect_right(self._ranges, offset, key=_start) - 1
         found = self._ranges[at] if at >= 0 else None
         return found if found is not None and offset < found.end else None
 
-    def add(self, new: Owned, is_newer: Callable[[bytes], bool]) -> set[bytes]:
-        """Give ``new.owner`` those offsets of the range that no newer segment owns. ``is_newer`` says it of an owner.
-        Returns the owners that lost offsets or were met. They may own nothing any more."""
+    def add(self, new: OwnedRange, is_newer: Callable[[bytes], bool]) -> set[bytes]:
+        """Give ``new.owner`` those offsets of the range that no newer segment owns. ``is_newer`` returns whether an
+        owner is newer. Return the owners of all ranges that overlap. Some may own nothing any more."""
         low, high = self._touched(new)
-        met = self._ranges[low:high]
+        overlapping = self._ranges[low:high]
         left, right, kept = [], [], []
-        for each in met:
+        for each in overlapping:
             # Decision offset-owner (P-11): newer upload keeps it | replaced
             if is_newer(each.owner):
                 kept.append(each)
@@ -72,25 +72,25 @@ class OffsetOwners:
             if each.end > new.end:
                 right.append(each._replace(start=new.end))
         self._ranges[low:high] = [*left, *_filled(new, kept), *right]
-        return {each.owner for each in met}
+        return {each.owner for each in overlapping}
 
-    def remove(self, old: Owned) -> None:
+    def remove(self, old: OwnedRange) -> None:
         """Take away what ``old.owner`` owns of the range."""
         low, high = self._touched(old)
         self._ranges[low:high] = [each for each in self._ranges[low:high] if each.owner != old.owner]
 
-    def owns(self, owned: Owned) -> bool:
+    def owns(self, owned: OwnedRange) -> bool:
         """Return whether ``owned.owner`` owns an offset of the range."""
         low, high = self._touched(owned)
         return any(each.owner == owned.owner for each in self._ranges[low:high])
 
-    def _touched(self, over: Owned) -> tuple[int, int]:
+    def _touched(self, over: OwnedRange) -> tuple[int, int]:
         """Return which ranges overlap: from the first index to before the second one."""
         low = bisect_right(self._ranges, over.start, key=_end)
         return low, bisect_left(self._ranges, over.end, key=_start)
 
 
-def _filled(new: Owned, kept: Iterable[Owned]) -> Iterable[Owned]:
+def _filled(new: OwnedRange, kept: Iterable[OwnedRange]) -> Iterable[OwnedRange]:
     """Yield the kept ranges, with the new owner's offsets between them."""
     at = new.start
     for each in kept:
@@ -102,11 +102,11 @@ def _filled(new: Owned, kept: Iterable[Owned]) -> Iterable[Owned]:
         yield new._replace(start=at)
 
 
-def _start(each: Owned) -> int:
+def _start(each: OwnedRange) -> int:
     return each.start
 
 
-def _end(each: Owned) -> int:
+def _end(each: OwnedRange) -> int:
     return each.end
 
 
@@ -124,7 +124,7 @@ class CopiedOffsets:
         return at >= 0 and offset < self._ends[at]
 
     def add(self, start: int, end: int) -> None:
-        """Add ``start <= offset < end``, together with the ranges that it meets."""
+        """Add ``start <= offset < end`` and merge it with the ranges that it overlaps or touches."""
         low, high = bisect_left(self._ends, start), bisect_right(self._starts, end)
         if low < high:
             start, end = min(start, self._starts[low]), max(end, self._ends[high - 1])
@@ -135,9 +135,10 @@ class CopiedOffsets:
         self._ends.clear()
 
 
-MOST_LOOKS: Final = 200
+MAX_SEGMENTS_EXAMINED: Final = 200
+"""Bounds the work of one ``listed_until``, about 1 ms."""
 _NO_END = 1 << 63
-_Place = tuple[int, int, int, bytes]
+_ListKey = tuple[int, int, int, bytes]
 
 
 class PartitionSegments:
@@ -161,12 +162,12 @@ class PartitionSegments:
         """Every segment that may have objects, by its ID."""
         self._owners: dict[int, OffsetOwners] = {}
         """By leader epoch."""
-        self._listed: list[_Place] = []
+        self._listed: list[_ListKey] = []
 
     # --- events -------------------------------------------------------------------------------------------------------
 
     def apply(self, event: RemoteLogEvent) -> Error:
-        """Take the next event of the partition. Returns NONE if what it says holds now, also if it did before.
+        """Apply the next event of the partition. Return NONE if its effect holds now, also if it did before.
 
         FENCED_LEADER_EPOCH: its writer does not lead the partition any more. RESOURCE_NOT_FOUND: the segment is not
         known (any more). INVALID_REQUEST: the step is not in the table of states, the segment is not in the state that
@@ -231,7 +232,7 @@ class PartitionSegments:
         return ErrorCode.none
 
     def forget(self) -> None:
-        """Begin anew: the topic has lost events."""
+        """Drop everything: the topic has lost events."""
         self.generation = object()
         self.newest_epoch, self.last_attempt, self.delete_state = -1, 0, None
         self.copied.clear()
@@ -243,12 +244,14 @@ class PartitionSegments:
         self._listed.clear()
 
     def _own(self, segment: RemoteSegment) -> None:
-        insort(self._listed, _place(segment))
-        met = {segment.segment_id}
+        insort(self._listed, _list_key(segment))
+        overlapping = {segment.segment_id}
         for epoch, start, end in segment.epoch_ranges():
             owners = self._owners.setdefault(epoch, OffsetOwners())
-            met |= owners.add(Owned(start, end, segment.segment_id), lambda other: self._is_newer(other, segment))
-        for each in met:
+            overlapping |= owners.add(
+                OwnedRange(start, end, segment.segment_id), lambda other: self._is_newer(other, segment)
+            )
+        for each in overlapping:
             if not self._owns_any(self._known[each]):
                 self._unlist(self._known[each])
 
@@ -257,7 +260,7 @@ class PartitionSegments:
         self._unlist(segment)
         for epoch, start, end in segment.epoch_ranges():
             if epoch in self._owners:
-                self._owners[epoch].remove(Owned(start, end, segment.segment_id))
+                self._owners[epoch].remove(OwnedRange(start, end, segment.segment_id))
                 if self._owners[epoch].end is None:
                     del self._owners[epoch]
 
@@ -267,14 +270,14 @@ class PartitionSegments:
 
     def _owns_any(self, segment: RemoteSegment) -> bool:
         return any(
-            epoch in self._owners and self._owners[epoch].owns(Owned(start, end, segment.segment_id))
+            epoch in self._owners and self._owners[epoch].owns(OwnedRange(start, end, segment.segment_id))
             for epoch, start, end in segment.epoch_ranges()
         )
 
     def _unlist(self, segment: RemoteSegment) -> None:
-        place = _place(segment)
-        at = bisect_left(self._listed, place)
-        if at < len(self._listed) and self._listed[at] == place:
+        key = _list_key(segment)
+        at = bisect_left(self._listed, key)
+        if at < len(self._listed) and self._listed[at] == key:
             del self._listed[at]
 
     # --- what is listed -----------------------------------------------------------------------------------------------
@@ -326,16 +329,16 @@ class PartitionSegments:
 
     def listed_until(self, lineage: LeaderEpochStarts, offset: int) -> int:
         """Return the first offset from ``offset`` on that is not listed, in a log with these leader epochs. What lies
-        between is listed without gaps. It looks at MOST_LOOKS segments, which takes some 1 ms: the result may itself be
-        listed. So go on there."""
-        for _ in range(MOST_LOOKS):
+        between is listed without gaps. After
+        MAX_SEGMENTS_EXAMINED segments it returns, so the result may itself be listed: continue there."""
+        for _ in range(MAX_SEGMENTS_EXAMINED):
             found = self._owned_at(lineage, offset)
             if found is None:
                 break
             offset = min(found.end, _end_of_epoch_at(lineage, offset))
         return offset
 
-    def _owned_at(self, lineage: LeaderEpochStarts, offset: int) -> Owned | None:
+    def _owned_at(self, lineage: LeaderEpochStarts, offset: int) -> OwnedRange | None:
         at = bisect_left(lineage, offset + 1, key=lambda each: each[1]) - 1
         owners = self._owners.get(lineage[at][0]) if at >= 0 else None
         return None if owners is None else owners.find(offset)
@@ -350,7 +353,7 @@ class PartitionSegments:
             assert self._known[segment_id].state is SegmentState.COPY_SEGMENT_FINISHED, "an unfinished segment is read"
 
 
-def _place(segment: RemoteSegment) -> _Place:
+def _list_key(segment: RemoteSegment) -> _ListKey:
     return segment.start_offset, segment.uploader_epoch, segment.attempt, segment.segment_id
 
 

@@ -27,7 +27,8 @@ from reference_broker.remote_log.metadata.partition_segments import Applied, Par
 from reference_broker.wire.errors import ErrorCode
 
 CreateTopic: TypeAlias = Callable[[NewTopic, Done], None]
-"""Asks the active controller for a topic. The second argument is called when that is over, however it ended."""
+"""Requests a topic from the active controller. The second argument is called when the request is over, however it
+ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +53,13 @@ class RemoteLogMetadataTopic:
             context.ports, context.node_id, context.image, context.serve_locally, context.config.request_timeout_ms
         )
         self._watched: dict[tuple[bytes, int], Watched] = {}
-        self._unplaced: dict[tuple[bytes, int], None] = {}
-        """Watched, while there is no topic."""
+        self._unassigned: dict[tuple[bytes, int], None] = {}
+        """Watched partitions that read no partition of the topic yet."""
         self._writes = MetadataWriter(self._leaders, context.config.rlmm_config_remote_log_metadata_consume_wait_ms)
         self._reads = MetadataReader(self._leaders, self._writes.settle)
         self._is_creating = False
         self._topic_id = b""
-        """Of the topic in which all is placed."""
+        """The topic from whose partitions the assigned ones read."""
 
     def watch(self, topic_id: bytes, topic: str, partition: int) -> None:
         key = topic_id, partition
@@ -67,8 +68,8 @@ class RemoteLogMetadataTopic:
             known.count += 1
             return
         self._watched[key] = Watched(topic)
-        self._unplaced[key] = None
-        self._place()
+        self._unassigned[key] = None
+        self._assign()
 
     def unwatch(self, topic_id: bytes, partition: int) -> None:
         key = topic_id, partition
@@ -78,8 +79,8 @@ class RemoteLogMetadataTopic:
         known.count -= 1
         if not known.count:
             del self._watched[key]
-            if key in self._unplaced:
-                del self._unplaced[key]
+            if key in self._unassigned:
+                del self._unassigned[key]
             else:
                 self._reads.remove(key)
             self._writes.forget(topic_id, partition)
@@ -96,7 +97,7 @@ class RemoteLogMetadataTopic:
         key = event.topic_id, event.partition
         if key not in self._watched:
             later(self._context.ports, 0, lambda: done(ErrorCode.not_leader_or_follower))
-        elif key in self._unplaced or self._leaders.topic is None:
+        elif key in self._unassigned or self._leaders.topic is None:
             later(self._context.ports, 0, lambda: done(ErrorCode.unknown_topic_or_partition))
         else:
             known_until = self._context.image().provenance.offset
@@ -104,44 +105,46 @@ class RemoteLogMetadataTopic:
             self._writes.write(numbered(event, self.of(*key), known_until), index, done)
 
     def image_changed(self) -> None:
-        """The topic may be there, or be led by others."""
+        """The topic may exist now, or its partitions may have other leaders."""
         if self._watched:
-            self._place()
+            self._assign()
             self._reads.go_on()
             self._writes.go_on()
 
-    def _place(self) -> None:
-        """Begin to read for the watched partitions, or request the topic."""
+    def _assign(self) -> None:
+        """Assign each watched partition a partition of the topic and read it. Without a topic, request it."""
         topic = self._leaders.topic
         if topic is None:
             self._create()
             return
         if topic.topic_id != self._topic_id:
-            self._begin_anew(topic.topic_id)
-        unplaced, self._unplaced = self._unplaced, {}
-        for key in unplaced:
+            self._restart_reading(topic.topic_id)
+        unassigned, self._unassigned = self._unassigned, {}
+        for key in unassigned:
             self._reads.add(_index_of(key, topic), key, self._watched[key])
 
-    def _begin_anew(self, topic_id: bytes) -> None:
-        """Another topic has the name now, perhaps with another number of partitions. Nothing is known of it yet."""
+    def _restart_reading(self, topic_id: bytes) -> None:
+        """Drop what was read: another topic has the name now, perhaps with another number of partitions."""
         self._topic_id = topic_id
         for key, watched in self._watched.items():
-            if key not in self._unplaced:
+            if key not in self._unassigned:
                 self._reads.remove(key)
                 self._watched[key] = watched.restarted()
-                self._unplaced[key] = None
+                self._unassigned[key] = None
 
     def _create(self) -> None:
-        """One request at a time. It is tried again until the topic is there."""
-        if self._unplaced and not self._is_creating:
+        """Request the topic, one request at a time, until it exists."""
+        if self._unassigned and not self._is_creating:
             self._is_creating = True
             context = self._context
-            context.create_topic(new_topic(context.config, context.image(), context.node_id), self._asked)
+            context.create_topic(
+                new_topic(context.config, context.image(), context.node_id), self._on_create_topic_completed
+            )
 
-    def _asked(self) -> None:
-        later(self._context.ports, RETRY_US, self._ask_again)
+    def _on_create_topic_completed(self) -> None:
+        later(self._context.ports, RETRY_US, self._retry_create)
 
-    def _ask_again(self) -> None:
+    def _retry_create(self) -> None:
         self._is_creating = False
         if self._leaders.topic is None:
             self._create()

@@ -111,7 +111,7 @@ def test_a_new_leader_finds_out_in_slices_how_far_its_log_is_copied(monkeypatch:
     tier.pass_ms(5_000)
     assert [each.log.copied_end_offset for each in partitions] == [END] * PARTITIONS
     assert looks.all["owners"] >= PARTITIONS * SEGMENTS
-    assert looks.most["owners"] <= 2 * partition_segments.MOST_LOOKS + 10
+    assert looks.most["owners"] <= 2 * partition_segments.MAX_SEGMENTS_EXAMINED + 10
 
 
 @pytest.mark.thorough
