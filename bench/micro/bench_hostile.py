@@ -32,7 +32,6 @@ from reference_broker.wire.fetch import (
     FetchTopic,
 )
 from reference_broker.wire.frames import RequestHeader, read_request_header, write_request_header
-from reference_broker.wire.items import LARGE_FRAME_BYTES, MOST_ITEMS, MOST_ITEMS_OF_MOST
 from reference_broker.wire.messages import (
     decode_request,
     decode_request_in_slices,
@@ -42,6 +41,7 @@ from reference_broker.wire.messages import (
     is_large_response,
 )
 from reference_broker.wire.produce import MOST_TOPICS_AND_PARTITIONS, ProducePartition, ProduceRequest, ProduceTopic
+from reference_broker.wire.request_limits import LARGE_FRAME_BYTES, MOST_ITEMS, MOST_ITEMS_OF_MOST
 from reference_broker.wire.tests.test_slices import frame_of, holding, layout
 
 LONGEST_MS = 20

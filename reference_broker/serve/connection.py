@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, cast
 
-from reference_broker.serve.turns import COUNTED_FROM_BYTES, HEAVY_BYTES, Queue
+from reference_broker.serve.request_scheduling import COUNTED_FROM_BYTES, HEAVY_BYTES, Queue
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ProtocolError
 from reference_broker.wire.frames import FrameReader
@@ -129,7 +129,7 @@ class Connection(asyncio.Protocol):
             self._frame_since_s = monotonic()
         self._reader.feed(data)
         if len(data) >= COUNTED_FROM_BYTES and not self._held_back:
-            self._driver.intake.took(self, len(data))
+            self._driver.receive_budget.took(self, len(data))
         if self.busy or self._write_full or self._queued:
             self._waiting_bytes += len(data)
             if self._waiting_bytes > READ_AHEAD_BYTES:
@@ -141,7 +141,7 @@ class Connection(asyncio.Protocol):
         self._driver.memory.changed(self)
 
     def take_turn(self) -> None:
-        """Serve the next request. Called by ``Turns``, after ``want_turn``."""
+        """Serve the next request. Called by ``RequestScheduler``, after ``want_turn``."""
         self._queued = None
         self._serve_one()
         self._driver.memory.changed(self)
@@ -159,7 +159,7 @@ class Connection(asyncio.Protocol):
             return
         if self._reader.has_frame():
             self._queued = self._queue_of_next(has_waited)
-            self._driver.turns.add(self, self._queued)
+            self._driver.scheduler.add(self, self._queued)
             return
         self._waiting_bytes = 0
         if not self._reading:
@@ -170,7 +170,7 @@ class Connection(asyncio.Protocol):
         if self.of_node:
             return not self.must_wait
         driver = self._driver
-        return self._is_short() and not driver.memory.is_full(self, is_small=True) and driver.turns.may_serve_now()
+        return self._is_short() and not driver.memory.is_full(self, is_small=True) and driver.scheduler.may_serve_now()
 
     def _is_short(self) -> bool:
         """Whether the next request is likely to be served in little time: its connection was served before, nothing
@@ -321,7 +321,7 @@ class Connection(asyncio.Protocol):
             self.transport.resume_reading()
 
     def hold_back(self) -> None:
-        """Stop receiving, since others send large frames, too. Called by ``Intake``."""
+        """Stop receiving, since others send large frames, too. Called by ``ReceiveBudget``."""
         self._held_back = True
         if self._reading:
             self.transport.pause_reading()

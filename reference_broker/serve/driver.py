@@ -44,8 +44,8 @@ from reference_broker.serve.memory_budget import MemoryBudget
 from reference_broker.serve.node_log import NoteLog
 from reference_broker.serve.peers import FindAddress, Peers
 from reference_broker.serve.request_decoder import Decoder
+from reference_broker.serve.request_scheduling import LargeMessages, ReceiveBudget, RequestScheduler
 from reference_broker.serve.responses import Responses
-from reference_broker.serve.turns import Intake, LargeMessages, Turns
 from reference_broker.wire.apis import api_name
 from reference_broker.wire.errors import ProtocolError
 
@@ -124,9 +124,9 @@ class Driver:
         self.watchers: tuple[Watcher, ...] = ()
         self.meter: Meter | None = None
         self.watched = True
-        self.turns = Turns(loop)
+        self.scheduler = RequestScheduler(loop)
         self.large_messages = LargeMessages(loop.call_soon)
-        self.intake = Intake(loop.call_soon)
+        self.receive_budget = ReceiveBudget(loop.call_soon)
         self.memory = MemoryBudget(-1, Metrics())
         """Unbounded until the process sets a bound."""
         self.store: Store | None = None
@@ -304,7 +304,7 @@ class Driver:
         self.large_messages.drop(connection)
         self.give(Closed(connection.number))
         if was_full and not self.memory.is_full(connection):
-            self.turns.memory_is_free()
+            self.scheduler.memory_is_free()
 
     def watch_for_close(self, connection: Connection, watch: bool) -> None:
         """A connection that is not read does not notice that its peer closes it, so its socket is polled meanwhile."""

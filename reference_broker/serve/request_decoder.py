@@ -12,8 +12,8 @@ from reference_broker.wire.apis import DRAFTS, ApiKey, api_name
 from reference_broker.wire.errors import ProtocolError
 from reference_broker.wire.fetch import FetchRequest
 from reference_broker.wire.frames import RequestHeader, read_request_header
-from reference_broker.wire.items import LARGE_FRAME_BYTES, SLICE_BYTES
 from reference_broker.wire.messages import decode_request, decode_request_in_slices
+from reference_broker.wire.request_limits import LARGE_FRAME_BYTES, SLICE_BYTES
 from reference_broker.wire.tags import Tag
 
 if TYPE_CHECKING:

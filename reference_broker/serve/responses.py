@@ -7,7 +7,6 @@ from reference_broker.ports.slicing import Sliced
 from reference_broker.serve.log_lines import LogLines, describe_bug
 from reference_broker.wire.apis import api_name
 from reference_broker.wire.errors import ErrorCode
-from reference_broker.wire.items import ITEM_BYTES, LARGE_RESPONSE_ITEMS, LEAST_ITEM_BYTES
 from reference_broker.wire.messages import (
     empty_response,
     encode_response,
@@ -16,6 +15,7 @@ from reference_broker.wire.messages import (
     items_of_response,
 )
 from reference_broker.wire.primitives import Buffers
+from reference_broker.wire.request_limits import ITEM_BYTES, LARGE_RESPONSE_ITEMS, LEAST_ITEM_BYTES
 
 if TYPE_CHECKING:
     from reference_broker.serve.connection import Connection

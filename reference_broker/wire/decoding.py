@@ -16,8 +16,8 @@ from uuid import UUID
 from reference_broker.ports.slicing import Sliced
 from reference_broker.wire import primitives
 from reference_broker.wire.errors import ErrorCode, ProtocolError
-from reference_broker.wire.items import BYTES_PER_UNIT, SMALL_ITEMS, UNITS_PER_LOOK, Work
 from reference_broker.wire.primitives import Frame, Reader
+from reference_broker.wire.request_limits import BYTES_PER_UNIT, SMALL_ITEMS, UNITS_PER_LOOK, UnitBudget
 from reference_broker.wire.schema import (
     EPOCH,
     FIXED,
@@ -29,7 +29,7 @@ from reference_broker.wire.schema import (
     schema_fields,
 )
 
-SlicedReader: TypeAlias = Callable[[Frame, int, Work], Sliced[tuple[Any, int]]]
+SlicedReader: TypeAlias = Callable[[Frame, int, UnitBudget], Sliced[tuple[Any, int]]]
 """A Reader that yields where the rest must wait for another event."""
 Step: TypeAlias = Callable[[Frame, int, dict[str, Any]], int]
 
@@ -71,7 +71,7 @@ def sliced_decoder(wire: type, target: type, version: int = _NEWEST) -> SlicedRe
     steps = _sliced_steps(wire, wanted, version)
     dropped = tuple(each.name for each in schema_fields(wire) if each.name not in wanted)
 
-    def read(frame: Frame, offset: int, work: Work) -> Sliced[tuple[Any, int]]:
+    def read(frame: Frame, offset: int, work: UnitBudget) -> Sliced[tuple[Any, int]]:
         values = defaults.copy()
         for name, step, sliced in steps:
             if sliced is None:
@@ -128,7 +128,7 @@ def _sliced_array_reader(each: SchemaField, target: SchemaField | None, flexible
     nullable, are_small = each.nullable, each.struct is None and each.kind in FIXED
     items_per_unit = SMALL_ITEMS if are_small else 1
 
-    def read(frame: Frame, offset: int, work: Work) -> Sliced[tuple[Any, int]]:
+    def read(frame: Frame, offset: int, work: UnitBudget) -> Sliced[tuple[Any, int]]:
         count, offset = read_length(frame, offset)
         if count < 0 and nullable:
             return None, offset

@@ -14,8 +14,8 @@ from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from reference_broker.ports.slicing import Sliced
-from reference_broker.wire.items import BYTES_PER_UNIT, SMALL_ITEMS, UNITS_PER_LOOK, Work
 from reference_broker.wire.primitives import compact_string, legacy_string, tagged, uvarint
+from reference_broker.wire.request_limits import BYTES_PER_UNIT, SMALL_ITEMS, UNITS_PER_LOOK, UnitBudget
 from reference_broker.wire.schema import (
     EPOCH,
     FIXED,
@@ -27,7 +27,7 @@ from reference_broker.wire.schema import (
     schema_fields,
 )
 
-SlicedWriter: TypeAlias = Callable[[bytearray, Any, Work], Sliced[None]]
+SlicedWriter: TypeAlias = Callable[[bytearray, Any, UnitBudget], Sliced[None]]
 """A Writer that yields where the rest must wait for another event."""
 Writer: TypeAlias = Callable[[bytearray, Any], None]
 
@@ -66,7 +66,7 @@ def sliced_encoder(wire: type, source: type, version: int = _NEWEST) -> SlicedWr
     if flexible:
         steps.append((_tags_of(fields, given), None))
 
-    def write(out: bytearray, value: Any, work: Work) -> Sliced[None]:
+    def write(out: bytearray, value: Any, work: UnitBudget) -> Sliced[None]:
         for step, sliced in steps:
             if sliced is not None:
                 yield from sliced(out, value, work)
@@ -90,7 +90,7 @@ def _sliced_array_step(each: SchemaField, source: SchemaField, flexible: bool) -
     write_count = _array_writer(item, flexible, each.nullable)
     items_per_unit = SMALL_ITEMS if each.struct is None and each.kind in FIXED else 1
 
-    def write(out: bytearray, value: Any, work: Work) -> Sliced[None]:
+    def write(out: bytearray, value: Any, work: UnitBudget) -> Sliced[None]:
         values = get(value)
         if values is None:
             values = default

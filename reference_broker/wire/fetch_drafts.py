@@ -49,7 +49,6 @@ from reference_broker.wire.fetch_responses import (
     read_legacy_partition,
     write_legacy_partition,
 )
-from reference_broker.wire.items import Decoding, Work
 from reference_broker.wire.primitives import (
     Buffers,
     Frame,
@@ -59,6 +58,7 @@ from reference_broker.wire.primitives import (
     read_legacy_nullable_string,
     read_legacy_string,
 )
+from reference_broker.wire.request_limits import Decoding, UnitBudget
 
 _INT64: Final = Struct(">q")
 _INT32: Final = Struct(">i")
@@ -120,7 +120,7 @@ def decode_draft_request(version: int, frame: Frame, offset: int) -> tuple[Fetch
     return run_to_end(draft_request_in_slices(version, frame, offset, fetch_work()))
 
 
-def draft_request_in_slices(version: int, frame: Frame, offset: int, work: Work) -> Decoding[FetchRequest]:
+def draft_request_in_slices(version: int, frame: Frame, offset: int, work: UnitBudget) -> Decoding[FetchRequest]:
     """As ``decode_draft_request``, for large requests, which take several events."""
     if version == FETCH_TOMBSTONE_HORIZON:
         return (yield from _horizon_request_in_slices(frame, offset, work))
@@ -148,7 +148,7 @@ def draft_request_in_slices(version: int, frame: Frame, offset: int, work: Work)
     return request, offset
 
 
-def _read_topics(frame: Frame, offset: int, of_replica: bool, work: Work) -> Decoding[list[FetchTopic]]:
+def _read_topics(frame: Frame, offset: int, of_replica: bool, work: UnitBudget) -> Decoding[list[FetchTopic]]:
     topics = []
     layout, read_rows = (_REPLICAS_PARTITION, _replicas_rows) if of_replica else (_PARTITION, _rows)
     count, offset = read_legacy_count(frame, offset, 6 + of_replica * len(NO_TOPIC_ID))
@@ -275,7 +275,7 @@ def _encode_horizon_request(start: bytes, request: FetchRequest) -> Buffers:
     return output.finish()
 
 
-def _horizon_request_in_slices(frame: Frame, offset: int, work: Work) -> Decoding[FetchRequest]:
+def _horizon_request_in_slices(frame: Frame, offset: int, work: UnitBudget) -> Decoding[FetchRequest]:
     """Return the body and the offset behind it. Raise ProtocolError, or one of
     BAD_BYTES."""
     replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch, replica_epoch = (
@@ -311,7 +311,7 @@ def _horizon_rows(frame: Frame, offset: int, count: int) -> Partitions:
     return [FetchPartition(at, start, most, known, fetched, log) for at, known, start, fetched, log, most in rows], end
 
 
-def _read_horizon_forgotten(frame: Frame, offset: int, work: Work) -> Decoding[list[ForgottenTopic]]:
+def _read_horizon_forgotten(frame: Frame, offset: int, work: UnitBudget) -> Decoding[list[ForgottenTopic]]:
     found = []
     count, offset = read_legacy_count(frame, offset, _MIN_TOPIC_BYTES)
     work.announce(count, False)

@@ -21,7 +21,6 @@ from reference_broker.wire.fetch import (
     FetchTopic,
     ForgottenTopic,
 )
-from reference_broker.wire.items import Decoding, Work
 from reference_broker.wire.primitives import (
     Buffers,
     Frame,
@@ -41,6 +40,7 @@ from reference_broker.wire.primitives import (
     tagged,
     uvarint,
 )
+from reference_broker.wire.request_limits import Decoding, UnitBudget
 
 _INT64: Final = Struct(">q")
 _REPLICA_STATE: Final = Struct(">iq")
@@ -113,9 +113,9 @@ _PARTITION_12: Final = Struct(">iiqiqi")
 _PARTITION_12_AND_TAGS: Final = Struct(">iiqiqiB")
 
 
-def fetch_work() -> Work:
+def fetch_work() -> UnitBudget:
     """What one Fetch request may hold."""
-    return Work(_FETCH, MOST_TOPICS_AND_PARTITIONS)
+    return UnitBudget(_FETCH, MOST_TOPICS_AND_PARTITIONS)
 
 
 def decode_fetch_request(version: int, frame: Frame, offset: int) -> tuple[FetchRequest, int]:
@@ -143,7 +143,7 @@ def _one_topic(version: int, frame: Frame, offset: int) -> tuple[_Lists, int] | 
     return ([FetchTopic(topic, topic_id, partitions)], []), at + 2
 
 
-def fetch_request_in_slices(version: int, frame: Frame, offset: int, work: Work) -> Decoding[FetchRequest]:
+def fetch_request_in_slices(version: int, frame: Frame, offset: int, work: UnitBudget) -> Decoding[FetchRequest]:
     """As ``decode_fetch_request``, for large requests, which take several events."""
     lists, end = yield from _lists(version, frame, offset + _head_of(version).size, work)
     return _request(version, frame, offset, lists, end)
@@ -153,7 +153,7 @@ def _head_of(version: int) -> Struct:
     return _HEAD_15 if version >= 15 else _HEAD_7 if version >= 7 else _HEAD_4
 
 
-def _lists(version: int, frame: Frame, offset: int, work: Work) -> Decoding[_Lists]:
+def _lists(version: int, frame: Frame, offset: int, work: UnitBudget) -> Decoding[_Lists]:
     forgotten: list[ForgottenTopic] = []
     if version >= 12:
         topics, offset = yield from _flexible_topics(version, frame, offset, work)
@@ -211,7 +211,7 @@ def _request(version: int, frame: Frame, head_at: int, lists: _Lists, offset: in
     return request, offset
 
 
-def _legacy_topics(version: int, frame: Frame, offset: int, work: Work) -> Decoding[list[FetchTopic]]:
+def _legacy_topics(version: int, frame: Frame, offset: int, work: UnitBudget) -> Decoding[list[FetchTopic]]:
     read_rows, row_bytes = _LEGACY_ROWS[version]
     topics = []
     count, offset = read_legacy_count(frame, offset, 6)
@@ -224,7 +224,7 @@ def _legacy_topics(version: int, frame: Frame, offset: int, work: Work) -> Decod
     return topics, offset
 
 
-def _legacy_forgotten(frame: Frame, offset: int, work: Work) -> Decoding[list[ForgottenTopic]]:
+def _legacy_forgotten(frame: Frame, offset: int, work: UnitBudget) -> Decoding[list[ForgottenTopic]]:
     forgotten = []
     count, offset = read_legacy_count(frame, offset, 6)
     work.announce(count, False)
@@ -237,7 +237,7 @@ def _legacy_forgotten(frame: Frame, offset: int, work: Work) -> Decoding[list[Fo
     return forgotten, offset
 
 
-def _flexible_topics(version: int, frame: Frame, offset: int, work: Work) -> Decoding[list[FetchTopic]]:
+def _flexible_topics(version: int, frame: Frame, offset: int, work: UnitBudget) -> Decoding[list[FetchTopic]]:
     by_id = version >= 13
     read_rows = _ROWS_FROM_12[version]
     topics = []
@@ -258,7 +258,7 @@ def _flexible_topics(version: int, frame: Frame, offset: int, work: Work) -> Dec
     return topics, offset
 
 
-def _flexible_forgotten(version: int, frame: Frame, offset: int, work: Work) -> Decoding[list[ForgottenTopic]]:
+def _flexible_forgotten(version: int, frame: Frame, offset: int, work: UnitBudget) -> Decoding[list[ForgottenTopic]]:
     by_id = version >= 13
     forgotten = []
     count, offset = read_compact_count(frame, offset, 18 if by_id else 3)
@@ -273,7 +273,7 @@ def _flexible_forgotten(version: int, frame: Frame, offset: int, work: Work) -> 
     return forgotten, offset
 
 
-def indexes(frame: Frame, count: int, offset: int, work: Work) -> tuple[list[int], int]:
+def indexes(frame: Frame, count: int, offset: int, work: UnitBudget) -> tuple[list[int], int]:
     """Read the numbers of so many partitions. Return them and the offset behind them."""
     work.announce(count, False)
     return list(Struct(f">{count}i").unpack_from(frame, offset)), offset + 4 * count
@@ -290,7 +290,7 @@ def read_topic(by_id: bool, frame: Frame, offset: int) -> tuple[str, bytes, int]
 
 
 def partitions_in_slices(
-    read_rows: RowReader, frame: Frame, offset: int, count: int, work: Work
+    read_rows: RowReader, frame: Frame, offset: int, count: int, work: UnitBudget
 ) -> Decoding[list[FetchPartition]]:
     """Read the partitions of one topic."""
     work.announce(count, False)

@@ -12,7 +12,7 @@ from struct import Struct, calcsize
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from reference_broker.ports.slicing import Sliced
-from reference_broker.wire import reshape
+from reference_broker.wire import version_conversions
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION, VERSIONS, ApiKey, api_name, is_known
 from reference_broker.wire.decoding import SlicedReader, decoder, sliced_decoder
 from reference_broker.wire.drafts import LAYOUTS, OWN_REQUESTS
@@ -41,13 +41,19 @@ from reference_broker.wire.frames import (
     write_request_header,
     write_response_header,
 )
-from reference_broker.wire.items import LARGE_RESPONSE_ITEMS, MOST_REQUEST_BYTES, Decoding, Work, check_request_bytes
 from reference_broker.wire.primitives import BAD_BYTES, Buffers, Frame, Reader, error_of_bad_bytes
 from reference_broker.wire.produce import (
     decode_produce_request,
     decode_produce_response,
     encode_produce_request,
     encode_produce_response,
+)
+from reference_broker.wire.request_limits import (
+    LARGE_RESPONSE_ITEMS,
+    MOST_REQUEST_BYTES,
+    Decoding,
+    UnitBudget,
+    check_request_bytes,
 )
 from reference_broker.wire.schema import FIXED, schema_fields
 
@@ -115,13 +121,13 @@ def decode_request_in_slices(api_key: int, version: int, frame: Frame, offset: i
     return body, work.items
 
 
-def _request_in_slices(api_key: int, version: int, frame: Frame, offset: int) -> tuple[Decoding[Any], Work]:
+def _request_in_slices(api_key: int, version: int, frame: Frame, offset: int) -> tuple[Decoding[Any], UnitBudget]:
     if api_key == _FETCH:
         work = fetch_work()
         if version >= FIRST_DRAFT_VERSION:
             return draft_request_in_slices(version, frame, offset, work), work
         return fetch_request_in_slices(version, frame, offset, work), work
-    work = Work.of_request(api_key)
+    work = UnitBudget.of_request(api_key)
     return _codec(api_key, version, "request").read_in_slices(frame, offset, work), work
 
 
@@ -148,7 +154,7 @@ def _counter(api_key: int, version: int) -> tuple[type, Callable[[Any], int]]:
 def encode_response_in_slices(api_key: int, version: int, correlation_id: int, body: Any) -> Sliced[Buffers]:
     """As ``encode_response``, for a large response, which takes several events."""
     out = bytearray(_NO_LENGTH + write_response_header(api_key, version, correlation_id))
-    yield from _codec(api_key, version, "response").write_in_slices(out, body, Work(api_key, 0))
+    yield from _codec(api_key, version, "response").write_in_slices(out, body, UnitBudget(api_key, 0))
     _LENGTH.pack_into(out, 0, len(out) - 4)
     return [memoryview(out)]
 
@@ -270,26 +276,28 @@ class _Codec(NamedTuple):
 @cache
 def _codec(api_key: int, version: int, direction: Direction) -> _Codec:
     body, wire = _body_and_wire(api_key, version, direction)
-    change = (reshape.REQUESTS if direction == "request" else reshape.RESPONSES).get((api_key, version))
+    change = (version_conversions.REQUESTS if direction == "request" else version_conversions.RESPONSES).get(
+        (api_key, version)
+    )
     if change is None:
         return _Codec(decoder(wire, body), encoder(wire, body), sliced_decoder(wire, body), sliced_encoder(wire, body))
     read, write, (up, down) = decoder(wire, wire), encoder(wire, wire), change
 
     def read_old(frame: Frame, offset: int) -> tuple[Any, int]:
         old, offset = read(frame, offset)
-        return reshape.converted(old, body, up), offset
+        return version_conversions.converted(old, body, up), offset
 
     def write_old(out: bytearray, value: Any) -> None:
-        write(out, reshape.converted(value, wire, down))
+        write(out, version_conversions.converted(value, wire, down))
 
     read_slices, write_slices = sliced_decoder(wire, wire), sliced_encoder(wire, wire)
 
-    def read_old_in_slices(frame: Frame, offset: int, work: Work) -> Sliced[tuple[Any, int]]:
+    def read_old_in_slices(frame: Frame, offset: int, work: UnitBudget) -> Sliced[tuple[Any, int]]:
         old, offset = yield from read_slices(frame, offset, work)
-        return reshape.converted(old, body, up), offset
+        return version_conversions.converted(old, body, up), offset
 
-    def write_old_in_slices(out: bytearray, value: Any, work: Work) -> Sliced[None]:
-        yield from write_slices(out, reshape.converted(value, wire, down), work)
+    def write_old_in_slices(out: bytearray, value: Any, work: UnitBudget) -> Sliced[None]:
+        yield from write_slices(out, version_conversions.converted(value, wire, down), work)
 
     return _Codec(read_old, write_old, read_old_in_slices, write_old_in_slices)
 

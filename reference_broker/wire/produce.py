@@ -18,7 +18,6 @@ from reference_broker.wire.fetch_responses import (
     write_endpoints,
     write_leader,
 )
-from reference_broker.wire.items import TooMuchError
 from reference_broker.wire.primitives import (
     Buffers,
     Frame,
@@ -37,6 +36,7 @@ from reference_broker.wire.primitives import (
     skip_tagged_fields,
     uvarint,
 )
+from reference_broker.wire.request_limits import TooMuchError
 
 
 @value

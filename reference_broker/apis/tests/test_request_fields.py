@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from reference_broker.apis.registry import MODULES
-from reference_broker.wire import messages, reshape
+from reference_broker.wire import messages, version_conversions
 from reference_broker.wire.apis import VERSIONS, ApiKey, api_name
 from reference_broker.wire.schema import schema_fields
 
@@ -82,7 +82,7 @@ def test_each_field_of_a_request_is_read_or_has_a_reason() -> None:
 @pytest.mark.parametrize("direction", ["request", "response"])
 @pytest.mark.parametrize("api_key", SERVED, ids=api_name)
 def test_no_version_has_a_field_that_its_body_lacks(api_key: ApiKey, direction: messages.Direction) -> None:
-    changes = reshape.REQUESTS if direction == "request" else reshape.RESPONSES
+    changes = version_conversions.REQUESTS if direction == "request" else version_conversions.RESPONSES
     body = {*_paths(messages.body_class(api_key, direction))}
     first, last, *_ = VERSIONS[api_key]
     for version in range(first, last + 1):

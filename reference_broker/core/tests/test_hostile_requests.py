@@ -42,7 +42,6 @@ from reference_broker.wire.fetch import (
     ForgottenTopic,
 )
 from reference_broker.wire.frames import RequestHeader, read_request_header, write_request_header
-from reference_broker.wire.items import LARGE_FRAME_BYTES, MOST_ITEMS, MOST_ITEMS_OF_MOST, TooMuchError
 from reference_broker.wire.messages import (
     decode_request,
     decode_request_in_slices,
@@ -53,6 +52,7 @@ from reference_broker.wire.messages import (
     is_large_response,
 )
 from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
+from reference_broker.wire.request_limits import LARGE_FRAME_BYTES, MOST_ITEMS, MOST_ITEMS_OF_MOST, TooMuchError
 from reference_broker.wire.schema import SchemaField, is_flexible_entity, schema_fields
 from reference_broker.wire.tests.test_slices import finished, frame_of, holding, layout, of_arrays
 

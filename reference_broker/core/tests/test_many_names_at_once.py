@@ -13,9 +13,9 @@ from reference_broker.core.tests.test_groups_of_a_node import coordinated
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.frames import read_request_header
-from reference_broker.wire.items import MOST_ITEMS
 from reference_broker.wire.messages import decode_request_in_slices, encode_request
 from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
+from reference_broker.wire.request_limits import MOST_ITEMS
 from reference_broker.wire.tests.test_slices import finished, frame_of, holding, layout
 
 LONGEST_MS = 40

@@ -33,7 +33,7 @@ from reference_broker.remote_log.reading.segment_readings import (
     floor_position,
     without_empty,
 )
-from reference_broker.replication.follower.intake import TierState
+from reference_broker.replication.follower.partition_data_applier import TierState
 from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.fetch import AbortedTransaction
 

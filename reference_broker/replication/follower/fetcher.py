@@ -19,8 +19,8 @@ from reference_broker.metadata.image import PartitionImage, TopicImage
 from reference_broker.ports.node_ports import Channel, Ports, later
 from reference_broker.ports.slicing import FOLLOWED_BYTES_PER_SLICE, FOLLOWED_PARTITIONS_PER_SLICE
 from reference_broker.replication.follower.followed import NEVER, Delays, FetchLag, Followed, backoff_ms
-from reference_broker.replication.follower.intake import Intake, IntakeOutcome
 from reference_broker.replication.follower.offset_lookups import LookupRequest, Lookups, Tier, TierStarts
+from reference_broker.replication.follower.partition_data_applier import ApplyOutcome, PartitionDataApplier
 from reference_broker.replication.syncing import must_sync, sync_then
 from reference_broker.wire.apis import DRAFTS, FETCH_FIRST_REVISION_REPLICAS, FETCH_TOMBSTONE_HORIZON, VERSIONS, ApiKey
 from reference_broker.wire.fetch import FetchResponse, PartitionData
@@ -70,7 +70,7 @@ class FetcherSetting:
     ports: Ports
     broker_epoch: Callable[[], int]
     """Returns the epoch of this node's registration, -1 before it."""
-    intake: Intake
+    applier: PartitionDataApplier
     lag: FetchLag
     tier: Callable[[], Tier | None] = lambda: None
 
@@ -97,12 +97,12 @@ class Fetcher:
         """Partitions that the next fetch must name or forget: their entry changed, or they are not followed any
         more."""
         self._lookups = Lookups(
-            setting.node_id, setting.config.replica_socket_timeout_ms, setting.intake, self._settled, self._delay
+            setting.node_id, setting.config.replica_socket_timeout_ms, setting.applier, self._settled, self._delay
         )
         self._tier_starts = TierStarts(
             setting.node_id,
             setting.config.replica_socket_timeout_ms,
-            setting.intake,
+            setting.applier,
             setting.tier,
             self._begun_in_tier,
             self._delay,
@@ -325,8 +325,8 @@ class Fetcher:
                 continue
             # Decision diverged-watermark (F-14): applied now | not named since
             if one.requested == one.wanted(self._setting.config.replica_fetch_max_bytes):
-                intake = self._setting.intake
-                if intake.settle(one, partial(intake.follow_high_watermark, one, data)) is not IntakeOutcome.TAKEN:
+                applier = self._setting.applier
+                if applier.settle(one, partial(applier.follow_high_watermark, one, data)) is not ApplyOutcome.APPLIED:
                     self._delay(one)
             elif one.resumes_us == 0:
                 self._diverged[name] = data  # The last fetch had no room to name it.
@@ -349,8 +349,8 @@ class Fetcher:
         # Decision replica-data (F-20): outdated, ignored | applied
         if one is None or not one.accepts_response():
             return  # The partition is followed differently by now, and the next request names it so.
-        outcome = self._setting.intake.take(one, data)
-        if outcome is IntakeOutcome.TAKEN:
+        outcome = self._setting.applier.apply(one, data)
+        if outcome is ApplyOutcome.APPLIED:
             one.errors = 0
             if data.diverging_epoch is None:
                 self._setting.lag.update(one, data.high_watermark)
@@ -360,13 +360,13 @@ class Fetcher:
                 self._undurable.append(one.log)
             if one.requested != one.wanted(self._setting.config.replica_fetch_max_bytes):
                 self._to_name[name] = None
-        elif outcome is IntakeOutcome.OUT_OF_RANGE:
+        elif outcome is ApplyOutcome.OUT_OF_RANGE:
             one.requested = None
             self._lookups.want_offsets(one)
-        elif outcome is IntakeOutcome.MOVED:
+        elif outcome is ApplyOutcome.MOVED:
             one.requested = None
             self._tier_starts.want(one, data.log_start_offset)
-        elif outcome is IntakeOutcome.FENCED:
+        elif outcome is ApplyOutcome.FENCED:
             one.resumes_us = NEVER
             self._to_name[name] = None
         else:
@@ -422,10 +422,10 @@ class Fetchers:
         lag: FetchLag,
         changed: Callable[[Followed], None] = lambda _: None,
     ) -> None:
-        intake = Intake(ports, high_watermark_moved, changed)
+        applier = PartitionDataApplier(ports, high_watermark_moved, changed)
         self.tier: Tier | None = None
         """The source of the state with which replicas begin behind records in the remote tier, if there is a tier."""
-        self._setting = FetcherSetting(node_id, config, ports, broker_epoch, intake, lag, lambda: self.tier)
+        self._setting = FetcherSetting(node_id, config, ports, broker_epoch, applier, lag, lambda: self.tier)
         self._fetchers: dict[int, Fetcher] = {}
         """By leader. A fetcher without partitions stays and costs nothing."""
         self._followed: dict[tuple[bytes, int], Followed] = {}

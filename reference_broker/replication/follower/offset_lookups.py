@@ -20,7 +20,7 @@ from kio.static.primitive import i8, i32, i32Timedelta, i64
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.replication.follower.followed import Followed
-from reference_broker.replication.follower.intake import Intake, IntakeOutcome, TierState
+from reference_broker.replication.follower.partition_data_applier import ApplyOutcome, PartitionDataApplier, TierState
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error
 from reference_broker.wire.schema import LazySchema
@@ -59,7 +59,7 @@ class Lookups:
 
     _node_id: int
     _timeout_ms: int
-    _intake: Intake
+    _applier: PartitionDataApplier
     _settled: Callable[[Followed], None]
     """Gets each partition that can be fetched now."""
     _put_off: Callable[[Followed], None]
@@ -101,20 +101,20 @@ class Lookups:
             if end_offset >= one.log.log_end_offset:
                 self._starts[one.name] = one
             else:
-                self._apply(one, partial(self._intake.truncate, one, end_offset))
+                self._apply(one, partial(self._applier.truncate, one, end_offset))
 
     def _handle_starts(self, chunk: Chunk, response: object) -> None:
         for one, start_offset in self._current(self._starts, chunk, _offsets(response)):
             # Decision leader-log-begins-later (E-7): starts again | grew meanwhile
             if start_offset > one.log.log_end_offset:
-                self._apply(one, partial(self._intake.start_anew, one, start_offset))
+                self._apply(one, partial(self._applier.restart_at, one, start_offset))
             else:
                 self._put_off(one)  # The leader's log grew meanwhile: the next fetch finds where they diverge.
 
     def _apply(self, one: Followed, change: Callable[[], None]) -> None:
         """Change the follower's log as the found offset requires."""
-        outcome = self._intake.settle(one, change)
-        (self._settled if outcome is IntakeOutcome.TAKEN else self._put_off)(one)
+        outcome = self._applier.settle(one, change)
+        (self._settled if outcome is ApplyOutcome.APPLIED else self._put_off)(one)
 
     def _current(
         self, waiting: dict[TopicPartition, Followed], chunk: Chunk, found: Mapping[TopicPartition, int]
@@ -214,7 +214,7 @@ class TierStarts:
 
     _node_id: int
     _timeout_ms: int
-    _intake: Intake
+    _applier: PartitionDataApplier
     _tier: Callable[[], Tier | None]
     """Returns None on a node without a tier."""
     _settled: Callable[[Followed], None]
@@ -313,5 +313,5 @@ class TierStarts:
         if not isinstance(state, TierState):
             self._put_off(one)
             return
-        outcome = self._intake.settle(one, lambda: self._intake.start_in_tier(one, state, log_start_offset))
-        (self._settled if outcome is IntakeOutcome.TAKEN else self._put_off)(one)
+        outcome = self._applier.settle(one, lambda: self._applier.start_in_tier(one, state, log_start_offset))
+        (self._settled if outcome is ApplyOutcome.APPLIED else self._put_off)(one)

@@ -20,7 +20,7 @@ from kio.static.primitive import i32, i32Timedelta, i64
 
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.producer_state import BatchMark, Producer, ProducerStates, encoded
-from reference_broker.replication.follower.intake import TierState
+from reference_broker.replication.follower.partition_data_applier import TierState
 from reference_broker.replication.tests.follower_world import World, named
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error, ErrorCode

@@ -8,7 +8,7 @@ from reference_broker.log.partition_log import PartitionLog
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import run_to_end
-from reference_broker.replication.follower.intake import truncation_offset
+from reference_broker.replication.follower.partition_data_applier import truncation_offset
 from reference_broker.replication.tests.follower_world import one_record
 from reference_broker.wire.fetch import EpochEndOffset
 

@@ -23,12 +23,12 @@ from reference_broker.ports.node_ports import Now
 from reference_broker.serve.disk import FileDisk
 from reference_broker.serve.driver import Clock, Driver
 from reference_broker.serve.log_lines import LogLines
-from reference_broker.serve.turns import LargeMessages
+from reference_broker.serve.request_scheduling import LargeMessages
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode, ProtocolError
 from reference_broker.wire.frames import RequestHeader, write_request_header
-from reference_broker.wire.items import ITEM_BYTES, MOST_ITEMS, MOST_ITEMS_OF_MOST
 from reference_broker.wire.messages import decode_response, empty_response, encode_request
+from reference_broker.wire.request_limits import ITEM_BYTES, MOST_ITEMS, MOST_ITEMS_OF_MOST
 from reference_broker.wire.retired_fields import MetadataRequest
 from reference_broker.wire.tags import Tag
 

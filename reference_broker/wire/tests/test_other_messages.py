@@ -11,7 +11,7 @@ from kio.schema.types import BrokerId
 from kio.serial import entity_reader
 from kio.static.primitive import i32
 
-from reference_broker.wire import reshape
+from reference_broker.wire import version_conversions
 from reference_broker.wire.apis import VERSIONS, ApiKey, is_flexible
 from reference_broker.wire.decoding import decoder
 from reference_broker.wire.encoding import encoder
@@ -117,12 +117,12 @@ def test_served_versions_round_trip(key: ApiKey, version: int, direction: Direct
     """A message of each version, as kio writes it, becomes the one class and turns back into the same bytes."""
     schema = schema_of(key, version, direction)
     wire = data.draw(entities(schema))
-    changes = reshape.REQUESTS if direction == "request" else reshape.RESPONSES
+    changes = version_conversions.REQUESTS if direction == "request" else version_conversions.RESPONSES
     change = changes.get((key, version))
     read = decoder(schema, body_class(key, direction))
     expected = kio_bytes(wire)
     target = body_class(key, direction)
-    body = read(expected, 0)[0] if change is None else reshape.converted(wire, target, change.up)
+    body = read(expected, 0)[0] if change is None else version_conversions.converted(wire, target, change.up)
     check_classes(body, body_class(key, direction))
     frame, decoded = through_the_wire(key, version, direction, body)
     assert decoded == body

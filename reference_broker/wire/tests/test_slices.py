@@ -20,7 +20,6 @@ from reference_broker.wire.encoding import encoder
 from reference_broker.wire.errors import ProtocolError
 from reference_broker.wire.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from reference_broker.wire.frames import RequestHeader, read_request_header, write_request_header
-from reference_broker.wire.items import MOST_ITEMS, MOST_REQUEST_BYTES, TooMuchError
 from reference_broker.wire.messages import (
     body_class,
     decode_request,
@@ -32,6 +31,7 @@ from reference_broker.wire.messages import (
 )
 from reference_broker.wire.primitives import MOST_STRING_BYTES, uvarint
 from reference_broker.wire.produce import MOST_TOPICS_AND_PARTITIONS, ProducePartition, ProduceRequest, ProduceTopic
+from reference_broker.wire.request_limits import MOST_ITEMS, MOST_REQUEST_BYTES, TooMuchError
 from reference_broker.wire.schema import SchemaField, schema_fields
 
 ResultT = TypeVar("ResultT")

@@ -1,4 +1,4 @@
-"""How much one request may contain, and how much of a message is decoded in one event.
+"""Limits of what one request may contain, and of what is decoded or encoded in one event.
 
 A frame of 100 MiB has room for tens of millions of items, and each becomes an object. So a request's items are counted
 before they are read, and large messages are decoded and encoded in parts, one in each event.
@@ -89,7 +89,7 @@ def check_request_bytes(api_key: int, size_bytes: int) -> None:
         raise TooMuchError(f"a {api_name(api_key)} request has {size_bytes} bytes; the limit is {MOST_REQUEST_BYTES}")
 
 
-class Work:
+class UnitBudget:
     """The remaining items that a message may have, and the remaining budget of the event."""
 
     __slots__ = ("_api_key", "_most_items", "_units", "items")
@@ -102,8 +102,8 @@ class Work:
         """The number of items announced so far."""
 
     @staticmethod
-    def of_request(api_key: int) -> "Work":
-        return Work(api_key, MOST_ITEMS.get(api_key, MOST_ITEMS_OF_MOST))
+    def of_request(api_key: int) -> "UnitBudget":
+        return UnitBudget(api_key, MOST_ITEMS.get(api_key, MOST_ITEMS_OF_MOST))
 
     def announce(self, count: int, are_small: bool) -> None:
         """Count the items of an array before they are read. Raises TooMuchError if the message may not have that

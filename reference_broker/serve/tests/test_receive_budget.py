@@ -2,8 +2,8 @@
 
 from typing import Any, cast
 
-from reference_broker.serve.tests.turns_world import FRAME, Answering, Loop
-from reference_broker.serve.turns import COUNTED_FROM_BYTES, MOST_BYTES, PIECE_BYTES, Intake
+from reference_broker.serve.request_scheduling import COUNTED_FROM_BYTES, MOST_BYTES, PIECE_BYTES, ReceiveBudget
+from reference_broker.serve.tests.scheduling_world import FRAME, Answering, Loop
 
 PIECES = MOST_BYTES // PIECE_BYTES
 
@@ -26,37 +26,37 @@ class Sender:
         self.receives = True
 
 
-def received(intake: Intake, senders: list[Sender]) -> int:
+def received(budget: ReceiveBudget, senders: list[Sender]) -> int:
     """What the loop does when it looks at its sockets. Returns how many pieces there were."""
     ready = [each for each in senders if each.receives and not each.closed]
     for each in ready:
         each.taken += 1
-        intake.took(each, PIECE_BYTES)
+        budget.took(each, PIECE_BYTES)
     return len(ready)
 
 
 def test_a_few_senders_are_never_held_back() -> None:
     loop = Loop()
-    intake, senders = Intake(loop.call_soon), [Sender() for _ in range(PIECES)]
+    budget, senders = ReceiveBudget(loop.call_soon), [Sender() for _ in range(PIECES)]
     for _ in range(5):
-        assert received(intake, senders) == PIECES
+        assert received(budget, senders) == PIECES
         loop.once()
 
 
 def test_many_senders_take_turns() -> None:
     loop = Loop()
-    intake, senders = Intake(loop.call_soon), [Sender() for _ in range(500)]
-    assert received(intake, senders) == 500, "what is there already is taken"
+    budget, senders = ReceiveBudget(loop.call_soon), [Sender() for _ in range(500)]
+    assert received(budget, senders) == 500, "what is there already is taken"
     for _ in range(60):
         loop.once()
-        assert received(intake, senders) <= 2 * PIECES
+        assert received(budget, senders) <= 2 * PIECES
     assert min(each.taken for each in senders) >= 2
 
 
 def test_who_closes_while_it_is_held_back_takes_no_turn_and_the_loop_comes_to_rest() -> None:
     loop = Loop()
-    intake, senders = Intake(loop.call_soon), [Sender() for _ in range(100)]
-    received(intake, senders)
+    budget, senders = ReceiveBudget(loop.call_soon), [Sender() for _ in range(100)]
+    received(budget, senders)
     for each in senders:
         each.closed = True
     for _ in range(10):
@@ -79,7 +79,9 @@ def test_a_connection_that_is_held_back_stays_unread_until_its_turn() -> None:
 def test_small_pieces_do_not_count() -> None:
     driver = Answering()
     took: list[int] = []
-    driver.intake = cast(Any, type("Counting", (), {"took": lambda _, __, size_bytes: took.append(size_bytes)})())
+    driver.receive_budget = cast(
+        Any, type("Counting", (), {"took": lambda _, __, size_bytes: took.append(size_bytes)})()
+    )
     connection, _ = driver.connected()
     connection.data_received(FRAME * (COUNTED_FROM_BYTES // len(FRAME) - 1))
     assert took == []

@@ -9,7 +9,7 @@ from typing import Any, cast
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.serve.connection import Connection
 from reference_broker.serve.memory_budget import MemoryBudget
-from reference_broker.serve.turns import LIGHT_S, PASS_S, Intake, Turns
+from reference_broker.serve.request_scheduling import LIGHT_S, PASS_S, ReceiveBudget, RequestScheduler
 
 FRAME = struct.pack(">i", 4) + b"ping"
 FETCH = struct.pack(">ih", 4, 1) + b"ng"
@@ -68,8 +68,8 @@ class Answering:
 
     def __init__(self) -> None:
         self.loop = Loop()
-        self.turns = Turns(self.loop, self.loop.clock_s)
-        self.intake = Intake(self.loop.call_soon)
+        self.scheduler = RequestScheduler(self.loop, self.loop.clock_s)
+        self.receive_budget = ReceiveBudget(self.loop.call_soon)
         self.memory = MemoryBudget(-1, Metrics())
         self.served: list[int] = []
         self.keeps = False

@@ -1,9 +1,9 @@
-"""Turns while the memory for requests is full, and what a connection holds of it."""
+"""RequestScheduler while the memory for requests is full, and what a connection holds of it."""
 
 from typing import Any, cast
 
 from reference_broker.serve.connection import OWN_BYTES, Connection
-from reference_broker.serve.tests.turns_world import API_VERSIONS, FETCH, FRAME, MOST, Answering, with_backlogs
+from reference_broker.serve.tests.scheduling_world import API_VERSIONS, FETCH, FRAME, MOST, Answering, with_backlogs
 
 
 class FullMemory:
@@ -31,11 +31,11 @@ def test_while_the_memory_is_full_nobody_loses_a_place_and_requests_without_a_ba
         driver.loop.once()
     assert driver.served == []
     memory.is_full_now = False
-    driver.turns.memory_is_free()
+    driver.scheduler.memory_is_free()
     assert driver.served[0] == modest.number
     assert len(driver.served) == 1 + MOST
     assert set(driver.served[1:]) <= {each.number for each in greedy}
-    driver.turns.memory_is_free()
+    driver.scheduler.memory_is_free()
     assert len(driver.served) == 1 + MOST, "only a pass that served nobody is made up for"
 
 

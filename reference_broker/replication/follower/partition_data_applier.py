@@ -37,8 +37,8 @@ def truncation_offset(log: PartitionLog, leader: EpochEndOffset) -> int:
     return min(leader.end_offset, own.end_offset, log.log_end_offset)
 
 
-class IntakeOutcome(Enum):
-    TAKEN = 0
+class ApplyOutcome(Enum):
+    APPLIED = 0
     """Fetching continues where the log ends now."""
     OUT_OF_RANGE = 1
     """The follower must look up where the leader's log begins and ends."""
@@ -63,16 +63,16 @@ class TierState(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Intake:
-    """Applies responses, and reports what consumers and the file of high watermarks must see."""
+class PartitionDataApplier:
+    """Applies the partitions of responses to logs, and calls back for consumers and the file of high watermarks."""
 
     ports: Ports
     high_watermark_moved: Callable[[PartitionLog], None]
-    """Is called with each log whose high watermark changed."""
+    """Called with each log whose high watermark changed."""
     changed: Callable[[Followed], None] = lambda _: None
-    """Is called with each partition whose high watermark or log start moved, or whose end went back."""
+    """Called with each partition whose high watermark or log start moved, or whose end went back."""
 
-    def take(self, one: Followed, data: PartitionData) -> IntakeOutcome:
+    def apply(self, one: Followed, data: PartitionData) -> ApplyOutcome:
         """Apply the response to the latest request of ``one``."""
         if data.error_code:
             return self._refused(one, data.error_code)
@@ -80,11 +80,11 @@ class Intake:
         if data.diverging_epoch is not None:
             return self.settle(one, lambda: self.diverged(one, data.diverging_epoch))
         if data.tombstone_horizon >= 0:
-            return self.settle(one, lambda: self._take_if_complete(one, data))
+            return self.settle(one, lambda: self._apply_if_complete(one, data))
         if not data.records and data.log_start_offset <= one.log.log_start_offset:
             self.follow_high_watermark(one, data)
-            return IntakeOutcome.TAKEN
-        return self.settle(one, lambda: self._take_all(one, data))
+            return ApplyOutcome.APPLIED
+        return self.settle(one, lambda: self._apply_records(one, data))
 
     def diverged(self, one: Followed, leader: EpochEndOffset | None) -> None:
         """Truncate to the last offset that both logs may share. Raise DiskError.
@@ -123,7 +123,7 @@ class Intake:
                 self.high_watermark_moved(log)
             self.changed(one)
 
-    def start_anew(self, one: Followed, offset: int) -> None:
+    def restart_at(self, one: Followed, offset: int) -> None:
         """Empty the log, which begins at ``offset`` then, since the leader no longer has any of it. Raise
         DiskError."""
         one.log.truncate_fully_and_start_at(offset, self.ports.now())
@@ -131,18 +131,18 @@ class Intake:
         self.ports.note("started_anew", ("partition", one.trace_name), ("offset", offset))
         self.changed(one)
 
-    def _take_if_complete(self, one: Followed, data: PartitionData) -> None:
+    def _apply_if_complete(self, one: Followed, data: PartitionData) -> None:
         """Take all, or empty the log if the leader has removed tombstones that it lacks (H-4). The records that
         they deleted would stay here for ever. Raise DiskError."""
         log, horizon = one.log, data.tombstone_horizon
         where, position = ("partition", one.trace_name), log.log_end_offset
         # Decision replica-below-horizon (H-4): starts again | goes on
         if log.horizon.must_empty(position, horizon):
-            self.start_anew(one, data.log_start_offset)
+            self.restart_at(one, data.log_start_offset)
             log.horizon.begin(horizon)
             self.ports.note("unsafe_bootstrap", where, ("position", position), ("horizon", horizon))
         else:
-            self._take_all(one, data)
+            self._apply_records(one, data)
 
     def start_in_tier(self, one: Followed, state: TierState, log_start_offset: int) -> None:
         """Begin the log behind records that are in the remote tier. Raise DiskError."""
@@ -153,7 +153,7 @@ class Intake:
         self.ports.note("started_in_the_tier", ("partition", one.trace_name), ("offset", state.offset))
         self.changed(one)
 
-    def _take_all(self, one: Followed, data: PartitionData) -> None:
+    def _apply_records(self, one: Followed, data: PartitionData) -> None:
         """Append the records. High watermark and log start follow the leader's, as far as the log reaches."""
         log = one.log
         if data.records:
@@ -177,7 +177,7 @@ class Intake:
             is_empty = log.log_start_offset == log.log_end_offset
             if not is_empty or not early.first_offset < log.log_end_offset <= early.last_offset:
                 raise
-            self.start_anew(one, early.first_offset)
+            self.restart_at(one, early.first_offset)
             log.append_replicated(now, records, one.leader_epoch)
 
     def follow_high_watermark(self, one: Followed, data: PartitionData) -> None:
@@ -191,20 +191,20 @@ class Intake:
         if log.quarantine is not None and log.release(data.high_watermark):
             self.ports.note("quarantine_ended", ("partition", log.directory), ("end_offset", log.log_end_offset))
 
-    def _refused(self, one: Followed, code: int) -> IntakeOutcome:
+    def _refused(self, one: Followed, code: int) -> ApplyOutcome:
         # Decision replica-out-of-range (F-11): looks up offsets | another error
         if code == ErrorCode.offset_out_of_range:
-            return IntakeOutcome.OUT_OF_RANGE
+            return ApplyOutcome.OUT_OF_RANGE
         # Decision replica-sent-to-tier (P-11): begins in the tier | another error
         if code == ErrorCode.offset_moved_to_tiered_storage:
-            return IntakeOutcome.MOVED
+            return ApplyOutcome.MOVED
         if one.errors == 0:
             where = ("partition", one.trace_name)
             self.ports.note("replica_fetch_error", where, ("leader", one.leader_id), ("error", code))
         # Decision replica-fenced (E-3): waits for metadata | retries
-        return IntakeOutcome.FENCED if code == ErrorCode.fenced_leader_epoch else IntakeOutcome.RETRY
+        return ApplyOutcome.FENCED if code == ErrorCode.fenced_leader_epoch else ApplyOutcome.RETRY
 
-    def settle(self, one: Followed, work: Callable[[], None]) -> IntakeOutcome:
+    def settle(self, one: Followed, work: Callable[[], None]) -> ApplyOutcome:
         """Run ``work``. Damaged records or a failing disk harm no client: the replica falls behind and retries."""
         # Decision replica-append-fails (E-7): retried later | applied
         try:
@@ -212,5 +212,5 @@ class Intake:
         except (RecordsRefused, DiskError) as failure:
             if one.errors == 0:
                 self.ports.note("replica_append_failed", ("partition", one.trace_name), ("reason", str(failure)))
-            return IntakeOutcome.RETRY
-        return IntakeOutcome.TAKEN
+            return ApplyOutcome.RETRY
+        return ApplyOutcome.APPLIED

@@ -1,8 +1,8 @@
 """Conversions of messages whose fields changed too much between versions to be copied by name.
 
-A ``Reshape`` converts the class of an old version to the class that handlers see (``up``) and back (``down``). Content
-for which an old version has no field is left out. Passing several coordinators or keys to a version that has room for
-one is our own bug.
+A ``VersionConversion`` converts the class of an old version to the class that handlers see (``up``) and back
+(``down``). Content for which an old version has no field is left out. Passing several coordinators or keys to a version
+that has room for one is our own bug.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -14,11 +14,11 @@ from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.schema import schema_fields
 
 Change: TypeAlias = Callable[[Any], Mapping[str, Any]]
-"""Takes a message of one class. Returns those fields of the other class that copying by name does not give. A mapping
-of field names to values may stand for a struct."""
+"""Takes a message of one class. Returns the fields of the other class that cannot be copied by name. A mapping
+of field names to values may represent a struct."""
 
 
-class Reshape(NamedTuple):
+class VersionConversion(NamedTuple):
     """``up`` gets a message of the old version, ``down`` one of the class that handlers see."""
 
     up: Change
@@ -84,31 +84,31 @@ def _only(items: tuple[Any, ...]) -> Any:
     return item
 
 
-def _only_item_of(name: str) -> Reshape:
+def _only_item_of(name: str) -> VersionConversion:
     """Make the conversion for an API whose old versions serve a single item. They have the item's fields at their top
     level, and later versions have an array of items, ``name``."""
-    return Reshape(up=lambda old: {name: (old,)}, down=lambda body: _fields(_only(getattr(body, name))))
+    return VersionConversion(up=lambda old: {name: (old,)}, down=lambda body: _fields(_only(getattr(body, name))))
 
 
 def _metadata_request_down(body: Any) -> Mapping[str, Any]:
-    assert body.topics is None or body.topics, "version 0 cannot ask for no topics"
+    assert body.topics is None or body.topics, "version 0 cannot request an empty list of topics"
     return {"topics": body.topics or ()}
 
 
-_METADATA_REQUEST: Final = Reshape(
-    # Version 0 has no null; an empty list of topics asks for all of them.
+_METADATA_REQUEST: Final = VersionConversion(
+    # Version 0 has no null; an empty list of topics requests all of them.
     up=lambda old: {"topics": old.topics or None},
     down=_metadata_request_down,
 )
-_FIND_COORDINATOR_REQUEST: Final = Reshape(
+_FIND_COORDINATOR_REQUEST: Final = VersionConversion(
     up=lambda old: {"coordinator_keys": (old.key,)},
     down=lambda body: {"key": _only(body.coordinator_keys)},
 )
-_DELETE_TOPICS: Final = Reshape(
+_DELETE_TOPICS: Final = VersionConversion(
     up=lambda old: {"topics": _structs("name", old.topic_names)},
     down=lambda body: {"topic_names": _values("name", body.topics)},
 )
-_END_QUORUM_EPOCH: Final = Reshape(
+_END_QUORUM_EPOCH: Final = VersionConversion(
     up=lambda old: _in_partitions(
         old, lambda each: {"preferred_candidates": _structs("candidate_id", each.preferred_successors)}
     ),
@@ -116,7 +116,7 @@ _END_QUORUM_EPOCH: Final = Reshape(
         body, lambda each: {"preferred_successors": _values("candidate_id", each.preferred_candidates)}
     ),
 )
-_ALTER_PARTITION: Final = Reshape(
+_ALTER_PARTITION: Final = VersionConversion(
     up=lambda old: _in_partitions(old, lambda each: {"new_isr_with_epochs": _structs("broker_id", each.new_isr)}),
     down=lambda body: _in_partitions(body, lambda each: {"new_isr": _values("broker_id", each.new_isr_with_epochs)}),
 )
@@ -125,7 +125,7 @@ _UPGRADE: Final = 1
 _SAFE_DOWNGRADE: Final = 2
 """The types of upgrade that KIP-778 introduced. SAFE_DOWNGRADE corresponds to AllowDowngrade of version 0."""
 
-_UPDATE_FEATURES: Final = Reshape(
+_UPDATE_FEATURES: Final = VersionConversion(
     up=lambda old: {
         "feature_updates": _each(
             old.feature_updates, lambda each: {"upgrade_type": _SAFE_DOWNGRADE if each.allow_downgrade else _UPGRADE}
@@ -135,7 +135,7 @@ _UPDATE_FEATURES: Final = Reshape(
         "feature_updates": _each(body.feature_updates, lambda each: {"allow_downgrade": each.upgrade_type != _UPGRADE})
     },
 )
-_LEAVE_GROUP_RESPONSE: Final = Reshape(
+_LEAVE_GROUP_RESPONSE: Final = VersionConversion(
     up=lambda _: {},
     # Old versions have one error field, which serves the request and its only member.
     down=lambda body: {
@@ -151,12 +151,12 @@ def _add_partitions_down(body: Any) -> Mapping[str, Any]:
     return {f"{_OLD}{name}": getattr(transaction, name) for name in _TRANSACTION_FIELDS}
 
 
-_ADD_PARTITIONS_TO_TXN_REQUEST: Final = Reshape(
+_ADD_PARTITIONS_TO_TXN_REQUEST: Final = VersionConversion(
     # Old versions are for clients. Each request of theirs is about one transaction, and adds its partitions.
     up=lambda old: {"transactions": ({name: getattr(old, f"{_OLD}{name}") for name in _TRANSACTION_FIELDS},)},
     down=_add_partitions_down,
 )
-_ADD_PARTITIONS_TO_TXN_RESPONSE: Final = Reshape(
+_ADD_PARTITIONS_TO_TXN_RESPONSE: Final = VersionConversion(
     up=lambda old: {
         "results_by_transaction": ({"transactional_id": "", "topic_results": old.results_by_topic_v3_and_below},)
     },
@@ -172,7 +172,7 @@ _ONE_MEMBER: Final = _only_item_of("members")
 _ONE_GROUP: Final = _only_item_of("groups")
 """Old versions of OffsetFetch's response do not carry the group's ID, so it is empty."""
 
-REQUESTS: Final[Mapping[tuple[int, int], Reshape]] = {
+REQUESTS: Final[Mapping[tuple[int, int], VersionConversion]] = {
     (ApiKey.METADATA, 0): _METADATA_REQUEST,
     **{(ApiKey.FIND_COORDINATOR, version): _FIND_COORDINATOR_REQUEST for version in range(4)},
     **{(ApiKey.LEAVE_GROUP, version): _ONE_MEMBER for version in range(3)},
@@ -185,7 +185,7 @@ REQUESTS: Final[Mapping[tuple[int, int], Reshape]] = {
 }
 """By API key and version."""
 
-RESPONSES: Final[Mapping[tuple[int, int], Reshape]] = {
+RESPONSES: Final[Mapping[tuple[int, int], VersionConversion]] = {
     **{(ApiKey.FIND_COORDINATOR, version): _ONE_COORDINATOR for version in range(4)},
     **{(ApiKey.LEAVE_GROUP, version): _LEAVE_GROUP_RESPONSE for version in range(3)},
     **{(ApiKey.OFFSET_FETCH, version): _ONE_GROUP for version in range(1, 8)},

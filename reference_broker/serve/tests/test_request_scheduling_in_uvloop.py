@@ -10,7 +10,7 @@ from time import thread_time
 import uvloop
 
 from reference_broker.serve.listeners import ACCEPTS_PER_TURN, Acceptor
-from reference_broker.serve.turns import LIGHT_S, Turns
+from reference_broker.serve.request_scheduling import LIGHT_S, RequestScheduler
 
 REQUESTS = 60
 REQUEST_S = LIGHT_S / 10
@@ -28,14 +28,18 @@ def test_what_arrives_alone_is_always_served() -> None:
 
 async def _served_of(requests: int) -> int:
     """Send so many requests over a connection each, all at once. Return how many are served when they arrive."""
-    turns, served, accepted = Turns(asyncio.get_running_loop()), list[bool](), list[asyncio.BaseTransport]()
+    scheduler, served, accepted = (
+        RequestScheduler(asyncio.get_running_loop()),
+        list[bool](),
+        list[asyncio.BaseTransport](),
+    )
 
     class Peer(asyncio.Protocol):
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
             accepted.append(transport)
 
         def data_received(self, data: bytes) -> None:  # noqa: ARG002
-            served.append(turns.may_serve_now())
+            served.append(scheduler.may_serve_now())
             ends_s = thread_time() + REQUEST_S * served[-1]
             while thread_time() < ends_s:
                 pass

@@ -8,7 +8,8 @@ from math import ceil
 import pytest
 
 from reference_broker.serve.connection import READ_AHEAD_BYTES
-from reference_broker.serve.tests.turns_world import (
+from reference_broker.serve.request_scheduling import HEAVY_BYTES, LIGHT_S, PASS_S, Queue, RequestScheduler
+from reference_broker.serve.tests.scheduling_world import (
     API_VERSIONS,
     FETCH,
     FRAME,
@@ -18,7 +19,6 @@ from reference_broker.serve.tests.turns_world import (
     Loop,
     with_backlogs,
 )
-from reference_broker.serve.turns import HEAVY_BYTES, LIGHT_S, PASS_S, Queue, Turns
 
 
 def test_a_request_without_a_backlog_is_served_when_it_arrives() -> None:
@@ -247,7 +247,7 @@ def test_first_fetches_and_heavy_requests_come_in_every_pass_if_there_are_no_oth
 def _served_in_passes(passes: int, slow: AbstractSet[Queue], queues: Sequence[Queue] = tuple(Queue)) -> Counter[Queue]:
     """One connection in each queue asks again and again. Returns how often each was served."""
     loop, served = Loop(), Counter[Queue]()
-    turns = Turns(loop, loop.clock_s)
+    scheduler = RequestScheduler(loop, loop.clock_s)
 
     class Asking:
         closed = must_wait = False
@@ -258,10 +258,10 @@ def _served_in_passes(passes: int, slow: AbstractSet[Queue], queues: Sequence[Qu
         def take_turn(self) -> None:
             loop.used_s += LIGHT_S * 1.2 if self.queue in slow else PASS_S / 25
             served[self.queue] += 1
-            turns.add(self, self.queue)
+            scheduler.add(self, self.queue)
 
     for queue in queues:
-        turns.add(Asking(queue), queue)
+        scheduler.add(Asking(queue), queue)
     for _ in range(passes):
         loop.once()
     return served
@@ -309,7 +309,7 @@ def test_a_connection_of_a_node_is_never_heavy() -> None:
 
 def test_a_bug_in_one_turn_does_not_keep_the_others_waiting_for_ever() -> None:
     loop = Loop()
-    turns = Turns(loop)
+    scheduler = RequestScheduler(loop)
     served: list[int] = []
 
     class Taking:
@@ -324,10 +324,10 @@ def test_a_bug_in_one_turn_does_not_keep_the_others_waiting_for_ever() -> None:
             served.append(self.number)
 
     for number in range(3):
-        turns.add(Taking(number), Queue.LIGHT)
+        scheduler.add(Taking(number), Queue.LIGHT)
     with pytest.raises(ZeroDivisionError):
         loop.once()
     loop.once()
-    turns.add(Taking(3), Queue.LIGHT)
+    scheduler.add(Taking(3), Queue.LIGHT)
     loop.once()
     assert served == [1, 2, 3]

@@ -1,7 +1,7 @@
-"""What comes next in one turn of the event loop, so that no peer keeps the others waiting.
+"""Fair scheduling of requests, received bytes and large messages within one turn of the event loop.
 
-``Turns`` orders the requests of connections, and ``Intake`` bounds the bytes that are received. ``LargeMessages``
-decodes large requests, and encodes large responses, a few milliseconds at a time.
+``RequestScheduler`` orders the requests of connections, and ``ReceiveBudget`` bounds the bytes that are received.
+``LargeMessages`` decodes large requests, and encodes large responses, a few milliseconds at a time.
 """
 
 from collections import deque
@@ -36,12 +36,12 @@ class Queue(Enum):
 
 
 class Loop(Protocol):
-    """The part of an event loop that ``Turns`` needs."""
+    """The part of an event loop that ``RequestScheduler`` needs."""
 
     def call_soon(self, callback: Callable[[], None]) -> object: ...
 
 
-class TakesTurns(Protocol):
+class Schedulable(Protocol):
     closed: bool
 
     @property
@@ -54,7 +54,7 @@ class TakesTurns(Protocol):
         ...
 
 
-class Turns:
+class RequestScheduler:
     """Queues of connections. One that has sent a thousand requests is served as often as one that has sent two.
 
     A client that waits for each response before its next request has no backlog. Its request is served when it arrives
@@ -72,7 +72,7 @@ class Turns:
     def __init__(self, loop: Loop, clock_s: Callable[[], float] = thread_time) -> None:
         self._loop = loop
         self._clock_s = clock_s
-        self._queues: dict[Queue, deque[TakesTurns]] = {each: deque() for each in Queue}
+        self._queues: dict[Queue, deque[Schedulable]] = {each: deque() for each in Queue}
         self._pass_comes = False
         self._is_held_up = False
         self._large = Queue.FETCH
@@ -101,7 +101,7 @@ class Turns:
     def _end_turn(self) -> None:
         self._turn_goes_on = False
 
-    def add(self, connection: TakesTurns, queue: Queue) -> None:
+    def add(self, connection: Schedulable, queue: Queue) -> None:
         """The connection must not be in a queue."""
         self._queues[queue].append(connection)
         self._schedule_pass()
@@ -187,7 +187,7 @@ class Receives(Protocol):
     def receive_on(self) -> None: ...
 
 
-class Intake:
+class ReceiveBudget:
     """When hundreds of peers send large frames at the same time, those beyond MOST_BYTES take turns to be received.
 
     A few that send at full speed are never held back.
