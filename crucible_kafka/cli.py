@@ -244,7 +244,7 @@ def cluster(
     if context.invoked_subcommand is not None:
         context.obj = data
         return
-    from chaos.live.local_cluster import ClusterPlan, run_cluster
+    from chaos.live.cluster_command import ClusterPlan, run_cluster
 
     sys.exit(run_cluster(ClusterPlan(data, nodes, port, config, toxiproxy, restart), click.echo))
 

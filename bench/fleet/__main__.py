@@ -2,6 +2,6 @@
 
 import sys
 
-from bench.fleet.command import main
+from bench.fleet.fleet_command import main
 
 sys.exit(main())

@@ -9,8 +9,8 @@ from pathlib import Path
 from bench.probe import kafka_responses
 from bench.probe.broker import Target, meet
 from bench.probe.cases import all_cases
-from bench.probe.command import target
 from bench.probe.play import play
+from bench.probe.probe_command import target
 from bench.probe.reporters import outcome_summary
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from bench.peers.node import PeerError
 from bench.probe.broker import Address, NotKafka, ProbedBroker, meet
 from bench.probe.case import PREPARING, CaseOutcome, CaseVerdict, ProbeCase
-from bench.probe.command import started
 from bench.probe.play import play
+from bench.probe.probe_command import started
 from bench.targets.model import Chosen
 
 PLAYS = 3

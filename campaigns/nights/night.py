@@ -328,7 +328,7 @@ class NightRefusal(Exception):  # noqa: N818  (one sentence for the person at th
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class NightOptions:
     """What the command line requests."""
 
     hours: float
@@ -339,58 +339,58 @@ class Wish:
     command: str = ""
 
 
-def opened(wish: Wish, now_s: float | None = None) -> tuple[Path, Night]:
+def opened(options: NightOptions, now_s: float | None = None) -> tuple[Path, Night]:
     """The folder and the file of the night that is to be played. Raises NightRefusal."""
     now_s = time.time() if now_s is None else now_s
-    night = _begun(wish, now_s)
-    found = _unfinished(wish, night, now_s)
+    night = _begun(options, now_s)
+    found = _unfinished(options, night, now_s)
     if found is not None:
         return found
-    if wish.resume:
-        raise NightRefusal(f"no night in {wish.nights} was stopped: leave --resume out to begin one")
-    folder = wish.nights / night.night
+    if options.resume:
+        raise NightRefusal(f"no night in {options.nights} was stopped: leave --resume out to begin one")
+    folder = options.nights / night.night
     try:
         folder.mkdir(parents=True)
     except FileExistsError:
         raise NightRefusal(f"a night began in {folder} this second: try again") from None
     except OSError as failure:
         raise NightRefusal(
-            f"cannot write to {wish.nights} ({failure.strerror}): give --nights another folder"
+            f"cannot write to {options.nights} ({failure.strerror}): give --nights another folder"
         ) from None
     return folder, night
 
 
-def _begun(wish: Wish, now_s: float) -> Night:
+def _begun(options: NightOptions, now_s: float) -> Night:
     began = datetime.fromtimestamp(now_s, UTC)
     about = identity.of_code_and_machine()
     return Night(
         night=f"{began:%Y%m%d-%H%M%S}",
         started_us=int(now_s * 1e6),
-        budget_s=wish.hours * 3600,
-        seed=seed_of(began.date()) if wish.seed is None else wish.seed,
+        budget_s=options.hours * 3600,
+        seed=seed_of(began.date()) if options.seed is None else options.seed,
         commit=about["commit"],
         commit_time_us=_commit_time_us(),
         dirty=about["dirty"],
         machine=_machine(about),
-        stages=tuple(Stage(name=each, planned_s=0.0) for each in SHARES if not wish.only or each in wish.only),
-        command=wish.command,
+        stages=tuple(Stage(name=each, planned_s=0.0) for each in SHARES if not options.only or each in options.only),
+        command=options.command,
     )
 
 
-def _unfinished(wish: Wish, night: Night, now_s: float) -> tuple[Path, Night] | None:
+def _unfinished(options: NightOptions, night: Night, now_s: float) -> tuple[Path, Night] | None:
     """The newest night, if it was stopped and this one would be the same."""
-    for folder in night_folders(wish.nights)[-1:]:
+    for folder in night_folders(options.nights)[-1:]:
         found = read_night(folder)
         if found.finished:
             return None
-        if wish.resume:
+        if options.resume:
             if found.commit != night.commit:
                 raise NightRefusal(
                     f"the night in {folder} played commit {found.commit[:12]}, and this is {night.commit[:12]}: "
                     "check that one out, or leave --resume out to begin a night"
                 )
             return folder, found
-        if _what(found) == _what(night) and wish.seed in (None, found.seed):
+        if _what(found) == _what(night) and options.seed in (None, found.seed):
             return (folder, found) if now_s - found.started_us / 1e6 < GOES_ON_WITHIN_S else None
     return None
 

@@ -17,8 +17,8 @@ from kio.schema.create_topics.v7.request import CreatableTopic
 
 from bench.fleet.behaviours import bodies
 from chaos.frame_proxy.process import ProxyProcess, Spec
+from chaos.live.cluster_command import ClusterPlan, started
 from chaos.live.links import Links
-from chaos.live.local_cluster import ClusterPlan, started
 from chaos.live.toxiproxy_server import ToxiproxyServer
 from reference_broker.blocking.transport import Connection
 from reference_broker.records.record import Record, build

@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-from chaos.frame_proxy.command import new_loop
 from chaos.frame_proxy.proxy import AdvertisedNode, FrameProxy, LinkPair, ProxyPlan
+from chaos.frame_proxy.proxy_command import new_loop
 from chaos.frame_proxy.rules_file import BETWEEN_NODES, PLACES
 from chaos.interceptor.held_responses import LostKeys
 from chaos.interceptor.rules import Rule, between_nodes, rules_of

@@ -7,8 +7,8 @@ metadata epochs and without them instead.
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from chaos.live.brokers import Progress
 from chaos.live.errors import SetupError
+from chaos.live.run_target import Progress
 from chaos.live.runner import check_playable, play
 from scenarios.epochs import with_clients
 from scenarios.model import Scenario

@@ -1,6 +1,6 @@
 """``crucible cluster --data DIR kill ...``: SIGKILL for the node that has a role.
 
-The data folder has which nodes run (``local_cluster``). They report the node that has the role, and it is killed.
+The data folder has which nodes run (``cluster_command``). They report the node that has the role, and it is killed.
 """
 
 import json
@@ -14,8 +14,8 @@ from typing import Any, Final
 import psutil
 
 from bench.probe.conversation import body
+from chaos.live.cluster_command import Running, running
 from chaos.live.errors import SetupError
-from chaos.live.local_cluster import Running, running
 from reference_broker.blocking.transport import Connection, TransportError
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode, error_name

@@ -14,11 +14,11 @@ import msgspec
 
 from bench.fleet.spec import FleetSpec, LoadShape
 from chaos.checks.guarantee_selection import promised_to_clients
+from chaos.live.cluster_command import ClusterPlan, started
 from chaos.live.errors import NodeDied, SetupError
 from chaos.live.external.cluster import standing
 from chaos.live.external.target import REFERENCE, discover
 from chaos.live.fleet import ClusterAccess, FleetProcess, spec_of
-from chaos.live.local_cluster import ClusterPlan, started
 from chaos.live.run_folder import RunFolder
 from chaos.live.run_manifest import of_live_run
 from reports.manifest import Expectations, Manifest, write_manifest

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from chaos.live import identity
-from chaos.live.brokers import Brokers, RunPlan
 from chaos.live.client_mutant import reached
 from chaos.live.external.target import REFERENCE
+from chaos.live.run_target import RunPlan, RunTarget
 from reports.manifest import CheckResult, Expectations, Manifest
 from scenarios.loader import typed, typed_options
 from scenarios.model import Scenario
@@ -16,7 +16,7 @@ from scenarios.revisions import revision_of
 
 def manifest_of(
     plan: RunPlan,
-    brokers: Brokers,
+    brokers: RunTarget,
     checks: tuple[CheckResult, ...],
     duration_us: int,
     command: str,

@@ -9,20 +9,20 @@ from typing import TypeAlias
 
 from bench.fleet.early_signs import SIGNS_OF
 from chaos.hooks.presets import PresetError, presets_for
-from chaos.live.brokers import Brokers, OwnBrokers, Progress, RunPlan
 from chaos.live.cluster import LiveCluster
+from chaos.live.cluster_command import ClusterPlan, started
 from chaos.live.errors import Ending, NodeDied, RunEnd, SetupError, end_by
-from chaos.live.external.brokers import ExternalBrokers
+from chaos.live.external.brokers import ExternalTarget
 from chaos.live.external.needs import check_target
 from chaos.live.external.target import REFERENCE
 from chaos.live.fault_scheduler import LiveFaultScheduler
 from chaos.live.fault_selection import is_live, select_live_faults
 from chaos.live.fleet import Fleet
 from chaos.live.links import Links
-from chaos.live.local_cluster import ClusterPlan, started
 from chaos.live.node_side.node_protocol import FAULT, LOST_BY_PROXY
 from chaos.live.run_folder import RunFolder
 from chaos.live.run_manifest import manifest_of
+from chaos.live.run_target import Progress, ReferenceTarget, RunPlan, RunTarget
 from chaos.live.toxiproxy_server import ToxiproxyServer
 from chaos.mutants.mutant import MutantError
 from chaos.mutants.registry import by_name
@@ -111,7 +111,7 @@ def play(
 
 
 class LiveRun:
-    """The phases of one run, and the loop between them. What it plays in front of is in ``Brokers``."""
+    """The phases of one run, and the loop between them. What it plays in front of is in ``RunTarget``."""
 
     def __init__(self, plan: RunPlan, show: Show) -> None:
         """Start Toxiproxy. Raises SetupError."""
@@ -121,7 +121,7 @@ class LiveRun:
         self._phase = "nodes start"
         self._load_start_us = 0
         self._duration_us = 0
-        self._brokers: Brokers = OwnBrokers(plan) if plan.target == REFERENCE else ExternalBrokers(plan)
+        self._brokers: RunTarget = ReferenceTarget(plan) if plan.target == REFERENCE else ExternalTarget(plan)
         self._scenario = self._brokers.scenario
         self._mirror_cluster: LiveCluster | None = None
         self._fleet: Fleet | None = None

@@ -255,7 +255,7 @@ KILLED_BY: Final[Mapping[str, Sequence[str]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class DifferOptions:
     """What ``crucible differ`` is to play. No names are all kinds."""
 
     names: Sequence[str]
@@ -265,19 +265,19 @@ class Wish:
     with_mutants: bool = False
 
 
-def run_command(wish: Wish) -> int:
+def run_command(options: DifferOptions) -> int:
     """Play each kind, print the results, and return the exit code: 0, 1 (a difference, or with ``with_mutants`` a
     mutant that survives), or 2."""
-    unknown = [name for name in wish.names if name not in KINDS]
+    unknown = [name for name in options.names if name not in KINDS]
     if unknown:
         click.echo(f"crucible differ: there is no kind {unknown[0]!r}; there are: {', '.join(KINDS)}", err=True)
         return 2
     red = False
     try:
-        for name in wish.names or KINDS:
-            red |= _played(name, wish, wish.mutant) is not None
-            for mutant in KILLED_BY[name] if wish.with_mutants else ():
-                survives = _played(name, wish, mutant) is None
+        for name in options.names or KINDS:
+            red |= _played(name, options, options.mutant) is not None
+            for mutant in KILLED_BY[name] if options.with_mutants else ():
+                survives = _played(name, options, mutant) is None
                 click.echo(f"{name}: {mutant} {'SURVIVED' if survives else 'killed'}")
                 red |= survives
     except MutantError as error:
@@ -286,17 +286,17 @@ def run_command(wish: Wish) -> int:
     return int(red)
 
 
-def _played(name: str, wish: Wish, mutant: str | None) -> Difference | None:
+def _played(name: str, options: DifferOptions, mutant: str | None) -> Difference | None:
     shown_s = 0.0
 
     def progress(found: Found) -> None:
         nonlocal shown_s
         if found.seconds - shown_s >= PROGRESS_EVERY_S:
             shown_s = found.seconds
-            click.echo(f"{name}: {found.seeds} of {wish.seeds} seeds, no difference, {shown_s:.0f} s", err=True)
+            click.echo(f"{name}: {found.seeds} of {options.seeds} seeds, no difference, {shown_s:.0f} s", err=True)
 
     with applied(by_name(mutant) if mutant else None):
-        found = search(KINDS[name], range(wish.seed, wish.seed + wish.seeds), mutant or "", progress)
+        found = search(KINDS[name], range(options.seed, options.seed + options.seeds), mutant or "", progress)
     outcome = "DIFFERS" if found.difference is not None else "the same"
     ways = " and ".join(KINDS[name].words)
     click.echo(

@@ -374,7 +374,7 @@ def kind_of(name: str) -> type[Script]:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class PowerLossOptions:
     """What ``crucible power-losses`` is to play. No names are all kinds."""
 
     names: Sequence[str]
@@ -385,19 +385,19 @@ class Wish:
     with_mutants: bool = False
 
 
-def run_command(wish: Wish) -> int:
+def run_command(options: PowerLossOptions) -> int:
     """Search each kind, print the results, and return the exit code: 0, 1 (a violation, or with ``with_mutants`` a
     mutant that survives), or 2."""
-    unknown = [name for name in wish.names if name not in KINDS]
+    unknown = [name for name in options.names if name not in KINDS]
     if unknown:
         click.echo(f"crucible power-losses: there is no kind {unknown[0]!r}; there are: {', '.join(KINDS)}", err=True)
         return 2
     red = False
     try:
-        for name in wish.names or KINDS:
-            red |= _played(name, wish, wish.mutant) is not None
-            for mutant in KILLED_BY[name] if wish.with_mutants else ():
-                survives = _played(name, wish, mutant.name) is None
+        for name in options.names or KINDS:
+            red |= _played(name, options, options.mutant) is not None
+            for mutant in KILLED_BY[name] if options.with_mutants else ():
+                survives = _played(name, options, mutant.name) is None
                 click.echo(f"{name}: {mutant.name} {'SURVIVED' if survives else 'killed'}")
                 red |= survives
     except MutantError as error:
@@ -406,10 +406,10 @@ def run_command(wish: Wish) -> int:
     return int(red)
 
 
-def _played(name: str, wish: Wish, mutant: str | None) -> Violation | None:
-    outcomes = (wish.outcome,) if wish.outcome else OUTCOMES
+def _played(name: str, options: PowerLossOptions, mutant: str | None) -> Violation | None:
+    outcomes = (options.outcome,) if options.outcome else OUTCOMES
     with applied(found_mutant(mutant) if mutant else None):
-        found = search(kind_of(name), outcomes, wish.point, wish.deep, mutant or "")
+        found = search(kind_of(name), outcomes, options.point, options.deep, mutant or "")
     for line in report(found):
         click.echo(line)
     return found.violation

@@ -11,10 +11,10 @@ from chaos.checks.guarantee_selection import is_judged
 from chaos.checks.metadata_epoch import OUT_OF_RANGE
 from chaos.mutants import Applied, applied, by_name
 from chaos.search.swarm import materialised
-from chaos.sim.cluster import EventReached
 from chaos.sim.decision_counts import NOTHING_COUNTED, Reached, recorder, watch
 from chaos.sim.machine import Machine
 from chaos.sim.network import CODED_SHARE
+from chaos.sim.simulated_cluster import EventReached
 from chaos.sim.verdict import SimVerdict
 from chaos.sim.world import RunStuckError, SimWorld
 from reports.rows import is_hit

@@ -22,10 +22,10 @@ from chaos.checks.suite import CheckSuite, all_checks
 from chaos.checks.tier import ClosedSegmentsStored
 from chaos.hooks.presets import presets_for
 from chaos.sim.agenda import Agenda
-from chaos.sim.cluster import Cluster, config_of
 from chaos.sim.fleet import Client, idle_writer, spec_of
 from chaos.sim.network import CODED_SHARE
 from chaos.sim.observer import TraceHash
+from chaos.sim.simulated_cluster import Cluster, config_of
 from chaos.sim.speedups import shared_coding
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.ports import slicing

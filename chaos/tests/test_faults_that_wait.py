@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from chaos.search.run_sim import _shortcomings, run
-from chaos.sim.cluster import STARTING_US
+from chaos.sim.simulated_cluster import STARTING_US
 from chaos.sim.world import SimWorld
 from reports.verdict import Outcome
 from scenarios import loader

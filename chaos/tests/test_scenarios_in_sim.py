@@ -29,8 +29,8 @@ from chaos.search.many_seeds import search
 from chaos.search.run_sim import play, run
 from chaos.search.shrink import REGRESSIONS, shrink
 from chaos.search.sim_command import report, simulate
-from chaos.sim.cluster import Cluster
 from chaos.sim.run_folder import JUDGED_HERE
+from chaos.sim.simulated_cluster import Cluster
 from chaos.sim.world import SimWorld
 from reference_broker.wire.apis import ApiKey
 from reports.verdict import Outcome

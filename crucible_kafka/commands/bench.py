@@ -247,14 +247,14 @@ def probe(
     no rights beyond topics and groups of its own, which it deletes at its end. Exit code 1: a MUST failed.
     """
     from bench.peers.node import PeerError
-    from bench.probe import command
+    from bench.probe import probe_command
     from bench.probe.broker import NotKafka
     from bench.probe.cases import UnknownCase
     from bench.probe.comparison import NoBaseline
     from crucible_kafka.terminal import one_sentence
 
-    wanted = command.ProbeOptions(
+    wanted = probe_command.ProbeOptions(
         target, sections, cases, strict, dry_run, hostile, oracle, baseline, json_file, junit, page, config
     )
-    with one_sentence(command.UsageError, UnknownCase, NoBaseline, NotKafka, PeerError):
-        sys.exit(command.run(wanted, click.echo))
+    with one_sentence(probe_command.UsageError, UnknownCase, NoBaseline, NotKafka, PeerError):
+        sys.exit(probe_command.run(wanted, click.echo))

@@ -39,14 +39,14 @@ def nightly(hours: float, nights: Path | None, seed: int | None, only: Sequence[
     A night that was stopped or killed goes on with what is left of its budget, by --resume or by the same command
     within a day. Exit code 1: the night is red, 3: it shows nothing, 4: it crashed.
     """
-    from campaigns.nights.command import run
-    from campaigns.nights.night import NIGHTS, NightRefusal, Wish
+    from campaigns.nights.night import NIGHTS, NightOptions, NightRefusal
+    from campaigns.nights.nights_command import run
     from crucible_kafka.live_run import command_line
     from crucible_kafka.terminal import one_sentence, progress
 
-    wish = Wish(hours, nights or NIGHTS, seed, tuple(only), resume, command_line())
+    options = NightOptions(hours, nights or NIGHTS, seed, tuple(only), resume, command_line())
     with one_sentence(NightRefusal):
-        sys.exit(run(wish, progress))
+        sys.exit(run(options, progress))
 
 
 @click.command(
@@ -103,14 +103,14 @@ def evidence(
     from bench.peers.node import PeerError
     from bench.probe.cases import UnknownCase
     from bench.targets.model import TargetError
-    from campaigns.evidence import command
+    from campaigns.evidence import evidence_command
     from crucible_kafka.terminal import one_sentence, progress
 
     with one_sentence(UnknownCase, TargetError, PeerError):
         if pages:
-            command.write(progress)
+            evidence_command.write(progress)
         else:
-            command.run(targets, cases, scenarios, only_scenarios, _refusal, progress)
+            evidence_command.run(targets, cases, scenarios, only_scenarios, _refusal, progress)
 
 
 def _refusal(scenario: str, target: str) -> str:
@@ -172,10 +172,10 @@ def upgrade_path(
     with its old file. Exit code 1: something is missing or differs.
     """
     from bench.peers.node import PeerError
-    from campaigns.upgrade import command
-    from campaigns.upgrade.command import written
+    from campaigns.upgrade import upgrade_command
     from campaigns.upgrade.kafka import LIFE_HEADINGS
     from campaigns.upgrade.kafka_files import UpgradeError
+    from campaigns.upgrade.upgrade_command import written
     from campaigns.upgrade.verdict import HEADINGS
     from crucible_kafka.terminal import one_sentence, print_table, progress, shown
 
@@ -184,9 +184,9 @@ def upgrade_path(
     if page is not None and not kafka:
         raise click.UsageError("--page needs a row of Apache Kafka: give --kafka")
     settings = {"producer.id.expiration.ms": str(expiration_ms)}
-    wanted = command.UpgradeRequest(directory, out, topics, settings, limit_s, kafka)
+    wanted = upgrade_command.UpgradeRequest(directory, out, topics, settings, limit_s, kafka)
     with one_sentence(UpgradeError, PeerError):
-        outcome = command.run(wanted, progress)
+        outcome = upgrade_command.run(wanted, progress)
     print_table(HEADINGS, [each.cells() for each in outcome.verdicts])
     if kafka:
         print_table(LIFE_HEADINGS, [each.cells() for each in outcome.lives])
@@ -194,8 +194,8 @@ def upgrade_path(
         page.write_text(written(outcome), encoding="utf-8")
         click.echo(f"written: {shown(page)}")
     if ablation:
-        found = command.ablated(progress)
-        print_table(command.ABLATION_HEADINGS, command.ablation_rows(found))
+        found = upgrade_command.ablated(progress)
+        print_table(upgrade_command.ABLATION_HEADINGS, upgrade_command.ablation_rows(found))
         if figure is not None:
             from campaigns.upgrade.drawing import drawn
 

@@ -71,9 +71,9 @@ def proxy(
 
     It prints one JSON line with bootstrap_servers and the URL of its HTTP interface, and ends at Ctrl-C or SIGTERM.
     """
-    from chaos.frame_proxy.command import Wish, run_proxy
+    from chaos.frame_proxy.proxy_command import ProxyOptions, run_proxy
 
-    sys.exit(run_proxy(Wish(target, listen, rules, control, log, process, seed, topic), click.echo))
+    sys.exit(run_proxy(ProxyOptions(target, listen, rules, control, log, process, seed, topic), click.echo))
 
 
 @click.command(

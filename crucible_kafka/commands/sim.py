@@ -149,11 +149,11 @@ def power_losses(
     command that repeats it.
     """
     check_mutant_options(mutant, with_mutants)
-    from chaos.search.power_losses import OUTCOMES, Wish, run_command
+    from chaos.search.power_losses import OUTCOMES, PowerLossOptions, run_command
 
     if outcome is not None and outcome not in OUTCOMES:
         raise click.UsageError(f"there is no outcome {outcome!r}; there are: {', '.join(OUTCOMES)}")
-    sys.exit(run_command(Wish(kinds, point, outcome, deep, mutant, with_mutants)))
+    sys.exit(run_command(PowerLossOptions(kinds, point, outcome, deep, mutant, with_mutants)))
 
 
 @click.command(
@@ -178,7 +178,7 @@ def differ(kinds: Sequence[str], seed: int | None, seeds: int | None, mutant: st
     operation, both answers, and the command that repeats it.
     """
     check_mutant_options(mutant, with_mutants)
-    from chaos.search.differ import SEEDS, Wish, run_command
+    from chaos.search.differ import SEEDS, DifferOptions, run_command
 
     count = seeds or (SEEDS if seed is None else 1)
-    sys.exit(run_command(Wish(kinds, 1 if seed is None else seed, count, mutant, with_mutants)))
+    sys.exit(run_command(DifferOptions(kinds, 1 if seed is None else seed, count, mutant, with_mutants)))

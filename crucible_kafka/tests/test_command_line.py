@@ -213,7 +213,7 @@ def test_a_broker_that_cannot_start_says_why(
         (sentence,) = (result.stderr + capfd.readouterr().err).strip().splitlines()
         return sentence
 
-    monkeypatch.setattr("chaos.live.local_cluster.await_end_signals", lambda _: None)  # It blocks signals for good.
+    monkeypatch.setattr("chaos.live.cluster_command.await_end_signals", lambda _: None)  # It blocks signals for good.
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         data = ("--data", tmp_path / "data")

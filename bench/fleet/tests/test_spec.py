@@ -120,7 +120,9 @@ def test_one_seed_gives_one_history(broker: FakeBroker, world: FleetWorld) -> No
 
 @pytest.mark.live
 def test_importing_the_fleet_command_does_not_import_locust_or_pyarrow() -> None:
-    code = "import sys, bench.fleet.command; print([m for m in ('locust', 'gevent', 'pyarrow') if m in sys.modules])"
+    code = (
+        "import sys, bench.fleet.fleet_command; print([m for m in ('locust', 'gevent', 'pyarrow') if m in sys.modules])"
+    )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
 

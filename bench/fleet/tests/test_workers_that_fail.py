@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bench.fleet.command import FleetRun
+from bench.fleet.fleet_command import FleetRun
 from bench.fleet.parquet_sink import ParquetSink
 from bench.fleet.processes import ROOT, SPEC_VARIABLE, LocustProcesses, WorkerDiedError
 from bench.fleet.spec import FleetSpec, write_spec

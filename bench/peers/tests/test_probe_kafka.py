@@ -16,8 +16,8 @@ from bench.probe import kafka_responses
 from bench.probe.broker import meet
 from bench.probe.case import ProbeCase
 from bench.probe.cases import all_cases
-from bench.probe.command import of_cluster
 from bench.probe.play import play
+from bench.probe.probe_command import of_cluster
 
 pytestmark = pytest.mark.peer
 

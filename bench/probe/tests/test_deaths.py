@@ -16,9 +16,9 @@ from bench.ports import free_port
 from bench.probe.broker import Address, NotKafka, Target, meet
 from bench.probe.case import CaseVerdict, ProbeCase, case
 from bench.probe.cases import chosen
-from bench.probe.command import FAILED, ProbeOptions, run, started
 from bench.probe.context import ProbeContext
 from bench.probe.play import GONE, play
+from bench.probe.probe_command import FAILED, ProbeOptions, run, started
 from bench.targets.loader import find
 from reference_broker.wire.apis import ApiKey
 

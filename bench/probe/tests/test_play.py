@@ -15,11 +15,11 @@ import pytest
 from bench.probe.broker import Address, NotKafka, ProbedBroker, is_loopback, meet
 from bench.probe.case import CaseOutcome, CaseVerdict, Level, ProbeCase, Unexpected, case
 from bench.probe.cases.sessions import AT_ONCE, _pipelined
-from bench.probe.command import FAILED, ProbeOptions, UsageError, address_of, run, target
 from bench.probe.comparison import NoBaseline, first_difference, read_baseline, worse
 from bench.probe.context import Belongings, ByKey, ProbeContext, remove, single
 from bench.probe.conversation import RECEIVED, Line
 from bench.probe.play import play, play_one
+from bench.probe.probe_command import FAILED, ProbeOptions, UsageError, address_of, run, target
 from bench.probe.reporters import STYLE, json_document, junit_document, page_document
 from bench.probe.tests.scripted_server import serving
 from reference_broker.wire.apis import VERSIONS, ApiKey
@@ -136,8 +136,8 @@ def test_a_case_that_stumbles_is_our_error_and_none_of_the_broker() -> None:
 
 
 def test_a_run_in_which_a_case_stumbles_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.probe.command.chosen", lambda *_: (stumbles,))
-    monkeypatch.setattr("bench.probe.command.meet", _broker)
+    monkeypatch.setattr("bench.probe.probe_command.chosen", lambda *_: (stumbles,))
+    monkeypatch.setattr("bench.probe.probe_command.meet", _broker)
     monkeypatch.setattr("bench.probe.broker.meet", _broker)
     said: list[str] = []
     assert run(ProbeOptions("127.0.0.1:1"), said.append) == FAILED

@@ -12,9 +12,9 @@ from bench.probe import kafka_responses
 from bench.probe.broker import ProbedBroker, meet
 from bench.probe.case import CaseVerdict
 from bench.probe.cases import all_cases, chosen
-from bench.probe.command import FAILED, PASSED, ProbeOptions, of_cluster, run
 from bench.probe.conversation import Conversation
 from bench.probe.play import play
+from bench.probe.probe_command import FAILED, PASSED, ProbeOptions, of_cluster, run
 from bench.probe.reporters import outcome_line
 from reference_broker.wire.apis import ApiKey
 

@@ -9,7 +9,7 @@ from bench.probe.case import PREPARING, CaseOutcome, CaseVerdict
 from bench.probe.cases import all_cases, chosen
 from bench.targets.loader import find
 from campaigns.evidence import kept, pages, plays
-from campaigns.evidence.command import targets
+from campaigns.evidence.evidence_command import targets
 from campaigns.evidence.plays import NOT_JUDGED, Cell, Play, cell
 
 (CASE,) = chosen([], ["fetch/session/wrong-epoch"])

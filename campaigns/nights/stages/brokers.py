@@ -11,7 +11,7 @@ from functools import partial
 from bench.peers.node import PeerError
 from bench.probe.cases import chosen as cases_of
 from bench.targets.model import Chosen, TargetError
-from campaigns.evidence.command import one_node, targets
+from campaigns.evidence.evidence_command import one_node, targets
 from campaigns.evidence.plays import Cell, probed
 from campaigns.nights import live_plays
 from campaigns.nights.night import OURS, Work, in_turn, interleaved

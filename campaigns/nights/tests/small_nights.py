@@ -3,14 +3,14 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from campaigns.nights.command import run
-from campaigns.nights.night import Kept, NightJournal, Wish, Work
+from campaigns.nights.night import Kept, NightJournal, NightOptions, Work
+from campaigns.nights.nights_command import run
 from reports.night import FailureRow, Night, PlayRow, read_night
 
 
-def search_for(nights: Path, seconds: float, say: Callable[[str], None] = lambda _: None, **wish: object) -> int:
+def search_for(nights: Path, seconds: float, say: Callable[[str], None] = lambda _: None, **options: object) -> int:
     """Play a night of so many seconds that only searches. Return its exit code."""
-    return run(Wish(seconds / 3600, nights, only=("search",), **wish), say)  # type: ignore[arg-type]
+    return run(NightOptions(seconds / 3600, nights, only=("search",), **options), say)  # type: ignore[arg-type]
 
 
 def work_of(folder: Path, earlier: Sequence[Kept] = (), **night: object) -> Work:

@@ -9,7 +9,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from campaigns.nights import night as nights
-from campaigns.nights.night import SHARES, NightRefusal, Wish, kept_nights, opened, played, plays_of, settle, sums_of
+from campaigns.nights.night import (
+    SHARES,
+    NightOptions,
+    NightRefusal,
+    kept_nights,
+    opened,
+    played,
+    plays_of,
+    settle,
+    sums_of,
+)
 from campaigns.nights.tests.small_nights import a_play, work_of
 from reports.night import Night, PlayRow, read_night, write_night, write_rows
 
@@ -17,42 +27,42 @@ NOW_S = 1_800_000_000.0
 HOUR_S = 3600.0
 
 
-def begun(wish: Wish, now_s: float = NOW_S) -> tuple[Path, Night]:
-    folder, night = opened(wish, now_s)
+def begun(options: NightOptions, now_s: float = NOW_S) -> tuple[Path, Night]:
+    folder, night = opened(options, now_s)
     write_night(folder, night)
     return folder, night
 
 
 def test_a_night_s_folder_is_named_after_its_start_and_its_seed_depends_on_the_day(tmp_path: Path) -> None:
-    folder, night = begun(Wish(2.0, tmp_path))
+    folder, night = begun(NightOptions(2.0, tmp_path))
     assert folder == tmp_path / "20270115-080000"
     assert night.budget_s == 7200.0
     assert [each.name for each in night.stages] == list(SHARES)
-    assert night.seed == opened(Wish(1.0, tmp_path / "other"), NOW_S + HOUR_S)[1].seed
-    assert opened(Wish(1.0, tmp_path / "chosen", seed=7), NOW_S)[1].seed == 7
+    assert night.seed == opened(NightOptions(1.0, tmp_path / "other"), NOW_S + HOUR_S)[1].seed
+    assert opened(NightOptions(1.0, tmp_path / "chosen", seed=7), NOW_S)[1].seed == 7
 
 
 def test_the_same_command_goes_on_within_a_day_and_another_one_begins_a_night(tmp_path: Path) -> None:
-    folder, _ = begun(Wish(2.0, tmp_path))
-    assert opened(Wish(2.0, tmp_path), NOW_S + 23 * HOUR_S)[0] == folder
-    assert opened(Wish(2.0, tmp_path), NOW_S + 25 * HOUR_S)[0] != folder
-    assert opened(Wish(3.0, tmp_path), NOW_S + HOUR_S)[0] != folder
+    folder, _ = begun(NightOptions(2.0, tmp_path))
+    assert opened(NightOptions(2.0, tmp_path), NOW_S + 23 * HOUR_S)[0] == folder
+    assert opened(NightOptions(2.0, tmp_path), NOW_S + 25 * HOUR_S)[0] != folder
+    assert opened(NightOptions(3.0, tmp_path), NOW_S + HOUR_S)[0] != folder
 
 
 def test_a_finished_night_is_left_alone(tmp_path: Path) -> None:
-    folder, night = begun(Wish(2.0, tmp_path))
+    folder, night = begun(NightOptions(2.0, tmp_path))
     write_night(folder, msgspec.structs.replace(night, finished=True))
-    assert opened(Wish(2.0, tmp_path), NOW_S + HOUR_S)[0] != folder
+    assert opened(NightOptions(2.0, tmp_path), NOW_S + HOUR_S)[0] != folder
     with pytest.raises(NightRefusal, match=r"no night in .* was stopped"):
-        opened(Wish(2.0, tmp_path / "empty", resume=True), NOW_S)
+        opened(NightOptions(2.0, tmp_path / "empty", resume=True), NOW_S)
 
 
 def test_resume_takes_the_newest_night_however_old_if_the_code_is_the_same(tmp_path: Path) -> None:
-    folder, night = begun(Wish(2.0, tmp_path))
-    assert opened(Wish(9.0, tmp_path, resume=True), NOW_S + 99 * HOUR_S) == (folder, night)
+    folder, night = begun(NightOptions(2.0, tmp_path))
+    assert opened(NightOptions(9.0, tmp_path, resume=True), NOW_S + 99 * HOUR_S) == (folder, night)
     write_night(folder, msgspec.structs.replace(night, commit="0" * 40))
     with pytest.raises(NightRefusal, match="played commit 000000000000, and this is"):
-        opened(Wish(9.0, tmp_path, resume=True), NOW_S)
+        opened(NightOptions(9.0, tmp_path, resume=True), NOW_S)
 
 
 def test_two_cannot_play_one_night(tmp_path: Path) -> None:
@@ -82,7 +92,7 @@ def test_what_a_killed_night_kept_is_there_again_without_a_torn_line(tmp_path: P
 
 
 def test_what_is_spent_is_kept_while_a_stage_is_played(tmp_path: Path) -> None:
-    work = work_of(tmp_path / "20260101-000000", stages=opened(Wish(1.0, tmp_path / "n"), NOW_S)[1].stages)
+    work = work_of(tmp_path / "20260101-000000", stages=opened(NightOptions(1.0, tmp_path / "n"), NOW_S)[1].stages)
     work.begin("live", 30.0)
     work.try_("01-x")
     work.try_("01-x")

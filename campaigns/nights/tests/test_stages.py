@@ -12,7 +12,7 @@ from bench.probe.cases import all_cases
 from bench.results import Figure, Results
 from bench.targets.model import Chosen, TargetError
 from campaigns.evidence.plays import Cell
-from campaigns.nights import command, follow_up, live_plays, processes
+from campaigns.nights import follow_up, live_plays, nights_command, processes
 from campaigns.nights.night import SHARES, Skipped, Work
 from campaigns.nights.processes import OVER, Done
 from campaigns.nights.stages import bench, brokers, checks, live
@@ -258,4 +258,4 @@ def test_a_suite_that_cannot_be_fetched_fails_no_night_and_a_red_one_does(
 
 
 def test_each_stage_has_a_share_and_a_function() -> None:
-    assert list(command.STAGES) == list(SHARES)
+    assert list(nights_command.STAGES) == list(SHARES)

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from campaigns.upgrade.ablation import WAYS, AblationCase, measured
-from campaigns.upgrade.command import ABLATION_HEADINGS, ablation_rows
 from campaigns.upgrade.drawing import COLOURS, LABELS, drawn
 from campaigns.upgrade.old_directory import WantedLog
+from campaigns.upgrade.upgrade_command import ABLATION_HEADINGS, ablation_rows
 
 NOW_MS = 1_700_000_000_000
 SMALL = WantedLog(size_bytes=400_000, segment_bytes=20_000, batch_bytes=1_000, producers_per_hour=2.0, snapshots=0)

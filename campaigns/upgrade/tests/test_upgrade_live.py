@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from campaigns.upgrade import old_directory, taking_over
-from campaigns.upgrade.command import UpgradeRequest, run
 from campaigns.upgrade.kafka_files import EPOCH_AT, batches, file_name, offsets_of
+from campaigns.upgrade.upgrade_command import UpgradeRequest, run
 from crucible_kafka import cli
 
 pytestmark = [pytest.mark.live, pytest.mark.nightly]

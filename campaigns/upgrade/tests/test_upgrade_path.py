@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from campaigns.upgrade.command import UpgradeRequest, run, written
+from campaigns.upgrade.upgrade_command import UpgradeRequest, run, written
 
 pytestmark = pytest.mark.peer
 

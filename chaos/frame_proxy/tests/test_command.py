@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from bench.probe.tests.scripted_server import serving
-from chaos.frame_proxy.command import Wish, _processes_of, _runs, run_proxy
 from chaos.frame_proxy.proxy import AdvertisedNode
+from chaos.frame_proxy.proxy_command import ProxyOptions, _processes_of, _runs, run_proxy
 from chaos.live.errors import SetupError
 from chaos.live.external import target as external_target
 
@@ -19,22 +19,22 @@ NOBODY = "127.0.0.1:1"
 
 
 @pytest.mark.parametrize(
-    ("wish", "message"),
+    ("options", "message"),
     [
-        (Wish(NOBODY), f"No broker answers at {NOBODY}"),
-        (Wish("nowhere"), "give HOST:PORT"),
-        (Wish("127.0.0.1:²"), "give HOST:PORT"),
-        (Wish("a..b:9092"), "No broker answers at a..b:9092"),
-        (Wish(NOBODY, listen="0.0.0.0:0"), "not the loopback interface"),
-        (Wish(NOBODY, control="everywhere"), "--control is 'everywhere'"),
-        (Wish(NOBODY, rules=Path("missing.toml")), "cannot be read"),
+        (ProxyOptions(NOBODY), f"No broker answers at {NOBODY}"),
+        (ProxyOptions("nowhere"), "give HOST:PORT"),
+        (ProxyOptions("127.0.0.1:²"), "give HOST:PORT"),
+        (ProxyOptions("a..b:9092"), "No broker answers at a..b:9092"),
+        (ProxyOptions(NOBODY, listen="0.0.0.0:0"), "not the loopback interface"),
+        (ProxyOptions(NOBODY, control="everywhere"), "--control is 'everywhere'"),
+        (ProxyOptions(NOBODY, rules=Path("missing.toml")), "cannot be read"),
     ],
 )
 def test_a_start_that_cannot_be_is_one_sentence(
-    wish: Wish, message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    options: ProxyOptions, message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("chaos.live.external.target.PATIENCE_S", 0.0)
-    assert run_proxy(wish) == 2
+    assert run_proxy(options) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
     assert message in shown.err
@@ -51,7 +51,7 @@ def test_a_web_server_is_recognized_at_once(capsys: pytest.CaptureFixture[str]) 
                 connection.sendall(b"HTTP/1.1 404 Not Found\r\n\r\n")
 
     with serving(serve) as (host, port):
-        assert run_proxy(Wish(f"{host}:{port}")) == 2
+        assert run_proxy(ProxyOptions(f"{host}:{port}")) == 2
         with pytest.raises(SetupError, match=r"--target: What answers at .* speaks HTTP, not the Kafka protocol"):
             external_target.discover(f"{host}:{port}")
     assert f"What answers at {host}:{port} speaks HTTP" in capsys.readouterr().err
@@ -67,9 +67,9 @@ def test_a_web_server_is_recognized_at_once(capsys: pytest.CaptureFixture[str]) 
 def test_a_process_that_cannot_be_killed_is_one_sentence(
     processes: dict[int, int], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chaos.frame_proxy.command.nodes_of", lambda _: [AdvertisedNode(0, "127.0.0.1", 9)])
-    monkeypatch.setattr("chaos.frame_proxy.command._serve", None)
-    assert run_proxy(Wish(NOBODY, processes=processes)) == 2
+    monkeypatch.setattr("chaos.frame_proxy.proxy_command.nodes_of", lambda _: [AdvertisedNode(0, "127.0.0.1", 9)])
+    monkeypatch.setattr("chaos.frame_proxy.proxy_command._serve", None)
+    assert run_proxy(ProxyOptions(NOBODY, processes=processes)) == 2
     assert capsys.readouterr().err == f"crucible proxy: {message}"
 
 
@@ -77,10 +77,10 @@ def test_more_nodes_than_ports_is_one_sentence(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "chaos.frame_proxy.command.nodes_of", lambda _: [AdvertisedNode(each, "127.0.0.1", 9) for each in (0, 1)]
+        "chaos.frame_proxy.proxy_command.nodes_of", lambda _: [AdvertisedNode(each, "127.0.0.1", 9) for each in (0, 1)]
     )
-    monkeypatch.setattr("chaos.frame_proxy.command._serve", None)
-    assert run_proxy(Wish(NOBODY, listen="127.0.0.1:65535")) == 2
+    monkeypatch.setattr("chaos.frame_proxy.proxy_command._serve", None)
+    assert run_proxy(ProxyOptions(NOBODY, listen="127.0.0.1:65535")) == 2
     message = "--listen is 127.0.0.1:65535, and 2 nodes need the ports from it on: give a lower one."
     assert capsys.readouterr().err == f"crucible proxy: {message}\n"
 
@@ -104,7 +104,7 @@ def test_a_target_that_does_not_speak_kafka_is_known_at_once(
 
     with serving(serve) as (host, port):
         began = time.monotonic()
-        assert run_proxy(Wish(f"{host}:{port}")) == 2
+        assert run_proxy(ProxyOptions(f"{host}:{port}")) == 2
         assert time.monotonic() - began < external_target.PATIENCE_S / 2
     shown = capsys.readouterr().err
     assert message in shown
@@ -118,7 +118,7 @@ def test_a_target_that_says_nothing_costs_the_patience_and_a_look_at_what_it_is(
     monkeypatch.setattr("chaos.live.external.target.PATIENCE_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as server:
         began = time.monotonic()
-        assert run_proxy(Wish(f"127.0.0.1:{server.getsockname()[1]}")) == 2
+        assert run_proxy(ProxyOptions(f"127.0.0.1:{server.getsockname()[1]}")) == 2
         assert time.monotonic() - began < 4
     assert "No broker answers at" in capsys.readouterr().err
 

@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.children import ends_with_me
 from chaos.live.cluster import LiveCluster
-from chaos.live.local_cluster import ClusterPlan, started
+from chaos.live.cluster_command import ClusterPlan, started
 
 pytestmark = [pytest.mark.live]
 LOOK_S = 0.05

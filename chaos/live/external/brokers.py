@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from bench.targets.model import Chosen
 from chaos.checks.guarantee_selection import promised_of_external, promised_on_the_wire
 from chaos.frame_proxy.proxy import AdvertisedNode, LinkPair
-from chaos.live.brokers import Brokers, OnEvidence, RunPlan, TickUntil
 from chaos.live.closed_segments import GUARANTEE as CLOSED_SEGMENTS
 from chaos.live.closed_segments import segments_of
 from chaos.live.errors import RunEnd, SetupError
@@ -19,13 +18,14 @@ from chaos.live.fleet import ClusterAccess
 from chaos.live.frame_proxies import ExternalFrames, Frames, LinkFrames, has_frame_rules, has_link_rules
 from chaos.live.links import Links
 from chaos.live.run_folder import gave_sessions
+from chaos.live.run_target import OnEvidence, RunPlan, RunTarget, TickUntil
 from reports.manifest import CheckResult
 
 STAYS_UP = "target-stays-up"
 POLL_EVERY_S = 0.3
 
 
-class ExternalBrokers(Brokers):
+class ExternalTarget(RunTarget):
     """The nodes of a target. Of the scenario they play what the target can. Raises SetupError, TargetDied."""
 
     def __init__(self, plan: RunPlan) -> None:

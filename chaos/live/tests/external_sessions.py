@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from chaos.live.local_cluster import ClusterPlan, started
+from chaos.live.cluster_command import ClusterPlan, started
 from chaos.live.runner import play
 from chaos.live.tests.small_scenario import text_of, written
 from chaos.live.tests.test_stock_client_on_mutants import mutated

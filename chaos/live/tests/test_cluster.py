@@ -32,7 +32,7 @@ pytestmark = pytest.mark.live
 CODE = """
 import sys
 from pathlib import Path
-from chaos.live.local_cluster import ClusterPlan, run_cluster
+from chaos.live.cluster_command import ClusterPlan, run_cluster
 options = {"toxiproxy": "toxiproxy" in sys.argv, "restart": "restart" in sys.argv}
 options |= {"port": int(word.removeprefix("port=")) for word in sys.argv if word.startswith("port=")}
 sys.exit(run_cluster(ClusterPlan(Path(sys.argv[1]), int(sys.argv[2]), **options)))

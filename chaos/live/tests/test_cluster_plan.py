@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from chaos.live.cluster import LiveNode
+from chaos.live.cluster_command import ClusterPlan, check_plan, claim, planned_nodes, run_cluster, write_running
 from chaos.live.errors import SetupError
 from chaos.live.kill import kill_controller, kill_coordinator, kill_leader
 from chaos.live.launchers import BrokerLauncher
 from chaos.live.links import Links
-from chaos.live.local_cluster import ClusterPlan, check_plan, claim, planned_nodes, run_cluster, write_running
 from chaos.live.quorum import introductions, new_cluster_id
 from chaos.live.toxiproxy import LinkProxy, Toxiproxy
 from reference_broker.configuration.broker_config import BrokerConfig

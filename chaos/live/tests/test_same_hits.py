@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from chaos.live.cluster_command import ClusterPlan, started
 from chaos.live.errors import SetupError
-from chaos.live.local_cluster import ClusterPlan, started
 from chaos.live.runner import check_playable, play
 from chaos.live.tests.small_scenario import faults_of
 from chaos.search.run_sim import play as simulate

@@ -1,7 +1,7 @@
 """The brokers of one run: our own nodes, or those of a target (``external/brokers.py``).
 
-The runner plays a scenario in front of either. What differs between them is in ``Brokers``: how they are started, which
-frame proxies are before them, and what the manifest says of them.
+The runner plays a scenario in front of either. What differs between them is in ``RunTarget``: how they are started,
+which frame proxies are before them, and what the manifest says of them.
 """
 
 import time
@@ -64,7 +64,7 @@ class RunPlan:
         return "" if self.client_mutant else self.mutant
 
 
-class Brokers:
+class RunTarget:
     """The brokers of one run. Raises SetupError, NodeDied."""
 
     scenario: Scenario  # what is played in front of them
@@ -113,7 +113,7 @@ class Brokers:
         raise NotImplementedError
 
 
-class OwnBrokers(Brokers):
+class ReferenceTarget(RunTarget):
     """The nodes under test, with the interceptor and checks inside them."""
 
     def __init__(self, plan: RunPlan) -> None:

@@ -13,9 +13,9 @@ from campaigns.nights import follow_up
 from campaigns.nights.night import (
     BusyError,
     NightJournal,
+    NightOptions,
     NightRefusal,
     Skipped,
-    Wish,
     Work,
     control_outcomes,
     is_left,
@@ -47,17 +47,17 @@ STAGES: Mapping[str, Play] = {
 why."""
 
 
-def run(wish: Wish, tell: Callable[[str], None]) -> int:
+def run(options: NightOptions, tell: Callable[[str], None]) -> int:
     """Play a night and return its exit code: 0 green, 1 red, 3 INVALID, 4 crashed. Raise NightRefusal."""
-    folder, night = opened(wish)
+    folder, night = opened(options)
     try:
         rows = NightJournal(folder)
     except BusyError as busy:
         raise NightRefusal(str(busy)) from busy
-    for each in night_folders(wish.nights):
+    for each in night_folders(options.nights):
         if each != folder and is_left(each):
             settle(each)
-    earlier = [each for each in kept_nights(wish.nights) if each.night.night != night.night]
+    earlier = [each for each in kept_nights(options.nights) if each.night.night != night.night]
     work = Work(folder, night, rows, earlier, tell)
     shutil.rmtree(work.scratch, ignore_errors=True)
     work.scratch.mkdir()

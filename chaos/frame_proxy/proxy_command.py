@@ -28,7 +28,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ProxyOptions:
     """The options of one call."""
 
     target: str
@@ -41,7 +41,7 @@ class Wish:
     topic: str = ""
 
 
-def run_proxy(wish: Wish, announce: Callable[[str], None] = print) -> int:
+def run_proxy(options: ProxyOptions, announce: Callable[[str], None] = print) -> int:
     """Start the target's nodes if that is ours to do; they end with the proxy. Return the exit code.
 
     ``announce`` gets the ready line, JSON with ``bootstrap_servers`` and ``control``.
@@ -49,24 +49,24 @@ def run_proxy(wish: Wish, announce: Callable[[str], None] = print) -> int:
     from chaos.live.external.cluster import standing  # A proxy that is part of a run starts nothing.
 
     try:
-        listen, control = parse_address(wish.listen, "--listen"), parse_address(wish.control, "--control")
+        listen, control = parse_address(options.listen, "--listen"), parse_address(options.control, "--control")
         for option, (host, _) in (("--listen", listen), ("--control", control)):
             if host not in LOOPBACK:
                 raise SetupError(f"{option}: {host} is not the loopback interface, and nothing protects the proxy.")
-        rules = () if wish.rules is None else read_rules(wish.rules)
-        with TemporaryDirectory() as folder, standing(wish.target, Path(folder)) as target:
+        rules = () if options.rules is None else read_rules(options.rules)
+        with TemporaryDirectory() as folder, standing(options.target, Path(folder)) as target:
             nodes = nodes_of(target.bootstrap)
-            given = _processes_of(wish.processes, nodes)
-            _check_ports(wish.listen, listen[1], len(nodes))
-            known = {**target.processes(), **wish.processes}
+            given = _processes_of(options.processes, nodes)
+            _check_ports(options.listen, listen[1], len(nodes))
+            known = {**target.processes(), **options.processes}
             plan = ProxyPlan(
                 *listen,
                 rules,
                 processes=known,
                 is_alive=lambda node: node not in given or _runs(given[node]),
-                log=wish.log,
-                seed=wish.seed,
-                topic=wish.topic,
+                log=options.log,
+                seed=options.seed,
+                topic=options.topic,
             )
             with asyncio.Runner(loop_factory=new_loop) as runner:
                 runner.run(_serve(plan, nodes, control, announce))
@@ -74,7 +74,7 @@ def run_proxy(wish: Wish, announce: Callable[[str], None] = print) -> int:
         print(f"crucible proxy: {wrong}", file=sys.stderr)  # noqa: T201
         return EXIT_SETUP
     except OSError as wrong:
-        print(f"crucible proxy: --log {wish.log}: {wrong.strerror}.", file=sys.stderr)  # noqa: T201
+        print(f"crucible proxy: --log {options.log}: {wrong.strerror}.", file=sys.stderr)  # noqa: T201
         return EXIT_SETUP
     return EXIT_CLEAN
 
