@@ -190,7 +190,7 @@ def test_mutants_of_the_client_change_the_consumer_that_applications_get() -> No
         known = MetadataUpdate((NodeAddress(0, "a", 1),), (), metadata_epoch=3)
         consumer.metadata.cache = consumer.metadata.cache.apply(known).apply(replace(known, metadata_epoch=2))
         took = consumer.metadata_epoch() == 2
-        consumer.partitions.ask_committed()
+        consumer.partitions.take_unplaced()
         consumer.partitions.learn_committed({where: CommittedOffset(7, metadata_epoch=9)}, consumer.metadata_epoch())
         return took, consumer.position(where) == 7, consumer.has_reached(9)
 

@@ -155,7 +155,7 @@ class HeldPartitions:
 
     # -- placing ------------------------------------------------------------------------------------------------
 
-    def ask_committed(self) -> tuple[TopicPartition, ...]:
+    def take_unplaced(self) -> tuple[TopicPartition, ...]:
         """The partitions whose committed offsets must be fetched now. ``learn_committed`` follows."""
         self._requested = {where: each for where, each in self.held.items() if each.phase is Phase.UNPLACED}
         return tuple(self._requested)

@@ -478,7 +478,7 @@ class GroupConsumer:
             for where in self.unplaced:
                 self.seek_by_policy(where)
         elif self.unplaced and not self._placing.busy:
-            wanted = self.partitions.ask_committed()
+            wanted = self.partitions.take_unplaced()
             self._placing.fetch(wanted, self.identity, now_us + self.config.commit_deadline_us)
             self.observer.offsets_wanted(wanted)
 

@@ -136,7 +136,7 @@ def _named(name: str, topic_id: bytes, with_names: bool, with_ids: bool) -> tupl
     return name if with_names else "", topic_id if with_ids else NO_TOPIC_ID
 
 
-Found: TypeAlias = tuple[tuple[TopicPartition, PartitionData], ...]
+RequestedPartitions: TypeAlias = tuple[tuple[TopicPartition, PartitionData], ...]
 """The partitions of a response with their names, in the response's order."""
 
 
@@ -150,7 +150,7 @@ class Handled:
     """
 
     problem: str | None
-    partitions: Found = ()
+    partitions: RequestedPartitions = ()
 
 
 @dataclass(slots=True)
@@ -212,7 +212,7 @@ class SessionHandler(ABC):
         False, and changes nothing, if that is impossible."""
 
     @abstractmethod
-    def name_all(self) -> None:
+    def make_next_full(self) -> None:
         """Make the next request a full one."""
 
     def farewell(self) -> FetchPlan | None:
@@ -225,7 +225,7 @@ class SessionHandler(ABC):
         assert plan is not None, "a response without a request"
         return plan
 
-    def _missing_in(self, found: Found) -> str | None:
+    def _missing_in(self, found: RequestedPartitions) -> str | None:
         """Return which partitions are missing in a full response; None if none are."""
         present = {tp for tp, _ in found}
         missing = [tp for tp in self.partitions if tp not in present]
@@ -333,7 +333,11 @@ class DraftSessionHandler(SessionHandler):
         self.session_id = session_id
 
     def _problem(
-        self, plan: FetchPlan, response: FetchResponse, found: Found, unrequested: tuple[TopicPartition, ...]
+        self,
+        plan: FetchPlan,
+        response: FetchResponse,
+        found: RequestedPartitions,
+        unrequested: tuple[TopicPartition, ...],
     ) -> str | None:
         """Return what in the response does not fit the request; None if it fits."""
         if unrequested:
@@ -353,8 +357,8 @@ class DraftSessionHandler(SessionHandler):
         if not plan.is_full:
             self.lost = plan
 
-    def name_all(self) -> None:
-        """As ``SessionHandler.name_all``. The session and its number stay."""
+    def make_next_full(self) -> None:
+        """As ``SessionHandler.make_next_full``. The session and its number stay."""
         self.full_next = True
 
     def presume_processed(self) -> bool:
@@ -508,7 +512,9 @@ class FetchSessionHandler(SessionHandler):
             self.session_epoch = next_epoch(self.session_epoch)
         return Handled(None, found)
 
-    def _handle_full(self, response: FetchResponse, found: Found, unrequested: tuple[TopicPartition, ...]) -> Handled:
+    def _handle_full(
+        self, response: FetchResponse, found: RequestedPartitions, unrequested: tuple[TopicPartition, ...]
+    ) -> Handled:
         if not found and not unrequested and response.throttle_time_ms > 0:
             # A throttled full fetch opens no session.
             self._restart()
@@ -526,7 +532,7 @@ class FetchSessionHandler(SessionHandler):
             self.session_id, self.session_epoch = response.session_id, self.first_epoch
         return Handled(None, found)
 
-    def _named(self, response: FetchResponse) -> tuple[Found, tuple[TopicPartition, ...]]:
+    def _named(self, response: FetchResponse) -> tuple[RequestedPartitions, tuple[TopicPartition, ...]]:
         """Find the names of the response's partitions, by topic ID if the response has IDs, else by name (versions
         below 13). Returns the partitions found, and those with a topic ID that the session does not know. The latter
         have the ID in hex instead of the topic's name."""
@@ -554,8 +560,8 @@ class FetchSessionHandler(SessionHandler):
         self.session_epoch = next_epoch(self.session_epoch)
         return True
 
-    def name_all(self) -> None:
-        """As ``SessionHandler.name_all``. The next request closes the session and opens another."""
+    def make_next_full(self) -> None:
+        """As ``SessionHandler.make_next_full``. The next request closes the session and opens another."""
         self._close_and_recreate()
 
     def farewell(self) -> FetchPlan | None:

@@ -232,7 +232,7 @@ def expired(served: ServedGroup, member_id: str) -> None:
         return
     remove(served, member_id, "expired")
     if member is not None and group.state is not GroupState.EMPTY:
-        prepare_or_complete(served, f"member {member_id} was not heard of in time")
+        prepare_or_complete(served, f"the session of member {member_id} timed out")
     else:
         complete_if_joined(served)
 

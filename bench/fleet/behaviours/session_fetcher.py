@@ -385,7 +385,7 @@ class SessionFetcher(ClusterScript):
         elif on_lost is not OnLost.PRESUME or not session.handler.presume_processed():
             session.handler.handle_lost()
             if on_lost is OnLost.NAME_ALL:
-                session.handler.name_all()
+                session.handler.make_next_full()
 
     # -- one response -------------------------------------------------------------------------------------------
 

@@ -62,7 +62,7 @@ def handle(broker: Broker, call: Call, body: ListTransactionsRequest) -> ListTra
         listed: list[TransactionState] = []
         while not call.closed:
             batch = tuple(islice(known, LISTED_PER_SLICE if pattern is None else MATCHED_TRANSACTIONS_PER_SLICE))
-            listed += [_told(each) for each in batch if is_wanted(each)]
+            listed += [_listed(each) for each in batch if is_wanted(each)]
             if not batch:
                 call.respond(_response(ErrorCode.none, unknown, listed))
                 return
@@ -75,7 +75,7 @@ def handle(broker: Broker, call: Call, body: ListTransactionsRequest) -> ListTra
 API = Api.of(ListTransactionsRequest, handle)
 
 
-def _told(one: Transaction) -> TransactionState:
+def _listed(one: Transaction) -> TransactionState:
     return TransactionState(
         transactional_id=TransactionalId(one.transactional_id),
         producer_id=ProducerId(one.producer_id),

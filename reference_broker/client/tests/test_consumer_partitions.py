@@ -30,7 +30,7 @@ def data(first: int, *values: str, leader_epoch: int = 3, **more: Any) -> Partit
 def held() -> HeldPartitions:
     partitions = HeldPartitions()
     partitions.add((T0, T1))
-    partitions.ask_committed()
+    partitions.take_unplaced()
     return partitions
 
 
