@@ -14,11 +14,11 @@ from chaos.seeds import random_for
 def disk_slowed(context: LiveFaultContext, target: FaultTarget) -> End:
     """Every sync of the node's disk takes ``delay_ms`` longer, or with ``names_only`` every sync of a folder."""
     node = node_of(target)
-    context.order_disk(node, {"slow_ms": target.fault.delay_ms.high, "names_only": target.fault.names_only})
+    context.configure_disk_faults(node, {"slow_ms": target.fault.delay_ms.high, "names_only": target.fault.names_only})
 
     def end() -> Ended:
         evidence = context.disk_evidence(node, "disk_slowed")
-        context.order_disk(node, {"slow_ms": 0})
+        context.configure_disk_faults(node, {"slow_ms": 0})
         return Ended(evidence)
 
     return end
@@ -30,11 +30,11 @@ def disk_full(context: LiveFaultContext, target: FaultTarget) -> End:
     node = node_of(target)
     child = context.child(node)
     child.expected_end = True
-    context.order_disk(node, {"full": True})
+    context.configure_disk_faults(node, {"full": True})
 
     def end() -> Ended:
         evidence = context.disk_evidence(node, "disk_full")
-        context.order_disk(node, {"full": False})
+        context.configure_disk_faults(node, {"full": False})
         child.expected_end = child.exit_status is not None
         if not child.expected_end:
             return Ended(evidence)

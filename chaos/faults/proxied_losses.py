@@ -29,11 +29,13 @@ class Window:
 
 
 class ProxiedLosses:
-    """``order`` sends an order to the sender of a node's responses."""
+    """``send_command`` sends a command to the sender of a node's responses."""
 
-    def __init__(self, links: Links, order: Callable[[int, dict[str, Any]], None], now_us: Callable[[], int]) -> None:
+    def __init__(
+        self, links: Links, send_command: Callable[[int, dict[str, Any]], None], now_us: Callable[[], int]
+    ) -> None:
         self._links = links
-        self._order = order
+        self._send_command = send_command
         self._now_us = now_us
         self._held: dict[int, dict[tuple[str, int, str], FaultRow]] = {}
         self._windows: dict[int, Window] = {}
@@ -86,6 +88,6 @@ class ProxiedLosses:
     def _note_toxic(self, node: int, is_on: bool) -> None:
         front = self._links.fronts.get(node)
         if front is None:
-            self._order(node, {"toxic": is_on})
+            self._send_command(node, {"toxic": is_on})
         else:
             front.toxic(is_on)

@@ -11,7 +11,7 @@ from bench.fleet.driver import BlockingDriver
 from bench.fleet.spec import address_of
 from chaos.faults.node_requests import Forger, NodeRequest
 from chaos.faults.timed import Begin, End, Ended, LiveFaultContext, node_of
-from chaos.live.node_side.inside import recorded
+from chaos.live.node_side.peer_requests import recorded
 from chaos.live.quorum import CLUSTER_ID_KEY, VOTERS_KEY
 from chaos.live.targets import FaultTarget
 from chaos.seeds import random_for

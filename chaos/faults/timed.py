@@ -69,19 +69,19 @@ class LiveFaultContext:
     def all_ready(self) -> bool:
         return all(map(self.is_ready, range(len(self._cluster.nodes))))
 
-    def order(self, node: int, order: dict[str, Any]) -> None:
-        """Send the process of a node under test an order through its stdin."""
+    def send_command(self, node: int, command: dict[str, Any]) -> None:
+        """Send the process of a node under test a command through its stdin."""
         process = self.child(node)
         assert isinstance(process, Child)
-        process.order(**order)
+        process.send_command(**command)
 
-    def order_disk(self, node: int, order: dict[str, object]) -> None:
-        """Give the node's disk an order (``chaos.live.node_side.inside.DiskFaults.order``)."""
+    def configure_disk_faults(self, node: int, settings: dict[str, object]) -> None:
+        """Configure the faults of the node's disk (``DiskFaults.configure`` in ``chaos.live.node_side``)."""
         self._disk_evidence = {key: what for key, what in self._disk_evidence.items() if key[0] != node}
-        self.order(node, {"disk": order})
+        self.send_command(node, {"disk": settings})
 
     def disk_evidence(self, node: int, kind: str) -> str:
-        """Return the evidence of a fault of the node's disk since the last order. It is empty if there is none."""
+        """Return the evidence of a fault of the node's disk since the last command. It is empty if there is none."""
         self._cluster.read(node)
         return self._disk_evidence.get((node, kind), "")
 

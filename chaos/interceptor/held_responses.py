@@ -91,7 +91,7 @@ class HeldResponses:
                 passed.append(effect)
         return passed
 
-    # Orders of the runner, from any thread.
+    # Commands of the runner, from any thread.
 
     def toxic(self, is_on: bool) -> None:
         if self._loop is not None:

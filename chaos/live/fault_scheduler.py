@@ -66,7 +66,7 @@ class LiveFaultScheduler:
         self._scenario = scenario
         self._cluster = cluster
         self._links = links
-        self._losses = ProxiedLosses(links, self.context.order, now_us)
+        self._losses = ProxiedLosses(links, self.context.send_command, now_us)
         self._progress = progress
         self._due_actions = DueActions()
         self._faults = {fault.name: fault for fault in scenario.faults}

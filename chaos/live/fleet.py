@@ -117,7 +117,7 @@ class Fleet:
         self._idle.end()
         if self._idle.failure:
             raise NodeDied(f"the writer of idle partitions failed: {self._idle.failure}")
-        self._process.order(cmd="final")
+        self._process.send_command(cmd="final")
 
     def heal_checks(self, at_us: int) -> tuple[CheckResult, ...]:
         """Return whether all nodes responded to its last readers, or nothing if they did not come to their end."""

@@ -45,22 +45,22 @@ class Frames:
         self._processes: dict[int, int | str] = dict(spec.processes)
 
     def load_starts(self, at_us: int) -> None:
-        self._process.order(load_from_us=at_us)
+        self._process.send_command(load_from_us=at_us)
 
     def disarm(self) -> None:
-        self._process.order(disarm=True)
+        self._process.send_command(disarm=True)
 
     def role(self, node: int, role: str) -> None:
         """Pass on the role of a node, for rules that name a role."""
         if self._roles.get(node) != role:
             self._roles[node] = role
-            self._process.order(role=[node, role])
+            self._process.send_command(role=[node, role])
 
     def has_processes(self, processes: Mapping[int, int | str]) -> None:
         """Take the processes of nodes, some of which may have been started again."""
         if processes != self._processes:
             self._processes = dict(processes)
-            self._process.order(processes={str(node): process for node, process in processes.items()})
+            self._process.send_command(processes={str(node): process for node, process in processes.items()})
 
     def hits(self) -> Iterator[FaultRow]:
         """Yield the hits since the last call."""
@@ -125,7 +125,7 @@ class ExternalFrames(Frames):
 
     def _behind(self, links: Links, node: int, front: str) -> str:
         """Put Toxiproxy between clients and the front of a node. Return where."""
-        return links.add_front(node, front, lambda is_on: self._process.order(toxic=[node, is_on])).listen
+        return links.add_front(node, front, lambda is_on: self._process.send_command(toxic=[node, is_on])).listen
 
 
 class LinkFrames(Frames):

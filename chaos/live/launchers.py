@@ -94,13 +94,13 @@ class NodeUnderTest(BrokerLauncher):
         here."""
         self._load_from_us = at_us
         if self.process is not None:
-            self.process.order(load_from_us=at_us)
+            self.process.send_command(load_from_us=at_us)
 
     def disarm(self) -> None:
         """No fault at a state hits any more."""
         self._load_from_us = NOT_YET
         if self.process is not None:
-            self.process.order(disarm=True)
+            self.process.send_command(disarm=True)
 
     def evidence(self) -> list[dict[str, Any]]:
         return [] if self._pipe is None else self._pipe.lines()

@@ -139,13 +139,13 @@ class Child:
             return "?"
         return stat.rpartition(")")[2].split()[0]
 
-    def order(self, **order: object) -> None:
+    def send_command(self, **command: object) -> None:
         """Write one JSON line to the stdin of the process, unless it has just died or is closed."""
         assert self._process.stdin is not None
         if self._process.stdin.closed:
             return  # The last hits of a run are read after its proxies were closed.
         with contextlib.suppress(OSError):
-            self._process.stdin.write(json.dumps(order).encode() + b"\n")
+            self._process.stdin.write(json.dumps(command).encode() + b"\n")
             self._process.stdin.flush()
 
     def end(self) -> None:

@@ -13,7 +13,7 @@ from kio.schema.types import BrokerId
 from kio.static.primitive import i64
 
 from chaos.faults.node_requests import FORGED, KEPT, NO_VOTER, Forger, NodeRequest, Recorded
-from chaos.live.node_side.inside import RequestsKept, kept_at, recorded
+from chaos.live.node_side.peer_requests import PeerRequestRecorder, recorded, recorded_at
 from reference_broker.core.events import Request
 from reference_broker.metadata.identifiers import client_id_of
 from reference_broker.ports.node_ports import Now
@@ -153,7 +153,7 @@ def test_what_was_forged_is_not_kept_as_a_request_of_this_run() -> None:
 
 
 def test_a_nodes_file_gives_back_what_it_kept(tmp_path: Path) -> None:
-    keeping = RequestsKept(kept_at(tmp_path, 0), origin_us=1_000_000)
+    keeping = PeerRequestRecorder(recorded_at(tmp_path, 0), origin_us=1_000_000)
     version = VERSIONS[ApiKey.FETCH][1]
     tag = Tag(ApiKey.FETCH, version, "node-1", role="peer")
     keeping.before(Now(3_000_000, 0), Request(1, 1, ApiKey.FETCH, version, SENDER, fetch(4), tag))

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from chaos.live.node_side.node_protocol import MUTANT_REACHED, Evidence, NodeSpec, Orders
+from chaos.live.node_side.node_protocol import MUTANT_REACHED, CommandReader, Evidence, NodeSpec
 
 if TYPE_CHECKING:
     from reference_broker.core.node import Node
@@ -30,14 +30,14 @@ def run(spec: NodeSpec) -> int:
         apply(by_name(spec.mutant), lambda: evidence.report(MUTANT_REACHED, spec.mutant))
 
     # This is imported after the mutant was applied: a module that imports a function by its name keeps what it gets.
-    from chaos.live.node_side.inside import Inside
+    from chaos.live.node_side.instrumentation import NodeInstrumentation
 
-    inside = Inside(spec, scenario, evidence)
-    orders = Orders(inside.order)
+    instrumentation = NodeInstrumentation(spec, scenario, evidence)
+    commands = CommandReader(instrumentation.handle_command)
 
     def built(node: "Node") -> None:
-        inside.built(node)
-        orders.start()  # Orders that came earlier are still in the pipe.
+        instrumentation.built(node)
+        commands.start()  # Commands that came earlier are still in the pipe.
 
     return run_broker(
         spec.listen,
@@ -46,7 +46,7 @@ def run(spec: NodeSpec) -> int:
         spec.config,
         spec.advertised,
         spec.metrics_listen,
-        Wrapper(inside.attach, built),
+        Wrapper(instrumentation.attach, built),
     )
 
 

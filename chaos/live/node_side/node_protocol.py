@@ -1,6 +1,6 @@
-"""What the runner and a node's process exchange: the node's spec, orders to it, and evidence from it.
+"""What the runner and a node's process exchange: the node's spec, commands to it, and evidence from it.
 
-The spec is an argument of the process. Orders come as JSON lines through its stdin, and evidence goes as JSON lines
+The spec is an argument of the process. Commands come as JSON lines through its stdin, and evidence goes as JSON lines
 through an inherited pipe, before the action that it is about, so that it outlives a SIGKILL.
 """
 
@@ -51,17 +51,17 @@ class NodeSpec:
         return time.monotonic_ns() // 1000 - self.origin_us
 
 
-class Orders(threading.Thread):
-    """Follows the runner's lines on stdin: ``{"load_from_us": N}`` when the load starts, ``{"disarm": true}`` when it
+class CommandReader(threading.Thread):
+    """Read the runner's commands from stdin: ``{"load_from_us": N}`` when the load starts, ``{"disarm": true}`` when it
     ends, ``{"disk": {...}}`` for a fault of the disk. At the end of stdin the runner is gone, so the node ends too."""
 
-    def __init__(self, order: Callable[[dict[str, object]], None]) -> None:
-        super().__init__(name="orders", daemon=True)
-        self._order = order
+    def __init__(self, handle: Callable[[dict[str, object]], None]) -> None:
+        super().__init__(name="commands", daemon=True)
+        self._handle = handle
 
     def run(self) -> None:
         for line in sys.stdin:
-            self._order(json.loads(line))
+            self._handle(json.loads(line))
         os.kill(os.getpid(), signal.SIGTERM)
 
 

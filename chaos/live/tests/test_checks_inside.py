@@ -7,7 +7,7 @@ from unittest.mock import Mock
 import pytest
 
 from chaos.live.node_side.checks_inside import ChecksInside, Findings
-from chaos.live.node_side.inside import Inside
+from chaos.live.node_side.instrumentation import NodeInstrumentation
 from reference_broker.core.events import Reply, Request
 from reference_broker.ports.node_ports import Now
 from reference_broker.wire.fetch import (
@@ -88,10 +88,10 @@ def test_what_was_never_looked_at_has_no_evidence() -> None:
 
 
 def test_the_interval_of_snapshots_counts_from_the_load() -> None:
-    inside, node = Inside.__new__(Inside), Mock()
+    inside, node = NodeInstrumentation.__new__(NodeInstrumentation), Mock()
     inside._spec, inside._node = SimpleNamespace(origin_us=5_000), node  # type: ignore[assignment]
     inside._interceptor = inside._disk_faults = inside._losses = Mock()
-    inside.order({"disarm": True})
+    inside.handle_command({"disarm": True})
     node.broker.replica.generator.count_from.assert_not_called()
-    inside.order({"load_from_us": 700})
+    inside.handle_command({"load_from_us": 700})
     node.broker.replica.generator.count_from.assert_called_once_with(5_700)

@@ -169,12 +169,12 @@ def test_disk_evidence_of_an_order_before_is_forgotten() -> None:
     world = World()
     orders: list[object] = []
     process = Child.__new__(Child)
-    process.order = lambda **order: orders.append(order)  # type: ignore[method-assign]
+    process.send_command = lambda **order: orders.append(order)  # type: ignore[method-assign]
     world.nodes[0].process = process
     world.scheduler.evidence_line(0, {"disk": ["disk_full", "old"]})
     world.scheduler.evidence_line(1, {"disk": ["disk_full", "another node's"]})
     assert world.scheduler.context.disk_evidence(0, "disk_full") == "old"
-    world.scheduler.context.order_disk(0, {"full": True})
+    world.scheduler.context.configure_disk_faults(0, {"full": True})
     assert world.scheduler.context.disk_evidence(0, "disk_full") == ""
     assert world.scheduler.context.disk_evidence(1, "disk_full") == "another node's"
     assert orders == [{"disk": {"full": True}}]

@@ -1,4 +1,4 @@
-"""Faults of a node's disk: what they do to it, and the one line of evidence for each order."""
+"""Faults of a node's disk: what they do to it, and the one line of evidence for each."""
 
 import os
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from chaos.live.node_side.inside import DiskFaults
+from chaos.live.node_side.instrumentation import DiskFaults
 from chaos.live.node_side.node_protocol import Evidence
 from chaos.live.processes import EvidencePipe
 from reference_broker.core.events import TimerFired
@@ -49,7 +49,7 @@ def world(tmp_path: Path) -> World:
 
 
 def test_a_full_disk_refuses_writes_leaves_files_as_they_were_and_says_so_once(world: World) -> None:
-    world.faults.order(full=True)
+    world.faults.configure(full=True)
     for _ in range(2):
         with pytest.raises(DiskError, match="no space left"):
             world.disk.append("there", [b"d", b"ef"])
@@ -60,14 +60,14 @@ def test_a_full_disk_refuses_writes_leaves_files_as_they_were_and_says_so_once(w
     assert world.disk.read("there", 0, 10) == b"abc"
     assert (world.disk.size("new"), world.disk.size("whole")) == (0, 0)
     assert world.pipe.lines() == [{"disk": ["disk_full", "no space for 3 bytes of there at 3"]}]
-    world.faults.order(full=False)
+    world.faults.configure(full=False)
     world.disk.append("there", [b"def"])
     assert world.disk.read("there", 0, 10) == b"abcdef"
     assert world.pipe.lines() == []
 
 
 def test_slow_syncs_are_carried_out_in_the_node_s_own_thread_and_reported_when_one_was_slow(world: World) -> None:
-    world.faults.order(slow_ms=300)
+    world.faults.configure(slow_ms=300)
     assert world.syncs.by_ms == []
     world.event()
     assert world.syncs.by_ms == [300]
@@ -76,14 +76,14 @@ def test_slow_syncs_are_carried_out_in_the_node_s_own_thread_and_reported_when_o
     world.event()
     world.event()
     assert world.pipe.lines() == [{"disk": ["disk_slowed", "syncs take 300 ms longer"]}]
-    world.faults.order(slow_ms=0)
+    world.faults.configure(slow_ms=0)
     world.event()
     assert world.syncs.by_ms == [300, 0]
     assert world.pipe.lines() == []
 
 
 def test_slow_syncs_of_names_alone_are_ordered_and_reported_as_such(world: World) -> None:
-    world.faults.order(slow_ms=300, names_only=True)
+    world.faults.configure(slow_ms=300, names_only=True)
     world.event()
     world.syncs.syncs_delayed = 1
     world.event()
@@ -93,14 +93,14 @@ def test_slow_syncs_of_names_alone_are_ordered_and_reported_as_such(world: World
 
 def test_slow_syncs_of_an_order_before_do_not_count(world: World) -> None:
     world.syncs.syncs_delayed = 5
-    world.faults.order(slow_ms=10)
+    world.faults.configure(slow_ms=10)
     world.event()
     assert world.pipe.lines() == []
 
 
 def test_evidence_goes_out_at_once(world: World) -> None:
     os.set_blocking(world.pipe.write_end, False)
-    world.faults.order(full=True)
+    world.faults.configure(full=True)
     with pytest.raises(DiskError):
         world.disk.append("there", [b"d"])
     assert len(world.pipe.lines()) == 1

@@ -141,13 +141,13 @@ def test_evidence_survives_sigkill(tmp_path: Path) -> None:
 def test_orders_reach_the_child_and_a_dead_one_takes_none(tmp_path: Path) -> None:
     echo = child(tmp_path, "import sys; print('{\"ready\": 1}', flush=True); print(sys.stdin.readline(), flush=True)")
     await_ready(echo)
-    echo.order(load_from_us=5)
+    echo.send_command(load_from_us=5)
     assert echo.line_with("load_from_us", 30) == {"load_from_us": 5}
     assert echo.wait(10)
-    echo.order(late=True)
-    echo.order(late=True)
+    echo.send_command(late=True)
+    echo.send_command(late=True)
     echo.close()
-    echo.order(after=True)
+    echo.send_command(after=True)
 
 
 def test_due_actions_keep_the_order_of_equal_times() -> None:

@@ -5,23 +5,21 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from chaos.faults.node_requests import OF_NODES, Recorded
 from chaos.hooks.metadata_digest import ROW, Published, Watch
 from chaos.hooks.presets import presets_for
 from chaos.hooks.trace import PassiveHook, TraceRecorder
-from chaos.interceptor.frame_faults import RequestStream
 from chaos.interceptor.held_responses import HeldResponses
 from chaos.interceptor.interceptor import Interceptor
-from chaos.interceptor.raw_frames import request_frame
 from chaos.interceptor.roles import role_of, topic_of_roles
 from chaos.interceptor.rules import FileHitCounter, at_a_link, rules_for
 from chaos.interceptor.watched_disk import WatchedDisk, WriteFault
 from chaos.live.node_side.checks_inside import ChecksInside
 from chaos.live.node_side.fetch_costs import FetchCosts, measure_waiting
 from chaos.live.node_side.node_protocol import DISK, FAULT, LOST_BY_PROXY, ROLE, Evidence, NodeSpec
+from chaos.live.node_side.peer_requests import PeerRequestRecorder, recorded_at
 from chaos.live.run_folder import TraceSpool, costs_beside
 from chaos.seeds import random_for
-from reference_broker.core.events import Effect, Event, Hooks, Note, Reply, Request
+from reference_broker.core.events import Effect, Event, Hooks, Note, Reply
 from reference_broker.ports.disk import Disk, DiskError
 from reference_broker.ports.node_ports import Now
 from reference_broker.serve.driver import DriverFaultActions
@@ -34,9 +32,9 @@ if TYPE_CHECKING:
     from reference_broker.core.node import Node
 
 
-class Inside:
-    """What runs inside one node. ``attach`` is called before the node is built, ``built`` after that, and ``order``
-    while it runs."""
+class NodeInstrumentation:
+    """What runs inside one node. ``attach`` is called before the node is built, ``built`` after that, and
+    ``handle_command`` while it runs."""
 
     def __init__(self, spec: NodeSpec, scenario: Scenario, evidence: Evidence) -> None:
         self._spec = spec
@@ -80,7 +78,7 @@ class Inside:
         if any(fault.kind == "response_lost_by_proxy" for fault in self._scenario.faults):
             watching = (*watching, losses)
         if any(FAULT_KINDS[fault.kind].from_recorded for fault in self._scenario.faults):
-            self._hooks.append(RequestsKept(kept_at(Path(spec.hit_counts), spec.node_id), spec.origin_us))
+            self._hooks.append(PeerRequestRecorder(recorded_at(Path(spec.hit_counts), spec.node_id), spec.origin_us))
         roles = (RoleReporter(self.role, self._evidence),) if cluster.total > 1 else ()
         self._hooks += (self._costs.outer, *watching, *roles, *self._presets, self._costs.inner)
         return Attached(self._hooks, disk, [self._recorder], self._costs)
@@ -99,24 +97,24 @@ class Inside:
         it."""
         return role_of(self._node, self._spec.is_voter, self._topic)
 
-    def order(self, order: dict[str, object]) -> None:
-        """Take an order of the runner, in a thread of its own. Each order sets attributes only, so no lock is
+    def handle_command(self, command: dict[str, object]) -> None:
+        """Handle a command of the runner, in a thread of its own. A command sets attributes only, so no lock is
         needed."""
         assert self._interceptor is not None
         assert self._disk_faults is not None
         assert self._losses is not None
-        load_from_us, disk = order.get("load_from_us"), order.get("disk")
+        load_from_us, disk = command.get("load_from_us"), command.get("disk")
         if isinstance(load_from_us, int):
             self._interceptor.load_from(load_from_us)
             assert self._node is not None
             self._node.broker.replica.generator.count_from(self._spec.origin_us + load_from_us)
-        if order.get("disarm"):
+        if command.get("disarm"):
             self._interceptor.disarm()
             self._losses.disarm()
-        if "toxic" in order:
-            self._losses.toxic(bool(order["toxic"]))
+        if "toxic" in command:
+            self._losses.toxic(bool(command["toxic"]))
         if isinstance(disk, dict):
-            self._disk_faults.order(**disk)
+            self._disk_faults.configure(**disk)
 
     def _record(self, row: TraceRow) -> None:
         self._spool.add(row.values())
@@ -128,7 +126,7 @@ class Inside:
 
 
 class DiskFaults(PassiveHook):
-    """Carries out the runner's orders. The first effect of an order is reported as one line of evidence."""
+    """Inject the disk faults that the runner configures. The first effect of each is one line of evidence."""
 
     def __init__(self, actions: DriverFaultActions, evidence: Evidence) -> None:
         self._actions = actions
@@ -141,8 +139,8 @@ class DiskFaults(PassiveHook):
         self._slow_from = 0
         self._slow_reported = False
 
-    def order(self, slow_ms: int | None = None, full: bool | None = None, names_only: bool = False) -> None:
-        """Take an order, in another thread than the node's. ``acted`` carries it out in the node's thread. A parameter
+    def configure(self, slow_ms: int | None = None, full: bool | None = None, names_only: bool = False) -> None:
+        """Set the faults, in another thread than the node's. ``acted`` injects them in the node's thread. A parameter
         that is None changes nothing."""
         if slow_ms is not None:
             self._slow_reported = False
@@ -177,41 +175,6 @@ class DiskFaults(PassiveHook):
 
 def _refuse(path: str) -> None:
     raise DiskError(f"{path}: no space left on device (injected)")
-
-
-def kept_at(folder: Path, node: int) -> Path:
-    return folder / f"requests-of-{node}"
-
-
-class RequestsKept(PassiveHook):
-    """Keeps the requests that other nodes send to this one, for the fault that replays them.
-
-    Each node has one file for all its incarnations. A line has the time of the run in microseconds and the frame as
-    hexadecimal digits.
-    """
-
-    def __init__(self, path: Path, origin_us: int) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._path = path
-        self._origin_us = origin_us
-
-    def arrives(self, now: Now, event: Event) -> None:
-        if isinstance(event, Request) and event.api_key in OF_NODES and event.tag.role == "peer":
-            with self._path.open("a", encoding="ascii") as file:
-                file.write(f"{now.mono_us - self._origin_us} {request_frame(event).hex()}\n")
-
-
-def recorded(folder: Path, node: int) -> Recorded:
-    """Read what the node has kept so far. A line that is still being written is left out."""
-    found = Recorded()
-    path = kept_at(folder, node)
-    text = path.read_text(encoding="ascii") if path.exists() else ""
-    for line in text.splitlines(keepends=True):
-        if line.endswith("\n"):
-            at_us, frame = line.split()
-            for request in RequestStream().arrived(0, bytes.fromhex(frame)):
-                found.add(int(at_us), node, request.api_key, request.api_version, request.client_id, request.body)
-    return found
 
 
 class RoleReporter(PassiveHook):
