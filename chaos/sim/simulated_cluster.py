@@ -143,7 +143,7 @@ class Cluster:
     def compare_all(self) -> None:
         """Do the thorough comparison of every node."""
         for machine in self.machines:
-            self._look(machine, None, thorough=True)
+            self._inspect(machine, None, thorough=True)
 
     # One node
 
@@ -208,11 +208,11 @@ class Cluster:
         self._suite.quorum.ended(self._agenda.now_us, machine.node_id, story)
 
     def _after_event(self, machine: Machine, event: Event | None) -> None:
-        self._look(machine, event, thorough=machine.events % THOROUGH_EVERY == 0)
+        self._inspect(machine, event, thorough=machine.events % THOROUGH_EVERY == 0)
         if self.stop_after_event >= 0 and self.events >= self.stop_after_event:
             raise EventReached
 
-    def _look(self, machine: Machine, event: Event | None, thorough: bool) -> None:
+    def _inspect(self, machine: Machine, event: Event | None, thorough: bool) -> None:
         if machine.node is None:
             return
         now_us = self._agenda.now_us
