@@ -4,7 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from kio.index import load_request_schema, load_response_schema
 from kio.schema.types import BrokerId
@@ -117,6 +117,8 @@ def test_served_versions_round_trip(key: ApiKey, version: int, direction: Direct
     """A message of each version, as kio writes it, becomes the one class and turns back into the same bytes."""
     schema = schema_of(key, version, direction)
     wire = data.draw(entities(schema))
+    # The response to an unknown version of ApiVersions has the layout of version 0 (KIP-511).
+    assume(key != ApiKey.API_VERSIONS or getattr(wire, "error_code", 0) != ErrorCode.unsupported_version)
     changes = version_conversions.REQUESTS if direction == "request" else version_conversions.RESPONSES
     change = changes.get((key, version))
     read = decoder(schema, body_class(key, direction))
