@@ -117,7 +117,7 @@ class BlockingTransactionalProducer:
         self._raise_error()
 
     def commit(self, timeout_ms: int = TIMEOUT_MS) -> None:
-        """Commit. If it raises TransactionError, ``producer.outcome`` tells whether it is known to have failed."""
+        """Commit. If it raises TransactionError, ``producer.outcome`` says whether it is known to have failed."""
         if self.state is not State.COMMITTING:
             self.producer.commit()
         self._end(timeout_ms, "the commit")

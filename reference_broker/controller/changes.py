@@ -76,7 +76,7 @@ class Change(Protocol[OutcomeT_co]):
     """One request of one caller, or a change that the active controller makes on its own."""
 
     name: str
-    """Tells people what a transaction was for. The Begin record has it."""
+    """What a transaction was for, for people. The Begin record has it."""
     atomic: bool = True
     """A change that is not atomic may be written in several plain batches where the metadata.version has no
     transactions."""

@@ -459,4 +459,4 @@ def _failure_counter(metrics: Metrics, api_key: int) -> Counter:
 
 
 def _failed(failure: DiskError | UndoFailed) -> NodeFailed:
-    return NodeFailed(f"the disk failed where no client can be told ({failure}), so the node ends")
+    return NodeFailed(f"the disk failed outside of any request ({failure}), so the node ends")

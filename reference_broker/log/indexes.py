@@ -341,10 +341,10 @@ class TransactionIndex:
             return
         names = [path.rpartition("/")[2] for path in (self.path, self.checksum_path)]
         if not self.load(disk, names):
-            raise DiskError(f"{self.path} is damaged, and the next start makes it anew")
+            raise DiskError(f"{self.path} is damaged, and the next start rebuilds it")
 
     def truncate(self, disk: Disk, end_offset: int) -> None:
-        """Forget the markers from ``end_offset`` on. The files go, and are written anew with the next ones."""
+        """Forget the markers from ``end_offset`` on. The files go, and are rewritten with the next ones."""
         self.hold(disk)
         if not self.has_markers:
             return
@@ -359,7 +359,7 @@ class TransactionIndex:
         disk.delete(self.path)
 
     def clear(self) -> None:
-        """Forget everything, before the segment is read anew."""
+        """Forget everything, before the segment is read again."""
         self._entries = []
         self.has_markers = self._saved = False
         self.is_known = True

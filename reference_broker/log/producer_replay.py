@@ -149,7 +149,7 @@ def _refill(segments: Segments, end_offset: int, states: ProducerStates) -> Slic
 
 
 def _before(segments: Segments, end_offset: int) -> tuple[Iterator[BatchHeader], bool]:
-    """Return the headers of the last REFILL_BYTES before an offset, and whether they tell where each transaction
+    """Return the headers of the last REFILL_BYTES before an offset, and whether they show where each transaction
     began that ended there."""
     last = at = segments.index_of(end_offset - 1)
     stop = size = segments[last].position_of(segments.disk, end_offset)

@@ -225,7 +225,7 @@ class ProducerStates:
     def first_unstable_offset(self, high_watermark: int) -> int | None:
         """Return the first offset of the earliest transaction that is open, or whose marker is not below the high
         watermark. Return None if there is none. Return 0 as long as it cannot be known: above the high watermark lie
-        markers whose transactions the snapshot of the start does not tell."""
+        markers whose transactions the snapshot of the start does not have."""
         if high_watermark < self.completed_from:
             return 0
         if not self.open_transactions and not self.completed:

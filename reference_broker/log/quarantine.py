@@ -99,7 +99,7 @@ def set_all_aside(disk: Disk, directory: str, cause: str, why: str) -> None:
 
 
 def begin_lost(disk: Disk, directory: str, until: int) -> None:
-    """Begin a log in quarantine. Its directory is gone, and it held the records up to the offset ``until`` when the
+    """Begin a log in quarantine. Its directory is gone, and it had the records up to the offset ``until`` when the
     node stopped cleanly. Waits for the disk. Raise DiskError."""
     path = new_segment(directory, 0, 0).path
     set_aside(disk, directory, Damage(path, 0, 0, "the directory is gone, although the node stopped cleanly"), until)

@@ -405,7 +405,7 @@ class Recovery:
                 self.open.setdefault(header.producer_id, header.base_offset)
 
     def _check_end(self) -> None:
-        """Whoever cuts a log lowers the durable end first. So a log that ends below it has lost records that were
+        """A truncation lowers the durable end first. So a log that ends below it has lost records that were
         durable, even if all of its batches are good. Raises LogDamaged."""
         segments = self.segments.items
         end = segments[-1].next_offset if segments else self.local_start

@@ -317,7 +317,7 @@ def replay(delta: MetadataDelta, record: MetadataRecord) -> None:
     """Apply one record. Raise MetadataFault if the record cannot follow what is there."""
     apply = _REPLAY.get(type(record))
     if apply is None:
-        raise MetadataFault(f"{type(record).__name__} may not stand outside a metadata transaction")
+        raise MetadataFault(f"{type(record).__name__} may not be outside a metadata transaction")
     apply(delta, record)
 
 

@@ -305,7 +305,7 @@ class PartitionPublisher:
 
         That is so when another node leads, and this one is no eligible leader. It may lead again only when it has been
         in sync with a leader, and so holds again all that is committed. Several changes may be published at once, up to
-        its own election. Then its directory tells it: a replica that was lost gets its directory back when it joins
+        its own election. Then its directory shows it: a replica that was lost gets its directory back when it joins
         the ISR.
         """
         if state.leader not in (NO_LEADER, self.node_id) and self.node_id not in state.elr:

@@ -174,7 +174,7 @@ class Connection(asyncio.Protocol):
 
     def _is_short(self) -> bool:
         """Whether the next request is likely to be served in little time: its connection was served before, nothing
-        about it was large, and it does not begin to fetch now. A first fetch may ask for all records of a topic."""
+        about it was large, and it does not begin to fetch now. A first fetch may request all records of a topic."""
         is_light = self._was_served and self._weight_bytes <= HEAVY_BYTES >= self._reader.buffered_bytes
         if not is_light or self._fetches_little:
             return is_light

@@ -85,7 +85,7 @@ class RequestScheduler:
         """Whether a request that has just arrived on a light connection is served before the next pass.
 
         The event loop calls back for all sockets that are readable before it runs what ``call_soon`` was given. So that
-        ends the turn. (uvloop's ``time`` cannot tell turns apart: it goes on while sockets are called back.)
+        ends the turn. (uvloop's ``time`` cannot distinguish turns: it goes on while sockets are called back.)
         """
         if not self._turn_goes_on:
             self._turn_goes_on = True

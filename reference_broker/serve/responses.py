@@ -81,7 +81,7 @@ class Responses:
         """Encode UNKNOWN_SERVER_ERROR instead of a response that cannot be encoded. None if the API has no field for
         that error."""
         key, version = reply.api_key, reply.api_version
-        self._log.limited("error", "answer_not_encoded", api=api_name(key), version=version, reason=describe_bug(bug))
+        self._log.limited("error", "response_not_encoded", api=api_name(key), version=version, reason=describe_bug(bug))
         if not has_error_code(key, version):
             return None
         instead = empty_response(key, version, ErrorCode.unknown_server_error)

@@ -154,7 +154,7 @@ class Server:
                 "listens_beyond_loopback",
                 listeners=",".join(open_to_others),
                 advertised=",".join(f"{each.name}://{shown_address(each.host, each.port)}" for each in endpoints),
-                reason="there is no TLS, no authentication and no ACL: whoever reaches these listeners may do anything",
+                reason="there is no TLS, no authentication and no ACL: every client of these listeners may do anything",
             )
 
     async def _serve(

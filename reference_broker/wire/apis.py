@@ -136,7 +136,7 @@ _NAMES: Final[Mapping[int, str]] = {
 FETCH_FIRST_REVISION: Final = 1000
 """The draft of Fetch that has KIP-227's first revision exactly as its page does."""
 FETCH_FIRST_REVISION_REPLICAS: Final = 1002
-"""The same with what followers must tell since then (KIP-320, KIP-516, KIP-595, KIP-903)."""
+"""The same with the fields that followers must send since then (KIP-320, KIP-516, KIP-595, KIP-903)."""
 FETCH_TOMBSTONE_HORIZON: Final = 1001
 """The draft of Fetch whose responses carry the tombstone horizon marker (H-1). Its sessions are of the final revision.
 A node with ``crucible.tombstone.horizon.enable`` off does not serve it."""
@@ -157,7 +157,7 @@ DRAFTS: Final[Mapping[tuple[int, int], str]] = {
     )
 }
 """Every draft's API key and version, with the feature by which ApiVersions announces it. Drafts lie outside the
-announced range of versions, so no unmodified client asks for one. Their layouts are in ``drafts``; Fetch's is in
+announced range of versions, so no unmodified client uses one. Their layouts are in ``drafts``; Fetch's is in
 ``fetch_drafts``. UpdateMetadata exists only as a draft, because Kafka 4 removed it."""
 
 

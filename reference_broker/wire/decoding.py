@@ -340,7 +340,7 @@ def _duration(duration_ms: int) -> timedelta:
 
 
 def _datetime(at_ms: int) -> datetime:
-    """Kafka tells -1 where there is no time, also in fields whose schema does not say so (DescribeTransactions). That
+    """Kafka sends -1 where there is no time, also in fields whose schema does not say so (DescribeTransactions). That
     becomes a millisecond before the epoch."""
     if not -1 <= at_ms <= _MAX_DATETIME_MS:
         raise ProtocolError(f"a timestamp of {at_ms} ms is out of range")

@@ -51,7 +51,7 @@ class MetadataRequestTopic1000:
 
 @draft
 class MetadataRequest1000:
-    """The layout of Metadata 5. Handlers and clients see Metadata's ordinary request. ``topics`` None asks for all."""
+    """The layout of Metadata 5. Handlers and clients see Metadata's ordinary request. ``topics`` None requests all."""
 
     topics: tuple[MetadataRequestTopic1000, ...] | None
     allow_auto_topic_creation: Bool = True
@@ -202,7 +202,7 @@ class OffsetFetchRequestTopic1000:
 
 @draft
 class OffsetFetchRequest1000:
-    """The layout of OffsetFetch 3, for one group. ``topics`` None asks for all topics that have offsets."""
+    """The layout of OffsetFetch 3, for one group. ``topics`` None requests all topics that have offsets."""
 
     group_id: String
     topics: tuple[OffsetFetchRequestTopic1000, ...] | None
@@ -268,7 +268,7 @@ class OffsetCommitRequest1001:
 
 @draft
 class OffsetFetchRequest1001:
-    """The layout of OffsetFetch 7, for one group. ``topics`` None asks for all topics that have offsets."""
+    """The layout of OffsetFetch 7, for one group. ``topics`` None requests all topics that have offsets."""
 
     group_id: String
     topics: tuple[OffsetFetchRequestTopic1000, ...] | None

@@ -27,8 +27,8 @@ NO_TOPIC_ID = bytes(16)
 NO_DIRECTORY_ID = bytes(16)
 
 NO_HIGH_WATERMARK = 2**63 - 1
-"""The default of ``FetchPartition.high_watermark`` (KIP-1166): the fetcher does not tell its high watermark. With -1 it
-tells that it knows none yet."""
+"""The default of ``FetchPartition.high_watermark`` (KIP-1166): the fetcher does not send its high watermark. -1 means
+that it knows none yet."""
 
 FULL_FETCH = 0
 INCREMENTAL_FETCH = 1

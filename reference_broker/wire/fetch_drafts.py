@@ -6,7 +6,8 @@ requests change the set of partitions, so there is no list of forgotten ones. Th
 
 Replication needs fields that Fetch has from versions 9, 12, 13 and 15 on (KIP-320, KIP-595, KIP-516, KIP-903). Fetch
 1002 has them in these places:
-- In a request, a UUID topic_id follows each topic's name; it is zero if not given. It tells a topic from one that was
+- In a request, a UUID topic_id follows each topic's name; it is zero if not given. It distinguishes a topic from one
+that was
   deleted and created again with the same name and leader epoch.
 - In a request, each partition ends with INT32 current_leader_epoch and INT32 last_fetched_epoch, -1 if not given.
 - A request ends with INT64 replica_epoch, the broker epoch of the follower (KIP-903), -1 if not given.

@@ -16,7 +16,7 @@ from reference_broker.wire.primitives import skip_tagged_fields
 _SMALL_BYTES = 1024
 """Smaller pieces are put together as they come: a peer that sends single bytes must not cost an object for each."""
 _LARGE_BYTES = 64 << 10
-"""Larger frames are put together while they arrive, so that a complete one does not stand in memory twice."""
+"""Larger frames are put together while they arrive, so that a complete one is not in memory twice."""
 
 
 class FrameReader:

@@ -82,7 +82,7 @@ _NO_LENGTH: Final = bytes(4)
 def decode_request(api_key: int, version: int, frame: Frame, offset: int) -> object:
     """Decode the body that begins at ``offset``.
 
-    Bytes behind its end are ignored, as in Kafka: when librdkafka asks for all topics in a flexible version, it writes
+    Bytes behind its end are ignored, as in Kafka: when librdkafka requests all topics in a flexible version, it writes
     four bytes for the null array where one is correct.
 
     Raise ProtocolError, and its subclass UnsupportedVersion for an API or version that is not known here.
@@ -237,7 +237,7 @@ def has_error_code(api_key: int, version: int) -> bool:
 
 @cache
 def error_code_offset(api_key: int, version: int) -> int | None:
-    """How many bytes of a response's body stand before its own error code. None if it has none, or if what stands
+    """How many bytes of a response's body precede its own error code. None if it has none, or if what comes
     before it has no fixed size."""
     if version >= FIRST_DRAFT_VERSION or not has_error_code(api_key, version):
         return None

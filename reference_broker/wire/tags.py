@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 class Tag(NamedTuple):
     """``session_id`` and ``session_epoch`` are those of the *request* (0 and -1 if it is not a Fetch). ``error`` is the
-    top-level error code of a reply (0 in a request). ``position`` is the byte position that a FetchSnapshot asks for,
+    top-level error code of a reply (0 in a request). ``position`` is the byte position that a FetchSnapshot requests,
     or -1 in other messages."""
 
     api_key: int

@@ -2,7 +2,7 @@
 blocks of producer IDs (BrokerRegistration, UnregisterBroker, AllocateProducerIds; KIP-631, KIP-730, KIP-858).
 
 A broker that goes leaves every ISR, and leads nothing. Another live member leads, or an eligible leader replica, or
-nobody. A broker that registers anew goes first. If its last shutdown was unclean, it may have lost what it had
+nobody. A broker that registers again goes first. If its last shutdown was unclean, it may have lost what it had
 acknowledged, so that it is no eligible leader either (KIP-966).
 
 Without eligible leader replicas the last member stays in the ISR. A partition without other replicas then names a
@@ -171,7 +171,7 @@ class Sessions(Protocol):
 @dataclass(slots=True)
 class BrokerStateChange(Change[Refusal | None]):
     """A change of one broker's state, which the active controller makes on its own. Nothing is changed if the broker
-    has registered anew in the meantime."""
+    has registered again in the meantime."""
 
     atomic = False
 
@@ -226,8 +226,8 @@ class Registration:
     """The broker epoch at its last clean shutdown, or -1 if it ended otherwise (KIP-966)."""
 
     def is_after_clean_shutdown(self, known: BrokerImage | None) -> bool:
-        """Whether nothing can be lost of what the registration ``known`` held. A broker that was unregistered, or that
-        has other directories now, may have lost everything."""
+        """Whether nothing can be lost of what the replicas of the registration ``known`` had. A broker that was
+        unregistered, or that has other directories now, may have lost everything."""
         # Decision clean-shutdown-proved (E-4): clean | unclean
         return (
             known is not None and self.previous_broker_epoch == known.broker_epoch and known.log_dirs == self.log_dirs
@@ -318,7 +318,7 @@ class Restart(Change[None]):
             )
 
     def _is_duplicate(self, known: BrokerImage | None) -> bool:
-        """Whether another incarnation lives, as far as anybody can tell: it has sent a heartbeat within its session,
+        """Whether another incarnation lives, as far as this node knows: it has sent a heartbeat within its session,
         and has not left. It may be fenced, as a broker is that starts. A replayed registration must not take its ID.
         The active controller itself knows which incarnation of its own broker lives."""
         wanted = self.wanted

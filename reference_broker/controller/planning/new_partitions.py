@@ -13,8 +13,8 @@ from reference_broker.metadata.records import PartitionRecord
 from reference_broker.wire.errors import ErrorCode
 
 MAX_PARTITIONS_PER_REQUEST = 10_000
-"""Kafka's limit for the new partitions of all topics of a request (ReplicationControlManager, 4.1). 38 bytes could ask
-for a million, which would keep the controller busy for a minute."""
+"""Kafka's limit for the new partitions of all topics of a request (ReplicationControlManager, 4.1). 38 bytes could
+request a million, which would keep the controller busy for a minute."""
 
 Replicas: TypeAlias = Iterator[tuple[int, ...]]
 """Yields the brokers of each new partition."""

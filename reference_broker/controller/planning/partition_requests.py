@@ -55,7 +55,7 @@ IsrOutcomes: TypeAlias = Sequence[Sequence[PartitionImage | ErrorCode]]
 
 @dataclass(slots=True)
 class IsrChange(Change[IsrOutcomes | Refusal]):
-    """What the broker ``leader_id`` asks for in one request."""
+    """The in-sync replicas that the broker ``leader_id`` requests at once."""
 
     name = "alter partitions"
     atomic = False

@@ -147,7 +147,7 @@ class DeletedPartitions:
                 self._slots.take(_Sweep(self._ports, key, topic, self._removed).begin)
 
     def _removed(self, key: Key) -> None:
-        """It is over. If it failed, the next look begins anew."""
+        """The deletion is over. If it failed, the next check restarts it."""
         del self._removals[key]
         self._slots.give_back()
 

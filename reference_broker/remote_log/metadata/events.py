@@ -113,8 +113,8 @@ class RemoteSegment:
     """Which copy of ``uploader_epoch`` this is, from 1 on. ``RemoteLogMetadata.write`` sets it with the first event. It
     travels in CustomMetadata, so that an event that is in the topic twice counts once."""
     metadata_offset: int = 0
-    """How far its writer knew the cluster's metadata. Whoever knows more, and not the topic, knows that it is deleted.
-    ``RemoteLogMetadata.write`` sets it. It travels in CustomMetadata."""
+    """How far its writer knew the cluster's metadata. A node that knows more, and not the topic, knows that it is
+    deleted. ``RemoteLogMetadata.write`` sets it. It travels in CustomMetadata."""
 
     @property
     def next_offset(self) -> int:

@@ -344,7 +344,7 @@ class PartitionSegments:
         return None if owners is None else owners.find(offset)
 
     def validate(self) -> None:
-        """Assert the invariants. It looks at all that is kept, so only tests and the simulator ask."""
+        """Assert the invariants. It checks everything that is kept, so only tests and the simulator call it."""
         owning = {each.owner for owners in self._owners.values() for each in owners}
         assert owning == {segment_id for *_, segment_id in self._listed}, "listed segments and owners differ"
         for owners in self._owners.values():

@@ -264,7 +264,7 @@ class Fetcher:
         self._send(ApiKey.FETCH, version, request, self._handle_fetch)
 
     def _follow_registration(self) -> None:
-        """Begin a new session after this broker was registered anew, and name every partition.
+        """Begin a new session after this broker was registered again, and name every partition.
 
         The leader takes a new registration for a restart and forgets this replica's progress. A session would never
         name the partitions at rest again, and they would stay out of sync.

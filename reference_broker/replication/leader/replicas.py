@@ -6,7 +6,7 @@ replica that is being proposed. The rules are those of Kafka's Partition and Rep
 
 A follower's progress is what it has requested (F-22), never what was sent to it. A partition that an incremental
 request does not name counts as fetched at its cached offset, at the session's contact time. That time is read only
-before an append moves the leader's end, and when the lag check asks which replicas lag.
+before an append moves the leader's end, and when the lag check looks for replicas that lag.
 """
 
 from collections.abc import Callable

@@ -121,7 +121,7 @@ def test_a_response_that_cannot_be_encoded_becomes_an_error(
     assert getattr(body, "error_code") == ErrorCode.unknown_server_error  # noqa: B009
     assert not connection.busy
     assert failures == []
-    assert events(log) == ["answer_not_encoded"]
+    assert events(log) == ["response_not_encoded"]
 
 
 def test_where_no_error_fits_the_connection_closes(
@@ -132,7 +132,7 @@ def test_where_no_error_fits_the_connection_closes(
     assert connection.closing
     assert connection.sent == b""
     assert failures == []
-    assert events(log) == ["answer_not_encoded", "connection_closed"]
+    assert events(log) == ["response_not_encoded", "connection_closed"]
 
 
 @pytest.mark.parametrize("hooked", [False, True])
@@ -146,4 +146,4 @@ def test_a_response_whose_items_cannot_be_counted_becomes_an_error(
     _, body = decode_response(ApiKey.LIST_GROUPS, 5, memoryview(connection.sent)[4:])
     assert getattr(body, "error_code") == ErrorCode.unknown_server_error  # noqa: B009
     assert failures == []
-    assert events(log) == ["answer_not_encoded"]
+    assert events(log) == ["response_not_encoded"]
