@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from chaos.checks.batches import batches_of, producing_of, read_batches, records_in
 from chaos.checks.check import Check, CheckContext, Kind
+from chaos.checks.durable_claims import simulated
 from chaos.checks.log_folders import (
     StoredSegment,
     index_contradictions,
     index_gaps,
+    offset_in,
     replayed,
     segment_of,
     snapshot_rows,
@@ -42,6 +44,7 @@ NEXT: Mapping[int, tuple[int, ...]] = {
 """KIP-405, RemoteLogSegmentState. A repeated record changes nothing."""
 PARTITION_DELETE_STARTED = 1
 _SEGMENT, _UPDATE, _PARTITION_DELETE = 0, 1, 2
+LOG_START = "log-start-offset-checkpoint"
 _ANY_STATE = -1
 _NO_INDEX_GAPS = 1 << 31
 
@@ -181,6 +184,8 @@ class RemoteSegmentStates(Check):
       what the batches of the log object give (P-11).
     - An object is deleted only once DELETE_SEGMENT_STARTED is committed, or the partition's deletion has started. One
       of no known segment is garbage.
+    - Objects of a segment below the log start are deleted only once that log start is durable (E-7). Otherwise a power
+      loss brings it back, and the records from there on are nowhere.
     - When DELETE_SEGMENT_FINISHED takes effect, no object is left that was there when the deletion began. A former
       leader may store one late.
 
@@ -302,12 +307,33 @@ class RemoteSegmentStates(Check):
 
     def _judge_delete(self, at_us: int, node: "Node", key: str) -> None:
         segment = self._segments.get(_segment_id(key))
-        if segment is None or segment.state in (DELETE_STARTED, DELETE_FINISHED):
+        if segment is None:
+            return
+        self._judge_start(at_us, node, segment)
+        if segment.state in (DELETE_STARTED, DELETE_FINISHED):
             return
         partition = segment.started.partition
         if self._partitions[partition.topic_id, partition.number].delete_state < PARTITION_DELETE_STARTED:
             self.violated(
                 at_us, f"node {node.broker.node_id} deletes {key} of {segment.named}, which is {STATES[segment.state]}"
+            )
+
+    def _judge_start(self, at_us: int, node: "Node", segment: _Remote) -> None:
+        disk, end = simulated(node.broker.disk), segment.started.end_offset + 1
+        directory = segment.started.partition.directory
+        log = next((each for each in node.logs() if each.directory == directory), None)
+        if disk is None or log is None or log.is_offline or log.log_start_offset < end:
+            return
+        self.evidence += 1
+        # A durable file that is to replace the checkpoint counts: a start puts it in place.
+        paths = [f"{directory}/{LOG_START}{suffix}" for suffix in ("", ".new")]
+        files = [disk.read(path, 0, disk.size(path)) for path in paths if disk.survives(path)]
+        start = max((offset_in({LOG_START: data}, LOG_START) for data in files), default=0)
+        if start < end:
+            self.violated(
+                at_us,
+                f"node {node.broker.node_id} deletes objects of {segment.named}, and a power loss may take the log "
+                f"start from {log.log_start_offset} back to {start}",
             )
 
 

@@ -473,6 +473,7 @@ class EpochsOfBatches(ReplicaCheck):
         if now.leader_epoch >= 0 and epochs.latest != now.leader_epoch:
             self.violated(at_us, f"{who}: it leads in epoch {now.leader_epoch}, and its last one is {epochs.latest}")
         offset = before.high_watermark if before.incarnation == now.incarnation else now.start_offset
+        offset = max(offset, log.log_start_offset)  # KIP-101: the epochs begin at the log's start.
         while offset < min(now.high_watermark, partition.committed_end):
             batch = partition.committed.get(offset)
             if batch is None:

@@ -486,6 +486,36 @@ def dirty_ratio_ignored(original: Function, self: Any, min_dirty_ratio: float) -
     return is_dirty
 
 
+@mutant("reference_broker.log.log_files:LogFiles.note_synced")
+def synced_offset_ahead_of_sync(original: Function, self: Any) -> None:
+    """The file of the synced offset names the end of the log. After a power loss a start takes the log for damaged
+    (E-7)."""
+    original(self)
+    if self.segments.items and not self.durability.unsettled_cut:
+        self.checkpoints.note_synced(max(self.segments[-1].next_offset, self.checkpoints.durable_end))
+
+
+@mutant("reference_broker.core.clean_shutdown:sync_and_mark")
+def led_logs_not_synced_before_the_mark(
+    original: Function,
+    ports: Any,
+    disk: Any,
+    logs: Callable[[], Iterable[Any]],
+    broker_epoch: int,
+    done: Callable[[], None],
+) -> None:
+    """A clean stop syncs the metadata log alone, and marks all of them as durable (P-3, E-4)."""
+    original(ports, disk, lambda: list(logs())[-1:], broker_epoch, done)
+
+
+@mutant("reference_broker.log.checkpoints:OffsetCheckpoints.prepare_log_start")
+def log_start_never_synced(original: Function, self: Any, offset: int) -> str:
+    """The log start is written to its checkpoint, and no sync covers that. Remote segments below it are deleted all the
+    same (E-7, P-11)."""
+    original(self, offset)
+    return str(self._recovery_point.path)
+
+
 # --- transactions --------------------------------------------------------------------------------------------------
 
 

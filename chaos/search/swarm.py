@@ -129,6 +129,22 @@ ROW_EVERY_S = 10.0
 """About how often leaders fail in a row, in seconds."""
 REFUSED_EVERY_S = 15.0
 """How often a write of the active controller is refused, in seconds."""
+CHAIN_EVERY_S = 6.0
+"""About how often a chain of faults meets a change of files, in seconds."""
+STORAGE_NOTES = ("segment_copied", "log_cleaned", "truncated", "started_in_the_tier", "leads")
+STORAGE_FILES = (
+    "*.snapshot",
+    "*.timeindex",
+    "*.txnindex",
+    "*.cleaned",
+    "*offset-checkpoint*",
+    "leader-epoch-checkpoint*",
+    "*log-start*",
+    "hot-*",
+    "table-*",
+    "rare-*",
+    "__remote_log_metadata-*",
+)
 STATE_WINDOW_S = 5.0
 """A fault at a state may fire only within this time, in seconds."""
 
@@ -195,6 +211,7 @@ class Drawing:
         self._voters = cluster.nodes
         self._fetch_timeout_s = int(dict(cluster.config).get("controller.quorum.fetch.timeout.ms", 2000)) / 1000
         self._replicated = scenario.load.hot.replicas > 1
+        self._is_tiered = dict(cluster.config).get("remote.log.storage.system.enable") in (True, "true")
         self._produces = bool(scenario.load.producers)
         self._roles += PARTITION_ROLES if self._replicated else ()
         self._notes = (*NOTES, *REPLICA_NOTES) if self._replicated else NOTES
@@ -213,7 +230,8 @@ class Drawing:
             at_s += random.expovariate(1.0 / self._every_s)
             if at_s >= self._seconds:
                 found += self._leaders_in_a_row(len(found))
-                return [*found, *self._refused_writes(len(found))]
+                found += self._refused_writes(len(found))
+                return [*found, *self._storage_chains(len(found))]
             (kind,) = random.choices(self._kinds, self._weights)
             found.append(self._fault(f"swarm_{len(found) + 1}_{kind}", kind, round(at_s, 3)))
 
@@ -271,6 +289,49 @@ class Drawing:
                 )
             )
         return found
+
+    def _storage_chains(self, drawn: int) -> list[Fault]:
+        """Draw, for a cluster with a remote tier, faults that meet the moments at which files change: a power loss at a
+        roll, a truncation, a pass of the cleaner, a finished copy or a write of a checkpoint, a clean stop with a power
+        loss soon after the start that follows, and a leader that loses its leadership while a copy is stored."""
+        random, found = self._random, list[Fault]()
+        if not self._is_tiered:
+            return found
+        for _ in range(max(1, int(self._seconds / CHAIN_EVERY_S))):
+            chain = random.choice((self._power_loss_at_files, self._power_loss_after_clean_stop, self._slow_copy))
+            found += chain(f"swarm_{drawn + len(found) + 1}", round(random.uniform(0.1, 0.8) * self._seconds, 3))
+        return found
+
+    def _power_loss_at_files(self, name: str, at_s: float) -> list[Fault]:
+        random = self._random
+        fault = replace(self._killed(Fault(name, "node_powered_off", optional=True)), node=random.choice(self._roles))
+        fault = _in_window(replace(fault, at_s=at_s))
+        if random.random() < 0.4:
+            match = Match(note=random.choice(STORAGE_NOTES))
+            return [replace(fault, on="note", match=match, nth=_once(random.randint(1, 3)))]
+        match = Match(path=random.choice(STORAGE_FILES))
+        cut = Range(0, random.choice((0, 20, 100)))
+        return [replace(fault, on="disk_write", match=match, nth=_once(random.randint(1, 3)), cut_bytes=cut)]
+
+    def _power_loss_after_clean_stop(self, name: str, at_s: float) -> list[Fault]:
+        random, node = self._random, self._random.randrange(self._voters)
+        down_s = round(random.uniform(0.2, 1.5), 2)
+        stop = Fault(f"{name}_node_terminated", "node_terminated", node=node, optional=True)
+        stop = replace(stop, at_s=at_s, sim_at_s=at_s, restart_after_s=down_s)
+        again_s = round(down_s + random.uniform(0.3, 3.0), 3)
+        kind = random.choice(("node_killed", "node_powered_off"))
+        loss = Fault(f"{name}_then_{kind}", kind, node=node, after=stop.name, optional=True)
+        return [stop, replace(self._killed(loss), at_s=again_s, sim_at_s=again_s)]
+
+    def _slow_copy(self, name: str, at_s: float) -> list[Fault]:
+        random = self._random
+        delay_ms = random.randint(2_000, 5_000)
+        slow = Fault(f"{name}_store_slowed", "store_slowed", node="any", optional=True, at_s=max(at_s - 1.0, 0.1))
+        slow = replace(_in_window(slow), on="store_answer", delay_ms=Range(delay_ms, delay_ms), every=1, times=0)
+        cut = Fault(f"{name}_node_isolated", "node_isolated", node="partition_leader", optional=True)
+        away_s = round(random.uniform(2.2, 4.0), 3)
+        cut = replace(cut, at_s=at_s, sim_at_s=at_s, duration_s=away_s, sim_duration_s=away_s)
+        return [replace(slow, total=random.randint(2, 6)), cut]
 
     def one(self, name: str, kind: str, at_s: float) -> Fault:
         """Draw one fault of this kind."""

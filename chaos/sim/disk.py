@@ -165,6 +165,16 @@ class Names:
             node = None if removed else node.durable.get(name)
         return node if isinstance(node, File) else None
 
+    def survives(self, file: File, folder: Folder) -> bool:
+        """Return whether any power loss leaves the file in the folder, perhaps under the name that it had before a
+        rename."""
+        if all(node is not file for node in folder.durable.values()):
+            return False
+        # A rename takes one name away and gives the other in one change.
+        names = [name for name, node in folder.durable.items() if node is file]
+        removals = [change for change in folder.changes if any((name, None) in change.sets for name in names)]
+        return all(any(node is file for _, node in change.sets) for change in removals)
+
     def syncs(self, paths: Sequence[str]) -> tuple[FolderSync, ...]:
         """The syncs of the folders that hold the paths, as far as they exist and need one for all that the process
         knows."""
@@ -491,6 +501,24 @@ class SimDisk:
         for start, end in file.failed:
             kept[start:end] = bytes(len(kept[start:end]))
         return bytes(kept)
+
+    def survives(self, path: str) -> bool:
+        """Return whether any power loss leaves the whole file, under this name or the one that it had before a
+        rename."""
+        file, folder = self._names.files.get(path), self._names.folders.get(path.rpartition("/")[0])
+        is_whole = file is not None and file.durable >= len(file.content)
+        return file is not None and folder is not None and is_whole and self._names.survives(file, folder)
+
+    def may_return(self, path: str) -> bool:
+        """Return whether a power loss may leave a file of this name: one that is durable, though it may be deleted."""
+        parent, _, name = path.rpartition("/")
+        folder = self._names.folders.get(parent)
+        return folder is not None and name in folder.durable
+
+    def durable_size(self, path: str) -> int | None:
+        """Return the number of these bytes, or None if a power loss may take the name."""
+        file = self._names.durable(path)
+        return None if file is None else file.durable
 
     def process_started(self) -> None:
         """Another process uses the disk from now on. It does not know which names the one before left unsynced."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from random import Random
 from struct import pack_into
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from chaos.checks.remote_segments import RemoteSegmentStates, record_of
+from chaos.sim.disk import SimDisk
 from chaos.tests.check_context import check_context
 from reference_broker.core.events import StoreCall
 from reference_broker.log.config import LogConfig
@@ -127,7 +129,8 @@ class Tier:
 
     @staticmethod
     def node(node_id: int) -> Any:
-        return SimpleNamespace(broker=SimpleNamespace(node_id=node_id, partitions=SimpleNamespace(by_id={})))
+        broker = SimpleNamespace(node_id=node_id, partitions=SimpleNamespace(by_id={}), disk=MemoryDisk())
+        return SimpleNamespace(broker=broker, logs=list)
 
     @property
     def story(self) -> str:
@@ -199,6 +202,30 @@ def test_deletion_of_a_partition_that_is_only_marked() -> None:
         state=DeleteState.DELETE_PARTITION_MARKED,
     )
     assert "COPY_SEGMENT_FINISHED" in tier.write(marked).call(Delete((START + "log",))).story
+
+
+@pytest.mark.clause("E-7", "P-11")
+@pytest.mark.parametrize(
+    ("log_start", "durable_start", "is_renamed", "is_right"),
+    [(7, 7, False, True), (7, 7, True, True), (7, 0, False, False), (9, 6, False, False), (3, 0, False, True)],
+    ids=["durable", "renamed since", "not durable", "less is durable", "not below the log start"],
+)
+def test_objects_go_once_the_log_start_behind_them_is_durable(
+    log_start: int, durable_start: int, is_renamed: bool, is_right: bool
+) -> None:
+    disk, path = SimDisk(Random(0)), "hot-0/log-start-offset-checkpoint"
+    if durable_start:
+        disk.write(f"{path}.new" if is_renamed else path, f"0\n1\nhot 0 {durable_start}\n".encode())
+        disk.make_durable(f"{path}.new" if is_renamed else path)
+    if is_renamed:
+        disk.rename(f"{path}.new", path)
+    if log_start > durable_start:
+        disk.write(path, f"0\n1\nhot 0 {log_start}\n".encode())
+    tier = Tier().begin().store().finish().move(DELETING, FINISHED)
+    log = SimpleNamespace(directory="hot-0", is_offline=False, log_start_offset=log_start)
+    node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=1, disk=disk), logs=lambda: [log])
+    tier.check._judge_delete(7, node, START + "log")
+    assert ("a power loss may take the log start" not in tier.story) is is_right
 
 
 def test_object_that_a_deletion_leaves() -> None:

@@ -755,6 +755,18 @@ def test_a_restarted_log_has_the_epochs_of_all_its_batches(cluster: Cluster) -> 
     assert cluster.broken() == ["replicas-equal"]
 
 
+@pytest.mark.parametrize(("log_start", "broken"), [(4, []), (3, ["replicas-equal"])])
+def test_the_epochs_of_a_log_begin_at_its_start(cluster: Cluster, log_start: int, broken: list[str]) -> None:
+    """KIP-101: a follower's log start may pass its high watermark, as its leader's did in the remote tier."""
+    cluster.append(batch(3, 0), batch(4, 0))
+    cluster.commit(5, 0, 2)
+    follower = cluster.logs[1]
+    follower.epochs.wrong[3] = -1
+    follower.log_start_offset = log_start
+    cluster.commit(5, 1)
+    assert cluster.broken() == broken
+
+
 @pytest.mark.parametrize(("epoch", "beyond"), [(1, 0), (0, 0), (1, 1)])
 def test_a_leader_has_its_epoch_before_its_first_append(cluster: Cluster, epoch: int, beyond: int) -> None:
     cluster.lead(1, 1)

@@ -11,7 +11,7 @@ from chaos.search.many_seeds import search
 from chaos.search.run_sim import run
 from chaos.search.shrink import keep_as_regression, shrink
 from chaos.search.sim_command import coverage_of, coverage_table, report
-from chaos.search.swarm import SETTINGS, SLICES, TOGETHER, materialised
+from chaos.search.swarm import SETTINGS, SLICES, STORAGE_FILES, STORAGE_NOTES, TOGETHER, materialised
 from chaos.search.write_scenario import text_of, write_scenario
 from chaos.sim.verdict import SimVerdict
 from reference_broker.configuration.broker_config import BrokerConfig
@@ -75,6 +75,20 @@ def test_a_swarm_flips_bits_of_one_disk_and_in_frames_under_a_checksum_or_in_the
     checksummed |= {("response_damaged", "checksummed", 1, role) for role in CONNECTION_ROLES}
     kinds = ("request_damaged", "response_damaged")
     assert parts == checksummed | {(kind, "length", None, role) for kind in kinds for role in CONNECTION_ROLES}
+
+
+def test_a_swarm_over_a_remote_tier_meets_the_moments_at_which_files_change(tmp_path: Path) -> None:
+    drawn = [materialised(SCENARIOS["swarm-storage"], seed) for seed in range(1, 60)]
+    faults = [fault for each in drawn for fault in each.faults]
+    assert len({fault.match.path for fault in faults} & set(STORAGE_FILES)) > len(STORAGE_FILES) // 2
+    assert len({fault.match.note for fault in faults} & set(STORAGE_NOTES)) > len(STORAGE_NOTES) // 2
+    assert "store_slowed" in {fault.kind for fault in faults}
+    assert any("node_terminated" in fault.after for fault in faults)
+    path = tmp_path / "drawn.toml"
+    write_scenario(drawn[0], path, "")
+    assert loader.load(path).faults == drawn[0].faults
+    others = materialised(SCENARIOS["swarm-replicated"], 1).faults
+    assert "store_slowed" not in {fault.kind for fault in others}
 
 
 def test_faults_come_as_often_as_the_scenario_says() -> None:
