@@ -211,6 +211,11 @@ class PartitionLog:
         return self.segments.is_offline
 
     @property
+    def is_start_durable(self) -> bool:
+        """Whether no power loss takes the log start back."""
+        return self.files.checkpoints.is_start_durable
+
+    @property
     def synced_offset(self) -> int:
         """The offset below which every record is durable."""
         return self.durability.synced_offset

@@ -392,15 +392,17 @@ class Expirer:
 
     def _start_log_at(self, start: int) -> None:
         log = self._partition.log
-        if start <= log.log_start_offset:
+        if start > log.log_start_offset:
+            try:
+                log.delete_records_before(start)
+            except (DiskError, OffsetOutOfRange) as failure:
+                self._end(str(failure))
+                return
+            self._partition.changed()
+        elif log.is_start_durable:
             self._next()
             return
-        try:
-            log.delete_records_before(start)
-        except (DiskError, OffsetOutOfRange) as failure:
-            self._end(str(failure))
-            return
-        self._partition.changed()
+        # The log start may also have come from a client or from the former leader, and not be durable yet.
         sync_led_then(self._setting.ports, [self._partition], self._next)
 
     @property

@@ -119,6 +119,25 @@ def test_the_log_begins_later_before_anything_is_deleted() -> None:
     assert reopened.log_start_offset == partition.log.log_start_offset
 
 
+@pytest.mark.clause("E-7", "P-11")
+def test_a_log_start_from_a_client_is_durable_before_anything_is_deleted() -> None:
+    tier, node, log = led(KEPT)
+    node.lead(log)
+    tier.pass_ms(5_000)
+    log.delete_records_before(13)
+    assert not log.is_start_durable
+    durable: list[bool] = []
+
+    def look(name: str) -> None:
+        if name.startswith("Delete"):
+            durable.append(log.is_start_durable)
+
+    node.ports.before = look
+    tier.pass_ms(5_000)
+    assert durable
+    assert all(durable)
+
+
 def test_records_that_a_client_deleted_go_from_the_tier() -> None:
     tier, node, log = led(KEPT)
     partition = node.lead(log)
