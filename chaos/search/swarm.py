@@ -327,7 +327,7 @@ class Drawing:
         random = self._random
         delay_ms = random.randint(2_000, 5_000)
         slow = Fault(f"{name}_store_slowed", "store_slowed", node="any", optional=True, at_s=max(at_s - 1.0, 0.1))
-        slow = replace(_in_window(slow), on="store_answer", delay_ms=Range(delay_ms, delay_ms), every=1, times=0)
+        slow = replace(_in_window(slow), on="store_result", delay_ms=Range(delay_ms, delay_ms), every=1, times=0)
         cut = Fault(f"{name}_node_isolated", "node_isolated", node="partition_leader", optional=True)
         away_s = round(random.uniform(2.2, 4.0), 3)
         cut = replace(cut, at_s=at_s, sim_at_s=at_s, duration_s=away_s, sim_duration_s=away_s)
