@@ -23,7 +23,7 @@ from reference_broker.wire.fetch import (
 )
 
 
-@dataclass(eq=False)
+@dataclass(slots=True, eq=False)
 class FirstRevisionSession(FetchSession):
     """A session of the first text of the KIP's page.
 
@@ -36,6 +36,8 @@ class FirstRevisionSession(FetchSession):
     is queued with data counts as dirty for whichever response comes next. Its number is written only when the partition
     is looked at, so that a response whose limit excludes 10,000 partitions does not touch them.
     """
+
+    # The methods call those of FetchSession by its name: super() needs the class that slots=True replaces.
 
     responded_number: int = -1
     """The last incremental request that got its response, -1 before even the full fetch did."""
@@ -52,7 +54,7 @@ class FirstRevisionSession(FetchSession):
         return number in (self.number, self.number + 1)
 
     def accept(self, request_epoch: int, now: Now) -> None:
-        super().accept(request_epoch, now)
+        FetchSession.accept(self, request_epoch, now)
         self.responded_before_full = None
 
     def advance(self, number: int) -> None:
@@ -95,7 +97,7 @@ class FirstRevisionSession(FetchSession):
 
     def empty(self) -> Removed:
         self.last_sent = {}
-        return super().empty()
+        return FetchSession.empty(self)
 
     def keep(self, sessions: AdmitsSessions, wants_session: bool, now: Now) -> bool:
         """If the partitions are too many, the session caches nothing and denies incremental fetches."""
@@ -140,7 +142,7 @@ class FirstRevisionSession(FetchSession):
             cached.change_number = max(cached.change_number, self.upcoming_number())
         elif available_bytes and cached.is_requested:
             cached.change_number = max(cached.change_number, self.number)
-        super().assess(cached, available_bytes)
+        FetchSession.assess(self, cached, available_bytes)
 
     # a response
 
@@ -172,7 +174,7 @@ class FirstRevisionSession(FetchSession):
 
     def response_sent(self) -> None:
         """A response to a full request is none to ``number``. An incremental request with it may still come (G-4)."""
-        super().response_sent()
+        FetchSession.response_sent(self)
         before_full, self.responded_before_full = self.responded_before_full, None
         self.responded_number = self.number if before_full is None else before_full
         self.last_sent = {}
@@ -202,7 +204,7 @@ class FirstRevisionSession(FetchSession):
         if cached.change_number > self.number and not cached.available_bytes:
             self.recheck(cached)
         else:
-            super().watch(cached, partitions)
+            cached.watch(partitions)
 
     def full_response_sent(self) -> Sliced[None]:
         """From now on partitions are ordered by name and index. A repeated response is built from their numbers."""
