@@ -399,17 +399,16 @@ class SnapshotsAreWhole(TransactionCheck):
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
         if self._replayed is None:
             return
-        store = node.broker.replica.store
+        disk = node.broker.disk
         for effect in effects:
             if type(effect) is not Note or effect.what != RENAMED:
                 continue
-            end_offset = int(dict(effect.fields)["end_offset"])
-            held = next((each for each in store.ids if each.offset == end_offset), None)
-            if held is not None:
-                with WatchedDisk.unwatched():
-                    data = bytes(store.read(held, 0, store.size(held)))
-                if self._seen.get(end_offset) != data:
-                    self._made.append(_Snapshot(at_us, node.broker.node_id, end_offset, data))
+            end_offset, epoch = int(dict(effect.fields)["end_offset"]), int(dict(effect.fields)["epoch"])
+            path = f"__cluster_metadata-0/{end_offset:020d}-{epoch:010d}.checkpoint"
+            with WatchedDisk.unwatched():
+                data = bytes(disk.read(path, 0, disk.size(path))) if disk.exists(path) else b""
+            if data and self._seen.get(end_offset) != data:
+                self._made.append(_Snapshot(at_us, node.broker.node_id, end_offset, data))
         if self._made:
             self._compare()
 

@@ -33,7 +33,8 @@ from reference_broker.metadata.records import (
     TopicRecord,
     UnregisterBrokerRecord,
 )
-from reference_broker.quorum.values import OffsetAndEpoch, Provenance
+from reference_broker.ports.disk import MemoryDisk
+from reference_broker.quorum.values import Provenance
 
 TOPIC_ID, DIRECTORY = bytes(15) + b"\x01", bytes(14) + b"\x02\x00"
 SETTING = ConfigRecord(resource_type=TOPIC_RESOURCE, resource_name="hot", name="retention.ms", value="7")
@@ -179,10 +180,9 @@ def made(
     (check,) = (each for each in quorum.checks if isinstance(each, SnapshotsAreWhole))
     boot = FeatureLevelRecord(name=METADATA_VERSION_FEATURE, feature_level=METADATA_VERSION)
     data = b"".join(batch(each, 1, record) for each, record in enumerate((boot, *snapshot)))
-    store = SimpleNamespace(
-        ids=[OffsetAndEpoch(3 + at, 1)], size=lambda _: len(data), read=lambda _, position, size: data[position:][:size]
-    )
-    node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, replica=SimpleNamespace(store=store)))
+    disk = MemoryDisk()
+    disk.append(f"__cluster_metadata-0/{3 + at:020d}-0000000001.checkpoint", [data])
+    node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, disk=disk))
     check.acted(9, node, TimerFired(1), [Note("snapshot_renamed", (("end_offset", 3 + at), ("epoch", 1)))])
     assert check.evidence == 1
     return [each.story for each in check.violations]
