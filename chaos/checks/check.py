@@ -4,13 +4,13 @@ Every check may override four methods, in the order of a run: ``trace`` for what
 does with an event, ``inspect`` for its state afterwards, and ``end`` for the history of the clients.
 
 Many checks judge by other methods, which the view of their subject calls when something has changed there:
-``QuorumCheck``, ``ReplicaCheck``, ``ProducerCheck``, ``StateCheck`` and ``FetchCheck`` declare them. In the simulator the
-calls of ``one-abort-per-begin`` are, after each event of a node:
+``QuorumCheck``, ``ReplicaCheck``, ``ProducerCheck``, ``StateCheck`` and ``FetchCheck`` declare them. In the simulator
+the calls of ``one-abort-per-begin`` are, after each event of a node:
 
 1. ``Machine`` calls ``Cluster._after_event`` (``chaos/sim``), which calls ``CheckSuite.inspect``.
-2. ``CheckSuite.inspect`` calls ``inspect`` of the checks, then ``observe`` of each view, such as ``QuorumView.observe``.
-3. ``QuorumView.observe`` compares the node's metadata log with the last state that it saw, and calls ``committed`` of the
-   checks that override it, with the batches that have become known to be committed.
+2. ``CheckSuite.inspect`` calls ``inspect`` of the checks, then ``observe`` of each view, here ``QuorumView.observe``.
+3. ``QuorumView.observe`` compares the node's metadata log with the last state that it saw, and calls ``committed`` of
+   the checks that override it, with the batches that have become known to be committed.
 4. ``TransactionCheck.committed`` reads their records and calls ``record`` of the check, which finds the violation.
 
 The cost of a check is proportional to what an event changed.

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -21,73 +21,120 @@ from scenarios.decision_points import PointError
 from scenarios.loader import Scenario
 
 
-def simulate(
-    scenarios: Sequence[Scenario],
-    seeds: int | None = None,
-    seed: int | None = None,
-    mutant: str | None = None,
-    processes: int = 2,
-    out: Path | None = None,
-    with_mutants: bool = False,
-    profile: bool = False,
-    shrinks: bool = False,
-    changes: tuple[int, ...] = (),
-) -> int:
-    """Play the scenarios, each as it is, print the results, and return the exit code (0, 1, 2, 3 or 4).
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimOptions:
+    """The options of ``crucible sim``."""
 
-    - ``seed`` alone plays that seed, with its trace hash. Otherwise ``seeds`` of them (default 100) are played, from
-      ``seed`` or 1 on.
-    - ``out`` is a folder for a single seed's run, for ``crucible report``. Several scenarios get a folder each below
-      it.
-    - With ``with_mutants`` each scenario must pass without a mutant, and must fail with each of its mutants in at least
-      one seed. The exit code is 0 if that is so, else 1.
-    - With ``profile`` all seeds are played in this process, and a table of the time by part is printed.
-    - ``changes`` are those that a guided search made to the single seed's scenario.
-    - With ``shrinks`` the scenario of a failing seed is made smaller, unless several seeds of a mutant are played.
-    """
-    first = 1 if seed is None else seed
-    wanted = range(first, first + (seeds or 100))
-    single = seed is not None and seeds in (None, 1)
+    seeds: int | None = None
+    """number of seeds; None is the default of the mode"""
+    seed: int | None = None
+    """the first seed, 1 by default; alone it is the only one"""
+    mutant: str | None = None
+    processes: int = 2
+    out: Path | None = None
+    """the folder of a single seed's run, for ``crucible report`` (several scenarios get a folder each below it), or of
+    a guided search's corpus"""
+    shrinks: bool = False
+    """whether the scenario of a failing seed is made smaller, unless several seeds of a mutant are played"""
+    changes: tuple[int, ...] = ()
+    """those that a guided search made to the single seed's scenario"""
+    with_mutants: bool = False
+    profile: bool = False
+    guided: bool = False
+    near: str = ""
+    """the file that a guided search reaches first"""
+    seconds: float | None = None
+    """processor time after which the search ends"""
+    event: int | None = None
+    """the event after which the state of ``node`` is shown"""
+    node: int | None = None
+
+    @property
+    def first_seed(self) -> int:
+        return 1 if self.seed is None else self.seed
+
+    @property
+    def is_single(self) -> bool:
+        return self.seed is not None and self.seeds in (None, 1)
+
+    @property
+    def seed_range(self) -> range:
+        return range(self.first_seed, self.first_seed + (self.seeds or 100))
+
+
+def simulate(scenarios: Sequence[Scenario], options: SimOptions) -> int:
+    """Run the mode that the options choose, and return the exit code (0, 1, 2, 3 or 4)."""
     try:
-        if with_mutants:
-            return _prove(scenarios, wanted, processes)
-        if mutant:
-            by_name(mutant)  # Here, and not with a traceback in each process of a search.
-        code = Outcome.PASSED
-        for scenario in scenarios:
-            if single:
-                folder = out if out is None or len(scenarios) == 1 else out / scenario.name
-                scenario = scheduled(scenario, first, changes) if changes else scenario
-                found = _single(scenario, first, mutant, folder, changes)
-            elif profile:
-                found = _profiled(scenario, wanted, mutant)
-            else:
-                found = search(scenario, wanted, processes, mutant, Progress(scenario.name, len(wanted)).take)
-            click.echo(report(found))
-            failing = found.first_failing
-            is_kept = shrinks and (single or not mutant)
-            if failing is not None and failing.outcome in (Outcome.FAILED, Outcome.CRASHED) and is_kept:
-                _shrink_and_report(scenario, failing)
-            code = worst_outcome((code, found.outcome))
-    except (loader.ScenarioError, MutantError, OSError) as error:
+        if options.mutant:
+            by_name(options.mutant)  # Here, and not with a traceback in each process of a search.
+        return _mode(options)(scenarios, options)
+    except (loader.ScenarioError, MutantError, PointError, OSError) as error:
         click.echo(f"crucible sim: {error}", err=True)
         return 2
+
+
+def _mode(options: SimOptions) -> Callable[[Sequence[Scenario], SimOptions], int]:
+    if options.seconds is not None:
+        return search_for_seconds
+    if options.event is not None:
+        return show_node
+    if options.guided:
+        return search_with_guidance
+    if options.with_mutants:
+        return prove_mutants
+    if options.is_single:
+        return play_seed
+    return profile_seeds if options.profile else search_seeds
+
+
+def play_seed(scenarios: Sequence[Scenario], options: SimOptions) -> int:
+    """Play one seed of each scenario, and print the result with its trace hash."""
+    code = Outcome.PASSED
+    for each in scenarios:
+        folder = options.out if options.out is None or len(scenarios) == 1 else options.out / each.name
+        scenario = scheduled(each, options.first_seed, options.changes) if options.changes else each
+        found = _single(scenario, options.first_seed, options.mutant, folder, options.changes)
+        code = worst_outcome((code, _reported(scenario, found, options.shrinks)))
     return code.value
 
 
-def simulate_for(scenarios: Sequence[Scenario], seconds: float, first_seed: int = 1, mutant: str | None = None) -> int:
-    """Play the first seed of each scenario in turn, then the next one of each, in this process, until one is red or so
-    many seconds of processor time are over. Print what was played and the red seed, and return the exit code."""
-    try:
-        if mutant:
-            by_name(mutant)
-    except MutantError as error:
-        click.echo(f"crucible sim: {error}", err=True)
-        return 2
+def search_seeds(scenarios: Sequence[Scenario], options: SimOptions) -> int:
+    """Play all seeds of each scenario, in several processes, and print the results."""
+    seeds, code = options.seed_range, Outcome.PASSED
+    for scenario in scenarios:
+        progress = Progress(scenario.name, len(seeds))
+        found = search(scenario, seeds, options.processes, options.mutant, progress.take)
+        code = worst_outcome((code, _reported(scenario, found, options.shrinks and not options.mutant)))
+    return code.value
+
+
+def profile_seeds(scenarios: Sequence[Scenario], options: SimOptions) -> int:
+    """Play all seeds of each scenario in this process, and print the results and a table of the time by part."""
+    code = Outcome.PASSED
+    for scenario in scenarios:
+        found = _profiled(scenario, options.seed_range, options.mutant)
+        code = worst_outcome((code, _reported(scenario, found, options.shrinks and not options.mutant)))
+    return code.value
+
+
+def _reported(scenario: Scenario, found: Search, shrinks: bool) -> Outcome:
+    """Print the result, and return its outcome. A failing scenario is made smaller with ``shrinks``."""
+    click.echo(report(found))
+    failing = found.first_failing
+    if shrinks and failing is not None and failing.outcome in (Outcome.FAILED, Outcome.CRASHED):
+        _shrink_and_report(scenario, failing)
+    return found.outcome
+
+
+def search_for_seconds(scenarios: Sequence[Scenario], options: SimOptions) -> int:
+    """Play the first seed of each scenario in turn, then the next one of each, in this process, until one is red or the
+    processor time is used up. Print what was played and the red seed."""
+    seconds = options.seconds
+    assert seconds is not None
     began, shown = time.process_time(), time.monotonic()
     played: dict[str, list[SimVerdict]] = {}
     red: SimVerdict | None = None
-    for seed, scenario in ((first_seed + turn, each) for turn in count() for each in scenarios):
+    for seed, scenario in ((options.first_seed + turn, each) for turn in count() for each in scenarios):
         spent = time.process_time() - began
         if red is not None or spent >= seconds:
             break
@@ -96,7 +143,7 @@ def simulate_for(scenarios: Sequence[Scenario], seconds: float, first_seed: int 
             seeds = sum(map(len, played.values()))
             click.echo(f"{seeds} seeds, none red, {seconds - spent:.0f} s of processor time left", err=True)
         with quickly():
-            verdict = run(scenario, seed, mutant)
+            verdict = run(scenario, seed, options.mutant)
         played.setdefault(loader.typed(scenario), []).append(verdict)
         red = verdict if verdict.outcome in (Outcome.FAILED, Outcome.CRASHED) else None
     every = [verdict for verdicts in played.values() for verdict in verdicts]
@@ -188,43 +235,29 @@ def _shrink_and_report(scenario: Scenario, failing: SimVerdict) -> None:
         click.echo(f"  written to {path}; repeat with: {command}")
 
 
-def simulate_guided(
-    scenarios: Sequence[Scenario],
-    schedules: int,
-    seed: int,
-    mutant: str | None,
-    processes: int,
-    out: Path | None,
-    near: str,
-) -> int:
-    """Search with guidance (``chaos.search.guided``), print progress, each red schedule and a summary, and return the
-    exit code: 0 if none is red, else 1, or 2 for a wrong argument."""
-    try:
-        if mutant:
-            by_name(mutant)
-        red, summary = search_guided(scenarios, schedules, seed, processes, mutant, out, click.echo, near)
-    except (loader.ScenarioError, MutantError, PointError, OSError) as error:
-        click.echo(f"crucible sim: {error}", err=True)
-        return 2
+def search_with_guidance(scenarios: Sequence[Scenario], options: SimOptions) -> int:
+    """Search with guidance (``chaos.search.guided``), and print progress, each red schedule and a summary. The exit
+    code is 0 if none is red, else 1."""
+    schedules, seed = options.seeds or 1000, options.first_seed
+    red, summary = search_guided(
+        scenarios, schedules, seed, options.processes, options.mutant, options.out, click.echo, options.near
+    )
     for verdict in red[:3]:
         click.echo("\n".join(_failure(verdict)))
     click.echo(summary)
     return 1 if red else 0
 
 
-def show_node(
-    scenario: Scenario, seed: int, event: int, node: int, mutant: str | None, changes: tuple[int, ...] = ()
-) -> int:
-    """Play the seed up to that event of all nodes, print the state of the node, and return the exit code: 0, or 2 for a
-    wrong argument."""
+def show_node(scenarios: Sequence[Scenario], options: SimOptions) -> int:
+    """Play the seed of the only scenario up to an event of all nodes, and print the state of a node. The exit code is
+    0, or 2 if there is no such node."""
     from chaos.search.show_node import node_lines
 
-    try:
-        scenario = scheduled(scenario, seed, changes) if changes else scenario
-        verdict, world = play(scenario, seed, mutant, until_event=event)
-    except (loader.ScenarioError, MutantError, OSError) as error:
-        click.echo(f"crucible sim: {error}", err=True)
-        return 2
+    (scenario,), event, node = scenarios, options.event, options.node
+    assert event is not None
+    assert node is not None
+    scenario = scheduled(scenario, options.first_seed, options.changes) if options.changes else scenario
+    verdict, world = play(scenario, options.first_seed, options.mutant, until_event=event)
     if node >= len(world.cluster.machines):
         count = len(world.cluster.machines)
         click.echo(f"crucible sim: there is no node {node}: {scenario.name} has nodes 0 to {count - 1}", err=True)
@@ -261,13 +294,15 @@ def _profiled(scenario: Scenario, seeds: Sequence[int], mutant: str | None) -> S
     return found
 
 
-def _prove(scenarios: Sequence[Scenario], seeds: Sequence[int], processes: int) -> int:
+def prove_mutants(scenarios: Sequence[Scenario], options: SimOptions) -> int:
     """Play each scenario without a mutant over all seeds, and each of its mutants until a seed kills it. At the end
-    print a line for each mutant: the number of seeds, and the guarantees that broke."""
+    print a line for each mutant: the number of seeds, and the guarantees that broke. The exit code is 0 if each
+    scenario passed and each mutant was killed, else 1."""
+    seeds = options.seed_range
     wrong: list[str] = []
     table = [("mutant", "scenario", "seeds to catch", "by")]
     for scenario in scenarios:
-        found = search(scenario, seeds, processes, show=Progress(scenario.name, len(seeds)).take)
+        found = search(scenario, seeds, options.processes, show=Progress(scenario.name, len(seeds)).take)
         click.echo(report(found))
         if found.outcome is not Outcome.PASSED:
             wrong.append(scenario.name)

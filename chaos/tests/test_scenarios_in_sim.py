@@ -28,7 +28,7 @@ from chaos.mutants import MutantError, by_name, mutants_of
 from chaos.search.many_seeds import search
 from chaos.search.run_sim import play, run
 from chaos.search.shrink import REGRESSIONS, shrink
-from chaos.search.sim_command import report, simulate
+from chaos.search.sim_command import SimOptions, report, simulate
 from chaos.sim.run_folder import JUDGED_HERE
 from chaos.sim.simulated_cluster import Cluster
 from chaos.sim.world import SimWorld
@@ -548,15 +548,15 @@ def test_command_gives_exit_codes_and_the_hash_of_a_single_seed(
 ) -> None:
     monkeypatch.setattr("chaos.search.shrink.shrink", partial(shrink, max_runs=2))
     both, final = (ALL["01-lost-response"], ALL["01-lost-response@first"]), [ALL["01-lost-response"]]
-    assert simulate(both, seed=1) == 0
+    assert simulate(both, SimOptions(seed=1)) == 0
     assert "trace hash " in capsys.readouterr().out
-    assert simulate(final, seed=1, mutant="change_mark_cleared_when_sent", shrinks=True) == 1
+    assert simulate(final, SimOptions(seed=1, mutant="change_mark_cleared_when_sent", shrinks=True)) == 1
     assert "enough for it" in capsys.readouterr().out
-    assert simulate(final, seed=1, mutant="change_mark_cleared_when_sent") == 1
+    assert simulate(final, SimOptions(seed=1, mutant="change_mark_cleared_when_sent")) == 1
     assert "enough for it" not in capsys.readouterr().out
-    assert simulate(final, mutant="no_such_mutant") == 2
+    assert simulate(final, SimOptions(mutant="no_such_mutant")) == 2
     assert capsys.readouterr().err.count("\n") == 1
-    assert simulate(final, mutant="epoch_wraps_to_zer") == 2
+    assert simulate(final, SimOptions(mutant="epoch_wraps_to_zer")) == 2
     assert "there is no mutant 'epoch_wraps_to_zer', did you mean epoch_wraps_to_zero; " in capsys.readouterr().err
 
 
@@ -565,7 +565,7 @@ def test_control_and_mutants_together(
 ) -> None:
     monkeypatch.setattr(ledger, "FILE", tmp_path / "runs" / "mutants.jsonl")
     wraps = [ALL["06-epoch-wrap"], ALL["06-epoch-wrap@first"]]
-    assert simulate(wraps, seeds=2, processes=1, with_mutants=True) == 0
+    assert simulate(wraps, SimOptions(seeds=2, processes=1, with_mutants=True)) == 0
     assert "epoch_wraps_to_zero: caught by seed 1: " in capsys.readouterr().out
     caught = ledger.last()["epoch_wraps_to_zero", "sim"]
     assert str(replace(caught, commit="")) == (
@@ -573,7 +573,7 @@ def test_control_and_mutants_together(
     )
     assert (caught.seed, caught.room) == (1, "reference_broker/sessions")
     toothless = replace(ALL["plain-load"], mutants=("negative_idle_time_evicts",))
-    assert simulate([toothless], seeds=1, processes=1, with_mutants=True) == 1
+    assert simulate([toothless], SimOptions(seeds=1, processes=1, with_mutants=True)) == 1
     assert "NOT caught" in capsys.readouterr().out
     assert ledger.last()["negative_idle_time_evicts", "sim"].guarantees == ()
 
@@ -606,7 +606,7 @@ def test_a_run_can_be_written_out(tmp_path: Path) -> None:
     from reports.manifest import read_manifest
 
     folder = tmp_path / "run"
-    assert simulate([ALL["06-epoch-wrap"]], seed=2, out=folder) == 0
+    assert simulate([ALL["06-epoch-wrap"]], SimOptions(seed=2, out=folder)) == 0
     manifest = read_manifest(folder)
     assert (manifest.world, manifest.seed, manifest.number) == ("sim", 2, 6)
     assert all(check.holds for check in manifest.checks)

@@ -8,7 +8,7 @@ import pytest
 from chaos.search import sim_command
 from chaos.search.many_seeds import Search
 from chaos.search.run_sim import run
-from chaos.search.sim_command import Progress, report, simulate_for
+from chaos.search.sim_command import Progress, SimOptions, report, search_for_seconds
 from chaos.sim.decision_counts import Reached
 from chaos.sim.verdict import SimVerdict
 from reports.verdict import Outcome
@@ -60,7 +60,7 @@ def test_scenarios_are_played_in_turn_until_one_is_red(
         return red if len(played) == 4 else passed
 
     monkeypatch.setattr(sim_command, "run", noted)
-    assert simulate_for(scenarios, 60.0, 7) == Outcome.CRASHED.value
+    assert search_for_seconds(scenarios, SimOptions(seconds=60.0, seed=7)) == Outcome.CRASHED.value
     assert played == [("01", 7), ("02", 7), ("01", 8), ("02", 8)]
     out = capsys.readouterr().out
     assert out.startswith("CRASHED: 4 seeds of 2 scenarios in ")
@@ -76,7 +76,7 @@ def test_a_search_ends_with_its_processor_time(
     clock = SimpleNamespace(monotonic=lambda: 0.0, process_time=lambda: next(times))
     monkeypatch.setattr(sim_command, "time", clock)
     monkeypatch.setattr(sim_command, "run", lambda *_: thin)
-    assert simulate_for([scenario], 10.0) == Outcome.PASSED.value
+    assert search_for_seconds([scenario], SimOptions(seconds=10.0)) == Outcome.PASSED.value
     assert capsys.readouterr().out.splitlines()[1] == (
         "  2 seeds showed too little to judge, most often: no fault fired (2)"
     )

@@ -103,18 +103,28 @@ def sim(
         )
     if event is not None and (seed is None or seeds not in (None, 1) or guided or with_mutants or out is not None):
         raise click.UsageError("--at is an event of a single seed: give --seed, without --seeds, --guided or --out")
-    from chaos.search.sim_command import show_node, simulate, simulate_for, simulate_guided
+    from chaos.search.sim_command import SimOptions, simulate
 
     found = [each for named in find_scenarios(scenarios, everything) for each in in_revisions(named, revision)]
-    if seconds is not None:
-        sys.exit(simulate_for(found, seconds, 1 if seed is None else seed, mutant))
-    if event is not None and node is not None and seed is not None:
-        if len(found) != 1:
-            raise click.UsageError("--at is an event of a single scenario: name one, and its --revision")
-        sys.exit(show_node(found[0], seed, event, node, mutant, numbers))
-    if guided:
-        sys.exit(simulate_guided(found, seeds or 1000, 1 if seed is None else seed, mutant, processes, out, near))
-    sys.exit(simulate(found, seeds, seed, mutant, processes, out, with_mutants, profile, shrinks, numbers))
+    if event is not None and len(found) != 1:
+        raise click.UsageError("--at is an event of a single scenario: name one, and its --revision")
+    options = SimOptions(
+        seeds=seeds,
+        seed=seed,
+        mutant=mutant,
+        processes=processes,
+        out=out,
+        shrinks=shrinks,
+        changes=numbers,
+        with_mutants=with_mutants,
+        profile=profile,
+        guided=guided,
+        near=near,
+        seconds=seconds,
+        event=event,
+        node=node,
+    )
+    sys.exit(simulate(found, options))
 
 
 def _numbers(changes: str) -> tuple[int, ...]:
