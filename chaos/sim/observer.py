@@ -61,7 +61,7 @@ class Observer:
                 self._suite.note(self._node_id, effect)
                 if self._keep is not None or effect.what in self._suite.rows:
                     self._recorder.effects(now, (effect,))
-            elif type(effect) is Reply and self._is_wanted("response", effect.tag):
+            elif type(effect) is Reply and self._is_wanted("reply", effect.tag):
                 self._recorder.effects(now, (effect,))
 
     def _is_wanted(self, what: str, tag: Tag) -> bool:
