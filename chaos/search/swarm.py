@@ -120,6 +120,8 @@ PARTITION_LINKS = (
 )
 CHECKSUMMED = {"request_damaged": API_KEYS["produce"], "response_damaged": API_KEYS["fetch"]}
 """The only frames whose records have a checksum."""
+GROUP_COMMITS = ("offset_committed", "group_state")
+TRANSACTION_COMMITS = ("offset_committed", "transaction_decided", "transaction_marker")
 METADATA_FILES = "__cluster_metadata-0/*"
 METADATA_LOGS = "__cluster_metadata-0/*.log"
 GROUP_FILES = ("__consumer_offsets-*",)
@@ -127,6 +129,8 @@ REPLICA_FILES = ("hot-*", "replication-offset-checkpoint*")
 CLOCK_STEPS_MS = (1_000, 60_000, 3_600_000)
 ROW_EVERY_S = 10.0
 """About how often leaders fail in a row, in seconds."""
+LOST_EVERY_S = 8.0
+"""How often a coordinator is lost when it has committed something, in seconds."""
 REFUSED_EVERY_S = 15.0
 """How often a write of the active controller is refused, in seconds."""
 CHAIN_EVERY_S = 6.0
@@ -219,6 +223,9 @@ class Drawing:
         if scenario.load.groups:
             self._notes = (*self._notes, *GROUP_NOTES)
             self._files = (*self._files, *GROUP_FILES)
+        self._commits = [*GROUP_COMMITS] if scenario.load.groups else []
+        self._commits += TRANSACTION_COMMITS if scenario.load.transactional or scenario.load.workers else ()
+        self._allowed = swarm.kinds
         self._decays = random.randrange(cluster.total) if decays is None else decays
         on = [kind for kind in swarm.kinds if random.random() < ON_SHARE]
         self._kinds = on or [random.choice(swarm.kinds)]
@@ -231,7 +238,8 @@ class Drawing:
             if at_s >= self._seconds:
                 found += self._leaders_in_a_row(len(found))
                 found += self._refused_writes(len(found))
-                return [*found, *self._storage_chains(len(found))]
+                found += self._storage_chains(len(found))
+                return [*found, *self._coordinators_lost(len(found))]
             (kind,) = random.choices(self._kinds, self._weights)
             found.append(self._fault(f"swarm_{len(found) + 1}_{kind}", kind, round(at_s, 3)))
 
@@ -264,6 +272,33 @@ class Drawing:
             else:
                 second = replace(second, at_s=again_s, sim_at_s=again_s)
             found += [first, second]
+        return found
+
+    def _coordinators_lost(self, drawn: int) -> list[Fault]:
+        """Draw nodes that end when they have just committed something of a group or a transaction, while another node's
+        replicas are slow: its fetches take long. So what the node has acknowledged is not known to be committed
+        elsewhere, and its successor has to wait before it may go on. Independent faults seldom meet like that."""
+        random, found = self._random, list[Fault]()
+        ends = [each for each in ("node_killed", "node_powered_off", "node_paused") if each in self._allowed]
+        if not self._commits or not self._replicated or not ends or "link_delayed" not in self._allowed:
+            return found
+        for begin_s in range(2, int(self._seconds) - int(STATE_WINDOW_S), int(LOST_EVERY_S)):
+            at_s, name = round(begin_s + random.uniform(0.0, 5.0), 3), f"swarm_{drawn + len(found) + 1}"
+            low = random.choice((20, 60, 150))
+            slow = Fault(f"{name}_link_delayed", "link_delayed", at_s=at_s, sim_at_s=at_s, optional=True)
+            slow = replace(slow, link=Link("any", "all"), direction="both", delay_ms=Range(low, 3 * low))
+            slow = replace(slow, duration_s=STATE_WINDOW_S, sim_duration_s=STATE_WINDOW_S)
+            kind = random.choice(ends)
+            lost = Fault(
+                f"swarm_{drawn + len(found) + 2}_{kind}", kind, node="any", at_s=round(at_s + 0.5, 3), optional=True
+            )
+            lasts_s = round(0.5 * 2 ** (random.random() * 3), 2)
+            if kind == "node_paused":
+                lost = replace(lost, duration_s=lasts_s, sim_duration_s=lasts_s)
+            else:
+                lost = replace(lost, restart_after_s=lasts_s)
+            match = Match(note=random.choice(self._commits))
+            found += [slow, replace(_in_window(lost), on="note", match=match, nth=_once(random.randint(1, 4)))]
         return found
 
     def _refused_writes(self, drawn: int) -> list[Fault]:

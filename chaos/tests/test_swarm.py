@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,16 @@ from chaos.search.many_seeds import search
 from chaos.search.run_sim import run
 from chaos.search.shrink import keep_as_regression, shrink
 from chaos.search.sim_command import coverage_of, coverage_table, report
-from chaos.search.swarm import SETTINGS, SLICES, STORAGE_FILES, STORAGE_NOTES, TOGETHER, materialised
+from chaos.search.swarm import (
+    GROUP_COMMITS,
+    SETTINGS,
+    SLICES,
+    STORAGE_FILES,
+    STORAGE_NOTES,
+    TOGETHER,
+    TRANSACTION_COMMITS,
+    materialised,
+)
 from chaos.search.write_scenario import text_of, write_scenario
 from chaos.sim.verdict import SimVerdict
 from reference_broker.configuration.broker_config import BrokerConfig
@@ -89,6 +99,30 @@ def test_a_swarm_over_a_remote_tier_meets_the_moments_at_which_files_change(tmp_
     assert loader.load(path).faults == drawn[0].faults
     others = materialised(SCENARIOS["swarm-replicated"], 1).faults
     assert "store_slowed" not in {fault.kind for fault in others}
+
+
+@pytest.mark.parametrize(
+    ("name", "commits"),
+    [("swarm-groups", GROUP_COMMITS), ("swarm-transactions", (*GROUP_COMMITS, *TRANSACTION_COMMITS)), ("swarm", ())],
+)
+def test_coordinators_are_lost_when_they_have_committed_something_and_replicas_are_slow(
+    name: str, commits: tuple[str, ...], tmp_path: Path
+) -> None:
+    notes, kinds = set(), set()
+    for seed in range(1, 40):
+        drawn = replace(materialised(SCENARIOS[name], seed), mutants=())
+        pairs = [
+            (slow, lost)
+            for slow, lost in pairwise(drawn.faults)
+            if slow.kind == "link_delayed" and lost.on == "note" and lost.after_s == round(slow.at_s + 0.5, 3)
+        ]
+        assert bool(pairs) is bool(commits)
+        notes |= {lost.match.note for _, lost in pairs}
+        kinds |= {lost.kind for _, lost in pairs}
+    assert notes == set(commits)
+    assert kinds == ({"node_killed", "node_powered_off", "node_paused"} if commits else set())
+    path = write_scenario(drawn, tmp_path / f"{name}.toml", "drawn")
+    assert loader.load(path) == replace(drawn, path=str(path))
 
 
 def test_faults_come_as_often_as_the_scenario_says() -> None:
