@@ -131,6 +131,8 @@ ROW_EVERY_S = 10.0
 """About how often leaders fail in a row, in seconds."""
 LOST_EVERY_S = 8.0
 """How often a coordinator is lost when it has committed something, in seconds."""
+LATE_EVERY_S = 4.0
+"""How often a broker learns of changes late, in seconds."""
 REFUSED_EVERY_S = 15.0
 """How often a write of the active controller is refused, in seconds."""
 CHAIN_EVERY_S = 6.0
@@ -239,7 +241,8 @@ class Drawing:
                 found += self._leaders_in_a_row(len(found))
                 found += self._refused_writes(len(found))
                 found += self._storage_chains(len(found))
-                return [*found, *self._coordinators_lost(len(found))]
+                found += self._coordinators_lost(len(found))
+                return [*found, *self._late_metadata(len(found))]
             (kind,) = random.choices(self._kinds, self._weights)
             found.append(self._fault(f"swarm_{len(found) + 1}_{kind}", kind, round(at_s, 3)))
 
@@ -275,18 +278,18 @@ class Drawing:
         return found
 
     def _coordinators_lost(self, drawn: int) -> list[Fault]:
-        """Draw nodes that end when they have just committed something of a group or a transaction, while another node's
-        replicas are slow: its fetches take long. So what the node has acknowledged is not known to be committed
-        elsewhere, and its successor has to wait before it may go on. Independent faults seldom meet like that."""
+        """Draw nodes that end when they have just committed something of a group or a transaction, while all fetches of
+        replicas take long. So the others do not know yet that what the node has acknowledged is committed, and its
+        successor has to wait for them before it may go on. Independent faults seldom meet like that."""
         random, found = self._random, list[Fault]()
         ends = [each for each in ("node_killed", "node_powered_off", "node_paused") if each in self._allowed]
         if not self._commits or not self._replicated or not ends or "link_delayed" not in self._allowed:
             return found
         for begin_s in range(2, int(self._seconds) - int(STATE_WINDOW_S), int(LOST_EVERY_S)):
             at_s, name = round(begin_s + random.uniform(0.0, 5.0), 3), f"swarm_{drawn + len(found) + 1}"
-            low = random.choice((20, 60, 150))
+            low = random.choice((20, 40, 80))
             slow = Fault(f"{name}_link_delayed", "link_delayed", at_s=at_s, sim_at_s=at_s, optional=True)
-            slow = replace(slow, link=Link("any", "all"), direction="both", delay_ms=Range(low, 3 * low))
+            slow = replace(slow, link=Link("all", "all"), direction="both", delay_ms=Range(low, 2 * low))
             slow = replace(slow, duration_s=STATE_WINDOW_S, sim_duration_s=STATE_WINDOW_S)
             kind = random.choice(ends)
             lost = Fault(
@@ -299,6 +302,20 @@ class Drawing:
                 lost = replace(lost, restart_after_s=lasts_s)
             match = Match(note=random.choice(self._commits))
             found += [slow, replace(_in_window(lost), on="note", match=match, nth=_once(random.randint(1, 4)))]
+        return found
+
+    def _late_metadata(self, drawn: int) -> list[Fault]:
+        """Draw brokers that learn changes of the metadata a moment later than others, too short to be fenced. So they
+        lead new partitions before they know them."""
+        random, found = self._random, list[Fault]()
+        if not self._commits or not self._replicated or "node_cut_from_controller" not in self._allowed:
+            return found
+        for begin_s in range(1, int(self._seconds), int(LATE_EVERY_S)):
+            at_s = round(begin_s + random.uniform(0.0, LATE_EVERY_S), 3)
+            name = f"swarm_{drawn + len(found) + 1}_node_cut_from_controller"
+            late = Fault(name, "node_cut_from_controller", node="any", at_s=at_s, sim_at_s=at_s, optional=True)
+            lasts_s = round(random.uniform(0.3, 1.2), 2)
+            found.append(replace(late, duration_s=lasts_s, sim_duration_s=lasts_s))
         return found
 
     def _refused_writes(self, drawn: int) -> list[Fault]:

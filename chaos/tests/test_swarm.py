@@ -125,6 +125,14 @@ def test_coordinators_are_lost_when_they_have_committed_something_and_replicas_a
     assert loader.load(path) == replace(drawn, path=str(path))
 
 
+def test_brokers_learn_of_changes_late_and_are_not_fenced() -> None:
+    for name, session_s in (("swarm-groups", 3.0), ("swarm-transactions", 1.5)):
+        for seed in range(1, 20):
+            drawn = materialised(SCENARIOS[name], seed).faults
+            late = [each for each in drawn if each.kind == "node_cut_from_controller" and each.duration_s < session_s]
+            assert len(late) >= 4
+
+
 def test_faults_come_as_often_as_the_scenario_says() -> None:
     counts = [len(materialised(swarming(60.0), seed).faults) for seed in range(1, 101)]
     assert 25 <= sum(counts) / len(counts) <= 40  # Those at special moments come on top.

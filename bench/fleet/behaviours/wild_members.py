@@ -2,9 +2,9 @@
 
 The members of a wild group join under several identities, with other protocols, subscriptions and timeouts each time,
 and by two versions. They send heartbeats, assignments and commits of old generations and of unknown members.
-They go away without LeaveGroup, give up a JoinGroup that is parked, and share the IDs of static members, so that they
-fence each other. A broker must respond to each such request by the state of the group, so a group of wild members
-reaches each of its states and errors.
+They go away without LeaveGroup, give up a JoinGroup or SyncGroup that is parked, and share the IDs of static members,
+so that they fence each other. A broker must respond to each such request by the state of the group, so a group of wild
+members reaches each of its states and errors. The clients also read the offsets of all groups.
 
 All commits have the same offset: what the group has committed tells nothing about its members.
 """
@@ -55,9 +55,11 @@ OPERATIONS: Final = (
     *("sync",) * 6,
     *("heartbeat",) * 6,
     *("commit",) * 3,
-    *("fetch",) * 3,
+    *("fetch",) * 6,
     *("simple_commit", "leave"),
 )
+HASTY_US: Final = (1_000, 5_000, 30_000)
+"""After this time a hasty client gives up a request, and sends the next one."""
 CHANGED_PERCENT: Final = 15
 """How often a request has a false generation, member or instance."""
 OLD_JOIN, JOIN, SYNC, HEARTBEAT, LEAVE, COMMIT, FETCH = 8, 9, 5, 4, 5, 9, 9
@@ -102,10 +104,14 @@ class WildMembers:
         self._members: dict[str, list[str]] = {}
         """by identity that leads: the members of its generation"""
         self._protocols: dict[str, str] = {}
+        self._new_leader: MemberIdentity | None = None
+        """the identity that has joined last, if it leads and has not synced"""
 
     def next_request(self) -> WildRequest:
         """Return the next request, mostly of a member that knows its generation."""
-        known = self._identities
+        known, new_leader, self._new_leader = self._identities, self._new_leader, None
+        if new_leader is not None and self._random.randrange(3):
+            return self._sync(new_leader, new_leader)
         identity = self._random.choice(known) if known else MemberIdentity(self.group_id)
         operation = self._random.choice(OPERATIONS) if known else "join"
         if operation == "join":
@@ -158,7 +164,16 @@ class WildMembers:
         assigned = {each: bytes([self._random.randrange(256)]) for each in members if self._random.randrange(8)}
         body = group_requests.sync(named, self._protocols.get(identity.member_id, "range"), assigned)
         waits_us = self._random.choice((0, 1_000_000))
-        return WildRequest(ApiKey.SYNC_GROUP, SYNC, body, identity, waits_us)
+        sync = WildRequest(ApiKey.SYNC_GROUP, SYNC, body, identity, waits_us)
+        if self._random.randrange(3):
+            return sync
+        return replace(sync, patience_us=self._random.choice(HASTY_US), then=self._rejoin(identity))
+
+    def _rejoin(self, identity: MemberIdentity) -> WildRequest:
+        """Return the JoinGroup of a member that begins again, as after an error, with all that it had."""
+        protocols = dict.fromkeys(("range", "sticky"), encode_subscription(Subscription((self._topic,))))
+        body = group_requests.join(identity, protocols, SESSIONS_MS[-1] * 1000, REBALANCES_MS[0] * 1000)
+        return WildRequest(ApiKey.JOIN_GROUP, JOIN, body, identity)
 
     def _commit(self, identity: MemberIdentity) -> WildRequest:
         one = OffsetCommitRequestPartition(
@@ -198,6 +213,7 @@ class WildMembers:
             self._know(identity)
             self._members[identity.member_id] = list(response.members)
             self._protocols[identity.member_id] = response.protocol or ""
+            self._new_leader = identity if response.is_leader else None
         elif self._random.randrange(2):
             self._forget(request.identity)
 

@@ -25,7 +25,7 @@ from kio.static.primitive import i32
 
 from bench.fleet.behaviours.hanging_transactions import describe_transaction
 from bench.fleet.behaviours.protocol import Chance, TopicPartition
-from bench.fleet.behaviours.wild_members import COMMITTED_OFFSET, WildRequest, fetch_offsets
+from bench.fleet.behaviours.wild_members import COMMITTED_OFFSET, HASTY_US, WildRequest, fetch_offsets
 from reference_broker.client import transaction_requests as requests
 from reference_broker.client.group_requests import MemberIdentity
 from reference_broker.client.offset_commits import OffsetToCommit, commit_request
@@ -51,8 +51,6 @@ OPERATIONS: Final = (
     *("init", "remove"),
 )
 OF_GROUP: Final = frozenset({"commit", "fetch", "remove"})
-HASTY_US: Final = (1_000, 5_000, 30_000)
-"""After this time a hasty client gives up a request, and sends the next one."""
 CHANGED_PERCENT: Final = 8
 """How often a request has a false producer ID or epoch."""
 NEWEST: Final = 3
