@@ -96,11 +96,11 @@ class WorkerFleet:
         self.recorder.record(rows)
         for row in rows:
             if isinstance(row, OperationRow) and row.f in _REQUEST_TYPES:
-                self._tell_locust(row)
+                self._report_to_locust(row)
             elif isinstance(row, SpanRow) and row.kind == "read":
                 self.signs.read(row)
 
-    def _tell_locust(self, row: OperationRow) -> None:
+    def _report_to_locust(self, row: OperationRow) -> None:
         failure = None
         if row.type != "ok":
             name = row.error or row.type

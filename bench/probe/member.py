@@ -21,7 +21,7 @@ REBALANCE_MS = 30_000
 IDS_SINCE = 4
 """From this version of JoinGroup on, a member gets its ID before it joins (KIP-394)."""
 AGAIN_AFTER_S = 0.05
-HEARD_WITHIN_S = 10.0
+REBALANCE_WITHIN_S = 10.0
 
 
 @dataclass(slots=True)
@@ -126,7 +126,7 @@ class ProbeMember:
         call = self.at.call_unseen if unseen else self.at.call
         return single(call(DESCRIBE, {"groups": [self.group_id]}, on=self.on), "groups")
 
-    def until_rebalance(self, within_s: float = HEARD_WITHIN_S) -> None:
+    def until_rebalance(self, within_s: float = REBALANCE_WITHIN_S) -> None:
         """Send heartbeats until one gets REBALANCE_IN_PROGRESS."""
 
         def is_quiet() -> bool:
@@ -138,7 +138,7 @@ class ProbeMember:
     def until_state(self, state: str) -> None:
         """Describe the group until it is in this state. Apache Kafka returns what is committed, which is a moment
         older."""
-        _while(lambda: self.described(unseen=True).group_state != state, HEARD_WITHIN_S)
+        _while(lambda: self.described(unseen=True).group_state != state, REBALANCE_WITHIN_S)
         self.at.expect("state", self.described().group_state, state)
 
 

@@ -124,7 +124,7 @@ class _Child(Generic[Job]):
     job: Job
     process: BaseProcess
     limit_s: float
-    heard_s: float = field(default_factory=time.monotonic)
+    last_output_s: float = field(default_factory=time.monotonic)
 
 
 class Players(Generic[Job]):
@@ -164,7 +164,7 @@ class Players(Generic[Job]):
             child = self._running[reader]
             try:
                 message = reader.recv()
-                child.heard_s = time.monotonic()
+                child.last_output_s = time.monotonic()
             except EOFError:
                 child.process.join()
                 self._end(reader)
@@ -172,7 +172,7 @@ class Players(Generic[Job]):
                 message = Ended("" if code == 0 else f"its process ended with exit code {code}")
             yield child.job, message
         for reader, child in list(self._running.items()):
-            if time.monotonic() - child.heard_s > child.limit_s:
+            if time.monotonic() - child.last_output_s > child.limit_s:
                 self._end(reader)
                 yield child.job, Ended(f"it did not end within {child.limit_s:.0f} s")
 

@@ -8,7 +8,7 @@ from kio.schema.add_partitions_to_txn.v5.response import AddPartitionsToTxnRespo
 
 from chaos.checks.check import Check, CheckContext
 from chaos.checks.pending_requests import PendingRequests
-from chaos.faults.node_requests import BY_CLIENTS, FORGED, tells_a_lie
+from chaos.faults.node_requests import BY_CLIENTS, FORGED, is_forged
 from reference_broker.core.events import Closed, Effect, Event, Reply, Request
 from reference_broker.wire.apis import ApiKey, api_name
 from reference_broker.wire.errors import ErrorCode
@@ -61,13 +61,13 @@ class ForgedRefused(Check):
 def _is_forged(request: Request) -> bool:
     if request.api_key == ApiKey.ADD_PARTITIONS_TO_TXN and request.api_version > BY_CLIENTS:
         return False  # A broker verifies or adds any partition (KIP-890).
-    return tells_a_lie(request.body)
+    return is_forged(request.body)
 
 
 def refuses(body: Any) -> bool:
     """Return whether a response rejects the forged request."""
     if not isinstance(body, AddPartitionsToTxnResponse):
-        return tells_an_error(body)
+        return has_error(body)
     return all(
         result.partition_error_code == ErrorCode.topic_authorization_failed
         for each in body.results_by_transaction
@@ -77,12 +77,10 @@ def refuses(body: Any) -> bool:
     )
 
 
-def tells_an_error(body: Any) -> bool:
+def has_error(body: Any) -> bool:
     """Return whether a response, or any part of it, has an error code."""
     if isinstance(body, list | tuple):
-        return any(tells_an_error(each) for each in body)
+        return any(has_error(each) for each in body)
     if not is_dataclass(body):
         return False
-    return bool(getattr(body, "error_code", 0)) or any(
-        tells_an_error(getattr(body, each.name)) for each in fields(body)
-    )
+    return bool(getattr(body, "error_code", 0)) or any(has_error(getattr(body, each.name)) for each in fields(body))

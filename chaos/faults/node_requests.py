@@ -126,10 +126,10 @@ def _is_forged(body: Any) -> bool:
         one = body.topics[0].partitions[0]
         is_far = one.position in FAR_POSITIONS or one.snapshot_id.end_offset == FAR_OFFSET
         return is_far or body.topics[0].name == NO_METADATA
-    return tells_a_lie(body)
+    return is_forged(body)
 
 
-def tells_a_lie(body: Any) -> bool:
+def is_forged(body: Any) -> bool:
     """Return whether a request has a false sender, which the node that gets it can see."""
     if isinstance(body, FetchRequest):
         partition = messages.fetched_partition(body)

@@ -15,8 +15,8 @@ from kio.schema.broker_heartbeat.v2.request import BrokerHeartbeatRequest
 from kio.schema.types import BrokerId, TopicName, TransactionalId
 from kio.static.primitive import i32, i64
 
-from chaos.checks.forged_requests import ForgedRefused, tells_an_error
-from chaos.faults.node_requests import Forger, NodeRequest, Recorded, tells_a_lie
+from chaos.checks.forged_requests import ForgedRefused, has_error
+from chaos.faults.node_requests import Forger, NodeRequest, Recorded, is_forged
 from chaos.tests.check_context import check_context
 from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.core.events import Closed, Reply, Request
@@ -113,12 +113,12 @@ def test_a_true_request_may_be_granted() -> None:
         beat(5),
     ]
     for body in truths:
-        assert not tells_a_lie(body)
+        assert not is_forged(body)
         assert not judged(body, GRANTED)
 
 
 def test_an_error_counts_at_any_depth_of_a_response() -> None:
     deep = FetchResponse(responses=[FetchTopicResponse("t", bytes(16), [PartitionData(0, 74, -1)])])
-    assert tells_an_error(deep)
-    assert not tells_an_error(FetchResponse())
-    assert not tells_an_error(None)
+    assert has_error(deep)
+    assert not has_error(FetchResponse())
+    assert not has_error(None)

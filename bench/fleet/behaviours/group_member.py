@@ -401,7 +401,7 @@ class GroupMember:
         """End this life. A client that returns knows only what was committed or stored."""
         self._life = None
         life.lanes.close()
-        self._tell_view(life)
+        self._report_view(life)
         if not life.returns:
             self._finish()
             return
@@ -412,7 +412,7 @@ class GroupMember:
         self._history.forget()
         self._back_at_us = self._now_us + AWAY_US
 
-    def _tell_view(self, life: MemberLife) -> None:
+    def _report_view(self, life: MemberLife) -> None:
         if self.view is not None:
             for where in life.consumer.partitions.held:
                 position = life.consumer.position(where)
@@ -449,7 +449,7 @@ class GroupMember:
                 return
             for lane, request in life.consumer.next_requests(self._now_us, life.offsets.places):
                 life.lanes.send(lane, request)
-            going = self._hear(life) or going
+            going = self._handle_events(life) or going
 
     def _forget_missed(self, life: MemberLife) -> None:
         """Forget what was made of records whose tombstones may have been missed (H-3)."""
@@ -458,7 +458,7 @@ class GroupMember:
             self.sink.drop(missed)
             life.begun_us.update(dict.fromkeys(missed, self._now_us))
 
-    def _hear(self, life: MemberLife) -> bool:
+    def _handle_events(self, life: MemberLife) -> bool:
         """Handle the membership's events, and return whether there were any."""
         events = life.consumer.take_events()
         for event in events:
