@@ -142,25 +142,25 @@ def last_known_leader_never_elected(
 
 
 @mutant(f"{CONFIG_CHANGES}:_records")
-def eligible_outlive_min_isr(original: Function, context: Any, wanted: Any) -> Any:
+def eligible_outlive_min_isr(original: Function, context: Any, requested: Any) -> Any:
     """A new min.insync.replicas does not clear eligible leader replicas (E-8)."""
-    found = original(context, wanted)
+    found = original(context, requested)
     return [each for each in found if not isinstance(each, ClearElrRecord)] if isinstance(found, list) else found
 
 
 @mutant(f"{CONFIG_CHANGES}:_records")
-def broker_sets_its_own_min_isr(original: Function, context: Any, wanted: Any) -> Any:
+def broker_sets_its_own_min_isr(original: Function, context: Any, requested: Any) -> Any:
     """A broker's own min.insync.replicas can be altered while eligible leader replicas are kept (E-8)."""
-    found = original(context, wanted)
-    kind, name = wanted.resource
-    own = ConfigRecord(resource_type=kind, resource_name=name, name=MIN_ISR_KEY, value=wanted.steps[0][2])
+    found = original(context, requested)
+    kind, name = requested.resource
+    own = ConfigRecord(resource_type=kind, resource_name=name, name=MIN_ISR_KEY, value=requested.steps[0][2])
     return [own] if found is MIN_ISR_OF_BROKER else found
 
 
 @mutant(f"{CONFIG_CHANGES}:_records")
-def clusters_min_isr_removed(original: Function, context: Any, wanted: Any) -> Any:
+def clusters_min_isr_removed(original: Function, context: Any, requested: Any) -> Any:
     """The cluster's min.insync.replicas can be removed while eligible leader replicas are kept (E-8)."""
-    found = original(context, wanted)
+    found = original(context, requested)
     gone = ConfigRecord(resource_type=CLUSTER[0], resource_name=CLUSTER[1], name=MIN_ISR_KEY, value=None)
     return [gone] if found is MIN_ISR_STAYS else found
 

@@ -135,9 +135,9 @@ def follower_names_one_partition_of_a_response(original: Function, self: Any, na
 
 
 @mutant("reference_broker.controller.planning.partition_requests:IsrChange._stale_state")
-def proposal_of_old_leader_epoch_accepted(original: Function, self: Any, partition: Any, wanted: Any) -> Any:
+def proposal_of_old_leader_epoch_accepted(original: Function, self: Any, partition: Any, requested: Any) -> Any:
     """The controller takes an AlterPartition of an older leader epoch, which comes late (KIP-497)."""
-    error = original(self, partition, wanted)
+    error = original(self, partition, requested)
     return None if error is ErrorCode.fenced_leader_epoch else error
 
 

@@ -16,10 +16,10 @@ ISR = "reference_broker.replication.leader.isr"
 
 
 @mutant("reference_broker.controller.planning.partition_requests:IsrChange._stale_state")
-def old_partition_epoch_accepted(original: Function, self: Any, partition: Any, wanted: Any) -> Any:
+def old_partition_epoch_accepted(original: Function, self: Any, partition: Any, requested: Any) -> Any:
     """The controller takes an AlterPartition of an older partition epoch. One that is repeated after its response was
     lost brings replicas back that have left the ISR since (KIP-497, E-7)."""
-    error = original(self, partition, wanted)
+    error = original(self, partition, requested)
     return None if error is ErrorCode.invalid_update_version else error
 
 

@@ -24,7 +24,7 @@ from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, contained
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, Refusal, verdict
-from reference_broker.controller.planning.partition_requests import IsrChange, IsrOutcomes, WantedIsr
+from reference_broker.controller.planning.partition_requests import IsrChange, IsrOutcomes, RequestedIsr
 from reference_broker.metadata.image import PartitionImage
 from reference_broker.wire.errors import ErrorCode
 
@@ -52,8 +52,8 @@ def handle(broker: Broker, call: Call, body: AlterPartitionRequest) -> None:
 API = Api.of(AlterPartitionRequest, handle)
 
 
-def _wanted(partition: Wanted) -> WantedIsr:
-    return WantedIsr(
+def _wanted(partition: Wanted) -> RequestedIsr:
+    return RequestedIsr(
         index=partition.partition_index,
         leader_epoch=partition.leader_epoch,
         partition_epoch=partition.partition_epoch,

@@ -24,7 +24,7 @@ from reference_broker.apis.call import Call
 from reference_broker.apis.forwarding import forward_or_propose
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, NOT_CONTROLLER, Refusal, verdict
-from reference_broker.controller.planning.feature_updates import FeatureUpdates, WantedLevel
+from reference_broker.controller.planning.feature_updates import FeatureUpdates, RequestedLevel
 from reference_broker.wire.apis import ApiKey
 
 LAST_WITH_RESULTS = 1
@@ -33,7 +33,7 @@ LAST_WITH_RESULTS = 1
 
 def handle(broker: Broker, call: Call, body: UpdateFeaturesRequest) -> None:
     """Respond once the levels are committed and published."""
-    wanted = [WantedLevel(one.feature, one.max_version_level, one.upgrade_type) for one in body.feature_updates]
+    wanted = [RequestedLevel(one.feature, one.max_version_level, one.upgrade_type) for one in body.feature_updates]
     forward_or_propose(
         broker,
         call,

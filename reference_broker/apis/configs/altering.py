@@ -12,7 +12,7 @@ from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
 from reference_broker.apis.forwarding import comes_from_node, forward_or_propose
 from reference_broker.apis.responses import Refusal
-from reference_broker.controller.planning.config_changes import ConfigChange, ConfigOutcomes, WantedConfigs
+from reference_broker.controller.planning.config_changes import ConfigChange, ConfigOutcomes, RequestedConfigs
 from reference_broker.metadata.image import BROKER_RESOURCE
 from reference_broker.wire.errors import ErrorCode
 
@@ -33,7 +33,7 @@ def alter(
     call: Call,
     api_key: int,
     body: Any,
-    wanted: Callable[[Any], WantedConfigs],
+    wanted: Callable[[Any], RequestedConfigs],
     result: Callable[[Any, Refusal | None], ResultT],
     response: Callable[[Sequence[ResultT]], Any],
 ) -> None:

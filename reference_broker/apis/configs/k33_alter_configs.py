@@ -23,7 +23,7 @@ from reference_broker.apis.call import Call
 from reference_broker.apis.configs.altering import alter
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, Refusal, verdict
-from reference_broker.controller.planning.config_changes import SET, WantedConfigs
+from reference_broker.controller.planning.config_changes import SET, RequestedConfigs
 from reference_broker.wire.apis import ApiKey
 
 
@@ -35,8 +35,8 @@ def handle(broker: Broker, call: Call, body: AlterConfigsRequest) -> None:
 API = Api.of(AlterConfigsRequest, handle)
 
 
-def _wanted(resource: Wanted) -> WantedConfigs:
-    return WantedConfigs(
+def _wanted(resource: Wanted) -> RequestedConfigs:
+    return RequestedConfigs(
         resource=(resource.resource_type, resource.resource_name),
         steps=tuple((one.name, SET, one.value) for one in resource.configs),
         replaces_all=True,

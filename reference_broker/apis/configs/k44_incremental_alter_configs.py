@@ -27,7 +27,7 @@ from reference_broker.apis.call import Call
 from reference_broker.apis.configs.altering import alter
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, Refusal, verdict
-from reference_broker.controller.planning.config_changes import WantedConfigs
+from reference_broker.controller.planning.config_changes import RequestedConfigs
 from reference_broker.wire.apis import ApiKey
 
 
@@ -39,8 +39,8 @@ def handle(broker: Broker, call: Call, body: IncrementalAlterConfigsRequest) -> 
 API = Api.of(IncrementalAlterConfigsRequest, handle)
 
 
-def _wanted(resource: AlterConfigsResource) -> WantedConfigs:
-    return WantedConfigs(
+def _wanted(resource: AlterConfigsResource) -> RequestedConfigs:
+    return RequestedConfigs(
         resource=(resource.resource_type, resource.resource_name),
         steps=tuple((one.name, one.config_operation, one.value) for one in resource.configs),
     )

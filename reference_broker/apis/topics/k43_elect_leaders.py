@@ -24,7 +24,7 @@ from reference_broker.controller.planning.partition_requests import (
     ElectionOutcomes,
     PartitionOutcome,
     RequestedElections,
-    WantedPartitions,
+    RequestedPartitions,
 )
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
@@ -56,7 +56,7 @@ def handle(broker: Broker, call: Call, body: ElectLeadersRequest) -> ElectLeader
 API = Api.of(ElectLeadersRequest, handle)
 
 
-def _wanted(body: ElectLeadersRequest) -> WantedPartitions | None:
+def _wanted(body: ElectLeadersRequest) -> RequestedPartitions | None:
     if body.topic_partitions is None:
         return None
     return [(entry.topic, entry.partitions) for entry in body.topic_partitions]

@@ -81,7 +81,7 @@ def leaving(context: PlanContext, broker: BrokerImage) -> Sliced[list[MetadataRe
 
 
 def shutting_down(context: PlanContext, broker: BrokerImage) -> Sliced[list[MetadataRecord]]:
-    """End a controlled shutdown: the broker is fenced, and the record says that it wanted this."""
+    """End a controlled shutdown: the broker is fenced, and the record says that it requested this."""
     if is_shut_down(broker, broker.broker_epoch):
         return []
     records = [] if broker.fenced else (yield from _records_without_broker(context, broker.broker_id))
@@ -286,7 +286,7 @@ class Restart(Change[None]):
     name = "a broker has restarted"
     atomic = False
 
-    wanted: Registration
+    requested: Registration
     cluster_id: str
     sessions: Sessions
     own: Incarnation | None
@@ -295,11 +295,11 @@ class Restart(Change[None]):
 
     def plan(self, context: PlanContext) -> Sliced[Records]:
         self.judge(context.latest)
-        known = context.latest.brokers.get(self.wanted.broker_id)
-        if self.problem is not None or (known is not None and known.incarnation_id == self.wanted.incarnation_id):
+        known = context.latest.brokers.get(self.requested.broker_id)
+        if self.problem is not None or (known is not None and known.incarnation_id == self.requested.incarnation_id):
             return ()
-        uncleanly = not self.wanted.is_after_clean_shutdown(known)
-        return (yield from restarting(context, self.wanted.broker_id, uncleanly))
+        uncleanly = not self.requested.is_after_clean_shutdown(known)
+        return (yield from restarting(context, self.requested.broker_id, uncleanly))
 
     def outcome(self, refused: Refusal | None) -> None:
         self.problem = self.problem or refused
@@ -308,12 +308,12 @@ class Restart(Change[None]):
         """Set ``problem``, which does not change once it is set."""
         if self.problem is not None:
             return
-        self.problem = registration_problem(self.wanted, self.cluster_id, latest)
+        self.problem = registration_problem(self.requested, self.cluster_id, latest)
         # Decision duplicate-broker (E-4): another one is alive | only one
-        if self.problem is None and self._is_duplicate(latest.brokers.get(self.wanted.broker_id)):
+        if self.problem is None and self._is_duplicate(latest.brokers.get(self.requested.broker_id)):
             self.problem = Refusal(
                 ErrorCode.duplicate_broker_registration,
-                f"Another broker is registered with ID {self.wanted.broker_id}. If that is an earlier start of this "
+                f"Another broker is registered with ID {self.requested.broker_id}. If that is an earlier start of this "
                 "one, its session will end.",
             )
 
@@ -321,14 +321,14 @@ class Restart(Change[None]):
         """Whether another incarnation lives, as far as this node knows: it has sent a heartbeat within its session,
         and has not left. It may be fenced, as a broker is that starts. A replayed registration must not take its ID.
         The active controller itself knows which incarnation of its own broker lives."""
-        wanted = self.wanted
-        if self.own is not None and wanted.broker_id == self.own.broker_id:
-            return wanted.incarnation_id != self.own.incarnation_id
+        requested = self.requested
+        if self.own is not None and requested.broker_id == self.own.broker_id:
+            return requested.incarnation_id != self.own.incarnation_id
         return (
             known is not None
             and not has_left(known)
-            and known.incarnation_id != wanted.incarnation_id
-            and self.sessions.has_session(wanted.broker_id)
+            and known.incarnation_id != requested.incarnation_id
+            and self.sessions.has_session(requested.broker_id)
         )
 
 
@@ -348,18 +348,18 @@ class BrokerRegistration(Change[int | Refusal]):
     epoch: int = NO_BROKER_EPOCH
 
     def plan(self, context: PlanContext) -> Records:
-        restart, wanted = self.restart, self.restart.wanted
+        restart, requested = self.restart, self.restart.requested
         restart.judge(context.latest)
         if restart.problem is not None:
             return ()
-        known = context.latest.brokers.get(wanted.broker_id)
+        known = context.latest.brokers.get(requested.broker_id)
         # Decision broker-registration-repeated (E-4): same epoch again | new epoch
-        if known is not None and known.incarnation_id == wanted.incarnation_id and not has_left(known):
+        if known is not None and known.incarnation_id == requested.incarnation_id and not has_left(known):
             self.epoch = known.broker_epoch
             return ()
-        restart.sessions.forget(wanted.broker_id)  # A session is that of one broker epoch.
+        restart.sessions.forget(requested.broker_id)  # A session is that of one broker epoch.
         self.epoch = context.next_offset
-        return (registering(wanted, self.epoch),)
+        return (registering(requested, self.epoch),)
 
     def outcome(self, refused: Refusal | None) -> int | Refusal:
         return refused or self.restart.problem or self.epoch

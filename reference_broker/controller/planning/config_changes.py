@@ -48,7 +48,7 @@ SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
 @dataclass(frozen=True, slots=True)
-class WantedConfigs:
+class RequestedConfigs:
     """``steps`` holds (setting, operation, value). Settings without a step stay as they are, or are removed if
     ``replaces_all``."""
 
@@ -86,13 +86,13 @@ class ConfigChange(Change[ConfigOutcomes]):
 
     name = "alter configs"
 
-    wanted: Sequence[WantedConfigs]
+    requested: Sequence[RequestedConfigs]
     validate_only: bool
     found: list[list[ConfigRecord | ClearElrRecord] | Refusal] = field(default_factory=list)
 
     def plan(self, context: PlanContext) -> Sliced[Records]:
-        times = Counter(one.resource for one in self.wanted)
-        for one in self.wanted:
+        times = Counter(one.resource for one in self.requested)
+        for one in self.requested:
             found = DUPLICATE if times[one.resource] > 1 else _records(context, one)
             self.found.append(found)
             if context.spend(UNITS_PER_ENTRY if isinstance(found, Refusal) else 2 + 2 * len(found)):
@@ -102,40 +102,42 @@ class ConfigChange(Change[ConfigOutcomes]):
 
     def outcome(self, refused: Refusal | None) -> ConfigOutcomes:
         if refused is not None:
-            return [refused] * len(self.wanted)
+            return [refused] * len(self.requested)
         return [each if isinstance(each, Refusal) else None for each in self.found]
 
 
-def _records(context: PlanContext, wanted: WantedConfigs) -> list[ConfigRecord | ClearElrRecord] | Refusal:
+def _records(context: PlanContext, requested: RequestedConfigs) -> list[ConfigRecord | ClearElrRecord] | Refusal:
     """A new min.insync.replicas clears the eligible leader replicas that were kept by the old one (E-8)."""
     latest = context.latest
-    problem = wanted.form_problem() or unknown_kind(*wanted.resource) or _name_problem(*wanted.resource)
+    problem = requested.form_problem() or unknown_kind(*requested.resource) or _name_problem(*requested.resource)
     if problem is not None:
         return problem
-    before = latest.configs.get(wanted.resource, {})
-    after = wanted.after(before, context.config)
+    before = latest.configs.get(requested.resource, {})
+    after = requested.after(before, context.config)
     if isinstance(after, Refusal):
         return after
-    is_topic = wanted.resource[0] == TOPIC_RESOURCE
+    is_topic = requested.resource[0] == TOPIC_RESOURCE
     try:
         if is_topic:
             after = normalised(after)
             check_topic(context.config, before, after)
         else:
-            name = wanted.resource[1]
+            name = requested.resource[1]
             after = normalised_broker_settings(after, of_one_broker=bool(name))
             changed = {key for key in (*before, *after) if before.get(key) != after.get(key)}
             for layers in _layers(latest, name, after):
                 check_together(context.config, layers, changed)
     except ConfigError as error:
         return Refusal(ErrorCode.invalid_config if is_topic else ErrorCode.invalid_request, str(error))
-    problem = _existence_problem(latest, wanted.resource[1]) if is_topic else _min_isr_problem(latest, wanted, after)
+    problem = (
+        _existence_problem(latest, requested.resource[1]) if is_topic else _min_isr_problem(latest, requested, after)
+    )
     if problem is not None:
         return problem
-    records: list[ConfigRecord | ClearElrRecord] = [*_difference(wanted.resource, before, after)]
-    is_of_one_broker = not is_topic and wanted.resource != CLUSTER
+    records: list[ConfigRecord | ClearElrRecord] = [*_difference(requested.resource, before, after)]
+    is_of_one_broker = not is_topic and requested.resource != CLUSTER
     if keeps_eligible_leaders(latest) and not is_of_one_broker and before.get(MIN_ISR_KEY) != after.get(MIN_ISR_KEY):
-        records.append(ClearElrRecord(topic_name=wanted.resource[1]))
+        records.append(ClearElrRecord(topic_name=requested.resource[1]))
     return records
 
 
@@ -191,13 +193,13 @@ def _existence_problem(latest: MetadataImage, topic: str) -> Refusal | None:
     return Refusal(ErrorCode.unknown_topic_or_partition, f"The topic '{topic}' does not exist.")
 
 
-def _min_isr_problem(latest: MetadataImage, wanted: WantedConfigs, after: Mapping[str, str]) -> Refusal | None:
+def _min_isr_problem(latest: MetadataImage, requested: RequestedConfigs, after: Mapping[str, str]) -> Refusal | None:
     """Where eligible leader replicas are kept, the whole cluster must have one min.insync.replicas (E-8)."""
     if not keeps_eligible_leaders(latest):
         return None
-    if wanted.resource == CLUSTER:
+    if requested.resource == CLUSTER:
         return None if MIN_ISR_KEY in after else MIN_ISR_STAYS
-    return MIN_ISR_OF_BROKER if any(name == MIN_ISR_KEY for name, _, _ in wanted.steps) else None
+    return MIN_ISR_OF_BROKER if any(name == MIN_ISR_KEY for name, _, _ in requested.steps) else None
 
 
 def _apply(

@@ -24,7 +24,7 @@ UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 
 
 @dataclass(frozen=True, slots=True)
-class WantedLevel:
+class RequestedLevel:
     """The level that one feature is to have. ``upgrade_type`` is UPGRADE, SAFE_DOWNGRADE or UNSAFE_DOWNGRADE."""
 
     feature: str
@@ -38,24 +38,24 @@ class FeatureUpdates(Change[Refusal | None]):
 
     name = "update features"
 
-    wanted: Sequence[WantedLevel]
+    requested: Sequence[RequestedLevel]
     validate_only: bool
     problem: Refusal | None = None
 
     def plan(self, context: PlanContext) -> Records:
         latest = context.latest
         known = {name: (low, high) for name, low, high in supported_features(context.config)}
-        times = Counter(one.feature for one in self.wanted)
-        problems = (_problem(latest, known, one, times[one.feature] > 1) for one in self.wanted)
-        self.problem = next((each for each in problems if each is not None), None) or _unmet(latest, self.wanted)
+        times = Counter(one.feature for one in self.requested)
+        problems = (_problem(latest, known, one, times[one.feature] > 1) for one in self.requested)
+        self.problem = next((each for each in problems if each is not None), None) or _unmet(latest, self.requested)
         if self.problem is not None or self.validate_only:
             return ()
         records: list[MetadataRecord] = [
             FeatureLevelRecord(name=one.feature, feature_level=one.level)
-            for one in self.wanted
+            for one in self.requested
             if _current(latest, one.feature) != one.level
         ]
-        begins = any(one.feature == ELR_FEATURE and one.level for one in self.wanted)
+        begins = any(one.feature == ELR_FEATURE and one.level for one in self.requested)
         if begins and MIN_ISR_KEY not in latest.configs.get(CLUSTER, {}):
             records.append(cluster_min_isr_record(context.config.min_insync_replicas))
         if begins:
@@ -74,25 +74,25 @@ def _without_min_isr_of_brokers(latest: MetadataImage) -> Iterator[ConfigRecord]
 
 
 def _problem(
-    latest: MetadataImage, known: Mapping[str, tuple[int, int]], wanted: WantedLevel, is_twice: bool
+    latest: MetadataImage, known: Mapping[str, tuple[int, int]], requested: RequestedLevel, is_twice: bool
 ) -> Refusal | None:
-    name = wanted.feature
+    name = requested.feature
     if is_twice:
         return Refusal(ErrorCode.invalid_request, f"Feature {name} is given twice.")
     if name in DRAFT_FEATURES:
         known = {name: (DRAFT_LEVEL, DRAFT_LEVEL)}
-    if name in OFF_FEATURES and wanted.level == 0:
+    if name in OFF_FEATURES and requested.level == 0:
         return None
     if name not in known:
         reason: str | None = "The local controller does not support this feature."
-    elif wanted.upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
+    elif requested.upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
         reason = "The controller does not support the given upgrade type."
     else:
-        reason = _level_problem(latest, known[name], wanted)
+        reason = _level_problem(latest, known[name], requested)
     if reason is None:
         return None
     return Refusal(
-        ErrorCode.invalid_update_version, f"Invalid update version {wanted.level} for feature {name}. {reason}"
+        ErrorCode.invalid_update_version, f"Invalid update version {requested.level} for feature {name}. {reason}"
     )
 
 
@@ -100,9 +100,9 @@ def _current(latest: MetadataImage, feature: str) -> int:
     return DRAFT_LEVEL if feature in DRAFT_FEATURES else latest.features.get(feature, 0)
 
 
-def _unmet(latest: MetadataImage, wanted: Sequence[WantedLevel]) -> Refusal | None:
+def _unmet(latest: MetadataImage, requested: Sequence[RequestedLevel]) -> Refusal | None:
     """Why the levels cannot stand together: the records of eligible leader replicas need their metadata.version."""
-    levels = {**latest.features, **{one.feature: one.level for one in wanted}}
+    levels = {**latest.features, **{one.feature: one.level for one in requested}}
     if levels.get(ELR_FEATURE, 0) == 0 or levels.get(METADATA_VERSION_FEATURE, 0) >= ELR_FROM:
         return None
     return Refusal(
@@ -111,20 +111,20 @@ def _unmet(latest: MetadataImage, wanted: Sequence[WantedLevel]) -> Refusal | No
     )
 
 
-def _level_problem(latest: MetadataImage, known: tuple[int, int], wanted: WantedLevel) -> str | None:
+def _level_problem(latest: MetadataImage, known: tuple[int, int], requested: RequestedLevel) -> str | None:
     """Why the level is not possible. What this node lacks comes before what other brokers lack."""
-    name, level = wanted.feature, wanted.level
+    name, level = requested.feature, requested.level
     current = _current(latest, name)
     if not known[0] <= level <= known[1]:
         return f"Local controller only supports versions {known[0]}-{known[1]}"
-    if level < current and wanted.upgrade_type == UPGRADE:
+    if level < current and requested.upgrade_type == UPGRADE:
         return (
             "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe "
             "downgrade."
         )
     if level < current and name == KRAFT_FEATURE:
         return "Can't downgrade the version of this feature."
-    if level > current and wanted.upgrade_type != UPGRADE:
+    if level > current and requested.upgrade_type != UPGRADE:
         return "Can't downgrade to a newer version."
     if name in DRAFT_FEATURES:  # Brokers do not register them.
         return None

@@ -36,7 +36,7 @@ NO_CHECK = -1
 
 
 @dataclass(frozen=True, slots=True)
-class WantedIsr:
+class RequestedIsr:
     """The ISR that a leader wants for one partition. ``isr`` holds (broker ID, broker epoch) for each replica.
     ``leader_epoch`` and ``partition_epoch`` are those that the leader knows."""
 
@@ -47,7 +47,7 @@ class WantedIsr:
     recovery_state: int
 
 
-WantedIsrs: TypeAlias = Sequence[tuple[bytes | None, Sequence[WantedIsr]]]
+RequestedIsrs: TypeAlias = Sequence[tuple[bytes | None, Sequence[RequestedIsr]]]
 """(topic ID, the partitions of that topic)."""
 IsrOutcomes: TypeAlias = Sequence[Sequence[PartitionImage | ErrorCode]]
 """For each partition of each topic in the request, its new state or why it was not changed."""
@@ -62,7 +62,7 @@ class IsrChange(Change[IsrOutcomes | Refusal]):
 
     leader_id: int
     broker_epoch: int
-    wanted: WantedIsrs
+    requested: RequestedIsrs
     stale: Refusal | None = None
     found: list[list[PartitionImage | ErrorCode]] = field(default_factory=list)
 
@@ -72,12 +72,12 @@ class IsrChange(Change[IsrOutcomes | Refusal]):
         if self.stale is not None:
             return records
         changes = PartitionChanges.of(context.latest)
-        for topic_id, partitions in self.wanted:
+        for topic_id, partitions in self.requested:
             topic = None if topic_id is None else context.latest.topic_by_id(topic_id)
             found: list[PartitionImage | ErrorCode] = []
             self.found.append(found)
-            for wanted in partitions:
-                found.append(self._change(context.latest, changes, topic, wanted, records))
+            for requested in partitions:
+                found.append(self._change(context.latest, changes, topic, requested, records))
                 if context.spend(UNITS_PER_ENTRY):
                     yield
         return records
@@ -90,51 +90,51 @@ class IsrChange(Change[IsrOutcomes | Refusal]):
         latest: MetadataImage,
         changes: PartitionChanges,
         topic: TopicImage | None,
-        wanted: WantedIsr,
+        requested: RequestedIsr,
         records: list[MetadataRecord],
     ) -> PartitionImage | ErrorCode:
         """Return the partition as it will be, and add the record for that to ``records``."""
         if topic is None:
             return ErrorCode.unknown_topic_id
-        if not 0 <= wanted.index < len(topic.partitions):
+        if not 0 <= requested.index < len(topic.partitions):
             return ErrorCode.unknown_topic_or_partition
-        partition = topic.partitions[wanted.index]
-        problem = self._stale_state(partition, wanted) or _bad_isr(latest, partition, wanted)
+        partition = topic.partitions[requested.index]
+        problem = self._stale_state(partition, requested) or _bad_isr(latest, partition, requested)
         if problem is not None:
             return problem
-        isr = tuple(broker_id for broker_id, _ in wanted.isr)
-        record = changes.change(topic, wanted.index, isr=isr, recovery_state=wanted.recovery_state)
+        isr = tuple(broker_id for broker_id, _ in requested.isr)
+        record = changes.change(topic, requested.index, isr=isr, recovery_state=requested.recovery_state)
         if record is None:
             return partition
         records.append(record)
         return changed_partition(partition, record)
 
-    def _stale_state(self, partition: PartitionImage, wanted: WantedIsr) -> ErrorCode | None:
+    def _stale_state(self, partition: PartitionImage, requested: RequestedIsr) -> ErrorCode | None:
         """The error of a request that is older than the partition. If it is newer, this controller is no longer
         active."""
         # Decision isr-change-ahead (E-1): this controller lags | known state
-        if wanted.leader_epoch > partition.leader_epoch or wanted.partition_epoch > partition.partition_epoch:
+        if requested.leader_epoch > partition.leader_epoch or requested.partition_epoch > partition.partition_epoch:
             return ErrorCode.not_controller
         # Decision isr-change-fenced (E-1): older leader epoch | current
-        if wanted.leader_epoch < partition.leader_epoch:
+        if requested.leader_epoch < partition.leader_epoch:
             return ErrorCode.fenced_leader_epoch
         if self.leader_id != partition.leader:
             return ErrorCode.invalid_request
         # Decision isr-change-stale (E-1): older partition epoch | current
-        if wanted.partition_epoch < partition.partition_epoch:
+        if requested.partition_epoch < partition.partition_epoch:
             return ErrorCode.invalid_update_version
         return None
 
 
-def _bad_isr(image: MetadataImage, partition: PartitionImage, wanted: WantedIsr) -> ErrorCode | None:
-    isr, state = [broker_id for broker_id, _ in wanted.isr], wanted.recovery_state
+def _bad_isr(image: MetadataImage, partition: PartitionImage, requested: RequestedIsr) -> ErrorCode | None:
+    isr, state = [broker_id for broker_id, _ in requested.isr], requested.recovery_state
     if not isr or len(dict.fromkeys(isr)) != len(isr) or any(replica not in partition.replicas for replica in isr):
         return ErrorCode.invalid_request
     if partition.leader not in isr or state not in (RECOVERED, RECOVERING):
         return ErrorCode.invalid_request
     if state == RECOVERING and (len(isr) > 1 or partition.leader_recovery_state == RECOVERED):
         return ErrorCode.invalid_request
-    for broker_id, broker_epoch in wanted.isr:
+    for broker_id, broker_epoch in requested.isr:
         known = image.brokers.get(broker_id)
         # Decision isr-member-eligible (E-4): fenced or leaving | active
         if known is None or known.fenced or known.in_controlled_shutdown:
@@ -149,7 +149,7 @@ NOT_NEEDED = Refusal(ErrorCode.election_not_needed, "Leader election not needed 
 NO_PREFERRED = Refusal(ErrorCode.preferred_leader_not_available, "The preferred leader was not available.")
 NO_ELIGIBLE = Refusal(ErrorCode.eligible_leaders_not_available, "Eligible topic partition leaders are not available.")
 
-WantedPartitions: TypeAlias = Sequence[tuple[str, Sequence[int]]]
+RequestedPartitions: TypeAlias = Sequence[tuple[str, Sequence[int]]]
 """(topic, indexes of its partitions)."""
 PartitionOutcome: TypeAlias = tuple[int, Refusal | None]
 """(index of a partition, why it got no new leader or None)."""
@@ -158,13 +158,13 @@ ElectionOutcomes: TypeAlias = Sequence[tuple[str, Sequence[PartitionOutcome]]]
 
 @dataclass(slots=True)
 class RequestedElections(Change[ElectionOutcomes | Refusal]):
-    """``wanted`` is None for all partitions. Then those that need no election have no outcome."""
+    """``requested`` is None for all partitions. Then those that need no election have no outcome."""
 
     name = "elect leaders"
     atomic = False
 
     election: Election
-    wanted: WantedPartitions | None
+    requested: RequestedPartitions | None
     found: list[tuple[str, list[PartitionOutcome]]] = field(default_factory=list)
 
     def plan(self, context: PlanContext) -> Sliced[Records]:
@@ -178,7 +178,7 @@ class RequestedElections(Change[ElectionOutcomes | Refusal]):
                 if isinstance(elected, PartitionChangeRecord):
                     records.append(elected)
                     found.append((index, None))
-                elif self.wanted is not None or elected is not NOT_NEEDED:
+                elif self.requested is not None or elected is not NOT_NEEDED:
                     found.append((index, elected))
                 if context.spend(UNITS_PER_ENTRY if elected is not NOT_NEEDED else 1):
                     yield
@@ -188,8 +188,8 @@ class RequestedElections(Change[ElectionOutcomes | Refusal]):
         return refused or self.found
 
     def _asked(self, latest: MetadataImage) -> Iterable[tuple[str, Sequence[int]]]:
-        if self.wanted is not None:
-            return self.wanted
+        if self.requested is not None:
+            return self.requested
         return [(topic.name, range(len(topic.partitions))) for topic in latest.topics.values()]
 
 
@@ -205,8 +205,8 @@ def _elect(
         return NOT_NEEDED
     if election is Election.UNCLEAN and partition.leader != NO_LEADER:
         return NOT_NEEDED
-    wanted = Election.GIVING_UP if election is Election.UNCLEAN else election
-    record = changes.change(topic, index, election=wanted)
+    requested = Election.GIVING_UP if election is Election.UNCLEAN else election
+    record = changes.change(topic, index, election=requested)
     if record is None or record.leader == NO_LEADER_CHANGE:
         return NO_PREFERRED if election is Election.PREFERRED else NO_ELIGIBLE
     return record
@@ -220,14 +220,14 @@ _UNKNOWN_DIRECTORIES = Refusal(ErrorCode.unsupported_version, "Directory assignm
 
 @dataclass(slots=True)
 class DirectoryChange(Change[Sequence[Sequence[ErrorCode]] | Refusal]):
-    """The outcome has one error code for each partition of ``wanted``, in its order."""
+    """The outcome has one error code for each partition of ``requested``, in its order."""
 
     name = "assign replicas to directories"
     atomic = False
 
     broker_id: int
     broker_epoch: int
-    wanted: WantedDirectories
+    requested: WantedDirectories
     problem: Refusal | None = None
     found: list[list[ErrorCode]] = field(default_factory=list)
 
@@ -240,7 +240,7 @@ class DirectoryChange(Change[Sequence[Sequence[ErrorCode]] | Refusal]):
         if self.problem is not None:
             return records
         changes, online = PartitionChanges.of(latest), latest.brokers[self.broker_id].log_dirs
-        for directory, topic_id, indexes in self.wanted:
+        for directory, topic_id, indexes in self.requested:
             topic = latest.topic_by_id(topic_id)
             election = Election.ONLINE if topic is None else election_of(latest, context.config, topic.name)
             found: list[ErrorCode] = []

@@ -6,12 +6,12 @@ import pytest
 
 from reference_broker.controller.activation_records import activation_records
 from reference_broker.controller.changes import Refusal
-from reference_broker.controller.planning.config_changes import DELETE, SET, ConfigChange, WantedConfigs
+from reference_broker.controller.planning.config_changes import DELETE, SET, ConfigChange, RequestedConfigs
 from reference_broker.controller.planning.feature_updates import (
     SAFE_DOWNGRADE,
     UPGRADE,
     FeatureUpdates,
-    WantedLevel,
+    RequestedLevel,
 )
 from reference_broker.controller.tests.planned import after, brokers, plan_context, records_of
 from reference_broker.metadata.broker_settings import CLUSTER, MIN_ISR_KEY, cluster_min_isr_record, min_isr_of
@@ -43,7 +43,7 @@ def altered(
     image: MetadataImage, resource: tuple[int, str], operation: int, value: str | None, name: str = MIN_ISR_KEY
 ) -> tuple[list[object], Refusal | None]:
     """The records, and why there are none."""
-    change = ConfigChange([WantedConfigs(resource, ((name, operation, value),))], False)
+    change = ConfigChange([RequestedConfigs(resource, ((name, operation, value),))], False)
     records = records_of(change, plan_context(image))
     (refusal,) = change.outcome(None)
     return list(records), refusal
@@ -90,7 +90,7 @@ def test_the_clusters_minimum_cannot_be_removed_nor_a_brokers_own_be_set() -> No
 @pytest.mark.clause("E-8")
 def test_the_feature_takes_the_minimum_of_single_brokers_away() -> None:
     own = ConfigRecord(resource_type=BROKER_RESOURCE, resource_name="1", name=MIN_ISR_KEY, value="3")
-    change = FeatureUpdates([WantedLevel(ELR_FEATURE, 1, UPGRADE)], False)
+    change = FeatureUpdates([RequestedLevel(ELR_FEATURE, 1, UPGRADE)], False)
     records = records_of(change, plan_context(after(cluster(elr=0), [own])))
     assert replace(own, value=None) in records
 
@@ -103,7 +103,7 @@ def test_the_feature_takes_the_minimum_of_single_brokers_away() -> None:
 @pytest.mark.clause("E-8")
 def test_the_feature_needs_its_metadata_version_and_brings_the_clusters_minimum() -> None:
     def wanted(image: MetadataImage, *levels: tuple[str, int, int]) -> tuple[list[object], object]:
-        change = FeatureUpdates([WantedLevel(*one) for one in levels], False)
+        change = FeatureUpdates([RequestedLevel(*one) for one in levels], False)
         records = records_of(change, plan_context(image, min_insync_replicas="2", default_replication_factor="2"))
         return list(records), change.outcome(None)
 

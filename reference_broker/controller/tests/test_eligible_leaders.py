@@ -11,7 +11,7 @@ from reference_broker.controller.planning.partition_requests import (
     DirectoryChange,
     IsrChange,
     RequestedElections,
-    WantedIsr,
+    RequestedIsr,
 )
 from reference_broker.controller.planning.topic_creation import NewTopic, TopicCreation
 from reference_broker.controller.tests.planned import after, brokers, plan_context, records_of
@@ -102,7 +102,7 @@ class Cluster:
         return [[code.name for code in found] for found in outcome]
 
     def in_sync(self, *isr: int) -> None:
-        wanted = WantedIsr(
+        wanted = RequestedIsr(
             0, self.partition.leader_epoch, self.partition.partition_epoch, tuple((n, -1) for n in isr), 0
         )
         leader = self.image.brokers[self.partition.leader]

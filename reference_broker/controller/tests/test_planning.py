@@ -10,17 +10,17 @@ import pytest
 from reference_broker.controller import planning
 from reference_broker.controller.changes import NOT_CONTROLLER, Change, Refusal
 from reference_broker.controller.planning.brokers import BLOCK_SIZE, ProducerIdBlock
-from reference_broker.controller.planning.config_changes import SET, ConfigChange, WantedConfigs
+from reference_broker.controller.planning.config_changes import SET, ConfigChange, RequestedConfigs
 from reference_broker.controller.planning.feature_updates import (
     SAFE_DOWNGRADE,
     UNSAFE_DOWNGRADE,
     UPGRADE,
     FeatureUpdates,
-    WantedLevel,
+    RequestedLevel,
 )
 from reference_broker.controller.planning.partition_changes import Election
 from reference_broker.controller.planning.partition_creation import NewPartitions, PartitionCreation, PlannedPartitions
-from reference_broker.controller.planning.partition_requests import IsrChange, RequestedElections, WantedIsr
+from reference_broker.controller.planning.partition_requests import IsrChange, RequestedElections, RequestedIsr
 from reference_broker.controller.planning.topic_creation import (
     NewTopic,
     PlannedTopic,
@@ -150,7 +150,7 @@ def test_a_topic_that_is_named_and_given_by_its_id_is_named_twice() -> None:
 def test_a_setting_that_stays_as_it_is_has_no_record() -> None:
     latest = after(with_topics("t"), [ConfigRecord(resource_type=2, resource_name="t", name="retention.ms", value="5")])
     change = ConfigChange(
-        [WantedConfigs((2, "t"), (("retention.ms", SET, "5"), ("segment.bytes", SET, "2000")))], validate_only=False
+        [RequestedConfigs((2, "t"), (("retention.ms", SET, "5"), ("segment.bytes", SET, "2000")))], validate_only=False
     )
     (record,) = records_of(change, plan_context(latest))
     assert isinstance(record, ConfigRecord)
@@ -162,7 +162,7 @@ def test_a_change_of_the_isr_reports_the_partition_as_it_will_be() -> None:
     latest = with_topics("t")
     topic = latest.topics["t"]
     leader = topic.partitions[0].leader
-    wanted = WantedIsr(0, 0, 0, ((leader, -1),), 0)
+    wanted = RequestedIsr(0, 0, 0, ((leader, -1),), 0)
     change = IsrChange(leader, leader, [(topic.topic_id, [wanted]), (None, [wanted])])
     (record,) = records_of(change, plan_context(latest))
     outcome = change.outcome(None)
@@ -257,7 +257,7 @@ def test_a_level_must_be_known_to_every_registered_broker_also_to_a_fenced_one(
         2: replace(LIVE.brokers[2], features=(("metadata.version", 7, 20),), fenced=True),
     }
     latest = MetadataImage(brokers=registered, features={"metadata.version": 13})
-    change = FeatureUpdates([WantedLevel(feature, level, upgrade_type)], False)
+    change = FeatureUpdates([RequestedLevel(feature, level, upgrade_type)], False)
     records = records_of(change, plan_context(latest))
     problem = change.outcome(None)
     if error is None:
@@ -289,7 +289,7 @@ def test_features_of_a_kafka_release_that_change_nothing_here(
         for node, broker in LIVE.brokers.items()
     }
     latest = MetadataImage(brokers=all_know, features={} if level else {"kraft.version": 1})
-    change = FeatureUpdates([WantedLevel(feature, level, upgrade_type)], False)
+    change = FeatureUpdates([RequestedLevel(feature, level, upgrade_type)], False)
     records = records_of(change, plan_context(latest))
     assert (change.outcome(None) is None) == is_granted
     if is_granted:
@@ -300,7 +300,7 @@ def test_features_of_a_kafka_release_that_change_nothing_here(
 @pytest.mark.parametrize("feature", DRAFTS.values())
 @pytest.mark.parametrize("level", [0, 1, 2])
 def test_the_one_level_of_a_draft_is_granted_and_not_stored(feature: str, level: int) -> None:
-    change = FeatureUpdates([WantedLevel(feature, level, UPGRADE if level else UNSAFE_DOWNGRADE)], False)
+    change = FeatureUpdates([RequestedLevel(feature, level, UPGRADE if level else UNSAFE_DOWNGRADE)], False)
     assert records_of(change, plan_context(LIVE)) == []
     problem = change.outcome(None)
     assert (problem and problem.error) == (None if level == 1 else ErrorCode.invalid_update_version)
@@ -312,7 +312,7 @@ def test_the_one_level_of_a_draft_is_granted_and_not_stored(feature: str, level:
 )
 @pytest.mark.parametrize("upgrade_type", [SAFE_DOWNGRADE, UNSAFE_DOWNGRADE])
 def test_a_downgrade_does_not_go_up(upgrade_type: int) -> None:
-    change = FeatureUpdates([WantedLevel("metadata.version", 14, upgrade_type)], False)
+    change = FeatureUpdates([RequestedLevel("metadata.version", 14, upgrade_type)], False)
     assert records_of(change, plan_context(MetadataImage(features={"metadata.version": 13}))) == []
     problem = change.outcome(None)
     assert problem is not None
