@@ -3,7 +3,8 @@
     .venv/bin/python -m tools.kill_rate --corpus guided --seconds 60 --out kills.jsonl
     .venv/bin/python -m tools.kill_rate --random --seconds 60 --subject groups
 
-Each mutant gets so many seconds of processor time. ``--random`` plays seeds 1, 2, ... of the scenarios that name one of
+Each mutant gets so many seconds of processor time. First come the kinds of ``crucible power-losses`` whose scripts call
+what the mutant replaces, with a few outcomes. Then ``--random`` plays seeds 1, 2, ... of the scenarios that name one of
 its clauses, and of the swarms, in turn. Otherwise the recipes of the corpus that reach decision points of the mutated
 file come first, those that reach most per event before the others, and then changes of them. Each result is a line of
 the file as soon as it is known; mutants that have a line are not played again.
@@ -21,11 +22,12 @@ from typing import Any
 
 import click
 
-from chaos.mutants.mutant import Mutant, MutantError
+from chaos.mutants.mutant import Mutant, MutantError, applied
 from chaos.mutants.registry import all_mutants, by_name, unplanned_mutants
 from chaos.search.children import ChildDiedError, in_children
 from chaos.search.guided import Corpus, Recipe, read_corpus, recipes_near, scheduled
 from chaos.search.many_seeds import quickly
+from chaos.search.power_losses import KILLED, KINDS, NOTHING, Found, kind_of, search
 from chaos.search.run_sim import run
 from chaos.sim.decision_counts import watch
 from chaos.sim.verdict import SimVerdict
@@ -35,6 +37,10 @@ from scenarios.revisions import each_revision
 
 LEFT_OUT = ("ten-thousand-partitions",)
 """Scenarios of which one seed takes longer than a mutant has."""
+OUTCOMES_TRIED = (KILLED, NOTHING, "names", "torn")
+"""outcomes of power losses that are played at each operation"""
+LOSSES_SHARE = 1 / 6
+"""share of a mutant's time after which no further kind of power losses begins"""
 CHANGES_OF_NEAR = 40
 """number of recipes of the corpus that are changed once all near ones were played"""
 
@@ -60,6 +66,20 @@ def guided_plays(mutant: Mutant, corpus: Corpus, scenarios: Sequence[Scenario]) 
     yield from random_plays(mutant, scenarios)
 
 
+def lost_power(mutant: Mutant) -> Iterator[tuple[str, Found]]:
+    """Yield the kinds of power losses whose script, or the resume at its end, calls the mutant, each with what it
+    found."""
+    for name in KINDS:
+        with applied(mutant) as in_place:
+            points = search(kind_of(name), (), -1).points
+            last = search(kind_of(name), (NOTHING,), points - 1)
+            assert in_place is not None
+            if last.violation is not None:
+                yield name, last
+            elif in_place.calls:
+                yield name, search(kind_of(name), OUTCOMES_TRIED)
+
+
 def tried(corpus: Corpus | None, scenarios: Sequence[Scenario], seconds: float, name: str) -> dict[str, Any]:
     """Play the mutant until it is killed or its processor time is over. Return a row of the result."""
     mutant = by_name(name)
@@ -67,6 +87,16 @@ def tried(corpus: Corpus | None, scenarios: Sequence[Scenario], seconds: float, 
     plays = random_plays(mutant, scenarios) if corpus is None else guided_plays(mutant, corpus, scenarios)
     began, played, called, outcomes = time.process_time(), 0, 0, Counter[str]()
     row: dict[str, Any] = {"mutant": name, "file": mutant.target.partition(":")[0], "killed": ""}
+    for kind, found in lost_power(mutant):
+        played, called = played + 1, called + 1
+        outcomes["PASSED" if found.violation is None else "FAILED"] += 1
+        if found.violation is not None:
+            command = replace(found.violation, mutant=name).command
+            row |= {"killed": f"power-losses {kind}", "story": found.violation.story, "command": command}
+            plays = iter(())
+            break
+        if time.process_time() - began >= seconds * LOSSES_SHARE:
+            break
     for recipe in plays:
         if time.process_time() - began >= seconds:
             break

@@ -17,7 +17,7 @@ from reports.verdict import Outcome
 from scenarios import loader
 from scenarios.model import Scenario
 from tools import kill_rate
-from tools.kill_rate import guided_plays, main, random_plays, report, tried
+from tools.kill_rate import guided_plays, lost_power, main, random_plays, report, tried
 
 MUTANT = "no_epoch_comparison"
 CONCERNED, OTHER, SWARM = (loader.find(each) for each in ("02-duplicated-request", "14", "swarm"))
@@ -102,3 +102,13 @@ def test_a_mutant_is_not_played_after_its_time(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(kill_rate, "time", SimpleNamespace(process_time=lambda: next(times)))
     row = tried(None, [CONCERNED], 60.0, MUTANT)
     assert (row["killed"], row["plays"], row["seconds"]) == ("", 2, 61.0)
+
+
+def test_power_losses_are_played_in_the_kinds_that_call_the_mutant() -> None:
+    assert not [*lost_power(by_name(MUTANT))]
+    kind, found = next(lost_power(by_name("synced_offset_survives_truncation")))
+    assert kind == "log"
+    assert found.violation is not None
+    row = tried(None, [], 60.0, "synced_offset_survives_truncation")
+    assert row["killed"] == "power-losses log"
+    assert row["command"].endswith("--mutant synced_offset_survives_truncation")
