@@ -179,7 +179,7 @@ class BatchMaker:
         """
         keys = None
         if self._keys is not None:
-            keys = self._keys.take(np.arange(first_sequence, first_sequence + self.count), axis=0, mode="wrap")
+            keys = self._keys[np.arange(first_sequence, first_sequence + self.count) % len(self._keys)]
         self._layout.write(first_sequence, keys)
         header = BatchHeader(
             base_offset=0,

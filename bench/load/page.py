@@ -8,6 +8,7 @@ from typing import Any, Final
 from jinja2 import Environment
 from matplotlib import rc_context
 from matplotlib.figure import Figure as Picture
+from matplotlib.ticker import StrMethodFormatter
 
 from bench.load.measures import quantile_us
 from bench.load.results import LoadResult
@@ -122,6 +123,7 @@ def rates(entries: Sequence[Entry]) -> str:
                 axes.plot(seconds, values, style, color=colour, label=f"{name_of(entry, entries)}: {name}")
             axes.axvspan(0, result.first, color="#f3f3f3", linewidth=0)
         axes.set_ylim(bottom=0)
+        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         axes.set_xlabel("seconds since the start (grey: warm-up)")
         axes.set_ylabel("records in a second")
         axes.legend(frameon=False, fontsize=8)
@@ -145,6 +147,7 @@ def percentiles(entries: Sequence[Entry], measure: str) -> str:
                 axes.plot([1 / (1 - each) for each in shares], values, color=colour, label=label)
         axes.set_xscale("log")
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
         axes.set_xticks([2, 10, 100, 1_000, 10_000], ["50", "90", "99", "99.9", "99.99"])
         axes.minorticks_off()
         axes.set_xlabel("percentile")
@@ -175,7 +178,9 @@ def against_rate(entries: Sequence[Entry]) -> str:
             points = sorted((each.rate("acknowledged"), each.quantile_ms("response", 0.99)) for each in results)
             axes.plot(*zip(*points, strict=True), marker="o", markersize=4, color=colour, label=target)
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
         axes.set_xlim(left=0)
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         axes.set_xlabel("records acknowledged in a second")
         axes.set_ylabel("response latency p99, ms")
         axes.legend(frameon=False, fontsize=8)
@@ -207,13 +212,15 @@ code { font-size: 13px; overflow-wrap: anywhere; }
 {% endfor %}
 {% for target, found in searches %}<p><b>{{ target }}</b>: {{ found }}</p>{% endfor %}
 <div class="wide"><table>
-<tr><th></th>{% for heading in headings %}<th>{{ heading }}</th>{% endfor %}</tr>
-{% for name, _, _, cells in rows %}
-<tr><th>{{ name }}</th>{% for cell in cells %}<td>{{ cell }}</td>{% endfor %}</tr>
+<tr><th></th>{% for name, _, _, _ in rows %}<th>{{ name }}</th>{% endfor %}</tr>
+{% for heading in headings %}{% set line = loop.index0 %}
+<tr><th>{{ heading }}</th>{% for _, _, _, cells in rows %}<td>{{ cells[line] }}</td>{% endfor %}</tr>
 {% endfor %}
 </table></div>
 <p>Each value that was read is compared with what was sent. PASSED: no acknowledged record was lost, repeated, reordered
-or damaged. INVALID: the run says nothing of the brokers.</p>
+or damaged. INVALID: the run says nothing of the brokers. Publish latency counts from the time at which a batch was
+sent; delay is how late it was sent; response latency is both together; end-to-end latency counts from the batch's
+timestamp.</p>
 {% for picture in pictures %}{{ picture|safe }}{% endfor %}
 <h2>Repeat it</h2>
 <p><code>{{ command }}</code></p>

@@ -59,6 +59,8 @@ class LoadPlan:
     acks: int = -1
     idempotent: bool = True
     compression: Compression = Compression.NONE
+    keys: int = 0  # how many keys take turns in each partition; 0: records have no key
+    padding: bytes = b""  # what values repeat behind their proof
     request_timeout_ms: int = 30_000
     delivery_timeout_us: int = 120_000_000
 
@@ -97,7 +99,6 @@ class Settled:
 class _Partition:
     where: TopicPartition
     index: int
-    maker: BatchMaker
     made: int = 0  # batches
     in_flight: int = 0
     failed: list[LoadBatch] = field(default_factory=list)
@@ -144,11 +145,10 @@ class LoadProducer:
         self._bootstrap = tuple(NodeAddress(-1, host, port) for host, port in bootstrap)
         self._settled = settled
         self._state = ProducerState(MAX_IN_FLIGHT if plan.idempotent else 1, plan.idempotent)
-        values = ValueMaker(plan.process, plan.value_bytes)
-        self._partitions = [
-            _Partition(where, index, BatchMaker(values, plan.batch_records))
-            for index, where in enumerate(plan.partitions)
-        ]
+        keys = [b"k%06d" % number for number in range(plan.keys)]
+        values = ValueMaker(plan.process, plan.value_bytes, plan.padding)
+        self._maker = BatchMaker(values, plan.batch_records, keys)
+        self._partitions = [_Partition(where, index) for index, where in enumerate(plan.partitions)]
         self._interval_us = plan.batch_records * 1e6 / plan.records_per_s if plan.records_per_s else 0.0
         self._metadata = MetadataCache()
         self._links: dict[int, _Link] = {}  # by node ID
@@ -231,7 +231,7 @@ class LoadProducer:
         first = partition.index * SEQUENCES + number * plan.batch_records
         partition.made += 1
         batch = self._state.add(partition.where, plan.batch_records)
-        records = self._encoded(partition, batch, first)
+        records = self._encoded(batch, first)
         return LoadBatch(number, first, due_us, now_us, now_us + plan.delivery_timeout_us, batch, records)
 
     def _again(self, partition: _Partition) -> LoadBatch | None:
@@ -242,11 +242,11 @@ class LoadProducer:
             if self._state.needs_producer_id:
                 return None
             self._state.renew(batch)
-            failed.records = self._encoded(partition, batch, failed.first_sequence)
+            failed.records = self._encoded(batch, failed.first_sequence)
         return partition.failed.pop(0)
 
-    def _encoded(self, partition: _Partition, batch: ProducerBatch, first_sequence: int) -> bytes:
-        return partition.maker.make(
+    def _encoded(self, batch: ProducerBatch, first_sequence: int) -> bytes:
+        return self._maker.make(
             first_sequence,
             time.time_ns() // 1_000_000,
             producer_id=batch.producer_id,

@@ -127,6 +127,8 @@ def spec_of(workload: Workload, target: LoadTarget, options: LoadOptions, topics
         value_bytes=workload.message_size,
         batch_records=most if not rate else max(1, min(most, lingering)),
         compression=options.compression,
+        keys=workload.keys,
+        padding=workload.padding,
         acks=options.acks,
         idempotent=options.idempotent,
         workers=min(options.workers, workload.producers + workload.readers),

@@ -103,6 +103,13 @@ class Sink:
         self.records += count
         return 0, base
 
+    def read(self, where: TopicPartition, offset: int) -> tuple[bytes, int]:  # noqa: ARG002 - all partitions are alike
+        """Return batches from an offset on, and the log end offset."""
+        parts: list[bytes] = []
+        for number in range(self.plan.read_batches):
+            parts += (patched_prefix(self._header, offset + number * self.plan.batch_records, 0), self._rest)
+        return b"".join(parts), END_OFFSET
+
     def _serve_one(self, connection: socket.socket) -> None:
         with connection, suppress(OSError):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -175,19 +182,14 @@ class Sink:
                 topic.topic,
                 topic.topic_id,
                 [
-                    PartitionData(each.partition, 0, END_OFFSET, END_OFFSET, 0, None, -1, self._read(each.fetch_offset))
+                    PartitionData(each.partition, 0, end, end, 0, None, -1, records)
                     for each in topic.partitions
+                    for records, end in (self.read(TopicPartition(topic.topic, each.partition), each.fetch_offset),)
                 ],
             )
             for topic in request.topics
         ]
         return FetchResponse(responses=topics)
-
-    def _read(self, offset: int) -> bytes:
-        parts: list[bytes] = []
-        for number in range(self.plan.read_batches):
-            parts += (patched_prefix(self._header, offset + number * self.plan.batch_records, 0), self._rest)
-        return b"".join(parts)
 
 
 def _read_frame(connection: socket.socket) -> memoryview | None:

@@ -25,6 +25,8 @@ class LoadSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     value_bytes: int
     batch_records: int
     compression: str = "none"
+    keys: int = 0
+    padding: bytes = b""
     acks: int = -1
     idempotent: bool = True
     request_timeout_ms: int = 30_000
@@ -55,6 +57,8 @@ def load_plans(spec: LoadSpec) -> list[LoadPlan]:
             acks=spec.acks,
             idempotent=spec.idempotent,
             compression=Compression[spec.compression.upper()],
+            keys=spec.keys,
+            padding=spec.padding,
             request_timeout_ms=spec.request_timeout_ms,
             delivery_timeout_us=spec.delivery_timeout_ms * 1000,
         )

@@ -6,6 +6,7 @@ ends with one sentence. OpenMessaging's project: https://github.com/openmessagin
 
 from collections.abc import Mapping
 from pathlib import Path
+from random import Random
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -13,7 +14,10 @@ import yaml
 
 from bench.fleet.values import smallest_size_bytes
 
-NO_KEYS: Final = ("NO_KEY",)
+KEYS: Final = {"NO_KEY": 0, "KEY_ROUND_ROBIN": 10_000, "RANDOM_NANO": 10_000}
+"""How many keys take turns in each partition. OpenMessaging draws the key of RANDOM_NANO by the clock; here keys take
+turns, so that the same workload sends the same records."""
+MOST_PADDING_BYTES: Final = 1 << 20
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 NotNegative = Annotated[int, msgspec.Meta(ge=0)]
 Minutes = Annotated[float, msgspec.Meta(gt=0, le=7 * 24 * 60)]
@@ -49,6 +53,13 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     test_duration_minutes: Minutes = 5
     warmup_duration_minutes: Annotated[float, msgspec.Meta(ge=0, le=60)] = 1
 
+    padding: bytes = b""
+    """What values repeat behind their proof: the payload file's bytes, or random ones. No key of files."""
+
+    @property
+    def keys(self) -> int:
+        return KEYS[self.key_distributor]
+
     @property
     def producers(self) -> int:
         return self.topics * self.producers_per_topic
@@ -70,7 +81,21 @@ def read_workload(path: Path) -> Workload:
         raise WorkloadError(f"{path}: cannot be read: {error.strerror}.") from error
     except (UnicodeDecodeError, yaml.YAMLError) as error:
         raise WorkloadError(f"{path.name}: is not valid YAML: {' '.join(str(error).split())}.") from error
-    return workload_of(table, path.name, path.stem)
+    workload = workload_of(table, path.name, path.stem)
+    return msgspec.structs.replace(workload, padding=_padding(workload, path))
+
+
+def _padding(workload: Workload, path: Path) -> bytes:
+    """Return the bytes of the payload file, which is named from the workload's folder or the one above, or random ones
+    of the share that the workload wants. Random bytes are those of its name, so they are always the same."""
+    if workload.payload_file:
+        places = [folder / workload.payload_file for folder in (path.parent, path.parent.parent)]
+        found = next((each for each in places if each.is_file()), None)
+        if found is not None:
+            return found.read_bytes()[:MOST_PADDING_BYTES]
+    share = workload.random_bytes_ratio if workload.use_randomized_payloads else 1.0
+    random_bytes = int(workload.message_size * share)
+    return Random(workload.name).randbytes(random_bytes) + bytes(workload.message_size - random_bytes)
 
 
 def workload_of(table: Any, where: str, name: str) -> Workload:
@@ -91,15 +116,12 @@ def workload_of(table: Any, where: str, name: str) -> Workload:
 
 def _complaint(workload: Workload) -> str:
     least = smallest_size_bytes(longest_writer(workload))
-    if workload.key_distributor not in NO_KEYS:
-        return f"keyDistributor {workload.key_distributor!r} is not carried out yet: only {', '.join(NO_KEYS)}"
+    if workload.padding:
+        return "padding is no key of workloads: give a payloadFile"
+    if workload.key_distributor not in KEYS:
+        return f"keyDistributor {workload.key_distributor!r} is none of {', '.join(KEYS)}"
     if workload.consumer_backlog_size_g_b:
         return "consumerBacklogSizeGB is not carried out yet: leave it out or set it to 0"
-    if workload.payload_file or workload.use_randomized_payloads:
-        return (
-            "a payload from a file or of random bytes is not carried out yet: values are those that prove themselves, "
-            "so leave payloadFile and useRandomizedPayloads out"
-        )
     if workload.message_size < least:
         return f"messageSize {workload.message_size} is too small for a value that proves itself: at least {least}"
     if workload.topics * workload.partitions_per_topic > MOST_PARTITIONS:

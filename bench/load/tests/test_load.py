@@ -11,12 +11,14 @@ import pytest
 
 from bench.fleet.value_batches import BatchReader
 from bench.load.calibration import calibrate
+from bench.load.ledger import Findings, Read, Sent, judge
 from bench.load.producer import SEQUENCES, LoadPlan, LoadProducer, Settled, monotonic_us
 from bench.load.reader import LoadReader, ReadPlan, Taken
 from bench.load.sink import READ_WRITER, Sink, SinkPlan
 from reference_broker.client.consumer import TakenBatch
 from reference_broker.client.partitions import TopicPartition
-from reference_broker.records.batch import Buffer, add_sequence, read_header
+from reference_broker.records.batch import HEADER_BYTES, Buffer, add_sequence, patched_prefix, read_header, sealed
+from reference_broker.records.compression import Compression
 from reference_broker.wire.errors import ErrorCode
 
 WHERE = tuple(TopicPartition("t", index) for index in range(4))
@@ -169,6 +171,11 @@ def test_latency_counts_from_the_time_at_which_a_batch_was_due() -> None:
     assert max(each.end_us - each.due_us for each in ends) >= 400_000
 
 
+def test_records_with_keys_and_compression_prove_themselves_too() -> None:
+    plan = LoadPlan("p", WHERE, batch_records=40, keys=7, compression=Compression.LZ4, padding=b"xyz")
+    assert {each.kind for each in produced(Log(), plan, 40)} == {"ok"}
+
+
 def test_a_producer_waits_for_its_bootstrap_server() -> None:
     sink = Log()
     sink.close()
@@ -210,3 +217,128 @@ def test_calibration_measures_both_directions() -> None:
     assert min(sent.records, read.records) > 1_000
     assert sent.cpu_us_per_record > 0
     assert len(lines) == 2
+
+
+class Store(Sink):
+    """A sink that keeps what it takes, and serves it. ``plant`` may do something else with the batch of a number.
+
+    ``delay_s`` is how long each Produce request takes.
+    """
+
+    def __init__(self, plant: Callable[["Store", TopicPartition, bytes, int], bool], delay_s: float = 0.0) -> None:
+        super().__init__(SinkPlan(len(WHERE)))
+        self.logs: dict[TopicPartition, list[bytes]] = {where: [] for where in WHERE}
+        self.held: list[bytes] = []
+        self._plant = plant
+        self._delay_s = delay_s
+        self._number = 0
+        self._lock = threading.Lock()
+
+    def append(self, where: TopicPartition, batch: Buffer) -> tuple[int, int]:
+        if self._delay_s:
+            time.sleep(self._delay_s)
+        with self._lock:
+            self._number += 1
+            base = self.end(where)
+            if not self._plant(self, where, bytes(batch), self._number):
+                self.keep(where, bytes(batch))
+        return 0, base
+
+    def keep(self, where: TopicPartition, batch: bytes) -> None:
+        header = read_header(batch)
+        self.logs[where].append(patched_prefix(header, self.end(where), 0) + batch[16:])
+
+    def end(self, where: TopicPartition) -> int:
+        return read_header(self.logs[where][-1]).last_offset + 1 if self.logs[where] else 0
+
+    def read(self, where: TopicPartition, offset: int) -> tuple[bytes, int]:
+        with self._lock:
+            found = [each for each in self.logs[where] if read_header(each).last_offset >= offset]
+            return b"".join(found[:20]), self.end(where)
+
+
+def lost(store: Store, where: TopicPartition, batch: bytes, number: int) -> bool:  # noqa: ARG001
+    return number == 20
+
+
+def repeated(store: Store, where: TopicPartition, batch: bytes, number: int) -> bool:
+    if number == 20:
+        store.keep(where, batch)
+    return False
+
+
+def reordered(store: Store, where: TopicPartition, batch: bytes, number: int) -> bool:
+    if where == WHERE[0] and number >= 20 and not store.held:
+        store.held.append(batch)
+        return True
+    if where == WHERE[0] and len(store.held) == 1:
+        store.held.append(batch)
+        store.keep(where, batch)
+        store.keep(where, store.held[0])
+        return True
+    return False
+
+
+def damaged(store: Store, where: TopicPartition, batch: bytes, number: int) -> bool:
+    if number != 20:
+        return False
+    body = bytearray(batch[HEADER_BYTES:])
+    body[40] ^= 1
+    store.keep(where, sealed(read_header(batch), bytes(body)))
+    return True
+
+
+def healthy(store: Store, where: TopicPartition, batch: bytes, number: int) -> bool:  # noqa: ARG001
+    return False
+
+
+def judged(store: Store, batches: int = 60) -> tuple[Findings, list[Settled]]:
+    """Send and read at once, and judge both."""
+    sent, read, ends = {"p": Sent()}, Read(), list[Settled]()
+
+    def settled(each: Settled) -> None:
+        ends.append(each)
+        sent["p"].add(each.kind, each.error, each.first_sequence, each.first_sequence + each.count)
+        if len(ends) >= batches:
+            producer.stop()
+
+    def taken(each: Taken) -> None:
+        for span in each.spans:
+            read.add(*each.where, span.writer, span.first_sequence, span.count, span.valid)
+
+    with serving(store) as address:
+        producer = LoadProducer(LoadPlan("p", WHERE, batch_records=40), address, settled)
+        reader = LoadReader(ReadPlan("r", WHERE), address, taken)
+        reading = threading.Thread(target=reader.run)
+        reading.start()
+        producer.run()
+        deadline = time.monotonic() + LIMIT_S
+        while any(reader.position(where) < store.end(where) for where in WHERE) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        reader.stop()
+        reading.join()
+    return judge(sent, [[read]], exactly_once=True), ends
+
+
+@pytest.mark.parametrize(
+    ("plant", "counts"),
+    [
+        (healthy, (0, 0, 0, 0)),
+        (lost, (40, 0, 0, 0)),
+        (repeated, (0, 40, 0, 0)),
+        (reordered, (0, 0, 40, 0)),
+        (damaged, (1, 0, 0, 1)),
+    ],
+    ids=lambda each: getattr(each, "__name__", ""),
+)
+def test_a_planted_violation_is_found(
+    plant: Callable[[Store, TopicPartition, bytes, int], bool], counts: tuple[int, int, int, int]
+) -> None:
+    found, _ = judged(Store(plant))
+    assert (found.lost, found.repeated, found.reordered, found.damaged) == counts
+    assert found.acknowledged >= 60 * 40
+
+
+def test_a_disk_that_needs_20_ms_is_seen_in_the_latency() -> None:
+    _, ends = judged(Store(healthy, delay_s=0.02))
+    assert min(each.end_us - each.first_sent_us for each in ends) >= 20_000

@@ -53,9 +53,9 @@ def test_there_are_presets() -> None:
         ({"producerRate": -1}, "Expected `int` >= 0 in `producerRate`"),
         ({"testDurationMinutes": 0}, "Expected `float` > 0.0 in `testDurationMinutes`"),
         ({"messageSize": 4}, "too small for a value that proves itself: at least 17"),
-        ({"keyDistributor": "RANDOM_NANO"}, "keyDistributor 'RANDOM_NANO' is not carried out yet"),
+        ({"keyDistributor": "BY_DAY"}, "keyDistributor 'BY_DAY' is none of NO_KEY, KEY_ROUND_ROBIN, RANDOM_NANO"),
+        ({"padding": "AAAA"}, "padding is no key of workloads"),
         ({"consumerBacklogSizeGB": 100}, "consumerBacklogSizeGB is not carried out yet"),
-        ({"payloadFile": "payload/payload-1Kb.data"}, "leave payloadFile and useRandomizedPayloads out"),
         ({"topics": 2_000, "partitionsPerTopic": 100}, "200,000 partitions; the most are 100,000"),
         ({"producersPerTopic": 10_001}, "10,002 clients; the most are 10,000"),
         ({"consumerPerSubscription": 3, "partitionsPerTopic": 2}, "a consumer would have no partition"),
@@ -74,6 +74,29 @@ def test_files_that_cannot_be_read_end_with_one_sentence(tmp_path: Path) -> None
     (tmp_path / "bad.yaml").write_text("topics: [")
     with pytest.raises(WorkloadError, match="is not valid YAML"):
         read_workload(tmp_path / "bad.yaml")
+
+
+def test_values_are_padded_with_the_payload_file(tmp_path: Path) -> None:
+    (tmp_path / "payload").mkdir()
+    (tmp_path / "workloads").mkdir()
+    (tmp_path / "payload" / "p.data").write_bytes(b"abc")
+    path = tmp_path / "workloads" / "w.yaml"
+    path.write_text("payloadFile: payload/p.data")
+    assert read_workload(path).padding == b"abc"
+
+
+def test_without_a_payload_file_the_padding_is_random_and_always_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "w.yaml"
+    path.write_text("{payloadFile: payload/none.data, messageSize: 500}")
+    first = read_workload(path).padding
+    assert (len(first), read_workload(path).padding) == (500, first)
+    path.write_text("{useRandomizedPayloads: true, randomBytesRatio: 0.5, messageSize: 500}")
+    assert read_workload(path).padding.endswith(bytes(250))
+
+
+def test_keys_take_turns() -> None:
+    (plan,) = load_plans(spec(keyDistributor="KEY_ROUND_ROBIN"))
+    assert plan.keys == 10_000
 
 
 def spec(**fields: object) -> LoadSpec:
