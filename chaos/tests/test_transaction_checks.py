@@ -6,17 +6,17 @@ from typing import Any, cast
 
 import pytest
 
-from chaos.checks.history import STATE_TOPIC, History
+from chaos.checks.history import OFFSETS_TOPIC, STATE_TOPIC, History
 from chaos.checks.replica_view import offsets_partition
 from chaos.checks.suite import all_checks
-from chaos.checks.transactions import LostTransaction
+from chaos.checks.transactions import ExactlyOnce, LostTransaction
 from chaos.tests.check_context import check_context
 from reference_broker.core.events import Note
 from reports.columns import ROW_TABLES
 from reports.rows import HistoryRow, TransactionRow
 from reports.tests import history as planted
 from reports.tests.history import int_of
-from reports.tests.ledger import Ledger
+from reports.tests.ledger import GROUP, Ledger
 from reports.tests.test_transactions_judged import PLANTED
 
 GUARANTEES = {guarantee for _, guarantees in PLANTED.values() for guarantee in guarantees}
@@ -56,6 +56,19 @@ def test_exactly_the_planted_guarantee_breaks(name: str) -> None:
 def test_each_check_had_something_to_look_at() -> None:
     _, judged = looked_at("nothing")
     assert judged >= GUARANTEES
+
+
+@pytest.mark.clause("E-7", "X-14")
+@pytest.mark.parametrize(("place", "lost", "broken"), [(0, GROUP, False), (0, "another", True), (None, GROUP, True)])
+def test_an_input_may_take_effect_twice_only_if_the_group_lost_its_offsets(
+    place: int | None, lost: str, broken: bool
+) -> None:
+    ledger = Ledger().play()
+    PLANTED["twice"][0](ledger)
+    places = [] if place is None else [(OFFSETS_TOPIC, place)]
+    check = ExactlyOnce(check_context())
+    check.end(history_of(ledger).without(places, lambda group: group == lost))
+    assert bool(check.violations) is broken
 
 
 @pytest.mark.clause("E-7", "X-1")
