@@ -177,15 +177,15 @@ class FetchWaits(ReplicaCheck, FetchCheck):
             return
         if self._request is not None or self._replied or self._ended:
             self._follow(at_us, node, waits)
-        if not waits:
+        judged = [wait for wait in waits.values() if wait.node is node and not wait.is_reported]
+        if not judged:
             return
         may_be_touched = self._may_have_moved(node) or bool(touched)
-        for wait in waits.values():
-            if wait.node is node and not wait.is_reported:
-                if wait.failing is None or (may_be_touched and self._is_touched(wait, touched)):
-                    self._compare(at_us, wait)
-                if wait.why or at_us > wait.late_us:  # Mostly neither: most events of a node concern no wait.
-                    self._judge(at_us, wait)
+        for wait in judged:
+            if wait.failing is None or (may_be_touched and self._is_touched(wait, touched)):
+                self._compare(at_us, wait)
+            if wait.why or at_us > wait.late_us:  # Mostly neither: most events of a node concern no wait.
+                self._judge(at_us, wait)
 
     def _judge(self, at_us: int, wait: Wait) -> None:
         if wait.why and at_us - wait.since_us > SOON_US:

@@ -191,7 +191,7 @@ class ProgressView:
         named = {name: each.fetch_offset for name, each in partitions_of(event.api_version, body.topics)}
         self.contacts_us[node.broker.node_id, body.replica_id] = at_us
         self._leave(node, event.api_version, body)
-        is_single = len(named) <= SMALL_REQUEST <= slicing.SESSION_PARTITIONS_PER_SLICE
+        is_single = len(named) <= SMALL_REQUEST and not has_short_slices()
         for name, offset in named.items():
             led = _led(node, name)
             if led is None or name in refused:
@@ -272,6 +272,11 @@ class ProgressView:
                 self.proposals.pop((node_id, key), None)
             elif int(each.error_code) == 0 and proposed is not None:
                 self.accepted.append((key, proposed, int(each.partition_epoch)))
+
+
+def has_short_slices() -> bool:
+    """Return whether a leader may count even a small request in several events, at partitions that it leads by then."""
+    return slicing.SESSION_PARTITIONS_PER_SLICE < SMALL_REQUEST
 
 
 def altered(body: Any) -> Iterator[tuple[bytes, Any]]:

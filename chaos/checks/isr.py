@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from chaos.checks.check import Check, CheckContext, ReplicaCheck, fields_of
-from chaos.checks.follower_progress import ALTER_PARTITION, LeaderTerm, Proposed, altered
+from chaos.checks.follower_progress import ALTER_PARTITION, LeaderTerm, Proposed, altered, has_short_slices
 from chaos.checks.history import History
 from chaos.checks.pending_requests import PendingRequests
 from chaos.checks.replica_view import Copy, Held, PartitionKey, Replicated
@@ -243,7 +243,8 @@ class LaggingLeave(ReplicaCheck):
     """isr-honest: an in-sync replica that stays behind for much longer than replica.lag.time.max.ms leaves the ISR.
 
     Kafka looks for such replicas twice in that time, and the controller commits the leader's proposal. So twice the
-    time and ``PROPOSAL_US`` is enough, unless a fault touched another node, or a link between others.
+    time and ``PROPOSAL_US`` is enough, unless a fault touched another node, or a link between others. With short slices
+    a leader counts requests later than they come, so nothing is judged.
 
     Compares all in-sync replicas now and then.
     """
@@ -260,6 +261,8 @@ class LaggingLeave(ReplicaCheck):
     def inspect(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
         node_id, progress = node.broker.node_id, self.context.progress
         if not node.listening or progress.nodes.get(node_id) is not node or node._publisher.is_behind:
+            return
+        if has_short_slices():
             return
         for (leader_id, key), term in progress.terms.items():
             led = node.broker.partitions.by_id.get(key) if leader_id == node_id else None
@@ -319,7 +322,8 @@ class ShrinksProposed(ReplicaCheck):
 
     What the controller does with it is not judged here. So faults of other nodes are no excuse, but the leader has one
     AlterPartition in flight at a time (KIP-497), and must know a controller. Physical: a leader that is paused or waits
-    for its disk proposes nothing.
+    for its disk proposes nothing. With short slices a leader counts requests later than they come, so nothing is
+    judged.
 
     Compares all in-sync replicas now and then.
     """
@@ -344,7 +348,7 @@ class ShrinksProposed(ReplicaCheck):
         known = node, seen.epoch, seen.leader_id
         if self._controllers.get(node_id) != known or seen.leader_id < 0:
             self._controllers[node_id], self._known_us[node_id] = known, at_us
-        if seen.leads or progress.awaits(node_id):
+        if seen.leads or progress.awaits(node_id) or has_short_slices():
             return  # Physical: an active controller proposes to itself, without a message.
         image = node.broker.replica.loader.image
         for (leader_id, key), term in progress.terms.items():

@@ -446,6 +446,8 @@ def _added_in(body: Any, requested_us: int, reply: Reply) -> Iterator[_Effect]:
 
 _Marker: TypeAlias = tuple[TopicPartition, int, int, bool]
 """Partition, producer ID, epoch and whether it commits."""
+KEPT_MARKERS = 4
+"""number of equal markers of a partition, written one after the other, that are kept"""
 
 
 class MarkersDecided(StateCheck, ProducerCheck):
@@ -467,8 +469,8 @@ class MarkersDecided(StateCheck, ProducerCheck):
         """producer ID, epoch and kind of the markers that clients requested"""
         self._new: list[tuple[_Marker, int]] = []
         """markers of the current event with their offsets"""
-        self._written: dict[_Marker, tuple[int, int]] = {}
-        """offset and time of the last such marker in any log"""
+        self._written: dict[_Marker, dict[int, int]] = {}
+        """offset and time of the last such markers in any log"""
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
         if type(event) is Request and event.api_key == WRITE_TXN_MARKERS and event.tag.role == "client":
@@ -491,9 +493,14 @@ class MarkersDecided(StateCheck, ProducerCheck):
         where = producers.log.directory.rpartition("-")[0], producers.index
         marker = where, batch.producer_id, batch.epoch, batch.commits
         is_led = _led_here(node, producers, batch)
-        # A new leader may write it again at a lower offset, where the first one was lost.
-        if is_led or batch.offset > self._written.get(marker, (-1, 0))[0]:
-            self._written[marker] = batch.offset, at_us
+        # Two coordinators may have it written one after the other. A new leader may write it again at a lower offset,
+        # where the first one was lost.
+        written = self._written.setdefault(marker, {})
+        if is_led or batch.offset > max(written, default=-1):
+            written.pop(batch.offset, None)
+            written[batch.offset] = at_us
+            if len(written) > KEPT_MARKERS:
+                del written[next(iter(written))]
         if is_led:
             if not self._new:
                 self.context.replicas.after_event(node, self._judge)
@@ -524,17 +531,17 @@ class MarkersDecided(StateCheck, ProducerCheck):
         for where in sorted(before.partitions):
             self.evidence += 1
             marker = where, before.producer_id, before.epoch, commits
-            offset, marked_us = self._written.get(marker, (-1, -1))
+            written = self._written.get(marker, {})
             high_watermark = self._high_watermark(where)
-            is_replicated = marked_us >= before.at_us and offset < high_watermark
-            if not is_replicated and not self._is_excused(node, where, before):
-                story = (
-                    f"{value.transactional_id}: node {node.broker.node_id} wrote {value.named}, and "
-                    f"{where[0]}-{where[1]} has no marker of producer {before.producer_id}, epoch {before.epoch}, "
-                    f"below its high watermark"
-                )
-                if marked_us >= before.at_us or not self._is_found(marker, high_watermark):
-                    self.violated(at_us, story)
+            is_replicated = any(offset < high_watermark and us >= before.at_us for offset, us in written.items())
+            if is_replicated or self._is_excused(node, where, before) or self._is_found(marker, high_watermark):
+                continue
+            self.violated(
+                at_us,
+                f"{value.transactional_id}: node {node.broker.node_id} wrote {value.named}, and "
+                f"{where[0]}-{where[1]} has no marker of producer {before.producer_id}, epoch {before.epoch}, "
+                f"below its high watermark",
+            )
 
     def _is_found(self, marker: _Marker, high_watermark: int) -> bool:
         """Return whether a log has the marker in batches that the view has not reported one by one: those that it had

@@ -90,8 +90,9 @@ TOGETHER: Final[Sequence[Mapping[str, str]]] = (
 as faults come; leaders remove slow followers before the controller fences them; fetch sessions compete for slots."""
 SLICES: Final = (1, 1, 3)
 """Values of ``sim_slice_items`` that may be drawn: work that a small cluster does in one slice is done in many."""
-FETCH_VERSIONS: Final = (4, 18)
-"""the oldest and the newest version of Fetch that a drawn fetcher may speak"""
+FETCH_VERSIONS: Final = (12, 18)
+"""The oldest and the newest version of Fetch that a drawn fetcher may speak. Earlier ones have no leader epochs, so the
+simulator would report that a message lost some."""
 TOGETHER_SHARE: Final = 0.3
 """share of the seeds with each of TOGETHER"""
 VARIED_SHARE: Final = 0.5

@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+import reference_broker.ports.slicing as slicing
 from chaos.checks.eligible import Eligible
 from chaos.checks.isr import (
     CHECKED_WITHIN_US,
@@ -829,10 +830,11 @@ def test_a_lone_leader_has_committed_its_whole_log(cluster: Cluster, high_waterm
         (1_500_000 + CHECKED_WITHIN_US + 1, "proposes", True),
         (1_500_000 + CHECKED_WITHIN_US + 1, "another controller", True),
         (1_500_000 + CHECKED_WITHIN_US + 1, "is the controller", True),
+        (1_500_000 + CHECKED_WITHIN_US + 1, "short slices", True),
     ],
 )
 def test_a_leader_proposes_to_remove_a_replica_that_stays_behind(
-    cluster: Cluster, after_us: int, excuse: str, *, right: bool
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, after_us: int, excuse: str, *, right: bool
 ) -> None:
     leader = Proposer(cluster)
     leader.commits((0, 1, 2))
@@ -849,6 +851,8 @@ def test_a_leader_proposes_to_remove_a_replica_that_stays_behind(
         leader.fetch(2, 4)
     elif excuse == "proposes":
         leader.proposes((0, 1), partition_epoch=cluster.state.partition_epoch)
+    elif excuse == "short slices":
+        monkeypatch.setattr(slicing, "SESSION_PARTITIONS_PER_SLICE", 3)
     elif excuse:
         seen.seen = Seen(epoch=2, leader_id=0, leads=True) if excuse.startswith("is") else Seen(epoch=2, leader_id=1)
     check.inspect(cluster.now_us, 0, leader.node, None, thorough=True)

@@ -434,6 +434,14 @@ def test_a_marker_that_was_lost_and_written_again_counts_where_it_is() -> None:
     assert world.write(DONE) == []
 
 
+def test_a_marker_counts_although_another_coordinator_has_it_written_again() -> None:
+    world = World()
+    world.write(OWNER, BEGUN, DECIDED)
+    world.marker()
+    world.marker(commits=False)
+    assert world.write(DONE) == []
+
+
 def test_the_marker_of_an_earlier_transaction_completes_no_other() -> None:
     world = World()
     world.write(OWNER, BEGUN, DECIDED)
