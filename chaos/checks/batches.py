@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 import cramjam
 import lz4.frame
 import zstandard
+from crc32c import crc32c
 
 from chaos.interceptor.watched_disk import WatchedDisk
 from reference_broker.log.partition_log import PartitionLog
@@ -24,6 +25,7 @@ _PREFIX = Struct(">qiiBIhi")
 _LENGTH_FROM = 12
 _LEAST_LENGTH = 49
 """Length of a batch without records: its header has 61 bytes."""
+_CRC_COVERS_FROM = 21
 _CONTROL = 0x20
 _READ_BYTES = 1 << 20
 
@@ -61,6 +63,11 @@ def batches_of(data: bytes) -> Iterator[tuple[BatchIdentity, bytes]]:
             return
         yield BatchIdentity(base, epoch, crc, base + last_delta, bool(attributes & _CONTROL)), data[position:end]
         position = end
+
+
+def is_intact(data: bytes) -> bool:
+    """Return whether the CRC of each whole batch is right."""
+    return all(crc32c(batch[_CRC_COVERS_FROM:]) == identity.crc for identity, batch in batches_of(data))
 
 
 def read_batches(log: Readable, offset: int, end_offset: int) -> Iterator[tuple[BatchIdentity, bytes]]:

@@ -56,6 +56,9 @@ class Settings:
     """after this time a broker must stay unfenced"""
     in_sync_us: int = 45_000_000
     """after this time a follower must stay in sync"""
+    slices_us: int = 0
+    """how much longer nodes may take because a scenario makes each slice of long work short (``sim_slice_items``): each
+    slice is an event of its own, up to 2 ms after the one before"""
     tombstone_horizon: bool = False
     """whether replicas heed the marker of their leader (H-1 to H-7)"""
     subscribed: Mapping[str, Sequence[TopicPartition]] = field(default_factory=dict)

@@ -59,6 +59,7 @@ class Wait:
     """A fetch that got no response in the event of its request."""
 
     at_us: int
+    soon_us: int
     node: "Node"
     fetch: PendingFetch
     completed: CompletedFetch
@@ -81,7 +82,7 @@ class Wait:
     """until when there must be a response without any other reason"""
 
     def __post_init__(self) -> None:
-        self.late_us = self.at_us + self.fetch.max_wait_ms * 1000 + SOON_US
+        self.late_us = self.at_us + self.fetch.max_wait_ms * 1000 + self.soon_us
 
 
 class FetchWaits(ReplicaCheck, FetchCheck):
@@ -188,10 +189,14 @@ class FetchWaits(ReplicaCheck, FetchCheck):
                 self._judge(at_us, wait)
 
     def _judge(self, at_us: int, wait: Wait) -> None:
-        if wait.why and at_us - wait.since_us > SOON_US:
+        if wait.why and not is_settled(wait.node):
+            # A large publication takes several events. Fetches hear of it at its end, which has a bound of its own
+            # (``UpdatesApplied``).
+            wait.since_us = at_us
+        if wait.why and at_us - wait.since_us > wait.soon_us:
             self._overdue(at_us, wait, wait.since_us, wait.why)
         if at_us > wait.late_us and not wait.awaits_tier:
-            self._overdue(at_us, wait, wait.late_us - SOON_US, "max_wait_ms have passed")
+            self._overdue(at_us, wait, wait.late_us - wait.soon_us, "max_wait_ms have passed")
 
     def _follow(self, at_us: int, node: "Node", waits: dict[_Key, Wait]) -> None:
         """Follow the requests, the responses and the ends of sessions of an event."""
@@ -208,7 +213,7 @@ class FetchWaits(ReplicaCheck, FetchCheck):
                     self._ended.append(request.session_id)
                 if self._is_judged(node, request):
                     completed = CompletedFetch(node, "", request.session_id, Session(), request, False, {})
-                    waits[key] = Wait(came_us, node, request, completed)
+                    waits[key] = Wait(came_us, SOON_US + self.context.settings.slices_us, node, request, completed)
         for session_id in self._ended:
             for key, wait in waits.items():
                 if wait.fetch.session_id == session_id and wait.node is node:
@@ -239,6 +244,8 @@ class FetchWaits(ReplicaCheck, FetchCheck):
     def _may_have_moved(self, node: "Node") -> bool:
         """Return whether the event may have changed which partitions the node serves. Only publications do that, and
         those may take several events."""
+        if not node.ready:
+            return False  # It serves nothing yet, and has no image.
         node_id, image, settled = node.broker.node_id, node.broker.replica.loader.image, is_settled(node)
         known = self._roles.get(node_id)
         if known is not None and known[0] is node and known[1] is image and known[2] and settled:
@@ -292,7 +299,7 @@ class FetchWaits(ReplicaCheck, FetchCheck):
     def _overdue(self, at_us: int, wait: Wait, since_us: int, why: str) -> None:
         node_id = wait.node.broker.node_id
         since_us = max(since_us, self.context.quorum.fault_times.nodes.get(node_id, 0))
-        if at_us - since_us > SOON_US and not wait.is_reported:
+        if at_us - since_us > wait.soon_us and not wait.is_reported:
             wait.is_reported = True
             self.violated(
                 at_us,

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from chaos.checks.batches import BatchIdentity, batches_of, records_in
+from chaos.checks.batches import BatchIdentity, batches_of, is_intact, records_in
 from chaos.checks.check import CheckContext
 from chaos.checks.history import History
 from chaos.checks.metadata_transactions import ABORT, MARKERS, NO_OP, PUBLICATION, TransactionCheck
@@ -419,8 +419,9 @@ class SnapshotsAreWhole(TransactionCheck):
                 self._made.append(each)
             elif self._replayed is not None:
                 self._seen[each.end_offset] = each.data
-                self.evidence += 1
-                self._judge(each)
+                if is_intact(each.data):  # S-9: nobody loads or serves what the disk has damaged, as its CRC shows.
+                    self.evidence += 1
+                    self._judge(each)
 
     def _judge(self, snapshot: _Snapshot) -> None:
         found, count = ReplayedWhole(), 0

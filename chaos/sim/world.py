@@ -297,12 +297,17 @@ def _only(kind: type[C], checks: Sequence[Check]) -> C:
     return found
 
 
+SLICES_US = 400_000
+"""What a few hundred short slices take."""
+
+
 def _settings(scenario: Scenario, config: BrokerConfig) -> Settings:
     return Settings(
         first_session_epoch=dict(scenario.state).get("fetch_session_epoch", 1),
         settled_us=SETTLED_FETCH_TIMEOUTS * config.controller_quorum_fetch_timeout_ms * 1000,
         session_us=config.broker_session_timeout_ms * 1000 + REGISTRATION_US,
         in_sync_us=config.replica_lag_time_max_ms * 1000 + config.broker_session_timeout_ms * 1000 + REGISTRATION_US,
+        slices_us=SLICES_US if scenario.cluster.sim_slice_items else 0,
         tombstone_horizon=config.crucible_tombstone_horizon_enable,
         subscribed=_subscribed(scenario.load),
     )

@@ -171,21 +171,35 @@ def test_a_transaction_without_records_is_aborted_and_the_next_counts() -> None:
 
 
 def made(
-    written: tuple[MetadataRecord, ...], snapshot: tuple[MetadataRecord, ...], at: int = len(RECORDS)
+    written: tuple[MetadataRecord, ...],
+    snapshot: tuple[MetadataRecord, ...],
+    at: int = len(RECORDS),
+    damage: bool = False,
 ) -> list[str]:
-    """Return what the check says of a snapshot with these records, which ends ``at`` records after the bootstrap."""
+    """Return what the check says of a snapshot with these records, which ends ``at`` records after the bootstrap.
+
+    With ``damage``, the disk has changed a byte of it.
+    """
     quorum: Quorum = settled()
     quorum.append(*(batch(3 + each, 1, record) for each, record in enumerate(written)))
     quorum.commit(3 + len(written))
     (check,) = (each for each in quorum.checks if isinstance(each, SnapshotsAreWhole))
     boot = FeatureLevelRecord(name=METADATA_VERSION_FEATURE, feature_level=METADATA_VERSION)
     data = b"".join(batch(each, 1, record) for each, record in enumerate((boot, *snapshot)))
+    if damage:
+        data = data[:-1] + bytes((data[-1] ^ 1,))
     disk = MemoryDisk()
     disk.append(f"__cluster_metadata-0/{3 + at:020d}-0000000001.checkpoint", [data])
     node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, disk=disk))
     check.acted(9, node, TimerFired(1), [Note("snapshot_renamed", (("end_offset", 3 + at), ("epoch", 1)))])
-    assert check.evidence == 1
+    assert check.evidence == (0 if damage else 1)
     return [each.story for each in check.violations]
+
+
+@pytest.mark.clause("S-9")
+def test_a_snapshot_that_the_disk_has_damaged_is_not_compared() -> None:
+    assert made(RECORDS, LIVE[1:], damage=True) == []
+    assert made(RECORDS, LIVE[1:])
 
 
 LIVE = (*RECORDS[:4], replace(BROKER, fenced=False), *RECORDS[6:])
