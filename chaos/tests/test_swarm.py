@@ -15,7 +15,6 @@ from chaos.search.sim_command import coverage_of, coverage_table, report
 from chaos.search.swarm import (
     GROUP_COMMITS,
     SETTINGS,
-    SLICES,
     STORAGE_FILES,
     STORAGE_NOTES,
     TOGETHER,
@@ -138,14 +137,13 @@ def test_faults_come_as_often_as_the_scenario_says() -> None:
     assert 25 <= sum(counts) / len(counts) <= 40  # Those at special moments come on top.
 
 
-def test_some_seeds_play_the_file_and_others_have_settings_slices_and_fetchers() -> None:
+def test_some_seeds_play_the_file_and_others_have_settings_and_fetchers() -> None:
     scenario = SCENARIOS["swarm-replicated"]
     drawn = [materialised(scenario, seed) for seed in range(1, 200)]
     own = [each for each in drawn if (each.cluster, each.load) == (scenario.cluster, scenario.load)]
     assert 5 < len(own) < 60
     together = [set(each.items()) <= set(found.cluster.config) for each in TOGETHER for found in drawn]
     assert 0.2 * len(together) < sum(together) < 0.4 * len(together)
-    assert {each.cluster.sim_slice_items for each in drawn} == {0, *SLICES}
     behaviours = {each.behaviour for found in drawn for each in found.load.fetchers[len(scenario.load.fetchers) :]}
     assert behaviours == set(BEHAVIOURS)
     config = {pair for found in drawn for pair in found.cluster.config}
