@@ -40,8 +40,8 @@ class LogConsistent(Check):
         before = self._high_watermarks.get(key, 0)  # Physical: a new process knows a follower's only from its leader.
         self._high_watermarks[key] = log.high_watermark
         name = f"{partition.topic}-{partition.index}"
-        # E-7: no replica had kept the committed records, so a follower truncates below its high watermark. It may lead by
-        # now. HighWatermarkMonotonic judges each change.
+        # E-7: no replica had kept the committed records, so a follower truncates below its high watermark. It may lead
+        # by now. HighWatermarkMonotonic judges each change.
         is_lost = (partition.topic, partition.index) in self.context.replicas.excused
         if log.high_watermark < before and not is_lost:
             self.violated(at_us, f"{name}: high watermark went back from {before} to {log.high_watermark}")

@@ -2,7 +2,7 @@
 
 The result is an ordinary scenario with explicit faults. It can be written as a file, repeated, and shrunk like any
 other. Each seed draws only a part of the kinds, because a mixture of all kinds hides some bugs (swarm testing). For the
-same reason it may draw some settings and fetchers that the file does not have.
+same reason it may draw some settings that the file does not have.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -98,8 +98,6 @@ TOGETHER_SHARE: Final = 0.3
 VARIED_SHARE: Final = 0.5
 """share of the seeds with some of SETTINGS"""
 MOST_SETTINGS: Final = 4
-OTHER_CLIENTS_SHARE: Final = 0.4
-"""share of the seeds with fetchers of another behaviour, if the file has any fetchers"""
 
 ALONE_LINKS = (("client", "any"),)
 LINKS = (
@@ -168,8 +166,8 @@ def materialised(scenario: Scenario, seed: int) -> Scenario:
 
 
 def _varied(scenario: Scenario, random: Random) -> Scenario:
-    """Return the scenario with settings and fetchers of a seed. Many defects need a small limit."""
-    cluster, load = scenario.cluster, scenario.load
+    """Return the scenario with settings of a seed. Many defects need a small limit."""
+    cluster = scenario.cluster
     drawn: dict[str, str] = {}
     if random.random() < VARIED_SHARE:
         names = random.sample(sorted(SETTINGS), random.randint(1, MOST_SETTINGS))
@@ -178,9 +176,7 @@ def _varied(scenario: Scenario, random: Random) -> Scenario:
         drawn |= settings if random.random() < TOGETHER_SHARE else {}
     if drawn:
         cluster = replace(cluster, config=tuple(sorted({**dict(cluster.config), **drawn}.items())))
-    if load.fetchers and random.random() < OTHER_CLIENTS_SHARE:
-        load = replace(load, fetchers=(*load.fetchers, other_fetchers(load, random, "swarm")))
-    return replace(scenario, cluster=cluster, load=load)
+    return replace(scenario, cluster=cluster)
 
 
 def other_fetchers(load: Load, random: Random, name: str) -> Fetchers:
