@@ -14,6 +14,7 @@ from chaos.search.shrink import keep_as_regression, shrink
 from chaos.search.sim_command import coverage_of, coverage_table, report
 from chaos.search.swarm import (
     GROUP_COMMITS,
+    SETTINGS,
     STORAGE_FILES,
     STORAGE_NOTES,
     TOGETHER,
