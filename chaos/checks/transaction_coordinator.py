@@ -303,6 +303,8 @@ class EffectsReplicated(StateCheck):
             partition = self.transactions.ids.get(each.transactional_id)
             if partition is not None and partition.leader[1] != node.broker.node_id:
                 continue
+            if self.context.replicas.transactions_excused(each.transactional_id):
+                continue  # E-7: no replica had kept the records of its coordinator.
             self.evidence += 1
             wrong = self._wrong_error(each) if each.error else self._wrong(each)
             if wrong:
@@ -943,12 +945,17 @@ class HangingTransaction(Check):
     A coordinator aborts a transaction that is older than its timeout, and checks for that every
     ``transaction.abort.timed.out.transaction.cleanup.interval.ms``. Until then a transaction whose end was not
     acknowledged may be open.
+
+    E-7: a coordinator whose partition lost its records knows its transactions no more, and never ends them. Whoever
+    operates Kafka aborts them (KIP-664).
     """
 
     guarantee = "hanging-transaction"
 
     def end(self, history: History) -> None:
         self.evidence += len(history.transactions)
+        if self.context.replicas.has_lost_transactions:
+            return
         for end in history.ends:
             if not 0 <= end.last_stable_offset < end.high_watermark:
                 continue

@@ -15,6 +15,7 @@ from chaos.checks.history import History
 from chaos.checks.metadata_epoch import NonmonotonicMetadataEpoch
 from chaos.checks.reads import FetchGap, PollSkip, UnrequestedPartition
 from chaos.checks.replica_view import Replicated, offsets_partition
+from chaos.checks.transaction_coordinator import HangingTransaction
 from chaos.checks.writes import Duplicate, InconsistentOffsets, LostWrite, Unseen
 from chaos.tests.check_context import check_context
 from chaos.tests.test_checks import (
@@ -35,7 +36,7 @@ from chaos.tests.test_group_checks import A, B, assigned, commit, judged, note
 from reference_broker.core.events import Reply, Request
 from reference_broker.metadata.image import PartitionImage
 from reference_broker.wire.tags import Tag
-from reports.rows import HistoryRow, MetadataEpochRow, ResetRow, SpanRow, TraceRow
+from reports.rows import EndRow, HistoryRow, MetadataEpochRow, ResetRow, SpanRow, TraceRow
 
 REST: list[HistoryRow] = [*OPERATIONS, ASSIGNMENT, END]
 
@@ -198,6 +199,24 @@ def test_a_response_about_what_was_forgotten_or_not_yet_requested(until_us: int,
 def test_a_fetcher_ends_exactly_at_the_high_watermark(following: int, is_red: bool) -> None:
     rows = [*REST, *SENDS, position(0, 0, 5), position(1, 5, following), *READS]
     assert broken(rows) == (["fetch-gap"] if is_red else [])
+
+
+@pytest.mark.clause("E-7")
+@pytest.mark.parametrize(
+    ("lost", "last_stable", "is_red"),
+    [("__transaction_state", 9, False), ("__transaction_state", 8, True), ("hot", 9, True)],
+)
+def test_a_transaction_that_its_coordinator_lost_holds_back_readers(lost: str, last_stable: int, is_red: bool) -> None:
+    context = check_context()
+    context.replicas.excused[lost, 0] = None
+    check, history = FetchGap(context), History()
+    rest = [replace(row, last_stable_offset=last_stable) if isinstance(row, EndRow) else row for row in REST]
+    history.add([*rest, *SENDS, position(0, 0, 5), position(1, 5, 9), *READS])
+    check.end(history)
+    assert bool(check.violations) is is_red
+    hanging = HangingTransaction(context)
+    hanging.end(history)
+    assert bool(hanging.violations) is (lost == "hot")
 
 
 @pytest.mark.clause("F-20")
