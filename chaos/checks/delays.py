@@ -437,12 +437,15 @@ class ControllerCheck(QuorumCheck):
                 return member
         return None
 
-    def is_idle(self, member: Member, since_us: int) -> bool:
-        """Return whether no fault has affected the controller since then, and all that it has written is committed and
-        published. So it could write more, whatever the links to the other voters are like."""
+    def is_idle(self, member: Member) -> bool:
+        """Return whether all that the controller has written is committed and published. So it could write more,
+        whatever the links to the other voters are like."""
         seen = member.seen
-        is_published = member.replica.loader.last_offset + 1 == seen.high_watermark == seen.end_offset
-        return is_published and not self.fault_times.node_since(member.node_id, since_us)
+        return member.replica.loader.last_offset + 1 == seen.high_watermark == seen.end_offset
+
+    def calm_since_us(self, member: Member, since_us: int) -> int:
+        """Return ``since_us``, or the end of the last fault of the controller after it."""
+        return max(since_us, self.fault_times.nodes.get(member.node_id, since_us))
 
 
 IDLE_US = 1_000_000
@@ -482,7 +485,8 @@ class SilentFenced(ControllerCheck):
                     key = member.node_id, broker.broker_id, broker.broker_epoch
                     last_us = max(self._last_us.get(key, 0), since_us)
                     self.evidence += at_us - last_us > self._session_us // 2
-                    if at_us - last_us > limit_us + IDLE_US and self.is_idle(member, last_us + limit_us):
+                    calm_us = at_us - self.calm_since_us(member, last_us)
+                    if calm_us > limit_us + IDLE_US and self.is_idle(member):
                         self._report(at_us, member, broker.broker_id, last_us, "it was idle")
                     elif at_us - last_us > limit_us:
                         self._overdue(at_us, member, broker.broker_id, last_us)
@@ -551,11 +555,11 @@ class ReadyUnfenced(ControllerCheck):
                 if not broker.fenced or key not in self._ready:
                     continue
                 first_us, last_us = self._ready[key]
-                since_us = max(first_us, self._leads_since_us[member.node_id])
+                since_us = self.calm_since_us(member, max(first_us, self._leads_since_us[member.node_id]))
                 self.evidence += 1
                 # The last heartbeat must be fresh: a broker that has gone silent since then stays fenced.
                 is_due = last_us - since_us > UNFENCED_US and at_us - last_us < self._session_us // 2
-                if is_due and self.is_idle(member, since_us):
+                if is_due and self.is_idle(member):
                     self.violated(
                         at_us,
                         f"controller {member.node_id} has not unfenced broker {broker.broker_id}, whose heartbeats "

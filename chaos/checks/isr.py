@@ -302,7 +302,8 @@ class LaggingLeave(ReplicaCheck):
         )
 
 
-CHECKED_WITHIN_US = 1_500_000
+COMPARED_EVERY_US = 500_000
+CHECKED_WITHIN_US = 1_000_000
 """Kafka looks for lagging replicas twice in replica.lag.time.max.ms. No clause gives the time that a leader takes to
 send its proposal then."""
 
@@ -325,11 +326,10 @@ class ShrinksProposed(ReplicaCheck):
     for its disk proposes nothing. With short slices a leader counts requests later than they come, so nothing is
     judged.
 
-    Compares all in-sync replicas now and then.
+    Compares all in-sync replicas of a leader once in ``COMPARED_EVERY_US``.
     """
 
     guarantee = "isr-honest"
-    only_thorough = True
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
@@ -339,9 +339,14 @@ class ShrinksProposed(ReplicaCheck):
         """by node: its process, and the epoch and leader of the quorum that it knows"""
         self._known_us: dict[int, int] = {}
         """by node: since when it has known that"""
+        self._compared_us: dict[int, int] = {}
+        """by node: when its followers were compared last"""
 
     def inspect(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
         node_id, progress = node.broker.node_id, self.context.progress
+        if not thorough and at_us - self._compared_us.get(node_id, -COMPARED_EVERY_US) < COMPARED_EVERY_US:
+            return
+        self._compared_us[node_id] = at_us
         if not node.listening or progress.nodes.get(node_id) is not node or node._publisher.is_behind:
             return
         seen = self.context.quorum.nodes[node_id].seen

@@ -2,6 +2,7 @@
 
 # ruff: noqa: ARG001 - a replacement takes all parameters of its target.
 
+from collections.abc import Generator
 from dataclasses import replace
 from typing import Any
 
@@ -183,3 +184,9 @@ def broker_sessions_five_times_as_long(original: Function, self: Any, broker_id:
 @mutant("reference_broker.replication.leader.purgatory:Acknowledgements.fail")
 def former_leader_keeps_requests_parked(original: Function, self: Any, partition: Any, heap: Any, error: Any) -> None:
     """A node that leads a partition no more leaves acks=all and DeleteRecords parked until they time out."""
+
+
+@mutant("reference_broker.replication.leader.isr:LagCheck._round")
+def slow_followers_stay(original: Function, self: Any, shrinks: bool) -> Generator[None, None, None]:
+    """A leader never proposes to remove a follower that is behind (F-22)."""
+    yield from original(self, False)

@@ -150,12 +150,6 @@ def new_leader_counts_followers_as_equal(original: Function, self: Any, isr: tup
             state.log_end_offset = self.leader_end
 
 
-@mutant("reference_broker.replication.leader.isr:LagCheck._round")
-def slow_followers_stay(original: Function, self: Any, shrinks: bool) -> Generator[None, None, None]:
-    """A leader never proposes to remove a follower that is behind (F-22)."""
-    yield from original(self, False)
-
-
 @mutant(f"{HEARTBEATS}._submit", remembers=True)
 def second_unfencing_never_ends(
     original: Function,

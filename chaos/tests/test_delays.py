@@ -489,6 +489,20 @@ def test_a_fenced_broker_that_is_ready_is_unfenced_in_time(
     assert quorum.look(last_us)
 
 
+@pytest.mark.parametrize(("fault_us", "right"), [(SECOND_US, False), (SECOND_US + 1, True)])
+def test_a_controller_unfences_a_broker_in_time_after_a_fault(fault_us: int, *, right: bool) -> None:
+    quorum = Quorum(ReadyUnfenced)
+    quorum.brokers[1] = replace(quorum.brokers[1], fenced=True)
+    quorum.committed(20, 20)
+    quorum.publish()
+    quorum.view.fault_times.node(0, fault_us)
+    last_us = SECOND_US + UNFENCED_US + 1
+    ready = {"want_fence": False, "want_shut_down": False, "current_metadata_offset": 11}
+    for at_us in (*range(0, last_us, SESSION_US // 4), last_us):
+        quorum.check.acted(at_us, quorum.nodes[0], beat(1, 11, **ready), ())
+    assert quorum.look(last_us) is right
+
+
 READY_AT_US = SECOND_US + SESSION_US + SETTLED_US
 
 
