@@ -135,10 +135,11 @@ def follower_names_one_partition_of_a_response(original: Function, self: Any, na
 
 
 @mutant("reference_broker.controller.planning.partition_requests:IsrChange._stale_state")
-def proposal_of_old_leader_epoch_accepted(original: Function, self: Any, partition: Any, requested: Any) -> Any:
-    """The controller takes an AlterPartition of an older leader epoch, which comes late (KIP-497)."""
+def old_proposals_accepted(original: Function, self: Any, partition: Any, requested: Any) -> Any:
+    """The controller takes an AlterPartition of an older leader epoch or partition epoch, which comes late
+    (KIP-497)."""
     error = original(self, partition, requested)
-    return None if error is ErrorCode.fenced_leader_epoch else error
+    return None if error in (ErrorCode.fenced_leader_epoch, ErrorCode.invalid_update_version) else error
 
 
 @mutant(f"{REPLICAS}:Followers.begin_leadership")
