@@ -441,7 +441,7 @@ class ControllerCheck(QuorumCheck):
         """Return whether all that the controller has written is committed and published. So it could write more,
         whatever the links to the other voters are like."""
         seen = member.seen
-        return member.replica.loader.last_offset + 1 == seen.high_watermark == seen.end_offset
+        return bool(member.replica.loader.last_offset + 1 == seen.high_watermark == seen.end_offset)
 
     def calm_since_us(self, member: Member, since_us: int) -> int:
         """Return ``since_us``, or the end of the last fault of the controller after it."""
