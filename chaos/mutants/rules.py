@@ -170,6 +170,28 @@ def second_unfencing_never_ends(
         original(self, broker, name, plan, only_if_silent)
 
 
+@mutant(f"{HEARTBEATS}.has_session")
+def sessions_of_brokers_never_end(original: Function, self: Any, broker_id: int) -> bool:
+    """The controller fences no broker that sends no heartbeats (KIP-631)."""
+    return True
+
+
+@mutant("reference_broker.controller.metadata_broadcast:MetadataBroadcast.activated")
+def new_controller_sends_no_update(original: Function, self: Any) -> None:
+    """A new controller sends an update only when clients see a change (M-2, M-3)."""
+    original(self)
+    self._dirty = False
+
+
+@mutant("reference_broker.metadata.loader:MetadataLoader.catch_up")
+def committed_records_loaded_late(original: Function, self: Any, high_watermark: int) -> None:
+    """A node loads records of the metadata log a second after it learns that they are committed (T-9)."""
+    self._high_watermark = max(self._high_watermark, high_watermark)
+    if not self._scheduled and self._reloading is None:
+        self._scheduled = True
+        self._node.after(1_000_000, self._load_some)
+
+
 @mutant("reference_broker.metadata.snapshots:records_of")
 def snapshot_forgets_producer_ids(original: Function, image: Any) -> Iterator[Any]:
     """A snapshot lacks the next producer ID, so that a controller which loads it gives out IDs again (S-15)."""
