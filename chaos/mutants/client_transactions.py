@@ -219,3 +219,11 @@ def transactional_generation_not_checked(
     """A member of an earlier generation may still commit in its transaction (X-8, X-14)."""
     error: Error = original(self, member_id, group_instance_id, generation)
     return ErrorCode.none if error in (ErrorCode.illegal_generation, ErrorCode.unknown_member_id) else error
+
+
+@mutant("reference_broker.transactions.marker_sender:MarkerSender._handle_errors")
+def moved_partition_gets_no_marker(original: Function, self: Any, delivery: Any, errors: dict[Any, Error]) -> None:
+    """A partition whose leader has moved when the marker comes does not get it again, and its transaction never ends
+    (X-3)."""
+    moved = ErrorCode.not_leader_or_follower
+    original(self, delivery, {key: error for key, error in errors.items() if error is not moved})

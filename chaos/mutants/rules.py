@@ -552,14 +552,6 @@ def markers_of_first_slice_only(
     yield from original(self, [(delivery, partitions[:size]) for delivery, partitions in deliveries])
 
 
-@mutant(f"{SENDER}._handle_errors")
-def moved_partition_gets_no_marker(original: Function, self: Any, delivery: Any, errors: dict[Any, Error]) -> None:
-    """A partition whose leader has moved when the marker comes does not get it again, and its transaction never ends
-    (X-3)."""
-    moved = ErrorCode.not_leader_or_follower
-    original(self, delivery, {key: error for key, error in errors.items() if error is not moved})
-
-
 @mutant("reference_broker.log.transaction_verification:VerificationStates.check")
 def voided_wait_accepted(original: Function, self: Any, known: Any, batch: Any, guard: Any) -> None:
     """A batch may be appended after its verification although a marker has voided its wait meanwhile (X-9)."""
