@@ -227,3 +227,11 @@ def moved_partition_gets_no_marker(original: Function, self: Any, delivery: Any,
     (X-3)."""
     moved = ErrorCode.not_leader_or_follower
     original(self, delivery, {key: error for key, error in errors.items() if error is not moved})
+
+
+@mutant("reference_broker.log.transaction_verification:VerificationStates.check")
+def voided_wait_accepted(original: Function, self: Any, known: Any, batch: Any, guard: Any) -> None:
+    """A batch may be appended after its verification although a marker has voided its wait meanwhile (X-9)."""
+    if guard is not None:
+        self.guards.setdefault(batch.producer_id, guard)
+    original(self, known, batch, guard)

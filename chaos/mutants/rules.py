@@ -552,14 +552,6 @@ def markers_of_first_slice_only(
     yield from original(self, [(delivery, partitions[:size]) for delivery, partitions in deliveries])
 
 
-@mutant("reference_broker.log.transaction_verification:VerificationStates.check")
-def voided_wait_accepted(original: Function, self: Any, known: Any, batch: Any, guard: Any) -> None:
-    """A batch may be appended after its verification although a marker has voided its wait meanwhile (X-9)."""
-    if guard is not None:
-        self.guards.setdefault(batch.producer_id, guard)
-    original(self, known, batch, guard)
-
-
 # --- offsets of transactions ---------------------------------------------------------------------------------------
 
 

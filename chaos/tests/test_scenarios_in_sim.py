@@ -135,6 +135,7 @@ CAUGHT_BY: dict[str, str | tuple[str, ...]] = {
     "metadata_forgotten": "lost-metadata",
     "follower_serves_its_log_end": "no-uncommitted-read",
     "slow_followers_stay": "isr-honest",
+    "voided_wait_accepted": ("transactions-consistent", "hanging-transaction"),
     "moved_partition_gets_no_marker": ("transactions-consistent", "hanging-transaction"),
     "prefers_a_replica_out_of_sync": "read-replica-eligible",
     "segment_listed_first": "listed-when-stored",
