@@ -55,10 +55,14 @@ def _rates(_: click.Context, __: click.Parameter, text: str | None) -> tuple[flo
 @click.option("--max", "search", is_flag=True, help="Search the maximum sustainable rate of each target.")
 @click.option("--p99", "p99_limit_ms", default=1_000.0, metavar="MS", help="A sustained rate's limit (default: 1000).")
 @click.option("--rates", callback=_rates, metavar="LIST", help="Play each of these rates, such as 10k,50k,100k.")
-@click.option("--seconds", type=click.FloatRange(1), help="Measure for so long, whatever the workload says.")
-@click.option("--warmup", type=click.FloatRange(0), metavar="SECONDS", help="Warm up for so long.")
+@click.option("--seconds", type=click.FloatRange(1), help="Duration of the measurement (default: the workload's).")
+@click.option(
+    "--warmup", type=click.FloatRange(0), metavar="SECONDS", help="Duration of the warm-up (default: the workload's)."
+)
 @click.option("--workers", type=click.IntRange(1, 64), default=1, help="Processes that make the load (default: 1).")
-@click.option("--repeat", type=click.IntRange(1, 100), default=1, help="Play all of it so often; targets take turns.")
+@click.option(
+    "--repeat", type=click.IntRange(1, 100), default=1, help="Number of repetitions, in which targets take turns."
+)
 @click.option("--replication", type=click.IntRange(1, 9), default=1, help="Replicas of each topic (default: 1).")
 @click.option("--acks", type=click.Choice(["all", "1"]), default="all", help="What a Produce request waits for.")
 @click.option(

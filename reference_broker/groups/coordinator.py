@@ -1,7 +1,7 @@
 """The group coordinator of one node: the groups in the partitions of ``__consumer_offsets`` that it leads.
 
 ``coordination.coordinator_shards`` loads and drops these partitions. ``membership`` serves the requests about members
-and generations, ``commits`` those about committed offsets.
+and generations, ``offset_commits`` those about committed offsets.
 """
 
 from collections.abc import Callable, Iterable

@@ -274,7 +274,7 @@ def _local(log: PartitionLog, max_bytes: int, at_least_one: bool, is_committed: 
 
 
 class RemoteStarts:
-    """Implements ``replication.follower.tier_starts.Tier``."""
+    """Implements ``Tier`` of ``replication.follower.offset_lookups``."""
 
     def __init__(self, reader: RemoteReader) -> None:
         self._reader = reader
