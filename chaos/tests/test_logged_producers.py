@@ -116,7 +116,7 @@ class World:
         by_id = {(TOPIC_ID, 0): partition, (b"", 0): partition}
         partitions = SimpleNamespace(topic_ids={"t": TOPIC_ID}, by_id=by_id, followed={})
         broker = SimpleNamespace(node_id=1, now=Now(0, self.ms), partitions=partitions, disk=self.disk)
-        vars(self.one).update(broker=broker, logs=lambda: [self.log])
+        vars(self.one).update(broker=broker, logs=lambda: [self.log], listening=True)
         return self.one
 
     def looked(self, *, thorough: bool = False) -> list[str]:
