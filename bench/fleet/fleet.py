@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from random import Random
 
+from bench.fleet.batch_reader import BatchReader
 from bench.fleet.behaviours.admin import Admin
 from bench.fleet.behaviours.final_reads import FinalReader, FinalReadPlan, OffsetsReader, target_reader, without_ends
 from bench.fleet.behaviours.group_member import GroupMember
@@ -32,7 +33,6 @@ from bench.fleet.plans import (
     writer_plans,
 )
 from bench.fleet.spec import FleetSpec, address_of, settings_of
-from bench.fleet.value_batches import BatchReader
 
 REPLICAS_OF_TARGET = 1
 """The second cluster has one node."""

@@ -1,21 +1,18 @@
 """Batches of values: made and read as columns of numpy arrays, with every value's proof.
 
-``BatchReader`` reads for all behaviours of a process. A batch that many of them read is decoded once: its spans are
-cached by its place and the CRC of the bytes that came *this time*.
-
 Records of the same sizes have the same layout in each batch of as many records. A ``BatchLayout`` holds the bytes of
 such a batch and the places of what differs from batch to batch: keys, sequences and CRCs of values. ``BatchMaker``
 writes these columns and the header. Its batches are byte for byte those that ``ValueMaker`` and ``record.build`` make.
 
 ``ColumnReader`` expects the layout of a batch's first record, and sequences that ascend by one. It makes this batch,
-CRCs included, and compares all bytes. Unless they are equal, the batch is decoded record by record.
+CRCs included, and compares all bytes. Unless they are equal, ``batch_reader`` decodes the batch record by record.
 
 A CRC is linear over GF(2): the CRC of a value with the sequence s differs from the one with the sequence 0 by a number
 that depends on s alone. It is the exclusive or of eight numbers, one for each byte of s, from tables of 256.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -23,14 +20,11 @@ import numpy as np
 from crc32c import crc32c
 from numpy.typing import NDArray
 
-from bench.fleet.values import HEAD, MAGIC, NAME_AT, ValueMaker, ValueSpan, read_record, read_value
-from bench.fleet.values import compress as joined_spans
-from reference_broker.client.consumer import TakenBatch
-from reference_broker.client.partitions import TopicPartition
+from bench.fleet.values import HEAD, MAGIC, NAME_AT, ValueMaker, ValueSpan, read_value
 from reference_broker.records import batch as batches
-from reference_broker.records.batch import CRC_FROM, HEADER_BYTES, BatchHeader, InvalidRecords, checksum, sealed
+from reference_broker.records.batch import HEADER_BYTES, BatchHeader, InvalidRecords, sealed
 from reference_broker.records.compression import Compression, compress, decompress
-from reference_broker.records.record import read_records, read_zigzag, zigzag
+from reference_broker.records.record import read_zigzag, zigzag
 
 Bytes = NDArray[np.uint8]
 
@@ -39,9 +33,6 @@ _SEQUENCE_AT: Final = HEAD.size + 1
 _MAX_SEQUENCE: Final = 2**63 - 1
 CACHED_LAYOUTS: Final = 256
 """How many layouts a reader remembers."""
-COLUMN_RECORDS: Final = 16
-"""Batches with fewer records are decoded record by record: a new layout costs about a millisecond."""
-CACHED_BATCHES: Final = 4096
 
 
 def crc_tables(covered_bytes: int) -> NDArray[np.uint32]:
@@ -263,64 +254,3 @@ def _first_value(plain: memoryview) -> tuple[memoryview, int | None]:
     key_bytes, position = read_zigzag(plain, position)
     value_bytes, position = read_zigzag(plain, position + max(0, key_bytes))
     return plain[position : position + max(0, value_bytes)], None if key_bytes < 0 else key_bytes
-
-
-def spans_of_batch(data: memoryview, producer_id: int, last_offset: int, base_offset: int) -> tuple[ValueSpan, ...]:
-    """Decode one batch into spans. A damaged batch is one foreign span over its offsets."""
-    try:
-        parts = [
-            ValueSpan(record.offset, 1, producer_id, value.writer, value.sequence, value.valid)
-            for record in read_records(data)
-            for value in (read_record(record.value, record.headers),)
-        ]
-    except InvalidRecords:
-        parts = [ValueSpan(base_offset, max(1, last_offset - base_offset + 1), producer_id, "", -1, False)]
-    return tuple(joined_spans(parts))
-
-
-class BatchReader:
-    """Reads batches for all behaviours of one process. It remembers the spans of at most ``capacity`` batches."""
-
-    __slots__ = ("_capacity", "_columns", "_found")
-
-    def __init__(self, capacity: int = CACHED_BATCHES) -> None:
-        self._capacity = capacity
-        self._columns = ColumnReader()
-        self._found: dict[tuple[TopicPartition, int, int, int, bool], tuple[ValueSpan, ...]] = {}
-
-    def read(self, where: TopicPartition, taken: Iterable[TakenBatch]) -> list[ValueSpan]:
-        """Return the spans of a partition's batches, from each batch's ``from_offset`` on."""
-        parts: list[ValueSpan] = []
-        for batch in taken:
-            found, from_offset = self._spans(where, batch), batch.from_offset
-            if from_offset <= batch.header.base_offset:
-                parts.extend(found)
-            else:
-                parts.extend(tail for span in found if (tail := span.tail(from_offset)) is not None)
-        return joined_spans(parts) if len(parts) > 1 else parts
-
-    def _spans(self, where: TopicPartition, batch: TakenBatch) -> tuple[ValueSpan, ...]:
-        header, data, _ = batch
-        crc = checksum(data[CRC_FROM:])
-        key = (where, header.base_offset, header.size_bytes, crc, crc == header.crc)
-        found = self._found.pop(key, None)
-        if found is None:
-            if crc == header.crc:
-                found = self._decoded(header, data)
-            else:
-                count = max(1, header.last_offset_delta + 1)
-                found = (ValueSpan(header.base_offset, count, header.producer_id, "", -1, False),)
-            if len(self._found) >= self._capacity:
-                del self._found[next(iter(self._found))]
-        self._found[key] = found
-        return found
-
-    def _decoded(self, header: BatchHeader, data: memoryview) -> tuple[ValueSpan, ...]:
-        if header.record_count >= COLUMN_RECORDS:
-            try:
-                span = self._columns.read(header, data)
-            except InvalidRecords:
-                span = None
-            if span is not None:
-                return (span,)
-        return spans_of_batch(data, header.producer_id, header.last_offset, header.base_offset)

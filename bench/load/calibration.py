@@ -127,8 +127,11 @@ def _measured(work: str, client: LoadProducer | LoadReader, counts: list[int], s
     def mark() -> None:
         marks.append((time.monotonic(), time.process_time(), counts[0], counts[1]))
 
-    timers = [threading.Timer(WARM_UP_S, mark), threading.Timer(WARM_UP_S + seconds, mark)]
-    timers.append(threading.Timer(WARM_UP_S + seconds, client.stop))
+    def end() -> None:
+        mark()
+        client.stop()
+
+    timers = [threading.Timer(WARM_UP_S, mark), threading.Timer(WARM_UP_S + seconds, end)]
     for each in timers:
         each.start()
     try:

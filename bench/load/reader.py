@@ -10,8 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
+from bench.fleet.batch_reader import BatchReader
 from bench.fleet.behaviours.bodies import metadata_request
-from bench.fleet.value_batches import BatchReader
 from bench.fleet.values import ValueSpan
 from bench.load.producer import BACK_OFF_US, LONGEST_WAIT_US, METADATA_VERSION, monotonic_us
 from reference_broker.blocking.transport import Connection, EncodedRequest, TransportError

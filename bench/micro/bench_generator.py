@@ -4,7 +4,8 @@ for comparison."""
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from bench.fleet.value_batches import BatchMaker, ColumnReader, spans_of_batch
+from bench.fleet.batch_reader import spans_of_batch
+from bench.fleet.value_batches import BatchMaker, ColumnReader
 from bench.fleet.values import ValueMaker
 from reference_broker.records.batch import read_header
 from reference_broker.records.record import Record, build

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
+from bench.fleet.batch_reader import BatchReader
 from bench.fleet.behaviours.bodies import describe_topic_config_request
 from bench.fleet.behaviours.cluster import ClusterScript
 from bench.fleet.behaviours.protocol import (
@@ -22,7 +23,6 @@ from bench.fleet.behaviours.protocol import (
     TopicPartition,
 )
 from bench.fleet.behaviours.script import Steps
-from bench.fleet.value_batches import BatchReader
 from bench.fleet.values import read_row
 from reference_broker.client.consumer import READ_COMMITTED, READ_UNCOMMITTED, ConsumerState
 from reference_broker.client.group_requests import (

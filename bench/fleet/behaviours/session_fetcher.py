@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, cast
 
+from bench.fleet.batch_reader import BatchReader
 from bench.fleet.behaviours.cluster import PATIENT_FAILURES, ClusterScript
 from bench.fleet.behaviours.journal import AssignmentBook
 from bench.fleet.behaviours.protocol import (
@@ -25,7 +26,6 @@ from bench.fleet.behaviours.protocol import (
     TopicPartition,
 )
 from bench.fleet.behaviours.script import Operation, Steps
-from bench.fleet.value_batches import BatchReader
 from bench.fleet.values import read_row
 from reference_broker.client.consumer import ConsumerState, is_damaged
 from reference_broker.client.session_handler import (

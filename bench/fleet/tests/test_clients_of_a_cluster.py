@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
+from bench.fleet.batch_reader import BatchReader
 from bench.fleet.behaviours.final_reads import FinalReader, FinalReadPlan
 from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
 from bench.fleet.behaviours.protocol import Address, ClientSettings, Request, TopicPartition
 from bench.fleet.behaviours.session_fetcher import REVISIONS, VARIANTS, FetcherPlan, SessionFetcher
 from bench.fleet.tests.conftest import FakeBroker, FleetWorld, read_offsets
-from bench.fleet.value_batches import BatchReader
 from reference_broker.wire.apis import ApiKey
 from reports.rows import OperationRow
 

@@ -1,9 +1,9 @@
 """Writers of compacted topics and readers that hold the newest record of each key."""
 
+from bench.fleet.batch_reader import spans_of_batch
 from bench.fleet.behaviours.member_storage import View
 from bench.fleet.behaviours.producers import NOT_COMPACTED, KeyedRecords
 from bench.fleet.behaviours.protocol import TopicPartition
-from bench.fleet.value_batches import spans_of_batch
 from bench.fleet.values import ValueMaker, read_record
 from reference_broker.client.consumer_partitions import ConsumerRecord
 from reference_broker.records.record import Record, build

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from bench.fleet import negotiation
+from bench.fleet.batch_reader import BatchReader
 from bench.fleet.behaviours.final_reads import FinalReader, FinalReadPlan, without_ends
 from bench.fleet.behaviours.preparer import NewTopic, TopicPreparer, seeder
 from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan, partition_keys
 from bench.fleet.behaviours.protocol import ClientSettings, Request, TopicPartition, Versions
 from bench.fleet.tests.conftest import FakeBroker, FakeLog, FleetWorld
-from bench.fleet.value_batches import BatchReader
 from reference_broker.client.consumer import TakenBatch
 from reference_broker.records.batch import iterate, read_header
 from reference_broker.records.record import read_records

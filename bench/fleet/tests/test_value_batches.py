@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.fleet.value_batches import BatchMaker, ColumnReader, spans_of_batch
+from bench.fleet.batch_reader import spans_of_batch
+from bench.fleet.value_batches import BatchMaker, ColumnReader
 from bench.fleet.values import ValueMaker, ValueSpan, smallest_size_bytes
 from reference_broker.records.batch import HEADER_BYTES, read_header, sealed
 from reference_broker.records.compression import Compression

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
 
+from bench.fleet.batch_reader import BatchReader
 from bench.fleet.recorder import bounds_us, bucket_of
-from bench.fleet.value_batches import BatchReader
 from bench.fleet.values import (
     FOREIGN,
     ValueMaker,

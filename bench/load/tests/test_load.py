@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from bench.fleet.value_batches import BatchReader
+from bench.fleet.batch_reader import BatchReader
 from bench.load.calibration import calibrate
 from bench.load.ledger import Findings, Read, Sent, judge
 from bench.load.producer import SEQUENCES, LoadPlan, LoadProducer, Settled, monotonic_us
