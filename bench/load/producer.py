@@ -99,6 +99,7 @@ class Settled:
 class _Partition:
     where: TopicPartition
     index: int
+    due_us: int = 0  # of the next batch, on the monotonic clock
     made: int = 0  # batches
     in_flight: int = 0
     failed: list[LoadBatch] = field(default_factory=list)
@@ -140,8 +141,6 @@ class LoadProducer:
         assert plan.acks in (1, -1), "with acks=0 there is no response, so nothing can be recorded"
         self.plan = plan
         self.sent_requests = 0
-        self.max_slip_us = 0
-        """How late the latest batch was sent, since somebody set it to 0."""
         self._bootstrap = tuple(NodeAddress(-1, host, port) for host, port in bootstrap)
         self._settled = settled
         self._state = ProducerState(MAX_IN_FLIGHT if plan.idempotent else 1, plan.idempotent)
@@ -163,6 +162,8 @@ class LoadProducer:
 
     def run(self) -> None:
         self._start_us = monotonic_us()
+        for partition in self._partitions:
+            self._schedule(partition)
         try:
             while not (self._stopping and self._is_settled):
                 self._step()
@@ -220,19 +221,21 @@ class LoadProducer:
             return self._again(partition)
         if self._stopping or not self._state.can_add(partition.where):
             return None
-        number = partition.made
-        due_us = self._start_us + int((partition.index + number * len(self._partitions)) * self._interval_us)
-        if due_us > now_us:
+        if partition.due_us > now_us:
             return None
-        if not self._interval_us:
-            due_us = now_us
-        self.max_slip_us = max(self.max_slip_us, now_us - due_us)
-        plan = self.plan
+        number, plan = partition.made, self.plan
+        due_us = partition.due_us if self._interval_us else now_us
         first = partition.index * SEQUENCES + number * plan.batch_records
         partition.made += 1
+        self._schedule(partition)
         batch = self._state.add(partition.where, plan.batch_records)
         records = self._encoded(batch, first)
         return LoadBatch(number, first, due_us, now_us, now_us + plan.delivery_timeout_us, batch, records)
+
+    def _schedule(self, partition: _Partition) -> None:
+        """Set when the partition's next batch is due. Counted from the start, so that errors do not add up."""
+        place = partition.index + partition.made * len(self._partitions)
+        partition.due_us = self._start_us + int(place * self._interval_us)
 
     def _again(self, partition: _Partition) -> LoadBatch | None:
         """Return the first batch that must be sent again; None if it needs a producer ID that is not known yet."""
@@ -285,10 +288,10 @@ class LoadProducer:
             if len(link.in_flight) >= self.plan.requests_in_flight:
                 continue
             for partition in link.partitions:
-                if partition.failed or self._stopping or not self._state.can_add(partition.where):
+                if partition.due_us - now_us >= wait_us:
                     continue
-                at = partition.index + partition.made * len(self._partitions)
-                wait_us = min(wait_us, self._start_us + int(at * self._interval_us) - now_us)
+                if not (partition.failed or self._stopping) and self._state.can_add(partition.where):
+                    wait_us = partition.due_us - now_us
         return max(wait_us, 0)
 
     def _receive(self, link: _Link) -> None:

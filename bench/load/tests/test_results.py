@@ -24,6 +24,7 @@ def result(
     read: float | None = None,
     latency_us: int = 5_000,
     wanted_permille: int = 100,
+    lag_us: int = 0,
     findings: Findings = CLEAN,
     target: str = "reference",
     seconds: int = 4,
@@ -34,7 +35,7 @@ def result(
     measures = Measures()
     for at in range(1 + seconds):
         taken = int(written if read is None else read)
-        measures.seconds[at] = LoadSecond(int(rate), int(rate), written, 0, taken, 0, 200, wanted_permille, 0)
+        measures.seconds[at] = LoadSecond(int(rate), int(rate), written, 0, taken, 0, 200, wanted_permille, lag_us)
         for measure in ("publish", "delay", "response", "end_to_end"):
             measures.latency(measure, at, latency_us, written)
     return LoadResult(
@@ -61,6 +62,12 @@ def test_quantiles_are_those_of_a_sorted_list() -> None:
     assert max_us(histogram) == pytest.approx(50_000, rel=0.01)
     assert mean_us(histogram) == pytest.approx(sum(values) / 5, rel=0.01)
     assert (quantile_us(Counter(), 0.5), mean_us(Counter()), max_us(Counter())) == (0.0, 0.0, 0.0)
+
+
+def test_a_worker_that_is_only_busy_is_not_the_limit() -> None:
+    assert not result(wanted_permille=1_000, lag_us=99_999).generator_was_the_limit
+    assert not result(wanted_permille=899, lag_us=150_000).generator_was_the_limit
+    assert result(wanted_permille=900, lag_us=100_000).generator_was_the_limit
 
 
 def test_the_measures_of_workers_add_up() -> None:
@@ -96,7 +103,7 @@ def test_a_lost_record_fails_the_run() -> None:
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        (result(wanted_permille=1_000), "The load generator was the limit"),
+        (result(wanted_permille=1_000, lag_us=150_000), "The load generator was the limit"),
         (result(unfinished="the clients did not read"), "Not all was read"),
         (result(acknowledged=0), "No record was acknowledged"),
     ],
@@ -141,7 +148,9 @@ def test_a_search_halves_until_a_rate_is_sustained() -> None:
 
 
 def test_a_search_ends_where_the_generator_is_the_limit() -> None:
-    found = sustained_rate(lambda rate: result(rate, wanted_permille=1_000 if rate > 30_000 else 100), 1_000)
+    found = sustained_rate(
+        lambda rate: result(rate, wanted_permille=1_000, lag_us=150_000 if rate > 30_000 else 0), 1_000
+    )
     assert (found.rate, found.generator_was_the_limit) == (20_000, True)
     assert sentence(found) == "At least 20,000 records/s; beyond that the load generator was the limit."
 
