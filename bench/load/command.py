@@ -13,7 +13,7 @@ from bench.load.results import LoadResult, omb_document
 from bench.load.run import LoadOptions, LoadTarget, run, started
 from bench.load.search import sustained_rate
 from bench.load.workload import Workload, read_workload
-from bench.results import commit, machine
+from bench.machine import where_measured
 
 STEP_S: Final = 10.0
 """How long a step of a search, or a point of a curve, is measured unless ``--seconds`` says otherwise."""
@@ -84,10 +84,8 @@ def store(entries: Sequence[Entry], options: BenchOptions) -> Path:
         label = re.sub(r"[^\w.@+-]+", "-", name_of(entry, entries)).strip("-")
         path = options.out / f"{number:04}-{place}-{label}.json"
         path.write_text(json.dumps(omb_document(entry.result)), encoding="utf-8")
-    where = machine()
-    text = f"{where['cpu']}, {where['cores']} cores, {where['system']}, Python {where['python']}; commit {commit()}"
     command = " ".join(["./crucible", *sys.argv[1:]])
-    return write(entries, options.out / f"{number:04}-page.html", command, text)
+    return write(entries, options.out / f"{number:04}-page.html", command, where_measured())
 
 
 def lines(entries: Sequence[Entry]) -> list[tuple[str, ...]]:

@@ -10,13 +10,12 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure as Picture
 from matplotlib.ticker import StrMethodFormatter
 
+from bench.drawing import INK, STYLE, WIDTH_IN, svg
 from bench.load.measures import quantile_us
 from bench.load.results import LoadResult
 from bench.load.search import Sustained
-from bench.report import INK, STYLE, svg
 
 COLOURS: Final = ("#0b6e99", "#c4552d", "#3f7d3a", "#7a4fa3", "#8a6d1f", "#444444")
-WIDTH_IN: Final = 9.0
 SHARES: Final = tuple(1 - 10 ** (-step / 10) for step in range(1, 46))
 """Shares of a percentile plot, evenly spread over the nines."""
 LABELS: Final = {

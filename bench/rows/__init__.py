@@ -1,1 +1,1 @@
-"""Rows of ``crucible bench``, by subject."""
+"""Rows of `crucible bench` by subject: how each is measured, compared, stored and drawn."""

@@ -8,8 +8,8 @@ from bench.fleet.behaviours.bodies import set_topic_configs_request
 from bench.peers.clients import PRODUCE_VERSION, base_offset, connect, produce_request
 from bench.peers.cluster import PeerCluster, until
 from bench.peers.node import PeerError
-from bench.results import Samples, alternate
 from bench.rows.context import LIMIT_S, BenchRun, make_topic, row
+from bench.rows.results import Samples, alternate
 from reference_broker.blocking.transport import Connection
 from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey

@@ -5,10 +5,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.options import ROWS, Options
 from bench.peers.clients import LedPartition, RetryingClient
 from bench.peers.cluster import PeerCluster, System
-from bench.results import Results, Samples
+from bench.rows.options import ROWS, Options
+from bench.rows.results import Results, Samples
 
 Progress = Callable[[str], None]
 

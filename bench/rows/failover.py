@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from bench.peers.clients import RetryingClient
 from bench.peers.cluster import PeerCluster, until
 from bench.peers.node import BrokerNode, PeerError
-from bench.results import Figure, ResultRow
 from bench.rows.context import BenchRun, Progress, row
+from bench.rows.results import Figure, ResultRow
 
 NODES = 3
 GOAL_S = 2.0

@@ -9,12 +9,12 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from bench.options import Sizes
 from bench.peers.clients import FETCH_VERSION, connect
 from bench.peers.cluster import PeerCluster
 from bench.peers.node import PeerError
-from bench.results import Curve, ResultRow, Results, Samples, Series, alternate
 from bench.rows.context import BenchRun, make_topic, row
+from bench.rows.options import Sizes
+from bench.rows.results import Curve, ResultRow, Results, Samples, Series, alternate
 from reference_broker.blocking.transport import Connection
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchResponse, FetchTopic

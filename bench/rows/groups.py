@@ -22,8 +22,8 @@ from bench.peers.group_clients import (
     subscription_of,
 )
 from bench.peers.node import PeerError
-from bench.results import Samples, alternate
 from bench.rows.context import LIMIT_S, BenchRun, make_topic, row
+from bench.rows.results import Samples, alternate
 from reference_broker.blocking.transport import Connection, EncodedRequest
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error, ErrorCode

@@ -5,8 +5,8 @@ Only the reference broker is measured. The peers are those of ``bench/hostile``;
 
 from bench.hostile.course import BESIDE_BUDGET_BYTES, BUDGET_BYTES, CoursePlan, Longest, play
 from bench.peers.node import PeerError
-from bench.results import Figure, ResultRow
 from bench.rows.context import BenchRun, place, row
+from bench.rows.results import Figure, ResultRow
 
 GOAL_MS = 100.0
 MIB = 1 << 20

@@ -10,8 +10,8 @@ from bench.peers.cluster import PeerCluster
 from bench.peers.group_clients import RetryingGroups
 from bench.peers.node import BrokerNode, PeerError
 from bench.peers.transaction_clients import RetryingTransactions
-from bench.results import Samples, alternate
 from bench.rows.context import LIMIT_S, BenchRun, make_topic, row
+from bench.rows.results import Samples, alternate
 from reference_broker.client.partitions import TopicPartition
 
 NODES = 3

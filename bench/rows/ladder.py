@@ -8,8 +8,8 @@ from itertools import groupby
 
 from bench.peers.clients import FETCH_VERSION, PRODUCE_VERSION, connect, create_topic
 from bench.peers.node import PeerError
-from bench.results import Curve, Figure, ResultRow, Results, Samples, Series
 from bench.rows.context import BenchRun, row
+from bench.rows.results import Curve, Figure, ResultRow, Results, Samples, Series
 from reference_broker.blocking.transport import Connection
 from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey

@@ -14,11 +14,11 @@ from kio.schema.incremental_alter_configs.v1.response import IncrementalAlterCon
 
 from bench.fleet.behaviours.bodies import set_topic_configs_request
 from bench.micro.node import NOW, MemoryNode
-from bench.options import Sizes
 from bench.peers.clients import RetryingClient
 from bench.peers.cluster import System
-from bench.results import Figure, ResultRow, Results, better_lower
 from bench.rows.context import LIMIT_S, BenchRun, Progress, row
+from bench.rows.options import Sizes
+from bench.rows.results import Figure, ResultRow, Results, better_lower
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.configuration.listeners import Endpoint
 from reference_broker.controller.metadata_quorum_node import MetadataQuorumNode, NodeSetup

@@ -23,8 +23,8 @@ from bench.peers.clients import (
 from bench.peers.cluster import PeerCluster
 from bench.peers.node import PeerError
 from bench.peers.stock_clients import java_consumer_s, librdkafka_s, producer_perf
-from bench.results import Curve, Samples, Series, alternate
 from bench.rows.context import LIMIT_S, BenchRun, make_topic, place, row
+from bench.rows.results import Curve, Samples, Series, alternate
 from reference_broker.blocking.transport import Connection
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchTopic

@@ -15,8 +15,8 @@ from time import perf_counter
 from bench.peers.clients import PRODUCE_VERSION, RetryingClient, base_offset, batch_of, connect, produce_request
 from bench.peers.cluster import PeerCluster, System
 from bench.peers.node import end
-from bench.results import ResultRow, Samples, alternate
 from bench.rows.context import LIMIT_S, BenchRun, make_topic, row
+from bench.rows.results import ResultRow, Samples, alternate
 from reference_broker.blocking.transport import EncodedRequest
 from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey

@@ -12,8 +12,8 @@ from bench.peers.clients import connect
 from bench.peers.cluster import PeerCluster, until
 from bench.peers.stock_clients import librdkafka_s, producer_perf
 from bench.peers.systems import EARLIEST_LOCAL, LATEST_TIERED, closed_segments, make_tiered, offsets, tiered
-from bench.results import alternate
 from bench.rows.context import LIMIT_S, BenchRun, make_topic, row
+from bench.rows.results import alternate
 
 UPLOAD_PARTITIONS = 4
 UPLOAD_SEGMENTS = 8

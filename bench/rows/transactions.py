@@ -16,8 +16,8 @@ from bench.peers.clients import RetryingClient, connect
 from bench.peers.cluster import PeerCluster
 from bench.peers.stock_clients import librdkafka_s, producer_perf, transformed_s
 from bench.peers.transaction_clients import RawTransactions, commit_all
-from bench.results import Samples, alternate
 from bench.rows.context import LIMIT_S, BenchRun, make_topic, place, row
+from bench.rows.results import Samples, alternate
 from reference_broker.client.partitions import TopicPartition
 
 PARTITIONS = 8

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Picture
 from matplotlib.ticker import FuncFormatter
 
-from bench.report import STYLE, WIDTH_IN
+from bench.drawing import STYLE, WIDTH_IN
 from campaigns.upgrade.ablation import MIB, WAYS, AblationCase
 
 COLOURS = {"everything": "#777777", "last segment": "#c4552d", "P-9": "#0b6e99"}

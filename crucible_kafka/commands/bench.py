@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from bench.options import Options
-    from bench.results import Results
+    from bench.rows.options import Options
+    from bench.rows.results import Results
 
 CALIBRATED_BYTES = (100, 1_024)
 """Sizes of the values with which the generator is measured alone."""
@@ -40,7 +40,7 @@ def _rates(_: click.Context, __: click.Parameter, text: str | None) -> tuple[flo
 )
 @click.argument("workloads", nargs=-1, type=click.Path(path_type=Path), metavar="[WORKLOAD]...")
 @click.option("--peer", type=click.Choice(["kafka"]), help="Measure this broker, too. It takes turns with ours.")
-@click.option("--row", "rows", multiple=True, metavar="NAME", help="Measure only this row (see bench/options.py).")
+@click.option("--row", "rows", multiple=True, metavar="NAME", help="Measure only this row (see bench/rows/options.py).")
 @click.option("--nodes", type=click.Choice(["1", "3"]), multiple=True, help="Measure only clusters of this size.")
 @click.option(
     "--quick", is_flag=True, help="Measure little of everything, to see that it works. No figure is worth quoting."
@@ -103,10 +103,10 @@ def bench(
 
 
 def _measure_rows(peer: str | None, rows: Sequence[str], nodes: Sequence[str], quick: bool, out: Path | None) -> None:
-    from bench.options import NODES, QUICK, Options, Sizes
     from bench.peers.node import PeerError
-    from bench.report import write
-    from bench.results import STORE, table
+    from bench.rows.options import NODES, QUICK, Options, Sizes
+    from bench.rows.report import write
+    from bench.rows.results import STORE, table
     from crucible_kafka.terminal import USAGE_ERROR, one_sentence, print_table, shown
 
     with one_sentence(ValueError):
@@ -190,8 +190,8 @@ def _calibrate(seconds: float) -> None:
 
 
 def _measured(wanted: "Options") -> "Results":
-    from bench.compare import run as measure
     from bench.peers.kafka import kafka_classpath
+    from bench.rows.compare import run as measure
     from crucible_kafka.terminal import progress
 
     if wanted.peer:

@@ -8,7 +8,7 @@ from functools import partial
 from statistics import median
 from typing import Any
 
-from bench.options import OURS, ROWS
+from bench.rows.options import OURS, ROWS
 from campaigns.nights import processes
 from campaigns.nights.night import Work, in_turn
 from reports.night import FigureRow

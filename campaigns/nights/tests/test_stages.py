@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bench.probe.cases import all_cases
-from bench.results import Figure, Results
+from bench.rows.results import Figure, Results
 from bench.targets.model import Chosen, TargetError
 from campaigns.evidence.plays import Cell
 from campaigns.nights import follow_up, live_plays, nights_command, processes

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.report import growth, ratios, write
-from bench.results import Curve, Figure, ResultRow, Results, Series, better_higher, better_lower, table
+from bench.rows.report import growth, ratios, write
+from bench.rows.results import Curve, Figure, ResultRow, Results, Series, better_higher, better_lower, table
 
 
 def _results() -> Results:

@@ -2,10 +2,10 @@
 
 import pytest
 
-import bench.compare  # noqa: F401  (imports all rows)
-from bench.options import ALONE, OURS, ROWS, Options
-from bench.results import Figure, Samples, alternate
+import bench.rows.compare  # noqa: F401  (imports all rows)
 from bench.rows.context import MEASURES
+from bench.rows.options import ALONE, OURS, ROWS, Options
+from bench.rows.results import Figure, Samples, alternate
 
 
 def test_every_row_is_declared() -> None:

@@ -5,33 +5,17 @@ The pictures show how many times better the reference is, and how costs grow.
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from io import StringIO
 from pathlib import Path
-from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure as Picture
 from matplotlib.ticker import FuncFormatter
 
-from bench.results import Curve, Figure, ResultRow, Results, commit, machine, table
+from bench.drawing import INK, STYLE, WIDTH_IN, svg
+from bench.machine import where_measured
+from bench.rows.results import Curve, Figure, ResultRow, Results, table
 
-WIDTH_IN = 9.0
 COLOURS = ("#0b6e99", "#c4552d")
-GRID = "#d9d9d9"
-INK = "#222222"
-STYLE: Any = {
-    "font.size": 9.0,
-    "axes.edgecolor": GRID,
-    "axes.labelcolor": INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "grid.color": GRID,
-    "grid.linewidth": 0.5,
-    "svg.hashsalt": "crucible",  # The same results give the same file.
-}
-"""Matplotlib's settings, whose names its type hints enumerate."""
 
 
 def ratios(rows: Sequence[ResultRow]) -> str | None:
@@ -104,12 +88,6 @@ def _plain(value: float, _: int) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:g}"
 
 
-def svg(picture: Picture) -> str:
-    text = StringIO()
-    picture.savefig(text, format="svg", metadata={"Date": None})
-    return text.getvalue()[text.getvalue().index("<svg") :]
-
-
 _PAGE = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
@@ -143,11 +121,9 @@ def write(results: Results, stored: Path) -> Path:
     path = stored.with_suffix(".html")
     picture = ratios(results.rows)
     curves = "".join(growth(curve) for curve in results.curves)
-    about = machine()
-    where = f"{about['cpu']}, {about['cores']} cores, {about['system']}, Python {about['python']}, commit {commit()}"
     page = _PAGE.format(
         title=escape(stored.stem),
-        where=escape(where),
+        where=escape(where_measured()),
         missing=_missing(results.missing),
         table=_table(results.rows, results.peer),
         ratios=f"<h2>Beside the peer</h2>\n{picture}" if picture else "",

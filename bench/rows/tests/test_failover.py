@@ -10,13 +10,13 @@ import pytest
 from kio.schema.types import BrokerId
 from kio.static.primitive import i32Timedelta
 
-from bench.options import Options, Sizes
 from bench.peers.clients import RetryingClient
 from bench.peers.node import PeerError
 from bench.peers.systems import REFERENCE
-from bench.results import Results
 from bench.rows.context import BenchRun
 from bench.rows.failover import SUSPECT_S, TRY_S, measure_failover
+from bench.rows.options import Options, Sizes
+from bench.rows.results import Results
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.frames import read_request_header

@@ -7,11 +7,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bench import compare
-from bench.options import Options
 from bench.peers.node import PeerError
-from bench.results import Figure, ResultRow
+from bench.rows import compare
 from bench.rows.context import BenchRun
+from bench.rows.options import Options
+from bench.rows.results import Figure, ResultRow
 
 
 def _measures(run: BenchRun) -> None:

@@ -5,17 +5,15 @@ affects all of them alike.
 """
 
 import json
-import os
-import platform
 import statistics
-import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
-ROOT = Path(__file__).resolve().parents[1]
+from bench.machine import ROOT, commit, machine
+
 STORE = ROOT / ".benchmarks" / "crucible"
 SCHEMA_VERSION = 3
 
@@ -130,27 +128,6 @@ def better_higher(reference: Figure, peer: Figure) -> Figure:
     return Figure(tuple(a / b for a, b in zip(reference.values, peer.values, strict=True)), "x")
 
 
-def machine() -> dict[str, str | int]:
-    return {
-        "cpu": _cpu_model(),
-        "cores": os.cpu_count() or 0,
-        "system": platform.platform(),
-        "python": platform.python_version(),
-    }
-
-
-def commit() -> str:
-    """Return the clone's commit, with ``-dirty`` if its files differ from it. Outside a clone it is ``unknown``."""
-    described = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--abbrev=12"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return described.stdout.strip() or "unknown"
-
-
 def table(rows: Sequence[ResultRow]) -> list[tuple[str, str, str, str, str]]:
     """Return the cells of each row: work, reference, peer, ratio, and the goal with its verdict."""
     marks = {None: "", True: "reached", False: "missed"}
@@ -164,12 +141,6 @@ def table(rows: Sequence[ResultRow]) -> list[tuple[str, str, str, str, str]]:
         )
         for row in rows
     ]
-
-
-def _cpu_model() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def _short(value: float) -> str:

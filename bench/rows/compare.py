@@ -8,19 +8,19 @@ from pathlib import Path
 
 from bench import rows
 from bench.children import end_children, stop_behind
-from bench.options import ROWS, Options
 from bench.peers.kafka import HEAP, SETTINGS
 from bench.peers.node import PeerError
 from bench.peers.systems import systems
-from bench.results import Results
 from bench.rows.context import MEASURES, BenchRun, Progress
+from bench.rows.options import ROWS, Options
+from bench.rows.results import Results
 from reference_broker.blocking.transport import TransportError
 
 FAILURES = (PeerError, TransportError, OSError, subprocess.TimeoutExpired)
 """Raised when a broker cannot be had, refuses a request, hangs or goes away."""
 
 for _file in pkgutil.iter_modules(rows.__path__):
-    import_module(f"{rows.__name__}.{_file.name}")  # Each file declares its rows.
+    import_module(f"{rows.__name__}.{_file.name}")  # A file that measures declares its rows.
 assert MEASURES.keys() == set(ROWS), "bench/rows declares other rows than options.ROWS names"
 
 
