@@ -236,6 +236,10 @@ class FetchSession:
         """Mark a partition that may have something to send, in the response in hand or in the next one."""
         self.changed[cached] = None
 
+    def recheck(self, cached: CachedPartition) -> None:
+        """Make the next response look up the partition although nothing of it has changed."""
+        self.changed[cached] = None
+
     def mark_requested(self, cached: CachedPartition) -> None:
         """Make the request in hand look up a partition that it names."""
         self.mark(cached)
@@ -253,7 +257,7 @@ class FetchSession:
         def mark_all(some: Collection[CachedPartition]) -> None:
             for cached in some:
                 cached.read_from_leader()
-                self.mark(cached)
+                self.recheck(cached)
 
         yield from in_slices(self.partitions.values(), SESSION_PARTITIONS_PER_SLICE, mark_all)
 

@@ -125,10 +125,6 @@ class FirstRevisionSession(FetchSession):
         cached.change_number = self.upcoming_number()
         self.changed[cached] = None
 
-    def recheck(self, cached: CachedPartition) -> None:
-        """Make the next fetch look up the partition although nothing has changed."""
-        self.changed[cached] = None
-
     def mark_requested(self, cached: CachedPartition) -> None:
         """Being named is no change. An offset with data behind it is one (``assess``)."""
         self.recheck(cached)

@@ -342,13 +342,13 @@ class NaiveFirst:
         session.full = False
         self.naive.apply(session, request)
         now_named = [part for part in session.parts if part.named]
-        if session.reader != reader(request):
+        newly_read = now_named
+        if session.reader != reader(request):  # Another end to read to: all with data behind it have something to send.
             session.reader = reader(request)
-            for part in session.parts:
-                part.dirty = max(part.dirty, session.upcoming)
+            newly_read = session.parts
         for part in session.parts:
             part.named = part.named or part in named
-        for part in now_named:
+        for part in newly_read:
             if self.naive.state(session, part, request).available:
                 part.dirty = max(part.dirty, session.number)
 

@@ -8,6 +8,7 @@ from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchPartition
 
 A0, A1, A2, B0 = ("a", 0), ("a", 1), ("a", 2), ("b", 0)
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 
 
 @pytest.fixture
@@ -348,3 +349,17 @@ def test_a_next_number_after_a_repeated_request_without_response_does_not_get_ag
     assert repeated.response.error_code == NOT_VALID
     world.append("a")
     assert names(world.fetch_first(session_id, 3).response) == [A0]
+
+
+@pytest.mark.clause("G-5", "G-6")
+def test_another_isolation_level_is_no_change_of_a_partition(world: World) -> None:
+    """It reads to another end, so only the partitions with data below that end have something to send."""
+    world.append("a", 0)
+    world.append("a", 1)
+    world.log("a", 1).lso_hold = 0
+    session_id = opened(world, A0, A1, A2, isolation_level=READ_COMMITTED)
+    assert names(world.fetch_first(session_id, 1, {A0: 1}, isolation_level=READ_COMMITTED).response) == []
+    read_all = world.fetch_first(session_id, 2, isolation_level=READ_UNCOMMITTED).response
+    assert names(read_all) == [A1]
+    assert partitions_of(read_all)[A1].records
+    assert names(world.fetch_first(session_id, 3, {A1: 1}, isolation_level=READ_COMMITTED).response) == []
