@@ -18,11 +18,13 @@ from bench.fleet.driver import BlockingDriver, clock
 from bench.fleet.fleet import Fleet, make_fleet
 from bench.fleet.negotiation import UnreachableError, announces, negotiate
 from bench.fleet.parquet_sink import ParquetSink
-from bench.fleet.processes import LocustProcesses, WorkerDiedError, users_needed, wait_for_page
+from bench.fleet.plans import users_needed
 from bench.fleet.recorder import Recorder
 from bench.fleet.spec import FleetSpec, SpecError, address_of, call_prelude, parse_spec, write_spec
+from bench.locust.processes import LocustProcesses, WorkerDiedError, wait_for_page
 from reference_broker.wire.apis import DRAFTS, FETCH_FIRST_REVISION, ApiKey
 
+LOCUSTFILE: Final = Path(__file__).with_name("locustfile.py")
 EXIT_OK: Final = 0
 EXIT_SETUP: Final = 2
 EXIT_CRASH: Final = 4
@@ -60,7 +62,9 @@ class FleetRun:
         :raises SpecError: topics cannot be made.
         """
         workers, users = self.spec.workers, users_needed(self.spec)
-        with LocustProcesses(workers, users, self._written_spec(), self.out_dir / "logs", self.page) as locust:
+        with LocustProcesses(
+            LOCUSTFILE, workers, users, self._written_spec(), self.out_dir / "logs", self.page
+        ) as locust:
             self._prepare()
             if self.page is None:
                 self._load(locust)

@@ -1,7 +1,7 @@
 """The file that ``locust -f`` loads, in the master and in each worker. ``python -m bench.fleet`` starts them.
 
-The environment variable CRUCIBLE_FLEET_SPEC holds the spec's path. Commands and reports pass through
-``locust_messages``. If CRUCIBLE_FLEET_BY_HAND is set there are no commands: Locust's web page starts and stops the
+The environment variable CRUCIBLE_LOAD_SPEC holds the spec's path. Commands and reports pass through
+``bench.locust.messages``. If CRUCIBLE_LOAD_BY_HAND is set there are no commands: Locust's web page starts and stops the
 load, and each start makes new clients of the same spec.
 """
 
@@ -15,10 +15,11 @@ import msgspec
 from locust import LoadTestShape, events, runners
 from locust.runners import WorkerRunner
 
-from bench.fleet.locust_messages import register
-from bench.fleet.processes import BY_HAND_VARIABLE, SPEC_VARIABLE, users_needed
+from bench.fleet.plans import users_needed
 from bench.fleet.spec import FleetSpec, call_prelude, clients_at, parse_spec
-from bench.fleet.users import FleetUser, WorkerFleet, sums
+from bench.fleet.users import FleetUser, WorkerFleet
+from bench.locust.messages import register
+from bench.locust.processes import BY_HAND_VARIABLE, SPEC_VARIABLE
 
 __all__ = ["FleetUser"]
 
@@ -54,7 +55,7 @@ def on_init(environment: Any, **_: Any) -> None:
         if command == "go" and environment.shape_class is not None:
             environment.shape_class.went_s = time.monotonic()
 
-    register(environment, lambda command: on_command(environment, command), sums, note_start)
+    register(environment, lambda command: on_command(environment, command), note_start)
 
 
 @events.test_start.add_listener  # type: ignore[untyped-decorator]

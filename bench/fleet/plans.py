@@ -263,3 +263,18 @@ def _source(metadata_from: int | str) -> int:
 def _rotated(partitions: Sequence[TopicPartition], by: int) -> list[TopicPartition]:
     by %= len(partitions)
     return [*partitions[by:], *partitions[:by]]
+
+
+def users_needed(spec: FleetSpec) -> int:
+    """Return how many users Locust must start, so that each worker has enough. Surplus users stop at once.
+
+    Locust gives each worker the same number of users if the sum can be divided by the number of workers. One worker has
+    all members whose offsets are outside, so each worker gets as many users as that one needs.
+    """
+    inside, outside = split_by_offsets(spec.load.groups)
+    mirrors = [] if spec.load.mirror is None else [spec.load.mirror]
+    load = spec.load
+    writers = (load.producers, load.transactional, load.admins, load.strays, load.janitors)
+    groups = (*writers, load.fetchers, load.metadata_readers, load.workers, inside, mirrors)
+    counts = (sum(each.count for each in group) for group in groups)
+    return spec.workers * sum((*(-(-count // spec.workers) for count in counts), *(each.count for each in outside)))

@@ -14,7 +14,7 @@ from dataclasses import astuple, dataclass, field
 from typing import Any, Final, Protocol, TypeAlias
 
 from bench.fleet.behaviours.protocol import Behaviour, Now
-from bench.fleet.generator import Sample
+from bench.locust.generator import Sample
 from reports.columns import ROW_TABLES, Row
 from reports.parts import ROLL_S
 from reports.rows import END_OF_RUN_US, HistoryRow, LatencyRow, LoadRow, OperationRow, SpanRow

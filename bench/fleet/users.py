@@ -5,7 +5,7 @@ users drive. So names, partitions and seeds are the same however many workers th
 """
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -20,10 +20,11 @@ from bench.fleet.behaviours.protocol import Behaviour
 from bench.fleet.driver import BlockingDriver, clock
 from bench.fleet.early_signs import SIGNS_OF, EarlySigns
 from bench.fleet.fleet import STAGES, make_fleet
-from bench.fleet.generator import TICK_S, GeneratorMeter, Sample
 from bench.fleet.parquet_sink import ParquetSink
 from bench.fleet.recorder import Recorder
 from bench.fleet.spec import FleetSpec
+from bench.locust.generator import TICK_S, GeneratorMeter, Sample
+from bench.locust.messages import REPORT
 from reports.rows import HistoryRow, OperationRow, SpanRow
 
 REPORT_INTERVAL_S: Final = 1.0
@@ -184,7 +185,7 @@ class WorkerFleet:
             "ended_early": self.ended_early(),
             "failure": self.failure,
         }
-        self.environment.runner.send_message("fleet_report", data)
+        self.environment.runner.send_message(REPORT, data)
 
 
 def share_metadata(scripts: Sequence[ClusterScript]) -> None:
@@ -228,15 +229,3 @@ def evenly_mixed(kinds: Sequence[Sequence[Behaviour]]) -> list[Behaviour]:
         for number, each in enumerate(kind)
     ]
     return [each for _, _, each in sorted(placed, key=lambda one: one[:2])]
-
-
-def sums(reports: Iterable[dict[str, Any]]) -> dict[str, int]:
-    """Return the sums over the workers' last reports. Of a name that begins with ``worst_`` it is the largest."""
-    total: dict[str, int] = {}
-    for report in reports:
-        for key, value in report.items():
-            if key.startswith("worst_"):
-                total[key] = max(total.get(key, 0), int(value))
-            elif key not in ("index", "failure"):
-                total[key] = total.get(key, 0) + int(value)
-    return total

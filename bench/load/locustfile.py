@@ -1,7 +1,7 @@
 """The file that ``locust -f`` loads for a benchmark's load, in the master and in each worker.
 
-The environment variable CRUCIBLE_FLEET_SPEC holds the spec's path. Commands and reports pass through
-``bench.fleet.locust_messages``.
+The environment variable CRUCIBLE_LOAD_SPEC holds the spec's path. Commands and reports pass through
+``bench.locust.messages``.
 """
 
 import os
@@ -12,11 +12,10 @@ import gevent
 from locust import events, runners
 from locust.runners import WorkerRunner
 
-from bench.fleet.locust_messages import register
-from bench.fleet.processes import SPEC_VARIABLE
-from bench.fleet.users import sums
 from bench.load.spec import read_spec
 from bench.load.users import LoadUser, WorkerLoad
+from bench.locust.messages import register
+from bench.locust.processes import SPEC_VARIABLE
 
 __all__ = ["LoadUser"]
 
@@ -26,7 +25,7 @@ runners.HEARTBEAT_LIVENESS = 60
 
 @events.init.add_listener  # type: ignore[untyped-decorator]
 def on_init(environment: Any, **_: Any) -> None:
-    register(environment, lambda command: environment.load.command(command), sums)
+    register(environment, lambda command: environment.load.command(command))
 
 
 @events.test_start.add_listener  # type: ignore[untyped-decorator]

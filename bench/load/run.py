@@ -9,11 +9,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from bench.fleet.processes import LocustProcesses, WorkerDiedError
 from bench.load.results import LoadResult, collect
 from bench.load.spec import LoadSpec, write_spec
 from bench.load.topics import TopicError, topics_for
 from bench.load.workload import Workload
+from bench.locust.processes import LocustProcesses, WorkerDiedError
 from bench.peers.cluster import PeerCluster, launched
 from bench.peers.node import PeerError
 from bench.targets.loader import find
@@ -105,7 +105,7 @@ def run(workload: Workload, target: LoadTarget, options: LoadOptions, out_dir: P
     spec = spec_of(workload, target, options, topics, out_dir)
     try:
         with topics_for(target.bootstrap, topics, workload.partitions_per_topic, options.replication):
-            return _Play(workload, target, options, spec, progress).run()
+            return _WorkloadRun(workload, target, options, spec, progress).lead_workers()
     except TopicError as error:
         raise LoadError(f"{target.name}: {error}.") from error
     except WorkerDiedError as error:
@@ -136,7 +136,7 @@ def spec_of(workload: Workload, target: LoadTarget, options: LoadOptions, topics
     )
 
 
-class _Play:
+class _WorkloadRun:
     """One run, once its topics exist."""
 
     def __init__(
@@ -150,30 +150,33 @@ class _Play:
         self._end = self._first + max(1, int(seconds))
         self._last: dict[str, int] = {}
 
-    def run(self) -> LoadResult:
+    def lead_workers(self) -> LoadResult:
+        """Start the workers, lead them through warm-up, load and the rest of the reading, and collect their results."""
         folder = Path(self._spec.out_dir)
         path = write_spec(self._spec, folder / "load-spec.json")
         workers, clients = self._spec.workers, self._workload.producers + self._workload.readers
         users = workers * -(-clients // workers)
         cpu_s = [float(NOT_MEASURED)] * 2
         rss_bytes = NOT_MEASURED
-        with LocustProcesses(workers, users, path, folder / "logs", locustfile=LOCUSTFILE) as locust:
+        with LocustProcesses(LOCUSTFILE, workers, users, path, folder / "logs") as locust:
             locust.wait_until_ready()
             locust.send_command("go")
             start_s = time.monotonic()
-            self._sleep_until(locust, start_s + self._first, "warm-up")
+            self._report_progress_until(locust, start_s + self._first, "warm-up")
             cpu_s[0] = self._cpu_s()
-            self._sleep_until(locust, start_s + self._end, "load")
+            self._report_progress_until(locust, start_s + self._end, "load")
             cpu_s[1] = self._cpu_s()
             if self._target.cluster is not None:
                 rss_bytes = self._target.cluster.rss_bytes()
             locust.send_command("stop_producers")
-            unfinished = self._wait(locust, "producing", self._spec.delivery_timeout_ms / 1000, "settle their batches")
-            unfinished = unfinished or self._wait(locust, "lag", DRAIN_S, "read what was acknowledged")
+            unfinished = self._await_sum(
+                locust, "producing", self._spec.delivery_timeout_ms / 1000, "settle their batches"
+            )
+            unfinished = unfinished or self._await_sum(locust, "lag", DRAIN_S, "read what was acknowledged")
             locust.send_command("stop_readers")
-            self._wait(locust, "running", DRAIN_S, "end")
+            self._await_sum(locust, "running", DRAIN_S, "end")
             locust.send_command("close")
-            if self._wait(locust, "closed", DRAIN_S, "write their results", workers):
+            if self._await_sum(locust, "closed", DRAIN_S, "write their results", workers):
                 raise LoadError(f"Not all load workers wrote their results; see {folder / 'logs'}.")
         measures, findings, errors = collect(folder, workers, self._spec.idempotent)
         return LoadResult(
@@ -194,7 +197,7 @@ class _Play:
     def _cpu_s(self) -> float:
         return NOT_MEASURED if self._target.cluster is None else self._target.cluster.cpu_s()
 
-    def _sleep_until(self, locust: LocustProcesses, until_s: float, phase: str) -> None:
+    def _report_progress_until(self, locust: LocustProcesses, until_s: float, phase: str) -> None:
         """Report progress once a second, until the time has come."""
         before = dict.fromkeys(("acknowledged", "read", "failed"), 0) | self._last
         while (left_s := until_s - time.monotonic()) > 0:
@@ -210,7 +213,7 @@ class _Play:
                 f"{read:,} read, {report['lag']:,} to read"
             )
 
-    def _wait(self, locust: LocustProcesses, key: str, limit_s: float, what: str, value: int = 0) -> str:
+    def _await_sum(self, locust: LocustProcesses, key: str, limit_s: float, what: str, value: int = 0) -> str:
         """Wait until the workers' sum of ``key`` is ``value``. Return what did not happen in time, or nothing."""
         end_s, seen = time.monotonic() + limit_s, 0
         while time.monotonic() < end_s:

@@ -17,7 +17,6 @@ from gevent.event import Event
 from locust import User, task
 from locust.exception import StopUser
 
-from bench.fleet.generator import TICK_S, GeneratorMeter, Sample
 from bench.fleet.recorder import bounds_us, bucket_of
 from bench.load.ledger import Read, Sent
 from bench.load.measures import LoadSecond, Measures
@@ -25,6 +24,8 @@ from bench.load.producer import LoadPlan, LoadProducer, Settled, monotonic_us
 from bench.load.reader import LoadReader, ReadPlan, Taken
 from bench.load.results import WorkerResult, result_path
 from bench.load.spec import LoadSpec, load_plans, read_plans
+from bench.locust.generator import TICK_S, GeneratorMeter, Sample
+from bench.locust.messages import REPORT
 
 REPORT_INTERVAL_S: Final = 0.5
 PRODUCE: Final = ("PRODUCE", "batch")
@@ -169,7 +170,7 @@ class WorkerLoad:
             "ended_early": 0,
             "failure": self.failure,
         }
-        self.environment.runner.send_message("fleet_report", data)
+        self.environment.runner.send_message(REPORT, data)
 
     @staticmethod
     def _note(second: LoadSecond, sample: Sample) -> None:

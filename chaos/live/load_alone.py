@@ -30,7 +30,7 @@ END_LIMIT_S = 150.0
 
 
 @dataclass(frozen=True, slots=True)
-class LoadPlan:
+class LoadAlonePlan:
     """The options of the command.
 
     - ``seconds`` is how long the load lasts. 0 means as long as the scenario's.
@@ -49,7 +49,7 @@ class LoadPlan:
     page: int = 0
 
 
-def drive(scenario: Scenario, plan: LoadPlan, command: str, progress: Progress) -> RunFolder:
+def drive(scenario: Scenario, plan: LoadAlonePlan, command: str, progress: Progress) -> RunFolder:
     """Run the load, and return the run's folder, to be judged from the clients' side. Raise SetupError, after which
     there is no folder."""
     folder = RunFolder(plan.out)
@@ -88,7 +88,7 @@ def sized(scenario: Scenario, clients: int) -> Scenario:
 
 
 @contextmanager
-def _broker(scenario: Scenario, plan: LoadPlan, folder: RunFolder) -> Iterator[ClusterAccess]:
+def _broker(scenario: Scenario, plan: LoadAlonePlan, folder: RunFolder) -> Iterator[ClusterAccess]:
     """Yield the way from the fleet to the brokers, without proxies, since no figure is measured through them."""
     if plan.target != REFERENCE:
         with standing(plan.target, folder.data, scenario.cluster) as target:
@@ -104,7 +104,9 @@ def _broker(scenario: Scenario, plan: LoadPlan, folder: RunFolder) -> Iterator[C
         yield access
 
 
-def _spec(scenario: Scenario, plan: LoadPlan, folder: RunFolder, access: ClusterAccess, start_us: int) -> FleetSpec:
+def _spec(
+    scenario: Scenario, plan: LoadAlonePlan, folder: RunFolder, access: ClusterAccess, start_us: int
+) -> FleetSpec:
     spec = spec_of(sized(scenario, plan.clients), folder.path, access, start_us, plan.seed)
     return msgspec.structs.replace(
         spec,
@@ -150,7 +152,7 @@ def _words(event: dict[str, Any]) -> str:
 
 
 def _manifest(
-    scenario: Scenario, plan: LoadPlan, command: str, crash: str, start_wall_us: int, duration_us: int
+    scenario: Scenario, plan: LoadAlonePlan, command: str, crash: str, start_wall_us: int, duration_us: int
 ) -> Manifest:
     return Manifest(
         **of_live_run(scenario, plan.out, plan.seed, start_wall_us),

@@ -148,12 +148,12 @@ def fleet(
 
     need_java()
     from chaos.live.errors import NodeDied, SetupError
-    from chaos.live.load_alone import LoadPlan, drive
+    from chaos.live.load_alone import LoadAlonePlan, drive
     from scenarios.revisions import in_revision
 
     (found,) = find_scenarios([scenario], False)
     revised = in_revision(found, revision)
-    plan = LoadPlan(
+    plan = LoadAlonePlan(
         run_folder(out, f"fleet-{revised.name}", False),
         target,
         seed,

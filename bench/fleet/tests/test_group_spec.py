@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from bench.fleet.fleet import Fleet, make_fleet
-from bench.fleet.processes import users_needed
+from bench.fleet.plans import users_needed
 from bench.fleet.spec import FleetSpec, SpecError, check
 from scenarios.load import Groups, Load, Mirror, Topic, Workers
 

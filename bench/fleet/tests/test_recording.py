@@ -8,9 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from bench.fleet.behaviours.protocol import Now
-from bench.fleet.generator import Sample
 from bench.fleet.parquet_sink import ParquetSink, file_of
 from bench.fleet.recorder import TABLE_OF, MemorySink, Recorder, columns_of
+from bench.locust.generator import Sample
 from reports.parts import Progress, read_progress, whole_parts
 from reports.rows import (
     END_OF_RUN_US,

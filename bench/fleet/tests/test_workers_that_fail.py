@@ -13,12 +13,12 @@ import pytest
 
 from bench.fleet.fleet_command import FleetRun
 from bench.fleet.parquet_sink import ParquetSink
-from bench.fleet.processes import ROOT, SPEC_VARIABLE, LocustProcesses, WorkerDiedError
 from bench.fleet.spec import FleetSpec, write_spec
+from bench.locust.processes import ROOT, SPEC_VARIABLE, LocustProcesses, WorkerDiedError
 from bench.ports import free_port
 from scenarios.load import Load
 
-REPORT = {"fleet": "report", "workers": 2, "failure": "", "ended_early": 0, "ok": 5, "closed": 0}
+REPORT = {"locust": "report", "workers": 2, "failure": "", "ended_early": 0, "ok": 5, "closed": 0}
 
 SILENCE = """
 import bench.fleet.locustfile
@@ -36,7 +36,7 @@ print(master.clients.ready[0].heartbeat)
 
 
 def processes_that_reported(tmp_path: Path, **changes: Any) -> LocustProcesses:
-    locust = LocustProcesses(2, 2, tmp_path / "spec.json", tmp_path)
+    locust = LocustProcesses(tmp_path, 2, 2, tmp_path / "spec.json", tmp_path)
     locust._read_reports(io.StringIO(json.dumps(REPORT | changes) + "\n" + json.dumps(REPORT) + "\n"))
     return locust
 

@@ -6,7 +6,7 @@ import pytest
 
 from chaos.live import load_alone
 from chaos.live.errors import NodeDied, SetupError
-from chaos.live.load_alone import LoadPlan, drive, sized
+from chaos.live.load_alone import LoadAlonePlan, drive, sized
 from reports.guarantees import SeenFrom, names_seen_from
 from reports.manifest import read_manifest
 from scenarios.loader import find
@@ -27,7 +27,7 @@ def test_a_target_gets_topics_of_this_run_and_no_proxy(monkeypatch: pytest.Monke
     specs = []
     monkeypatch.setattr(load_alone, "discover", lambda _: (["there:1", "there:2"], {"fetch": 12}))
     monkeypatch.setattr(load_alone, "_run_fleet", lambda spec, *_: specs.append(spec))
-    plan = LoadPlan(tmp_path / "run", "there:1", seed=5, seconds=7, clients=40, workers=3, shape="spike")
+    plan = LoadAlonePlan(tmp_path / "run", "there:1", seed=5, seconds=7, clients=40, workers=3, shape="spike")
     folder = drive(find("plain-load"), plan, "typed", lambda _: None)
     (spec,) = specs
     assert spec.bootstrap == ["there:1", "there:2"]
@@ -49,7 +49,7 @@ def test_fetchers_stopped_by_hand_need_not_have_read_to_the_end(
 ) -> None:
     monkeypatch.setattr(load_alone, "discover", lambda _: (["there:1"], {}))
     monkeypatch.setattr(load_alone, "_run_fleet", lambda *_: None)
-    folder = drive(find("plain-load"), LoadPlan(tmp_path / "run", "there:1", page=8089), "", lambda _: None)
+    folder = drive(find("plain-load"), LoadAlonePlan(tmp_path / "run", "there:1", page=8089), "", lambda _: None)
     promised = read_manifest(folder.path).expectations.guarantees
     assert "fetch-gap" not in promised
     assert {"lost-write", "unseen"} <= set(promised)
@@ -66,12 +66,12 @@ def test_a_fleet_that_dies_is_a_crash_and_one_that_cannot_start_leaves_nothing(
 
         monkeypatch.setattr(load_alone, "_run_fleet", run_fleet)
 
-    plan = LoadPlan(tmp_path / "run", "there:1")
+    plan = LoadAlonePlan(tmp_path / "run", "there:1")
     ends_with(NodeDied("a worker is gone"))
     assert read_manifest(drive(find("plain-load"), plan, "", lambda _: None).path).crash == "a worker is gone"
     ends_with(SetupError("no broker"))
     with pytest.raises(SetupError, match="no broker"):
-        drive(find("plain-load"), LoadPlan(tmp_path / "other", "there:1"), "", lambda _: None)
+        drive(find("plain-load"), LoadAlonePlan(tmp_path / "other", "there:1"), "", lambda _: None)
     assert not (tmp_path / "other").exists()
 
 

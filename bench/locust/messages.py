@@ -13,19 +13,19 @@ import gevent
 from gevent.fileobject import FileObjectPosix
 from locust.runners import MasterRunner, WorkerRunner
 
-COMMAND = "fleet_command"
-REPORT = "fleet_report"
+COMMAND = "crucible_command"
+REPORT = "crucible_report"
+"""Names of messages between master and workers."""
 
 
 def register(
     environment: Any,
     on_command: Callable[[str], None],
-    sums: Callable[[Iterable[dict[str, Any]]], dict[str, int]],
     before_command: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Take part, as a master or as a worker. A worker gets each command in ``on_command``.
 
-    The master calls ``before_command`` before it passes a command on, and ``sums`` with the last report of each worker.
+    The master calls ``before_command`` before it passes a command on.
     """
     if isinstance(environment.runner, WorkerRunner):
         environment.runner.register_message(COMMAND, lambda msg, **_: on_command(msg.data["cmd"]), concurrent=True)
@@ -33,17 +33,27 @@ def register(
         reports: dict[int, dict[str, Any]] = {}
         environment.runner.register_message(REPORT, lambda msg, **_: reports.update({msg.data["index"]: msg.data}))
         gevent.spawn(_read_commands, environment, before_command)
-        gevent.spawn(_print_reports, reports, sums)
+        gevent.spawn(_print_reports, reports)
+
+
+def sums(reports: Iterable[dict[str, Any]]) -> dict[str, int]:
+    """Return the sums over the workers' last reports. Of a name that begins with ``worst_`` it is the largest."""
+    total: dict[str, int] = {}
+    for report in reports:
+        for key, value in report.items():
+            if key.startswith("worst_"):
+                total[key] = max(total.get(key, 0), int(value))
+            elif key not in ("index", "failure"):
+                total[key] = total.get(key, 0) + int(value)
+    return total
 
 
 def say(event: str, **fields: Any) -> None:
-    sys.stdout.write(json.dumps({"fleet": event, **fields}) + "\n")
+    sys.stdout.write(json.dumps({"locust": event, **fields}) + "\n")
     sys.stdout.flush()
 
 
-def _print_reports(
-    reports: dict[int, dict[str, Any]], sums: Callable[[Iterable[dict[str, Any]]], dict[str, int]]
-) -> None:
+def _print_reports(reports: dict[int, dict[str, Any]]) -> None:
     while True:
         gevent.sleep(0.2)
         if reports:

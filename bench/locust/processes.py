@@ -1,9 +1,7 @@
-"""Starts and ends the Locust processes of a fleet: workers, and a master without a load of its own.
+"""Starts and ends Locust's processes: workers, and a master without a load of its own.
 
 Nothing here imports locust. ``wait_for_page`` waits for Locust's web page, on which somebody starts, watches and stops
-the load by hand. Each start there makes new clients of the same spec. Their names begin with the number of the start.
-Users beyond the spec's clients have nothing to do and end at once. The history goes on from start to start. When the
-fleet ends, all partitions are read to their end, so the history can be judged as any other.
+the load by hand.
 """
 
 import json
@@ -18,14 +16,15 @@ from types import TracebackType
 from typing import IO, Final
 
 from bench.children import ends_with_me
-from bench.fleet.plans import split_by_offsets
-from bench.fleet.spec import FleetSpec
 from bench.ports import free_port
 
-LOCUSTFILE: Final = Path(__file__).with_name("locustfile.py")
 ROOT: Final = Path(__file__).parents[2]
-SPEC_VARIABLE: Final = "CRUCIBLE_FLEET_SPEC"
-BY_HAND_VARIABLE: Final = "CRUCIBLE_FLEET_BY_HAND"
+SPEC_VARIABLE: Final = "CRUCIBLE_LOAD_SPEC"
+"""The environment variable that holds the path of the workers' spec."""
+BY_HAND_VARIABLE: Final = "CRUCIBLE_LOAD_BY_HAND"
+"""It is set if Locust's web page starts and stops the load."""
+REPORT_LINE: Final = '{"locust": "report"'
+"""How a line of the master's output begins that is a report."""
 QUIT_S: Final = 10
 READY_S: Final = 60
 
@@ -43,12 +42,12 @@ class LocustProcesses:
 
     def __init__(
         self,
+        locustfile: Path,
         workers: int,
         users: int,
         spec_path: Path,
         log_dir: Path,
         page: tuple[str, int] | None = None,
-        locustfile: Path = LOCUSTFILE,
     ) -> None:
         self._count = workers
         self._users = users
@@ -78,12 +77,12 @@ class LocustProcesses:
             arguments += ["--headless", "--expect-workers", workers, "--expect-workers-max-wait", "60"]
         else:
             arguments += ["--web-host", self._page[0], "--web-port", str(self._page[1])]
-        self._master = self._start("fleet-master", arguments, subprocess.PIPE)
+        self._master = self._start("locust-master", arguments, subprocess.PIPE)
         self._reports = threading.Thread(target=self._read_reports, args=(self._master.stdout,), daemon=True)
         self._reports.start()
         for index in range(self._count):
             arguments = ["--worker", "--master-host", "127.0.0.1", "--master-port", port]
-            self._workers.append(self._start(f"fleet-worker-{index}", arguments, subprocess.DEVNULL))
+            self._workers.append(self._start(f"locust-worker-{index}", arguments, subprocess.DEVNULL))
         return self
 
     def wait_until_ready(self) -> None:
@@ -109,7 +108,7 @@ class LocustProcesses:
     def report(self) -> dict[str, int] | None:
         """Return the sums over all workers, or None while not all of them have reported.
 
-        :raises WorkerDiedError: one of the processes has ended, cannot write its history, or has lost a client.
+        :raises WorkerDiedError: one of the processes has ended, cannot write its results, or has lost a client.
         """
         for process in self._processes:
             code = process.poll()
@@ -134,15 +133,15 @@ class LocustProcesses:
             stderr=log,
             text=True,
             env=self._environment,
-            start_new_session=True,  # Ctrl-C is for the fleet command, which ends the load in order.
+            start_new_session=True,  # Ctrl-C is for the command that started it, which ends the load in order.
             preexec_fn=ends_with_me(),
         )
 
     def _read_reports(self, lines: IO[str]) -> None:
         for line in lines:
-            if line.startswith('{"fleet": "report"'):
+            if line.startswith(REPORT_LINE):
                 report = json.loads(line)
-                del report["fleet"]
+                del report["locust"]
                 failure = report.pop("failure")
                 self._failure = self._failure or failure
                 early = report.pop("ended_early")
@@ -170,21 +169,6 @@ class LocustProcesses:
         for pipe in () if self._master is None else (self._master.stdin, self._master.stdout):
             if pipe is not None:
                 pipe.close()
-
-
-def users_needed(spec: FleetSpec) -> int:
-    """Return how many users Locust must start, so that each worker has enough. Surplus users stop at once.
-
-    Locust gives each worker the same number of users if the sum can be divided by the number of workers. One worker has
-    all members whose offsets are outside, so each worker gets as many users as that one needs.
-    """
-    inside, outside = split_by_offsets(spec.load.groups)
-    mirrors = [] if spec.load.mirror is None else [spec.load.mirror]
-    load = spec.load
-    writers = (load.producers, load.transactional, load.admins, load.strays, load.janitors)
-    groups = (*writers, load.fetchers, load.metadata_readers, load.workers, inside, mirrors)
-    counts = (sum(each.count for each in group) for group in groups)
-    return spec.workers * sum((*(-(-count // spec.workers) for count in counts), *(each.count for each in outside)))
 
 
 PAGE_S: Final = 60
