@@ -1,11 +1,12 @@
 """A reader for benchmarks: it fetches partitions that it is given, and verifies each value by column.
 
-It has one Fetch in flight at each leader, with all partitions of that leader and no fetch session.
+It has one Fetch in flight at each leader. In a fetch session (KIP-227) a request names only partitions whose position
+has moved, and a response only those with something new. A leader that opens no session gets full requests.
 """
 
 import select
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -19,12 +20,15 @@ from reference_broker.client.consumer import ConsumerState
 from reference_broker.client.metadata_cache import MetadataCache, MetadataUpdate, NodeAddress
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.client.producer import REFRESH_METADATA
+from reference_broker.client.session_handler import FetchSessionHandler, Wanted
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.errors import error_name
-from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from reference_broker.wire.errors import ErrorCode, error_name
+from reference_broker.wire.fetch import NO_TOPIC_ID
 
 FETCH_VERSION: Final = 11
 """It names topics, and each broker since Kafka 2.4 knows it."""
+SESSION_LOST: Final = frozenset({ErrorCode.fetch_session_id_not_found, ErrorCode.invalid_fetch_session_epoch})
+"""The session was evicted, or a response was lost. A full request helps at once."""
 _CALL_US: Final = 5_000_000
 
 
@@ -40,6 +44,7 @@ class ReadPlan:
     max_bytes: int = 50 * 2**20
     partition_max_bytes: int = 2**20
     isolation_level: int = 0
+    fetch_sessions: bool = True
     request_timeout_ms: int = 30_000
 
 
@@ -60,7 +65,10 @@ class Taken:
 class _Link:
     address: NodeAddress
     connection: Connection
-    partitions: list[TopicPartition] = field(default_factory=list)
+    session: FetchSessionHandler
+    partitions: dict[TopicPartition, None] = field(default_factory=dict)
+    moved: set[TopicPartition] = field(default_factory=set)  # since the last request
+    left: set[TopicPartition] = field(default_factory=set)  # those that another node leads since then
     sent: EncodedRequest | None = None
     deadline_us: int = 0
     not_before_us: int = 0
@@ -79,6 +87,7 @@ class LoadReader:
         self._batches = BatchReader()
         self._metadata = MetadataCache()
         self._links: dict[int, _Link] = {}  # by node ID
+        self._sessions: dict[int, FetchSessionHandler] = {}  # by node ID; a session outlives its connection
         self._stale = True
         self._refresh_not_before_us = 0
         self._stopping = False
@@ -100,7 +109,7 @@ class LoadReader:
                 self._wait()
         finally:
             for link in self._links.values():
-                link.connection.close()
+                self._leave(link)
 
     def position(self, where: TopicPartition) -> int:
         """Return the offset of the next record to read."""
@@ -114,29 +123,44 @@ class LoadReader:
         return sum(1 if each.high_watermark < 0 else max(0, each.high_watermark - each.offset) for each in positions)
 
     def _send(self, link: _Link, now_us: int) -> None:
-        link.sent = link.connection.encode(ApiKey.FETCH, FETCH_VERSION, self._request(link))
-        link.deadline_us = now_us + self.plan.request_timeout_ms * 1000
+        wanted = self._wanted(link)
+        if link.session.is_due_in_full:
+            plan = link.session.build(wanted)
+        else:
+            plan = link.session.update(wanted, link.left)
+        link.moved.clear()
+        link.left.clear()
+        own = self.plan
+        request = plan.request(
+            FETCH_VERSION, own.max_wait_ms, own.min_bytes, own.max_bytes, isolation_level=own.isolation_level
+        )
+        link.sent = link.connection.encode(ApiKey.FETCH, FETCH_VERSION, request)
+        link.deadline_us = now_us + own.request_timeout_ms * 1000
         try:
             link.connection.send_bytes(link.sent.frame)
         except TransportError:
             self._lose(link)
 
-    def _request(self, link: _Link) -> FetchRequest:
-        plan = self.plan
-        topics: dict[str, list[FetchPartition]] = {}
-        for where in link.partitions:
-            topics.setdefault(where.topic, []).append(
-                FetchPartition(where.partition, self.position(where), plan.partition_max_bytes)
-            )
-        # The first partition with data fills a response that is full. So another one comes first next time.
-        link.partitions.append(link.partitions.pop(0))
-        return FetchRequest(
-            max_wait_ms=plan.max_wait_ms,
-            min_bytes=plan.min_bytes,
-            max_bytes=plan.max_bytes,
-            isolation_level=plan.isolation_level,
-            topics=[FetchTopic(topic, NO_TOPIC_ID, partitions) for topic, partitions in topics.items()],
-        )
+    def _wanted(self, link: _Link) -> dict[TopicPartition, Wanted]:
+        """Return what the next request has to name: all partitions, or in a session those that have moved."""
+        named: Iterable[TopicPartition] = link.moved
+        if link.session.is_due_in_full:
+            # The first partition with data fills a response that is full. So another one comes first next time. In a
+            # session the broker changes the order by itself.
+            first = next(iter(link.partitions))
+            del link.partitions[first]
+            named = link.partitions = {**link.partitions, first: None}
+        return {where: Wanted(NO_TOPIC_ID, self.position(where), self.plan.partition_max_bytes) for where in named}
+
+    def _leave(self, link: _Link) -> None:
+        """Close the session, so that the broker need not keep it, and the connection."""
+        if link.session.in_flight is not None:
+            link.session.handle_lost()
+        farewell = link.session.farewell()
+        if farewell is not None:
+            with suppress(TransportError):
+                link.connection.send(ApiKey.FETCH, FETCH_VERSION, farewell.request(FETCH_VERSION, 0, 0, 0))
+        link.connection.close()
 
     def _wait(self) -> None:
         sockets = {each.connection.sock.fileno(): each for each in self._links.values() if each.sent is not None}
@@ -157,25 +181,32 @@ class LoadReader:
             self._lose(link)
             return
         link.sent = None
-        body: FetchResponse = reply.body
+        handled = link.session.handle_response(reply.body)
         now_us = monotonic_us()
-        for topic in body.responses:
-            for data in topic.partitions:
-                where = TopicPartition(topic.topic, data.partition)
-                if data.error_code:
-                    self._stale = self._stale or data.error_code in REFRESH_METADATA
-                    link.not_before_us = now_us + BACK_OFF_US
-                    self._taken(Taken(where, (), (), 0, -1, now_us, error_name(data.error_code)))
-                    continue
-                batches = self._state.take(where, data)
-                spans = self._batches.read(where, batches)
-                if spans:
-                    written = [(each.header.max_timestamp_ms, each.header.record_count) for each in batches]
-                    size_bytes = len(data.records or b"")
-                    self._taken(Taken(where, spans, written, size_bytes, data.high_watermark, now_us))
+        if handled.problem is not None:
+            # The next request is a full one, which also comes to what this response had.
+            link.not_before_us = now_us + (BACK_OFF_US if reply.body.error_code not in SESSION_LOST else 0)
+            return
+        for where, data in handled.partitions:
+            if data.error_code:
+                self._stale = self._stale or data.error_code in REFRESH_METADATA
+                link.not_before_us = now_us + BACK_OFF_US
+                self._taken(Taken(where, (), (), 0, -1, now_us, error_name(data.error_code)))
+                continue
+            before = self.position(where)
+            batches = self._state.take(where, data)
+            if self.position(where) != before and where in link.partitions:
+                link.moved.add(where)
+            spans = self._batches.read(where, batches)
+            if spans:
+                written = [(each.header.max_timestamp_ms, each.header.record_count) for each in batches]
+                size_bytes = len(data.records or b"")
+                self._taken(Taken(where, spans, written, size_bytes, data.high_watermark, now_us))
 
     def _lose(self, link: _Link) -> None:
         link.connection.close()
+        if link.session.in_flight is not None:
+            link.session.handle_lost()
         self._links.pop(link.address.node_id, None)
         self._stale = True
 
@@ -199,7 +230,9 @@ class LoadReader:
         for node_id in led:
             self._connect(self._metadata.nodes[node_id])
         for node_id, link in self._links.items():
-            link.partitions = led.get(node_id, [])
+            own = dict.fromkeys(led.get(node_id, ()))
+            link.left, link.moved = link.session.partitions.keys() - own.keys(), set(own)
+            link.partitions = own
         self._stale = sum(len(each.partitions) for each in self._links.values()) < len(self.plan.partitions)
 
     def _connect(self, address: NodeAddress) -> None:
@@ -210,4 +243,7 @@ class LoadReader:
             self._lose(link)
         with suppress(TransportError):
             connection = Connection.open(address.host, address.port, _CALL_US, self.plan.process)
-            self._links[address.node_id] = _Link(address, connection)
+            session = self._sessions.setdefault(
+                address.node_id, FetchSessionHandler(sessionless=not self.plan.fetch_sessions)
+            )
+            self._links[address.node_id] = _Link(address, connection, session)

@@ -104,7 +104,8 @@ def run(workload: Workload, target: LoadTarget, options: LoadOptions, out_dir: P
     topics = [f"crucible-bench-{uuid.uuid4().hex[:8]}-{number}" for number in range(workload.topics)]
     spec = spec_of(workload, target, options, topics, out_dir)
     try:
-        with topics_for(target.bootstrap, topics, workload.partitions_per_topic, options.replication):
+        config = workload.crucible.topic_settings
+        with topics_for(target.bootstrap, topics, workload.partitions_per_topic, options.replication, config):
             return _WorkloadRun(workload, target, options, spec, progress).lead_workers()
     except TopicError as error:
         raise LoadError(f"{target.name}: {error}.") from error
@@ -131,6 +132,7 @@ def spec_of(workload: Workload, target: LoadTarget, options: LoadOptions, topics
         padding=workload.padding,
         acks=options.acks,
         idempotent=options.idempotent,
+        fetch_sessions=workload.crucible.fetch_sessions,
         workers=min(options.workers, workload.producers + workload.readers),
         out_dir=str(out_dir.resolve()),
     )

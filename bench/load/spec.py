@@ -29,6 +29,7 @@ class LoadSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     padding: bytes = b""
     acks: int = -1
     idempotent: bool = True
+    fetch_sessions: bool = True
     request_timeout_ms: int = 30_000
     delivery_timeout_ms: int = 120_000
     workers: int = 1
@@ -75,6 +76,8 @@ def read_plans(spec: LoadSpec) -> Iterator[tuple[int, ReadPlan]]:
                 yield (
                     subscription,
                     ReadPlan(
-                        f"s{subscription}.{topic}.{consumer}", tuple(TopicPartition(topic, each) for each in share)
+                        f"s{subscription}.{topic}.{consumer}",
+                        tuple(TopicPartition(topic, each) for each in share),
+                        fetch_sessions=spec.fetch_sessions,
                     ),
                 )

@@ -1,8 +1,9 @@
 """Topics for a load: made before it, deleted after it."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from types import MappingProxyType
 from typing import Any, Final
 
 from bench.fleet.behaviours.bodies import (
@@ -32,15 +33,21 @@ class TopicError(Exception):
 
 @contextmanager
 def topics_for(
-    bootstrap: Sequence[tuple[str, int]], topics: Sequence[str], partitions: int, replication: int
+    bootstrap: Sequence[tuple[str, int]],
+    topics: Sequence[str],
+    partitions: int,
+    replication: int,
+    config: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[None]:
     """Make topics whose partitions all have leaders, and delete them at the end of the block.
+
+    ``config`` has settings by Kafka's names.
 
     :raises TopicError: the brokers refuse them, or no leaders were elected in time.
     """
     admin = _Admin(bootstrap)
     try:
-        admin.create(topics, partitions, replication)
+        admin.create(topics, partitions, replication, config)
         admin.await_leaders(topics, partitions)
         yield
     finally:
@@ -53,13 +60,15 @@ class _Admin:
         self._nodes = list(bootstrap)
         self._last = "no node responded"
 
-    def create(self, topics: Sequence[str], partitions: int, replication: int) -> None:
-        body = create_topics_request([new_topic(each, partitions, replication, {}) for each in topics], CALL_MS)
+    def create(self, topics: Sequence[str], partitions: int, replication: int, config: Mapping[str, str]) -> None:
+        body = create_topics_request([new_topic(each, partitions, replication, config) for each in topics], CALL_MS)
         fine = {ErrorCode.none, ErrorCode.topic_already_exists}
 
         def attempt() -> bool:
             response = self._at_controller(ApiKey.CREATE_TOPICS, CREATE_VERSION, body)
-            return response is not None and self._all_fine([each.error_code for each in response.topics], fine)
+            return response is not None and self._all_fine(
+                [each.error_code for each in response.topics], fine, [each.error_message for each in response.topics]
+            )
 
         self._until(attempt, f"topics with {partitions:,} partitions and {replication} replicas each")
 
@@ -105,13 +114,17 @@ class _Admin:
             return None
         return self._call(controller, api_key, version, body)
 
-    def _all_fine(self, codes: Sequence[int], fine: set[ErrorCode]) -> bool:
-        wrong = [ErrorCode(int(each)) for each in codes if int(each) not in fine]
+    def _all_fine(
+        self, codes: Sequence[int], fine: set[ErrorCode], messages: Sequence[str | None] | None = None
+    ) -> bool:
+        wrong = [number for number, code in enumerate(codes) if int(code) not in fine]
         if not wrong:
             return True
-        self._last = error_name(int(wrong[0])) or str(wrong[0])
-        if wrong[0] not in AGAIN:
-            raise TopicError(f"the brokers refuse topics with {self._last}")
+        code, message = ErrorCode(int(codes[wrong[0]])), messages[wrong[0]] if messages else None
+        self._last = error_name(int(code)) or str(code)
+        if code not in AGAIN:
+            why = f" ({message.rstrip('.')})" if message else ""
+            raise TopicError(f"the brokers refuse topics with {self._last}{why}")
         return False
 
     @staticmethod

@@ -28,6 +28,23 @@ class WorkloadError(Exception):
     """The message is one sentence that names the file and the key."""
 
 
+class Extensions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel"):
+    """What this suite carries out beyond OpenMessaging's fields: the mapping under the key ``crucible``."""
+
+    fetch_sessions: bool = True
+    """Readers fetch in sessions (KIP-227), if the broker opens them."""
+    topic_config: dict[str, str | int | float | bool] = msgspec.field(default_factory=dict)
+    """Settings of the topics, by Kafka's names."""
+
+    @property
+    def topic_settings(self) -> dict[str, str]:
+        """``topic_config`` as CreateTopics carries it."""
+        return {
+            name: str(value).lower() if isinstance(value, bool) else str(value)
+            for name, value in self.topic_config.items()
+        }
+
+
 class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel"):
     """The fields of OpenMessaging Benchmark's workloads, with its defaults.
 
@@ -52,6 +69,7 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     backlog_drain_ratio: Share = 1.0
     test_duration_minutes: Minutes = 5
     warmup_duration_minutes: Annotated[float, msgspec.Meta(ge=0, le=60)] = 1
+    crucible: Extensions = Extensions()
 
     padding: bytes = b""
     """What values repeat behind their proof: the payload file's bytes, or random ones. No key of files."""

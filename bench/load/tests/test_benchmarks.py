@@ -18,6 +18,9 @@ def test_a_workload_on_the_reference_broker(tmp_path: Path) -> None:
         found = run(workload_of(table, "w", "w"), target, OPTIONS, tmp_path, lines.append)
         with pytest.raises(LoadError, match="INVALID_REPLICATION_FACTOR"):
             run(workload_of(table, "w", "w"), target, LoadOptions(replication=3), tmp_path, lines.append)
+        wrong = {**table, "crucible": {"topicConfig": {"cleanup.policy": "wild"}}}
+        with pytest.raises(LoadError, match=r"refuse topics with INVALID_CONFIG \(cleanup.policy is 'wild'"):
+            run(workload_of(wrong, "w", "w"), target, OPTIONS, tmp_path, lines.append)
     assert found.findings.is_clean
     assert found.findings.acknowledged == found.findings.read > 2 * 5_000
     assert not found.unfinished

@@ -58,6 +58,8 @@ def test_there_are_presets() -> None:
         ({"consumerBacklogSizeGB": 100}, "consumerBacklogSizeGB is not carried out yet"),
         ({"topics": 2_000, "partitionsPerTopic": 100}, "200,000 partitions; the most are 100,000"),
         ({"producersPerTopic": 10_001}, "10,002 clients; the most are 10,000"),
+        ({"crucible": {"fetchSesions": True}}, "unknown field `fetchSesions` in `crucible`"),
+        ({"crucible": {"topicConfig": {"retention.ms": [1]}}}, "got `array` in `crucible.topicConfig[...]`"),
         ({"consumerPerSubscription": 3, "partitionsPerTopic": 2}, "a consumer would have no partition"),
     ],
 )
@@ -92,6 +94,19 @@ def test_without_a_payload_file_the_padding_is_random_and_always_the_same(tmp_pa
     assert (len(first), read_workload(path).padding) == (500, first)
     path.write_text("{useRandomizedPayloads: true, randomBytesRatio: 0.5, messageSize: 500}")
     assert read_workload(path).padding.endswith(bytes(250))
+
+
+def test_settings_of_topics_are_text_for_kafka() -> None:
+    table = {
+        "crucible": {"topicConfig": {"cleanup.policy": "compact", "segment.ms": 100, "remote.storage.enable": True}}
+    }
+    settings = workload_of(table, "w", "w").crucible.topic_settings
+    assert settings == {"cleanup.policy": "compact", "segment.ms": "100", "remote.storage.enable": "true"}
+
+
+def test_fetch_sessions_can_be_left_out() -> None:
+    assert all(plan.fetch_sessions for _, plan in read_plans(spec()))
+    assert not any(plan.fetch_sessions for _, plan in read_plans(spec(crucible={"fetchSessions": False})))
 
 
 def test_keys_take_turns() -> None:
