@@ -309,7 +309,7 @@ class SessionCacheExact(FetchCheck):
             if came.body.session_id == fetch.session_id:
                 return
         session: Any = fetch.node.broker.fetch_sessions.sessions.get(fetch.session_id)
-        if session is None or session.is_working:
+        if session is None or session.has_unfinished_fetch:
             return
         body = None if fetch.reply is None else fetch.reply.body
         request = fetch.request

@@ -253,7 +253,7 @@ FEW_SESSIONS = 16
 them after each event takes too long. The number of sessions and of evictions is compared after each event."""
 
 _Numbers = tuple[Gauge, Gauge, Counter]
-_IS_WORKING = attrgetter("is_working")
+_HAS_UNFINISHED_FETCH = attrgetter("has_unfinished_fetch")
 
 
 class MetricsExact(Check):
@@ -291,7 +291,7 @@ class MetricsExact(Check):
             self.violated(at_us, f"metrics say (sessions, evictions) = {found}, there are {(count, evictions)}")
         fetched = type(event) is Request and event.api_key == FETCH and event.tag.role == "client"
         touched = fetched or event is None or self._sessions.get(node_id) != count
-        if any(map(_IS_WORKING, sessions.values())):
+        if any(map(_HAS_UNFINISHED_FETCH, sessions.values())):
             self._sessions[node_id] = -1  # Compare at the next event.
         elif thorough or (touched and count <= FEW_SESSIONS):
             self._sessions[node_id] = count

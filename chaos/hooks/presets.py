@@ -57,11 +57,10 @@ class FetchSessionEpoch:
         session.epoch = self.first_epoch
         if isinstance(session, FirstRevisionSession):
             more = self.first_epoch - 1
-            session.number += more
-            session.responded_number += more
+            session.sequence_number += more
+            session.responded_sequence_number += more
             for cached in session.partitions.values():
-                cached.change_number += more
-                cached.requested_number += more
+                cached.dirty_sequence_number += more
 
 
 Preset: TypeAlias = FetchSessionEpoch

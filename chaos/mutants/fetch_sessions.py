@@ -29,29 +29,31 @@ def change_mark_cleared_when_sent(original: Function, self: Any, cached: Any, se
     if sent is not None and sent.records:
         self.assess(cached, 0)
         getattr(self, "last_sent", {}).pop(cached, None)  # of the first revision
-        cached.change_number = 0
+        cached.dirty_sequence_number = 0
 
 
-@mutant(f"{SESSION}:FetchSession.accept_epoch", revisions=ONLY_FINAL)
+@mutant(f"{SESSION}:FetchSession.expects_epoch", revisions=ONLY_FINAL)
 def epoch_not_advanced_when_response_lost(original: Function, self: Any, request_epoch: int) -> bool:
     """The epoch advances only when the next request arrives, so a resent request is accepted (F-3, F-10, F-20)."""
     following = 1 if request_epoch == LARGEST_EPOCH else request_epoch + 1
-    if self.number > 0 and following == self.epoch:
+    if self.accepted_requests > 0 and following == self.epoch:
         self.epoch = request_epoch
     return bool(original(self, request_epoch))
 
 
-@mutant(f"{SESSION}:FetchSession.accept_epoch")
+@mutant(f"{SESSION}:FetchSession.expects_epoch")
 def no_epoch_comparison(original: Function, self: Any, request_epoch: int) -> bool:
     """Any epoch or number of a known session is accepted (F-10, F-20, G-3)."""
     return True
 
 
-@mutant(f"{CACHE}:FetchSessionCache.lookup_numbered")
-def session_closed_on_wrong_epoch(original: Function, self: Any, session_id: int, number: int, revision: Any) -> Any:
+@mutant(f"{CACHE}:FetchSessionCache.lookup_in_revision")
+def session_closed_on_wrong_epoch(
+    original: Function, self: Any, session_id: int, request_epoch: int, revision: Any
+) -> Any:
     """A wrong epoch or number closes the session (F-10, G-3)."""
-    found = original(self, session_id, number, revision)
-    if found is revision.wrong_number:
+    found = original(self, session_id, request_epoch, revision)
+    if found is revision.wrong_epoch:
         self.close(session_id, "wrong epoch")
     return found
 
@@ -152,10 +154,10 @@ def negative_idle_time_evicts(original: Function, session: Any, wall_ms: int) ->
 
 @mutant(f"{READING}:read")
 def no_batch_beyond_the_limit(
-    original: Function, cached: Any, lookup: Any, reader: Any, max_bytes: int, at_least_one: bool
+    original: Function, cached: Any, lookup: Any, isolation: Any, max_bytes: int, at_least_one: bool
 ) -> Any:
     """A batch that is larger than the limits is never sent, so no fetcher gets past it (F-16)."""
-    return original(cached, lookup, reader, max_bytes, False)
+    return original(cached, lookup, isolation, max_bytes, False)
 
 
 @mutant("reference_broker.apis.records.k01_fetch:_fetch_all", revisions=ONLY_FINAL)
@@ -244,10 +246,12 @@ def session_without_request(original: Function, self: Any, sessions: Any, wants_
     return bool(original(self, sessions, True, now))
 
 
-@mutant(f"{CACHE}:FetchSessionCache.lookup_numbered", revisions=ONLY_FINAL)
-def draft_errors_outside_drafts(original: Function, self: Any, session_id: int, number: int, revision: Any) -> Any:
+@mutant(f"{CACHE}:FetchSessionCache.lookup_in_revision", revisions=ONLY_FINAL)
+def draft_errors_outside_drafts(
+    original: Function, self: Any, session_id: int, request_epoch: int, revision: Any
+) -> Any:
     """A request of the final revision is rejected with an error code that only drafts have (D-2)."""
-    found = original(self, session_id, number, revision)
+    found = original(self, session_id, request_epoch, revision)
     return DraftError.INVALID_FETCH_SESSION if isinstance(found, ErrorCode) else found
 
 
@@ -295,10 +299,10 @@ def session_id_of_client_id(original: Function, self: Any, candidate: Any, now: 
 
 
 @mutant(f"{FIRST}:FirstRevisionSession.advance", revisions=ONLY_FIRST)
-def sequence_number_in_32_bits(original: Function, self: Any, number: int) -> None:
+def sequence_number_in_32_bits(original: Function, self: Any, request_epoch: int) -> None:
     """-2^31 follows 2^31-1 (G-3)."""
-    original(self, number)
-    self.number = (self.number + 2**31) % 2**32 - 2**31
+    original(self, request_epoch)
+    self.sequence_number = (self.sequence_number + 2**31) % 2**32 - 2**31
 
 
 @mutant(f"{FIRST}:FirstRevisionSession.start", revisions=ONLY_FIRST)
@@ -315,7 +319,7 @@ def number_not_carried_over(original: Function, self: Any, marked: Any, sent: An
         for cached in session.partitions.values():
             if cached.available_bytes and cached not in sent:
                 session.assess(cached, 0)
-                cached.change_number = 0
+                cached.dirty_sequence_number = 0
                 omitted.setdefault(cached)
     original(self, omitted, sent)
 
@@ -328,12 +332,12 @@ def incremental_served_without_session(original: Function, sessions: Any, reques
     session = sessions.candidate("", -1, False, sessions.first)
     session.session_id = request.session_id
     session.serves_full = False
-    session.number = request.session_epoch - 1
+    session.sequence_number = request.session_epoch - 1
     return session
 
 
 @mutant(f"{FIRST}:FirstRevisionSession.has_parked", revisions=ONLY_FIRST)
-def retransmission_refuses_the_waiting(original: Function, self: Any, number: int) -> bool:
+def retransmission_refuses_the_waiting(original: Function, self: Any, request_epoch: int) -> bool:
     """If a request is resent while the first one is parked, the first one ends with InvalidFetchSession (G-3)."""
     return False
 

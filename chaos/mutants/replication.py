@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from chaos.mutants.mutant import Function, mutant
-from reference_broker.apis.records.fetch_partition import Reader
 from reference_broker.controller.planning.config_changes import MIN_ISR_OF_BROKER, MIN_ISR_STAYS
+from reference_broker.log.reading import FetchIsolation
 from reference_broker.metadata.broker_settings import CLUSTER, MIN_ISR_KEY
 from reference_broker.metadata.image import NO_LEADER
 from reference_broker.metadata.records import ClearElrRecord, ConfigRecord
@@ -51,10 +51,10 @@ def divergence_unseen(original: Function, self: Any, max_bytes: int) -> Any:
 
 
 @mutant("reference_broker.apis.records.fetch_partition:_readable")
-def follower_serves_its_log_end(original: Function, log: Any, cached: Any, reader: Any) -> Any:
+def follower_serves_its_log_end(original: Function, log: Any, cached: Any, isolation: Any) -> Any:
     """A follower serves consumers up to its log end offset, not up to the high watermark that it knows (KIP-392)."""
     follows = cached.partition is not None and cached.partition.followed_leader is not None
-    return original(log, cached, Reader.FOLLOWER if follows else reader)
+    return original(log, cached, FetchIsolation.LOG_END if follows else isolation)
 
 
 @mutant("reference_broker.apis.records.fetch_partition:preferred_replica")

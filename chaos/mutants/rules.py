@@ -67,10 +67,10 @@ def stable_offset_sent_too_high(original: Function, log: Any) -> tuple[int, int,
 
 @mutant(f"{PARTITION}:read")
 def partition_limit_ignored(
-    original: Function, cached: Any, lookup: Any, reader: Any, max_bytes: int, at_least_one: bool
+    original: Function, cached: Any, lookup: Any, isolation: Any, max_bytes: int, at_least_one: bool
 ) -> Any:
     """The records of a partition may exceed its limit and that of the response (F-16)."""
-    return original(cached, lookup, reader, 10 * max_bytes, at_least_one)
+    return original(cached, lookup, isolation, 10 * max_bytes, at_least_one)
 
 
 @mutant("reference_broker.sessions.cached_partition:CachedPartition.remember")
@@ -78,7 +78,7 @@ def cached_last_epoch_kept(original: Function, self: Any, wanted: Any, topic_id:
     """A session keeps the last fetched epoch from the first request that named the partition (F-13)."""
     before = self.last_fetched_epoch
     original(self, wanted, topic_id)
-    if self.requested_number >= 0:
+    if self.named_by_request >= 0:
         self.last_fetched_epoch = before
 
 
@@ -97,7 +97,7 @@ def seek_back_not_noted(original: Function, self: Any, wanted: Any, topic_id: by
     """A fetcher that goes back to an earlier offset gets nothing of what it names again (F-13)."""
     before = self.fetch_offset
     original(self, wanted, topic_id)
-    if self.requested_number >= 0:
+    if self.named_by_request >= 0:
         self.fetch_offset = max(before, wanted.fetch_offset)
 
 

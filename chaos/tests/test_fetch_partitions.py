@@ -328,7 +328,11 @@ class Caching(Node):
     def __init__(self) -> None:
         super().__init__(SessionCacheExact)
         self.cached: Any = SimpleNamespace(
-            is_working=False, partitions={T0: cached(), T1: cached()}, privileged=False, replica_id=-1, epoch=5
+            has_unfinished_fetch=False,
+            partitions={T0: cached(), T1: cached()},
+            privileged=False,
+            replica_id=-1,
+            epoch=5,
         )
         self.sessions[SESSION] = self.cached
 
@@ -431,5 +435,5 @@ def test_a_response_in_the_event_of_another_request_of_its_session_is_not_compar
 
 def test_a_session_at_work_is_not_compared() -> None:
     node = Caching()
-    node.cached.is_working, node.cached.epoch = True, 9
+    node.cached.has_unfinished_fetch, node.cached.epoch = True, 9
     assert node.serve() == []

@@ -125,7 +125,7 @@ def test_markers_are_allowed_from_metadata_version_13_on(quorum: Quorum, level: 
 def test_partitions_of_many_sessions_are_counted_in_the_thorough_comparison(count: int) -> None:
     values = [SimpleNamespace(value=each) for each in (count, count + 1, 0)]
     metrics = SimpleNamespace(gauge=lambda *names: values["Partitions" in names[2]], counter=lambda *_: values[2])
-    sessions = {each: SimpleNamespace(partitions=[None], is_working=False) for each in range(count)}
+    sessions = {each: SimpleNamespace(partitions=[None], has_unfinished_fetch=False) for each in range(count)}
     fetch_sessions = SimpleNamespace(sessions=sessions)
     node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, metrics=metrics, fetch_sessions=fetch_sessions))
     check = MetricsExact(check_context())

@@ -1,6 +1,7 @@
 """Reads records from a log's segments. A fetch costs one disk read, whose position is from the index in memory."""
 
 from bisect import bisect_right
+from enum import Enum
 
 from reference_broker.log.segment import Segment
 from reference_broker.log.segments import Segments
@@ -10,6 +11,26 @@ from reference_broker.records.batch import HEADER_BYTES, iterate, read_header
 BOUNDARY_FROM_BYTES = 64 * 1024
 """A read of at least this size ends at a batch that the index knows, so its bytes are neither walked nor copied. The
 index knows a batch every few KiB. A smaller read is walked batch by batch, so that it uses its whole limit."""
+
+READ_COMMITTED = 1
+"""The isolation level of a consumer's request. Any other is read_uncommitted."""
+
+
+class FetchIsolation(Enum):
+    """How far a fetcher may read (Kafka's FetchIsolation)."""
+
+    LOG_END = "log end"
+    """A follower reads all records."""
+    HIGH_WATERMARK = "high watermark"
+    """A consumer reads replicated records (read_uncommitted)."""
+    TXN_COMMITTED = "last stable offset"
+    """A consumer reads up to the first open transaction, and gets the aborted ones (read_committed)."""
+
+    @staticmethod
+    def of(is_follower: bool, isolation_level: int) -> "FetchIsolation":
+        if is_follower:
+            return FetchIsolation.LOG_END
+        return FetchIsolation.TXN_COMMITTED if isolation_level == READ_COMMITTED else FetchIsolation.HIGH_WATERMARK
 
 
 class OffsetOutOfRange(Exception):  # noqa: N818 - the name is the contract between rooms

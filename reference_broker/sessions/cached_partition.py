@@ -20,7 +20,7 @@ class CachingSession(Contact, Protocol):
     """The part of a ``FetchSession`` that its partitions use."""
 
     uses_topic_ids: bool
-    number: int
+    accepted_requests: int
     partitions: "dict[PartitionKey, CachedPartition]"
     arrivals: "Arrivals"
 
@@ -51,9 +51,10 @@ class CachedPartition:
     sent_error: int = 0
     sent_direction: tuple[int, ...] | None = None
     """Where it was last directed (``direction``)."""
-    change_number: int = 0
-    requested_number: int = -1
-    """The number of the latest request that named it."""
+    dirty_sequence_number: int = 0
+    """The last response that must have its changes. Used in the first revision only."""
+    named_by_request: int = -1
+    """The session's ``accepted_requests`` when a request last named it, -1 before the first one did."""
     available_bytes: int = 0
     """The bytes that were readable from ``fetch_offset`` at the last lookup, at most ``max_bytes``. Above 0 exactly
     while the partition has data to send, and then it is ``queued``."""
@@ -83,7 +84,7 @@ class CachedPartition:
     @property
     def is_requested(self) -> bool:
         """Whether the session's latest request named it."""
-        return self.requested_number == self.session.number
+        return self.named_by_request == self.session.accepted_requests
 
     def remember(self, wanted: FetchPartition, topic_id: bytes) -> None:
         """Overwrite its entry with that of a request."""

@@ -5,9 +5,12 @@ The cost of a fetch depends on what changed, never on what is cached. Only the m
 looked up before a response. Partitions that have data to send are queued in list order, and a response takes only as
 many as fit. A fetch that names no partition and finds none marked touches no partition.
 
-``FetchSession`` follows the accepted text of the KIP: a response has what differs from what was last sent, and an
-error, a divergence or a preferred read replica for as long as it lasts. A repeated request is refused. A partition that
-returned records moves to the end of the list. ``first_revision`` derives the sessions of the KIP's first text from it.
+``FetchSession`` follows the accepted text of the KIP, its final revision: a response has what differs from what was
+last sent, and an error, a divergence or a preferred read replica for as long as it lasts. A repeated request is
+refused. A partition that returned records moves to the end of the list.
+
+The class reads in the order of a fetch: the request, the fetch that is parked or runs, the partitions, the response.
+Its last section has the points in which ``first_revision``, the KIP's first text, differs.
 """
 
 from abc import ABC, abstractmethod
@@ -16,12 +19,13 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import ClassVar, Protocol, TypeAlias
 
+from reference_broker.log.reading import FetchIsolation
 from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import SESSION_PARTITIONS_PER_SLICE, Budget, Sliced, in_slices
 from reference_broker.replication.leader.purgatory import DelayedFetch
 from reference_broker.replication.partitions import Partitions
 from reference_broker.sessions.cached_partition import Arrivals, CachedPartition, PartitionKey, is_lasting
-from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.fetch import (
     NO_TOPIC_ID,
     FetchPartition,
@@ -32,7 +36,13 @@ from reference_broker.wire.fetch import (
     PartitionData,
 )
 
+FULL_EPOCH = 0
+"""In a request: a full fetch that opens a new session."""
+CLOSE_SESSION_EPOCH = -1
+"""In a request: a full fetch that closes its session, if it names one, and opens none. (Kafka's FINAL_EPOCH.)"""
 LARGEST_EPOCH = 0x7FFFFFFF
+MIN_EVICTION_MS = 120_000
+"""``min.incremental.fetch.session.eviction.ms``, a constant in the final revision."""
 
 
 def next_epoch(epoch: int) -> int:
@@ -46,15 +56,15 @@ Removed: TypeAlias = dict[PartitionKey, CachedPartition]
 
 
 class SessionFetch(DelayedFetch, Protocol):
-    """A fetch that is parked on one session, or whose work for it goes on in later events."""
+    """A fetch that is parked on one session, or that takes several events."""
 
     @property
-    def is_working(self) -> bool:
-        """Whether its work goes on in later events. Meanwhile the session accepts no other request."""
+    def has_slices_left(self) -> bool:
+        """Whether it goes on in later events without being parked. Meanwhile the session accepts no other request."""
         ...
 
     def handle_afterwards(self, request: Callable[[], None]) -> None:
-        """Handle the next request of the session in a later event, once the work is done."""
+        """Handle the next request of the session in a later event, after the last slice."""
         ...
 
     def partition_marked(self, cached: CachedPartition) -> None:
@@ -81,16 +91,16 @@ class FetchSession:
     session_id: int = 0
     """0 for a candidate."""
     epoch: int = 1
-    """The epoch of the next request."""
-    number: int = 0
-    """The number of accepted incremental requests (64 bits)."""
+    """The epoch that the next incremental request must have."""
+    accepted_requests: int = 0
+    """Number of incremental requests accepted so far."""
     created_ms: int = 0
     """Wall-clock time, as is ``last_used_ms``."""
     last_used_ms: int = 0
     contact_us: int = 0
     """The monotonic time of the last accepted request, which counts for every cached partition."""
-    reader: object = None
-    """The kind of reader of the last request (``fetch_partition.Reader``)."""
+    isolation: FetchIsolation | None = None
+    """How far the last request could read, None before the first one."""
     rack: str | None = None
     """The rack of a consumer that may read from followers, as of the last request."""
     serves_full: bool = True
@@ -103,7 +113,7 @@ class FetchSession:
     available_bytes: int = 0
     """The sum over all partitions that have data."""
     fetch: SessionFetch | None = None
-    """The fetch that is parked or working."""
+    """The fetch that is parked or has slices left, else None."""
     _with_data: "DataQueue" = field(init=False)
     _last_order: int = 0
 
@@ -117,28 +127,15 @@ class FetchSession:
 
     # requests
 
-    def accept_epoch(self, request_epoch: int) -> bool:
-        """Whether an incremental request with this epoch is valid now. It is the sequence number in the first
-        revision."""
-        return self.is_valid_number(request_epoch)
-
-    def is_valid_number(self, number: int) -> bool:
-        return number == self.epoch
+    def expects_epoch(self, request_epoch: int) -> bool:
+        """Whether an incremental request with this epoch is valid now."""
+        return request_epoch in self.expected_epochs()
 
     def accept(self, request_epoch: int, now: Now) -> None:
         """Accept one more incremental request. The epoch advances here, even if the response is lost."""
         self.serves_full = False
         self.advance(request_epoch)
         self.touch(now)
-
-    def advance(self, number: int) -> None:
-        self.epoch = next_epoch(number)
-        self.number += 1
-
-    def keep(self, sessions: "AdmitsSessions", wants_session: bool, now: Now) -> bool:
-        """Return whether the session caches the fetched partitions after the response. Admit a candidate if its fetcher
-        wants a session and there is room."""
-        return bool(self.session_id) or (wants_session and sessions.admit(self, now))
 
     def empty(self) -> Removed:
         """Remove all partitions, because the session is closed or replaced. Costs the same for any number of them."""
@@ -156,7 +153,7 @@ class FetchSession:
         """Count as last contacted when ``other`` was, in whose place a request goes on here."""
         self.contact_us = other.contact_us
 
-    # the fetch that is parked or working
+    # the fetch that is parked or runs
 
     def park(self, fetch: SessionFetch) -> None:
         """Call ``fetch`` for each partition that changes, until ``unpark``."""
@@ -166,13 +163,9 @@ class FetchSession:
         self.fetch = None
 
     @property
-    def is_working(self) -> bool:
-        """Whether the work of one of its requests goes on in later events. Meanwhile it accepts no other."""
-        return self.fetch is not None and self.fetch.is_working
-
-    def has_parked(self, number: int) -> bool:  # noqa: ARG002
-        """Whether an incremental fetch with this number is parked, and may be repeated."""
-        return False
+    def has_unfinished_fetch(self) -> bool:
+        """Whether one of its fetches goes on in later events without being parked. Meanwhile it accepts no other."""
+        return self.fetch is not None and self.fetch.has_slices_left
 
     # partitions
 
@@ -213,7 +206,7 @@ class FetchSession:
             cached = CachedPartition(self, topic, topic_id, wanted.partition, self._last_order)
             self.partitions[key] = cached
         cached.remember(wanted, topic_id)
-        cached.requested_number = self.number
+        cached.named_by_request = self.accepted_requests
         self.mark_requested(cached)
         return cached
 
@@ -240,19 +233,15 @@ class FetchSession:
         """Make the next response look up the partition although nothing of it has changed."""
         self.changed[cached] = None
 
-    def mark_requested(self, cached: CachedPartition) -> None:
-        """Make the request in hand look up a partition that it names."""
-        self.mark(cached)
-
-    def read_as(self, reader: object, rack: str | None = None) -> Sliced[None]:
-        """Set the kind of reader. Another isolation level, or a follower instead of a consumer, reads to another end.
-        A consumer with another rack may have to read elsewhere; ``rack`` is None for fetchers that read from leaders
-        only.
+    def read_as(self, isolation: FetchIsolation, rack: str | None = None) -> Sliced[None]:
+        """Set how far the fetcher may read: another isolation level, or a follower instead of a consumer, reads to
+        another end. A consumer with another rack may have to read elsewhere; ``rack`` is None for fetchers that read
+        from leaders only.
 
         Then all partitions must be looked up. This is the only walk over all cached partitions, and no client makes
         such a change within a session.
         """
-        self.reader, self.rack = reader, rack
+        self.isolation, self.rack = isolation, rack
 
         def mark_all(some: Collection[CachedPartition]) -> None:
             for cached in some:
@@ -305,19 +294,7 @@ class FetchSession:
         self._last_order += 1
         cached.order = self._last_order
 
-    # a response
-
-    def new_queue(self) -> "DataQueue":
-        """Return an empty queue of partitions with data."""
-        return ListQueue()
-
-    def start(self) -> int:
-        """Return where the response to the latest request begins."""
-        return 0
-
-    def place(self, cached: CachedPartition) -> int:
-        """Return the partition's place in the response to the latest request. Places need not be dense."""
-        return cached.order
+    # the response
 
     def reports(self, cached: CachedPartition, data: PartitionData) -> bool:
         """Whether ``data``, the partition's state without records, belongs in an incremental response."""
@@ -328,10 +305,6 @@ class FetchSession:
             or data.log_start_offset != cached.sent_log_start_offset
             or is_lasting(data)
         )
-
-    def response_flags(self) -> int:
-        """Return the flags of a successful response."""
-        return 0
 
     def take_marks(self) -> dict[CachedPartition, None]:
         """Begin a response. Return the marked partitions, each of which must be passed to ``after_response``. Later
@@ -353,10 +326,6 @@ class FetchSession:
                     self.queue(cached)
 
         yield from in_slices(read, SESSION_PARTITIONS_PER_SLICE, queue_again)
-
-    def response_sent(self) -> None:
-        """Called when the response to the latest request was sent. ``after_response`` follows for its partitions and
-        its marks."""
 
     def after_response(self, cached: CachedPartition, sent: PartitionData | None, partitions: Partitions) -> None:
         """Prepare a partition for the next response, after one with ``sent``, or None if it was looked up and omitted.
@@ -383,6 +352,49 @@ class FetchSession:
         # Decision sent-partition-place (F-15): moves to the end | keeps its place
         if data.records:
             self.move_to_end(cached)
+
+    # what the first revision changes, beside ``accept``, ``empty``, ``mark``, ``assess``, ``reports`` and ``sent``
+
+    def expected_epochs(self) -> tuple[int, ...]:
+        """Return the epochs that the next incremental request may have."""
+        return (self.epoch,)
+
+    def has_parked(self, request_epoch: int) -> bool:  # noqa: ARG002
+        """Whether an incremental fetch with this epoch is parked, and may be repeated."""
+        return False
+
+    def advance(self, request_epoch: int) -> None:
+        self.epoch = next_epoch(request_epoch)
+        self.accepted_requests += 1
+
+    def keep(self, sessions: "AdmitsSessions", wants_session: bool, now: Now) -> bool:
+        """Return whether the session caches the fetched partitions after the response. Admit a candidate if its fetcher
+        wants a session and there is room."""
+        return bool(self.session_id) or (wants_session and sessions.admit(self, now))
+
+    def mark_requested(self, cached: CachedPartition) -> None:
+        """Make the request in hand look up a partition that it names."""
+        self.mark(cached)
+
+    def new_queue(self) -> "DataQueue":
+        """Return an empty queue of partitions with data."""
+        return ListQueue()
+
+    def start(self) -> int:
+        """Return where the response to the latest request begins."""
+        return 0
+
+    def place(self, cached: CachedPartition) -> int:
+        """Return the partition's place in the response to the latest request. Places need not be dense."""
+        return cached.order
+
+    def response_flags(self) -> int:
+        """Return the flags of a successful response."""
+        return 0
+
+    def response_sent(self) -> None:
+        """Called when the response to the latest request was sent. ``after_response`` follows for its partitions and
+        its marks."""
 
     def omitted(self, cached: CachedPartition) -> None:
         """Called when the partition was looked up, but omitted from the response."""
@@ -452,10 +464,8 @@ class AdmitsSessions(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Revision(ABC):
-    """The numbers and errors of a revision of the KIP: ``final_revision`` and ``first_revision``.
-
-    Numbers are the epochs (final) or sequence numbers (first) that incremental requests carry.
-    """
+    """What a revision of the KIP uses: its kind of session, its range of session IDs and epochs, and its errors. The
+    epochs of the first revision are its sequence numbers."""
 
     name: ClassVar[str]
     """``final`` or ``first``, in the trace."""
@@ -464,13 +474,13 @@ class Revision(ABC):
     """Session IDs are random from 1 to this."""
     unknown_id: ClassVar[Error]
     """Top-level error for a session that does not exist (any more)."""
-    wrong_number: ClassVar[Error]
-    """Top-level error for a number that the session does not accept, and for a request that is overtaken."""
+    wrong_epoch: ClassVar[Error]
+    """Top-level error for an epoch that the session does not accept, and for a request that is overtaken."""
     min_eviction_ms: int
     """A session may be evicted if it is idle longer than this, or older than this and smaller than the candidate."""
 
     @abstractmethod
-    def is_number(self, number: int) -> bool:
+    def is_epoch(self, request_epoch: int) -> bool:
         """Whether an incremental request can carry it at all."""
 
     def error_response(
@@ -481,3 +491,16 @@ class Revision(ABC):
     ) -> FetchResponse:
         """Return a response with a top-level error. ``session`` is the one that the request names, if it exists."""
         return FetchResponse(int(error))
+
+
+class FinalRevision(Revision):
+    """The accepted text, which was shipped: IDs and epochs have 32 bits."""
+
+    name = "final"
+    session_type = FetchSession
+    largest_id = 0x7FFFFFFF
+    unknown_id = ErrorCode.fetch_session_id_not_found
+    wrong_epoch = ErrorCode.invalid_fetch_session_epoch
+
+    def is_epoch(self, request_epoch: int) -> bool:
+        return 1 <= request_epoch <= LARGEST_EPOCH

@@ -21,8 +21,14 @@ from reference_broker.metrics.metrics import Counter, Gauge, Metrics
 from reference_broker.ports.node_ports import Now, RandomSource
 from reference_broker.ports.slicing import Sliced, run_to_end
 from reference_broker.sessions.cached_partition import Arrivals
-from reference_broker.sessions.fetch_session import FetchSession, Removed, Revision, leave
-from reference_broker.sessions.final_revision import MIN_EVICTION_MS, FinalRevision
+from reference_broker.sessions.fetch_session import (
+    MIN_EVICTION_MS,
+    FetchSession,
+    FinalRevision,
+    Removed,
+    Revision,
+    leave,
+)
 from reference_broker.sessions.first_revision import FirstRevision, FirstRevisionSession
 from reference_broker.wire.errors import DraftError, Error, ErrorCode
 
@@ -199,23 +205,23 @@ class FetchSessionCache:
 
     def lookup(self, session_id: int, request_epoch: int, uses_topic_ids: bool) -> FetchSession | Error:
         """Return the session of an incremental request, or a top-level error. A refused request changes nothing."""
-        session = self.lookup_numbered(session_id, request_epoch, self.final)
+        session = self.lookup_in_revision(session_id, request_epoch, self.final)
         if isinstance(session, FetchSession) and session.uses_topic_ids != uses_topic_ids:
             return ErrorCode.fetch_session_topic_id_error
         return session
 
-    def lookup_numbered(self, session_id: int, number: int, revision: Revision) -> FetchSession | Error:
+    def lookup_in_revision(self, session_id: int, request_epoch: int, revision: Revision) -> FetchSession | Error:
         """Do the same for the sessions of one revision, without the check of topic IDs."""
         session = self.sessions.get(session_id)
         # Decision session-unknown (F-9): not found | found
-        if session is None or session.revision is not revision or not revision.is_number(number):
+        if session is None or session.revision is not revision or not revision.is_epoch(request_epoch):
             self.count_not_found()
             return revision.unknown_id
         # Decision session-denied (G-10): full fetches only | incremental
         if isinstance(session, FirstRevisionSession) and session.denied:
             return DraftError.INCREMENTAL_FETCH_DENIED
         # Decision session-epoch (F-10, G-3): expected | another
-        return session if session.accept_epoch(number) else revision.wrong_number
+        return session if session.expects_epoch(request_epoch) else revision.wrong_epoch
 
     def admit(self, candidate: FetchSession, now: Now) -> bool:
         """Make the candidate a session if a slot is free or may be taken. Return whether it is one now.
@@ -249,7 +255,7 @@ class FetchSessionCache:
     def accept(self, session: FetchSession, request_epoch: int, now: Now) -> bool:
         """Accept a valid incremental request. An older one that is still parked is ended.
 
-        If both have the same number (first revision), the older one gets its response now with the data that there is,
+        If both have the same epoch (first revision), the older one gets its response now with the data that there is,
         since either of the two responses may be the one that arrives (G-3). Return False if that goes on in later
         events, or if a bug in it closed the session. Then this request is not accepted, and must be handled again.
         """
@@ -264,7 +270,7 @@ class FetchSessionCache:
     def accept_full(self, session: FirstRevisionSession, repeats: bool, now: Now) -> bool:
         """A full request replaces what the session caches (first revision).
 
-        ``repeats`` means that it is the same request as the parked one. Full requests have no number to compare.
+        ``repeats`` means that it is the same request as the parked one. Full requests have no epoch to compare.
         ``resized`` must follow. Returns the same as ``accept``.
         """
         if session.fetch is not None and not self._overtaken(session, repeats):
@@ -289,8 +295,8 @@ class FetchSessionCache:
         if session.fetch is not None and repeated:
             session.fetch.respond()
         elif session.fetch is not None:
-            session.fetch.abandon(session.revision.wrong_number)
-        return not session.is_working and self.sessions.get(session.session_id) is session
+            session.fetch.abandon(session.revision.wrong_epoch)
+        return not session.has_unfinished_fetch and self.sessions.get(session.session_id) is session
 
     def resized(self, session: FetchSession) -> None:
         """Update the counts after a request that may have changed the number of cached partitions."""

@@ -31,53 +31,55 @@ class FirstRevisionSession(FetchSession):
     response held. Partitions are ordered by name and index, and response N begins at N modulo their count. Errors are
     reported as in the final revision, since the page does not say.
 
-    ``number`` is the sequence number of the latest incremental request. ``CachedPartition.change_number`` is the
-    partition's last dirty sequence number. Response N holds the partitions whose number is N or more. A partition that
-    is queued with data counts as dirty for whichever response comes next. Its number is written only when the partition
-    is looked at, so that a response whose limit excludes 10,000 partitions does not touch them.
+    Response N has the partitions whose ``dirty_sequence_number`` is N or more. A partition that is queued with data
+    counts as dirty for whichever response comes next. Its number is written only when the partition is looked at, so
+    that a response whose limit excludes 10,000 partitions does not touch them.
     """
 
     # The methods call those of FetchSession by its name: super() needs the class that slots=True replaces.
 
-    responded_number: int = -1
+    sequence_number: int = 0
+    """The sequence number of the latest incremental request. A request carries it as its session epoch."""
+    responded_sequence_number: int = -1
     """The last incremental request that got its response, -1 before even the full fetch did."""
     responded_before_full: int | None = None
-    """``responded_number`` before a full request in the session, while that has no response."""
+    """``responded_sequence_number`` before a full request in the session, while that has no response."""
     denied: bool = False
     """Whether the session refuses incremental fetches and caches nothing."""
     last_sent: dict[CachedPartition, None] = field(default_factory=dict)
-    """The partitions in the response to ``number``, if that may have to be repeated."""
+    """The partitions in the response to ``sequence_number``, if that may have to be repeated."""
 
     # requests
 
-    def is_valid_number(self, number: int) -> bool:
-        return number in (self.number, self.number + 1)
+    def expected_epochs(self) -> tuple[int, ...]:
+        return self.sequence_number, self.sequence_number + 1
 
     def accept(self, request_epoch: int, now: Now) -> None:
         FetchSession.accept(self, request_epoch, now)
         self.responded_before_full = None
 
-    def advance(self, number: int) -> None:
+    def advance(self, request_epoch: int) -> None:
         # Decision first-request-number (G-3): sent again | next
-        if number == self.number:
+        if request_epoch == self.sequence_number:
             for cached in self.last_sent:
                 self.recheck(cached)
             if self.responded_before_full is not None:  # Nothing of the full request was sent.
                 for cached in self.changed:
-                    cached.change_number = max(cached.change_number, number)
+                    cached.dirty_sequence_number = max(cached.dirty_sequence_number, request_epoch)
             return
         # Decision previous-request (G-6): got no response | got one
-        if self.responded_number < self.number:
+        if self.responded_sequence_number < self.sequence_number:
             # The previous request never got its response, so its changes are sent now.
             for cached in self.changed:
-                cached.change_number = number
+                cached.dirty_sequence_number = request_epoch
         for cached in self.last_sent:
             # Decision sent-data-processed (G-5): at rest | still dirty
-            if cached.available_bytes and cached.change_number <= self.number:
+            if cached.available_bytes and cached.dirty_sequence_number <= self.sequence_number:
                 # The previous request was repeated, and got no second response. The fetcher has processed the first.
                 self.changed.pop(cached, None)
-                self._rest(cached, cached.change_number)
-        self.number, self.epoch = number, number + 1
+                self._rest(cached, cached.dirty_sequence_number)
+        self.sequence_number, self.epoch = request_epoch, request_epoch + 1
+        self.accepted_requests += 1
         self.last_sent = {}
 
     def accept_full(self, now: Now) -> Removed:
@@ -85,8 +87,8 @@ class FirstRevisionSession(FetchSession):
         removed = self.empty()
         self.serves_full, self.denied = True, False
         if self.responded_before_full is None:
-            self.responded_before_full = self.responded_number
-        self.responded_number = self.number - 1
+            self.responded_before_full = self.responded_sequence_number
+        self.responded_sequence_number = self.sequence_number - 1
         self.touch(now)
         return removed
 
@@ -112,17 +114,18 @@ class FirstRevisionSession(FetchSession):
             sessions.admit(self, now)
         return bool(self.session_id) and not self.denied
 
-    def has_parked(self, number: int) -> bool:
-        return self.fetch is not None and not self.serves_full and number == self.number
+    def has_parked(self, request_epoch: int) -> bool:
+        return self.fetch is not None and not self.serves_full and request_epoch == self.sequence_number
 
-    def upcoming_number(self) -> int:
+    def upcoming_sequence_number(self) -> int:
         """Return the number of the response that will have the current changes."""
-        return self.number if self.responded_number < self.number else self.number + 1
+        is_responded = self.responded_sequence_number >= self.sequence_number
+        return self.sequence_number + 1 if is_responded else self.sequence_number
 
     # partitions
 
     def mark(self, cached: CachedPartition) -> None:
-        cached.change_number = self.upcoming_number()
+        cached.dirty_sequence_number = self.upcoming_sequence_number()
         self.changed[cached] = None
 
     def mark_requested(self, cached: CachedPartition) -> None:
@@ -135,9 +138,9 @@ class FirstRevisionSession(FetchSession):
         That last response may have been the first one to the present number.
         """
         if cached.available_bytes:
-            cached.change_number = max(cached.change_number, self.upcoming_number())
+            cached.dirty_sequence_number = max(cached.dirty_sequence_number, self.upcoming_sequence_number())
         elif available_bytes and cached.is_requested:
-            cached.change_number = max(cached.change_number, self.number)
+            cached.dirty_sequence_number = max(cached.dirty_sequence_number, self.sequence_number)
         FetchSession.assess(self, cached, available_bytes)
 
     # a response
@@ -147,7 +150,7 @@ class FirstRevisionSession(FetchSession):
 
     def start(self) -> int:
         # Decision response-start (G-7): first partition | rotated
-        return 0 if self.serves_full or not self.partitions else self.number % len(self.partitions)
+        return 0 if self.serves_full or not self.partitions else self.sequence_number % len(self.partitions)
 
     def place(self, cached: CachedPartition) -> int:
         """A full response keeps the request's order. Any other begins at ``start`` and wraps around."""
@@ -163,16 +166,17 @@ class FirstRevisionSession(FetchSession):
         if self.serves_full or is_lasting(data) or cached in self.last_sent:
             return True
         # Decision partition-dirty (G-6): sent | omitted
-        return cached.change_number >= self.number and not cached.available_bytes
+        return cached.dirty_sequence_number >= self.sequence_number and not cached.available_bytes
 
     def response_flags(self) -> int:
         return _may_follow(self) | (0 if self.serves_full else INCREMENTAL_FETCH_RESPONSE)
 
     def response_sent(self) -> None:
-        """A response to a full request is none to ``number``. An incremental request with it may still come (G-4)."""
+        """A response to a full request is none to ``sequence_number``. An incremental request with it may still come
+        (G-4)."""
         FetchSession.response_sent(self)
         before_full, self.responded_before_full = self.responded_before_full, None
-        self.responded_number = self.number if before_full is None else before_full
+        self.responded_sequence_number = self.sequence_number if before_full is None else before_full
         self.last_sent = {}
         for cached in self.changed:  # They changed while the response was made, and belong to the next one.
             self.mark(cached)
@@ -180,24 +184,24 @@ class FirstRevisionSession(FetchSession):
     def sent(self, cached: CachedPartition, data: PartitionData) -> None:
         self.last_sent[cached] = None
         if cached.unlimited_bytes > len(data.records or b""):  # There is more to send.
-            cached.change_number = max(cached.change_number, self.number + 1)
+            cached.dirty_sequence_number = max(cached.dirty_sequence_number, self.sequence_number + 1)
             return
         # A full response is settled, also if its number is repeated.
-        dirty = 0 if self.serves_full else max(cached.change_number, self.number)
+        dirty = 0 if self.serves_full else max(cached.dirty_sequence_number, self.sequence_number)
         self._rest(cached, dirty)
 
     def _rest(self, cached: CachedPartition, dirty: int) -> None:
         """The partition is not sent again before something changes."""
         self.assess(cached, 0)
-        cached.change_number = dirty
+        cached.dirty_sequence_number = dirty
 
     def omitted(self, cached: CachedPartition) -> None:
         if cached.available_bytes:
-            cached.change_number = max(cached.change_number, self.number + 1)
+            cached.dirty_sequence_number = max(cached.dirty_sequence_number, self.sequence_number + 1)
 
     def watch(self, cached: CachedPartition, partitions: Partitions) -> None:
         # Decision rested-partition-dirty (G-5): looked up next time | watched for changes
-        if cached.change_number > self.number and not cached.available_bytes:
+        if cached.dirty_sequence_number > self.sequence_number and not cached.available_bytes:
             self.recheck(cached)
         else:
             cached.watch(partitions)
@@ -222,10 +226,10 @@ class FirstRevision(Revision):
     session_type = FirstRevisionSession
     largest_id = 0x7FFFFFFFFFFFFFFF
     unknown_id = DraftError.INVALID_FETCH_SESSION
-    wrong_number = DraftError.INVALID_FETCH_SESSION
+    wrong_epoch = DraftError.INVALID_FETCH_SESSION
 
-    def is_number(self, number: int) -> bool:
-        return number >= 1
+    def is_epoch(self, request_epoch: int) -> bool:
+        return request_epoch >= 1
 
     def error_response(self, error: Error, request: FetchRequest, session: FetchSession | None = None) -> FetchResponse:
         """While the session exists, an error has its ID."""

@@ -63,7 +63,7 @@ def cached_log_start_never_updated(original: Function, self: Any, wanted: Any, t
     DeleteRecords never learns that a follower has deleted the records (F-13)."""
     before = self.log_start_offset
     original(self, wanted, topic_id)
-    if self.requested_number >= 0:
+    if self.named_by_request >= 0:
         self.log_start_offset = before
 
 
@@ -78,7 +78,7 @@ def equal_size_evicts(original: Function, session: Any, candidate: Any, wall_ms:
 def parked_fetch_watches_once(original: Function, self: Any, cached: Any) -> None:
     """A parked fetch looks at the first change of a partition only. If that is an append, the high watermark that
     passes it later wakes nobody (F-14)."""
-    if not self.stage.looks_up_changes or (self.is_working and self._is_refused(cached)):
+    if not self.stage.looks_up_changes or (self.has_slices_left and self._is_refused(cached)):
         return
     self._look_up(cached)
     if self.stage is PARKED and self._is_completable():
@@ -95,8 +95,8 @@ def changes_during_long_response_lost(original: Function, self: Any) -> None:
 
 
 @mutant("reference_broker.sessions.first_revision:FirstRevisionSession.advance", revisions=("first",))
-def retransmission_sends_only_changes(original: Function, self: Any, number: int) -> None:
+def retransmission_sends_only_changes(original: Function, self: Any, request_epoch: int) -> None:
     """A repeated request gets what changed since its first response, and not the partitions of that response, which may
     be lost (G-6)."""
-    if number != self.number:
-        original(self, number)
+    if request_epoch != self.sequence_number:
+        original(self, request_epoch)

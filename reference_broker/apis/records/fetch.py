@@ -5,7 +5,7 @@ session; a full fetch is parked on the candidate that may become one. A partitio
 only that partition is looked up again. A response costs what is marked plus what is sent. ``Stage`` and ``NEXT_STAGES``
 are the life of a fetch as a table.
 
-A fetch of very many partitions takes several events, and ``is_working`` until it is parked or the session is ready for
+A fetch of very many partitions takes several events, and ``has_slices_left`` until it is parked or the session is ready for
 the next request. This may happen in between:
 
 * The session's next request arrives. It is handled after the work, as if it had arrived then. So no request finds a
@@ -34,17 +34,16 @@ from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, LongWork
 from reference_broker.apis.records.fetch_partition import (
     Lookup,
-    Reader,
     RemoteReads,
     failed,
     look_up,
     offsets_of,
     rack_of,
     read,
-    reader_of,
     without_records,
 )
 from reference_broker.apis.records.fetch_response import PartitionResult, ResponseBuilder
+from reference_broker.log.reading import FetchIsolation
 from reference_broker.ports.slicing import (
     READ_PARTITIONS_PER_SLICE,
     SESSION_PARTITIONS_PER_SLICE,
@@ -76,7 +75,7 @@ class Stage:
     """Whether a partition that changes is looked up again. Otherwise it only keeps its mark."""
 
     @property
-    def is_working(self) -> bool:
+    def is_active(self) -> bool:
         """Whether the fetch does something now or, if that takes several events, in the next ones."""
         return not (self.is_parked or self.is_over)
 
@@ -125,7 +124,8 @@ class Fetch:
     that lasts is in each response but ends no wait."""
     remote: RemoteReads | None = None
     """Its reads in the remote tier, None if there are none yet."""
-    reader: Reader = field(init=False)
+    is_follower: bool = field(init=False)
+    isolation: FetchIsolation = field(init=False)
     rack: str | None = field(init=False)
     """The consumer's rack, None if the fetcher may read from leaders only."""
     max_bytes: int = field(init=False)
@@ -137,10 +137,11 @@ class Fetch:
 
     def __post_init__(self) -> None:
         config, request = self.broker.config, self.request
-        self.reader = reader_of(request.replica_id >= 0, request.isolation_level)
+        self.is_follower = request.replica_id >= 0
+        self.isolation = FetchIsolation.of(self.is_follower, request.isolation_level)
         self.rack = rack_of(config, self.call.api_version, request)
         limit = config.fetch_max_bytes
-        if self.reader is Reader.FOLLOWER:
+        if self.is_follower:
             limit = max(limit, config.replica_fetch_response_max_bytes)
         self.max_bytes = min(max(request.max_bytes, 0), limit)
         self.min_bytes = min(request.min_bytes, self.max_bytes)
@@ -184,11 +185,11 @@ class Fetch:
     def _leave_session(self) -> Sliced[None]:
         """Close the session, whose last partition was forgotten. The fetch goes on in a candidate, with no partitions
         but those that it names."""
-        session, is_working = self.session, self.is_working
+        session, has_slices_left = self.session, self.has_slices_left
         session.unpark()  # So that closing the session does not end this fetch.
         self.session = candidate_of(self.broker, self.call, self.request)
         self.session.set_contact_of(session)
-        if is_working:
+        if has_slices_left:
             self.session.park(self)
         self.broker.fetch_sessions.close(session.session_id, "no partition left")
         yield from self._update_partitions()
@@ -198,8 +199,8 @@ class Fetch:
     def serve(self) -> Sliced[None]:
         """Look up the marked partitions, and then complete or park the fetch."""
         session = self.session
-        if session.reader is not self.reader or session.rack != self.rack:
-            yield from session.read_as(self.reader, self.rack)
+        if session.isolation is not self.isolation or session.rack != self.rack:
+            yield from session.read_as(self.isolation, self.rack)
         self._enter(LOOKING_UP)
         if session.changed:
             yield from in_slices(session.changed, SESSION_PARTITIONS_PER_SLICE, self._look_up_all)
@@ -215,11 +216,11 @@ class Fetch:
     def _look_up_all(self, marked: Collection[CachedPartition]) -> None:
         for cached in marked:
             self._look_up(cached)
-        if self.is_working:
+        if self.has_slices_left:
             for cached in marked:
                 cached.watch(self.broker.partitions)
         # Decision progress-cost-session (F-18): session evicted meanwhile | goes on
-        if self.reader is Reader.FOLLOWER and not self._count_progress(marked):
+        if self.is_follower and not self._count_progress(marked):
             self.abandon(self.session.revision.unknown_id)
 
     def _count_progress(self, marked: Collection[CachedPartition]) -> bool:
@@ -254,7 +255,7 @@ class Fetch:
 
     def _marked(self, cached: CachedPartition) -> None:
         # Decision changed-partition (F-14): only marked | looked up
-        if not self.stage.looks_up_changes or (self.is_working and self._is_refused(cached)):
+        if not self.stage.looks_up_changes or (self.has_slices_left and self._is_refused(cached)):
             return
         self._look_up(cached)
         cached.watch(self.broker.partitions)
@@ -267,7 +268,7 @@ class Fetch:
         """Whether a follower named the partition, and its progress did not count. It must get that error."""
         lookup = self.lookups.get(cached)
         is_refused = lookup is not None and lookup.problem is not None
-        return is_refused and cached.is_requested and self.reader is Reader.FOLLOWER
+        return is_refused and cached.is_requested and self.is_follower
 
     def _complete_due(self) -> None:
         """Complete the fetch at the end of the event in which enough arrived, as Kafka's action queue does. So no
@@ -291,7 +292,7 @@ class Fetch:
         return True
 
     def _look_up(self, cached: CachedPartition) -> None:
-        lookup = look_up(self.broker, cached, self.reader, self.rack, self.request.replica_id)
+        lookup = look_up(self.broker, cached, self.isolation, self.rack, self.request.replica_id)
         self._note(cached, lookup if lookup.remote is None else self._look_up_remote(cached, lookup))
 
     def _look_up_remote(self, cached: CachedPartition, lookup: Lookup) -> Lookup:
@@ -301,7 +302,7 @@ class Fetch:
         if self.call.closed:
             return lookup
         if self.remote is None:
-            is_committed = self.reader is Reader.COMMITTED
+            is_committed = self.isolation is FetchIsolation.TXN_COMMITTED
             self.remote = RemoteReads(manager.reader, is_committed, max(self.max_bytes, 1), self._remote_arrived)
             if self.timer is None:  # A parked fetch has a listener already.
                 self.call.on_closed(self._end_remote)
@@ -327,14 +328,14 @@ class Fetch:
         return self.urgent or self.session.available_bytes >= self.min_bytes
 
     def _park(self) -> None:
-        if not self.is_working:  # Otherwise each partition is watched since its lookup.
+        if not self.has_slices_left:  # Otherwise each partition is watched since its lookup.
             self._watch_all()
         self._enter(PARKED)
         self.session.park(self)
         wait_ms = self.request.max_wait_ms
         if self.remote is not None and self.remote.is_pending:
             wait_ms = self.broker.config.remote_fetch_max_wait_ms
-        if self.reader is Reader.FOLLOWER:
+        if self.is_follower:
             wait_ms = self.broker.replication.leaders.waits.begin(self.request.replica_id, self, wait_ms)
         self.timer = self.broker.ports.set_timer(self.session.contact_us + wait_ms * 1000, self.respond)
         self.call.on_closed(self._connection_closed)
@@ -348,14 +349,14 @@ class Fetch:
         if self.timer is not None:
             self.broker.ports.cancel_timer(self.timer)
             self.timer = None
-            if self.reader is Reader.FOLLOWER:
+            if self.is_follower:
                 self.broker.replication.leaders.waits.end(self.request.replica_id, self)
         self.session.unpark()
 
     def _connection_closed(self) -> None:
         """End the wait: the connection closed, or a bug failed the fetch. Nothing was sent, so every mark stays."""
         self._end_remote()
-        if self.is_working:
+        if self.has_slices_left:
             return
         self._enter(ABANDONED)
         self._unpark()
@@ -464,9 +465,9 @@ class Fetch:
             is_remote = lookup is not None and lookup.remote is not None
             # Decision read-partition-changed (F-14): looked up again | as looked up
             if lookup is None or (session.changed and cached in session.changed and not is_remote):
-                lookup = look_up(self.broker, cached, self.reader, self.rack, self.request.replica_id)
+                lookup = look_up(self.broker, cached, self.isolation, self.rack, self.request.replica_id)
                 cached.remember_readable(lookup.unlimited_bytes)
-            found = read(cached, lookup, self.reader, limit, is_first)
+            found = read(cached, lookup, self.isolation, limit, is_first)
             if found.records:
                 is_first = False
                 remaining -= len(found.records)
@@ -485,7 +486,7 @@ class Fetch:
         reports = self.session.reports
         for cached in marked:
             if cached not in data:
-                found = without_records(cached, self.lookups[cached], self.reader)
+                found = without_records(cached, self.lookups[cached], self.isolation)
                 if reports(cached, found):
                     data[cached] = found
 
@@ -508,12 +509,12 @@ class Fetch:
     # work that takes several events
 
     @property
-    def is_working(self) -> bool:
-        """Whether its work goes on in later events. Its session accepts no other request meanwhile."""
-        return self.long_work is not None and self.stage.is_working
+    def has_slices_left(self) -> bool:
+        """Whether it goes on in later events without being parked. Its session accepts no other request meanwhile."""
+        return self.long_work is not None and self.stage.is_active
 
     def handle_afterwards(self, request: Callable[[], None]) -> None:
-        assert self.long_work is not None, "only called while it is working"
+        assert self.long_work is not None, "only called while slices are left"
         self.long_work.handle_afterwards(request)
 
     def run(self, work: Sliced[None]) -> None:

@@ -12,13 +12,13 @@ the next fetch.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import TypeAlias
 
 from reference_broker.apis.broker import Broker
 from reference_broker.apis.records.partition_errors import leader_epoch_error, led_elsewhere
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.log.partition_log import MovedToRemote, OffsetOutOfRange, PartitionLog
+from reference_broker.log.reading import FetchIsolation
 from reference_broker.metadata.image import TopicImage
 from reference_broker.ports.disk import DiskError
 from reference_broker.records.batch import InvalidRecords
@@ -35,8 +35,6 @@ from reference_broker.wire.fetch import (
     LeaderIdAndEpoch,
     PartitionData,
 )
-
-READ_COMMITTED = 1
 
 FOLLOWERS_FROM = 11
 """The version of Fetch from which consumers may read from followers (KIP-392). Older ones cannot be sent there."""
@@ -57,20 +55,6 @@ def rack_of(config: BrokerConfig, api_version: int, request: FetchRequest) -> st
     return request.rack_id if config.replica_selector_class else ""
 
 
-class Reader(Enum):
-    """The kind of fetcher, which decides how far it may read."""
-
-    FOLLOWER = "to the log end"
-    UNCOMMITTED = "to the high watermark"
-    COMMITTED = "to the last stable offset, with the aborted transactions"
-
-
-def reader_of(is_replica: bool, isolation_level: int) -> Reader:
-    if is_replica:
-        return Reader.FOLLOWER
-    return Reader.COMMITTED if isolation_level == READ_COMMITTED else Reader.UNCOMMITTED
-
-
 @dataclass(slots=True)
 class Lookup:
     """The result of the checks of one partition."""
@@ -82,7 +66,7 @@ class Lookup:
     available_bytes: int = 0
     """0 if there is nothing to read, else between 1 and the limit of the partition."""
     end_offset: int = 0
-    """How far the reader may read."""
+    """How far the fetcher may read."""
     unlimited_bytes: int = 0
     """The bytes to read, without the limit of the partition."""
     remote: RemoteRecords | None = None
@@ -93,7 +77,7 @@ NOT_READ_YET = RemoteRecords(b"", None)
 
 
 def look_up(
-    broker: Broker, cached: CachedPartition, reader: Reader, rack: str | None = None, replica_id: int = -1
+    broker: Broker, cached: CachedPartition, isolation: FetchIsolation, rack: str | None = None, replica_id: int = -1
 ) -> Lookup:
     """Check one partition of a fetch.
 
@@ -112,7 +96,7 @@ def look_up(
         leader_id = broker.node_id if partition.followed_leader is None else partition.followed_leader
         leader = LeaderIdAndEpoch(leader_id, partition.leader_epoch)
         return failed(cached.index, error, leader if error == ErrorCode.fenced_leader_epoch else None)
-    if reader is Reader.FOLLOWER and not partition.is_followed_by(replica_id):
+    if isolation is FetchIsolation.LOG_END and not partition.is_followed_by(replica_id):
         error = error_without_replica(cached)
         leader = LeaderIdAndEpoch(broker.node_id, partition.leader_epoch)
         return failed(cached.index, error, leader if error == ErrorCode.not_leader_or_follower else None)
@@ -139,20 +123,20 @@ def look_up(
         return failed(cached.index, _error_beyond_the_end(partition, cached))
     # Decision fetch-in-tier (P-11): remote records | local records
     if cached.fetch_offset < log.local_log_start_offset:
-        return _in_remote_tier(log, cached, reader)
+        return _in_remote_tier(log, cached, isolation)
     try:
-        return _readable(log, cached, reader)
+        return _readable(log, cached, isolation)
     except (DiskError, InvalidRecords) as failure:
         return failed(cached.index, read_error(failure))
 
 
-def _in_remote_tier(log: PartitionLog, cached: CachedPartition, reader: Reader) -> Lookup:
+def _in_remote_tier(log: PartitionLog, cached: CachedPartition, isolation: FetchIsolation) -> Lookup:
     """The offset is below the local log start. A follower begins there, and never reads the remote tier."""
     offsets = offsets_of(log)
     # Decision tiered-offset-reader (P-11): follower sent away | consumer reads it
-    if reader is Reader.FOLLOWER:
+    if isolation is FetchIsolation.LOG_END:
         return Lookup(PartitionData(cached.index, int(ErrorCode.offset_moved_to_tiered_storage), *offsets))
-    end_offset = readable_end(log, reader)
+    end_offset = readable_end(log, isolation)
     if cached.fetch_offset >= end_offset:
         return Lookup(None, offsets)
     return Lookup(None, offsets, end_offset=end_offset, remote=NOT_READ_YET)
@@ -169,8 +153,8 @@ def offsets_of(log: PartitionLog) -> Offsets:
     return log.high_watermark, log.last_stable_offset, log.log_start_offset
 
 
-def _readable(log: PartitionLog, cached: CachedPartition, reader: Reader) -> Lookup:
-    end_offset, offsets = readable_end(log, reader), offsets_of(log)
+def _readable(log: PartitionLog, cached: CachedPartition, isolation: FetchIsolation) -> Lookup:
+    end_offset, offsets = readable_end(log, isolation), offsets_of(log)
     # Decision fetch-at-readable-end (X-4): nothing to read | records
     if cached.fetch_offset >= end_offset:
         return Lookup(None, offsets)
@@ -180,10 +164,10 @@ def _readable(log: PartitionLog, cached: CachedPartition, reader: Reader) -> Loo
     return Lookup(None, offsets, max(min(unlimited_bytes, cached.max_bytes), 1), end_offset, unlimited_bytes)
 
 
-def readable_end(log: PartitionLog, reader: Reader) -> int:
-    if reader is Reader.FOLLOWER:
+def readable_end(log: PartitionLog, isolation: FetchIsolation) -> int:
+    if isolation is FetchIsolation.LOG_END:
         return log.log_end_offset
-    return log.last_stable_offset if reader is Reader.COMMITTED else log.high_watermark
+    return log.last_stable_offset if isolation is FetchIsolation.TXN_COMMITTED else log.high_watermark
 
 
 def _followed_or_error(broker: Broker, cached: CachedPartition, may_follow: bool) -> Partition | Lookup:
@@ -239,24 +223,28 @@ def _failure(index: int, error: Error, leader: LeaderIdAndEpoch | None = None) -
 _UNKNOWN = (ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id)
 
 
-def read(cached: CachedPartition, lookup: Lookup, reader: Reader, max_bytes: int, at_least_one: bool) -> PartitionData:
+def read(
+    cached: CachedPartition, lookup: Lookup, isolation: FetchIsolation, max_bytes: int, at_least_one: bool
+) -> PartitionData:
     """Return the partition's part of a response, with its records.
 
     They are whole batches of at most ``max_bytes`` together. With ``at_least_one`` the first batch may be larger. If
     they cannot be read, only this partition gets an error, that of ``read_error``.
     """
     if cached.partition is None or not lookup.available_bytes:
-        return without_records(cached, lookup, reader)
+        return without_records(cached, lookup, isolation)
     log = cached.partition.log
     if lookup.remote is not None:
         return _read_remote(cached, lookup, lookup.remote, max_bytes, at_least_one)
     # Decision fetch-read-fails (F-14): no records | read
     try:
-        skips_empty = reader is not Reader.FOLLOWER
+        skips_empty = isolation is not FetchIsolation.LOG_END
         records = log.read(cached.fetch_offset, max_bytes, lookup.end_offset, at_least_one, skips_empty)
-        aborted = list(log.aborted_among(cached.fetch_offset, records)) if reader is Reader.COMMITTED else None
+        aborted = (
+            list(log.aborted_among(cached.fetch_offset, records)) if isolation is FetchIsolation.TXN_COMMITTED else None
+        )
     except MovedToRemote:  # Since the lookup. The change marks the partition, which is looked up again.
-        return without_records(cached, lookup, reader)
+        return without_records(cached, lookup, isolation)
     except OffsetOutOfRange:
         return _failure(cached.index, ErrorCode.offset_out_of_range)
     except (DiskError, InvalidRecords) as failure:
@@ -267,7 +255,7 @@ def read(cached: CachedPartition, lookup: Lookup, reader: Reader, max_bytes: int
 def _read_remote(
     cached: CachedPartition, lookup: Lookup, remote: RemoteRecords, max_bytes: int, at_least_one: bool
 ) -> PartitionData:
-    """Return the whole batches from the tier that fit, and that lie before the reader's end."""
+    """Return the whole batches from the tier that fit, and that lie before the end offset of the lookup."""
     records = remote.fitting(max_bytes, lookup.end_offset, at_least_one=at_least_one)
     aborted = None if remote.aborted is None else list(remote.aborted)
     return PartitionData(cached.index, 0, *lookup.offsets, aborted, -1, records)
@@ -278,11 +266,11 @@ def read_error(failure: DiskError | InvalidRecords) -> ErrorCode:
     return ErrorCode.corrupt_message if isinstance(failure, InvalidRecords) else ErrorCode.kafka_storage_error
 
 
-def without_records(cached: CachedPartition, lookup: Lookup, reader: Reader) -> PartitionData:
+def without_records(cached: CachedPartition, lookup: Lookup, isolation: FetchIsolation) -> PartitionData:
     """Return the partition's part of a response, without records."""
     if lookup.problem is not None:
         return lookup.problem
-    aborted: list[AbortedTransaction] | None = [] if reader is Reader.COMMITTED else None
+    aborted: list[AbortedTransaction] | None = [] if isolation is FetchIsolation.TXN_COMMITTED else None
     return PartitionData(cached.index, 0, *lookup.offsets, aborted, -1, b"")
 
 

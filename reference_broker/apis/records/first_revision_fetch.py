@@ -75,7 +75,7 @@ def _fetch_all(
 
 def _lookup(sessions: FetchSessionCache, request: FetchRequest) -> FetchSession | Error:
     """Return the session of an incremental request, or a top-level error."""
-    return sessions.lookup_numbered(request.session_id, request.session_epoch, sessions.first)
+    return sessions.lookup_in_revision(request.session_id, request.session_epoch, sessions.first)
 
 
 def _caches_all(session: FetchSession, request: FetchRequest) -> bool:

@@ -60,8 +60,7 @@ from reference_broker.apis.records.first_revision_fetch import fetch_first
 from reference_broker.apis.registry import Api
 from reference_broker.quorum.raft_handlers import handle_fetch
 from reference_broker.quorum.values import METADATA_TOPIC_ID
-from reference_broker.sessions.fetch_session import FetchSession, SessionFetch
-from reference_broker.sessions.final_revision import CLOSE_SESSION_EPOCH, FULL_EPOCH
+from reference_broker.sessions.fetch_session import CLOSE_SESSION_EPOCH, FULL_EPOCH, FetchSession, SessionFetch
 from reference_broker.wire.apis import FIRST_REVISIONS
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchRequest, FetchResponse
@@ -91,7 +90,7 @@ def handle(broker: Broker, call: Call, body: FetchRequest) -> FetchResponse | No
         return revision.error_response(ErrorCode.invalid_request, body, sessions.find(body.session_id, revision))
     session = sessions.sessions.get(body.session_id)
     # Decision session-at-work (F-20): queued behind it | handled now
-    if session is not None and session.fetch is not None and session.is_working:
+    if session is not None and session.fetch is not None and session.has_unfinished_fetch:
         _queue_behind(session.fetch, broker, call, body)
         return None
     if call.api_version in FIRST_REVISIONS:

@@ -37,11 +37,12 @@ from kio.static.primitive import i32, i64
 
 from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, respond_now_or_later
-from reference_broker.apis.records.fetch_partition import Reader, read_error, readable_end, reader_of
+from reference_broker.apis.records.fetch_partition import read_error, readable_end
 from reference_broker.apis.records.partition_errors import led_partition
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.reading import FetchIsolation
 from reference_broker.log.timestamp_lookup import FoundOffset, Overtaken
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.slicing import LOOKUP_US_PER_SLICE, Budget, Sliced
@@ -143,7 +144,7 @@ API = Api.of(ListOffsetsRequest, handle)
 def _build_response(
     broker: Broker, call: Call, body: ListOffsetsRequest, remote: RemoteOffsets
 ) -> Sliced[ListOffsetsResponse]:
-    reader = reader_of(body.replica_id != CONSUMER, body.isolation_level)
+    isolation = FetchIsolation.of(body.replica_id != CONSUMER, body.isolation_level)
     work = Budget(LOOKUP_US_PER_SLICE)
     named: Counter[tuple[str, int]] = Counter()
     for topic in body.topics:
@@ -166,7 +167,11 @@ def _build_response(
             elif times == 1:
                 there = remote.get((topic.name, wanted.partition_index))
                 partitions.append(
-                    (yield from _partition_response(broker, call.api_version, reader, topic.name, wanted, work, there))
+                    (
+                        yield from _partition_response(
+                            broker, call.api_version, isolation, topic.name, wanted, work, there
+                        )
+                    )
                 )
     responses: list[ListOffsetsTopicResponse] = []
     for name, partitions in topics.items():
@@ -179,7 +184,7 @@ def _build_response(
 def _partition_response(
     broker: Broker,
     api_version: int,
-    reader: Reader,
+    isolation: FetchIsolation,
     topic: str,
     wanted: ListOffsetsPartition,
     work: Budget,
@@ -191,7 +196,7 @@ def _partition_response(
     if isinstance(partition, Error):
         return _response(wanted, partition)
     try:
-        found = yield from find(partition, wanted.timestamp, reader, work, remote)
+        found = yield from find(partition, wanted.timestamp, isolation, work, remote)
     except (DiskError, InvalidRecords) as failure:
         return _response(wanted, read_error(failure))
     if isinstance(found, Error) and found is ErrorCode.offset_not_available and api_version < NOT_AVAILABLE_FROM:
@@ -202,9 +207,9 @@ def _partition_response(
 
 
 def find(
-    partition: Partition, timestamp_ms: int, reader: Reader, work: Budget, remote: RemoteOffset | None = None
+    partition: Partition, timestamp_ms: int, isolation: FetchIsolation, work: Budget, remote: RemoteOffset | None = None
 ) -> Sliced[ListedOffset | Error]:
-    """Find an offset that the reader may read. ``timestamp_ms`` is a time or one of the special values. An open
+    """Find an offset that the client may read. ``timestamp_ms`` is a time or one of the special values. An open
     transaction holds back the last stable offset of each leader alike, so only the high watermark may lag. ``remote``
     is the result of the search in the remote tier. Where records have moved there since, the client must retry.
 
@@ -212,8 +217,8 @@ def find(
     and where the log changes again and again during the search.
     """
     log, followers = partition.log, partition.followers
-    end_offset = readable_end(log, reader)
-    reached = end_offset if reader is Reader.FOLLOWER else log.high_watermark
+    end_offset = readable_end(log, isolation)
+    reached = end_offset if isolation is FetchIsolation.LOG_END else log.high_watermark
     # Decision new-leader-lags (E-2): watermark below its epoch | caught up
     lags = followers is not None and followers.epoch_start_offset > reached
     if timestamp_ms == LATEST:

@@ -77,10 +77,10 @@ def test_an_incremental_request_has_a_number_above_0(world: World, number: int) 
 @pytest.mark.clause("G-3", "F-3")
 def test_numbers_have_64_bits_and_do_not_wrap_where_epochs_do(world: World) -> None:
     session_id = opened(world, A0)
-    session_of(world, session_id).number = session_of(world, session_id).responded_number = 2**31 - 1
+    session_of(world, session_id).sequence_number = session_of(world, session_id).responded_sequence_number = 2**31 - 1
     assert world.fetch_first(session_id, 1).response.error_code == NOT_VALID
     assert world.fetch_first(session_id, 2**31).response.error_code == 0
-    session_of(world, session_id).number = session_of(world, session_id).responded_number = 2**62
+    session_of(world, session_id).sequence_number = session_of(world, session_id).responded_sequence_number = 2**62
     assert world.fetch_first(session_id, 2**62 + 1).response.error_code == 0
 
 
@@ -135,7 +135,7 @@ def test_naming_a_partition_outside_the_session_changes_nothing(world: World) ->
     response = world.fetch_first(session_id, 1, {A0: 1, B0: 0}).response
     assert outcome(response) == (INVALID, session_id, RESPONSE | OK)
     assert session_of(world, session_id).partitions[A0].fetch_offset == 0
-    assert session_of(world, session_id).number == 0
+    assert session_of(world, session_id).sequence_number == 0
     assert names(world.fetch_first(session_id, 1).response) == [A0]
 
 

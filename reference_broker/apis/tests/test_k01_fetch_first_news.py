@@ -139,7 +139,7 @@ def test_each_kind_of_change_makes_a_partition_dirty(world: World, what: str) ->
     else:
         log.append(1, 10, 0)
     partition.changed()
-    assert session_of(world, session_id).partitions[A0].change_number == 2
+    assert session_of(world, session_id).partitions[A0].dirty_sequence_number == 2
     assert names(world.fetch_first(session_id, 2).response) == [A0]
     assert names(world.fetch_first(session_id, 3).response) == []
 
@@ -150,7 +150,7 @@ def test_a_change_during_the_wait_is_in_the_pending_response(world: World) -> No
     call = world.fetch_first(session_id, 1, max_wait_ms=100)
     world.append("a", 1)
     assert names(call.response) == [A1]
-    assert session_of(world, session_id).partitions[A1].change_number == 1
+    assert session_of(world, session_id).partitions[A1].dirty_sequence_number == 1
 
 
 @pytest.mark.clause("G-5")
@@ -163,7 +163,7 @@ def test_a_dirty_number_never_shrinks(world: World) -> None:
             world.append("a")
         for _ in range(1 + number % 2):
             world.fetch_first(session_id, number)
-            numbers.append(cached.change_number)
+            numbers.append(cached.dirty_sequence_number)
     assert numbers == sorted(numbers)
     assert numbers[-1] == 8
 
@@ -174,7 +174,7 @@ def test_partitions_left_out_by_the_limit_come_next(world: World) -> None:
     for index in range(3):
         world.append("a", index)
     assert names(world.fetch_first(session_id, 1, max_bytes=100).response) == [A1]
-    assert session_of(world, session_id).partitions[A2].change_number == 2
+    assert session_of(world, session_id).partitions[A2].dirty_sequence_number == 2
     assert names(world.fetch_first(session_id, 2, max_bytes=100).response) == [A2]
     assert names(world.fetch_first(session_id, 3, max_bytes=100).response) == [A0]
     assert names(world.fetch_first(session_id, 4, max_bytes=100).response) == []
@@ -242,12 +242,12 @@ def test_no_partition_starves_under_a_small_limit(world: World) -> None:
 def test_the_example_of_the_page(world: World) -> None:
     """P1 has dirty number 100, P2 101: request 100 returns both, request 101 only P2."""
     session_id = opened(world, A0, A1)
-    session_of(world, session_id).number = session_of(world, session_id).responded_number = 99
+    session_of(world, session_id).sequence_number = session_of(world, session_id).responded_sequence_number = 99
     world.append("a", 0)
     assert names(world.fetch_first(session_id, 100).response) == [A0]
     world.append("a", 1)
     partitions = session_of(world, session_id).partitions
-    assert (partitions[A0].change_number, partitions[A1].change_number) == (100, 101)
+    assert (partitions[A0].dirty_sequence_number, partitions[A1].dirty_sequence_number) == (100, 101)
     assert names(world.fetch_first(session_id, 100).response) == [A0, A1]
     assert names(world.fetch_first(session_id, 101).response) == [A1]
 

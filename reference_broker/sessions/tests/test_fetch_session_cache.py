@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.node_ports import Now
 from reference_broker.sessions import fetch_session_cache
-from reference_broker.sessions.fetch_session import FetchSession, next_epoch
+from reference_broker.sessions.fetch_session import MIN_EVICTION_MS, FetchSession, next_epoch
 from reference_broker.sessions.fetch_session_cache import FetchSessionCache, find_evictable
-from reference_broker.sessions.final_revision import MIN_EVICTION_MS
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchPartition
 
