@@ -1,28 +1,17 @@
-"""One accepted Fetch request: lookups, the wait, reads within the limits, the response, and what the session notes.
+"""One accepted Fetch request, step by step.
 
-A fetch is completed at once, or when enough can be read, something fails, or it times out. It is parked only on its
-session; a full fetch is parked on the candidate that may become one. A partition that changes marks itself there, and
-only that partition is looked up again. A response costs what is marked plus what is sent. ``Stage`` and ``NEXT_STAGES``
-are the life of a fetch as a table.
+1. ``serve_full`` or ``serve_incremental`` applies to the session what the request names and forgets.
+2. ``serve`` looks up the session's marked partitions, and only these. A follower's fetch offsets are its progress.
+3. If fewer than ``min.bytes`` can be read and nothing is urgent, the fetch is parked on its session until enough
+   arrives or ``max.wait.ms`` is over (Kafka's DelayedFetch). A full fetch is parked on the candidate that may become a
+   session. A partition that changes meanwhile marks itself in the session, and ``partition_marked`` looks it up again.
+4. ``_complete`` reads whole batches within the limits, adds what else is new, and responds.
+5. The session notes what was sent, for the next request.
 
-A fetch of very many partitions takes several events, and ``has_slices_left`` until it is parked or the session is ready for
-the next request. This may happen in between:
+``Stage`` and ``NEXT_STAGES`` are this as a table. A response costs what is marked plus what is sent.
 
-* The session's next request arrives. It is handled after the work, as if it had arrived then. So no request finds a
-  session half changed. A repeated fetch of the first revision finds the first one completed, or parked (G-3).
-* A partition changes, is deleted, or gets another leader. All partitions that were looked up are watched. Before the
-  response is begun, the partition is looked up again. Later it keeps its mark for the next response, and is looked up
-  again if it has yet to be read. So each partition's part of a response was true at some moment after the request
-  arrived, and newer changes follow. Nothing in a fetch relates one partition to another.
-* The connection closes before the response. A candidate is dropped. A session applies what the request names, since it
-  has accepted it. Nothing is sent, so every mark stays.
-* The session is closed or evicted. The fetch gets an error, unless it was completed before, and its work ends.
-* A follower's progress counts when its partition is looked up, as of the time at which the session accepted the
-  request. Until the session has applied the request, a partition that it names counts as fetched at its older offset.
-  That is what the follower had just before, and the difference is no more than a request that takes longer to arrive.
-  Where a named partition failed, its progress did not count. So the follower gets that error even if the partition has
-  recovered by now: it names a partition again only after an error, or when its offset has moved.
-* A bug closes the session, since its marks are unknown then. The client opens a new one.
+Steps 1, 2, 4 and 5 yield after each slice of partitions (``ports.slicing``). Up to 1,000 partitions take one event.
+Between two slices other requests are served, and partitions change. Comments below say what follows from that.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -72,7 +61,7 @@ class Stage:
     is_parked: bool = False
     is_over: bool = False
     looks_up_changes: bool = False
-    """Whether a partition that changes is looked up again. Otherwise it only keeps its mark."""
+    """Whether a partition that changes is looked up again. Otherwise it only keeps its mark, for the next response."""
 
     @property
     def is_active(self) -> bool:
@@ -118,7 +107,7 @@ class Fetch:
     """Whether it is a full fetch that opens a session."""
     stage: Stage = field(default=UPDATING, init=False)
     timer: int | None = None
-    """The timeout of a parked fetch."""
+    """The timeout while it is parked, else None."""
     urgent: bool = False
     """Whether an error, a divergence or a preferred read replica is new, has changed, or was named by this request. One
     that lasts is in each response but ends no wait."""
@@ -133,7 +122,7 @@ class Fetch:
     lookups: dict[CachedPartition, Lookup] = field(default_factory=dict)
     """The latest lookup of each partition that was marked."""
     long_work: LongWork | None = field(default=None, init=False)
-    """The rest of its work, if that takes more events."""
+    """The slices left, None if it takes one event."""
 
     def __post_init__(self) -> None:
         config, request = self.broker.config, self.request
@@ -227,8 +216,10 @@ class Fetch:
         """Report a follower's progress in these marked partitions to the leader. A follower has all records below its
         fetch offset (F-22).
 
-        All partitions that the request named are marked. For the others the leader uses the session's contact time. If
-        a high watermark moves, other fetches are completed, and may take this session's slot. Return False then.
+        All partitions that the request named are marked. For the others the leader uses the session's contact time,
+        and so the progress counts as of the time at which the session accepted the request, in whichever slice the
+        lookup comes. If a high watermark moves, other fetches are completed, and may take this session's slot. Return
+        False then.
         """
         replicated = [one for one in marked if one.partition and one.partition.followers is not None]
         if not replicated:
@@ -250,10 +241,13 @@ class Fetch:
         return not session_id or self.broker.fetch_sessions.sessions.get(session_id) is self.session
 
     def partition_marked(self, cached: CachedPartition) -> None:
-        """Look at a partition that changed. A bug in this fetch does not fail the request that changed it."""
+        """Look up a partition that changed. A bug in this fetch does not fail the request that changed it."""
         self.call.contain(partial(self._marked, cached))
 
     def _marked(self, cached: CachedPartition) -> None:
+        # While a response is built, a changed partition keeps its mark, and is looked up again only if it has yet to be
+        # read (``_read_into``). So a response has each partition as it was at some moment since the request arrived.
+        # These moments differ; nothing in a fetch relates one partition to another.
         # Decision changed-partition (F-14): only marked | looked up
         if not self.stage.looks_up_changes or (self.has_slices_left and self._is_refused(cached)):
             return
@@ -265,7 +259,8 @@ class Fetch:
             self.broker.ports.at_end(self._complete_due)
 
     def _is_refused(self, cached: CachedPartition) -> bool:
-        """Whether a follower named the partition, and its progress did not count. It must get that error."""
+        """Whether a follower named the partition, and its progress did not count. It must get that error even if the
+        partition has recovered by now: it names a partition again only after an error, or when its offset moves."""
         lookup = self.lookups.get(cached)
         is_refused = lookup is not None and lookup.problem is not None
         return is_refused and cached.is_requested and self.is_follower
@@ -510,7 +505,8 @@ class Fetch:
 
     @property
     def has_slices_left(self) -> bool:
-        """Whether it goes on in later events without being parked. Its session accepts no other request meanwhile."""
+        """Whether it goes on in later events without being parked. Its session accepts no other request meanwhile, so
+        that no request finds a session half changed."""
         return self.long_work is not None and self.stage.is_active
 
     def handle_afterwards(self, request: Callable[[], None]) -> None:
@@ -523,7 +519,7 @@ class Fetch:
         try:
             if next(work, _OVER) is _OVER:
                 return
-            self.session.park(self)
+            self.session.park(self)  # So that changes between the slices are noticed.
             if not was_parked:  # Otherwise the partitions are watched already.
                 self._watch_all()
         except Exception:
@@ -533,7 +529,8 @@ class Fetch:
         self.long_work.go_on(work)
 
     def _is_void(self) -> bool:
-        """Whether its session is closed, or its connection while there is no session."""
+        """Whether its session is closed, or its connection while there is no session. A session applies what it has
+        accepted also after the connection has closed. Nothing is sent then, so every mark stays (``put_back``)."""
         return self.stage is ABANDONED or (self.call.closed and not self.session.session_id)
 
     def _work_ended(self, is_complete: bool) -> None:
@@ -545,7 +542,8 @@ class Fetch:
             self.session.unpark()
 
     def _failed(self) -> None:
-        """Clean up after work that is void, or that a bug ended in the middle."""
+        """Clean up after work that is void, or that a bug ended in the middle. The session is closed, since its marks
+        are unknown then. The client opens a new one."""
         if self.stage is not ABANDONED:
             self._enter(ABANDONED)
             self.session.unpark()
