@@ -35,7 +35,7 @@ class FaultKind:
     match: tuple[str, ...] = ()  # keys of match for a fault at a time; at a state they follow from ``on``
     needs: str = ""  # what the world must have (vocabulary.NEEDS); empty: interceptor at a state, signals at a time
     with_proxy: bool = False  # needs the links through Toxiproxy as well
-    in_swarm: bool = False  # [swarm] can draw it; how is in ``chaos/search/swarm.py``
+    in_swarm: bool = False  # [swarm] can draw it; how is in ``chaos/sim/swarm.py``
 
     # What both worlds go by
     hits_link: bool = False  # its target is a link, not a node

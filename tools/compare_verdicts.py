@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from chaos.mutants import mutants_of
-from chaos.search.run_sim import play
+from chaos.sim.one_seed import play_seed
 from chaos.sim.run_folder import is_judged_here, write_out
 from chaos.sim.world import SimWorld
 from reports.guarantees import GUARANTEES, SeenFrom, names_seen_from
@@ -84,7 +84,7 @@ class Played:
 
 
 def played(run: Run, folder: Path) -> Played:
-    verdict, world = play(loader.find(run.scenario), run.seed, run.mutant or None, keep_trace=True)
+    verdict, world = play_seed(loader.find(run.scenario), run.seed, run.mutant or None, keep_trace=True)
     write_out(verdict, world, folder)
     ended = verdict.outcome is not Outcome.CRASHED and world.stage == "end"
     return Played(run, folder, verdict.outcome, opinions_of_checks(world) if ended else {})

@@ -28,8 +28,8 @@ from chaos.search.children import ChildDiedError, in_children
 from chaos.search.guided import Corpus, Recipe, read_corpus, recipes_near, scheduled
 from chaos.search.many_seeds import quickly
 from chaos.search.power_losses import KILLED, KINDS, NOTHING, Found, kind_of, search
-from chaos.search.run_sim import run
 from chaos.sim.decision_counts import watch
+from chaos.sim.one_seed import play_seed
 from chaos.sim.verdict import SimVerdict
 from scenarios import loader
 from scenarios.model import Scenario
@@ -103,7 +103,8 @@ def tried(corpus: Corpus | None, scenarios: Sequence[Scenario], seconds: float, 
         if recipe.scenario not in known:
             continue
         with quickly():
-            verdict = run(scheduled(known[recipe.scenario], recipe.seed, recipe.changes), recipe.seed, name)
+            scenario = scheduled(known[recipe.scenario], recipe.seed, recipe.changes)
+            verdict = play_seed(scenario, recipe.seed, name).verdict
         played += 1
         called += verdict.mutant_calls > 0
         outcomes[verdict.outcome.name] += 1

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import click
 
-from chaos.search.run_sim import play
+from chaos.sim.one_seed import play_seed
 from scenarios import loader
 from scenarios.epochs import with_clients
 from scenarios.model import Scenario
@@ -35,7 +35,7 @@ def seen(scenario: Scenario, seeds: Iterable[int], *, metadata_epoch: bool, lead
     guarded = with_clients(scenario, metadata_epoch=metadata_epoch, leader_epochs=leader_epochs)
     rewinds = read_again = copied = acked = 0
     for seed in seeds:
-        verdict, world = play(guarded, seed)
+        verdict, world = play_seed(guarded, seed)
         moved = [each for each in world.history.resets if each.reason == OUT_OF_RANGE]
         rewinds += len(moved)
         read_again += sum(max(each.from_offset - each.to_offset, 0) for each in moved)

@@ -32,7 +32,7 @@ from bench.fleet.behaviours.bodies import create_topics_request, new_topic
 from chaos.checks.batches import batches_of
 from chaos.checks.check import Check, Kind, fields_of
 from chaos.search.children import in_children
-from chaos.search.run_sim import play
+from chaos.sim.one_seed import play_seed
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.events import Effect, Event, Opened, Reply, Request, SetTimer, Sync, Synced, TimerFired
 from reference_broker.core.node import Node
@@ -379,7 +379,7 @@ def _faults(kind: str, place: str, every: Sequence[int]) -> list[dict[str, objec
 
 def played(part: RevisionRun) -> RevisionResult:
     """Play one run."""
-    verdict, world = play(scenario_of(part), part.seed, also=(FetchMeter,))
+    verdict, world = play_seed(scenario_of(part), part.seed, also=(FetchMeter,))
     (meter,) = (each for each in world.checks if isinstance(each, FetchMeter))
     lost = sum(times for name, times in verdict.faults if name.startswith(LOST))
     return RevisionResult(part, verdict.outcome, lost, meter.counted)

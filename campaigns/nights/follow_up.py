@@ -25,10 +25,10 @@ from campaigns.nights.processes import Players, Tell
 from campaigns.nights.replay import BAD, CANNOT_TELL, GOOD
 from chaos.live.errors import SetupError
 from chaos.live.runner import check_playable
-from chaos.search.run_sim import run
 from chaos.search.shrink import keep_as_regression, shrink
-from chaos.search.swarm import materialised
 from chaos.search.write_scenario import fault_line
+from chaos.sim.one_seed import play_seed
+from chaos.sim.swarm import materialised
 from reports.night import FailureRow, PlayRow
 from reports.verdict import Outcome
 from scenarios import loader
@@ -192,7 +192,7 @@ def _shrunk(work: Work, failure: FailureRow, scenario: Scenario, until: float) -
 
 def _shrink(scenario: Scenario, failure: FailureRow, folder: Path, tell: Tell) -> None:
     """Replay the seed and report the failure again with each smaller scenario, which it keeps as a file."""
-    failing = run(scenario, failure.seed)
+    failing = play_seed(scenario, failure.seed).verdict
     if failing.outcome is Outcome.PASSED:
         return  # A child that died was to blame, and not the seed.
 

@@ -7,16 +7,21 @@ play the file. These are the exit codes of ``git bisect run``. It calls as littl
 """
 
 import sys
+from importlib import import_module
 
 GOOD, BAD, CANNOT_TELL = 0, 1, 125
 
 
 def main(file: str, seed: str, guarantee: str) -> int:
     try:
-        from chaos.search.run_sim import run
         from scenarios import loader
 
-        verdict = run(loader.find(file), int(seed))
+        try:
+            play_seed = import_module("chaos.sim.one_seed").play_seed
+        except ModuleNotFoundError:  # Older commits have it elsewhere.
+            play_seed = import_module("chaos.search.run_sim").play
+
+        verdict, _ = play_seed(loader.find(file), int(seed))
     except Exception as wrong:
         sys.stderr.write(f"{type(wrong).__name__}: {wrong}\n")
         return CANNOT_TELL

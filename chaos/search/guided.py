@@ -25,10 +25,10 @@ from typing import Any, Final, TypeAlias
 
 from chaos.search.children import in_children
 from chaos.search.many_seeds import quickly
-from chaos.search.run_sim import run
-from chaos.search.swarm import SETTINGS, SLICES, Drawing, materialised, other_fetchers
 from chaos.seeds import random_for
 from chaos.sim.decision_counts import watch
+from chaos.sim.one_seed import play_seed
+from chaos.sim.swarm import SETTINGS, SLICES, Drawing, materialised, other_fetchers
 from chaos.sim.verdict import SimVerdict
 from reports.verdict import Outcome
 from scenarios.consistency import needed_by
@@ -461,7 +461,7 @@ class GuidedSearch:
 
     def _verdict(self, recipe: Recipe) -> SimVerdict:
         scenario = scheduled(self._by_name[recipe.scenario], recipe.seed, recipe.changes)
-        return replace(run(scenario, recipe.seed, self.mutant), changes=recipe.changes)
+        return replace(play_seed(scenario, recipe.seed, self.mutant).verdict, changes=recipe.changes)
 
 
 def recipes_near(corpus: Corpus, path: str) -> list[Recipe]:

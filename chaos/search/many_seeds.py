@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from chaos.search.children import in_children
-from chaos.search.run_sim import run
 from chaos.sim.decision_counts import watch
+from chaos.sim.one_seed import play_seed
 from chaos.sim.speedups import plain_values
 from chaos.sim.verdict import SimVerdict
 from reports.verdict import Outcome, worst_outcome
@@ -60,7 +60,7 @@ def verdicts(scenario: Scenario, seeds: Sequence[int], processes: int, mutant: s
     if processes <= 1 or len(seeds) < 2 * processes:
         for seed in seeds:
             with quickly():
-                verdict = run(scenario, seed, mutant)
+                verdict = play_seed(scenario, seed, mutant).verdict
             yield verdict
         return
     if own_points(scenario):
@@ -70,7 +70,7 @@ def verdicts(scenario: Scenario, seeds: Sequence[int], processes: int, mutant: s
     first: list[SimVerdict] = []
 
     def play_first() -> None:
-        first.append(run(scenario, seeds[0], mutant))
+        first.append(play_seed(scenario, seeds[0], mutant).verdict)
 
     with quickly():
         for chunk in in_children(partial(_run_chunk, scenario, mutant), chunks, processes, play_first):
@@ -80,7 +80,7 @@ def verdicts(scenario: Scenario, seeds: Sequence[int], processes: int, mutant: s
 
 
 def _run_chunk(scenario: Scenario, mutant: str | None, seeds: Sequence[int]) -> list[SimVerdict]:
-    return [run(scenario, seed, mutant) for seed in seeds]
+    return [play_seed(scenario, seed, mutant).verdict for seed in seeds]
 
 
 @contextmanager

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from chaos.search.run_sim import run
-from chaos.search.swarm import materialised
 from chaos.search.write_scenario import text_of, write_scenario
+from chaos.sim.one_seed import play_seed
+from chaos.sim.swarm import materialised
 from chaos.sim.verdict import SimVerdict
 from scenarios import loader
 from scenarios.declared import simulated
@@ -45,7 +45,7 @@ def shrink(
         if runs == max_runs or not _is_loadable(candidate):
             return False
         runs += 1
-        verdict = run(candidate, failing.seed, failing.mutant or None)
+        verdict = play_seed(candidate, failing.seed, failing.mutant or None).verdict
         if failing.broken:
             return failing.broken[0] in verdict.broken
         return verdict.outcome is failing.outcome and verdict.reasons[:1] == failing.reasons[:1]

@@ -12,8 +12,8 @@ import click
 from chaos.mutants import MutantError, by_name, mutants_of
 from chaos.search.guided import PROGRESS_EVERY_S, scheduled, search_guided
 from chaos.search.many_seeds import Search, quickly, search, verdicts
-from chaos.search.run_sim import play, run
 from chaos.sim.fault_scheduler import Cell
+from chaos.sim.one_seed import play_seed
 from chaos.sim.verdict import SimVerdict
 from reports.verdict import Outcome, worst_outcome
 from scenarios import ledger, loader
@@ -83,11 +83,11 @@ def _mode(options: SimOptions) -> Callable[[Sequence[Scenario], SimOptions], int
     if options.with_mutants:
         return prove_mutants
     if options.is_single:
-        return play_seed
+        return report_seed
     return profile_seeds if options.profile else search_seeds
 
 
-def play_seed(scenarios: Sequence[Scenario], options: SimOptions) -> int:
+def report_seed(scenarios: Sequence[Scenario], options: SimOptions) -> int:
     """Play one seed of each scenario, and print the result with its trace hash."""
     code = Outcome.PASSED
     for each in scenarios:
@@ -143,7 +143,7 @@ def search_for_seconds(scenarios: Sequence[Scenario], options: SimOptions) -> in
             seeds = sum(map(len, played.values()))
             click.echo(f"{seeds} seeds, none red, {seconds - spent:.0f} s of processor time left", err=True)
         with quickly():
-            verdict = run(scenario, seed, options.mutant)
+            verdict = play_seed(scenario, seed, options.mutant).verdict
         played.setdefault(loader.typed(scenario), []).append(verdict)
         red = verdict if verdict.outcome in (Outcome.FAILED, Outcome.CRASHED) else None
     every = [verdict for verdicts in played.values() for verdict in verdicts]
@@ -257,7 +257,7 @@ def show_node(scenarios: Sequence[Scenario], options: SimOptions) -> int:
     assert event is not None
     assert node is not None
     scenario = scheduled(scenario, options.first_seed, options.changes) if options.changes else scenario
-    verdict, world = play(scenario, options.first_seed, options.mutant, until_event=event)
+    verdict, world = play_seed(scenario, options.first_seed, options.mutant, until_event=event)
     if node >= len(world.cluster.machines):
         count = len(world.cluster.machines)
         click.echo(f"crucible sim: there is no node {node}: {scenario.name} has nodes 0 to {count - 1}", err=True)
@@ -275,7 +275,7 @@ def _single(
     scenario: Scenario, seed: int, mutant: str | None, out: Path | None, changes: tuple[int, ...] = ()
 ) -> Search:
     started = time.perf_counter()
-    verdict, world = play(scenario, seed, mutant, hashed=True, keep_trace=out is not None)
+    verdict, world = play_seed(scenario, seed, mutant, hashed=True, keep_trace=out is not None)
     verdict = replace(verdict, changes=changes)
     if out is not None:
         from chaos.sim.run_folder import write_out  # pyarrow: only where it is needed

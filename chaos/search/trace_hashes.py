@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from chaos.mutants import mutants_of
-from chaos.search.run_sim import run
+from chaos.sim.one_seed import play_seed
 from scenarios import loader
 from scenarios.model import Scenario
 from scenarios.revisions import each_revision
@@ -58,7 +58,7 @@ def played(plays: Sequence[tuple[Scenario, str, int]], processes: int) -> Iterat
 
 def _play(wanted: tuple[Scenario, str, int]) -> Play:
     scenario, mutant, seed = wanted
-    found = run(scenario, seed, mutant or None, hashed=True)
+    found = play_seed(scenario, seed, mutant or None, hashed=True).verdict
     broken = tuple(sorted(found.broken))
     return Play(found.scenario, mutant, seed, found.outcome.name, broken, found.events, found.trace_hash)
 

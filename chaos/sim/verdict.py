@@ -1,11 +1,25 @@
-"""The result of a simulated run, and the exit code for it."""
+"""The verdict of a simulated run: when it is PASSED, FAILED, INVALID or CRASHED."""
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from chaos.checks.check import Violation
+from chaos.checks.guarantee_selection import is_judged
+from chaos.checks.metadata_epoch import OUT_OF_RANGE
+from chaos.mutants import Applied
 from chaos.sim.decision_counts import NOTHING_COUNTED, Reached
+from chaos.sim.world import SimWorld
+from reports.rows import is_hit
 from reports.verdict import Outcome
+from scenarios import loader
+from scenarios.decision_points import place_of
+from scenarios.revisions import own_points
 
+REWOUND = (OUT_OF_RANGE, "tombstones_missed")
+"""Reasons for which a client leaves its position for an earlier one, if nothing was truncated there."""
+NO_RESPONSE = "REQUEST_TIMED_OUT"
+"""The error of a commit that was retried until it timed out (``client.offset_commits``)."""
 NODE_ENDED = ("NodeFailed", "StartRefused")
 """Errors with which a node ends itself; any other exception is a mistake of the code, or of the mutant."""
 BROKER = "reference_broker"
@@ -75,3 +89,77 @@ class SimVerdict:
         if self.outcome is not Outcome.CRASHED:
             return self.outcome is Outcome.FAILED
         return self.reasons[0].startswith(NODE_ENDED) or f"({BROKER}/" in self.reasons[0]
+
+
+def compute_verdict(
+    world: SimWorld, applied_mutant: Applied | None, reached: Reached, crash: tuple[str, ...], stuck: str
+) -> SimVerdict:
+    """Return the verdict of the run of a world. ``crash`` is the exception that ended it, in words, and ``stuck`` the
+    phase that did not end; each is empty without one."""
+    scenario, history = world.scenario, world.history
+    fired = Counter(row.name for row in world.faults if is_hit(row.kind))
+    fetches = sum(row.f == "fetch" and row.type == "ok" for row in history.operations)
+    acked = sum(row.count for row in history.runs if row.kind == "send" and row.first_offset >= 0)
+    found = (each for check in world.checks for each in check.violations if is_judged(scenario, each.guarantee))
+    violations = sorted(found, key=lambda each: each.at_us)
+    unused = applied_mutant is not None and applied_mutant.calls == 0
+    if crash:
+        reasons = [*crash]
+    else:
+        reasons = [stuck] if stuck else []
+        reasons += _shortcomings(world, fired, fetches, acked)
+        unreached = [each for each in own_points(scenario) if not reached.counts[place_of(each)]]
+        reasons += [f"the decision {each} was never reached" for each in unreached]
+        if applied_mutant is not None and unused:
+            reasons.append(f"the mutant {applied_mutant.mutant.name} was never called")
+    # A violation is a failure even in a run that was too thin. Without one, a run that is too thin is INVALID.
+    outcome = Outcome.PASSED
+    if crash:
+        outcome = Outcome.CRASHED
+    elif violations and not unused:
+        outcome = Outcome.FAILED
+    elif reasons:
+        outcome = Outcome.INVALID
+    return SimVerdict(
+        scenario.name,
+        world.seed,
+        applied_mutant.mutant.name if applied_mutant is not None else "",
+        outcome,
+        tuple(violations),
+        tuple(reasons),
+        tuple(sorted(fired.items())),
+        fetches,
+        acked,
+        world.events,
+        world.agenda.now_us,
+        world.hash.hexdigest() if world.hash is not None else "",
+        applied_mutant.calls if applied_mutant is not None else -1,
+        loader.typed(scenario),
+        tuple(world.cluster.fault_scheduler.coverage.items()),
+        reached,
+    )
+
+
+def _shortcomings(world: SimWorld, fired: Counter[str], fetches: int, acked: int) -> Iterator[str]:
+    """Yield the reasons why the run shows nothing. There are none if it had enough faults and traffic."""
+    scenario = world.scenario
+    for name, times in Counter(scenario.expected_faults).items():
+        if name not in fired:
+            yield f"the fault {name} never fired"
+        elif fired[name] < times:
+            yield f"the fault {name} fired {fired[name]} of {times} times"
+    if fetches < scenario.sim_min_fetches:
+        yield f"{fetches} fetches, at least {scenario.sim_min_fetches} are needed"
+    if acked < scenario.sim_min_acked:
+        yield f"{acked} acknowledged records, at least {scenario.sim_min_acked} are needed"
+    resets = world.history.resets
+    rewinds = sum(row.reason in REWOUND and 0 <= row.to_offset < row.from_offset for row in resets)
+    if rewinds < scenario.min_rewinds:
+        yield f"{rewinds} rewinds, at least {scenario.min_rewinds} are needed"
+    lost = sum(row.f == "offset_commit" and row.error == NO_RESPONSE for row in world.history.operations)
+    if 0 <= scenario.sim_max_lost_commits < lost:
+        yield f"{lost} commits never got a response, at most {scenario.sim_max_lost_commits} may be"
+    produced = (row for row in world.history.operations if row.f == "produce")
+    slip_us = max((row.invoke_us - row.intended_us for row in produced), default=0)
+    if slip_us > scenario.max_schedule_slip_ms * 1000:
+        yield f"the schedule slipped by {slip_us // 1000} ms, at most {scenario.max_schedule_slip_ms} are allowed"

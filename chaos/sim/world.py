@@ -70,7 +70,7 @@ class RunStuckError(Exception):
 class SimWorld:
     """One run: ``play`` takes it through all phases, and afterwards the checks have its violations.
 
-    - ``scenario``: a swarm must have become explicit faults before (chaos/search/swarm.py). The run draws from it what
+    - ``scenario``: a swarm must have become explicit faults before (chaos/sim/swarm.py). The run draws from it what
       the seed decides.
     - ``hashed``: also hash all that happens, which is slower.
     - ``keep_trace``: keep the trace rows.
@@ -129,9 +129,9 @@ class SimWorld:
     def play(self) -> None:
         """Play all phases. Raise RunStuckError, or any exception that a bug of ours raises."""
         with shared_coding(), self._touched.noted(), short_slices(self.scenario.cluster.sim_slice_items):
-            self._play()
+            self._play_phases()
 
-    def _play(self) -> None:
+    def _play_phases(self) -> None:
         bootstrap = [self.network.address(machine.node_id) for machine in self.cluster.machines]
         second = [self.network.address(each.node_id) for each in (self.cluster.target,) if each is not None]
         spec = spec_of(self.scenario, self.seed, bootstrap, second)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from chaos.search.run_sim import play
 from chaos.search.write_scenario import text_of
+from chaos.sim.one_seed import play_seed
 from chaos.sim.world import SimWorld
 from scenarios import loader
 from scenarios.decision_points import outcome_names
@@ -24,7 +24,7 @@ PAUSED = Fault(
 
 
 def _played(*faults: Fault) -> SimWorld:
-    return play(replace(PLAIN, faults=faults), 4)[1]
+    return play_seed(replace(PLAIN, faults=faults), 4).world
 
 
 def test_a_node_is_killed_where_it_decides() -> None:

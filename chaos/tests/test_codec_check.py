@@ -6,7 +6,6 @@ from enum import IntEnum
 import pytest
 
 from bench.fleet.behaviours.protocol import Request
-from chaos.search.run_sim import play
 from chaos.sim import network
 from chaos.sim.codec_check import (
     CodecMismatchError,
@@ -14,6 +13,7 @@ from chaos.sim.codec_check import (
     same_after_codec_reply,
     same_after_codec_request,
 )
+from chaos.sim.one_seed import play_seed
 from reference_broker.core.events import Reply
 from reference_broker.wire.apis import DRAFTS, FETCH_TOMBSTONE_HORIZON, ApiKey
 from reference_broker.wire.drafts import MetadataResponse1000
@@ -149,7 +149,7 @@ def test_these_scenarios_have_messages_of_every_kind(monkeypatch: pytest.MonkeyP
 
 
 def assert_passed_in_bytes(name: str) -> None:
-    outcome, _ = play(loader.find(name), 1, coded_share=1.0)
+    outcome, _ = play_seed(loader.find(name), 1, coded_share=1.0)
     assert outcome.outcome is Outcome.PASSED, (name, outcome.violations, outcome.reasons)
 
 
@@ -159,6 +159,6 @@ def test_a_version_that_drops_what_followers_tell_ends_the_run(monkeypatch: pyte
         return replace(request, replica_epoch=-1), end
 
     monkeypatch.setattr("reference_broker.wire.messages.decode_draft_request", forgetful)
-    outcome, _ = play(loader.find("leader-killed-under-acks-all@first"), 1)
+    outcome, _ = play_seed(loader.find("leader-killed-under-acks-all@first"), 1)
     assert outcome.outcome is Outcome.CRASHED
     assert "request.replica_epoch of API 1 v1002" in outcome.reasons[0]

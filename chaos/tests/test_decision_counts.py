@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from chaos.search.run_sim import run
 from chaos.sim.decision_counts import DECIDES, Recorder, counted, watch
+from chaos.sim.one_seed import play_seed
 from reports.verdict import Outcome
 from scenarios import loader
 from scenarios.decision_points import PointError, declared_points, points_of
@@ -109,17 +109,18 @@ def test_pairs_are_of_one_node() -> None:
 @pytest.mark.simulated
 def test_counting_changes_no_run_and_a_run_that_misses_its_points_is_invalid() -> None:
     scenario = next(each for each in loader.load_all() if each.name == "05-eviction-race")
-    before = run(scenario, 3, hashed=True)
+    before = play_seed(scenario, 3, hashed=True).verdict
     watch()
-    after = run(scenario, 3, hashed=True)
+    after = play_seed(scenario, 3, hashed=True).verdict
     assert after.trace_hash == before.trace_hash
     reached = after.reached.by_outcome()
     often = max(reached, key=lambda name: reached[name])
     assert reached[often] > 0
     never = next(name for name, times in reached.items() if not times)
-    assert run(replace(scenario, points=(often,)), 3).outcome is Outcome.PASSED
-    assert run(replace(scenario, points=(f"{never}@first",)), 3).outcome is Outcome.PASSED, "of another revision"
-    assert run(replace(scenario, points=(f"{never}@final",)), 3).outcome is Outcome.INVALID
-    invalid = run(replace(scenario, points=(never,)), 3)
+    assert play_seed(replace(scenario, points=(often,)), 3).verdict.outcome is Outcome.PASSED
+    of_another_revision = replace(scenario, points=(f"{never}@first",))
+    assert play_seed(of_another_revision, 3).verdict.outcome is Outcome.PASSED
+    assert play_seed(replace(scenario, points=(f"{never}@final",)), 3).verdict.outcome is Outcome.INVALID
+    invalid = play_seed(replace(scenario, points=(never,)), 3).verdict
     assert invalid.outcome is Outcome.INVALID
     assert invalid.reasons == (f"the decision {never} was never reached",)

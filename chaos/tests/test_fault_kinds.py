@@ -9,8 +9,7 @@ import pytest
 
 from chaos.interceptor.interceptor import Interceptor
 from chaos.live.fault_scheduler import BEGIN
-from chaos.search import swarm
-from chaos.sim import fault_scheduler, timed_faults
+from chaos.sim import fault_scheduler, swarm, timed_faults
 from chaos.tests.intercepted import NOW, Ended, Log, interceptor, peer_response, rule, send
 from chaos.tests.test_wire_damage import fetched, produce
 from reference_broker.core.events import Closed, Note, StoreCall, StoreDone

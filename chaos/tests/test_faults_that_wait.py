@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from chaos.search.run_sim import _shortcomings, run
+from chaos.sim.one_seed import play_seed
 from chaos.sim.simulated_cluster import STARTING_US
+from chaos.sim.verdict import _shortcomings
 from chaos.sim.world import SimWorld
 from reports.verdict import Outcome
 from scenarios import loader
@@ -36,7 +37,7 @@ def test_a_disk_on_which_no_bit_was_turned_over_is_no_evidence(path: str, outcom
     faults = [
         replace(each, match=Match(path=path)) if each.name == "damaged_first_back" else each for each in found.faults
     ]
-    verdict = run(replace(found, faults=tuple(faults), points=()), 1)
+    verdict = play_seed(replace(found, faults=tuple(faults), points=()), 1).verdict
     assert verdict.outcome is outcome
     assert verdict.reasons == (("the fault damaged_first_back never fired",) if outcome is Outcome.INVALID else ())
     hits = sum(times for (kind, _, _), times in verdict.coverage if kind == "disk_bit_flipped")

@@ -3,8 +3,8 @@
 from collections import Counter
 
 from chaos.faults.node_requests import NodeRequest
-from chaos.search.run_sim import play
 from chaos.sim.links import CLIENTS
+from chaos.sim.one_seed import play_seed
 from chaos.sim.stepwise_faults import STAYS_US, Intruder
 from chaos.tests.test_sim_peers import Pair
 from reference_broker.core.events import Request
@@ -19,7 +19,7 @@ REQUESTS = [
 
 
 def test_the_response_to_a_second_copy_is_no_second_hit() -> None:
-    verdict, world = play(loader.find("02-duplicated-request"), 1)
+    verdict, world = play_seed(loader.find("02-duplicated-request"), 1)
     kinds = Counter(row.kind for row in world.faults)
     assert kinds["request_duplicated_response"]
     assert sum(hits for _, hits in verdict.faults) == kinds["request_duplicated"]

@@ -7,7 +7,7 @@ import pytest
 
 from chaos.checks.guarantee_selection import checked, is_judged, promised_to_clients
 from chaos.checks.suite import check_kinds
-from chaos.search.run_sim import play
+from chaos.sim.one_seed import play_seed
 from chaos.sim.run_folder import write_out
 from reports.guarantees import GUARANTEES, SeenFrom, names_seen_from
 from reports.manifest import read_manifest
@@ -71,7 +71,7 @@ def test_the_folder_of_a_simulated_run_promises_nothing_that_the_simulator_does_
 ) -> None:
     scenario = loader.find(name)
     short = replace(scenario, load=replace(scenario.load, sim_seconds=0.5))
-    verdict, world = play(short, 1, keep_trace=True)
+    verdict, world = play_seed(short, 1, keep_trace=True)
     promised = read_manifest(write_out(verdict, world, tmp_path)).promised()
     assert promised
     assert all(is_judged(world.scenario, each) for each in promised)

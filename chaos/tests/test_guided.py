@@ -23,10 +23,10 @@ from chaos.search.guided import (
     recipes_near,
     scheduled,
 )
-from chaos.search.run_sim import run
-from chaos.search.swarm import SETTINGS
 from chaos.search.write_scenario import text_of
 from chaos.sim.decision_counts import watch
+from chaos.sim.one_seed import play_seed
+from chaos.sim.swarm import SETTINGS
 from crucible_kafka.commands.sim import sim
 from reference_broker.configuration.broker_config import BrokerConfig
 from scenarios import loader
@@ -93,7 +93,7 @@ def test_the_faults_that_a_scenario_needs_stay() -> None:
 
 def test_only_what_reaches_something_new_is_kept(tmp_path: Path) -> None:
     watch()
-    verdict = run(short(), 1)
+    verdict = play_seed(short(), 1).verdict
     corpus = Corpus(tmp_path)
     assert corpus.take(Recipe("01", 1), verdict)
     assert not corpus.take(Recipe("01", 2), verdict)
@@ -105,7 +105,7 @@ def test_only_what_reaches_something_new_is_kept(tmp_path: Path) -> None:
 def test_recipes_of_other_points_are_played_again(tmp_path: Path) -> None:
     watch()
     corpus = Corpus(tmp_path)
-    corpus.take(Recipe("01", 1, (3, 4)), run(short(), 1))
+    corpus.take(Recipe("01", 1, (3, 4)), play_seed(short(), 1).verdict)
     path = tmp_path / CORPUS
     path.write_text(json.dumps({**json.loads(path.read_text()), "points": "others"}) + "\n")
     corpus, old = read_corpus(tmp_path)
@@ -128,7 +128,7 @@ def test_a_search_follows_from_its_seed_and_goes_on_in_its_folder(tmp_path: Path
 def test_recipes_near_a_file_reach_its_points() -> None:
     watch()
     corpus = Corpus()
-    corpus.take(Recipe("01", 1), run(short(), 1))
+    corpus.take(Recipe("01", 1), play_seed(short(), 1).verdict)
     reached = {declared_points()[place // 2].path for place in corpus.reached}
     assert reached
     assert all(recipes_near(corpus, path) == [Recipe("01", 1)] for path in reached)

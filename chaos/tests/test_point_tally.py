@@ -8,8 +8,8 @@ from click.testing import CliRunner
 
 from chaos.search import point_tally
 from chaos.search.point_tally import FILE, Tally, listing, newest_tally, open_outcomes
-from chaos.search.run_sim import run
 from chaos.sim.decision_counts import watch
+from chaos.sim.one_seed import play_seed
 from crucible_kafka.commands.scenarios import points
 from scenarios import loader
 from scenarios.decision_points import declared_points, outcome_names
@@ -80,7 +80,7 @@ def test_the_outcomes_of_points_are_counted() -> None:
 @pytest.mark.simulated
 def test_what_a_run_reached_is_added() -> None:
     watch()
-    verdict = run(loader.find("1"), 1)
+    verdict = play_seed(loader.find("1"), 1).verdict
     tally = Tally()
     tally.take(verdict)
     tally.take(verdict)

@@ -2,17 +2,17 @@
 
 from chaos.checks.replication import NoAckedLost
 from chaos.search.profile import Profile
-from chaos.search.run_sim import run
 from chaos.sim.machine import Machine
+from chaos.sim.one_seed import play_seed
 from scenarios import loader
 
 
 def test_a_profile_tells_parts_and_kinds_and_changes_no_run() -> None:
-    plain = run(loader.find("1"), 4_600_002, hashed=True)
+    plain = play_seed(loader.find("1"), 4_600_002, hashed=True).verdict
     handle, acted = Machine._handle, NoAckedLost.acted
     profile = Profile()
     with profile.measured():
-        assert run(loader.find("1"), 4_600_002, hashed=True) == plain
+        assert play_seed(loader.find("1"), 4_600_002, hashed=True).verdict == plain
     assert (Machine._handle, NoAckedLost.acted) == (handle, acted)
     assert sum(profile.counts[kind] for kind in profile.kinds) == plain.events
     assert 0 < sum(profile.parts.values()) < profile.whole_ns

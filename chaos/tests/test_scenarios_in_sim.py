@@ -26,9 +26,9 @@ import pytest
 
 from chaos.mutants import MutantError, by_name, mutants_of
 from chaos.search.many_seeds import search
-from chaos.search.run_sim import play, run
 from chaos.search.shrink import REGRESSIONS, shrink
 from chaos.search.sim_command import SimOptions, report, simulate
+from chaos.sim.one_seed import play_seed
 from chaos.sim.run_folder import JUDGED_HERE
 from chaos.sim.simulated_cluster import Cluster
 from chaos.sim.world import SimWorld
@@ -376,7 +376,7 @@ def test_each_mutant_violates_the_guarantee_that_it_is_listed_with(name: str, mu
     fastest = FASTEST.get(mutant)
     first = fastest.seed if fastest and fastest.scenario == name else CAUGHT_FIRST.get((name, mutant), 1)
     for tries, seed in enumerate((first, *(each for each in MUTANT_SEEDS if each != first)), 1):
-        verdict = run(ALL[name], seed, mutant)
+        verdict = play_seed(ALL[name], seed, mutant).verdict
         if verdict.outcome is Outcome.INVALID:  # This seed plays another of the scenario's faults.
             assert f"the mutant {mutant} was never called" in verdict.reasons
             continue
@@ -389,7 +389,7 @@ def test_each_mutant_violates_the_guarantee_that_it_is_listed_with(name: str, mu
             target = by_name(mutant).target
             ledger.remember(ledger.caught_now(mutant, target, name, "sim", tries, verdict.broken, seed))
             if (name, mutant) in REPEATED:
-                assert run(ALL[name], seed, mutant).broken == verdict.broken
+                assert play_seed(ALL[name], seed, mutant).verdict.broken == verdict.broken
             return
     pytest.fail(f"{name} did not notice {mutant} in {len(MUTANT_SEEDS)} seeds")
 
@@ -402,7 +402,7 @@ def test_producers_are_written_once_under_the_other_policy_for_unknown_ones(numb
     (scenario,) = [each for each in ALL.values() if each.number == number and "@" not in each.name]
     config = dict(scenario.cluster.config)
     config[POLICY] = "reject" if config.get(POLICY, "accept") == "accept" else "accept"
-    verdict = run(replace(scenario, cluster=replace(scenario.cluster, config=tuple(config.items()))), 1)
+    verdict = play_seed(replace(scenario, cluster=replace(scenario.cluster, config=tuple(config.items()))), 1).verdict
     assert verdict.outcome is Outcome.PASSED, (verdict.violations, verdict.reasons)
 
 
@@ -412,10 +412,10 @@ def test_producers_are_written_once_under_the_other_policy_for_unknown_ones(numb
 )
 def test_retention_explains_only_what_it_may_have_deleted(limits: tuple[tuple[str, str], ...]) -> None:
     cut = with_retention(limits)
-    verdict, world = play(cut, 1)
+    verdict, world = play_seed(cut, 1)
     assert verdict.outcome is Outcome.PASSED, (verdict.violations, verdict.reasons)
     assert all(row.log_start_offset > 0 for row in world.history.ends)
-    lost = run(cut, 1, "log_begins_at_its_end")
+    lost = play_seed(cut, 1, "log_begins_at_its_end").verdict
     assert ("lost-write" in lost.broken) is (limits[0][1] == "-1")
 
 
@@ -425,11 +425,11 @@ def test_a_step_of_a_clock_makes_records_so_much_older_to_retention(retention_s:
     cut = with_retention((("retention.ms", str(retention_s * 1000)), ("retention.bytes", "-1")))
     forth = Fault("forth", "clock_stepped", "request", match=Match(api=int(ApiKey.PRODUCE)), nth=Range(3, 3), total=1)
     cut = replace(cut, faults=(*cut.faults, replace(forth, step_ms=3_600_000)), needs=(*cut.needs, "clock"))
-    verdict, world = play(cut, 1)
+    verdict, world = play_seed(cut, 1)
     assert verdict.outcome is Outcome.PASSED, (verdict.violations, verdict.reasons)
     assert world.history.clock_steps_us == 3_600_000_000
     assert any(row.log_start_offset > 0 for row in world.history.ends) is not is_lost
-    assert ("lost-write" in run(cut, 1, "log_begins_at_its_end").broken) is is_lost
+    assert ("lost-write" in play_seed(cut, 1, "log_begins_at_its_end").verdict.broken) is is_lost
 
 
 def with_retention(limits: tuple[tuple[str, str], ...]) -> Scenario:
@@ -447,17 +447,17 @@ def with_retention(limits: tuple[tuple[str, str], ...]) -> Scenario:
 @pytest.mark.parametrize("file", sorted(REGRESSIONS.glob("*.toml")), ids=lambda file: file.stem)
 def test_what_a_search_found_stays_mended(file: Path) -> None:
     scenario, seed = loader.load(file), int(file.stem.rpartition("-")[2])
-    assert run(scenario, seed).outcome is Outcome.PASSED
+    assert play_seed(scenario, seed).verdict.outcome is Outcome.PASSED
     for mutant in mutants_of(scenario):
-        assert run(scenario, seed, mutant).outcome is Outcome.FAILED
+        assert play_seed(scenario, seed, mutant).verdict.outcome is Outcome.FAILED
 
 
 @pytest.mark.parametrize("file", sorted((loader.FOLDER / "short").glob("*.toml")), ids=lambda file: file.stem)
 def test_short_scenarios_are_green_and_red_with_their_mutants(file: Path) -> None:
     scenario = loader.load(file)
-    assert run(scenario, 1).outcome is Outcome.PASSED
+    assert play_seed(scenario, 1).verdict.outcome is Outcome.PASSED
     for mutant in mutants_of(scenario):
-        assert run(scenario, 1, mutant).outcome is Outcome.FAILED
+        assert play_seed(scenario, 1, mutant).verdict.outcome is Outcome.FAILED
 
 
 @pytest.mark.parametrize(
@@ -471,7 +471,7 @@ def test_short_scenarios_are_green_and_red_with_their_mutants(file: Path) -> Non
     ],
 )
 def test_a_run_that_shows_nothing_is_invalid(change: Callable[[Scenario], Scenario], reason: str) -> None:
-    verdict = run(change(ALL["01-lost-response"]), 1)
+    verdict = play_seed(change(ALL["01-lost-response"]), 1).verdict
     assert verdict.outcome is Outcome.INVALID
     assert any(reason in each for each in verdict.reasons)
 
@@ -483,7 +483,7 @@ def test_a_power_loss_under_load_is_survived(flushed: bool) -> None:
     lost = replace(kill.faults[0], kind="node_powered_off")
     scenario = replace(kill, faults=(lost,), cluster=replace(kill.cluster, config=config))
     for seed in range(1, 4):
-        verdict = run(scenario, seed)
+        verdict = play_seed(scenario, seed).verdict
         assert verdict.outcome is Outcome.PASSED, (verdict.violations, verdict.reasons)
 
 
@@ -497,7 +497,7 @@ def test_a_load_may_have_topics_of_different_kinds() -> None:
         fetchers=(*plain.load.fetchers, replace(readers, name="cold readers", topic="cold", partitions=2)),
         producers=(*plain.load.producers, replace(writers, name="cold writers", topic="cold")),
     )
-    verdict, world = play(replace(plain, load=load), 1)
+    verdict, world = play_seed(replace(plain, load=load), 1)
     assert verdict.outcome is Outcome.PASSED, (verdict.violations, verdict.reasons)
     for kind in ("send", "read"):
         counts = Counter(row.topic for row in world.history.runs if row.kind == kind)
@@ -509,7 +509,7 @@ def test_a_mutant_that_is_never_called_is_invalid() -> None:
     plain = replace(
         ALL["plain-load"], load=replace(ALL["plain-load"].load, sim_seconds=0.3), sim_min_fetches=0, sim_min_acked=0
     )
-    verdict = run(plain, 1, "negative_idle_time_evicts")
+    verdict = play_seed(plain, 1, "negative_idle_time_evicts").verdict
     assert verdict.outcome is Outcome.INVALID
     assert "never called" in verdict.reasons[-1]
 
@@ -520,7 +520,7 @@ def test_a_bug_of_ours_is_a_crash_not_a_broken_guarantee(monkeypatch: pytest.Mon
         raise ZeroDivisionError(f"planted at {offset}")
 
     monkeypatch.setattr("reference_broker.sessions.fetch_session.FetchSession.accept", stumble)
-    verdict = run(ALL["plain-load"], 1)
+    verdict = play_seed(ALL["plain-load"], 1).verdict
     assert verdict.outcome is Outcome.CRASHED
     assert verdict.outcome.value == 4
     assert "ZeroDivisionError: planted" in verdict.reasons[0]
@@ -531,7 +531,7 @@ def test_a_bug_of_ours_is_a_crash_not_a_broken_guarantee(monkeypatch: pytest.Mon
 
 def test_an_exception_in_the_brokers_code_kills_a_mutant(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reference_broker.sessions.fetch_session.FetchSession.accept", "no function")
-    verdict = run(ALL["plain-load"], 1)
+    verdict = play_seed(ALL["plain-load"], 1).verdict
     assert verdict.outcome is Outcome.CRASHED
     assert verdict.red
 
@@ -596,13 +596,13 @@ def test_the_demo_meets_its_states_also_where_the_load_begins_late(monkeypatch: 
     load, arm, counted = SimWorld._load, Cluster.arm, list[int]()
     monkeypatch.setattr(SimWorld, "_load", late)
     monkeypatch.setattr(Cluster, "arm", armed)
-    verdict = run(ALL["demo"], 1)
+    verdict = play_seed(ALL["demo"], 1).verdict
     assert (verdict.outcome, verdict.reasons, counted) == (Outcome.PASSED, (), [0, 0, 0])
 
 
 def test_unknown_mutant_is_an_error() -> None:
     with pytest.raises(MutantError):
-        run(ALL["plain-load"], 1, "nobody")
+        play_seed(ALL["plain-load"], 1, "nobody")
 
 
 def test_a_run_can_be_written_out(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ import pytest
 
 from chaos.search import sim_command
 from chaos.search.many_seeds import Search
-from chaos.search.run_sim import run
 from chaos.search.sim_command import Progress, SimOptions, report, search_for_seconds
 from chaos.sim.decision_counts import Reached
+from chaos.sim.one_seed import play_seed
 from chaos.sim.verdict import SimVerdict
 from reports.verdict import Outcome
 from scenarios import loader
@@ -21,7 +21,7 @@ def test_a_search_shows_its_speed_and_the_first_red_seed_at_once(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sim_command, "PROGRESS_EVERY_S", 5.0)
-    passed = run(next(each for each in loader.load_all() if each.name == "01-lost-response"), 1)
+    passed = play_seed(next(each for each in loader.load_all() if each.name == "01-lost-response"), 1).verdict
     red = replace(passed, outcome=Outcome.CRASHED, reasons=("KeyError: 1",), seed=7)
     times = iter([10.0, 20.0, 21.0, 30.0, 40.0, 50.0])
     monkeypatch.setattr(sim_command, "time", SimpleNamespace(monotonic=lambda: next(times)))
@@ -51,15 +51,15 @@ def test_scenarios_are_played_in_turn_until_one_is_red(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scenarios = [each for each in loader.load_all() if each.name in ("01-lost-response", "02-duplicated-request")]
-    passed = run(scenarios[0], 1)
+    passed = play_seed(scenarios[0], 1).verdict
     red = replace(passed, outcome=Outcome.CRASHED, reasons=("KeyError: 1",), seed=8)
     played: list[tuple[str, int]] = []
 
-    def noted(scenario: Scenario, seed: int, _: str | None) -> SimVerdict:
+    def noted(scenario: Scenario, seed: int, _: str | None) -> SimpleNamespace:
         played.append((scenario.name[:2], seed))
-        return red if len(played) == 4 else passed
+        return SimpleNamespace(verdict=red if len(played) == 4 else passed)
 
-    monkeypatch.setattr(sim_command, "run", noted)
+    monkeypatch.setattr(sim_command, "play_seed", noted)
     assert search_for_seconds(scenarios, SimOptions(seconds=60.0, seed=7)) == Outcome.CRASHED.value
     assert played == [("01", 7), ("02", 7), ("01", 8), ("02", 8)]
     out = capsys.readouterr().out
@@ -71,11 +71,11 @@ def test_a_search_ends_with_its_processor_time(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scenario = next(each for each in loader.load_all() if each.name == "01-lost-response")
-    thin = replace(run(scenario, 1), outcome=Outcome.INVALID, reasons=("no fault fired",))
+    thin = replace(play_seed(scenario, 1).verdict, outcome=Outcome.INVALID, reasons=("no fault fired",))
     times = iter([0.0, 1.0, 6.0, 11.0, 11.0])
     clock = SimpleNamespace(monotonic=lambda: 0.0, process_time=lambda: next(times))
     monkeypatch.setattr(sim_command, "time", clock)
-    monkeypatch.setattr(sim_command, "run", lambda *_: thin)
+    monkeypatch.setattr(sim_command, "play_seed", lambda *_: SimpleNamespace(verdict=thin))
     assert search_for_seconds([scenario], SimOptions(seconds=10.0)) == Outcome.PASSED.value
     assert capsys.readouterr().out.splitlines()[1] == (
         "  2 seeds showed too little to judge, most often: no fault fired (2)"

@@ -3,8 +3,8 @@
 import pytest
 from click.testing import CliRunner
 
-from chaos.search.run_sim import play
 from chaos.search.show_node import node_lines
+from chaos.sim.one_seed import play_seed
 from crucible_kafka.commands.sim import sim
 from scenarios import loader
 
@@ -14,7 +14,7 @@ SCENARIO = "plain-load"
 @pytest.mark.simulated
 def test_a_run_ends_after_the_event_and_shows_logs_and_sessions() -> None:
     scenario = loader.find(SCENARIO)
-    _, world = play(scenario, 1, until_event=150)
+    _, world = play_seed(scenario, 1, until_event=150)
     assert world.events == 150
     first, metadata, *rest = node_lines(world, 0)
     assert first.startswith("node 0 at ")
@@ -22,7 +22,7 @@ def test_a_run_ends_after_the_event_and_shows_logs_and_sessions() -> None:
     assert metadata.endswith("active controller")
     assert any(line.startswith("hot-0: leads in epoch 0, log 0 to ") for line in rest)
     assert any(line.startswith("session ") and "partitions" in line for line in rest)
-    _, again = play(scenario, 1, until_event=150)
+    _, again = play_seed(scenario, 1, until_event=150)
     assert list(node_lines(again, 0)) == [first, metadata, *rest]
 
 

@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from chaos.search.run_sim import run
 from chaos.search.shrink import describe_faults, keep_as_regression, shrink
 from chaos.search.write_scenario import write_scenario
+from chaos.sim.one_seed import play_seed
 from reports.verdict import Outcome
 from scenarios import loader
 
@@ -16,9 +17,9 @@ pytestmark = pytest.mark.simulated
 
 def test_one_lost_response_a_client_is_enough() -> None:
     scenario, mutant = loader.find("1"), "epoch_not_advanced_when_response_lost"
-    failing = run(scenario, 1, mutant)
+    failing = play_seed(scenario, 1, mutant).verdict
     small = shrink(scenario, failing)
-    again = run(small, 1, mutant)
+    again = play_seed(small, 1, mutant).verdict
     assert [(fault.every, fault.times) for fault in small.faults] == [(0, 1)]
     assert dict(again.faults)["response_lost"] < dict(failing.faults)["response_lost"]
     assert failing.broken[0] in again.broken
@@ -27,7 +28,7 @@ def test_one_lost_response_a_client_is_enough() -> None:
 
 def test_a_failure_that_needs_no_fault_is_reported_so() -> None:
     scenario = loader.find("6")
-    small = shrink(scenario, run(scenario, 1, "epoch_wraps_to_zero"))
+    small = shrink(scenario, play_seed(scenario, 1, "epoch_wraps_to_zero").verdict)
     assert small.faults == ()
     assert describe_faults(small) == "no fault is needed for it"
 
@@ -35,8 +36,8 @@ def test_a_failure_that_needs_no_fault_is_reported_so() -> None:
 def test_what_the_loader_would_refuse_is_not_smaller(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A load that is over before a fault begins would fail as well here."""
     scenario = loader.find("37")
-    failing = replace(run(loader.find("1"), 1), outcome=Outcome.FAILED)
-    monkeypatch.setattr("chaos.search.shrink.run", lambda *_: failing)
+    failing = replace(play_seed(loader.find("1"), 1).verdict, outcome=Outcome.FAILED)
+    monkeypatch.setattr("chaos.search.shrink.play_seed", lambda *_: SimpleNamespace(verdict=failing))
     monkeypatch.setattr("chaos.search.shrink._fewer_faults", lambda _: ())
     monkeypatch.setattr("chaos.search.shrink._halves_of_faults", lambda _: ())
     small = shrink(scenario, failing)
@@ -47,7 +48,7 @@ def test_what_the_loader_would_refuse_is_not_smaller(monkeypatch: pytest.MonkeyP
 def test_what_is_kept_of_a_revision_is_found_by_its_file_s_name(tmp_path: Path) -> None:
     scenario, mutant = loader.find("6@first"), "epoch_wraps_to_zero"
     scenario = replace(scenario, points=("session-epoch=another@final",))
-    failing = replace(run(scenario, 1), mutant=mutant)
+    failing = replace(play_seed(scenario, 1).verdict, mutant=mutant)
     path, command = keep_as_regression(scenario, failing, tmp_path)
     assert path.name == "06-epoch-wrap-first-passed-1.toml"
     assert command == f"./crucible sim {path} --seed 1 --mutant {mutant}"

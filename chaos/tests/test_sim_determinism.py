@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from chaos.search.run_sim import run
 from chaos.seeds import number_for
+from chaos.sim.one_seed import play_seed
 from scenarios import loader
 
 ROOT = Path(__file__).resolve().parents[2]
 PLAY = """
 import sys
-from chaos.search.run_sim import run
+from chaos.sim.one_seed import play_seed
 from scenarios import loader
 for name in sys.argv[2:]:
-    print(run(loader.find(name), int(sys.argv[1]), hashed=True).trace_hash)
+    print(play_seed(loader.find(name), int(sys.argv[1]), hashed=True).verdict.trace_hash)
 """
 
 
@@ -41,21 +41,22 @@ def hashes_in_new_interpreter(seed: int, hash_seed: str) -> list[str]:
 @pytest.mark.nightly
 @pytest.mark.live
 def test_separate_interpreters_give_the_same_hashes() -> None:
-    here = [run(loader.find(name), 7, hashed=True).trace_hash for name in SCENARIOS]
+    here = [play_seed(loader.find(name), 7, hashed=True).verdict.trace_hash for name in SCENARIOS]
     assert [len(each) for each in here] == [64, 64, 64]
     assert hashes_in_new_interpreter(7, "1") == hashes_in_new_interpreter(7, "2") == here
 
 
 def test_another_seed_gives_another_hash() -> None:
     scenario = loader.find("1")
-    assert run(scenario, 1, hashed=True).trace_hash != run(scenario, 2, hashed=True).trace_hash
+    first, second = (play_seed(scenario, seed, hashed=True).verdict for seed in (1, 2))
+    assert first.trace_hash != second.trace_hash
 
 
 def test_a_run_is_not_changed_by_hashing_it_or_by_what_was_played_before() -> None:
     scenario = loader.find("1")
-    first = run(scenario, 3)
-    run(loader.find("27"), 4)
-    again = run(scenario, 3, hashed=True)
+    first = play_seed(scenario, 3).verdict
+    play_seed(loader.find("27"), 4)
+    again = play_seed(scenario, 3, hashed=True).verdict
     assert (first.events, first.fetches, first.acked, first.faults) == (
         again.events,
         again.fetches,

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from chaos.search.run_sim import play
+from chaos.sim.one_seed import play_seed
 from reports.verdict import Outcome
 from scenarios import loader
 from scenarios.model import Fault, Scenario
@@ -32,7 +32,7 @@ def test_each_node_is_bounced_once_and_comes_back_with_other_settings() -> None:
         between_s=0.5,
         config=(("num.partitions", "7"),),
     )
-    verdict, world = play(with_faults(bounce), 1)
+    verdict, world = play_seed(with_faults(bounce), 1)
     assert verdict.outcome is Outcome.PASSED, (verdict.violations, verdict.reasons)
     restarted = [row for row in world.faults if row.name == "bounce"]
     assert [row.target for row in restarted] == ["node-0", "node-1", "node-2"]
@@ -45,7 +45,7 @@ def test_each_node_is_bounced_once_and_comes_back_with_other_settings() -> None:
 
 def test_a_bounce_that_does_not_reach_each_node_is_invalid() -> None:
     late = Fault("bounce", "rolling_bounce", at_s=13, sim_at_s=9, restart_after_s=2, between_s=9)
-    verdict, _ = play(with_faults(late), 1)
+    verdict, _ = play_seed(with_faults(late), 1)
     assert verdict.outcome is Outcome.INVALID
     assert any("fired 1 of 3 times" in reason for reason in verdict.reasons)
 
@@ -55,7 +55,7 @@ def test_a_bounce_that_does_not_reach_each_node_is_invalid() -> None:
 def test_a_feature_is_finalized_where_all_know_it(is_known: bool) -> None:
     switch = Fault("switch", "feature_finalized", at_s=2, sim_at_s=2, feature=FEATURE, level=1)
     config = (("crucible.bootstrap.metadata.epoch", "0"), (f"{FEATURE}.enable", str(is_known).lower()))
-    verdict, world = play(with_faults(switch, config=config), 1)
+    verdict, world = play_seed(with_faults(switch, config=config), 1)
     assert verdict.outcome is (Outcome.PASSED if is_known else Outcome.INVALID), (verdict.violations, verdict.reasons)
     for machine in world.cluster.machines:
         assert machine.node is not None
@@ -65,7 +65,7 @@ def test_a_feature_is_finalized_where_all_know_it(is_known: bool) -> None:
 
 def test_only_the_links_between_a_node_and_the_controller_are_cut() -> None:
     cut = Fault("cut", "node_cut_from_controller", at_s=2, sim_at_s=2, node="follower", sim_duration_s=3)
-    _, world = play(with_faults(cut), 1)
+    _, world = play_seed(with_faults(cut), 1)
     (row,) = (each for each in world.faults if each.name == "cut")
     (one, other), *more = sorted(world.checks[0].context.replicas.fault_times.links)
     assert more == [(other, one)]
@@ -73,7 +73,7 @@ def test_only_the_links_between_a_node_and_the_controller_are_cut() -> None:
 
 
 def test_a_mirror_copies_to_the_second_cluster() -> None:
-    verdict, world = play(loader.find("mirror"), 1)
+    verdict, world = play_seed(loader.find("mirror"), 1)
     assert verdict.outcome is Outcome.PASSED, (verdict.violations, verdict.reasons)
     target = world.cluster.target
     assert target is not None

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from chaos.checks.check import Violation
-from chaos.search.run_sim import run
+from chaos.sim.one_seed import play_seed
 from chaos.sim.speedups import plain_values
 from chaos.sim.world import short_slices
 from reference_broker.metadata.image import EMPTY_IMAGE, MetadataImage
@@ -35,9 +35,9 @@ def test_default_values_are_equal_inside_plain_values() -> None:
 
 
 def test_a_seed_has_the_same_hash_inside_plain_values() -> None:
-    frozen = run(loader.find("1"), 4_600_001, hashed=True)
+    frozen = play_seed(loader.find("1"), 4_600_001, hashed=True).verdict
     with plain_values():
-        assert run(loader.find("1"), 4_600_001, hashed=True) == frozen
+        assert play_seed(loader.find("1"), 4_600_001, hashed=True).verdict == frozen
 
 
 def test_short_slices_end_with_their_block_also_in_modules_that_are_imported_inside(

@@ -9,10 +9,11 @@ import pytest
 
 from chaos.mutants import mutant as mutants
 from chaos.search.many_seeds import search
-from chaos.search.run_sim import run
 from chaos.search.shrink import keep_as_regression, shrink
 from chaos.search.sim_command import coverage_of, coverage_table, report
-from chaos.search.swarm import (
+from chaos.search.write_scenario import text_of, write_scenario
+from chaos.sim.one_seed import play_seed
+from chaos.sim.swarm import (
     GROUP_COMMITS,
     SETTINGS,
     STORAGE_FILES,
@@ -21,7 +22,6 @@ from chaos.search.swarm import (
     TRANSACTION_COMMITS,
     materialised,
 )
-from chaos.search.write_scenario import text_of, write_scenario
 from chaos.sim.verdict import SimVerdict
 from reference_broker.configuration.broker_config import BrokerConfig
 from reports.verdict import Outcome
@@ -186,7 +186,7 @@ def test_swarms_break_nothing_and_report_what_they_hit() -> None:
 
 def forgetful(seed: int) -> tuple[SimVerdict, Scenario]:
     scenario = swarming()
-    return run(scenario, seed, FORGETFUL.name), scenario
+    return play_seed(scenario, seed, FORGETFUL.name).verdict, scenario
 
 
 def _truncates_nothing(original: object, self: object, offset: int) -> int:  # noqa: ARG001
@@ -204,7 +204,7 @@ FORGETFUL = mutants.Mutant(
 def test_a_failing_swarm_shrinks_to_a_short_file_that_fails_alike(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chaos.search.run_sim.by_name", lambda _: FORGETFUL)
+    monkeypatch.setattr("chaos.sim.one_seed.by_name", lambda _: FORGETFUL)
     for seed in range(1, 200):
         failing, scenario = forgetful(seed)
         if failing.broken:
@@ -216,7 +216,7 @@ def test_a_failing_swarm_shrinks_to_a_short_file_that_fails_alike(
     assert small.load.in_simulator.seconds <= scenario.load.in_simulator.seconds
     path, command = keep_as_regression(small, failing, tmp_path)
     assert command == f"./crucible sim {path} --seed {failing.seed} --mutant {failing.mutant}"
-    again = run(loader.load(path), failing.seed, failing.mutant)
+    again = play_seed(loader.load(path), failing.seed, failing.mutant).verdict
     assert failing.broken[0] in again.broken
 
 

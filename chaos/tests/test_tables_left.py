@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from chaos.checks.guarantee_selection import tables_left
-from chaos.search.run_sim import play
+from chaos.sim.one_seed import play_seed
 from reports.columns import ROW_TABLES
 from reports.standby.expected import SELDOM
 from scenarios.loader import load_all
@@ -29,7 +29,7 @@ def test_producers_that_keep_metadata_epochs_leave_them() -> None:
     "name", [pytest.param(name, marks=() if name in IN_EACH_CHANGE else pytest.mark.nightly) for name in ALL]
 )
 def test_a_run_leaves_the_tables_that_its_load_says(name: str) -> None:
-    _, world = play(ALL[name], seed=7)
+    _, world = play_seed(ALL[name], seed=7)
     left = {ROW_TABLES[type(row)].name for rows in world.history.tables for row in rows} & SELDOM
     assert left <= tables_left(ALL[name].load)
     assert tables_left(ALL[name].load) - left <= MAY_BE_ABSENT

@@ -78,18 +78,18 @@ def test_recipes_near_the_mutated_file_come_first_and_then_changes_of_them(monke
         assert any((change.seed, change.changes[:-1]) == (each.seed, each.changes) and change.changes for each in near)
 
 
-def verdicts_of(*outcomes: Outcome) -> Callable[[Scenario, int, str], SimVerdict]:
+def verdicts_of(*outcomes: Outcome) -> Callable[[Scenario, int, str], SimpleNamespace]:
     left = iter(outcomes)
 
-    def run(scenario: Scenario, seed: int, mutant: str) -> SimVerdict:
+    def play_seed(scenario: Scenario, seed: int, mutant: str) -> SimpleNamespace:
         verdict = SimVerdict(scenario.name, seed, mutant, next(left), (), ("KeyError: 1",), (), 1, 1, 1, 1)
-        return replace(verdict, mutant_calls=seed - 1, typed=scenario.name)
+        return SimpleNamespace(verdict=replace(verdict, mutant_calls=seed - 1, typed=scenario.name))
 
-    return run
+    return play_seed
 
 
 def test_a_mutant_is_played_until_it_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kill_rate, "run", verdicts_of(Outcome.PASSED, Outcome.INVALID, Outcome.FAILED))
+    monkeypatch.setattr(kill_rate, "play_seed", verdicts_of(Outcome.PASSED, Outcome.INVALID, Outcome.FAILED))
     row = tried(None, [CONCERNED], 60.0, MUTANT)
     assert (row["killed"], row["plays"], row["called"]) == ("FAILED", 3, 2)
     assert row["outcomes"] == {"PASSED": 1, "INVALID": 1, "FAILED": 1}
@@ -97,7 +97,7 @@ def test_a_mutant_is_played_until_it_is_killed(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_mutant_is_not_played_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kill_rate, "run", verdicts_of(*[Outcome.PASSED] * 9))
+    monkeypatch.setattr(kill_rate, "play_seed", verdicts_of(*[Outcome.PASSED] * 9))
     times = iter([0.0, 0.0, 20.0, 61.0, 61.0])
     monkeypatch.setattr(kill_rate, "time", SimpleNamespace(process_time=lambda: next(times)))
     row = tried(None, [CONCERNED], 60.0, MUTANT)

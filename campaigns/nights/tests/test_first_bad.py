@@ -20,10 +20,12 @@ class Verdict:
         name = "FAILED"
     broken = {broken!r}
 
-def run(scenario, seed):
+def {play}(scenario, seed):
     assert (scenario, seed) == ({file!r}, 7)
-    return Verdict
+    return Verdict, None
 """
+OLD, NEW = ("chaos/search/run_sim.py", "play"), ("chaos/sim/one_seed.py", "play_seed")
+"""Where a commit plays a seed. The first two commits have it where it was earlier."""
 LOADER = "def find(wanted):\n    return wanted\n"
 
 
@@ -50,10 +52,12 @@ def committed(repository: Path, tmp_path: Path) -> Callable[[str], str]:
     file = str((tmp_path / "20260102-000000" / "regressions" / "x.toml").resolve())
 
     def commit(broken: str) -> str:
-        code = "raise ImportError" if broken == "new" else PLAYER.format(file=file, broken=(broken,))
         number = len(list(repository.glob("*.txt")))
         (repository / f"{number}.txt").touch()
-        for path, text in (("chaos/search/run_sim.py", code), ("scenarios/loader.py", LOADER)):
+        (place, play), (gone, _) = (OLD, NEW) if number < 2 else (NEW, OLD)
+        (repository / gone).unlink(missing_ok=True)
+        code = "raise ImportError" if broken == "new" else PLAYER.format(file=file, broken=(broken,), play=play)
+        for path, text in ((place, code), ("scenarios/loader.py", LOADER)):
             (repository / path).parent.mkdir(parents=True, exist_ok=True)
             (repository / path).write_text(text)
         git(repository, "add", "-A")

@@ -3,6 +3,7 @@
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -49,11 +50,12 @@ def test_the_corpus_is_handed_on_to_the_next_night(tmp_path: Path) -> None:
 
 
 def test_a_red_schedule_is_kept_as_a_scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def red(scenario: Scenario, seed: int, mutant: str | None = None) -> SimVerdict:  # noqa: ARG001
+    def red(scenario: Scenario, seed: int, mutant: str | None = None) -> SimpleNamespace:  # noqa: ARG001
         violation = (Violation("lost-write", 1, "a record is gone"),)
-        return SimVerdict(scenario.name, seed, "", Outcome.FAILED, violation, (), (), 1, 1, 1, 1, typed="swarm")
+        verdict = SimVerdict(scenario.name, seed, "", Outcome.FAILED, violation, (), (), 1, 1, 1, 1, typed="swarm")
+        return SimpleNamespace(verdict=verdict)
 
-    monkeypatch.setattr("chaos.search.guided.run", red)
+    monkeypatch.setattr("chaos.search.guided.play_seed", red)
     told: list[str] = []
     work = work_of(tmp_path / "20260101-000000")
     work.tell = told.append

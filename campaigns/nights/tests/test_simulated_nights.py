@@ -17,7 +17,7 @@ from chaos.mutants.mutant import applied
 from chaos.mutants.registry import by_name
 from chaos.search.many_seeds import verdicts
 from chaos.search.point_tally import newest_tally
-from chaos.search.run_sim import run
+from chaos.sim.one_seed import play_seed
 from chaos.sim.verdict import SimVerdict
 from reports.night import Canary, FailureRow, PlayRow
 from scenarios import loader
@@ -101,7 +101,7 @@ def test_a_defect_in_a_control_makes_the_night_red_and_is_kept_smaller(
         assert (failure.scenario, failure.guarantee) == (SMALL, "session-epoch-order")
         small = loader.load(folder / failure.regression)
         before = loader.find(SMALL)
-        assert run(small, failure.seed).broken[0] == failure.guarantee
+        assert play_seed(small, failure.seed).verdict.broken[0] == failure.guarantee
     assert small.load.in_simulator.seconds < before.load.in_simulator.seconds
     assert len(failure.faults.splitlines()) == len(small.faults)
     assert str(folder / failure.regression) in failure.command

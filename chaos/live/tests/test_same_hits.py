@@ -10,7 +10,7 @@ from chaos.live.cluster_command import ClusterPlan, started
 from chaos.live.errors import SetupError
 from chaos.live.runner import check_playable, play
 from chaos.live.tests.small_scenario import faults_of
-from chaos.search.run_sim import play as simulate
+from chaos.sim.one_seed import play_seed
 from reports.manifest import read_manifest
 from scenarios import loader
 from scenarios.model import Fault
@@ -37,7 +37,7 @@ def live_hits(folder: Path) -> Counter[tuple[str, str, str, int]]:
 @pytest.mark.live
 def test_the_rules_of_a_file_hit_the_same_in_all_three_places(tmp_path: Path) -> None:
     scenario = loader.find(SCENARIO)
-    _, world = simulate(scenario, 1)
+    _, world = play_seed(scenario, 1)
     simulated = counted((row.name, row.kind, row.client_id, row.api_key) for row in world.faults)
     assert {kind for _, kind, _, _ in simulated} == KINDS
     play(scenario, tmp_path / "inside", seed=1)
@@ -69,7 +69,7 @@ def test_what_nobody_can_do_in_front_of_a_target_is_refused(tmp_path: Path) -> N
 @pytest.mark.live
 def test_rules_on_links_between_nodes_hit_the_same_outside_the_nodes(tmp_path: Path) -> None:
     scenario = loader.find(ON_LINKS)
-    _, world = simulate(scenario, 1)
+    _, world = play_seed(scenario, 1)
     play(scenario, tmp_path / "live", seed=1)
     assert not read_manifest(tmp_path / "live").crash
     rules = {fault.name: fault for fault in scenario.faults if not fault.timed}
