@@ -403,9 +403,12 @@ class TransactionalClient(ABC):
         if self._life is None:
             due += [] if self._is_gone else [self._back_at_us]
         else:
-            wake_us = self._life.producer.wake_at_us
+            producer = self._life.producer
+            wake_us = producer.wake_at_us
             due += [] if wake_us is None else [wake_us]
-            begins_us = self.due_at_us() if self._life.current is None else None
+            # Until the producer is ready, only a response can let the next transaction begin.
+            may_begin = self._life.current is None and producer.state is State.READY
+            begins_us = self.due_at_us() if may_begin else None
             due += [] if begins_us is None else [begins_us]
         at_us = max(min(due), self.now_us + SOON_US)
         if not self.now_us < self._woken_at_us <= at_us:
