@@ -550,7 +550,8 @@ class GroupMember:
     # -- time ---------------------------------------------------------------------------------------------------
 
     def _due_at_us(self, life: MemberLife) -> int:
-        due = [life.commit_at_us]
+        # A commit that is under way ends with an event, and the next one is sent then.
+        due = [self._now_us + IDLE_US if life.offsets.busy else life.commit_at_us]
         wake_at_us = life.consumer.wake_at_us
         if wake_at_us is not None:
             due.append(wake_at_us)
