@@ -1,6 +1,6 @@
 """A broker that is its cluster's controller: real controller, loader, lifecycle and publisher, with logs in memory.
 
-What is appended to the metadata log is committed by ``settle``; ``auto``: after every request.
+``settle`` commits what was appended to the metadata log. With ``auto`` that happens after every request.
 """
 
 from collections.abc import Callable
@@ -48,25 +48,25 @@ class AdminCall:
     listener = ""
     closed = False
 
-    def __init__(self, api_version: int, answered: Callable[[Any], None] | None = None) -> None:
+    def __init__(self, api_version: int, responded: Callable[[Any], None] | None = None) -> None:
         self.api_version = api_version
         self.responses: list[Any] = []
-        self._answered = answered
+        self._responded = responded
 
     def respond(self, body: object | None, *, api_version: int | None = None) -> None:  # noqa: ARG002
-        assert not self.responses, "answered twice"
+        assert not self.responses, "a second response"
         self.responses.append(body)
-        if self._answered is not None:
-            self._answered(body)
+        if self._responded is not None:
+            self._responded(body)
 
     def close(self, reason: str) -> None:
         raise AssertionError(reason)
 
     def on_closed(self, forget: Callable[[], None]) -> None:
-        """Nothing here waits for long."""
+        """Do nothing: no request of these tests is parked for long."""
 
     def contain(self, work: Callable[[], object]) -> bool:
-        """Tests see every bug."""
+        """Run the work and let every exception reach the test."""
         work()
         return True
 
@@ -85,7 +85,7 @@ class QueuedPorts:
         return NOW
 
     def at_end(self, step: Callable[[], None]) -> None:
-        """There are no events here, so each step is one."""
+        """Run the step now: these ports have no events."""
         step()
 
     def set_timer(self, deadline_us: int, fire: Callable[[], None]) -> int:  # noqa: ARG002
@@ -96,13 +96,13 @@ class QueuedPorts:
         raise AssertionError(f"timer {timer} is cancelled")
 
     def note(self, what: str, *fields: tuple[str, int | str]) -> None:
-        """Not looked at."""
+        """Ignore the note."""
 
     def send(self, *request: Any) -> None:
         self.sent.append(request)
 
     def run_steps(self) -> int:
-        """Run timers until none is left; how many events that took."""
+        """Run timers until none remain. Return the number of events that took."""
         count = 0
         while self.steps:
             self.steps.pop(0)()
@@ -111,7 +111,7 @@ class QueuedPorts:
 
 
 class AdminWorld:
-    """Node 1. ``earlier``: the life before, whose disk and metadata log this one finds."""
+    """Node 1. ``earlier``: the previous life, whose disk and metadata log this one finds."""
 
     def __init__(self, earlier: "AdminWorld | None" = None, seed: int = 0, **config: str) -> None:
         self.disk: MemoryDisk = earlier.disk if earlier is not None else MemoryDisk()
@@ -187,7 +187,7 @@ class AdminWorld:
         self._start()
 
     def _start(self) -> None:
-        """As a node does: registered, its partitions open, let in."""
+        """Register, open the partitions and unfence, as a node does."""
         self.metadata.win()
         self.settle()
         self.lifecycle.start()
@@ -199,25 +199,25 @@ class AdminWorld:
         self.settle()
         assert self.lifecycle.is_unfenced
 
-    def again(self, seed: int) -> "AdminWorld":
-        """The node's next life."""
+    def restart(self, seed: int) -> "AdminWorld":
+        """Return the node after a restart."""
         return AdminWorld(self, seed)
 
     def settle(self) -> None:
         self.metadata.settle()
 
-    def ask(self, module: Any, body: object, api_version: int | None = None) -> Any:
-        """The answer, which must be there once everything is committed."""
-        call = self.begin(module, body, api_version)
+    def request(self, module: Any, body: object, api_version: int | None = None) -> Any:
+        """Return the response, which must have been sent once everything is committed."""
+        call = self.send(module, body, api_version)
         if not call.responses:
-            self.ports.run_steps()  # It is made in slices.
-        assert call.responses, "no answer yet"
+            self.ports.run_steps()  # The response is made in slices.
+        assert call.responses, "no response yet"
         return call.responses[0]
 
-    def begin(self, module: Any, body: object, api_version: int | None = None) -> AdminCall:
-        return self.give(AdminCall(newest(module) if api_version is None else api_version), module, body)
+    def send(self, module: Any, body: object, api_version: int | None = None) -> AdminCall:
+        return self.dispatch(AdminCall(newest(module) if api_version is None else api_version), module, body)
 
-    def give(self, call: AdminCall, module: Any, body: object) -> AdminCall:
+    def dispatch(self, call: AdminCall, module: Any, body: object) -> AdminCall:
         self.dispatcher.dispatch(key_of(module), call, body)
         if self.auto:
             self.settle()
@@ -231,5 +231,5 @@ class AdminWorld:
         partition.log.append(NOW, batch, partition.leader_epoch)
         partition.log.advance_high_watermark(partition.log.log_end_offset)
 
-    def _serve_locally(self, api_key: int, body: object, answered: Callable[[object], None]) -> None:
-        self.dispatcher.dispatch(api_key, AdminCall(SERVED[api_key][1], answered), body)
+    def _serve_locally(self, api_key: int, body: object, responded: Callable[[object], None]) -> None:
+        self.dispatcher.dispatch(api_key, AdminCall(SERVED[api_key][1], responded), body)

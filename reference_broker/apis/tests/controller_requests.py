@@ -1,4 +1,4 @@
-"""Requests that only the active controller serves, as tests make them."""
+"""Requests that only the active controller serves, as tests build them."""
 
 from collections.abc import Sequence
 from typing import TypeAlias
@@ -30,7 +30,7 @@ SUBTRACT = 3
 
 
 def changes(*resources: Resource, validate_only: bool = False) -> IncrementalAlterConfigsRequest:
-    """Resources as (name, [(setting, operation, value)]) or (name, settings, type)."""
+    """Return a request for resources as (name, [(setting, operation, value)]) or (name, settings, type)."""
     return IncrementalAlterConfigsRequest(
         resources=tuple(
             AlterConfigsResource(
@@ -48,7 +48,7 @@ def changes(*resources: Resource, validate_only: bool = False) -> IncrementalAlt
 
 
 def alter(world: AdminWorld, *resources: Resource, validate_only: bool = False) -> list[str]:
-    response = world.ask(k44_incremental_alter_configs, changes(*resources, validate_only=validate_only))
+    response = world.request(k44_incremental_alter_configs, changes(*resources, validate_only=validate_only))
     return [one.error_code.name for one in response.responses]
 
 
@@ -58,7 +58,7 @@ def replace_all(world: AdminWorld, name: str, pairs: list[tuple[str, str | None]
         resource_name=name,
         configs=tuple(PlainConfig(name=key, value=value) for key, value in pairs),
     )
-    response = world.ask(k33_alter_configs, AlterConfigsRequest(resources=(resource,), validate_only=False))
+    response = world.request(k33_alter_configs, AlterConfigsRequest(resources=(resource,), validate_only=False))
     return str(response.responses[0].error_code.name)
 
 

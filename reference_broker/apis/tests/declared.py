@@ -1,4 +1,4 @@
-"""What the registry says of an API's module, for tests that name APIs by their modules."""
+"""Keys and versions that the registry lists for an API's module, for tests that name APIs by their modules."""
 
 from types import ModuleType
 
@@ -13,7 +13,7 @@ def key_of(module: ModuleType) -> ApiKey:
 
 
 def newest(module: ModuleType) -> int:
-    """The greatest version that is served."""
+    """Return the greatest version that is served."""
     return SERVED[key_of(module)][1]
 
 

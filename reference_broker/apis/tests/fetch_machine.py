@@ -1,4 +1,4 @@
-"""Random worlds around the fetch handlers, against a model that recomputes everything from scratch."""
+"""Random worlds around the fetch handlers, compared with a model that recomputes everything from scratch."""
 
 from collections.abc import Callable
 from functools import partial
@@ -83,8 +83,8 @@ class Fetching(RuleBasedStateMachine):
     def step(self, act: Callable[[], object], touched: Partition | None = None, arrived: bool = False) -> None:
         before = [call for call in self.world.calls if call.responses]
         act()
-        answered = [call for call in self.world.calls if call.responses and call not in before]
-        self.naive.happened(answered, touched, arrived)
+        responded = [call for call in self.world.calls if call.responses and call not in before]
+        self.naive.happened(responded, touched, arrived)
 
     @rule(topic=st.sampled_from(sorted(TOPICS)))
     def create(self, topic: str) -> None:
@@ -187,7 +187,8 @@ class Fetching(RuleBasedStateMachine):
         all_bytes=st.sampled_from([130, 250, 350, 450]),
     )
     def more_than_fits(self, sizes: list[int], own: list[int], all_bytes: int) -> None:
-        """All partitions have data, of which an answer holds a part. What is too large does not hold up the rest."""
+        """All partitions have data, of which a response has room for a part. A partition with too much does not block
+        the others."""
         for at, size in enumerate(sizes):
             self.append_one(ALL[at % len(ALL)][0], size, True)
         wanted = []
@@ -195,7 +196,7 @@ class Fetching(RuleBasedStateMachine):
             partition = self.world.partitions.by_name.get(place)
             wanted.append((place, partition.log.log_start_offset if partition else 0, limit, -1, -1))
         limits = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": all_bytes}
-        self.ask(self.build(0, 0, self.version, wanted, (), 0, limits), self.version)
+        self.send(self.build(0, 0, self.version, wanted, (), 0, limits), self.version)
         opened = self.world.calls[-1].response.session_id
         if opened:
             talk: list[Turn] = [("next", names, False, all_bytes, []) for names in ("nothing", "processed", "nothing")]
@@ -204,10 +205,11 @@ class Fetching(RuleBasedStateMachine):
     # conversations
 
     def converse(self, session_id: int, talk: list[Turn]) -> None:
-        """One session's requests and what changes between them, or while they wait, with nothing else in between."""
+        """Send one session's requests, with the changes between them or while they are parked, and nothing in
+        between."""
         for number, names, waits, max_bytes, changes in talk:
             limits = {"max_wait_ms": 100 if waits else 0, "min_bytes": 1 << 20 if waits else 1, "max_bytes": max_bytes}
-            self.speak(session_id, limits, number, names)
+            self.send_in_session(session_id, limits, number, names)
             for kind, place in changes:
                 self.change_somehow(kind, place)
             if waits:
@@ -215,9 +217,9 @@ class Fetching(RuleBasedStateMachine):
             if session_id not in self.naive.sessions:
                 return
 
-    def speak(self, *arguments: Any) -> None:
-        """A request of a session: its ID, limits, number and what it names."""
-        raise AssertionError(f"each revision speaks for itself: {arguments}")
+    def send_in_session(self, *arguments: Any) -> None:
+        """Send a request of a session: its ID, limits, number and the partitions that it names."""
+        raise AssertionError(f"each revision sends its own requests: {arguments}")
 
     def change_somehow(self, kind: str, place: tuple[str, int]) -> None:
         if kind in ("append", "append uncommitted"):
@@ -230,19 +232,19 @@ class Fetching(RuleBasedStateMachine):
     # requests
 
     def of(self, first: bool) -> list[int]:
-        """Session IDs of one revision."""
+        """Return the session IDs of one revision."""
         return sorted(number for number, one in self.naive.sessions.items() if isinstance(one, FirstSession) == first)
 
     def topic_name(self, topic: str, version: int, old: int) -> tuple[str, bytes]:
         ids = {name: image.topic_id for name, image in self.world.controller.image.topics.items()}
         return named(topic, ids, version) if not old or version < 13 else ("", b"%16d" % old)
 
-    def ask(self, request: FetchRequest, version: int) -> None:
+    def send(self, request: FetchRequest, version: int) -> None:
         before = [call for call in self.world.calls if call.responses]
         call = self.world.send(request, version)
-        answered = [one for one in self.world.calls if one.responses and one not in before and one is not call]
+        responded = [one for one in self.world.calls if one.responses and one not in before and one is not call]
         self.naive.request(call, request)
-        self.naive.happened(answered)
+        self.naive.happened(responded)
         if call.responses and call.response.session_id:
             self.seen.append(call.response.session_id)
 
@@ -265,7 +267,7 @@ class Fetching(RuleBasedStateMachine):
         self.naive.hung_up(fetch.call)
 
     def end_slices(self) -> None:
-        """Work in slices goes on to its end."""
+        """Run all slices to their end."""
 
     # always
 
@@ -291,17 +293,17 @@ class Fetching(RuleBasedStateMachine):
             assert real.available_bytes == sum(cached.available_bytes for _, cached in ordered)
 
     @invariant()
-    def every_cached_partition_is_marked_or_hears_of_its_next_change(self) -> None:
+    def every_cached_partition_is_marked_or_watched(self) -> None:
         arrivals = self.world.sessions.arrivals
         for session in self.world.sessions.sessions.values():
             for cached in session.partitions.values():
                 bound = cached.partition
-                hears = cached in bound.watchers if bound is not None else cached in arrivals.keys
-                assert cached in session.changed or hears
+                watched = cached in bound.watchers if bound is not None else cached in arrivals.keys
+                assert cached in session.changed or watched
                 assert cached.queued or not cached.available_bytes
 
     @invariant()
-    def nothing_else_is_watched_and_timers_belong_to_waiting_fetches(self) -> None:
+    def nothing_else_is_watched_and_timers_belong_to_parked_fetches(self) -> None:
         assert len(self.world.ports.timers) == len(self.naive.waiting)
         live = [*self.world.sessions.sessions.values()]
         for partition in self.world.partitions.by_name.values():

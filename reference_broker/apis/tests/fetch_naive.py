@@ -1,4 +1,4 @@
-"""What fetches must be answered, computed anew each time by walking over everything.
+"""The expected responses to fetches, recomputed each time by walking over everything.
 
 Each rule is from the clause that it names, or from Kafka where it says so. Nothing is taken from the handlers. Records
 come from the batches of the fake logs, which are the test's own.
@@ -26,7 +26,7 @@ from reference_broker.wire.fetch import FetchRequest
 
 
 class Naive:
-    """``abandoned``: calls that must have been answered with this top-level error by now."""
+    """``abandoned``: calls that must have got a response with this top-level error by now."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -39,7 +39,7 @@ class Naive:
     # requests
 
     def request(self, call: FakeCall, request: FetchRequest) -> None:
-        """Judge what the handler did with it."""
+        """Check what the handler did with the request."""
         if call.api_version >= 1000:
             return self.first.request(call, request)
         by_id = call.api_version >= 13  # KIP-516
@@ -63,19 +63,19 @@ class Naive:
         if request.session_epoch > 0 and not session.parts:  # F-7
             self.drop(request.session_id)
             session = Session(by_id, request.replica_id >= 0)
-            self.apply(session, replace(request, forgotten=[]))  # Kafka: what it names is answered without a session
+            self.apply(session, replace(request, forgotten=[]))  # Kafka: its partitions are served without a session
         fetch = Waiting(call, request, session, self.world.broker.now.mono_us + request.max_wait_ms * 1000)
         states = [self.state(session, part, request) for part in session.parts]
         urgent = any(is_urgent(part, state) for part, state in zip(session.parts, states, strict=True))
         if urgent or self.has_enough(fetch) or request.max_wait_ms <= 0 or not session.parts:
-            self.answered(fetch)
+            self.check_response(fetch)
         else:
-            assert call.waiting, "answered although there is nothing to say"
+            assert call.waiting, "a response without anything to report"
             self.waiting.append(fetch)
         return None
 
     def apply(self, session: Session, request: FetchRequest) -> None:
-        """F-12 and F-13: what a request names overwrites, what it forgets is gone. Kafka: forgetting wins."""
+        """F-12 and F-13: a named partition is overwritten, a forgotten one removed. Kafka: forgetting wins."""
         for part in session.parts:
             part.named = False
         for topic in request.topics:
@@ -94,26 +94,26 @@ class Naive:
         ]
         session.parts = [part for part in session.parts if part.key not in gone]
 
-    # what happens meanwhile
+    # between requests
 
-    def happened(self, answered: list[FakeCall], touched: Any = None, arrived: bool = False) -> None:
-        """``answered``: calls answered by this event, in order; ``touched``: the partition that changed."""
+    def happened(self, responded: list[FakeCall], touched: Any = None, arrived: bool = False) -> None:
+        """``responded``: calls that this event completed, in order; ``touched``: the partition that changed."""
         if touched is not None:
             self.first.touched(touched, arrived)
         due = [fetch for fetch in self.waiting if self.is_due(fetch, touched, arrived)]
-        for call in answered:
+        for call in responded:
             fetch = next((fetch for fetch in due if fetch.call is call), None)
             if fetch is not None and call.response.error_code == 0:
                 self.waiting.remove(fetch)
                 due.remove(fetch)
-                self.answered(fetch)
-        for call in answered:
+                self.check_response(fetch)
+        for call in responded:
             if call.response.error_code:
                 assert self.abandoned.pop(call) == call.response.error_code
-        left = [fetch for fetch in due if fetch in self.waiting]
-        assert not left, f"{len(left)} fetches should have been answered"
-        assert not self.abandoned, "an abandoned fetch still waits"
-        assert all(fetch.call.waiting for fetch in self.waiting), "answered too early"
+        overdue = [fetch for fetch in due if fetch in self.waiting]
+        assert not overdue, f"{len(overdue)} fetches should have been completed"
+        assert not self.abandoned, "an abandoned fetch is still parked"
+        assert all(fetch.call.waiting for fetch in self.waiting), "a response too early"
 
     def is_due(self, fetch: Waiting, touched: Any, arrived: bool) -> bool:
         if fetch.deadline_us <= self.world.broker.now.mono_us:
@@ -135,14 +135,14 @@ class Naive:
     def hung_up(self, call: FakeCall) -> None:
         self.waiting = [fetch for fetch in self.waiting if fetch.call is not call]
 
-    # answers
+    # responses
 
-    def answered(self, fetch: Waiting) -> None:
-        """The call must have been answered now, with exactly what there is to say."""
+    def check_response(self, fetch: Waiting) -> None:
+        """Check that the call has its response now, with exactly the expected partitions."""
         if isinstance(fetch.session, FirstSession):
-            return self.first.answered(fetch)
+            return self.first.check_response(fetch)
         session, request = fetch.session, fetch.request
-        sent = self.say(session, request)
+        sent = self.expected(session, request)
         number = next((number for number, one in self.sessions.items() if one is session), 0)
         if request.session_epoch == 0 and not number:
             number = self.create(session, fetch.call.response.session_id)  # F-5
@@ -157,20 +157,20 @@ class Naive:
                 session.parts.append(part)
         return None
 
-    def say(self, session: Session, request: FetchRequest) -> list[tuple[Part, State, bytes]]:
-        """F-14: what differs from what was last sent, data, errors and divergence. In the list's order (F-15)."""
+    def expected(self, session: Session, request: FetchRequest) -> list[tuple[Part, State, bytes]]:
+        """F-14: what differs from the state last sent, data, errors and divergence. In the list's order (F-15)."""
         read = self.read(session, request, session.parts)
         sent = []
         for part in session.parts:
             state, records = self.state(session, part, request), read.get(part, b"")
-            news = (state.watermark, state.log_start) != (part.sent_watermark, part.sent_log_start)
-            if records or news or state.error or state.divergence:
+            changed = (state.watermark, state.log_start) != (part.sent_watermark, part.sent_log_start)
+            if records or changed or state.error or state.divergence:
                 sent.append((part, state, records))
         return sent
 
     def read(self, session: Session, request: FetchRequest, parts: list[Part]) -> dict[Part, bytes]:
-        """Whole batches, partition by partition in this order (F-15): as many as its own limit and what is left of the
-        answer's leave room for (F-14). The first batch of an answer needs no room (F-16)."""
+        """Return whole batches, partition by partition in this order (F-15): as many as fit into the partition's limit
+        and the remaining response limit (F-14). The first batch of a response needs no room (F-16)."""
         read: dict[Part, bytes] = {}
         left = request.max_bytes
         for part in parts:
@@ -185,7 +185,7 @@ class Naive:
         return read
 
     def batches(self, session: Session, part: Part, request: FetchRequest) -> list[bytes]:
-        """From the one that holds the fetch offset to where the reader may read."""
+        """Return the batches from the fetch offset up to the last readable one."""
         state = self.state(session, part, request)
         if not state.available:
             return []
@@ -193,7 +193,7 @@ class Naive:
         return [each.data for each in held if each.last_offset >= part.offset and each.base_offset < state.end]
 
     def has_enough(self, fetch: Waiting) -> bool:
-        """Kafka: min_bytes, of what may be read within each partition's limit; it is at most max_bytes."""
+        """Return whether the fetch has min_bytes, which is at most max_bytes, within each partition's limit (Kafka)."""
         parts = fetch.session.parts
         if isinstance(fetch.session, FirstSession):
             parts = [part for part in parts if fetch.session.owes(part)]
@@ -205,7 +205,7 @@ class Naive:
         return known.get(part.key)
 
     def state(self, session: Session, part: Part, request: FetchRequest) -> State:
-        """What there is to say of one partition, with Kafka's checks in Kafka's order (F-13; KIP-320, KIP-516)."""
+        """Return the state of one partition, with Kafka's checks in Kafka's order (F-13; KIP-320, KIP-516)."""
         partition = self.led(session, part)
         if partition is None:
             return State(self.why_missing(session, part))
@@ -249,7 +249,7 @@ class Naive:
             topic = image.topics.get(part.key[0])
         if topic is None or part.key[1] >= len(topic.partitions):
             return 3
-        epoch = topic.partitions[part.key[1]].leader_epoch  # This node has a replica of all, led by it soon.
+        epoch = topic.partitions[part.key[1]].leader_epoch  # This node has a replica of all, and will soon lead it.
         return 6 if part.leader_epoch in (-1, epoch) else 74 if part.leader_epoch < epoch else 75
 
     # slots
@@ -317,7 +317,7 @@ class NaiveFirst:
             if any((topic.topic, one.partition) not in keys for topic in request.topics for one in topic.partitions):
                 return refused(call, ErrorCode.invalid_request, known)  # G-4
             self.begin_incremental(session, request)
-        return self.answer_or_wait(session, call, request)
+        return self.respond_or_park(session, call, request)
 
     def begin_full(self, session: FirstSession | None, request: FetchRequest) -> FirstSession:
         if session is None:
@@ -325,8 +325,8 @@ class NaiveFirst:
         else:
             self.overtake(session, request)
             session.used_ms = self.naive.world.broker.now.wall_ms
-            session.parts, session.last_told = [], []
-        session.full, session.answered = True, False
+            session.parts, session.last_sent = [], []
+        session.full, session.responded = True, False
         session.reader = reader(request)
         self.naive.apply(session, request)
         return session
@@ -336,9 +336,9 @@ class NaiveFirst:
         session.used_ms = self.naive.world.broker.now.wall_ms
         named = [part for part in session.parts if part.named]
         if request.session_epoch > session.number:
-            assert session.answered
+            assert session.responded
             session.number, session.epoch = request.session_epoch, request.session_epoch + 1
-            session.answered, session.last_told, named = False, [], []
+            session.responded, session.last_sent, named = False, [], []
         session.full = False
         self.naive.apply(session, request)
         now_named = [part for part in session.parts if part.named]
@@ -353,29 +353,32 @@ class NaiveFirst:
                 part.dirty = max(part.dirty, session.number)
 
     def overtake(self, session: FirstSession, request: FetchRequest) -> None:
-        """A request with the number of one that waits is a retransmission, and both are answered (G-3). Full requests
-        have no number (0), so there only the same request is one. Any other proves that the fetcher has given up the
-        one that waits."""
+        """Complete the parked fetches of the session that this request overtakes.
+
+        A request with the number of a parked one is a retransmission, and both get a response (G-3). Full requests have
+        no number (0), so there only an equal request is one. Any other proves that the fetcher has abandoned the parked
+        one.
+        """
         for fetch in [fetch for fetch in self.naive.waiting if fetch.session is session]:
             if fetch.request.session_epoch == request.session_epoch and (
                 request.session_epoch or fetch.request == request
             ):
                 self.naive.waiting.remove(fetch)
-                self.answered(fetch)
+                self.check_response(fetch)
         self.naive.abandon(session, DraftError.INVALID_FETCH_SESSION)
 
-    def answer_or_wait(self, session: FirstSession, call: FakeCall, request: FetchRequest) -> None:
+    def respond_or_park(self, session: FirstSession, call: FakeCall, request: FetchRequest) -> None:
         naive = self.naive
         fetch = Waiting(call, request, session, naive.world.broker.now.mono_us + request.max_wait_ms * 1000)
         urgent = any(is_urgent(part, naive.state(session, part, request)) for part in session.parts)
         if urgent or naive.has_enough(fetch) or request.max_wait_ms <= 0 or not session.parts:
-            self.answered(fetch)
+            self.check_response(fetch)
         else:
-            assert call.waiting, "answered although there is nothing to say"
+            assert call.waiting, "a response without anything to report"
             naive.waiting.append(fetch)
 
     def touched(self, partition: Any, arrived: bool) -> None:
-        """Everything that changes about a partition makes it dirty."""
+        """Make the partition dirty: every change of it does."""
         sessions = [*self.naive.sessions.values(), *(fetch.session for fetch in self.naive.waiting)]
         for session in sessions:
             if not isinstance(session, FirstSession):
@@ -384,10 +387,10 @@ class NaiveFirst:
                 if self.naive.concerns(session, part, partition, arrived):
                     part.dirty = max(part.dirty, session.upcoming)
 
-    def answered(self, fetch: Waiting) -> None:
+    def check_response(self, fetch: Waiting) -> None:
         naive, session, request = self.naive, fetch.session, fetch.request
         assert isinstance(session, FirstSession)
-        sent = self.say(session, request)
+        sent = self.expected(session, request)
         number = next((number for number, one in naive.sessions.items() if one is session), 0)
         if not number:
             number = naive.create(session, fetch.call.response.session_id)
@@ -396,14 +399,14 @@ class NaiveFirst:
         assert fetch.call.response.response_flags == (not session.full) + 2 * (number != 0)
         self.after(session, sent)
 
-    def say(self, session: FirstSession, request: FetchRequest) -> list[tuple[Part, State, bytes]]:
+    def expected(self, session: FirstSession, request: FetchRequest) -> list[tuple[Part, State, bytes]]:
         naive, ring = self.naive, session.ring()
         read = naive.read(session, request, [part for part in ring if session.owes(part)])
         sent = []
         for part in ring:
             state, records = naive.state(session, part, request), read.get(part, b"")
             failing = bool(state.error or state.divergence)
-            if session.full or records or failing or part in session.last_told:
+            if session.full or records or failing or part in session.last_sent:
                 sent.append((part, state, records))
             elif session.owes(part) and not state.available:
                 sent.append((part, state, b""))
@@ -421,7 +424,7 @@ class NaiveFirst:
                 part.dirty = following
             else:
                 part.dirty = 0 if session.full else max(part.dirty, session.number)
-        session.answered, session.last_told = True, [] if session.full else parts
+        session.responded, session.last_sent = True, [] if session.full else parts
         if session.full:
             session.parts.sort(key=lambda part: part.key)
 

@@ -1,4 +1,4 @@
-"""What the model of fetches keeps, and how answers are compared."""
+"""The state that the model of fetches keeps, and how responses are compared."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -61,22 +61,22 @@ class Waiting:
 
 @dataclass(eq=False)
 class FirstSession(Session):
-    """Parts are as the full request named them until it is answered, and then by name and index."""
+    """Parts are in the order of the full request until its response, and then by name and index."""
 
     number: int = 0
-    answered: bool = False
+    responded: bool = False
     full: bool = True
     reader: tuple[bool, bool] = (False, False)
-    last_told: list[Part] = field(default_factory=list)
+    last_sent: list[Part] = field(default_factory=list)
     min_ms: int = FIRST_MIN_MS
 
     @property
     def upcoming(self) -> int:
-        return self.number + 1 if self.answered else self.number
+        return self.number + 1 if self.responded else self.number
 
     def owes(self, part: Part) -> bool:
-        """Whether the answer to the last request has to tell of it, if there is room."""
-        return self.full or part.dirty >= self.number or part in self.last_told
+        """Return whether the response to the last request has to include the part, if there is room."""
+        return self.full or part.dirty >= self.number or part in self.last_sent
 
     def ring(self) -> list[Part]:
         if self.full or not self.parts:
@@ -86,7 +86,7 @@ class FirstSession(Session):
 
 
 def is_urgent(part: Part, state: State) -> bool:
-    """Kafka: an error or divergence ends a wait. Deliberately unlike it (card of Fetch), one that lasts does not."""
+    """Kafka: an error or divergence ends a wait. Unlike Kafka (card of Fetch), one that lasts does not."""
     failing = bool(state.error or state.divergence)
     return failing and (part.named or (state.error, state.divergence) != (part.sent_error, part.sent_divergence))
 

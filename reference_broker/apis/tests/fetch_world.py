@@ -48,7 +48,8 @@ class FakeBatch:
 
 @dataclass
 class FakeLog:
-    """What the handlers use of a PartitionLog. ``touches`` counts the calls; ``lso_hold``: an open transaction."""
+    """The part of a PartitionLog that the handlers use. ``touches`` counts the calls; ``lso_hold``: an open
+    transaction."""
 
     batches: list[FakeBatch] = field(default_factory=list)
     log_start_offset: int = 0
@@ -127,7 +128,7 @@ class FakeLog:
 
 @dataclass(slots=True, eq=False)
 class FollowedPartition(Partition):
-    """Nodes 8 to 10 may read it as followers. Their progress is not counted."""
+    """A partition that nodes 8 to 10 may read as followers. Their progress is not counted."""
 
     def is_followed_by(self, node_id: int) -> bool:
         return node_id in (8, 9, 10)
@@ -161,7 +162,7 @@ class FakeCall:
         self.forget = forget
 
     def contain(self, work: Callable[[], object]) -> bool:
-        """Tests see every bug."""
+        """Run the work and let every exception reach the test."""
         work()
         return True
 
@@ -244,7 +245,7 @@ class World:
     def publish(
         self, topic: str, count: int, topic_id: bytes, leader: int = 7, replicas: tuple[int, ...] = (), epoch: int = 0
     ) -> list[Partition]:
-        """Metadata first: the partitions are made, but not led here yet."""
+        """Publish the metadata first: the partitions exist, but are not led here yet."""
         image, placed = self.controller.image, replicas or (leader,)
         images = tuple(PartitionImage(placed, placed, leader, epoch, 0) for _ in range(count))
         self._show({**image.topics, topic: TopicImage(topic, topic_id, images)})
@@ -260,7 +261,7 @@ class World:
     def create(
         self, topic: str, count: int = 1, topic_id: bytes | None = None, led_here: bool = True
     ) -> list[Partition]:
-        """A topic whose partitions this node leads, or node 8 does."""
+        """Create a topic whose partitions are led by this node, or by node 8."""
         made = self.publish(topic, count, topic_id or topic.encode().rjust(16, b"#"), 7 if led_here else 8)
         for partition in made if led_here else []:
             self.partitions.add(partition)
@@ -275,7 +276,7 @@ class World:
         return self.partitions.by_name[topic, index]
 
     def log(self, topic: str, index: int = 0) -> Any:
-        """What ``log_of`` made."""
+        """Return the log that ``log_of`` made."""
         return self.partition(topic, index).log
 
     def append(self, topic: str, index: int = 0, records: int = 1, size_bytes: int = 100, commit: bool = True) -> None:
@@ -353,7 +354,7 @@ class World:
         wanted: Mapping[tuple[str, int], int | FetchPartition] | None = None,
         **fields: Any,
     ) -> FakeCall:
-        """In the first revision; number 0: a full request, unless ``fetch_type`` says otherwise."""
+        """Fetch in the first revision. Number 0 is a full request, unless ``fetch_type`` says otherwise."""
         fields.setdefault("fetch_type", FULL_FETCH if number == 0 else INCREMENTAL_FETCH)
         return self.fetch(session_id, number, wanted, version=1000, **fields)
 
@@ -370,7 +371,7 @@ def named(topic: str, ids: Mapping[str, bytes], version: int) -> tuple[str, byte
 
 
 def two_topics() -> World:
-    """Topics a, of three partitions, and b, of one."""
+    """Return a world with topics a, of three partitions, and b, of one."""
     world = World()
     world.create("a", 3)
     world.create("b")
@@ -387,7 +388,7 @@ def registered(node: int) -> BrokerImage:
 
 
 def partitions_of(response: FetchResponse) -> dict[tuple[str | bytes, int], PartitionData]:
-    """By topic name or ID and index, in the order of the answer."""
+    """Return the partitions by topic name or ID and index, in the order of the response."""
     return {
         (topic.topic or topic.topic_id, data.partition): data
         for topic in response.responses
@@ -400,10 +401,10 @@ def names(response: FetchResponse) -> list[tuple[str | bytes, int]]:
 
 
 def real_log() -> PartitionLog:
-    """An empty log on a disk in memory."""
+    """Return an empty log on a disk in memory."""
     return run_to_end(open_log(MemoryDisk(), "p-0", LogConfig(), Now(0, 0), clean=True))
 
 
 def real_records(timestamps_ms: Iterable[int]) -> bytes:
-    """One batch with a record for each time."""
+    """Return one batch with a record for each time."""
     return build([Record(at, time_ms, b"k", b"v" * 20) for at, time_ms in enumerate(timestamps_ms)])

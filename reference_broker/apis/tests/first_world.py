@@ -1,4 +1,4 @@
-"""Conversations in KIP-227's first revision: what tests of Fetch 1000 say and look at."""
+"""Sessions of KIP-227's first revision: requests that tests of Fetch 1000 send, and state that they look at."""
 
 from reference_broker.apis.tests.fetch_world import World
 from reference_broker.sessions.first_revision import FirstRevisionSession

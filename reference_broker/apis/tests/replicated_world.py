@@ -1,4 +1,4 @@
-"""The APIs of a node that leads replicated partitions: the leader of fakes of ``replication/tests``, behind a broker.
+"""The APIs of a node that leads replicated partitions: the fakes of ``replication/tests`` behind a broker.
 
 Node 1 leads; followers 2 and 3 fetch through sessions, as they do from a broker.
 """
@@ -73,18 +73,18 @@ class ReplicatedWorld(leader_world.World):
         )
 
     def sync(self, paths: tuple[str, ...], done: Any) -> None:
-        """Held until the test calls it; without paths there is nothing to do."""
+        """Hold the sync until the test calls it. Without paths there is nothing to do."""
         if paths:
             self.syncs.append(done)
         else:
             done()
 
     def serve_locally(self, api_key: int, body: Any, response: Any) -> None:
-        """A test that coordinates transactions here says what it responds."""
+        """Fail: a test that coordinates transactions here replaces this."""
         raise AssertionError(f"nobody here serves API {api_key} ({body}) for {response}")
 
     def elsewhere(self, index: int = 0, leader: int = 2, epoch: int = 1) -> None:
-        """The metadata has another leader."""
+        """Publish metadata with another leader."""
         partition = self.led[index]
         image = PartitionImage((1, 2, 3), (1, 2, 3), leader, epoch, 1)
         topics = {"events": TopicImage("events", TOPIC_ID, (image,))}
@@ -138,7 +138,7 @@ class ReplicatedWorld(leader_world.World):
         return self.send(request, f"follower-{follower}")
 
     def joined(self, follower: int, offset: int = 0, partitions: int = 1) -> int:
-        """The ID of a session that holds the first partitions from ``offset`` on."""
+        """Return the ID of a session with the first partitions from ``offset`` on."""
         response = self.follow(
             follower, 0, 0, [wanted(offset, index) for index in range(partitions)], max_wait_ms=0
         ).response
@@ -154,7 +154,7 @@ class ReplicatedWorld(leader_world.World):
         return call
 
     def be_at(self, mono_us: int) -> None:
-        """The broker's clock is the ports'."""
+        """Set the broker's clock to that of the ports."""
         super().be_at(mono_us)
         if hasattr(self, "broker"):
             self.broker.now = self.now()

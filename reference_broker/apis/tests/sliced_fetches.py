@@ -23,7 +23,7 @@ def slices_of_one() -> Iterator[None]:
 
 
 class SettledWorld(World):
-    """After each request nothing happens before all its slices are done."""
+    """A world that runs all slices of a request before anything else happens."""
 
     def send(self, request: FetchRequest, version: int = 12, client_id: str = "c", connection: int = 1) -> FakeCall:
         call = super().send(request, version, client_id, connection)
@@ -32,7 +32,7 @@ class SettledWorld(World):
 
 
 class InSlices(Fetching):
-    """The same random worlds. The model knows nothing of slices."""
+    """The same random worlds in slices, of which the model knows nothing."""
 
     def __init__(self) -> None:
         self._patched = ExitStack()

@@ -1,4 +1,4 @@
-"""Every answer of the admin APIs can be written and read in every version that is announced."""
+"""Every response of the admin APIs can be encoded and decoded in every version that is announced."""
 
 from types import ModuleType
 
@@ -58,14 +58,14 @@ CASES = [(module, version) for module in BODIES for version in versions_of(modul
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("module", "version"), CASES, ids=lambda value: getattr(value, "__name__", value))
-def test_requests_and_responses_go_over_the_wire_in_each_announced_version(module: ModuleType, version: int) -> None:
+def test_request_and_response_round_trip_in_each_announced_version(module: ModuleType, version: int) -> None:
     world, key = AdminWorld(), key_of(module)
     create(world, topic("t"))
     frame = memoryview(b"".join(encode_request(key, version, 1, "c", BODIES[module])))[4:]
     header, offset = read_request_header(frame)
     assert (header.api_key, header.api_version) == (key, version)
     request = decode_request(key, version, frame, offset)
-    response = world.ask(module, request, version)
+    response = world.request(module, request, version)
     written = b"".join(encode_response(key, version, 9, response))
     correlation_id, read = decode_response(key, version, memoryview(written)[4:])
     assert correlation_id == 9

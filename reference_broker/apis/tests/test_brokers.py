@@ -1,4 +1,4 @@
-"""Brokers register, live, and are removed; blocks of producer IDs."""
+"""Broker registration, heartbeats and removal, and blocks of producer IDs."""
 
 import pytest
 from kio.schema.allocate_producer_ids.v0.request import AllocateProducerIdsRequest
@@ -20,22 +20,22 @@ from reference_broker.wire.errors import ErrorCode
 
 
 @pytest.mark.clause("ClusterImageTest.testBrokerEpoch", "ClusterControlManagerTest.testReRegistrationAndBrokerEpoch")
-def test_a_broker_registers_once_however_often_it_asks() -> None:
+def test_repeated_registration_returns_same_broker_epoch() -> None:
     world = AdminWorld()
-    first, again = (world.ask(k62_broker_registration, registration()) for _ in range(2))
+    first, again = (world.request(k62_broker_registration, registration()) for _ in range(2))
     assert (first.error_code, again.error_code, first.broker_epoch) == (ErrorCode.none,) * 2 + (again.broker_epoch,)
     assert world.controller.image.brokers[7].broker_epoch == first.broker_epoch
     assert world.controller.image.brokers[7].fenced
-    later = world.ask(k62_broker_registration, registration(incarnation=6))
-    assert later.broker_epoch > first.broker_epoch, "nobody waits for a broker that has sent no heartbeat"
-    wrong = world.ask(k62_broker_registration, registration(cluster_id="other"))
+    later = world.request(k62_broker_registration, registration(incarnation=6))
+    assert later.broker_epoch > first.broker_epoch, "a broker without a heartbeat does not block a registration"
+    wrong = world.request(k62_broker_registration, registration(cluster_id="other"))
     assert (wrong.error_code, wrong.broker_epoch) == (ErrorCode.inconsistent_cluster_id, -1)
 
 
-def test_a_broker_without_an_id_is_not_registered() -> None:
+def test_registration_without_broker_id_is_rejected() -> None:
     """A partition that it led would count as one without a leader."""
     world = AdminWorld()
-    response = world.ask(k62_broker_registration, registration(broker_id=-1))
+    response = world.request(k62_broker_registration, registration(broker_id=-1))
     assert (response.error_code, response.broker_epoch) == (ErrorCode.invalid_request, -1)
     assert -1 not in world.controller.image.brokers
 
@@ -47,73 +47,73 @@ def test_a_broker_without_an_id_is_not_registered() -> None:
     "BrokerHeartbeatTrackerTest.testHasValidSessionIsTrueForKnownBroker",
 )
 @pytest.mark.parametrize("directory", [3, 4])
-def test_a_second_broker_with_the_same_id_waits_until_the_first_has_been_silent(directory: int) -> None:
-    """Also on the same directory: it may be an old request that somebody sends again."""
+def test_registration_with_id_in_use_is_rejected_until_session_expires(directory: int) -> None:
+    """Also on the same directory: it may be a late duplicate of an old request."""
     world = AdminWorld(broker_session_timeout_ms="3000")
-    epoch = world.ask(k62_broker_registration, registration()).broker_epoch
+    epoch = world.request(k62_broker_registration, registration()).broker_epoch
     for _ in range(2):
-        assert world.ask(k63_broker_heartbeat, heartbeat(7, epoch)).error_code is ErrorCode.none
+        assert world.request(k63_broker_heartbeat, heartbeat(7, epoch)).error_code is ErrorCode.none
     world.metadata.ports.advance(2000)
-    other = world.ask(k62_broker_registration, registration(incarnation=6, directory=directory))
+    other = world.request(k62_broker_registration, registration(incarnation=6, directory=directory))
     assert (other.error_code, other.broker_epoch) == (ErrorCode.duplicate_broker_registration, -1)
-    assert world.ask(k63_broker_heartbeat, heartbeat(7, epoch)).error_code is ErrorCode.none
+    assert world.request(k63_broker_heartbeat, heartbeat(7, epoch)).error_code is ErrorCode.none
     world.metadata.ports.advance(2000)
-    other = world.ask(k62_broker_registration, registration(incarnation=6, directory=directory))
+    other = world.request(k62_broker_registration, registration(incarnation=6, directory=directory))
     assert other.error_code is ErrorCode.duplicate_broker_registration
     world.metadata.ports.advance(1001)
-    other = world.ask(k62_broker_registration, registration(incarnation=6, directory=directory))
+    other = world.request(k62_broker_registration, registration(incarnation=6, directory=directory))
     assert (other.error_code, other.broker_epoch > epoch) == (ErrorCode.none, True)
 
 
 @pytest.mark.clause("BrokerHeartbeatManagerTest.testHasValidSession")
-def test_a_broker_that_is_starting_keeps_its_id() -> None:
-    """It asks to stay fenced, while somebody sends an old registration of it again."""
+def test_registration_with_id_of_starting_broker_is_rejected() -> None:
+    """A broker requests to stay fenced, while a duplicate of an old registration arrives."""
     world = AdminWorld()
-    epoch = world.ask(k62_broker_registration, registration()).broker_epoch
-    assert world.ask(k63_broker_heartbeat, heartbeat(7, epoch, fence=True)).is_fenced
-    other = world.ask(k62_broker_registration, registration(incarnation=6))
+    epoch = world.request(k62_broker_registration, registration()).broker_epoch
+    assert world.request(k63_broker_heartbeat, heartbeat(7, epoch, fence=True)).is_fenced
+    other = world.request(k62_broker_registration, registration(incarnation=6))
     assert other.error_code is ErrorCode.duplicate_broker_registration
 
 
 @pytest.mark.clause("ClusterControlManagerTest.testDuplicateBrokerRegistrationWithInactiveBroker")
-def test_a_broker_that_shut_down_is_back_at_once() -> None:
+def test_broker_re_registers_at_once_after_controlled_shutdown() -> None:
     world = AdminWorld()
-    epoch = world.ask(k62_broker_registration, registration()).broker_epoch
+    epoch = world.request(k62_broker_registration, registration()).broker_epoch
     for _ in range(2):
-        assert world.ask(k63_broker_heartbeat, heartbeat(7, epoch)).error_code is ErrorCode.none
-    while not world.ask(k63_broker_heartbeat, heartbeat(7, epoch, shut_down=True)).should_shut_down:
-        world.ask(k63_broker_heartbeat, heartbeat(1, world.lifecycle.registered_epoch))
-    again = world.ask(k62_broker_registration, registration(incarnation=6))
+        assert world.request(k63_broker_heartbeat, heartbeat(7, epoch)).error_code is ErrorCode.none
+    while not world.request(k63_broker_heartbeat, heartbeat(7, epoch, shut_down=True)).should_shut_down:
+        world.request(k63_broker_heartbeat, heartbeat(1, world.lifecycle.registered_epoch))
+    again = world.request(k62_broker_registration, registration(incarnation=6))
     assert (again.error_code, again.broker_epoch > epoch) == (ErrorCode.none, True)
 
 
-def test_an_old_registration_of_the_controllers_own_broker_is_refused_and_a_restarted_one_is_back_at_once() -> None:
+def test_own_broker_registration_is_rejected_while_alive_and_accepted_after_restart() -> None:
     world = AdminWorld()
     own = world.controller.image.brokers[1]
     for _ in range(2):
-        response = world.ask(k62_broker_registration, registration(broker_id=1))
+        response = world.request(k62_broker_registration, registration(broker_id=1))
         assert response.error_code is ErrorCode.duplicate_broker_registration
         assert world.controller.image.brokers[1].incarnation_id == own.incarnation_id
         world.controller.heartbeats.forget(1)
-    again = world.again(2)
+    again = world.restart(2)
     assert again.lifecycle.registered_epoch > own.broker_epoch
 
 
 @pytest.mark.clause("ClusterControlManagerTest.testPlaceReplicas")
-def test_topics_are_placed_on_live_brokers_only_and_spread_over_them() -> None:
+def test_replicas_are_spread_over_unfenced_brokers_only() -> None:
     world = AdminWorld()
-    epoch = world.ask(k62_broker_registration, registration()).broker_epoch
+    epoch = world.request(k62_broker_registration, registration()).broker_epoch
     create(world, topic("before", 4))
     assert {one.leader for one in world.controller.image.topics["before"].partitions} == {1}
-    assert world.ask(k63_broker_heartbeat, heartbeat(7, epoch)).is_fenced
-    assert not world.ask(k63_broker_heartbeat, heartbeat(7, epoch)).is_fenced
+    assert world.request(k63_broker_heartbeat, heartbeat(7, epoch)).is_fenced
+    assert not world.request(k63_broker_heartbeat, heartbeat(7, epoch)).is_fenced
     create(world, topic("after", 4))
     leaders = [one.leader for one in world.controller.image.topics["after"].partitions]
     assert leaders in ([1, 7, 1, 7], [7, 1, 7, 1])
     assert [name for name in world.broker.partitions.by_name if name[0] == "after"] == [
         ("after", index) for index, leader in enumerate(leaders) if leader == 1
     ]
-    world.ask(k37_create_partitions, growth_of("after", 6))
+    world.request(k37_create_partitions, growth_of("after", 6))
     grown = [one.leader for one in world.controller.image.topics["after"].partitions]
     assert grown == (leaders * 2)[:6]
 
@@ -124,12 +124,15 @@ def test_topics_are_placed_on_live_brokers_only_and_spread_over_them() -> None:
     "QuorumControllerTest.testUnregisterBroker",
     "ClusterControlManagerTest.testUnregister",
 )
-def test_a_broker_is_unregistered() -> None:
+def test_unregister_broker_removes_it() -> None:
     world = AdminWorld()
-    world.ask(k62_broker_registration, registration())
-    assert world.ask(k64_unregister_broker, UnregisterBrokerRequest(broker_id=BrokerId(7))).error_code == ErrorCode.none
+    world.request(k62_broker_registration, registration())
+    assert (
+        world.request(k64_unregister_broker, UnregisterBrokerRequest(broker_id=BrokerId(7))).error_code
+        == ErrorCode.none
+    )
     assert list(world.controller.image.brokers) == [1]
-    unknown = world.ask(k64_unregister_broker, UnregisterBrokerRequest(broker_id=BrokerId(7)))
+    unknown = world.request(k64_unregister_broker, UnregisterBrokerRequest(broker_id=BrokerId(7)))
     assert unknown.error_code == ErrorCode.broker_id_not_registered
 
 
@@ -137,12 +140,12 @@ def test_a_broker_is_unregistered() -> None:
     "ProducerIdControlManagerTest.testInitialResult", "ProducerIdControlManagerTest.testUnknownBrokerOrEpoch"
 )
 @pytest.mark.clause("ProducerIdsIntegrationTest.testUniqueProducerIds")
-def test_blocks_of_producer_ids_are_given_once_and_to_registered_brokers() -> None:
+def test_producer_id_blocks_are_unique_and_only_for_registered_brokers() -> None:
     world = AdminWorld()
     body = AllocateProducerIdsRequest(broker_id=BrokerId(1), broker_epoch=i64(world.lifecycle.registered_epoch))
-    responses = [world.ask(k67_allocate_producer_ids, body) for _ in range(2)]
+    responses = [world.request(k67_allocate_producer_ids, body) for _ in range(2)]
     assert [(one.producer_id_start, one.producer_id_len) for one in responses] == [(0, 1000), (1000, 1000)]
-    refused = world.ask(
+    refused = world.request(
         k67_allocate_producer_ids, AllocateProducerIdsRequest(broker_id=BrokerId(1), broker_epoch=i64(1))
     )
     assert (refused.error_code, refused.producer_id_len) == (ErrorCode.stale_broker_epoch, 0)

@@ -36,7 +36,7 @@ def describe(
 ) -> DescribeConfigsResult:
     resource = DescribeConfigsResource(resource_type=i8(kind), resource_name=name, configuration_keys=keys)
     body = DescribeConfigsRequest(resources=(resource,), include_synonyms=synonyms, include_documentation=documentation)
-    found: DescribeConfigsResult = world.ask(k32_describe_configs, body).results[0]
+    found: DescribeConfigsResult = world.request(k32_describe_configs, body).results[0]
     return found
 
 
@@ -47,7 +47,7 @@ def delete_records(world: AdminWorld, *offsets: tuple[int, int], name: str = "t"
     body = DeleteRecordsRequest(
         topics=(DeleteRecordsTopic(name=TopicName(name), partitions=partitions),), timeout=NO_WAIT
     )
-    response = world.ask(k21_delete_records, body).topics[0].partitions
+    response = world.request(k21_delete_records, body).topics[0].partitions
     return [(one.error_code.name, one.low_watermark) for one in response]
 
 
@@ -55,7 +55,7 @@ def init(**fields: Any) -> InitProducerIdRequest:
     return InitProducerIdRequest(**{"transactional_id": None, "transaction_timeout": timedelta(seconds=1), **fields})
 
 
-def test_a_topics_setting_is_told_with_its_source_and_all_places_that_set_it() -> None:
+def test_describe_topic_config_returns_source_and_synonyms() -> None:
     world = AdminWorld(log_segment_bytes="5000", log_retention_hours="1")
     create(world, topic("t", configs=(("segment.bytes", "6000"),)))
     result = describe(world, 2, "t", ("segment.bytes", "retention.ms", "unclean.leader.election.enable"), True, True)
@@ -72,7 +72,7 @@ def test_a_topics_setting_is_told_with_its_source_and_all_places_that_set_it() -
     assert all(row.documentation for row in result.configs)
 
 
-def test_without_keys_all_settings_are_told_and_extras_only_where_asked_for() -> None:
+def test_describe_configs_without_keys_returns_all_and_documentation_on_request() -> None:
     world = AdminWorld()
     create(world, topic("t"))
     result = describe(world, 2, "t")
@@ -81,7 +81,7 @@ def test_without_keys_all_settings_are_told_and_extras_only_where_asked_for() ->
     assert len(describe(world, 2, "t", ()).configs) == len(result.configs)
 
 
-def test_a_resource_is_described_once_for_each_list_of_keys() -> None:
+def test_repeated_resource_is_described_once_for_each_list_of_keys() -> None:
     world = AdminWorld()
     create(world, topic("t"))
     wanted = (("retention.ms",), ("segment.ms",), ("retention.ms",))
@@ -89,11 +89,11 @@ def test_a_resource_is_described_once_for_each_list_of_keys() -> None:
         DescribeConfigsResource(resource_type=i8(2), resource_name="t", configuration_keys=keys) for keys in wanted
     )
     body = DescribeConfigsRequest(resources=resources, include_synonyms=False, include_documentation=False)
-    results = world.ask(k32_describe_configs, body).results
+    results = world.request(k32_describe_configs, body).results
     assert [[row.name for row in one.configs] for one in results] == [["retention.ms"], ["segment.ms"]]
 
 
-def test_an_internal_setting_is_told_where_a_topic_has_it() -> None:
+def test_internal_config_is_described_only_where_topic_sets_it() -> None:
     world = AdminWorld()
     create(world, topic("t", configs=(("internal.segment.bytes", "2000"),)))
     (row,) = describe(world, 2, "t", ("internal.segment.bytes",), True).configs
@@ -101,7 +101,7 @@ def test_an_internal_setting_is_told_where_a_topic_has_it() -> None:
     assert [(one.name, one.value, one.source) for one in row.synonyms] == [("internal.segment.bytes", "2000", 1)]
 
 
-def test_this_brokers_settings_are_told() -> None:
+def test_describe_broker_configs() -> None:
     world = AdminWorld(fetch_max_bytes="2048")
     rows = {row.name: row for row in describe(world, 4, "1").configs}
     assert (rows["fetch.max.bytes"].value, rows["fetch.max.bytes"].config_source) == ("2048", 4)
@@ -122,12 +122,12 @@ def test_this_brokers_settings_are_told() -> None:
         (77, "x", ErrorCode.invalid_request),
     ],
 )
-def test_each_unknown_resource_gets_its_error(kind: int, name: str, error: ErrorCode) -> None:
+def test_describe_unknown_resource_returns_error(kind: int, name: str, error: ErrorCode) -> None:
     result = describe(AdminWorld(), kind, name)
     assert (result.error_code, bool(result.error_message), result.configs) == (error, True, ())
 
 
-def test_records_are_deleted_up_to_an_offset_or_the_high_watermark() -> None:
+def test_delete_records_up_to_offset_or_high_watermark() -> None:
     world = AdminWorld()
     create(world, topic("t", 2))
     world.append("t", 0, 10)
@@ -137,7 +137,7 @@ def test_records_are_deleted_up_to_an_offset_or_the_high_watermark() -> None:
     assert world.broker.partitions.by_name["t", 0].log.log_start_offset == 4
 
 
-def test_a_deletion_marks_the_partition_for_those_who_watch_it() -> None:
+def test_delete_records_notifies_watchers_of_partition() -> None:
     world = AdminWorld()
     create(world, topic("t"))
     world.append("t", 0, 3)
@@ -152,7 +152,7 @@ def test_a_deletion_marks_the_partition_for_those_who_watch_it() -> None:
     assert seen == [2]
 
 
-def test_each_bad_deletion_of_records_gets_its_error() -> None:
+def test_invalid_delete_records_returns_error() -> None:
     world = AdminWorld()
     create(world, topic("t"), topic("c", configs=(("cleanup.policy", "compact"),)))
     world.append("t", 0, 3)
@@ -166,20 +166,20 @@ def test_each_bad_deletion_of_records_gets_its_error() -> None:
 
 @pytest.mark.clause("TransactionCoordinatorTest.shouldAcceptInitPidAndReturnNextPidWhenTransactionalIdIsNull")
 @pytest.mark.clause("ProducerIdsIntegrationTest.testUniqueProducerIds")
-def test_producer_ids_are_never_given_twice_also_across_a_restart() -> None:
+def test_producer_ids_are_unique_across_restart() -> None:
     world = AdminWorld()
-    given = [world.ask(k22_init_producer_id, init()).producer_id for _ in range(1500)]
-    again = world.again(seed=1)
-    given += [again.ask(k22_init_producer_id, init()).producer_id for _ in range(10)]
+    given = [world.request(k22_init_producer_id, init()).producer_id for _ in range(1500)]
+    again = world.restart(seed=1)
+    given += [again.request(k22_init_producer_id, init()).producer_id for _ in range(10)]
     assert len(dict.fromkeys(given)) == len(given)
     assert given[:3] == [0, 1, 2]
     assert min(given[1500:]) == 2000
 
 
-def test_an_id_is_given_only_when_its_block_is_durable_and_in_order() -> None:
+def test_init_producer_id_waits_for_durable_block_and_keeps_order() -> None:
     world = AdminWorld()
     world.auto = False
-    calls = [world.begin(k22_init_producer_id, init()) for _ in range(1002)]
+    calls = [world.send(k22_init_producer_id, init()) for _ in range(1002)]
     assert not any(call.responses for call in calls)
     world.metadata.commit()
     assert [len(call.responses) for call in calls[998:]] == [1, 1, 0, 0]
@@ -189,12 +189,12 @@ def test_an_id_is_given_only_when_its_block_is_durable_and_in_order() -> None:
     ]
 
 
-def test_a_disk_that_fails_is_told_to_all_who_wait_and_the_next_call_tries_again() -> None:
+def test_disk_error_fails_pending_init_producer_id_and_next_request_retries() -> None:
     world = AdminWorld()
     world.metadata.quorum.failing = 1
-    response = world.ask(k22_init_producer_id, init())
+    response = world.request(k22_init_producer_id, init())
     assert (response.error_code, response.producer_id) == (ErrorCode.kafka_storage_error, -1)
-    assert world.ask(k22_init_producer_id, init()).producer_id == 0
+    assert world.request(k22_init_producer_id, init()).producer_id == 0
 
 
 @pytest.mark.parametrize(
@@ -206,18 +206,18 @@ def test_a_disk_that_fails_is_told_to_all_who_wait_and_the_next_call_tries_again
         ({"producer_epoch": 5}, ErrorCode.invalid_request),
     ],
 )
-def test_each_refused_producer_gets_its_error(fields: dict[str, int | str], error: ErrorCode) -> None:
-    response = AdminWorld().ask(k22_init_producer_id, init(**fields))
+def test_invalid_init_producer_id_returns_error(fields: dict[str, int | str], error: ErrorCode) -> None:
+    response = AdminWorld().request(k22_init_producer_id, init(**fields))
     assert (response.error_code, response.producer_id, response.producer_epoch) == (error, -1, -1)
 
 
-def test_an_id_and_epoch_given_without_transactions_get_a_new_id_as_in_kafka() -> None:
-    response = AdminWorld().ask(k22_init_producer_id, init(producer_id=5, producer_epoch=3))
+def test_init_producer_id_without_transactional_id_ignores_given_id_and_epoch() -> None:
+    response = AdminWorld().request(k22_init_producer_id, init(producer_id=5, producer_epoch=3))
     assert (response.error_code, response.producer_id, response.producer_epoch) == (ErrorCode.none, 0, 0)
 
 
 @pytest.mark.parametrize("version", [1, 3])
-def test_without_an_authorizer_each_acl_request_gets_security_disabled(version: int) -> None:
+def test_acl_requests_without_authorizer_return_security_disabled(version: int) -> None:
     """The error codes that a running Kafka 4.1.1 without an authorizer returned, in the layout of each version."""
     creation = AclCreation(
         resource_type=i8(2), resource_name="t", principal="User:a", host="*", operation=i8(3), permission_type=i8(3)
@@ -239,11 +239,11 @@ def test_without_an_authorizer_each_acl_request_gets_security_disabled(version: 
         operation=i8(1),
         permission_type=i8(1),
     )
-    response = AdminWorld().ask(k29_describe_acls, everything)
+    response = AdminWorld().request(k29_describe_acls, everything)
     assert (response.error_code, response.resources) == (ErrorCode.security_disabled, ())
-    response = AdminWorld().ask(k30_create_acls, CreateAclsRequest(creations=(creation, creation)))
+    response = AdminWorld().request(k30_create_acls, CreateAclsRequest(creations=(creation, creation)))
     assert [one.error_code for one in response.results] == [ErrorCode.security_disabled] * 2
-    response = AdminWorld().ask(k31_delete_acls, DeleteAclsRequest(filters=(match, match)))
+    response = AdminWorld().request(k31_delete_acls, DeleteAclsRequest(filters=(match, match)))
     assert [one.error_code for one in response.filter_results] == [ErrorCode.security_disabled] * 2
     frame = b"".join(encode_response(31, version, 1, response))[4:]
     _, again = decode_response(31, version, memoryview(frame))

@@ -1,4 +1,4 @@
-"""Settings and features are changed, and large or repeated changes have one effect."""
+"""Changes of configs and features. Large or repeated changes have one effect."""
 
 import pytest
 from kio.schema.create_topics.v7.request import CreateTopicsRequest
@@ -30,7 +30,7 @@ from reference_broker.wire.errors import ErrorCode
     "ConfigurationControlManagerTest.testIncrementalAlterConfigs",
     "ConfigurationControlManagerTest.testIncrementalAlterMultipleConfigValues",
 )
-def test_settings_are_set_deleted_and_lists_grow_and_shrink() -> None:
+def test_incremental_alter_configs_set_delete_append_subtract() -> None:
     world = AdminWorld()
     create(world, topic("t", configs=(("retention.ms", "5"), ("segment.bytes", "9000"))))
     change = [("retention.ms", SET, "7"), ("segment.bytes", DELETE, None), ("cleanup.policy", APPEND, "compact")]
@@ -39,11 +39,11 @@ def test_settings_are_set_deleted_and_lists_grow_and_shrink() -> None:
     assert world.broker.partitions.by_name["t", 0].log.config.retention_ms == 7
     assert alter(world, ("t", [("cleanup.policy", SUBTRACT, "delete"), ("retention.ms", DELETE, None)])) == ["none"]
     assert settings_of(world, "t") == {"cleanup.policy": "compact"}
-    assert settings_of(world.again(seed=1), "t") == {"cleanup.policy": "compact"}
+    assert settings_of(world.restart(seed=1), "t") == {"cleanup.policy": "compact"}
 
 
 @pytest.mark.clause("ConfigurationControlManagerTest.testLegacyAlterConfigs")
-def test_alter_configs_replaces_all() -> None:
+def test_alter_configs_replaces_all_configs() -> None:
     world = AdminWorld()
     create(world, topic("t", configs=(("retention.ms", "5"), ("segment.bytes", "9000"))))
     assert replace_all(world, "t", [("segment.bytes", "9000"), ("flush.ms", "1")]) == "none"
@@ -75,14 +75,14 @@ def test_alter_configs_replaces_all() -> None:
         (("t", [("min.compaction.lag.ms", SET, "9"), ("max.compaction.lag.ms", SET, "5")]), "invalid_config"),
     ],
 )
-def test_each_bad_change_of_settings_gets_its_error_and_stops_no_other(resource: Resource, error: str) -> None:
+def test_invalid_config_change_returns_error_and_others_succeed(resource: Resource, error: str) -> None:
     world = AdminWorld()
     create(world, topic("t"), topic("u"))
     assert alter(world, resource, ("u", [("flush.ms", SET, "3")])) == [error, "none"]
     assert (settings_of(world, "t"), settings_of(world, "u")) == ({}, {"flush.ms": "3"})
 
 
-def test_a_resource_twice_and_a_wish_only_to_validate_change_nothing() -> None:
+def test_duplicate_resource_and_validate_only_change_nothing() -> None:
     world = AdminWorld()
     create(world, topic("t"))
     good: Resource = ("t", [("flush.ms", SET, "3")])
@@ -104,14 +104,14 @@ def test_a_resource_twice_and_a_wish_only_to_validate_change_nothing() -> None:
     "FeatureControlManagerTest.testCanUseSafeDowngradeIfMetadataDidNotChange",
 )
 @pytest.mark.clause("T-2")
-def test_the_metadata_version_is_raised_and_then_transactions_are_allowed() -> None:
+def test_raising_metadata_version_enables_transactions() -> None:
     world = AdminWorld(crucible_bootstrap_metadata_version="12")
     assert create(world, topic("big", 200))[0].error_code == ErrorCode.policy_violation
-    response = world.ask(k57_update_features, raised(13))
+    response = world.request(k57_update_features, raised(13))
     assert response.error_code == ErrorCode.none
     assert world.controller.image.features == {"metadata.version": 13}
     assert create(world, topic("big", 200))[0].error_code == ErrorCode.none
-    assert world.ask(k57_update_features, raised(12, upgrade_type=2)).error_code == ErrorCode.none
+    assert world.request(k57_update_features, raised(12, upgrade_type=2)).error_code == ErrorCode.none
     assert create(world, topic("other", 200))[0].error_code == ErrorCode.policy_violation
 
 
@@ -128,11 +128,11 @@ def test_the_metadata_version_is_raised_and_then_transactions_are_allowed() -> N
         (raised(1, feature="no.such"), "invalid_update_version"),
     ],
 )
-def test_each_bad_update_of_a_feature_gets_its_error(body: UpdateFeaturesRequest, error: str) -> None:
+def test_invalid_feature_update_returns_error(body: UpdateFeaturesRequest, error: str) -> None:
     world = AdminWorld()
     end = world.metadata.log.end
     for version in (0, 1, 2):
-        response = world.ask(k57_update_features, body, version)
+        response = world.request(k57_update_features, body, version)
         assert response.error_code.name == error
         has_results = version < 2 and error == "none"
         assert [(one.feature, one.error_code.name) for one in response.results] == [
@@ -141,14 +141,14 @@ def test_each_bad_update_of_a_feature_gets_its_error(body: UpdateFeaturesRequest
     assert world.metadata.log.end == end
 
 
-def test_an_update_only_to_be_validated_writes_nothing() -> None:
+def test_update_features_validate_only_writes_nothing() -> None:
     world = AdminWorld(crucible_bootstrap_metadata_version="12")
-    assert world.ask(k57_update_features, raised(13, validate_only=True)).error_code == ErrorCode.none
+    assert world.request(k57_update_features, raised(13, validate_only=True)).error_code == ErrorCode.none
     assert world.controller.latest.features == {"metadata.version": 12}
 
 
 @pytest.mark.clause("T-6", "T-8")
-def test_a_topic_of_10000_partitions_is_seen_whole_and_deleted_again() -> None:
+def test_topic_of_10000_partitions_is_published_and_deleted_atomically() -> None:
     world = AdminWorld()
     seen = []
     world.metadata.loader.subscribe(
@@ -164,7 +164,7 @@ def test_a_topic_of_10000_partitions_is_seen_whole_and_deleted_again() -> None:
 
 
 @pytest.mark.clause("T-6")
-def test_a_request_of_500_topics_is_seen_whole() -> None:
+def test_create_500_topics_in_one_request_is_published_atomically() -> None:
     world = AdminWorld()
     seen = []
     world.metadata.loader.subscribe(lambda _, image: seen.append(len(image.topics)))
@@ -175,7 +175,7 @@ def test_a_request_of_500_topics_is_seen_whole() -> None:
 
 
 @pytest.mark.clause("T-6")
-def test_3000_changes_of_settings_in_one_request_are_one_change() -> None:
+def test_3000_config_changes_in_one_request_are_one_transaction() -> None:
     world = AdminWorld()
     create(world, *(topic(f"t{number}") for number in range(500)))
     keys = ("flush.ms", "flush.messages", "retention.ms", "retention.bytes", "segment.ms")
@@ -187,27 +187,28 @@ def test_3000_changes_of_settings_in_one_request_are_one_change() -> None:
 
 
 @pytest.mark.clause("T-10")
-def test_a_repeated_request_is_not_told_that_the_topic_exists_by_a_leader_that_loses_it() -> None:
-    """The first one was on its way, and went with the leadership: the second one was judged by what never was."""
+def test_duplicate_create_topics_returns_not_controller_when_leadership_is_lost() -> None:
+    """The first request was in flight and was lost with the leadership: the second one was judged by its pending
+    change."""
     world = AdminWorld()
     world.auto = False
     body = CreateTopicsRequest(topics=(topic("t", 1),), timeout=NO_WAIT)
-    calls = [world.begin(k19_create_topics, body) for _ in range(2)]
+    calls = [world.send(k19_create_topics, body) for _ in range(2)]
     assert [call.responses for call in calls] == [[], []]
     world.metadata.lose()
     assert [call.responses[0].topics[0].error_code for call in calls] == [ErrorCode.not_controller] * 2
 
 
 @pytest.mark.clause("T-10")
-def test_a_request_that_is_repeated_after_a_failover_has_one_effect() -> None:
+def test_create_topics_retried_after_failover_returns_topic_already_exists() -> None:
     world = AdminWorld()
     world.auto = False
     body = CreateTopicsRequest(topics=(topic("big", 300),), timeout=NO_WAIT)
-    call = world.begin(k19_create_topics, body)
+    call = world.send(k19_create_topics, body)
     world.metadata.lose()
     assert call.responses[0].topics[0].error_code == ErrorCode.not_controller
     world.metadata.win()
     world.settle()
     world.auto = True
-    assert world.ask(k19_create_topics, body).topics[0].error_code == ErrorCode.topic_already_exists
+    assert world.request(k19_create_topics, body).topics[0].error_code == ErrorCode.topic_already_exists
     assert len(world.controller.image.topics["big"].partitions) == 300

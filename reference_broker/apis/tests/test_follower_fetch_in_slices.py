@@ -1,4 +1,4 @@
-"""Followers' fetches whose work takes slices: what the leader learns of their progress."""
+"""Followers' fetches whose work takes slices: the progress that the leader records for them."""
 
 from collections.abc import Iterator
 
@@ -14,33 +14,31 @@ PARTITIONS = 4
 
 @pytest.fixture
 def world() -> Iterator[ReplicatedWorld]:
-    """Each partition has two records, and none of them is committed."""
+    """Return a world whose partitions have two uncommitted records each."""
     with slices_of_one():
         yield ReplicatedWorld(PARTITIONS, records=2)
 
 
 def fetch_all(world: ReplicatedWorld, follower: int) -> FakeCall:
-    """The follower has all records."""
+    """Fetch from the log end of all partitions, as a follower that has all records."""
     return world.follow(follower, 0, 0, [wanted(2, index) for index in range(PARTITIONS)], max_wait_ms=0)
 
 
 def step(world: ReplicatedWorld) -> None:
-    """One slice."""
+    """Run one slice."""
     _, fire = world.timers.pop(min(number for number, (at_us, _) in world.timers.items() if at_us <= world.mono_us))
     fire()
 
 
-def taken_up(world: ReplicatedWorld, partition: Partition) -> None:
-    """This node hears that it leads the partition."""
+def lead(world: ReplicatedWorld, partition: Partition) -> None:
+    """Make this node the leader of the partition."""
     world.broker.partitions.add(partition)
 
 
 @pytest.mark.parametrize("slices", range(20))
 @pytest.mark.parametrize("index", range(PARTITIONS))
-def test_what_a_follower_has_of_a_partition_counts_or_it_is_told_an_error(
-    world: ReplicatedWorld, index: int, slices: int
-) -> None:
-    """The follower knows its leader before the leader does. It names a partition again after an error alone."""
+def test_follower_progress_is_recorded_or_partition_gets_error(world: ReplicatedWorld, index: int, slices: int) -> None:
+    """The follower knows its leader before the leader does. It names a partition again only after an error."""
     late = world.led[index]
     world.broker.partitions.remove(late)
     late.is_removed = False
@@ -48,7 +46,7 @@ def test_what_a_follower_has_of_a_partition_counts_or_it_is_told_an_error(
     for _ in range(slices):
         if any(call.waiting for call in calls):
             step(world)
-    taken_up(world, late)
+    lead(world, late)
     world.pass_ms(0)
     errors = [partitions_of(call.response)[index].error_code for call in calls]
     assert late.followers is not None

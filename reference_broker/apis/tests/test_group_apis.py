@@ -1,4 +1,4 @@
-"""The group APIs in every version, over the wire, on membership alone."""
+"""The group APIs in every version, encoded and decoded, on membership alone."""
 
 from datetime import timedelta
 from types import SimpleNamespace
@@ -46,7 +46,7 @@ def versions(key: ApiKey) -> range:
 
 
 def filled(entity: type, values: dict[str, Any]) -> Any:
-    """A message of the class that handlers see; arrays of structs are lists of dicts."""
+    """Return a message of the class that handlers see; arrays of structs are lists of dicts."""
     known = {}
     for each in schema_fields(entity):
         value = values.get(each.name, each.default)
@@ -57,7 +57,7 @@ def filled(entity: type, values: dict[str, Any]) -> Any:
 
 
 class Broker:
-    """What these handlers use of one; ``ask`` sends a request through the wire and gives what a client reads."""
+    """The part of a broker that these handlers use. ``request`` encodes a request and returns the decoded response."""
 
     def __init__(self, **settings: object) -> None:
         self.world = World(**settings)
@@ -67,7 +67,7 @@ class Broker:
         )
         self.ports = self.world.ports
 
-    def begin(self, key: ApiKey, version: int, **values: Any) -> "GroupCall":
+    def send(self, key: ApiKey, version: int, **values: Any) -> "GroupCall":
         body = filled(body_class(key, "request"), values)
         frame = b"".join(encode_request(key, version, 1, "tester", body))[4:]
         header, offset = read_request_header(memoryview(frame))
@@ -78,8 +78,8 @@ class Broker:
             call.respond(response)
         return call
 
-    def ask(self, key: ApiKey, version: int, **values: Any) -> Any:
-        call = self.begin(key, version, **values)
+    def request(self, key: ApiKey, version: int, **values: Any) -> Any:
+        call = self.send(key, version, **values)
         self.world.pass_ms(0)
         return call.read()
 
@@ -99,7 +99,7 @@ class GroupCall(AdminCall):
 
 
 def join(broker: Broker, version: int, member_id: str = "", **more: Any) -> Any:
-    return broker.ask(
+    return broker.request(
         ApiKey.JOIN_GROUP,
         version,
         group_id="g",
@@ -113,11 +113,11 @@ def join(broker: Broker, version: int, member_id: str = "", **more: Any) -> Any:
 
 
 def member_of(broker: Broker, version: int = 9, **more: Any) -> str:
-    """Of a stable group, alone."""
+    """Return the only member of a stable group."""
     joined = join(broker, version, **more)
     if joined.error_code == ErrorCode.member_id_required:
         joined = join(broker, version, joined.member_id, **more)
-    broker.ask(
+    broker.request(
         ApiKey.SYNC_GROUP,
         4,
         group_id="g",
@@ -129,7 +129,7 @@ def member_of(broker: Broker, version: int = 9, **more: Any) -> str:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.JOIN_GROUP))
-def test_join_in_each_version(version: int) -> None:
+def test_join_group_in_each_version(version: int) -> None:
     broker = Broker()
     first = join(broker, version)
     if version >= 4:
@@ -145,7 +145,7 @@ def test_join_in_each_version(version: int) -> None:
     assert (known.client_id, known.client_host) == ("tester", "/10.0.0.1")
 
 
-def test_join_with_a_reason_and_an_instance() -> None:
+def test_join_group_with_reason_and_instance_id() -> None:
     broker = Broker()
     member_of(broker, group_instance_id="one")
     again = join(broker, 9, group_instance_id="one", reason="why not")
@@ -154,16 +154,16 @@ def test_join_with_a_reason_and_an_instance() -> None:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.SYNC_GROUP))
-def test_sync_in_each_version(version: int) -> None:
+def test_sync_group_in_each_version(version: int) -> None:
     broker = Broker()
     joined = join(broker, 3)
     fields: dict[str, Any] = {"group_id": "g", "generation_id": 1, "member_id": joined.member_id}
     if version >= 5:
-        refused = broker.ask(ApiKey.SYNC_GROUP, version, **fields, protocol_type="consumer")
+        refused = broker.request(ApiKey.SYNC_GROUP, version, **fields, protocol_type="consumer")
         assert refused.error_code == ErrorCode.inconsistent_group_protocol
         fields |= {"protocol_type": "consumer", "protocol_name": "range"}
     fields["assignments"] = [{"member_id": joined.member_id, "assignment": b"mine"}]
-    response = broker.ask(ApiKey.SYNC_GROUP, version, **fields)
+    response = broker.request(ApiKey.SYNC_GROUP, version, **fields)
     assert (response.error_code, response.assignment) == (ErrorCode.none, b"mine")
     assert response.protocol_name == ("range" if version >= 5 else None)
 
@@ -172,16 +172,16 @@ def test_sync_in_each_version(version: int) -> None:
 def test_heartbeat_in_each_version(version: int) -> None:
     broker = Broker()
     member_id = member_of(broker)
-    for said, error in (
+    for fields_sent, error in (
         ({"generation_id": 1}, ErrorCode.none),
         ({"generation_id": 2}, ErrorCode.illegal_generation),
         ({"generation_id": 1, "member_id": "x"}, ErrorCode.unknown_member_id),
         ({"generation_id": 1, "group_id": ""}, ErrorCode.invalid_group_id),
     ):
-        fields: dict[str, Any] = {"group_id": "g", "member_id": member_id, **said}
-        assert broker.ask(ApiKey.HEARTBEAT, version, **fields).error_code == error
+        fields: dict[str, Any] = {"group_id": "g", "member_id": member_id, **fields_sent}
+        assert broker.request(ApiKey.HEARTBEAT, version, **fields).error_code == error
     join(Broker(), 9)
-    broker.begin(
+    broker.send(
         ApiKey.JOIN_GROUP,
         3,
         group_id="g",
@@ -189,17 +189,17 @@ def test_heartbeat_in_each_version(version: int) -> None:
         protocol_type="consumer",
         protocols=[{"name": "range", "metadata": b""}],
     )
-    response = broker.ask(ApiKey.HEARTBEAT, version, group_id="g", member_id=member_id, generation_id=1)
+    response = broker.request(ApiKey.HEARTBEAT, version, group_id="g", member_id=member_id, generation_id=1)
     assert response.error_code == ErrorCode.rebalance_in_progress
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.LEAVE_GROUP))
-def test_leave_in_each_version(version: int) -> None:
-    """Before version 3 the one member's error is the answer's."""
+def test_leave_group_in_each_version(version: int) -> None:
+    """Before version 3 the error of the one member is that of the response."""
     broker = Broker()
     member_id = member_of(broker)
     for leaving, error in (("x", ErrorCode.unknown_member_id), (member_id, ErrorCode.none)):
-        response = broker.ask(ApiKey.LEAVE_GROUP, version, group_id="g", members=[{"member_id": leaving}])
+        response = broker.request(ApiKey.LEAVE_GROUP, version, group_id="g", members=[{"member_id": leaving}])
         if version >= 3:
             assert response.error_code == ErrorCode.none
             assert [(each.member_id, each.error_code) for each in response.members] == [(leaving, error)]
@@ -207,12 +207,12 @@ def test_leave_in_each_version(version: int) -> None:
             assert response.error_code == error
     assert not broker.world.group.members
     broker.world.store.partition = None
-    lost = broker.ask(ApiKey.LEAVE_GROUP, version, group_id="h", members=[{"member_id": "x"}])
+    lost = broker.request(ApiKey.LEAVE_GROUP, version, group_id="h", members=[{"member_id": "x"}])
     assert lost.error_code == ErrorCode.not_coordinator
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.LEAVE_GROUP))
-def test_leave_before_version_3_is_the_later_ones_with_one_member(version: int) -> None:
+def test_leave_group_before_version_3_has_one_member(version: int) -> None:
     old: Any = load_request_schema(ApiKey.LEAVE_GROUP, version)
     assert ("member_id" in {each.name for each in schema_fields(old)}) is (version < 3)
 
@@ -223,10 +223,10 @@ def test_leave_before_version_3_is_the_later_ones_with_one_member(version: int) 
     "GroupMetadataManagerTest.testDescribeGroupsGroupIdNotFoundException",
 )
 @pytest.mark.parametrize("version", versions(ApiKey.DESCRIBE_GROUPS))
-def test_describe_in_each_version(version: int) -> None:
+def test_describe_groups_in_each_version(version: int) -> None:
     broker = Broker()
     member_id = member_of(broker)
-    response = broker.ask(
+    response = broker.request(
         ApiKey.DESCRIBE_GROUPS, version, groups=("g", "none"), include_authorized_operations=version >= 3
     )
     found, none = response.groups
@@ -240,22 +240,22 @@ def test_describe_in_each_version(version: int) -> None:
         assert found.authorized_operations == 3400
     broker.world.join(member_id)
     broker.world.new()
-    (rebalancing,) = broker.ask(ApiKey.DESCRIBE_GROUPS, version, groups=("g",)).groups
+    (rebalancing,) = broker.request(ApiKey.DESCRIBE_GROUPS, version, groups=("g",)).groups
     assert (rebalancing.protocol_data, rebalancing.members[0].member_metadata) == ("", b"")
     broker.world.store.is_loading = True
-    (loading,) = broker.ask(ApiKey.DESCRIBE_GROUPS, version, groups=("g",)).groups
+    (loading,) = broker.request(ApiKey.DESCRIBE_GROUPS, version, groups=("g",)).groups
     assert (loading.error_code, loading.group_state) == (ErrorCode.coordinator_load_in_progress, "")
 
 
 @pytest.mark.clause("GroupMetadataManagerTest.testListGroups")
 @pytest.mark.parametrize("version", versions(ApiKey.LIST_GROUPS))
-def test_list_in_each_version(version: int) -> None:
+def test_list_groups_in_each_version(version: int) -> None:
     broker = Broker()
     member_of(broker)
     broker.world.partition.groups["simple"] = Group("simple", WALL_MS)
 
     def listed(**filters: Any) -> list[tuple[str, str, str, str]]:
-        response = broker.ask(ApiKey.LIST_GROUPS, version, **filters)
+        response = broker.request(ApiKey.LIST_GROUPS, version, **filters)
         assert response.error_code == ErrorCode.none
         return [(each.group_id, each.protocol_type, each.group_state, each.group_type) for each in response.groups]
 
@@ -273,38 +273,38 @@ def test_list_in_each_version(version: int) -> None:
         assert listed(types_filter=("Classic", "share")) == both
         assert listed(types_filter=("consumer",)) == []
     broker.world.store.is_loading = True
-    assert broker.ask(ApiKey.LIST_GROUPS, version).error_code == ErrorCode.coordinator_load_in_progress
+    assert broker.request(ApiKey.LIST_GROUPS, version).error_code == ErrorCode.coordinator_load_in_progress
 
 
-def test_a_heartbeat_while_the_group_is_loaded_hears_that_all_is_well() -> None:
+def test_heartbeat_while_group_loads_returns_no_error() -> None:
     broker = Broker()
     for broker.world.store.is_loading, error in ((True, ErrorCode.none), (False, ErrorCode.unknown_member_id)):
-        response = broker.ask(ApiKey.HEARTBEAT, 4, group_id="g", generation_id=1, member_id="unknown yet")
+        response = broker.request(ApiKey.HEARTBEAT, 4, group_id="g", generation_id=1, member_id="unknown yet")
         assert response.error_code == error
 
 
-def test_many_groups_are_listed_in_slices() -> None:
+def test_list_groups_with_many_groups_takes_slices() -> None:
     broker = Broker()
     names = [f"g{index}" for index in range(2 * LISTED_PER_SLICE + 1)]
     for name in names:
         broker.world.partition.groups[name] = Group(name, WALL_MS)
-    call = broker.begin(ApiKey.LIST_GROUPS, 5)
+    call = broker.send(ApiKey.LIST_GROUPS, 5)
     assert not call.responses
     broker.world.pass_ms(0)
     assert [each.group_id for each in call.read().groups] == names
-    given_up = broker.begin(ApiKey.LIST_GROUPS, 5)
-    given_up.closed = True
+    abandoned = broker.send(ApiKey.LIST_GROUPS, 5)
+    abandoned.closed = True
     broker.world.pass_ms(0)
-    assert not given_up.responses
+    assert not abandoned.responses
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.DELETE_GROUPS))
-def test_delete_in_each_version(version: int) -> None:
+def test_delete_groups_in_each_version(version: int) -> None:
     broker = Broker()
     member_of(broker)
     broker.world.partition.groups["simple"] = Group("simple", WALL_MS)
     broker.world.partition.holds = True
-    call = broker.begin(ApiKey.DELETE_GROUPS, version, groups_names=("g", "simple", "none", "simple"))
+    call = broker.send(ApiKey.DELETE_GROUPS, version, groups_names=("g", "simple", "none", "simple"))
     assert not call.responses
     broker.world.partition.writes[-1].written(ErrorCode.none)
     assert [(each.group_id, each.error_code) for each in call.read().results] == [
@@ -312,13 +312,11 @@ def test_delete_in_each_version(version: int) -> None:
         ("simple", ErrorCode.none),
         ("none", ErrorCode.group_id_not_found),
     ]
-    assert broker.ask(ApiKey.DELETE_GROUPS, version, groups_names=()).results == ()
+    assert broker.request(ApiKey.DELETE_GROUPS, version, groups_names=()).results == ()
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.JOIN_GROUP))
-def test_a_client_id_that_leaves_no_room_for_a_member_id_is_refused(
-    version: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_client_id_too_long_for_member_id_is_rejected(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(GroupCall, "client_id", "c" * 0x7FFF)
     assert join(Broker(), version).error_code == ErrorCode.invalid_request
     monkeypatch.setattr(GroupCall, "client_id", "c" * (0x7FFF - 37))

@@ -1,4 +1,4 @@
-"""FindCoordinator, OffsetCommit, OffsetFetch, OffsetDelete of one node, through their handlers and their bytes."""
+"""FindCoordinator, OffsetCommit, OffsetFetch, OffsetDelete of one node, through handlers and codecs."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -58,16 +58,16 @@ NOTHING = [(0, -1, -1, "", 0)]
 
 
 def find(world: AdminWorld, *groups: str, kind: int = 0) -> list[tuple[str, str, int, str, int]]:
-    response = world.ask(k10_find_coordinator, FindCoordinatorRequest(key_type=i8(kind), coordinator_keys=groups))
+    response = world.request(k10_find_coordinator, FindCoordinatorRequest(key_type=i8(kind), coordinator_keys=groups))
     world.settle()
     return [(one.key, one.error_code.name, one.node_id, one.host, one.port) for one in response.coordinators]
 
 
 def led() -> AdminWorld:
-    """The offsets topic is there, and the topic ``t``."""
+    """Return a world with the offsets topic and topic ``t``."""
     world = AdminWorld(offsets_topic_num_partitions="5")
     find(world, "g")
-    world.ask(k19_create_topics, creation_of("t"))
+    world.request(k19_create_topics, creation_of("t"))
     world.settle()
     return world
 
@@ -95,7 +95,7 @@ def offsets_of(response: OffsetFetchResponse, at: int = 0) -> list[tuple[int, in
     ]
 
 
-def test_the_first_request_creates_the_topic_and_later_ones_get_a_response() -> None:
+def test_find_coordinator_creates_offsets_topic_then_returns_coordinator() -> None:
     world = AdminWorld(offsets_topic_num_partitions="7", offsets_topic_segment_bytes="12345")
     assert find(world, "g", "h") == [
         ("g", "coordinator_not_available", -1, "", -1),
@@ -112,29 +112,29 @@ def test_the_first_request_creates_the_topic_and_later_ones_get_a_response() -> 
     }
 
 
-def test_many_questions_create_it_once() -> None:
+def test_many_find_coordinator_requests_create_topic_once() -> None:
     world = AdminWorld()
     world.auto = False
     for _ in range(3):
-        world.begin(k10_find_coordinator, FindCoordinatorRequest(key_type=i8(0), coordinator_keys=("g",)))
+        world.send(k10_find_coordinator, FindCoordinatorRequest(key_type=i8(0), coordinator_keys=("g",)))
     assert world.broker.groups.is_creating
     world.settle()
     assert not world.broker.groups.is_creating
     assert len(world.controller.image.topics[OFFSETS_TOPIC].partitions) == 50
 
 
-def test_a_consumer_of_the_offsets_topic_creates_it_as_it_must_be() -> None:
-    """Automatic creation by Metadata: another number of partitions would part the groups from their coordinators."""
+def test_metadata_request_creates_offsets_topic_with_configured_partitions() -> None:
+    """Automatic creation by Metadata: another number of partitions would separate groups from their coordinators."""
     world = AdminWorld(offsets_topic_num_partitions="7", num_partitions="3")
     topic = MetadataRequestTopic(topic_id=None, name=TopicName(OFFSETS_TOPIC))
-    world.ask(k03_metadata, MetadataRequest(topics=(topic,), include_topic_authorized_operations=False))
+    world.request(k03_metadata, MetadataRequest(topics=(topic,), include_topic_authorized_operations=False))
     world.settle()
     assert len(world.controller.image.topics[OFFSETS_TOPIC].partitions) == 7
     assert world.controller.image.topic_configs(OFFSETS_TOPIC)["cleanup.policy"] == "compact"
 
 
 @pytest.mark.parametrize("client", ["client", "__admin_client"])
-def test_clients_do_not_write_into_the_offsets_topic_whatever_they_call_themselves(client: str) -> None:
+def test_produce_to_offsets_topic_is_rejected_for_any_client_id(client: str) -> None:
     world = led()
     call = AdminCall(9)
     call.client_id = client
@@ -146,103 +146,104 @@ def test_clients_do_not_write_into_the_offsets_topic_whatever_they_call_themselv
 
 
 @pytest.mark.parametrize(("kind", "error"), [(2, "invalid_request"), (9, "invalid_request")])
-def test_other_kinds_of_keys_have_no_coordinator_and_create_nothing(kind: int, error: str) -> None:
+def test_find_coordinator_for_other_key_types_creates_nothing(kind: int, error: str) -> None:
     world = AdminWorld()
     assert find(world, "g", kind=kind) == [("g", error, -1, "", -1)]
     assert world.controller.image.topics == {}
 
 
-def test_a_commit_is_fetched_by_one_group_and_not_by_another() -> None:
+def test_committed_offset_is_visible_to_its_group_only() -> None:
     world = led()
-    response = world.ask(k08_offset_commit, commit())
+    response = world.request(k08_offset_commit, commit())
     assert [int(one.error_code) for topic in response.topics for one in topic.partitions] == [0]
-    response = world.ask(k09_offset_fetch, fetch("g", "h"))
+    response = world.request(k09_offset_fetch, fetch("g", "h"))
     assert [each.group_id for each in response.groups] == ["g", "h"]
     assert offsets_of(response) == [(0, 5, 2, "m", 0)]
     assert offsets_of(response, 1) == NOTHING
-    assert offsets_of(world.ask(k09_offset_fetch, fetch("g", topic=None))) == [(0, 5, 2, "m", 0)]
-    assert world.ask(k09_offset_fetch, fetch("h", topic=None)).groups[0].topics == ()
+    assert offsets_of(world.request(k09_offset_fetch, fetch("g", topic=None))) == [(0, 5, 2, "m", 0)]
+    assert world.request(k09_offset_fetch, fetch("h", topic=None)).groups[0].topics == ()
 
 
-def test_a_topic_without_partitions_is_in_the_response() -> None:
+def test_offset_fetch_of_topic_without_partitions_returns_topic() -> None:
     world = led()
     topics = tuple(OffsetFetchRequestTopics(name=TopicName(name), partition_indexes=()) for name in ("t", "u", "t"))
     request = OffsetFetchRequest(groups=(OffsetFetchRequestGroup(group_id=GroupId("g"), topics=topics),))
-    (group,) = world.ask(k09_offset_fetch, request).groups
+    (group,) = world.request(k09_offset_fetch, request).groups
     assert [(topic.name, topic.partitions) for topic in group.topics] == [("t", ()), ("u", ())]
 
 
 @pytest.mark.parametrize(("version", "lasts"), [(2, False), (3, False), (4, False), (5, True), (9, True)])
-def test_versions_2_to_4_say_how_long_an_offset_is_kept(version: int, lasts: bool) -> None:
+def test_offset_commit_versions_2_to_4_set_retention_time(version: int, lasts: bool) -> None:
     world = led()
     minute = i64Timedelta.parse(timedelta(minutes=1))
     frame = memoryview(b"".join(encode_request(8, version, 1, "c", replace(commit(), retention_time=minute))))[4:]
     _, offset = read_request_header(frame)
-    world.ask(k08_offset_commit, decode_request(8, version, frame, offset), version)
+    world.request(k08_offset_commit, decode_request(8, version, frame, offset), version)
     (partition,) = (each for each in world.broker.groups.active() if each.offsets.count)
     stored = partition.offsets.of("g")["t"][0].commit
     assert stored.expire_timestamp_ms == (-1 if lasts else stored.commit_timestamp_ms + 60_000)
 
 
-def test_errors_stand_where_the_version_has_room_for_them() -> None:
-    """Version 1 has no error of the whole answer."""
+def test_errors_are_top_level_or_per_partition_by_version() -> None:
+    """Version 1 has no top-level error."""
     world = AdminWorld()
     code = int(ErrorCode.not_coordinator)
-    newest = world.ask(k09_offset_fetch, fetch("g"))
+    newest = world.request(k09_offset_fetch, fetch("g"))
     assert (int(newest.groups[0].error_code), newest.groups[0].topics) == (code, ())
-    assert offsets_of(world.ask(k09_offset_fetch, fetch("g"), 1)) == [(0, -1, -1, "", code)]
-    response = world.ask(k08_offset_commit, commit())
+    assert offsets_of(world.request(k09_offset_fetch, fetch("g"), 1)) == [(0, -1, -1, "", code)]
+    response = world.request(k08_offset_commit, commit())
     assert [int(one.error_code) for topic in response.topics for one in topic.partitions] == [code]
 
 
 @pytest.mark.parametrize(("version", "code"), [(8, ErrorCode.illegal_generation), (9, ErrorCode.group_id_not_found)])
-def test_a_member_of_a_group_that_is_gone_hears_so_as_its_version_can_tell(version: int, code: Error) -> None:
-    response = led().ask(
+def test_commit_to_deleted_group_returns_error_of_version(version: int, code: Error) -> None:
+    response = led().request(
         k08_offset_commit, replace(commit(), generation_id_or_member_epoch=i32(1), member_id="m"), version
     )
     assert response.topics[0].partitions[0].error_code == code
 
 
-def test_offsets_of_the_empty_group_are_committed_and_not_deleted() -> None:
+def test_offsets_of_empty_group_id_are_committed_but_not_deletable() -> None:
     world = led()
-    world.ask(k08_offset_commit, commit(""))
-    assert offsets_of(world.ask(k09_offset_fetch, fetch(""))) == [(0, 5, 2, "m", 0)]
+    world.request(k08_offset_commit, commit(""))
+    assert offsets_of(world.request(k09_offset_fetch, fetch(""))) == [(0, 5, 2, "m", 0)]
     topics = (
         OffsetDeleteRequestTopic(
             name=TopicName("t"), partitions=(OffsetDeleteRequestPartition(partition_index=i32(0)),)
         ),
     )
-    response = world.ask(k47_offset_delete, OffsetDeleteRequest(group_id=GroupId(""), topics=topics))
+    response = world.request(k47_offset_delete, OffsetDeleteRequest(group_id=GroupId(""), topics=topics))
     assert response.error_code == ErrorCode.invalid_group_id
 
 
-def test_a_committed_offset_is_deleted() -> None:
+def test_offset_delete_removes_committed_offset() -> None:
     world = led()
-    world.ask(k08_offset_commit, commit())
+    world.request(k08_offset_commit, commit())
     topics = (
         OffsetDeleteRequestTopic(
             name=TopicName("t"), partitions=(OffsetDeleteRequestPartition(partition_index=i32(0)),)
         ),
     )
-    response = world.ask(k47_offset_delete, OffsetDeleteRequest(group_id=GroupId("g"), topics=topics))
+    response = world.request(k47_offset_delete, OffsetDeleteRequest(group_id=GroupId("g"), topics=topics))
     assert int(response.error_code) == 0
     assert [int(one.error_code) for topic in response.topics for one in topic.partitions] == [0]
-    assert offsets_of(world.ask(k09_offset_fetch, fetch("g"))) == NOTHING
-    response = world.ask(k47_offset_delete, OffsetDeleteRequest(group_id=GroupId("nobody"), topics=topics))
+    assert offsets_of(world.request(k09_offset_fetch, fetch("g"))) == NOTHING
+    response = world.request(k47_offset_delete, OffsetDeleteRequest(group_id=GroupId("nobody"), topics=topics))
     assert (int(response.error_code), response.topics) == (int(ErrorCode.group_id_not_found), ())
 
 
 @pytest.mark.parametrize("version", range(1, 10))
-def test_offset_fetch_says_the_same_in_every_version(version: int) -> None:
-    """One group, as versions below 8 have it; the group's ID is not in their answers, the leader epoch from 5 on."""
+def test_offset_fetch_returns_same_offsets_in_every_version(version: int) -> None:
+    """One group, as versions below 8 have it. Their responses lack the group's ID, and have the leader epoch from 5
+    on."""
     world = led()
-    world.ask(k08_offset_commit, commit())
+    world.request(k08_offset_commit, commit())
     request = fetch("g")
     data = b"".join(bytes(each) for each in encode_request(9, version, 1, "c", request))
     header = 4 + 8 + 2 + 1 + (version >= 6)
     decoded = decode_request(9, version, data[4:], header - 4)
     assert decoded == request
-    response = world.ask(k09_offset_fetch, decoded, version)
+    response = world.request(k09_offset_fetch, decoded, version)
     frame = b"".join(bytes(each) for each in encode_response(9, version, 1, response))
     _, read = decode_response(9, version, frame[4:])
     assert isinstance(read, OffsetFetchResponse)
@@ -250,30 +251,28 @@ def test_offset_fetch_says_the_same_in_every_version(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(2, 10))
-def test_offset_commit_is_understood_in_every_version(version: int) -> None:
+def test_offset_commit_in_every_version(version: int) -> None:
     world = led()
     data = b"".join(bytes(each) for each in encode_request(8, version, 1, "c", commit()))
     decoded: Any = decode_request(8, version, data[4:], 8 + 2 + 1 + (version >= 8))
-    response = world.ask(k08_offset_commit, decoded, version)
+    response = world.request(k08_offset_commit, decoded, version)
     frame = b"".join(bytes(each) for each in encode_response(8, version, 1, response))
     assert decode_response(8, version, frame[4:])[1] == response
     epoch = 2 if version >= 6 else -1
-    assert offsets_of(world.ask(k09_offset_fetch, fetch("g"))) == [(0, 5, epoch, "m", 0)]
+    assert offsets_of(world.request(k09_offset_fetch, fetch("g"))) == [(0, 5, epoch, "m", 0)]
 
 
 @pytest.mark.clause("D-1")
 @pytest.mark.parametrize("level", [0, 1])
 @pytest.mark.parametrize(("epoch", "retention_ms"), [(7, 60_000), (7, -1), (-1, 60_000), (7, 2**63 - 1)])
-def test_draft_1000_says_how_long_an_offset_is_kept_as_versions_2_to_4_do(
-    epoch: int, retention_ms: int, level: int
-) -> None:
+def test_offset_commit_1000_sets_retention_time_like_versions_2_to_4(epoch: int, retention_ms: int, level: int) -> None:
     world = led()
     image = replace(world.metadata.loader.image, features={METADATA_EPOCH_FEATURE: level})
     world.broker.groups.commits._image = lambda: image
     partition = OffsetCommitRequestPartition1000(partition_index=0, committed_offset=5, metadata_epoch=epoch)
     topics = (OffsetCommitRequestTopic1000(name="t", partitions=(partition,)),)
     body = OffsetCommitRequest1000(group_id="g", retention_time_ms=retention_ms, topics=topics)
-    world.ask(k08_offset_commit, body, 1000)
+    world.request(k08_offset_commit, body, 1000)
     (partition_of_group,) = (each for each in world.broker.groups.active() if each.offsets.count)
     stored = partition_of_group.offsets.of("g")["t"][0].commit
     expires_ms = -1 if retention_ms < 0 else min(stored.commit_timestamp_ms + retention_ms, 2**63 - 1)
@@ -283,20 +282,20 @@ def test_draft_1000_says_how_long_an_offset_is_kept_as_versions_2_to_4_do(
 @pytest.mark.clause("M-6")
 @pytest.mark.clause("M-7")
 @pytest.mark.clause("M-9")
-def test_the_drafts_carry_the_metadata_epoch() -> None:
+def test_offset_commit_1000_and_fetch_1000_carry_metadata_epoch() -> None:
     world = led()
     image = replace(world.metadata.loader.image, features={METADATA_EPOCH_FEATURE: 1})
-    world.broker.groups.commits._image = lambda: image  # The switch alone, without its broadcasts.
+    world.broker.groups.commits._image = lambda: image  # The feature level alone, without its broadcasts.
 
     def put(offset: int, epoch: int) -> list[int]:
         partition = OffsetCommitRequestPartition1000(partition_index=0, committed_offset=offset, metadata_epoch=epoch)
         topics = (OffsetCommitRequestTopic1000(name="t", partitions=(partition,)),)
-        response = world.ask(k08_offset_commit, OffsetCommitRequest1000(group_id="g", topics=topics), 1000)
+        response = world.request(k08_offset_commit, OffsetCommitRequest1000(group_id="g", topics=topics), 1000)
         assert isinstance(response, OffsetCommitResponse1000)
         return [one.error_code for topic in response.topics for one in topic.partitions]
 
     def got(topics: tuple[OffsetFetchRequestTopic1000, ...] | None) -> list[tuple[int, int]]:
-        response = world.ask(k09_offset_fetch, OffsetFetchRequest1000(group_id="g", topics=topics), 1000)
+        response = world.request(k09_offset_fetch, OffsetFetchRequest1000(group_id="g", topics=topics), 1000)
         assert isinstance(response, OffsetFetchResponse1000)
         return [(one.committed_offset, one.metadata_epoch) for topic in response.topics for one in topic.partitions]
 
@@ -308,7 +307,7 @@ def test_the_drafts_carry_the_metadata_epoch() -> None:
 
 
 @pytest.mark.clause("M-6", "M-9")
-def test_the_later_drafts_keep_leader_epochs_and_fence_static_members() -> None:
+def test_drafts_1001_keep_leader_epochs_and_fence_static_members() -> None:
     world = led()
     image = replace(world.metadata.loader.image, features={METADATA_EPOCH_FEATURE: 1})
     world.broker.groups.commits._image = lambda: image
@@ -324,12 +323,12 @@ def test_the_later_drafts_keep_leader_epochs_and_fence_static_members() -> None:
             group_instance_id=instance_id,
             topics=(OffsetCommitRequestTopic1001(name="t", partitions=(partition,)),),
         )
-        response = world.ask(k08_offset_commit, body, 1001)
+        response = world.request(k08_offset_commit, body, 1001)
         return [one.error_code for topic in response.topics for one in topic.partitions]
 
     assert put() == [0]
     request = OffsetFetchRequest1001(group_id="g", topics=None, require_stable=True)
-    response = world.ask(k09_offset_fetch, request, 1001)
+    response = world.request(k09_offset_fetch, request, 1001)
     assert isinstance(response, OffsetFetchResponse1001)
     ((one,),) = (topic.partitions for topic in response.topics)
     assert (one.committed_offset, one.committed_leader_epoch, one.metadata_epoch) == (5, 3, 7)
@@ -341,19 +340,19 @@ def test_the_later_drafts_keep_leader_epochs_and_fence_static_members() -> None:
     assert put("older", "s", 1) == [int(ErrorCode.fenced_instance_id)]
 
 
-def test_many_offsets_are_deleted_and_reported_in_slices() -> None:
+def test_offset_delete_with_many_offsets_takes_slices() -> None:
     world = led()
     partitions = tuple(OffsetDeleteRequestPartition(partition_index=i32(at)) for at in range(ERRORS_PER_SLICE + 1))
     topics = (OffsetDeleteRequestTopic(name=TopicName("t"), partitions=partitions),)
-    answering = topics_with_errors(
+    building = topics_with_errors(
         topics, [ErrorCode.none] * len(partitions), OffsetDeleteResponseTopic, SimpleNamespace
     )
-    assert len(list(answering)) == 1
-    world.ask(k08_offset_commit, commit())
-    call = world.begin(k47_offset_delete, OffsetDeleteRequest(group_id=GroupId("g"), topics=topics))
+    assert len(list(building)) == 1
+    world.request(k08_offset_commit, commit())
+    call = world.send(k47_offset_delete, OffsetDeleteRequest(group_id=GroupId("g"), topics=topics))
     assert call.responses == []
-    assert world.ports.run_steps() >= 4  # Three remove, and one ends the answer.
+    assert world.ports.run_steps() >= 4  # Three remove offsets, and one completes the response.
     (partitions,) = (topic.partitions for topic in call.responses[0].topics)
     unknown = [ErrorCode.unknown_topic_or_partition] * ERRORS_PER_SLICE
     assert [one.error_code for one in partitions] == [ErrorCode.none, *unknown]
-    assert world.ask(k09_offset_fetch, fetch("g", topic=None)).groups[0].topics == ()
+    assert world.request(k09_offset_fetch, fetch("g", topic=None)).groups[0].topics == ()

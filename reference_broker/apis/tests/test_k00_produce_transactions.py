@@ -1,4 +1,4 @@
-"""Produce in transactions: what the coordinator verifies, what is appended then, what old and new producers hear."""
+"""Produce in transactions: what the coordinator verifies, what is appended, and the errors of old and new producers."""
 
 from dataclasses import replace
 from typing import Any
@@ -40,7 +40,7 @@ def transactional(
 
 
 class TransactionWorld(ReplicatedWorld):
-    """One replica in sync: what is appended is committed. Node 2 coordinates; ``link`` is the way there."""
+    """One replica in sync: an append is committed. Node 2 is the coordinator, and ``link`` the connection to it."""
 
     def __init__(self, partitions: int = 2, settings: dict[str, str] | None = None) -> None:
         super().__init__(partitions, settings=settings, isr=(1,))
@@ -60,7 +60,7 @@ class TransactionWorld(ReplicatedWorld):
     def produce_to(
         self, *batches: bytes, version: int = TV1_ABORTABLE, transactional_id: str | None = "id", topic: str = "events"
     ) -> FakeCall:
-        """Batches for the first partitions."""
+        """Send batches for the first partitions."""
         self.broker.now = self.now()
         by_id = version >= 13
         parts = [ProducePartition(index, data) for index, data in enumerate(batches)]
@@ -72,9 +72,9 @@ class TransactionWorld(ReplicatedWorld):
         return call
 
     def open(self, sequence: int = 0, *, version: int = TV1_ABORTABLE, **batch: Any) -> None:
-        """The first batch, verified and appended."""
+        """Send the first batch of a transaction, verified and appended."""
         call = self.produce_to(transactional(sequence, **batch), version=version)
-        self.link.answer()
+        self.link.respond()
         assert errors_of(call) == [0]
 
     def end(self, epoch: int = 0, version: int = 0, commit: bool = True, index: int = 0) -> None:
@@ -97,34 +97,34 @@ def world() -> TransactionWorld:
     "ReplicaManagerTest.testTransactionVerificationGuardOnMultiplePartitions",
 )
 @pytest.mark.parametrize("version", [3, *ANY_VERSION, 13])
-def test_the_first_batch_waits_for_the_coordinator(world: TransactionWorld, version: int) -> None:
+def test_first_batch_of_transaction_waits_for_verification(world: TransactionWorld, version: int) -> None:
     call = world.produce_to(transactional(), transactional(), version=version)
     assert (call.closed, world.ends) == (False, [0, 0])
     (request,) = world.link.transactions
     assert (request.transactional_id, request.producer_id, request.producer_epoch) == ("id", 7, 0)
     assert [(topic.name, topic.partitions) for topic in request.topics] == [("events", (0, 1))]
     assert request.verify_only is (version < 12)
-    world.link.answer()
+    world.link.respond()
     assert (errors_of(call), world.ends) == ([0, 0], [1, 1])
     assert world.led[0].log.last_stable_offset == 0
 
 
 @pytest.mark.clause("UnifiedLogTest.testTransactionIsOngoingAndVerificationGuardTV1")
-def test_what_follows_in_the_transaction_is_appended_at_once(world: TransactionWorld) -> None:
+def test_later_batches_of_verified_transaction_are_appended_at_once(world: TransactionWorld) -> None:
     world.open()
     assert errors_of(world.produce_to(transactional(1))) == [0]
     call = world.produce_to(transactional(2), transactional())
     (request,) = world.link.transactions
     assert [(topic.name, topic.partitions) for topic in request.topics] == [("events", (1,))]
-    world.link.answer()
+    world.link.respond()
     assert (errors_of(call), world.ends) == ([0, 0], [3, 1])
 
 
 @pytest.mark.clause("X-9", "ReplicaManagerTest.testTransactionVerificationFlow")
 @pytest.mark.parametrize("version", ANY_VERSION)
-def test_a_partition_that_is_not_in_the_transaction_gets_nothing(world: TransactionWorld, version: int) -> None:
+def test_batch_for_partition_outside_transaction_is_rejected(world: TransactionWorld, version: int) -> None:
     call = world.produce_to(transactional(), transactional(), version=version)
-    world.link.answer({A: ErrorCode.invalid_txn_state})
+    world.link.respond({A: ErrorCode.invalid_txn_state})
     refused, taken = produced(call)
     assert (refused.error_code, taken.error_code, world.ends) == (ErrorCode.invalid_txn_state, 0, [0, 1])
     assert "not added to the transaction" in (refused.error_message or "")
@@ -142,11 +142,11 @@ def test_a_partition_that_is_not_in_the_transaction_gets_nothing(world: Transact
         (TV2, ErrorCode.invalid_producer_id_mapping, ErrorCode.invalid_producer_id_mapping),
     ],
 )
-def test_errors_of_the_coordinator(
+def test_verification_error_is_mapped_for_producer(
     world: TransactionWorld, version: int, error: ErrorCode, returned: ErrorCode
 ) -> None:
     call = world.produce_to(transactional(), version=version)
-    world.link.answer({A: error})
+    world.link.respond({A: error})
     assert (errors_of(call), world.ends) == ([returned], [0, 0])
     assert (produced(call)[0].log_start_offset, world.led[0].log.log_start_offset) == (-1, 0)
 
@@ -159,15 +159,15 @@ def test_errors_of_the_coordinator(
         *(ErrorCode.coordinator_load_in_progress, ErrorCode.coordinator_not_available),
     ],
 )
-def test_a_coordinator_that_could_not_be_asked_is_told_in_words(world: TransactionWorld, error: ErrorCode) -> None:
+def test_unreachable_coordinator_is_named_in_error_message(world: TransactionWorld, error: ErrorCode) -> None:
     call = world.produce_to(transactional())
-    world.link.answer({A: error})
+    world.link.respond({A: error})
     (refused,) = produced(call)
     assert (refused.error_code, world.ends) == (ErrorCode.not_enough_replicas, [0, 0])
     assert refused.error_message == f"the transaction's coordinator could not be reached: {error_name(error)}"
 
 
-def test_a_coordinator_that_is_lost_or_unknown(world: TransactionWorld) -> None:
+def test_lost_or_unknown_coordinator_returns_not_enough_replicas(world: TransactionWorld) -> None:
     call = world.produce_to(transactional())
     world.link.lose()
     assert errors_of(call) == [ErrorCode.not_enough_replicas]
@@ -175,22 +175,22 @@ def test_a_coordinator_that_is_lost_or_unknown(world: TransactionWorld) -> None:
     assert errors_of(world.produce_to(transactional())) == [ErrorCode.not_enough_replicas]
 
 
-def test_a_transaction_that_ends_now_is_asked_for_again_before_the_producer_is(world: TransactionWorld) -> None:
+def test_concurrent_transactions_is_retried_by_broker_in_version_2(world: TransactionWorld) -> None:
     """KIP-890: add.partitions.to.txn.retry.backoff.ms, version 2 only."""
     call = world.produce_to(transactional(), version=TV2)
     for _ in range(2):
-        world.link.answer({A: ErrorCode.concurrent_transactions})
+        world.link.respond({A: ErrorCode.concurrent_transactions})
         assert world.link.requests == []
         world.pass_ms(20)
-    world.link.answer()
+    world.link.respond()
     assert (errors_of(call), world.ends) == ([0], [1, 0])
 
 
-def test_but_not_for_ever(world: TransactionWorld) -> None:
+def test_concurrent_transactions_retries_are_limited(world: TransactionWorld) -> None:
     call = world.produce_to(transactional(), version=TV2)
     verifications = 0
     while not call.closed:
-        world.link.answer({A: ErrorCode.concurrent_transactions})
+        world.link.respond({A: ErrorCode.concurrent_transactions})
         world.pass_ms(20)
         verifications += 1
     assert verifications == 6
@@ -199,45 +199,46 @@ def test_but_not_for_ever(world: TransactionWorld) -> None:
 
 @pytest.mark.clause("UnifiedLogTest.testEmptyTransactionStillClearsVerificationGuard")
 @pytest.mark.parametrize("version", [TV1, TV1_ABORTABLE])
-def test_a_marker_voids_the_coordinators_word(world: TransactionWorld, version: int) -> None:
-    """It was given before the transaction ended."""
+def test_marker_invalidates_pending_verification(world: TransactionWorld, version: int) -> None:
+    """The verification precedes the end of the transaction."""
     call = world.produce_to(transactional(), version=version)
     world.end(commit=False)
-    world.link.answer()
+    world.link.respond()
     assert (errors_of(call), world.ends) == ([ErrorCode.invalid_txn_state], [1, 0])
     again = world.produce_to(transactional(), version=version)
-    world.link.answer()
+    world.link.respond()
     assert errors_of(again) == [0]
 
 
-def test_the_word_for_an_earlier_transaction_does_not_open_the_next_one(world: TransactionWorld) -> None:
-    """The transaction is aborted, and the next one of the same epoch asks, while the first answer is on its way."""
+def test_verification_of_earlier_transaction_does_not_verify_next(world: TransactionWorld) -> None:
+    """The transaction is aborted, and the next one of the same epoch is verified while the first response is in
+    flight."""
     first = world.produce_to(transactional())
     world.end(commit=False)
     second = world.produce_to(transactional())
     assert len(world.link.requests) == 1
-    world.link.answer()
+    world.link.respond()
     assert (errors_of(first), second.closed) == ([ErrorCode.invalid_txn_state], False)
-    world.link.answer({A: ErrorCode.invalid_txn_state})
+    world.link.respond({A: ErrorCode.invalid_txn_state})
     assert (errors_of(second), world.ends) == ([ErrorCode.invalid_txn_state], [1, 0])
 
 
 @pytest.mark.clause("UnifiedLogTest.testNextTransactionVerificationGuardNotCleared")
-def test_the_marker_of_the_last_transaction_leaves_the_next_one_of_version_2(world: TransactionWorld) -> None:
-    """The marker has the epoch that the producer has gone on with."""
+def test_marker_of_previous_transaction_keeps_pending_verification_in_version_2(world: TransactionWorld) -> None:
+    """The marker has the epoch that the producer already uses."""
     world.open(version=TV2)
     call = world.produce_to(transactional(epoch=1), version=TV2)
     world.end(epoch=1, version=2)
-    world.link.answer()
+    world.link.respond()
     assert (errors_of(call), world.ends) == ([0], [3, 0])
     assert world.led[0].log.last_stable_offset == 2
 
 
 @pytest.mark.clause("UnifiedLogTest.testTransactionIsOngoingAndVerificationGuardTV2")
-def test_a_later_marker_voids_the_word_in_version_2_too(world: TransactionWorld) -> None:
+def test_marker_of_same_epoch_invalidates_pending_verification_in_version_2(world: TransactionWorld) -> None:
     call = world.produce_to(transactional(), version=TV2)
     world.end(epoch=1, version=2, commit=False)
-    world.link.answer()
+    world.link.respond()
     assert (errors_of(call), world.ends) == ([ErrorCode.invalid_producer_epoch], [1, 0])
 
 
@@ -246,17 +247,17 @@ def test_a_later_marker_voids_the_word_in_version_2_too(world: TransactionWorld)
     "UnifiedLogTest.testStaleProducerEpochReturnsRecoverableErrorForTV2Clients",
 )
 @pytest.mark.parametrize("version", ANY_VERSION)
-def test_an_old_epoch_is_refused_before_anybody_is_asked(world: TransactionWorld, version: int) -> None:
+def test_stale_producer_epoch_is_rejected_without_verification(world: TransactionWorld, version: int) -> None:
     world.end(epoch=3)
     assert errors_of(world.produce_to(transactional(epoch=2), version=version)) == [ErrorCode.invalid_producer_epoch]
     assert world.link.requests == []
 
 
-def test_a_retry_of_a_written_batch_is_no_new_transaction(world: TransactionWorld) -> None:
+def test_retry_of_appended_batch_starts_no_transaction(world: TransactionWorld) -> None:
     world.open()
     world.end()
     call = world.produce_to(transactional())
-    world.link.answer()
+    world.link.respond()
     (response,) = produced(call)
     assert (response.error_code, response.base_offset, world.ends) == (0, 0, [2, 0])
 
@@ -265,13 +266,13 @@ def test_a_retry_of_a_written_batch_is_no_new_transaction(world: TransactionWorl
     "ProducerStateManagerTest.testThrowOutOfOrderSequenceWithVerificationSequenceCheck",
     "ReplicaManagerTest.testTransactionVerificationBlocksOutOfOrderSequence",
 )
-def test_no_batch_is_written_before_an_earlier_one_that_still_waits(world: TransactionWorld) -> None:
-    """KAFKA-14920: else the earlier one would be out of order for ever."""
+def test_batch_is_rejected_while_earlier_sequence_awaits_verification(world: TransactionWorld) -> None:
+    """KAFKA-14920: otherwise the earlier one would be out of order for ever."""
     first = world.produce_to(transactional(0))
     world.link.lose()
     assert errors_of(first) == [ErrorCode.not_enough_replicas]
     second = world.produce_to(transactional(1))
-    world.link.answer()
+    world.link.respond()
     assert errors_of(second) == [ErrorCode.out_of_order_sequence_number]
     world.open(0)
     assert errors_of(world.produce_to(transactional(1))) == [0]
@@ -282,41 +283,43 @@ def test_no_batch_is_written_before_an_earlier_one_that_still_waits(world: Trans
     "ProducerStateManagerTest.testAllowNonZeroSequenceForTransactionsV1WithEmptyState",
 )
 @pytest.mark.parametrize(("version", "error"), [(TV1, 0), (TV2, ErrorCode.out_of_order_sequence_number)])
-def test_a_transaction_of_version_2_begins_with_sequence_0(world: TransactionWorld, version: int, error: int) -> None:
+def test_first_batch_of_unknown_producer_must_have_sequence_zero_in_version_2(
+    world: TransactionWorld, version: int, error: int
+) -> None:
     call = world.produce_to(transactional(5), version=version)
-    world.link.answer()
+    world.link.respond()
     assert errors_of(call) == [error]
 
 
-def test_a_transactional_batch_demands_a_transactional_id(world: TransactionWorld) -> None:
+def test_transactional_batch_without_transactional_id_is_rejected(world: TransactionWorld) -> None:
     call = world.produce_to(transactional(), transactional(is_transactional=False), transactional_id=None)
     assert errors_of(call) == [ErrorCode.transactional_id_authorization_failed, 0]
     assert (world.ends, world.link.requests) == ([0, 1], [])
 
 
 @pytest.mark.clause("ReplicaManagerTest.testVerificationForTransactionalPartitionsOnly")
-def test_only_partitions_of_transactional_batches_are_asked_for(world: TransactionWorld) -> None:
+def test_only_partitions_of_transactional_batches_are_verified(world: TransactionWorld) -> None:
     call = world.produce_to(transactional(), transactional(is_transactional=False, producer=8))
     (request,) = world.link.transactions
     assert [(topic.name, topic.partitions) for topic in request.topics] == [("events", (0,))]
-    world.link.answer()
+    world.link.respond()
     assert errors_of(call) == [0, 0]
 
 
-def test_a_plain_batch_may_have_one(world: TransactionWorld) -> None:
+def test_nontransactional_batch_with_transactional_id_is_accepted(world: TransactionWorld) -> None:
     call = world.produce_to(transactional(is_transactional=False), build([Record(timestamp_ms=START_MS, value=b"v")]))
     assert (errors_of(call), world.link.requests) == ([0, 0], [])
 
 
 @pytest.mark.clause("ProducerStateManagerTest.testNonTransactionalAppendWithOngoingTransaction")
-def test_a_plain_batch_of_a_producer_in_a_transaction_is_refused(world: TransactionWorld) -> None:
+def test_nontransactional_batch_during_open_transaction_is_rejected(world: TransactionWorld) -> None:
     world.open()
     call = world.produce_to(transactional(1, is_transactional=False))
     assert errors_of(call) == [ErrorCode.invalid_txn_state]
 
 
 @pytest.mark.clause("ReplicaManagerTest.testExceptionWhenUnverifiedTransactionHasMultipleProducerIds")
-def test_the_batches_are_of_one_producer(world: TransactionWorld) -> None:
+def test_transactional_batches_of_two_producers_are_rejected(world: TransactionWorld) -> None:
     for other in (transactional(producer=8), transactional(epoch=1)):
         call = world.produce_to(transactional(), other)
         assert errors_of(call) == [ErrorCode.invalid_producer_id_mapping] * 2
@@ -326,15 +329,15 @@ def test_the_batches_are_of_one_producer(world: TransactionWorld) -> None:
 @pytest.mark.clause(
     "ReplicaManagerTest.testTransactionVerificationWhenNotLeader", "ReplicaManagerTest.testPreVerificationError"
 )
-def test_partitions_that_are_not_led_here_are_not_asked_for(world: TransactionWorld) -> None:
+def test_partitions_led_elsewhere_are_not_verified(world: TransactionWorld) -> None:
     call = world.produce_to(transactional(), transactional(), transactional())
     (request,) = world.link.transactions
     assert [(topic.name, topic.partitions) for topic in request.topics] == [("events", (0, 1))]
-    world.link.answer()
+    world.link.respond()
     assert errors_of(call) == [0, 0, ErrorCode.unknown_topic_or_partition]
 
 
-def test_nobody_is_asked_for_internal_topics(world: TransactionWorld) -> None:
+def test_internal_topics_are_rejected_without_verification(world: TransactionWorld) -> None:
     results = [errors_of(world.produce_to(transactional(), topic=each)) for each in (TRANSACTION_TOPIC, OFFSETS_TOPIC)]
     assert results == [[ErrorCode.invalid_topic_exception], [ErrorCode.unknown_topic_or_partition]], (
         "the first one exists"
@@ -342,10 +345,10 @@ def test_nobody_is_asked_for_internal_topics(world: TransactionWorld) -> None:
     assert world.link.requests == []
 
 
-def test_a_leader_that_resigns_while_the_coordinator_is_asked(world: TransactionWorld) -> None:
+def test_leadership_lost_during_verification_returns_not_leader(world: TransactionWorld) -> None:
     call = world.produce_to(transactional())
     world.elsewhere(0)
-    world.link.answer()
+    world.link.respond()
     assert (errors_of(call), world.ends) == ([ErrorCode.not_leader_or_follower], [0, 0])
 
 
@@ -353,41 +356,41 @@ def test_a_leader_that_resigns_while_the_coordinator_is_asked(world: Transaction
     "UnifiedLogTest.testDisabledVerificationClearsVerificationGuard",
     "ReplicaManagerTest.testDisabledTransactionVerification",
 )
-def test_verification_can_be_switched_off() -> None:
+def test_verification_can_be_disabled() -> None:
     world = TransactionWorld(settings={"transaction.partition.verification.enable": "false"})
     assert errors_of(world.produce_to(transactional(), version=TV1)) == [0]
     assert world.link.requests == []
     added = world.produce_to(transactional(1, epoch=0), transactional(), version=TV2)
     assert not added.closed
-    world.link.answer()
+    world.link.respond()
     assert errors_of(added) == [0, 0]
     assert world.led[1].log.verification.guards == {}
 
 
 @pytest.mark.clause("ReplicaManagerTest.testTransactionVerificationDynamicDisablement")
 @pytest.mark.parametrize("switched_off", [0, 1])
-def test_while_it_is_switched_off_each_log_has_its_own_setting(switched_off: int) -> None:
-    """The broker's setting changes first, and then that of one log after the other."""
+def test_verification_disabled_during_wait_follows_each_logs_setting(switched_off: int) -> None:
+    """The broker's config changes first, and then that of one log after the other."""
     world = TransactionWorld(settings={"transaction.partition.verification.enable": "false"})
     world.led[1 - switched_off].log.config = LogConfig(transaction_verification_enable=True)
     call = world.produce_to(transactional(), transactional(), version=TV1)
     assert len(world.link.requests) == 1
-    world.link.answer()
+    world.link.respond()
     assert errors_of(call) == [0, 0]
 
 
 @pytest.mark.clause("UnifiedLogTest.testNonZeroSequenceOnFirstAppendNonZeroEpoch")
-def test_after_a_marker_that_raised_the_epoch_the_sequences_begin_again(world: TransactionWorld) -> None:
+def test_sequences_restart_at_zero_after_marker_with_epoch_bump(world: TransactionWorld) -> None:
     world.open(version=TV2)
     world.end(epoch=1, version=2)
     late = world.produce_to(transactional(1, epoch=1), version=TV2)
-    world.link.answer()
+    world.link.respond()
     assert errors_of(late) == [ErrorCode.out_of_order_sequence_number]
     world.open(0, epoch=1, version=TV2)
 
 
 @pytest.mark.clause("ProducerStateManagerTest.testVerificationStateEntryExpiration")
-def test_a_wait_that_nothing_came_of_is_forgotten(world: TransactionWorld) -> None:
+def test_verification_guard_expires_with_its_producer(world: TransactionWorld) -> None:
     world.produce_to(transactional())
     world.link.lose()
     log = world.led[0].log
@@ -400,9 +403,9 @@ def test_a_wait_that_nothing_came_of_is_forgotten(world: TransactionWorld) -> No
     assert log.verification.guards == {}
 
 
-def test_a_producer_that_hangs_up_changes_nothing(world: TransactionWorld) -> None:
+def test_batch_is_appended_although_connection_closed(world: TransactionWorld) -> None:
     """As in Kafka: its records are appended."""
     call = world.produce_to(transactional())
     call.closed = True
-    world.link.answer()
+    world.link.respond()
     assert (world.ends, call.responses) == ([1, 0], [])

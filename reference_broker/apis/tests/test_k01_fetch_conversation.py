@@ -1,4 +1,4 @@
-"""Both halves of a session together, while requests and answers are lost or come twice: nothing is lost or repeated."""
+"""Both sides of a session, while requests and responses are lost or duplicated: no record is lost or repeated."""
 
 from random import Random
 
@@ -15,7 +15,7 @@ REVISIONS = pytest.mark.parametrize("revision", ["final", "first"])
 
 
 class Conversation:
-    """One fetcher; ``faults`` decides for each request what happens to it."""
+    """One fetcher; ``faults`` selects the fault of each request."""
 
     def __init__(self, revision: str, seed: int, slots: int = 2) -> None:
         self.world = World(slots=slots, log_of=real_log)
@@ -50,7 +50,7 @@ class Conversation:
         response = self._send(plan, request)
         if fate == "request twice":
             self._send(plan, request)
-        if fate == "answer lost":
+        if fate == "response lost":
             return handler.handle_lost()
         handled = handler.handle_response(response)
         for where, data in handled.partitions if handled.problem is None else ():
@@ -64,7 +64,7 @@ class Conversation:
         return call.response
 
     def run(self, polls: int) -> None:
-        fates = ["answered"] * 6 + ["answer lost", "request lost", "request twice", "answer lost"]
+        fates = ["delivered"] * 6 + ["response lost", "request lost", "request twice", "response lost"]
         for _ in range(polls):
             for _ in range(self.random.randrange(4)):
                 self.append(self.random.choice(PLACES))
@@ -73,14 +73,14 @@ class Conversation:
             self.poll(self.random.choice(fates))
         self.wanted = list(PLACES)
         for _ in range(40):
-            self.poll("answered")
+            self.poll("delivered")
 
 
 @pytest.mark.thorough
 @pytest.mark.clause("F-20", "F-11", "G-3", "G-6", "G-8")
 @REVISIONS
 @pytest.mark.parametrize("seed", range(12))
-def test_positions_are_contiguous_and_watermarks_equal_once_quiet(revision: str, seed: int) -> None:
+def test_positions_stay_contiguous_and_watermarks_converge_despite_losses(revision: str, seed: int) -> None:
     talk = Conversation(revision, seed)
     talk.run(80)
     for where in PLACES:
@@ -90,10 +90,10 @@ def test_positions_are_contiguous_and_watermarks_equal_once_quiet(revision: str,
 
 
 @pytest.mark.clause("G-3", "F-10")
-def test_a_lost_response_costs_the_final_revision_a_full_fetch_and_the_first_the_same_request_again() -> None:
+def test_lost_response_causes_full_fetch_in_final_revision_and_retransmission_in_first() -> None:
     def after_a_loss(revision: str) -> FetchPlan:
         talk = Conversation(revision, 1)
-        for fate in ("answered", "answered", "answer lost", "answered"):
+        for fate in ("delivered", "delivered", "response lost", "delivered"):
             talk.append(PLACES[0])
             talk.poll(fate)
         return talk.plans[-1]

@@ -29,7 +29,7 @@ def world() -> World:
 
 
 @pytest.mark.clause("G-1")
-def test_ids_are_64_bits_random_and_unique() -> None:
+def test_session_ids_are_64_bit_random_and_unique() -> None:
     world = World()
     world.create("a")
     ids = [opened(world, A0) for _ in range(300)]
@@ -40,7 +40,7 @@ def test_ids_are_64_bits_random_and_unique() -> None:
 
 
 @pytest.mark.clause("G-1", "G-9")
-def test_a_full_request_with_id_0_creates_a_session(world: World) -> None:
+def test_full_request_with_id_zero_creates_session(world: World) -> None:
     response = world.fetch_first(0, 0, {A0: 0, B0: 0}).response
     assert names(response) == [A0, B0]
     assert list(world.sessions.sessions) == [response.session_id]
@@ -49,9 +49,7 @@ def test_a_full_request_with_id_0_creates_a_session(world: World) -> None:
 
 @pytest.mark.clause("G-2", "G-11")
 @pytest.mark.parametrize(("replica_id", "made_by", "privileged"), [(8, "follower 8", 1), (-1, "consumer 'c'", 0)])
-def test_a_session_remembers_who_made_it_and_notes_say_so(
-    world: World, replica_id: int, made_by: str, privileged: int
-) -> None:
+def test_session_records_its_creator_in_notes(world: World, replica_id: int, made_by: str, privileged: int) -> None:
     session_id = opened(world, A0, replica_id=replica_id)
     (note,) = world.ports.noted("session_created")
     assert (note["made_by"], note["privileged"], note["revision"]) == (made_by, privileged, "first")
@@ -59,7 +57,7 @@ def test_a_session_remembers_who_made_it_and_notes_say_so(
 
 
 @pytest.mark.clause("G-3")
-def test_the_next_number_and_the_last_one_again_are_accepted_and_no_other(world: World) -> None:
+def test_only_next_and_last_sequence_number_are_accepted(world: World) -> None:
     session_id = opened(world, A0)
     for number, valid in [(2, False), (1, True), (1, True), (2, True), (1, False), (4, False), (2, True), (3, True)]:
         response = world.fetch_first(session_id, number, fetch_type=1).response
@@ -69,13 +67,13 @@ def test_the_next_number_and_the_last_one_again_are_accepted_and_no_other(world:
 
 @pytest.mark.clause("G-3")
 @pytest.mark.parametrize("number", [0, -1, -(2**63)])
-def test_an_incremental_request_has_a_number_above_0(world: World, number: int) -> None:
+def test_incremental_request_without_positive_number_is_rejected(world: World, number: int) -> None:
     session_id = opened(world, A0)
     assert world.fetch_first(session_id, number, fetch_type=1).response.error_code == NOT_VALID
 
 
 @pytest.mark.clause("G-3", "F-3")
-def test_numbers_have_64_bits_and_do_not_wrap_where_epochs_do(world: World) -> None:
+def test_sequence_numbers_are_64_bit_and_do_not_wrap_like_epochs(world: World) -> None:
     session_id = opened(world, A0)
     session_of(world, session_id).sequence_number = session_of(world, session_id).responded_sequence_number = 2**31 - 1
     assert world.fetch_first(session_id, 1).response.error_code == NOT_VALID
@@ -86,21 +84,21 @@ def test_numbers_have_64_bits_and_do_not_wrap_where_epochs_do(world: World) -> N
 
 @pytest.mark.clause("G-3")
 @pytest.mark.parametrize("known", [True, False])
-def test_a_full_request_carries_number_0(world: World, known: bool) -> None:
+def test_full_request_with_number_above_zero_is_rejected(world: World, known: bool) -> None:
     session_id = opened(world, A0) if known else 0
     response = world.fetch_first(session_id, 5, {A0: 0}, fetch_type=FULL).response
     assert outcome(response) == (NOT_VALID, session_id, OK if known else 0)
 
 
 @pytest.mark.clause("G-4", "G-9")
-def test_the_response_is_of_the_kind_of_the_request(world: World) -> None:
+def test_response_type_matches_request_type(world: World) -> None:
     session_id = opened(world, A0)
     assert outcome(world.fetch_first(session_id, 1).response) == (0, session_id, RESPONSE | OK)
     assert outcome(world.fetch_first(session_id, 0, {A0: 0}).response) == (0, session_id, OK)
 
 
 @pytest.mark.clause("G-4")
-def test_a_full_request_replaces_the_partitions_and_keeps_id_and_number(world: World) -> None:
+def test_full_request_replaces_partitions_and_keeps_id_and_number(world: World) -> None:
     session_id = opened(world, A0, A1)
     world.fetch_first(session_id, 1)
     world.fetch_first(session_id, 2)
@@ -114,7 +112,7 @@ def test_a_full_request_replaces_the_partitions_and_keeps_id_and_number(world: W
 
 
 @pytest.mark.clause("G-4", "G-10")
-def test_a_full_request_with_an_unknown_id_is_refused(world: World) -> None:
+def test_full_request_with_unknown_id_is_rejected(world: World) -> None:
     response = world.fetch_first(77, 0, {A0: 0}).response
     assert outcome(response) == (NOT_VALID, 0, 0)
     assert response.error_string
@@ -122,14 +120,14 @@ def test_a_full_request_with_an_unknown_id_is_refused(world: World) -> None:
 
 @pytest.mark.clause("G-4", "G-10")
 @pytest.mark.parametrize("session_id", [0, 77, -5, 2**62])
-def test_an_incremental_request_without_a_known_id_is_refused(world: World, session_id: int) -> None:
+def test_incremental_request_with_unknown_id_is_rejected(world: World, session_id: int) -> None:
     response = world.fetch_first(session_id, 1).response
     assert outcome(response) == (NOT_VALID, 0, RESPONSE)
     assert response.error_string
 
 
 @pytest.mark.clause("G-4")
-def test_naming_a_partition_outside_the_session_changes_nothing(world: World) -> None:
+def test_partition_outside_session_is_rejected_and_session_unchanged(world: World) -> None:
     session_id = opened(world, A0)
     world.append("a")
     response = world.fetch_first(session_id, 1, {A0: 1, B0: 0}).response
@@ -141,7 +139,7 @@ def test_naming_a_partition_outside_the_session_changes_nothing(world: World) ->
 
 @pytest.mark.clause("G-9")
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_request_that_names_too_many_partitions_is_refused_with_the_id_of_its_session(
+def test_request_with_too_many_partitions_is_rejected_with_session_id(
     world: World, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     monkeypatch.setattr(k01_fetch, "MAX_NAMED_PARTITIONS", 1)
@@ -152,13 +150,13 @@ def test_a_request_that_names_too_many_partitions_is_refused_with_the_id_of_its_
     assert world.fetch_first(session_id, 1).response.error_code == 0
 
 
-def test_an_unknown_fetch_type_is_refused(world: World) -> None:
+def test_unknown_fetch_type_is_rejected(world: World) -> None:
     session_id = opened(world, A0)
     assert outcome(world.fetch_first(session_id, 1, fetch_type=2).response) == (INVALID, session_id, OK)
 
 
 @pytest.mark.clause("G-9", "G-11")
-def test_a_declined_session_has_id_0_and_its_data(world: World) -> None:
+def test_declined_session_returns_id_zero_and_data(world: World) -> None:
     world = World(slots=0)
     world.create("a", 3)
     world.append("a")
@@ -168,7 +166,7 @@ def test_a_declined_session_has_id_0_and_its_data(world: World) -> None:
 
 
 @pytest.mark.clause("G-10", "G-9", "F-21")
-def test_a_client_that_would_cache_too_much_gets_a_session_that_denies(world: World) -> None:
+def test_session_beyond_cache_limit_denies_incremental_requests(world: World) -> None:
     world.sessions.max_partitions = 2
     world.append("a")
     response = world.fetch_first(0, 0, {A0: 0, A1: 0, A2: 0}).response
@@ -192,7 +190,7 @@ def test_a_client_that_would_cache_too_much_gets_a_session_that_denies(world: Wo
 
 
 @pytest.mark.clause("G-10", "G-3", "F-21")
-def test_a_full_request_that_waits_and_would_cache_too_much_leaves_the_metrics_exact(world: World) -> None:
+def test_metrics_stay_exact_after_parked_full_request_beyond_cache_limit(world: World) -> None:
     world.sessions.max_partitions = 2
     session_id = opened(world, A0)
     world.fetch_first(session_id, 0, {A0: 0, A1: 0, A2: 0}, max_wait_ms=500)
@@ -204,7 +202,7 @@ def test_a_full_request_that_waits_and_would_cache_too_much_leaves_the_metrics_e
 
 
 @pytest.mark.clause("G-11", "D-3")
-def test_a_session_belongs_to_one_revision(world: World) -> None:
+def test_session_is_unknown_to_other_revision(world: World) -> None:
     first, final = opened(world, A0), world.open_session({A0: 0})
     assert world.fetch(first & 0x7FFFFFFF, 1).response.error_code == ErrorCode.fetch_session_id_not_found
     session_of(world, first).session_id = 5
@@ -217,7 +215,7 @@ def test_a_session_belongs_to_one_revision(world: World) -> None:
 
 
 @pytest.mark.clause("G-11")
-def test_an_evicted_session_is_not_valid_and_its_waiting_fetch_is_told() -> None:
+def test_eviction_invalidates_session_and_completes_parked_fetch() -> None:
     world = World(slots=1, first_min_eviction_ms=1000)
     world.create("a", 3)
     session_id = opened(world, A0)
@@ -229,7 +227,7 @@ def test_an_evicted_session_is_not_valid_and_its_waiting_fetch_is_told() -> None
     assert world.fetch_first(session_id, 2).response.error_code == NOT_VALID
 
 
-def test_versions_that_name_leaders_are_not_the_draft(world: World) -> None:
+def test_draft_returns_no_leader_endpoints(world: World) -> None:
     world.create("far", led_here=False)
     response = world.fetch_first(0, 0, {("far", 0): 0}).response
     data = partitions_of(response)["far", 0]
@@ -241,7 +239,7 @@ def test_versions_that_name_leaders_are_not_the_draft(world: World) -> None:
 
 
 @pytest.mark.clause("F-22")
-def test_each_accepted_request_is_a_contact_for_all_cached_partitions(world: World) -> None:
+def test_accepted_request_refreshes_all_cached_partitions(world: World) -> None:
     session_id = opened(world, A0, A1, replica_id=8)
     session = session_of(world, session_id)
     for number, again in [(1, False), (1, True), (2, False)]:

@@ -26,32 +26,32 @@ class FetchingFirst(Fetching):
 
     @initialize()
     def a_session(self) -> None:
-        """Of everything that there is."""
+        """Open a session of all partitions."""
         for topic in ("a", "b"):
             if topic not in self.world.controller.image.topics:
                 self.create(topic)
         limits = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 20}
-        self.ask(self.build(0, 0, 1000, ALL, (), 0, limits), 1000)
+        self.send(self.build(0, 0, 1000, ALL, (), 0, limits), 1000)
 
     @rule(place=HELD, count=st.integers(2, 4))
     def append_some(self, place: tuple[str, int], count: int) -> None:
-        """More than a partition's limit."""
+        """Append more than a partition's limit."""
         for _ in range(count):
             self.append_one(place, 100, True)
 
     @rule(data=st.data(), wanted=WANTED, limits=LIMITS, number=st.sampled_from([0] * 9 + [1]))
     def full_fetch(self, data: Any, wanted: Any, limits: dict[str, int], number: int) -> None:
         known = data.draw(st.sampled_from([0, 0, 77, *self.of(True), *self.seen[-2:]]))
-        self.ask(self.build(known, number, 1000, wanted, (), 0, limits), 1000)
+        self.send(self.build(known, number, 1000, wanted, (), 0, limits), 1000)
 
     @rule(wanted=WANTED, limits=LIMITS)
     def full_fetch_in_the_final_revision(self, wanted: Any, limits: dict[str, int]) -> None:
-        self.ask(self.build(0, 0, 12, wanted, (), 0, limits), 12)
+        self.send(self.build(0, 0, 12, wanted, (), 0, limits), 12)
 
     @precondition(lambda self: self.of(True))
     @rule(data=st.data(), limits=MOSTLY_WIDE, processed=st.booleans())
     def next_number(self, data: Any, limits: dict[str, int], processed: bool) -> None:
-        """As most are: names what was processed, or nothing at all."""
+        """Fetch as most requests do: name the processed partitions, or none."""
         self.incremental(data, limits, "next", "processed" if processed else "nothing", ())
 
     @precondition(lambda self: self.of(True))
@@ -77,27 +77,29 @@ class FetchingFirst(Fetching):
 
     @precondition(lambda self: self.of(True))
     @rule(data=st.data(), rounds=st.integers(1, 4), number=st.sampled_from(["next", "next", "again"]))
-    def left_out_for_a_while(self, data: Any, rounds: int, number: str) -> None:
-        """By a limit that one batch uses up; then the fetcher has all of it from elsewhere."""
+    def omitted_for_a_while(self, data: Any, rounds: int, number: str) -> None:
+        """One batch uses up the response limit, then the fetcher gets all of it from elsewhere."""
         talk: list[Turn] = [("next", "nothing", False, 60, [("append", one[0]) for one in ALL])]
         talk += [("next", "nothing", False, 60, [])] * rounds
         talk.append((number, "processed", False, 1 << 20, []))
         self.converse(data.draw(st.sampled_from(self.of(True))), talk)
 
     def incremental(self, data: Any, limits: dict[str, int], number: str, names: str, wanted: Any) -> None:
-        self.speak(data.draw(st.sampled_from(self.of(True))), limits, number, names, wanted)
+        self.send_in_session(data.draw(st.sampled_from(self.of(True))), limits, number, names, wanted)
 
-    def speak(self, session_id: int, limits: dict[str, int], number: str, names: str, wanted: Any = ()) -> None:
+    def send_in_session(
+        self, session_id: int, limits: dict[str, int], number: str, names: str, wanted: Any = ()
+    ) -> None:
         session = self.naive.sessions[session_id]
         assert isinstance(session, FirstSession)
         if number == "full":
             limits = {**limits, "replica_id": 8 if session.follower else -1}
-            self.ask(self.build(session_id, 0, 1000, ALL, (), 0, limits), 1000)
+            self.send(self.build(session_id, 0, 1000, ALL, (), 0, limits), 1000)
             return
-        if session.full and not session.answered:
-            return  # A fetcher that has no answer to a full request asks in full again,
-        if not session.answered and number == "next":
-            number = "again"  # and one that has none to this number asks with it again.
+        if session.full and not session.responded:
+            return  # A fetcher without a response to its full request sends a full request again,
+        if not session.responded and number == "next":
+            number = "again"  # and one without a response to this number retransmits it.
         if session.follower:
             limits = {**limits, "replica_id": 8}
         sent_number = {"next": session.number + 1, "again": session.number, "wrong": session.number + 2, "zero": 0}[
@@ -112,7 +114,7 @@ class FetchingFirst(Fetching):
             if partition is not None and part.offset < partition.log.high_watermark:
                 one = FetchPartition(part.key[1], partition.log.high_watermark, part.max_bytes)
                 request = replace(request, topics=[*request.topics, FetchTopic(str(part.key[0]), bytes(16), [one])])
-        self.ask(replace(request, fetch_type=INCREMENTAL_FETCH), 1000)
+        self.send(replace(request, fetch_type=INCREMENTAL_FETCH), 1000)
 
 
 FetchingFirst.TestCase.settings = settings(stateful_step_count=40)

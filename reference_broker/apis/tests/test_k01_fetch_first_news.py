@@ -1,4 +1,4 @@
-"""What an answer of KIP-227's first revision holds: dirty numbers, retransmission, rotation."""
+"""Contents of a response of KIP-227's first revision: dirty numbers, retransmission, rotation."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def world() -> World:
 
 
 @pytest.mark.clause("G-5", "G-6")
-def test_news_are_told_once(world: World) -> None:
+def test_change_is_sent_once(world: World) -> None:
     session_id = opened(world, A0, A1)
     assert names(world.fetch_first(session_id, 1).response) == []
     world.append("a", 1)
@@ -26,7 +26,7 @@ def test_news_are_told_once(world: World) -> None:
 
 
 @pytest.mark.clause("G-3", "G-6", "F-10")
-def test_a_repeated_number_gets_at_least_the_partitions_of_its_first_response(world: World) -> None:
+def test_retransmission_gets_at_least_partitions_of_first_response(world: World) -> None:
     session_id = opened(world, A0, A1, A2)
     world.append("a", 0)
     world.append("a", 1)
@@ -37,7 +37,7 @@ def test_a_repeated_number_gets_at_least_the_partitions_of_its_first_response(wo
     assert again.error_code == 0
     assert names(again) == [A1, A2, A0]
     assert partitions_of(again)[A0] == partitions_of(first)[A0]
-    # What changed after the first answer may have been in the second only: it is sent again.
+    # What changed after the first response may have been in the second only: it is sent again.
     assert names(world.fetch_first(session_id, 2).response) == [A2]
     # The final revision refuses the same.
     final = world.open_session({A0: 0})
@@ -46,7 +46,7 @@ def test_a_repeated_number_gets_at_least_the_partitions_of_its_first_response(wo
 
 
 @pytest.mark.clause("G-6")
-def test_it_holds_them_also_where_others_use_up_its_limit(world: World) -> None:
+def test_retransmission_includes_first_partitions_when_limit_is_exhausted(world: World) -> None:
     session_id = opened(world, A0, A1, A2)
     world.append("a", 0)
     assert names(world.fetch_first(session_id, 1, max_bytes=150).response) == [A0]
@@ -58,7 +58,7 @@ def test_it_holds_them_also_where_others_use_up_its_limit(world: World) -> None:
 
 
 @pytest.mark.clause("G-4", "G-6")
-def test_what_a_full_response_had_is_settled_for_a_repeated_number_after_it(world: World) -> None:
+def test_retransmission_after_full_response_omits_partitions_it_sent(world: World) -> None:
     session_id = opened(world, A0, A1)
     world.fetch_first(session_id, 1)
     world.append("a")
@@ -68,9 +68,9 @@ def test_what_a_full_response_had_is_settled_for_a_repeated_number_after_it(worl
 
 @pytest.mark.clause("G-4", "G-5")
 @pytest.mark.parametrize("following", [1, 2])
-def test_a_full_response_answers_no_number(world: World, following: int) -> None:
-    """The full request ended request 1, whose number the fetcher uses again. What changes meanwhile is sent once. A
-    fetcher that goes on with the next number gets it, too."""
+def test_full_response_confirms_no_sequence_number(world: World, following: int) -> None:
+    """The full request ended request 1, whose number the fetcher uses again. A change in between is sent once, also to
+    a fetcher that goes on with the next number."""
     session_id = opened(world, A0, A1)
     assert world.fetch_first(session_id, 1, max_wait_ms=500).waiting
     assert names(world.fetch_first(session_id, 0, {A0: 0, A1: 0}).response) == [A0, A1]
@@ -80,7 +80,7 @@ def test_a_full_response_answers_no_number(world: World, following: int) -> None
 
 
 @pytest.mark.clause("G-4", "G-5")
-def test_a_change_during_a_request_whose_number_a_full_one_had_ended_is_sent_once(world: World) -> None:
+def test_change_during_number_superseded_by_full_request_is_sent_once(world: World) -> None:
     session_id = opened(world, A0, A1)
     assert world.fetch_first(session_id, 1, max_wait_ms=500).waiting
     world.fetch_first(session_id, 0, {A0: 0, A1: 0})
@@ -92,7 +92,7 @@ def test_a_change_during_a_request_whose_number_a_full_one_had_ended_is_sent_onc
 
 @pytest.mark.clause("G-4")
 @pytest.mark.parametrize("following", [1, 2])
-def test_partitions_of_a_full_request_without_a_response_are_sent_next(world: World, following: int) -> None:
+def test_partitions_of_unanswered_full_request_are_sent_next(world: World, following: int) -> None:
     session_id = opened(world, A0, A1)
     world.fetch_first(session_id, 1)
     world.fetch_first(session_id, 0, {A0: 0, A1: 0}, max_wait_ms=500, min_bytes=1000)
@@ -101,8 +101,8 @@ def test_partitions_of_a_full_request_without_a_response_are_sent_next(world: Wo
 
 
 @pytest.mark.clause("G-5", "G-6")
-def test_what_the_first_response_omitted_is_sent_after_the_second_too(world: World) -> None:
-    """Nobody knows which of the two answers the next number confirms."""
+def test_partition_omitted_by_first_response_is_sent_after_second(world: World) -> None:
+    """Which of the two responses the next number confirms is unknown."""
     session_id = opened(world, A0, A1, A2)
     for index in range(3):
         world.append("a", index)
@@ -114,7 +114,7 @@ def test_what_the_first_response_omitted_is_sent_after_the_second_too(world: Wor
 
 
 @pytest.mark.clause("G-6")
-def test_a_request_may_be_repeated_many_times(world: World) -> None:
+def test_request_may_be_retransmitted_many_times(world: World) -> None:
     session_id = opened(world, A0, A1)
     world.append("a", 0)
     for _ in range(4):
@@ -124,7 +124,7 @@ def test_a_request_may_be_repeated_many_times(world: World) -> None:
 
 @pytest.mark.clause("G-5")
 @pytest.mark.parametrize("what", ["log start", "high watermark", "last stable offset", "log end"])
-def test_each_kind_of_change_makes_a_partition_dirty(world: World, what: str) -> None:
+def test_each_kind_of_change_makes_partition_dirty(world: World, what: str) -> None:
     world.append("a", 0, records=3, commit=False)
     session_id = world.fetch_first(0, 0, {A0: 3}).response.session_id
     world.fetch_first(session_id, 1)
@@ -145,7 +145,7 @@ def test_each_kind_of_change_makes_a_partition_dirty(world: World, what: str) ->
 
 
 @pytest.mark.clause("G-5")
-def test_a_change_during_the_wait_is_in_the_pending_response(world: World) -> None:
+def test_change_while_parked_is_in_response(world: World) -> None:
     session_id = opened(world, A0, A1)
     call = world.fetch_first(session_id, 1, max_wait_ms=100)
     world.append("a", 1)
@@ -154,7 +154,7 @@ def test_a_change_during_the_wait_is_in_the_pending_response(world: World) -> No
 
 
 @pytest.mark.clause("G-5")
-def test_a_dirty_number_never_shrinks(world: World) -> None:
+def test_dirty_number_never_decreases(world: World) -> None:
     session_id = opened(world, A0)
     cached = session_of(world, session_id).partitions[A0]
     numbers = []
@@ -169,7 +169,7 @@ def test_a_dirty_number_never_shrinks(world: World) -> None:
 
 
 @pytest.mark.clause("G-5", "G-7")
-def test_partitions_left_out_by_the_limit_come_next(world: World) -> None:
+def test_partitions_omitted_by_limit_are_sent_next(world: World) -> None:
     session_id = opened(world, A0, A1, A2, max_bytes=100)
     for index in range(3):
         world.append("a", index)
@@ -181,7 +181,7 @@ def test_partitions_left_out_by_the_limit_come_next(world: World) -> None:
 
 
 @pytest.mark.clause("G-5", "G-8")
-def test_data_beyond_what_was_sent_keeps_a_partition_dirty(world: World) -> None:
+def test_partition_with_remaining_data_stays_dirty(world: World) -> None:
     world.append("a")
     world.append("a")
     narrow = {A0: FetchPartition(0, 0, 100)}
@@ -194,7 +194,7 @@ def test_data_beyond_what_was_sent_keeps_a_partition_dirty(world: World) -> None
 
 
 @pytest.mark.clause("G-8")
-def test_the_cached_offset_is_the_one_requested(world: World) -> None:
+def test_cached_fetch_offset_is_the_requested_one(world: World) -> None:
     session_id = opened(world, A0)
     world.append("a")
     assert partitions_of(world.fetch_first(session_id, 1).response)[A0].records
@@ -207,7 +207,7 @@ def test_the_cached_offset_is_the_one_requested(world: World) -> None:
 
 
 @pytest.mark.clause("G-5")
-def test_an_offset_that_moves_below_the_log_end_makes_dirty_one_at_the_end_does_not(world: World) -> None:
+def test_requested_offset_below_log_end_makes_partition_dirty(world: World) -> None:
     world.append("a")
     session_id = opened(world, A0)
     assert names(world.fetch_first(session_id, 1, {A0: 1}).response) == []
@@ -216,7 +216,7 @@ def test_an_offset_that_moves_below_the_log_end_makes_dirty_one_at_the_end_does_
 
 
 @pytest.mark.clause("G-7")
-def test_the_response_begins_at_the_number_modulo_the_count_of_partitions(world: World) -> None:
+def test_response_starts_at_sequence_number_modulo_partition_count(world: World) -> None:
     session_id = opened(world, B0, A2, A0, A1)
     ordered = [A0, A1, A2, B0]
     for number in range(1, 10):
@@ -227,7 +227,7 @@ def test_the_response_begins_at_the_number_modulo_the_count_of_partitions(world:
 
 
 @pytest.mark.clause("G-7")
-def test_no_partition_starves_under_a_small_limit(world: World) -> None:
+def test_small_limit_starves_no_partition(world: World) -> None:
     session_id = opened(world, A0, A1, A2, B0)
     served: dict[object, int] = {}
     for number in range(1, 21):
@@ -239,7 +239,7 @@ def test_no_partition_starves_under_a_small_limit(world: World) -> None:
 
 
 @pytest.mark.clause("G-6")
-def test_the_example_of_the_page(world: World) -> None:
+def test_dirty_number_example_of_kip_227(world: World) -> None:
     """P1 has dirty number 100, P2 101: request 100 returns both, request 101 only P2."""
     session_id = opened(world, A0, A1)
     session_of(world, session_id).sequence_number = session_of(world, session_id).responded_sequence_number = 99
@@ -252,7 +252,7 @@ def test_the_example_of_the_page(world: World) -> None:
     assert names(world.fetch_first(session_id, 101).response) == [A1]
 
 
-def test_an_error_is_in_each_response_and_so_is_what_follows_it(world: World) -> None:
+def test_error_is_repeated_and_next_state_is_sent(world: World) -> None:
     session_id = opened(world, A0, ("new", 0))
     for number in (1, 2):
         response = partitions_of(world.fetch_first(session_id, number).response)
@@ -263,10 +263,10 @@ def test_an_error_is_in_each_response_and_so_is_what_follows_it(world: World) ->
 
 
 @pytest.mark.clause("G-3", "G-6")
-def test_a_request_that_is_repeated_while_the_first_is_parked_gets_a_response_and_so_does_the_first(
+def test_retransmission_completes_itself_and_parked_original(
     world: World,
 ) -> None:
-    """Nobody knows which of the two copies the fetcher listens for."""
+    """Which of the two copies the fetcher waits for is unknown."""
     session_id = opened(world, A0)
     waits = world.fetch_first(session_id, 1, max_wait_ms=500, min_bytes=1000)
     world.append("a")
@@ -277,7 +277,7 @@ def test_a_request_that_is_repeated_while_the_first_is_parked_gets_a_response_an
 
 
 @pytest.mark.clause("G-3")
-def test_both_copies_of_a_quiet_request_get_a_response_and_the_session_goes_on(world: World) -> None:
+def test_both_copies_of_empty_request_get_response(world: World) -> None:
     session_id = opened(world, A0)
     waits = world.fetch_first(session_id, 1, max_wait_ms=500)
     again = world.fetch_first(session_id, 1, max_wait_ms=500)
@@ -289,7 +289,7 @@ def test_both_copies_of_a_quiet_request_get_a_response_and_the_session_goes_on(w
 
 
 @pytest.mark.clause("G-3", "G-4")
-def test_both_copies_of_a_full_request_in_a_session_get_a_response(world: World) -> None:
+def test_both_copies_of_full_request_get_response(world: World) -> None:
     session_id = opened(world, A0)
     waits = world.fetch_first(session_id, 0, {A0: 0}, max_wait_ms=500)
     again = world.fetch_first(session_id, 0, {A0: 0}, max_wait_ms=500)
@@ -300,7 +300,7 @@ def test_both_copies_of_a_full_request_in_a_session_get_a_response(world: World)
 
 
 @pytest.mark.clause("G-3", "G-4")
-def test_another_full_request_ends_the_one_that_waits(world: World) -> None:
+def test_other_full_request_ends_parked_one_with_error(world: World) -> None:
     """It may be a late copy of an older one, so the fetcher must not go on in this session."""
     session_id = opened(world, A0)
     waits = world.fetch_first(session_id, 0, {A0: 0}, max_wait_ms=500)
@@ -308,7 +308,7 @@ def test_another_full_request_ends_the_one_that_waits(world: World) -> None:
     assert waits.response.error_code == NOT_VALID
 
 
-def test_a_waiting_fetch_whose_connection_closed_loses_no_news(world: World) -> None:
+def test_closed_connection_of_parked_fetch_loses_no_change(world: World) -> None:
     session_id = opened(world, A0)
     waits = world.fetch_first(session_id, 1, max_wait_ms=500, min_bytes=1000)
     world.append("a")
@@ -316,7 +316,7 @@ def test_a_waiting_fetch_whose_connection_closed_loses_no_news(world: World) -> 
     assert names(world.fetch_first(session_id, 1).response) == [A0]
 
 
-def test_a_next_number_after_a_request_without_response_gets_what_that_one_missed(world: World) -> None:
+def test_next_number_gets_changes_of_request_without_response(world: World) -> None:
     session_id = opened(world, A0)
     waits = world.fetch_first(session_id, 1, max_wait_ms=500, min_bytes=1000)
     world.append("a")
@@ -325,7 +325,7 @@ def test_a_next_number_after_a_request_without_response_gets_what_that_one_misse
 
 
 @pytest.mark.clause("G-5")
-def test_a_quiet_fetch_of_many_partitions_touches_none(world: World) -> None:
+def test_empty_fetch_of_idle_session_touches_no_partition(world: World) -> None:
     places = {("many", index): FetchPartition(index, 0, LARGE) for index in range(500)}
     world.create("many", 500)
     session_id = world.fetch_first(0, 0, places).response.session_id
@@ -340,7 +340,7 @@ def test_a_quiet_fetch_of_many_partitions_touches_none(world: World) -> None:
 
 
 @pytest.mark.clause("G-6")
-def test_a_next_number_after_a_repeated_request_without_response_does_not_get_again_what_was_sent(world: World) -> None:
+def test_next_number_after_retransmission_repeats_nothing_sent(world: World) -> None:
     session_id = opened(world, A0)
     world.append("a")
     assert names(world.fetch_first(session_id, 1).response) == [A0]

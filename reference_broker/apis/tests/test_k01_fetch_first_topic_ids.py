@@ -1,4 +1,4 @@
-"""The first revision names topics by name, and a follower says which topic of that name it means."""
+"""The first revision names topics by name, and a follower sends the ID of the topic of that name it means."""
 
 import pytest
 
@@ -18,7 +18,7 @@ NEWER = b"the newer topic "
 
 
 def fetch_with_id(world: World, session_id: int, number: int, topic_id: bytes | None, max_wait_ms: int = 0) -> FakeCall:
-    """``topic_id`` None: nothing is named."""
+    """Fetch with the topic ID. ``topic_id`` None: no partition is named."""
     topics = [] if topic_id is None else [FetchTopic("a", topic_id, [FetchPartition(0, 0, LARGE, 0)])]
     kind = FULL_FETCH if number == 0 else INCREMENTAL_FETCH
     request = FetchRequest(
@@ -28,8 +28,8 @@ def fetch_with_id(world: World, session_id: int, number: int, topic_id: bytes | 
 
 
 @pytest.mark.clause("G-12")
-def test_a_leader_that_does_not_know_of_the_newer_topic_sends_nothing_of_the_older_one() -> None:
-    """Both begin with leader epoch 0, so that nothing else tells them apart."""
+def test_leader_without_newer_topic_sends_no_records_of_older() -> None:
+    """Both topics start with leader epoch 0, so nothing else distinguishes them."""
     world = World()
     world.create("a")
     world.append("a")
@@ -44,11 +44,11 @@ def test_a_leader_that_does_not_know_of_the_newer_topic_sends_nothing_of_the_old
     world.delete("a")
     world.create("a", topic_id=NEWER)
     world.append("a")
-    assert partitions_of(waiting.response)[A0].records, "the newer one's arrival counts"
+    assert partitions_of(waiting.response)[A0].records, "the arrival of the newer one completes the fetch"
 
 
 @pytest.mark.clause("G-12")
-def test_a_follower_that_learns_of_the_newer_topic_first_says_so_in_its_session() -> None:
+def test_follower_sends_newer_topic_id_in_session() -> None:
     world = World()
     world.create("a")
     older = id_of(world, "a")
@@ -66,7 +66,7 @@ def test_a_follower_that_learns_of_the_newer_topic_first_says_so_in_its_session(
 
 
 @pytest.mark.clause("G-12")
-def test_who_says_no_topic_id_means_any_topic_of_that_name() -> None:
+def test_fetch_without_topic_id_matches_any_topic_of_name() -> None:
     world = World()
     world.create("a")
     session_id = fetch_with_id(world, 0, 0, NO_TOPIC_ID).response.session_id

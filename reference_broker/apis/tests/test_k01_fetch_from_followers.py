@@ -16,7 +16,7 @@ LARGE = 1 << 20
 
 @pytest.fixture
 def world() -> World:
-    """Node 7 follows partition a-0, which node 8 leads. It holds ten records and knows that six are committed."""
+    """Node 7 follows partition a-0, which node 8 leads. It has ten records, of which it knows six to be committed."""
     world = World()
     world.publish("a", 1, b"a" * 16, leader=LEADER, replicas=(LEADER, 7), epoch=EPOCH)
     log = world.log_of()
@@ -32,13 +32,13 @@ def followed(world: World) -> Partition:
 
 
 def commit(world: World, offset: int) -> None:
-    """The follower hears of a higher high watermark."""
+    """Raise the follower's high watermark."""
     followed(world).log.high_watermark = offset
     followed(world).changed()
 
 
 def lead(world: World) -> Partition:
-    """Node 7 is elected."""
+    """Elect node 7."""
     old = followed(world)
     new = Partition("a", b"a" * 16, 0, EPOCH + 1, old.log)
     world.partitions.add(new)
@@ -58,7 +58,7 @@ def _ids(world: World) -> dict[str, bytes]:
 
 @pytest.mark.clause("ReplicaManagerTest.testFetchFollowerNotAllowedForOlderClients")
 @pytest.mark.parametrize("version", VERSIONS)
-def test_what_is_committed_is_read_and_no_more(world: World, version: int) -> None:
+def test_consumer_reads_follower_up_to_high_watermark(world: World, version: int) -> None:
     data = data_of(world, world.fetch(0, -1, {A0: 2}, version=version), version)
     assert (data.error_code, data.high_watermark, data.log_start_offset) == (0, 6, 0)
     assert bytes(data.records or b"").count(b"2@4.") > 0
@@ -68,7 +68,7 @@ def test_what_is_committed_is_read_and_no_more(world: World, version: int) -> No
 
 @pytest.mark.clause("ReplicaManagerTest.testFetchFollowerNotAllowedForOlderClients")
 @pytest.mark.parametrize("version", [4, 10, 1000])
-def test_an_older_fetch_is_sent_to_the_leader(world: World, version: int) -> None:
+def test_fetch_version_without_follower_reads_returns_not_leader(world: World, version: int) -> None:
     call = world.fetch_first(0, 0, {A0: 2}) if version == 1000 else world.fetch(0, -1, {A0: 2}, version=version)
     assert data_of(world, call, version).error_code == ErrorCode.not_leader_or_follower
 
@@ -77,13 +77,13 @@ def test_an_older_fetch_is_sent_to_the_leader(world: World, version: int) -> Non
     "ReplicaManagerTest.testPreferredReplicaAsFollower",
     "ReplicaManagerTest.testFetchFromFollowerShouldNotRunPreferLeaderSelect",
 )
-def test_a_follower_sends_a_consumer_to_nobody_else(world: World) -> None:
+def test_follower_selects_no_preferred_read_replica(world: World) -> None:
     world.broker.config.replica_selector_class = "rack-aware"  # type: ignore[misc]
     data = data_of(world, world.fetch(0, -1, {A0: 2}, version=17, rack_id="far"), 17)
     assert (data.error_code, data.preferred_read_replica, bool(data.records)) == (0, -1, True)
 
 
-def test_another_replica_is_sent_to_the_leader(world: World) -> None:
+def test_fetch_of_other_replica_returns_not_leader(world: World) -> None:
     call = world.fetch(0, -1, {A0: 2}, version=17, replica_id=9)
     data = data_of(world, call, 17)
     assert data.error_code == ErrorCode.not_leader_or_follower
@@ -91,17 +91,17 @@ def test_another_replica_is_sent_to_the_leader(world: World) -> None:
 
 
 @pytest.mark.parametrize(("offset", "error"), [(6, 0), (9, 0), (10, 0), (11, 1), (-1, 1)])
-def test_only_an_offset_outside_the_log_is_out_of_range(world: World, offset: int, error: int) -> None:
-    """What the follower holds and does not know to be committed is no error: the consumer waits for it."""
+def test_only_offset_outside_log_returns_out_of_range(world: World, offset: int, error: int) -> None:
+    """A record that is not known to be committed is no error: the consumer waits for it."""
     data = data_of(world, world.fetch(0, -1, {A0: FetchPartition(0, offset, LARGE, EPOCH)}), 12)
     assert (data.error_code, bytes(data.records or b"")) == (error, b"")
 
 
 @pytest.mark.clause("M-15")
-def test_a_fetcher_without_leader_epochs_is_not_told_that_an_offset_behind_the_log_is_out_of_range(
+def test_offset_beyond_log_without_leader_epoch_returns_not_leader(
     world: World,
 ) -> None:
-    """It may believe that this node still leads. The node may have lost its power, and follows with a shorter log."""
+    """The fetcher may believe that this node still leads, while it follows with a shorter log after a power loss."""
     assert data_of(world, world.fetch(0, -1, {A0: 11}), 12).error_code == ErrorCode.not_leader_or_follower
     assert data_of(world, world.fetch(0, -1, {A0: 10}), 12).error_code == ErrorCode.none
 
@@ -109,7 +109,7 @@ def test_a_fetcher_without_leader_epochs_is_not_told_that_an_offset_behind_the_l
 @pytest.mark.parametrize(
     ("epoch", "error"), [(EPOCH, 0), (EPOCH - 1, ErrorCode.fenced_leader_epoch), (EPOCH + 1, 75), (-1, 0)]
 )
-def test_the_leader_epoch_is_compared(world: World, epoch: int, error: int) -> None:
+def test_follower_checks_leader_epoch(world: World, epoch: int, error: int) -> None:
     data = data_of(world, world.fetch(0, -1, {A0: FetchPartition(0, 2, LARGE, epoch)}, version=17), 17)
     assert data.error_code == error
     is_fenced = error == ErrorCode.fenced_leader_epoch
@@ -117,7 +117,7 @@ def test_the_leader_epoch_is_compared(world: World, epoch: int, error: int) -> N
 
 
 @pytest.mark.clause("FetchFromFollowerIntegrationTest.testFollowerCompleteDelayedFetchesOnReplication")
-def test_a_wait_ends_when_the_follower_hears_of_more(world: World) -> None:
+def test_parked_fetch_completes_when_high_watermark_rises(world: World) -> None:
     call = world.fetch(0, -1, {A0: 6}, max_wait_ms=500)
     world.log_of().append(2, 100, EPOCH)
     followed(world).changed()
@@ -127,7 +127,7 @@ def test_a_wait_ends_when_the_follower_hears_of_more(world: World) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_session_is_told_what_is_new(world: World, version: int) -> None:
+def test_session_sends_new_high_watermark(world: World, version: int) -> None:
     session_id = world.open_session({A0: 6}, version=version)
     assert names(world.fetch(session_id, 1, version=version).response) == []
     commit(world, 8)
@@ -138,7 +138,7 @@ def test_a_session_is_told_what_is_new(world: World, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_session_goes_on_when_the_follower_is_elected(world: World, version: int) -> None:
+def test_session_continues_after_follower_becomes_leader(world: World, version: int) -> None:
     session_id = world.open_session({A0: 6}, version=version)
     new = lead(world)
     new.log.high_watermark = new.log.log_end_offset
@@ -148,7 +148,7 @@ def test_a_session_goes_on_when_the_follower_is_elected(world: World, version: i
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_session_goes_on_when_the_leader_becomes_a_follower(world: World, version: int) -> None:
+def test_session_continues_after_leader_becomes_follower(world: World, version: int) -> None:
     new = lead(world)
     session_id = world.open_session({A0: 6}, version=version)
     world.publish("a", 1, b"a" * 16, leader=LEADER, replicas=(LEADER, 7), epoch=EPOCH + 2)
@@ -159,7 +159,7 @@ def test_a_session_goes_on_when_the_leader_becomes_a_follower(world: World, vers
     assert data_of(world, world.fetch(session_id, 2, version=version), version).error_code == 0
 
 
-def test_a_wait_ends_when_the_leader_whose_epoch_it_named_is_no_more(world: World) -> None:
+def test_parked_fetch_completes_when_its_leader_epoch_ends(world: World) -> None:
     call = world.fetch(0, -1, {A0: FetchPartition(0, 6, LARGE, EPOCH)}, version=17, max_wait_ms=500)
     world.partitions.follow("a", b"a" * 16, 0, followed(world).log, -1, EPOCH + 1)
     data = data_of(world, call, 17)
@@ -174,7 +174,9 @@ def test_a_wait_ends_when_the_leader_whose_epoch_it_named_is_no_more(world: Worl
     ("version", "epoch", "error"),
     [(10, -1, ErrorCode.not_leader_or_follower), (11, EPOCH + 1, ErrorCode.fenced_leader_epoch)],
 )
-def test_a_wait_ends_when_the_leadership_is_lost(world: World, version: int, epoch: int, error: ErrorCode) -> None:
+def test_parked_fetch_completes_when_leadership_is_lost(
+    world: World, version: int, epoch: int, error: ErrorCode
+) -> None:
     new = lead(world)
     call = world.fetch(0, -1, {A0: FetchPartition(0, 6, LARGE, epoch)}, version=version, max_wait_ms=500)
     assert call.waiting
@@ -184,13 +186,13 @@ def test_a_wait_ends_when_the_leadership_is_lost(world: World, version: int, epo
     assert data_of(world, call, version).error_code == error
 
 
-def test_one_session_may_not_read_here_with_an_older_version(world: World) -> None:
+def test_session_with_older_version_returns_not_leader(world: World) -> None:
     session_id = world.open_session({A0: 6}, version=11)
     assert data_of(world, world.fetch(session_id, 1, version=9), 9).error_code == ErrorCode.not_leader_or_follower
     assert data_of(world, world.fetch(session_id, 2, version=11), 11).error_code == 0
 
 
-def test_a_partition_that_comes_to_be_followed_is_told(world: World) -> None:
+def test_session_sends_partition_that_becomes_followed(world: World) -> None:
     log = followed(world).log
     world.partitions.unfollow(b"a" * 16, 0)
     session_id = world.open_session({A0: 2})
@@ -201,7 +203,7 @@ def test_a_partition_that_comes_to_be_followed_is_told(world: World) -> None:
     assert (data.error_code, bool(data.records)) == (0, True)
 
 
-def test_a_replica_in_quarantine_is_read_by_nobody(world: World) -> None:
+def test_quarantined_replica_serves_no_reads(world: World) -> None:
     world.partitions.offline[b"a" * 16, 0] = None
     world.partitions.unfollow(b"a" * 16, 0)
     assert data_of(world, world.fetch(0, -1, {A0: 2}), 12).error_code == ErrorCode.kafka_storage_error

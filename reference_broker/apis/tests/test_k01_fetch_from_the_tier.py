@@ -1,4 +1,4 @@
-"""Fetches of records that are in the remote tier only: what waits, what is returned, what goes on meanwhile."""
+"""Fetches of records that are in the remote tier only: parked fetches, their responses, concurrent changes."""
 
 import gc
 import weakref
@@ -20,8 +20,8 @@ HERE_FROM = 50
 
 
 class FakeReader:
-    """``reads`` has what is being read: offset, limit, whether of committed records, and the callback for when it is
-    there. ``abandoned`` has the offsets that nobody waits for any more."""
+    """``reads`` has the pending reads: offset, limit, whether of committed records, and the callback for the result.
+    ``abandoned`` has the offsets whose reads were abandoned."""
 
     def __init__(self) -> None:
         self.reads: list[tuple[int, int, bool, Callable[[Any], None]]] = []
@@ -33,12 +33,12 @@ class FakeReader:
         self.reads.append((offset, limit, is_committed, done))
         return lambda: self.abandoned.append(offset)
 
-    def tell(self, found: RemoteRecords | ErrorCode, at: int = 0) -> None:
+    def complete(self, found: RemoteRecords | ErrorCode, at: int = 0) -> None:
         self.reads.pop(at)[3](found)
 
 
 def tiered() -> tuple[World, FakeReader]:
-    """Partition a-0 has its records before 50 in the tier. Partition b-0 is a plain one."""
+    """Return a world whose partition a-0 has its records before 50 in the tier. Partition b-0 is a plain one."""
     world, reader = two_topics(), FakeReader()
     remote_log: Any = SimpleNamespace(reader=reader)
     world.broker.remote_log = remote_log
@@ -52,28 +52,28 @@ def batches(offset: int, count: int = 1, aborted: list[AbortedTransaction] | Non
     return RemoteRecords(b"".join(data), aborted)
 
 
-def test_a_fetch_waits_for_the_tier_whatever_else_it_could_tell() -> None:
+def test_fetch_waits_for_tier_although_other_partitions_have_data() -> None:
     world, reader = tiered()
     world.append("b")
     call = world.fetch(wanted={("a", 0): 10, ("b", 0): 0}, max_wait_ms=0)
     world.pass_ms(400)
     assert call.waiting
     assert reader.reads[0][:3] == (10, LARGE, False)
-    reader.tell(batches(10))
+    reader.complete(batches(10))
     response = partitions_of(call.response)
     assert response["a", 0].records == batches(10).records
     assert response["b", 0].records
     assert (response["a", 0].high_watermark, response["a", 0].error_code) == (100, 0)
 
 
-def test_every_partition_is_read_and_told_together() -> None:
+def test_remote_reads_of_all_partitions_are_sent_in_one_response() -> None:
     world, reader = tiered()
     world.append("a", 1, records=100)
     world.log("a", 1).here_from = HERE_FROM
     call = world.fetch(wanted={("a", 0): 10, ("a", 1): 20}, max_wait_ms=9000)
-    reader.tell(batches(20), at=1)
+    reader.complete(batches(20), at=1)
     assert call.waiting
-    reader.tell(batches(10))
+    reader.complete(batches(10))
     assert [data.records for data in partitions_of(call.response).values()] == [
         batches(10).records,
         batches(20).records,
@@ -81,7 +81,7 @@ def test_every_partition_is_read_and_told_together() -> None:
 
 
 @pytest.mark.parametrize("session", [False, True])
-def test_a_slow_tier_is_waited_for_so_long_and_asked_again(session: bool) -> None:
+def test_remote_read_timeout_returns_no_records_and_next_fetch_retries(session: bool) -> None:
     world, reader = tiered()
     session_id = world.open_session({("a", 0): 60}) if session else 0
     wanted: Any = {("a", 0): 10}
@@ -91,73 +91,73 @@ def test_a_slow_tier_is_waited_for_so_long_and_asked_again(session: bool) -> Non
     world.pass_ms(1)
     assert all(not data.records and not data.error_code for data in partitions_of(call.response).values())
     assert reader.abandoned == [10]
-    reader.tell(batches(10))  # It comes too late, and harms nobody.
+    reader.complete(batches(10))  # A late result has no effect.
     again = world.fetch(session_id, 2 if session else -1, {} if session else wanted, max_wait_ms=9000)
     assert again.waiting
-    reader.tell(batches(10))
+    reader.complete(batches(10))
     assert partitions_of(again.response)["a", 0].records == batches(10).records
 
 
-def test_a_session_goes_on_in_the_tier_and_then_in_the_log() -> None:
+def test_session_reads_tier_then_local_log() -> None:
     world, reader = tiered()
     session_id = world.open_session({("a", 0): 60})
     for number, offset in enumerate((10, 11), 1):
         call = world.fetch(session_id, number, {("a", 0): offset}, max_wait_ms=9000)
-        reader.tell(batches(offset))
+        reader.complete(batches(offset))
         assert partitions_of(call.response)["a", 0].records == batches(offset).records
     call = world.fetch(session_id, 3, {("a", 0): HERE_FROM})
     assert partitions_of(call.response)["a", 0].records
     assert not reader.reads
 
 
-def test_what_was_not_told_is_asked_for_again() -> None:
-    """The limit of the answer leaves no room for the second partition. The session's next request names neither."""
+def test_partition_omitted_by_limit_is_read_again() -> None:
+    """The response limit leaves no room for the second partition. The session's next request names neither."""
     world, reader = tiered()
     world.append("a", 1, records=100)
     world.log("a", 1).here_from = HERE_FROM
     session_id = world.open_session({("a", 0): 60, ("a", 1): 60}, max_bytes=0)
     size = len(batches(10).records)
     call = world.fetch(session_id, 1, {("a", 0): 10, ("a", 1): 20}, max_bytes=size, max_wait_ms=100)
-    reader.tell(batches(10))
-    reader.tell(batches(20))
+    reader.complete(batches(10))
+    reader.complete(batches(20))
     found = partitions_of(call.response)
     assert sum(bool(data.records) for data in found.values()) == 1
     world.fetch(session_id, 2, max_bytes=size, max_wait_ms=100)
     assert sorted(read[0] for read in reader.reads) == [10, 20]
 
 
-def test_only_whole_batches_that_fit_are_told() -> None:
+def test_remote_records_are_cut_to_whole_batches_within_limit() -> None:
     world, reader = tiered()
     size = len(batches(10).records)
     call = world.fetch(wanted={("a", 0): FetchPartition(0, 10, 2 * size + 1)}, max_bytes=2 * size + 1)
-    reader.tell(batches(10, 3))
+    reader.complete(batches(10, 3))
     assert partitions_of(call.response)["a", 0].records == batches(10, 2).records
 
 
 @pytest.mark.clause("X-4", "X-5")
-def test_a_reader_of_committed_records_gets_aborted_transactions_and_nothing_undecided() -> None:
+def test_read_committed_from_tier_returns_aborted_transactions() -> None:
     world, reader = tiered()
     world.log("a").lso_hold = 11
     aborted = [AbortedTransaction(7, 3)]
     call = world.fetch(wanted={("a", 0): 10}, isolation_level=1)
     assert reader.reads[0][2] is True
-    reader.tell(batches(10, 2, aborted))
+    reader.complete(batches(10, 2, aborted))
     data = partitions_of(call.response)["a", 0]
     assert (data.records, data.aborted_transactions) == (batches(10).records, aborted)
 
 
 @pytest.mark.parametrize("error", [ErrorCode.unknown_server_error, ErrorCode.offset_out_of_range])
-def test_an_error_of_the_tier_costs_its_partition_alone(error: ErrorCode) -> None:
+def test_remote_read_error_fails_only_its_partition(error: ErrorCode) -> None:
     world, reader = tiered()
     world.append("b")
     call = world.fetch(wanted={("a", 0): 10, ("b", 0): 0})
-    reader.tell(error)
+    reader.complete(error)
     found = partitions_of(call.response)
     assert found["a", 0].error_code == error
     assert found["b", 0].records
 
 
-def test_a_follower_is_sent_to_the_tier() -> None:
+def test_follower_fetch_returns_offset_moved_to_tiered_storage() -> None:
     world, reader = tiered()
     call = world.fetch(wanted={("a", 0): 10}, replica_id=8)
     data = partitions_of(call.response)["a", 0]
@@ -167,8 +167,8 @@ def test_a_follower_is_sent_to_the_tier() -> None:
 
 
 @pytest.mark.clause("F-14")
-def test_the_state_after_a_follower_was_sent_to_the_tier_is_told() -> None:
-    """It is sent although the error came with the same offsets."""
+def test_state_after_offset_moved_to_tiered_storage_is_sent() -> None:
+    """The state is sent although the error came with the same offsets."""
     world, _ = tiered()
     end = world.log("a").log_end_offset
     opened = world.fetch(0, 0, {("a", 0): 10}, replica_id=8).response
@@ -178,7 +178,7 @@ def test_the_state_after_a_follower_was_sent_to_the_tier_is_told() -> None:
     assert partitions_of(world.fetch(opened.session_id, 2, {}, replica_id=8).response) == {}
 
 
-def test_a_node_whose_tier_is_switched_off_has_no_such_offset() -> None:
+def test_tiered_offset_without_remote_log_returns_out_of_range() -> None:
     world, _ = tiered()
     world.broker.remote_log = None
     assert (
@@ -186,28 +186,28 @@ def test_a_node_whose_tier_is_switched_off_has_no_such_offset() -> None:
     )
 
 
-def test_a_connection_that_closes_waits_for_nothing() -> None:
+def test_closed_connection_abandons_remote_read() -> None:
     world, reader = tiered()
     call = world.fetch(wanted={("a", 0): 10}, max_wait_ms=9000)
     call.hang_up()
     assert reader.abandoned == [10]
-    reader.tell(batches(10))
+    reader.complete(batches(10))
     assert not call.responses
 
 
-def test_records_that_move_while_a_fetch_waits_are_read_there() -> None:
+def test_parked_fetch_reads_records_that_move_to_tier() -> None:
     world, reader = tiered()
     call = world.fetch(wanted={("a", 0): 99}, min_bytes=LARGE, max_wait_ms=9000)
     assert call.waiting
     world.log("a").here_from = 100
     world.partition("a").changed()
     assert reader.reads[0][0] == 99
-    reader.tell(batches(99))
+    reader.complete(batches(99))
     assert partitions_of(call.response)["a", 0].records == batches(99).records
 
 
-def test_a_waiting_fetch_whose_records_move_is_forgotten_when_its_connection_closes() -> None:
-    """Its session goes too, since nobody can ever name it."""
+def test_closed_connection_of_fetch_with_moved_records_leaves_no_watchers() -> None:
+    """Its session goes too, since no client knows its ID."""
     world, reader = tiered()
     call = world.fetch(wanted={("a", 0): 60, ("b", 0): 0}, min_bytes=LARGE, max_wait_ms=9000)
     assert call.waiting
@@ -223,22 +223,22 @@ def test_a_waiting_fetch_whose_records_move_is_forgotten_when_its_connection_clo
 
 
 class Named:
-    """A cached partition, as far as a reading needs it."""
+    """A cached partition with the fields that a read needs."""
 
     index, fetch_offset, max_bytes = 0, 10, LARGE
 
 
 class Held(list[AbortedTransaction]):
-    """A list whose end shows, unlike that of bytes."""
+    """A list that can be referred to weakly, unlike bytes."""
 
 
-@pytest.mark.parametrize("is_told", [True, False])
-def test_what_was_read_goes_with_its_fetch_and_waits_for_no_collector(is_told: bool) -> None:
-    """Whoever abandons a reading knows the reading, which knows whom it tells. Records of many MiB would stay until
-    Python looks for such circles, which is seldom in a large process."""
+@pytest.mark.parametrize("is_completed", [True, False])
+def test_remote_records_are_released_with_their_fetch(is_completed: bool) -> None:
+    """The abandoning side refers to the read, which refers to its callback. Records of many MiB would stay until the
+    garbage collector finds such cycles, which is seldom in a large process."""
     held = Held()
     end = weakref.ref(held)
-    reader: Any = SimpleNamespace(done=None, holds=None if is_told else held)
+    reader: Any = SimpleNamespace(done=None, holds=None if is_completed else held)
 
     def read(*arguments: Any, is_committed: bool) -> Callable[[], None]:
         done = reader.done = arguments[-1]
@@ -253,7 +253,7 @@ def test_what_was_read_goes_with_its_fetch_and_waits_for_no_collector(is_told: b
     try:
         reads = RemoteReads(reader, False, LARGE, lambda _: None)
         reads.look_up(cached, Lookup(None), log)
-        if is_told:
+        if is_completed:
             reader.done(batches(10)._replace(aborted=held))
         reads.end()
         reader.done = reader.read = reader.holds = None
@@ -264,8 +264,8 @@ def test_what_was_read_goes_with_its_fetch_and_waits_for_no_collector(is_told: b
 
 
 @pytest.mark.parametrize("session", [False, True])
-def test_a_connection_that_closes_before_all_is_looked_at_ends_its_readings(session: bool) -> None:
-    """The first slices have begun to read, and the fetch does not wait yet. A session takes up the rest."""
+def test_connection_closed_between_slices_abandons_remote_reads(session: bool) -> None:
+    """The first slices have started reads, and the fetch is not parked yet. A session takes up the rest."""
     world, reader = tiered()
     world.append("a", 1, records=100)
     world.log("a", 1).here_from = HERE_FROM

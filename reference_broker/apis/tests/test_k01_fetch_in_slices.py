@@ -1,4 +1,4 @@
-"""What happens between the slices of a fetch leaves its session right."""
+"""Events between the slices of a fetch leave its session consistent."""
 
 from collections.abc import Callable, Iterator
 from unittest.mock import patch
@@ -24,7 +24,7 @@ def world() -> Iterator[World]:
 
 
 def step(world: World) -> None:
-    """One slice."""
+    """Run one slice."""
     number = min(world.ports.timers)
     world.ports.timers.pop(number)[1]()
 
@@ -35,7 +35,7 @@ def finish(world: World, call: FakeCall) -> None:
 
 
 @pytest.mark.parametrize("slices", range(40))
-def test_what_is_appended_between_two_slices_is_in_this_response_or_the_next(world: World, slices: int) -> None:
+def test_append_between_slices_is_in_this_response_or_next(world: World, slices: int) -> None:
     call = world.fetch(0, 0, ALL)
     for _ in range(slices):
         if world.ports.timers:
@@ -50,7 +50,7 @@ def test_what_is_appended_between_two_slices_is_in_this_response_or_the_next(wor
 
 
 @pytest.mark.parametrize("slices", range(40))
-def test_what_is_deleted_between_two_slices_is_told_at_last(world: World, slices: int) -> None:
+def test_deletion_between_slices_is_reported(world: World, slices: int) -> None:
     for index in range(6):
         world.append("a", index)
     call = world.fetch(0, 0, ALL)
@@ -65,7 +65,7 @@ def test_what_is_deleted_between_two_slices_is_told_at_last(world: World, slices
     assert (len(partitions_of(following.response)), errors) == (6, {int(ErrorCode.unknown_topic_or_partition)})
 
 
-def test_the_sessions_next_request_waits_for_the_end_of_the_work(world: World) -> None:
+def test_next_request_of_session_waits_for_all_slices(world: World) -> None:
     session_id = world.open_session(ALL)
     first = world.fetch(session_id, 1, dict.fromkeys(ALL, 0))
     second = world.fetch(session_id, 2)
@@ -77,9 +77,7 @@ def test_the_sessions_next_request_waits_for_the_end_of_the_work(world: World) -
 
 
 @pytest.mark.parametrize("slices", range(40))
-def test_a_session_that_is_closed_between_two_slices_rejects_its_fetch_or_had_responded_to_it(
-    world: World, slices: int
-) -> None:
+def test_session_closed_between_slices_returns_not_found_or_response(world: World, slices: int) -> None:
     session_id = world.open_session(ALL)
     call = world.fetch(session_id, 1, dict.fromkeys(ALL, 0))
     for _ in range(slices):
@@ -93,7 +91,7 @@ def test_a_session_that_is_closed_between_two_slices_rejects_its_fetch_or_had_re
 
 
 @pytest.mark.parametrize("slices", range(40))
-def test_a_connection_that_closes_between_two_slices_loses_no_records(world: World, slices: int) -> None:
+def test_connection_closed_between_slices_loses_no_records(world: World, slices: int) -> None:
     session_id = world.open_session(ALL)
     for index in range(6):
         world.append("a", index)
@@ -109,8 +107,8 @@ def test_a_connection_that_closes_between_two_slices_loses_no_records(world: Wor
         assert {name for name, data in partitions_of(following.response).items() if data.records} == set(ALL)
 
 
-def test_a_request_that_comes_while_another_is_at_work_is_handled_once(world: World) -> None:
-    """The first one is sent again while it is at work, so it is answered when it waits. Its second sending waits on."""
+def test_retransmission_during_slices_is_handled_once(world: World) -> None:
+    """The first request is retransmitted during its slices, so it is completed when it parks. The copy stays parked."""
     opened = world.fetch_first(0, 0, ALL)
     world.pass_ms(0)
     session_id = opened.response.session_id
@@ -126,7 +124,7 @@ def test_a_request_that_comes_while_another_is_at_work_is_handled_once(world: Wo
 
 @pytest.mark.parametrize("named", [("a", 0), ("missing", 0)])
 @pytest.mark.parametrize("slices", range(40))
-def test_a_connection_that_closes_while_all_partitions_are_forgotten_leaves_nothing(
+def test_connection_closed_while_partitions_are_forgotten_leaves_no_state(
     world: World, slices: int, named: tuple[str, int]
 ) -> None:
     places = [*ALL, ("missing", 0)]
@@ -155,7 +153,7 @@ def contains(_: FakeCall, work: Callable[[], object]) -> bool:
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_request_that_is_sent_again_finds_no_session_if_a_bug_closed_it(number: int) -> None:
+def test_retransmission_after_bug_returns_session_error(number: int) -> None:
     world = World()
     world.create("a", 6)
     session_id = world.fetch_first(0, 0, ALL).response.session_id
@@ -170,7 +168,7 @@ def test_a_request_that_is_sent_again_finds_no_session_if_a_bug_closed_it(number
 
 
 @pytest.mark.parametrize("slices", range(20))
-def test_a_farewell_counts_although_its_connection_closes_before_its_turn(world: World, slices: int) -> None:
+def test_close_session_is_applied_although_connection_closed(world: World, slices: int) -> None:
     session_id = world.open_session(ALL)
     world.fetch(session_id, 1, dict.fromkeys(ALL, 0))
     for _ in range(slices):
@@ -182,10 +180,10 @@ def test_a_farewell_counts_although_its_connection_closes_before_its_turn(world:
 
 
 class Topics(list[FetchTopic]):
-    """May be referred to weakly."""
+    """A list that can be referred to weakly."""
 
 
-def test_a_request_whose_connection_closes_before_its_turn_is_not_held_any_more(world: World) -> None:
+def test_queued_request_of_closed_connection_is_released(world: World) -> None:
     session_id = world.open_session(ALL)
     world.fetch(session_id, 1, dict.fromkeys(ALL, 0))
     topics = Topics([FetchTopic("a", NO_TOPIC_ID, [])])
@@ -200,8 +198,8 @@ def test_a_request_whose_connection_closes_before_its_turn_is_not_held_any_more(
 
 
 @pytest.mark.parametrize("slices", range(40))
-def test_what_changes_before_a_connection_closes_is_in_the_next_response(world: World, slices: int) -> None:
-    """Some partitions changed before the answer began. The others change when it has taken its marks already."""
+def test_change_before_connection_closes_is_in_next_response(world: World, slices: int) -> None:
+    """Some partitions changed before the response was begun, the others after it took its marks."""
     session_id = world.open_session(ALL)
     for index in range(3):
         world.append("a", index)
@@ -220,8 +218,8 @@ def test_what_changes_before_a_connection_closes_is_in_the_next_response(world: 
 
 
 @pytest.mark.parametrize("slices", range(60))
-def test_the_first_revision_tells_each_log_start_that_moves_between_two_slices(world: World, slices: int) -> None:
-    """It tells of a partition without records only if that changed for the answer at hand."""
+def test_first_revision_sends_log_start_moved_between_slices(world: World, slices: int) -> None:
+    """A partition without records is sent only if it changed for the response at hand."""
     for index in range(6):
         world.append("a", index, records=3)
     opening = world.fetch_first(0, 0, dict.fromkeys(ALL, 3))
@@ -244,9 +242,7 @@ def test_the_first_revision_tells_each_log_start_that_moves_between_two_slices(w
 
 
 @pytest.mark.parametrize("slices", range(60))
-def test_the_first_revision_sends_a_log_start_that_moves_while_it_responds_to_a_full_request(
-    world: World, slices: int
-) -> None:
+def test_first_revision_sends_log_start_moved_during_full_response(world: World, slices: int) -> None:
     for index in range(6):
         world.append("a", index, records=3)
     call = world.fetch_first(0, 0, dict.fromkeys(ALL, 3))
@@ -270,7 +266,7 @@ def delete_before(world: World, index: int, offset: int) -> None:
 
 
 @pytest.mark.parametrize("slices", range(40))
-def test_a_log_that_is_cut_between_two_slices_is_told_as_it_was_or_as_it_is(world: World, slices: int) -> None:
+def test_truncation_between_slices_returns_old_or_new_state(world: World, slices: int) -> None:
     for index in range(6):
         world.append("a", index)
         world.append("a", index)

@@ -1,4 +1,4 @@
-"""Fetches that take a slice for each partition give the answers of the model, which knows nothing of slices."""
+"""Fetches that take a slice for each partition match the model, which knows nothing of slices."""
 
 import pytest
 from hypothesis import settings

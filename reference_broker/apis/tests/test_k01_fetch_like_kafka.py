@@ -1,4 +1,4 @@
-"""What Apache Kafka's own tests of fetches assert, where no other test of ours shows it (see ``conformance``)."""
+"""Assertions of Apache Kafka's own tests of fetches that no other test here makes (see ``conformance``)."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def at(offset: int, current: int = -1, last: int = -1, index: int = 0) -> FetchP
 
 @pytest.mark.clause("F-13", "FetchSessionTest.testCachedLeaderEpoch", "FetchSessionTest.testLastFetchedEpoch")
 @BY_NAME_AND_BY_ID
-def test_both_epochs_are_kept_until_a_request_names_the_partition(world: World, version: int) -> None:
+def test_cached_epochs_are_kept_until_partition_is_named(world: World, version: int) -> None:
     session_id = world.open_session({A0: at(4, 1, 1), A1: 0}, version=version)
     (cached, _) = world.sessions.sessions[session_id].partitions.values()
     seen = []
@@ -47,9 +47,7 @@ def test_both_epochs_are_kept_until_a_request_names_the_partition(world: World, 
 )
 @BY_NAME_AND_BY_ID
 @pytest.mark.parametrize(("current", "error"), [(-1, 0), (1, 0), (0, 74), (2, 75)])
-def test_the_sessions_leader_epoch_counts_where_a_request_names_nothing(
-    world: World, version: int, current: int, error: int
-) -> None:
+def test_cached_leader_epoch_is_checked_in_empty_fetch(world: World, version: int, current: int, error: int) -> None:
     session_id = world.open_session({A0: at(4, current)}, version=version)
     for epoch in (1, 2):
         response = partitions_of(world.fetch(session_id, epoch, version=version).response)
@@ -62,7 +60,7 @@ def test_the_sessions_leader_epoch_counts_where_a_request_names_nothing(
     "FetchSessionTest.testDivergingEpoch",
 )
 @BY_NAME_AND_BY_ID
-def test_a_divergence_is_in_each_response_and_others_only_with_changes(world: World, version: int) -> None:
+def test_diverging_partition_is_in_each_response(world: World, version: int) -> None:
     response = world.fetch(0, 0, {A0: at(3, 1, 0), A1: at(0, index=1)}, version=version).response
     session_id, diverging = response.session_id, EpochEndOffset(0, 2)
     assert [data.diverging_epoch for data in partitions_of(response).values()] == [diverging, None]
@@ -75,7 +73,7 @@ def test_a_divergence_is_in_each_response_and_others_only_with_changes(world: Wo
 
 @pytest.mark.clause("F-12", "FetchSessionTest.testIncrementalFetchSession")
 @BY_NAME_AND_BY_ID
-def test_one_request_forgets_and_adds_by_name_and_by_id(world: World, version: int) -> None:
+def test_request_forgets_and_adds_partitions(world: World, version: int) -> None:
     session_id = world.open_session({A0: 4, A1: 0}, version=version)
     response = world.fetch(session_id, 1, {B0: 0}, forget=[A0], version=version).response
     assert (response.session_id, list(partitions_of(response))) == (
@@ -86,7 +84,7 @@ def test_one_request_forgets_and_adds_by_name_and_by_id(world: World, version: i
 
 
 @pytest.mark.clause("FetchSessionTest.testMaybeResolveUnknownName", "FetchSessionTest.testResolveUnknownPartitions")
-def test_the_name_behind_an_id_is_filled_in_when_it_is_known_and_the_order_stays(world: World) -> None:
+def test_unknown_topic_names_are_resolved_and_keep_order(world: World) -> None:
     wanted = {("x", 0): 0, ("y", 0): 0, ("z", 0): 0}
     session_id = world.open_session(wanted, version=13)
     cached = list(world.sessions.sessions[session_id].partitions.values())
@@ -103,8 +101,8 @@ def test_the_name_behind_an_id_is_filled_in_when_it_is_known_and_the_order_stays
 
 
 @pytest.mark.clause("FetchSessionTest.testCachedPartitionEqualsAndHashCode", "F-13")
-def test_a_cached_partition_is_known_by_id_and_index_or_by_name_and_index(world: World) -> None:
-    """One topic under two IDs is two partitions in a session by ID; in one by name the ID says nothing."""
+def test_cached_partition_identity_by_id_or_name(world: World) -> None:
+    """One topic under two IDs is two partitions in a session by ID; a session by name ignores the ID."""
     ids = [id_of(world, "a"), id_of(world, "a"), b"another of a".rjust(16)]
     for version, count in ((12, 1), (13, 2)):
         topics = [FetchTopic("a", topic_id, [FetchPartition(0, 4, LARGE)]) for topic_id in ids]
@@ -118,10 +116,10 @@ def test_a_cached_partition_is_known_by_id_and_index_or_by_name_and_index(world:
     [
         ([1, 2, 0, 3, 4], 0, [190, 190, 190, 0, 0]),  # the large messages come last, and nothing of them fits
         ([3, 4, 0, 1, 2], 0, [191, 0, 190, 190, 190]),  # larger than a partition's limit, as the first one
-        ([4, 3, 0, 1, 2], 0, [801, 0, 0, 0, 0]),  # larger than the answer's limit, as the first one
+        ([4, 3, 0, 1, 2], 0, [801, 0, 0, 0, 0]),  # larger than the response limit, as the first one
     ],
 )
-def test_the_requests_order_and_both_limits_hold(order: list[int], offset: int, sizes: list[int]) -> None:
+def test_response_respects_partition_order_and_both_limits(order: list[int], offset: int, sizes: list[int]) -> None:
     world = World()
     world.create("t", 5)
     for index in (0, 1, 2):
@@ -136,7 +134,7 @@ def test_the_requests_order_and_both_limits_hold(order: list[int], offset: int, 
 
 
 @pytest.mark.clause("FetchRequestTest.testFetchRequestV4WithReadCommitted", "F-4")
-def test_read_committed_from_version_4_on(world: World) -> None:
+def test_read_committed_from_version_4(world: World) -> None:
     (data,) = partitions_of(world.fetch(0, -1, {A0: 0}, version=4, isolation_level=1).response).values()
     assert (data.error_code, data.last_stable_offset, len(data.records or b"")) == (0, 4, 200)
 
@@ -145,7 +143,7 @@ def test_read_committed_from_version_4_on(world: World) -> None:
     "FetchRequestTest.testFetchWithPartitionsWithIdError", "KafkaApisTest.testFetchRequestErroneousPartitions"
 )
 @pytest.mark.parametrize("epoch", [-1, 0])
-def test_an_unknown_topic_id_does_not_harm_the_partitions_beside_it(world: World, epoch: int) -> None:
+def test_unknown_topic_id_leaves_other_partitions_served(world: World, epoch: int) -> None:
     response = partitions_of(world.fetch(0, epoch, {("x", 0): 0, A0: 0, B0: 0}, version=13).response)
     unknown, *healthy = response.values()
     assert (unknown.error_code, unknown.high_watermark, unknown.records) == (ErrorCode.unknown_topic_id, -1, b"")
@@ -156,7 +154,7 @@ def test_an_unknown_topic_id_does_not_harm_the_partitions_beside_it(world: World
 
 
 @pytest.mark.clause("FetchRequestTest.testCreateIncrementalFetchWithPartitionsInErrorV12", "F-14")
-def test_an_unknown_topic_is_told_until_it_is_there_then_once_more_then_no_more(world: World) -> None:
+def test_unknown_topic_error_is_sent_until_topic_exists(world: World) -> None:
     response = world.fetch(0, 0, {A0: 4, ("later", 0): 0, ("later", 1): 0}).response
     assert [data.error_code for data in partitions_of(response).values()] == [0, 3, 3]
     seen = []
@@ -171,7 +169,7 @@ def test_an_unknown_topic_is_told_until_it_is_there_then_once_more_then_no_more(
 
 @pytest.mark.clause("FetchRequestTest.testZStdCompressedTopic", "FetchRequestTest.testZStdCompressedRecords")
 @pytest.mark.parametrize("version", [4, 9, 10, 12])
-def test_a_zstd_batch_is_served_to_every_version_and_holds_all_its_records(version: int) -> None:
+def test_zstd_batch_is_served_to_every_version(version: int) -> None:
     world = World(log_of=real_log)
     (partition,) = world.create("a")
     sent = [Record(number, 1_000, b"key%d" % number, b"value" * 50) for number in range(3)]
@@ -183,7 +181,7 @@ def test_a_zstd_batch_is_served_to_every_version_and_holds_all_its_records(versi
 
 
 @pytest.mark.clause("DelayedFetchTest.testDelayedFetchWithMessageOnlyHighWatermark")
-def test_a_log_end_that_goes_on_ends_no_wait_and_one_that_goes_back_below_the_offset_does(world: World) -> None:
+def test_truncation_below_offset_completes_parked_fetch(world: World) -> None:
     world.append("a", commit=False)
     world.append("a", commit=False)
     call = world.fetch(0, -1, {A0: at(5)}, max_wait_ms=500)
@@ -199,7 +197,7 @@ def test_a_log_end_that_goes_on_ends_no_wait_and_one_that_goes_back_below_the_of
 
 @pytest.mark.clause("DelayedFetchTest.testNotLeaderOrFollower")
 @pytest.mark.parametrize("in_session", [True, False])
-def test_lost_leadership_ends_the_wait(world: World, in_session: bool) -> None:
+def test_lost_leadership_completes_parked_fetch(world: World, in_session: bool) -> None:
     wanted: dict[tuple[str, int], int | FetchPartition] = {A0: at(4), A1: 0}
     session_id, epoch = (world.open_session(wanted), 1) if in_session else (0, -1)
     call = world.fetch(session_id, epoch, {} if in_session else wanted, max_wait_ms=500)
@@ -210,7 +208,7 @@ def test_lost_leadership_ends_the_wait(world: World, in_session: bool) -> None:
 
 
 @pytest.mark.clause("F-6", "FetchSessionTest.testFetchRequests")
-def test_each_pair_of_id_and_epoch_means_one_kind_of_fetch(world: World) -> None:
+def test_id_and_epoch_select_kind_of_fetch(world: World) -> None:
     session_id = world.open_session({A0: 4, A1: 0})
     seen = [
         world.fetch(*pair, wanted).response

@@ -1,4 +1,4 @@
-"""Random conversations in the final revision, against a model that recomputes everything from scratch."""
+"""Random conversations in the final revision, compared with a model that recomputes everything from scratch."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ class FetchingFinal(Fetching):
     )
     def full_fetch(self, data: Any, wanted: Any, limits: dict[str, int], epoch: int, version: int) -> None:
         known = data.draw(st.sampled_from([0, 0, 77, *self.seen[-3:]]))
-        self.ask(self.build(known, epoch, version, wanted, (), 0, limits), version)
+        self.send(self.build(known, epoch, version, wanted, (), 0, limits), version)
 
     @precondition(lambda self: self.of(False))
     @rule(
@@ -45,14 +45,14 @@ class FetchingFinal(Fetching):
             limits = {**limits, "replica_id": 8}
         number = {"right": session.epoch, "wrong": session.epoch + 1, "again": session.epoch - 1, "negative": -5}[epoch]
         if number != 0:
-            self.ask(self.build(session_id, number, version, wanted, forget, old, limits), version)
+            self.send(self.build(session_id, number, version, wanted, forget, old, limits), version)
 
     @precondition(lambda self: self.of(False))
     @rule(data=st.data(), limits=LIMITS, take=st.booleans())
     def quiet_fetch(self, data: Any, limits: dict[str, int], take: bool) -> None:
-        """As most are: names what was processed, or nothing at all."""
+        """Fetch as most requests do: name the processed partitions, or none."""
         session_id = data.draw(st.sampled_from(self.of(False)))
-        self.speak(session_id, limits, "next", "processed" if take else "nothing")
+        self.send_in_session(session_id, limits, "next", "processed" if take else "nothing")
 
     @precondition(lambda self: self.of(False))
     @rule(data=st.data(), talk=turns("next", "next", "next", "next", "again"))
@@ -63,9 +63,9 @@ class FetchingFinal(Fetching):
     def fetch_of_all(self, version: int) -> None:
         """Open a session that later conversations find, and whose partitions exist."""
         limits = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 20}
-        self.ask(self.build(0, 0, version, ALL, (), 0, limits), version)
+        self.send(self.build(0, 0, version, ALL, (), 0, limits), version)
 
-    def speak(self, session_id: int, limits: dict[str, int], number: str, names: str) -> None:
+    def send_in_session(self, session_id: int, limits: dict[str, int], number: str, names: str) -> None:
         session = self.naive.sessions[session_id]
         epoch = session.epoch if number == "next" else session.epoch - 1
         if epoch == 0:
@@ -79,7 +79,7 @@ class FetchingFinal(Fetching):
                 topics.append(FetchTopic("", key, [one]) if session.by_id else FetchTopic(key, bytes(16), [one]))
         some: dict[str, Any] = {**limits, "topics": topics}
         request = FetchRequest(session_id=session_id, session_epoch=epoch, **some)
-        self.ask(request, 13 if session.by_id else 12)
+        self.send(request, 13 if session.by_id else 12)
 
 
 FetchingFinal.TestCase.settings = settings(stateful_step_count=40)

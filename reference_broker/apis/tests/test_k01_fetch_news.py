@@ -1,4 +1,4 @@
-"""What an incremental answer of the final revision holds, in which order, and within which limits."""
+"""Contents, order and limits of an incremental response of the final revision."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def world() -> World:
 
 
 @pytest.mark.clause("F-14", "FetchSessionTest.testFetchRequests")
-def test_unchanged_partitions_are_left_out_and_changed_ones_are_not(world: World) -> None:
+def test_only_changed_partitions_are_sent(world: World) -> None:
     session_id = world.open_session({A0: 0, A1: 0, A2: 0})
     world.append("a", 1)
     response = partitions_of(world.fetch(session_id, 1).response)
@@ -27,7 +27,7 @@ def test_unchanged_partitions_are_left_out_and_changed_ones_are_not(world: World
 
 
 @pytest.mark.clause("F-14")
-def test_a_moved_high_watermark_is_told_once_without_data(world: World) -> None:
+def test_moved_high_watermark_is_sent_once_without_data(world: World) -> None:
     session_id = world.open_session({A0: 0})
     world.append("a", commit=False)
     assert names(world.fetch(session_id, 1, {A0: 1}).response) == []
@@ -39,7 +39,7 @@ def test_a_moved_high_watermark_is_told_once_without_data(world: World) -> None:
 
 
 @pytest.mark.clause("F-14")
-def test_a_moved_log_start_is_told_once(world: World) -> None:
+def test_moved_log_start_is_sent_once(world: World) -> None:
     world.append("a", records=5)
     session_id = world.open_session({A0: 5})
     world.partition("a").log.delete_records_before(5)
@@ -50,7 +50,7 @@ def test_a_moved_log_start_is_told_once(world: World) -> None:
 
 
 @pytest.mark.clause("F-14")
-def test_a_last_stable_offset_alone_is_no_news(world: World) -> None:
+def test_moved_last_stable_offset_alone_is_not_sent(world: World) -> None:
     session_id = world.open_session({A0: 0})
     log = world.log("a")
     log.lso_hold = 0
@@ -62,13 +62,13 @@ def test_a_last_stable_offset_alone_is_no_news(world: World) -> None:
 
 
 @pytest.mark.clause("F-14")
-def test_a_new_partition_always_appears(world: World) -> None:
+def test_added_partition_is_always_sent(world: World) -> None:
     session_id = world.open_session({A0: 0})
     assert names(world.fetch(session_id, 1, {B0: 0}).response) == [B0]
 
 
 @pytest.mark.clause("F-14")
-def test_an_error_is_in_each_response_and_so_is_what_follows_it(world: World) -> None:
+def test_error_is_in_each_response_and_next_state_is_sent(world: World) -> None:
     session_id = world.open_session({A0: 7, A1: 0})
     for epoch in (1, 2):
         assert partitions_of(world.fetch(session_id, epoch).response)[A0].error_code == ErrorCode.offset_out_of_range
@@ -78,7 +78,7 @@ def test_an_error_is_in_each_response_and_so_is_what_follows_it(world: World) ->
 
 
 @pytest.mark.clause("F-14", "F-20")
-def test_data_is_sent_again_until_the_fetcher_says_that_it_has_it(world: World) -> None:
+def test_data_is_resent_until_fetch_offset_advances(world: World) -> None:
     session_id = world.open_session({A0: 0})
     world.append("a")
     first = partitions_of(world.fetch(session_id, 1).response)[A0].records
@@ -87,7 +87,7 @@ def test_data_is_sent_again_until_the_fetcher_says_that_it_has_it(world: World) 
 
 
 @pytest.mark.clause("F-15")
-def test_every_partition_with_data_is_served_within_as_many_responses_as_there_are(world: World) -> None:
+def test_each_partition_with_data_is_served_within_n_responses(world: World) -> None:
     session_id = world.open_session({A0: 0, A1: 0, A2: 0})
     for index in range(3):
         world.append("a", index)
@@ -103,17 +103,17 @@ def test_every_partition_with_data_is_served_within_as_many_responses_as_there_a
 
 
 @pytest.mark.clause("F-15", "FetchSessionTest.testDeprioritizesPartitionsWithRecordsOnly")
-def test_only_partitions_that_returned_records_move_to_the_end(world: World) -> None:
+def test_only_partitions_with_returned_records_move_to_end(world: World) -> None:
     session_id = world.open_session({A0: 0, A1: 0, A2: 0})
     for index in range(3):
         world.append("a", index)
-    world.fetch(session_id, 1, {A0: 1, A2: 1})  # A0 and A2 tell their high watermark only, A1 returns its record
+    world.fetch(session_id, 1, {A0: 1, A2: 1})  # A0 and A2 send their high watermark only, A1 returns its record
     order = sorted(world.sessions.sessions[session_id].partitions.values(), key=lambda cached: cached.order)
     assert [(cached.topic, cached.index) for cached in order] == [A0, A2, A1]
 
 
 @pytest.mark.clause("F-15")
-def test_the_full_response_that_opens_a_session_counts_for_the_rotation(world: World) -> None:
+def test_full_response_rotates_partitions(world: World) -> None:
     for index in range(3):
         world.append("a", index)
     response = world.fetch(0, 0, {A0: 0, A1: 0, A2: 0}, max_bytes=1).response
@@ -124,7 +124,7 @@ def test_the_full_response_that_opens_a_session_counts_for_the_rotation(world: W
 
 
 @pytest.mark.clause("F-16", "FetchRequestTest.testBrokerRespectsPartitionsOrderAndSizeLimits")
-def test_the_first_partition_with_data_may_exceed_both_limits(world: World) -> None:
+def test_first_partition_with_data_may_exceed_both_limits(world: World) -> None:
     world.append("a", 1, size_bytes=5000)
     world.append("a", 2, size_bytes=10)
     wanted = {key: FetchPartition(key[1], 0, 100) for key in (A0, A1, A2)}
@@ -133,13 +133,13 @@ def test_the_first_partition_with_data_may_exceed_both_limits(world: World) -> N
 
 
 @pytest.mark.clause("F-16")
-def test_limits_of_zero_still_give_one_message(world: World) -> None:
+def test_limits_of_zero_return_one_batch(world: World) -> None:
     world.append("a")
     assert partitions_of(world.fetch(0, -1, {A0: FetchPartition(0, 0, 0)}, max_bytes=0).response)[A0].records
 
 
 @pytest.mark.clause("F-16")
-def test_later_partitions_get_what_is_left_of_the_response_limit(world: World) -> None:
+def test_later_partitions_get_remaining_response_limit(world: World) -> None:
     for index in range(3):
         world.append("a", index, size_bytes=60)
         world.append("a", index, size_bytes=60)
@@ -149,8 +149,8 @@ def test_later_partitions_get_what_is_left_of_the_response_limit(world: World) -
 
 @pytest.mark.clause("F-14", "F-15")
 @pytest.mark.parametrize("revision", ["final", "first"])
-def test_what_fits_is_sent_though_partitions_before_it_do_not_fit(world: World, revision: str) -> None:
-    """As Kafka's broker reads: what is left of the limit goes on to the next partition."""
+def test_partition_that_fits_is_sent_after_ones_that_do_not(world: World, revision: str) -> None:
+    """As in Kafka's broker, the remaining limit goes on to the next partition."""
     for index, size in enumerate([600, 600, 100]):
         world.append("a", index, size_bytes=size)
     send = world.fetch if revision == "final" else world.fetch_first
@@ -160,7 +160,7 @@ def test_what_fits_is_sent_though_partitions_before_it_do_not_fit(world: World, 
 
 @pytest.mark.clause("F-14", "F-15")
 @pytest.mark.parametrize("revision", ["final", "first"])
-def test_any_number_of_partitions_that_do_not_fit_holds_up_no_other(revision: str) -> None:
+def test_many_partitions_that_do_not_fit_block_no_other(revision: str) -> None:
     world = World()
     world.create("m", 102)
     sizes = [100, *[500] * 100, 100]
@@ -170,11 +170,11 @@ def test_any_number_of_partitions_that_do_not_fit_holds_up_no_other(revision: st
     wanted = {("m", index): FetchPartition(index, 0, 400) for index in range(len(sizes))}
     opened = send(0, 0, wanted).response
     assert [len(data.records or b"") for data in partitions_of(opened).values()] == [100, *[0] * 100, 100]
-    nothing_new = send(opened.session_id, 1, {("m", 0): 1, ("m", 101): 1}, max_bytes=400).response
-    assert [len(data.records or b"") for data in partitions_of(nothing_new).values() if data.records] == [500]  # F-16
+    unchanged = send(opened.session_id, 1, {("m", 0): 1, ("m", 101): 1}, max_bytes=400).response
+    assert [len(data.records or b"") for data in partitions_of(unchanged).values() if data.records] == [500]  # F-16
 
 
-def test_one_response_reads_a_bounded_number_of_batches_that_do_not_fit_and_the_next_one_looks_further() -> None:
+def test_skipped_batches_are_bounded_and_next_response_continues() -> None:
     world = World()
     count = 2 * MAX_SKIPPED_BATCHES + 2
     logs: list[Any] = [partition.log for partition in world.create("m", count)]
@@ -185,7 +185,7 @@ def test_one_response_reads_a_bounded_number_of_batches_that_do_not_fit_and_the_
     for epoch in (1, 2, 3):
         before = sum(log.touches for log in logs)
         call = world.fetch(session_id, epoch, max_bytes=650)
-        world.pass_ms(0)  # the answer takes more than a slice
+        world.pass_ms(0)  # the response takes more than a slice
         response = partitions_of(call.response)
         assert sum(log.touches for log in logs) - before < 3 * MAX_SKIPPED_BATCHES
         with_data.append([name for name, data in response.items() if data.records])
@@ -193,7 +193,7 @@ def test_one_response_reads_a_bounded_number_of_batches_that_do_not_fit_and_the_
     assert ("m", count - 1) in with_data[1]
 
 
-def test_a_batch_that_did_not_fit_is_not_read_again_before_there_is_more_room_for_it() -> None:
+def test_skipped_batch_is_not_read_again_without_more_room() -> None:
     world = World()
     logs: list[Any] = [partition.log for partition in world.create("m", 20)]
     for index in range(20):
@@ -209,7 +209,7 @@ def test_a_batch_that_did_not_fit_is_not_read_again_before_there_is_more_room_fo
     assert ("m", 7) in names(world.fetch(session_id, 40, more).response)
 
 
-def test_a_partition_with_a_small_limit_of_its_own_does_not_hold_up_the_others(world: World) -> None:
+def test_small_partition_limit_does_not_block_other_partitions(world: World) -> None:
     world.append("a", 0, size_bytes=10)
     world.append("a", 1, size_bytes=500)
     world.append("a", 2, size_bytes=10)
@@ -218,7 +218,7 @@ def test_a_partition_with_a_small_limit_of_its_own_does_not_hold_up_the_others(w
     assert [len(data.records or b"") for data in response.values()] == [10, 0, 10]
 
 
-def test_the_brokers_own_limit_bounds_a_response() -> None:
+def test_fetch_max_bytes_of_broker_bounds_response() -> None:
     world = World(max_bytes_limit=150)
     world.create("a", 3)
     for index in range(3):
@@ -228,7 +228,7 @@ def test_the_brokers_own_limit_bounds_a_response() -> None:
 
 
 @pytest.mark.parametrize(("limit", "held"), [(250, [100, 100, 0]), (50, [100, 0, 0]), (LARGE, [100, 100, 100])])
-def test_a_follower_has_a_limit_of_its_own_where_that_is_larger(limit: int, held: list[int]) -> None:
+def test_follower_uses_larger_replica_fetch_limit(limit: int, held: list[int]) -> None:
     """A follower's first batch is sent whole, whatever the limit."""
     world = World(max_bytes_limit=90, follower_bytes_limit=limit)
     world.create("a", 3)
@@ -239,7 +239,7 @@ def test_a_follower_has_a_limit_of_its_own_where_that_is_larger(limit: int, held
 
 
 @pytest.mark.clause("F-14")
-def test_after_an_error_the_next_state_is_told_though_it_is_what_was_told_before_it(world: World) -> None:
+def test_state_after_error_is_sent_although_unchanged(world: World) -> None:
     world.append("a")
     session_id = world.open_session({A0: 1})
     assert partitions_of(world.fetch(session_id, 1, {A0: 99}).response)[A0].error_code == ErrorCode.offset_out_of_range

@@ -25,7 +25,7 @@ REVISIONS = pytest.mark.parametrize("revision", ["final", "first"])
 
 @dataclass
 class Fetcher:
-    """One client: after a refusal it starts again."""
+    """One client, which starts again after a refusal."""
 
     world: World
     revision: str
@@ -70,8 +70,8 @@ def metrics(world: World) -> tuple[int, int, int]:
 
 @pytest.mark.clause("F-17", "F-18", "F-21", "G-11")
 @REVISIONS
-def test_more_fetchers_than_slots_do_not_thrash(revision: str) -> None:
-    """Only the first ones get sessions, and these live on as long as they are used."""
+def test_more_fetchers_than_slots_cause_no_thrashing(revision: str) -> None:
+    """Only the first fetchers get sessions, which stay as long as they are used."""
     world = a_world(slots=4)
     fetchers = [Fetcher(world, revision, [A0]) for _ in range(12)]
     for _ in range(30):
@@ -85,7 +85,7 @@ def test_more_fetchers_than_slots_do_not_thrash(revision: str) -> None:
 
 @pytest.mark.clause("F-17", "F-18", "F-19", "F-21", "G-11")
 @REVISIONS
-def test_followers_take_consumers_slots_at_once_and_keep_them(revision: str) -> None:
+def test_followers_evict_consumers_at_once(revision: str) -> None:
     world = a_world(slots=3)
     consumers = [Fetcher(world, revision, [A0, A1, B0]) for _ in range(3)]
     followers = [Fetcher(world, revision, [A0], FOLLOWER + number) for number in range(2)]
@@ -102,7 +102,7 @@ def test_followers_take_consumers_slots_at_once_and_keep_them(revision: str) -> 
 
 
 @pytest.mark.clause("G-11", "F-17", "F-21")
-def test_both_revisions_share_the_slots_and_each_has_its_minimum_time() -> None:
+def test_revisions_share_slots_with_separate_minimum_eviction_times() -> None:
     world = a_world(slots=2, first_min_eviction_ms=5_000)
     first, final = Fetcher(world, "first", [A0]), Fetcher(world, "final", [A0])
     for fetcher in (first, final):
@@ -123,7 +123,7 @@ def test_both_revisions_share_the_slots_and_each_has_its_minimum_time() -> None:
 
 
 @pytest.mark.clause("G-11")
-def test_a_minimum_time_of_zero_lets_larger_sessions_in_at_once() -> None:
+def test_minimum_eviction_time_of_zero_admits_larger_sessions_at_once() -> None:
     world = a_world(slots=1, first_min_eviction_ms=0)
     small, large = Fetcher(world, "first", [A0]), Fetcher(world, "first", [A0, A1])
     small.fetch()
@@ -139,7 +139,8 @@ def test_a_minimum_time_of_zero_lets_larger_sessions_in_at_once() -> None:
 
 @dataclass
 class Thrasher:
-    """One of many: ``every`` so many turns it asks; from ``since`` on; now and then for ``fewer`` of its partitions."""
+    """One of many fetchers. It sends a request each ``every`` turns from turn ``since`` on, every fifth time for fewer
+    partitions."""
 
     revision: str
     places: list[tuple[str, int]]
@@ -164,7 +165,7 @@ class Thrasher:
             fetch_type=0 if is_new or not first else INCREMENTAL_FETCH,
         )
 
-    def answered(self, request: FetchRequest, response: FetchResponse) -> None:
+    def take(self, request: FetchRequest, response: FetchResponse) -> None:
         if response.session_id != self.session_id:
             self.number = 0
         if response.error_code == 0 and (request.session_epoch or not self.number):
@@ -174,7 +175,7 @@ class Thrasher:
 
 @pytest.mark.clause("F-17", "F-18", "F-19", "F-21", "G-11")
 @pytest.mark.parametrize("revisions", [("final",), ("first",), ("final", "first")], ids="+".join)
-def test_metrics_are_exact_after_each_step_of_twice_as_many_fetchers_as_slots(revisions: tuple[str, ...]) -> None:
+def test_metrics_are_exact_with_twice_as_many_fetchers_as_slots(revisions: tuple[str, ...]) -> None:
     """Scenario 5 at the broker: busy, idle, large and shrinking consumers, and followers that join later."""
     world = a_world(slots=6, first_min_eviction_ms=FIRST_MIN_MS)
     naive = Naive(world)
@@ -196,7 +197,7 @@ def test_metrics_are_exact_after_each_step_of_twice_as_many_fetchers_as_slots(re
             naive.request(call, request)
             sessions = naive.sessions.values()
             assert metrics(world) == (len(sessions), sum(len(one.parts) for one in sessions), naive.evictions), turn
-            fetcher.answered(request, call.response)
+            fetcher.take(request, call.response)
         world.pass_ms(7_000)
     rules = {str(note["rule"]) for note in world.ports.noted("session_evicted")}
     assert rules == {"a", "b", "c"}
@@ -219,7 +220,7 @@ def test_metrics_stay_exact_while_fetchers_come_and_go(revision: str) -> None:
 
 @pytest.mark.clause("F-21", "F-13")
 @REVISIONS
-def test_a_session_outlives_its_topics_and_tells_of_their_return(revision: str) -> None:
+def test_session_outlives_deleted_topic_and_sends_recreated_one(revision: str) -> None:
     world = a_world(slots=5)
     fetcher = Fetcher(world, revision, [A0, B0])
     fetcher.fetch()
@@ -236,14 +237,14 @@ def test_a_session_outlives_its_topics_and_tells_of_their_return(revision: str) 
     assert (back.error_code, len(back.records or b""), back.high_watermark) == (0, 100, 1)
     world.delete("b")
     world.create("b", topic_id=b"also another one")
-    again = names(fetcher.fetch())  # By comparison an empty log that took an empty one's place is no news.
+    again = names(fetcher.fetch())  # By comparison an empty log that replaced an empty one is no change.
     assert (B0 in again) == (revision == "first")
     assert fetcher.refused == 0
 
 
 @pytest.mark.clause("F-21")
 @REVISIONS
-def test_nothing_refers_to_a_session_that_is_gone(revision: str) -> None:
+def test_evicted_session_is_not_referenced(revision: str) -> None:
     world = a_world(slots=1)
     missing = ("later", 0)
     for turn in range(20):
@@ -257,9 +258,7 @@ def test_nothing_refers_to_a_session_that_is_gone(revision: str) -> None:
 
 @pytest.mark.clause("F-20", "G-3")
 @pytest.mark.parametrize(("revision", "accepted"), [("final", False), ("first", True)])
-def test_the_same_retransmission_is_refused_by_one_revision_and_served_by_the_other(
-    revision: str, accepted: bool
-) -> None:
+def test_retransmission_is_rejected_by_final_and_served_by_first_revision(revision: str, accepted: bool) -> None:
     world = a_world(slots=5)
     fetcher = Fetcher(world, revision, [A0])
     fetcher.fetch()

@@ -1,4 +1,4 @@
-"""What a fetch says of one partition: offsets, epochs, isolation, and who leads it."""
+"""One partition of a fetch response: offsets, epochs, isolation, and the leader."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ def fetched(world: World, offset: int = 0, current: int = -1, last: int = -1, **
 
 
 @pytest.mark.parametrize(("offset", "error"), [(-1, 1), (1, 1), (2, 0), (5, 0), (6, 1)])
-def test_an_offset_outside_the_log_is_out_of_range(world: World, offset: int, error: int) -> None:
+def test_offset_outside_log_returns_out_of_range(world: World, offset: int, error: int) -> None:
     world.partition("a").log.delete_records_before(2)
     data = fetched(world, offset)
     assert data.error_code == error
@@ -63,10 +63,10 @@ def test_consumers_read_to_the_high_watermark_and_followers_to_the_log_end(world
     ],
 )
 @pytest.mark.parametrize("replica_id", [0, 7, 11])
-def test_a_node_without_a_replica_reads_nothing_as_a_follower(
+def test_follower_fetch_of_non_replica_is_rejected(
     world: World, replica_id: int, current: int, error: int, offset: int, last: int
 ) -> None:
-    """The leader itself is no follower. Where the leader epoch is right, nothing else is looked at."""
+    """The leader itself is no follower. Where the leader epoch is right, nothing else is checked."""
     call = world.fetch(0, -1, wanted(offset, current, last), replica_id=replica_id, version=16)
     (data,) = partitions_of(call.response).values()
     assert (data.error_code, data.records, call.response.node_endpoints) == (error, b"", [])
@@ -94,7 +94,7 @@ def test_the_current_leader_epoch_is_checked(world: World, current: int, error: 
     "FetchRequestTest.testEpochValidationWithinFetchSessionV12",
     "DelayedFetchTest.testFetchWithFencedEpoch",
 )
-def test_the_cached_leader_epoch_is_checked_when_the_leader_moves(world: World) -> None:
+def test_cached_leader_epoch_is_fenced_after_leader_change(world: World) -> None:
     session_id = world.open_session(wanted(5, current=3))
     call = world.fetch(session_id, 1, max_wait_ms=500)
     world.partition("a").leader_epoch = 4
@@ -117,10 +117,10 @@ def test_the_cached_leader_epoch_is_checked_when_the_leader_moves(world: World) 
         (2, 0, None),
         (5, 0, (0, 2)),  # the fetcher's epoch 0 ended earlier here
         (5, 1, (0, 2)),  # an epoch that this log never had
-        (9, 2, (2, 5)),  # beyond the end, but a divergence says more
+        (9, 2, (2, 5)),  # beyond the end, but a divergence takes precedence
     ],
 )
-def test_a_diverging_epoch_is_told_instead_of_data(
+def test_diverging_epoch_is_returned_instead_of_data(
     world: World, offset: int, last: int, diverging: tuple[int, int] | None
 ) -> None:
     data = fetched(world, offset, last=last)
@@ -130,17 +130,17 @@ def test_a_diverging_epoch_is_told_instead_of_data(
         assert (data.records, data.high_watermark) == (b"", 5)
 
 
-def test_an_epoch_that_the_log_cannot_know_is_out_of_range(world: World) -> None:
+def test_last_fetched_epoch_beyond_log_returns_out_of_range(world: World) -> None:
     assert fetched(world, 5, last=9).error_code == ErrorCode.offset_out_of_range
 
 
-def test_below_the_log_start_is_out_of_range_even_if_diverging(world: World) -> None:
+def test_offset_below_log_start_returns_out_of_range_despite_divergence(world: World) -> None:
     world.partition("a").log.delete_records_before(4)
     assert fetched(world, 1, last=1).error_code == ErrorCode.offset_out_of_range
 
 
 @pytest.mark.clause("F-13", "F-14", "FetchSessionTest.testDivergingEpoch", "DelayedFetchTest.testDivergingEpoch")
-def test_a_divergence_in_a_session_is_told_until_it_is_gone(world: World) -> None:
+def test_divergence_in_session_is_sent_until_resolved(world: World) -> None:
     session_id = world.open_session(wanted(5, last=2))
     call = world.fetch(session_id, 1, max_wait_ms=500)
     log = world.log("a")
@@ -153,7 +153,7 @@ def test_a_divergence_in_a_session_is_told_until_it_is_gone(world: World) -> Non
 
 
 @pytest.mark.clause("G-12", "F-14")
-def test_the_first_revision_sends_a_divergence_until_it_is_gone_and_again_where_its_response_was_lost(
+def test_first_revision_sends_divergence_until_resolved_and_resends_after_loss(
     world: World,
 ) -> None:
     session_id = world.fetch_first(0, 0, wanted(5, 3, 2)).response.session_id
@@ -171,7 +171,7 @@ def test_the_first_revision_sends_a_divergence_until_it_is_gone_and_again_where_
 
 
 @pytest.mark.clause("G-12", "F-13")
-def test_the_first_revision_remembers_the_leader_epoch_that_was_named(world: World) -> None:
+def test_first_revision_caches_leader_epoch(world: World) -> None:
     session_id = world.fetch_first(0, 0, wanted(5, 3, 2)).response.session_id
     assert world.fetch_first(session_id, 1, max_wait_ms=0).response.responses == []
     world.partition("a").leader_epoch = 4
@@ -181,7 +181,7 @@ def test_the_first_revision_remembers_the_leader_epoch_that_was_named(world: Wor
     assert partitions_of(world.fetch_first(session_id, 3, wanted(5, 4, 2)).response).get(A0, NEWS).error_code == 0
 
 
-def test_a_lasting_divergence_ends_no_wait(world: World) -> None:
+def test_lasting_divergence_does_not_complete_parked_fetch(world: World) -> None:
     session_id = world.open_session(wanted(5, last=1))
     call = world.fetch(session_id, 1, max_wait_ms=500)
     assert call.waiting
@@ -193,7 +193,7 @@ def test_a_lasting_divergence_ends_no_wait(world: World) -> None:
     "FetchRequestTest.testFetchRequestToNonReplica",
     "KafkaApisTest.testFetchResponseContainsNewLeaderOnNotLeaderOrFollower",
 )
-def test_a_partition_led_elsewhere_says_where_from_version_16_on(world: World) -> None:
+def test_not_leader_returns_leader_endpoint_from_version_16(world: World) -> None:
     world.create("b", led_here=False)
     for version in (12, 16):
         response = world.fetch(0, -1, {("b", 0): 0}, version=version).response
@@ -215,10 +215,11 @@ def test_a_partition_led_elsewhere_says_where_from_version_16_on(world: World) -
 )
 @pytest.mark.parametrize("session", [SESSIONLESS, SESSION])
 @pytest.mark.parametrize("version", [12, 16])
-def test_a_follower_compares_the_leader_epoch_before_it_says_that_it_does_not_lead(
+def test_follower_checks_leader_epoch_before_not_leader(
     world: World, current: int, error: int, session: str, version: int
 ) -> None:
-    """Who is behind learns that first, and who is ahead does not take this node's old metadata for news."""
+    """A client that lags gets that error first, and one that is ahead does not take this node's old metadata for
+    newer."""
     world.publish("b", 1, b"b".rjust(16, b"#"), leader=8, replicas=(7, 8), epoch=3)
     wanted_partitions = {("b", 0): FetchPartition(0, 0, 1 << 20, current_leader_epoch=current)}
     response = world.fetch(0, 0 if session == SESSION else -1, wanted_partitions, version=version).response
@@ -232,26 +233,26 @@ def test_a_follower_compares_the_leader_epoch_before_it_says_that_it_does_not_le
 
 @pytest.mark.clause("FetchRequestTest.testFetchRequestToNonReplica")
 @pytest.mark.parametrize("current", [-1, 2, 3, 4])
-def test_a_node_without_a_replica_compares_no_leader_epoch(world: World, current: int) -> None:
+def test_non_replica_checks_no_leader_epoch(world: World, current: int) -> None:
     world.publish("b", 1, b"b".rjust(16, b"#"), leader=8, epoch=3)
     wanted_partitions = {("b", 0): FetchPartition(0, 0, 1 << 20, current_leader_epoch=current)}
     (data,) = partitions_of(world.fetch(0, -1, wanted_partitions).response).values()
     assert data.error_code == ErrorCode.not_leader_or_follower
 
 
-def test_a_fenced_fetcher_learns_the_leaders_epoch(world: World) -> None:
+def test_fenced_leader_epoch_returns_current_leader(world: World) -> None:
     response = world.fetch(0, -1, wanted(current=1), version=16).response
     (data,) = partitions_of(response).values()
     assert data.current_leader == LeaderIdAndEpoch(7, 3)
     assert [one.node_id for one in response.node_endpoints] == [7]
 
 
-def test_an_index_beyond_the_topic_is_unknown(world: World) -> None:
+def test_partition_index_beyond_topic_is_unknown(world: World) -> None:
     response = partitions_of(world.fetch(0, -1, {("a", 9): 0, ("a", -1): 0}).response)
     assert [data.error_code for data in response.values()] == [ErrorCode.unknown_topic_or_partition] * 2
 
 
-def test_a_disk_that_cannot_be_read_fails_its_partition_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_read_error_fails_only_its_partition(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.create("b")
     world.append("b")
 

@@ -28,7 +28,7 @@ def offsets(records: bytes | memoryview | None) -> list[tuple[int, int]]:
     return [(header.base_offset, header.last_offset) for _, header in iterate(records or b"")]
 
 
-def test_a_fetch_returns_whole_batches_from_the_one_that_holds_the_offset(world: World) -> None:
+def test_fetch_from_mid_batch_offset_returns_whole_batches(world: World) -> None:
     write(world, records=3)
     write(world, records=2)
     data = partitions_of(world.fetch(0, -1, {A0: 1}).response)[A0]
@@ -56,7 +56,7 @@ def test_processed_offsets_are_contiguous_under_a_tiny_limit(world: World) -> No
     assert position == ends
 
 
-def test_a_wait_on_the_real_log_counts_bytes(world: World) -> None:
+def test_min_bytes_on_real_log(world: World) -> None:
     session_id = world.open_session({A0: 0})
     write(world)
     size = len(partitions_of(world.fetch(0, -1, {A0: 0}).response)[A0].records or b"")
@@ -66,7 +66,7 @@ def test_a_wait_on_the_real_log_counts_bytes(world: World) -> None:
     assert len(partitions_of(call.response)[A0].records or b"") == 2 * size
 
 
-def test_truncation_and_deletion_show_as_out_of_range(world: World) -> None:
+def test_truncation_and_deletion_return_out_of_range(world: World) -> None:
     write(world, records=2)
     write(world)
     log = world.partition("a").log

@@ -1,4 +1,4 @@
-"""Fetch sessions as their fetchers see them: one test a behaviour."""
+"""Fetch sessions as their fetchers see them, one test for each behaviour."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def world() -> World:
 
 
 @pytest.mark.clause("F-1", "F-13", "F-19")
-def test_a_session_holds_id_epoch_partitions_privilege_and_times(world: World) -> None:
+def test_session_fields(world: World) -> None:
     wanted = FetchPartition(0, 0, 77, current_leader_epoch=0, last_fetched_epoch=-1, log_start_offset=5)
     session_id = world.open_session({A0: wanted}, client_id="me")
     session = world.sessions.sessions[session_id]
@@ -34,7 +34,7 @@ def test_a_session_holds_id_epoch_partitions_privilege_and_times(world: World) -
 
 
 @pytest.mark.clause("F-19")
-def test_a_follower_gets_a_privileged_session(world: World) -> None:
+def test_follower_session_is_privileged(world: World) -> None:
     session_id = world.open_session({A0: 0}, replica_id=8)
     session = world.sessions.sessions[session_id]
     assert session.privileged
@@ -42,7 +42,7 @@ def test_a_follower_gets_a_privileged_session(world: World) -> None:
 
 
 @pytest.mark.clause("F-3")
-def test_epochs_are_accepted_one_after_the_other(world: World) -> None:
+def test_consecutive_epochs_are_accepted(world: World) -> None:
     session_id = world.open_session({A0: 0})
     for epoch in (1, 2, 3):
         response = world.fetch(session_id, epoch).response
@@ -50,7 +50,7 @@ def test_epochs_are_accepted_one_after_the_other(world: World) -> None:
 
 
 @pytest.mark.clause("F-3")
-def test_after_the_largest_epoch_comes_one(world: World) -> None:
+def test_epoch_wraps_to_one(world: World) -> None:
     session_id = world.open_session({A0: 0})
     world.sessions.sessions[session_id].epoch = LARGEST
     assert world.fetch(session_id, LARGEST).response.session_id == session_id
@@ -59,7 +59,7 @@ def test_after_the_largest_epoch_comes_one(world: World) -> None:
 
 
 @pytest.mark.clause("F-4")
-def test_a_sessionless_fetch_gets_every_partition_and_leaves_nothing_behind(world: World) -> None:
+def test_sessionless_fetch_returns_all_partitions_and_creates_no_session(world: World) -> None:
     world.append("a", 0)
     response = world.fetch(0, -1, {A0: 0, A1: 0}).response
     assert response.session_id == 0
@@ -69,14 +69,14 @@ def test_a_sessionless_fetch_gets_every_partition_and_leaves_nothing_behind(worl
 
 
 @pytest.mark.clause("F-4")
-def test_a_version_without_sessions_creates_none(world: World) -> None:
+def test_version_without_sessions_creates_none(world: World) -> None:
     request = FetchRequest(max_wait_ms=0)
     assert world.send(request, version=6).response.session_id == 0
     assert not world.sessions.sessions
 
 
 @pytest.mark.clause("F-5")
-def test_a_full_fetch_with_epoch_zero_creates_a_session(world: World) -> None:
+def test_full_fetch_with_epoch_zero_creates_session(world: World) -> None:
     response = world.fetch(0, 0, {A0: 0, A1: 0}).response
     assert names(response) == [A0, A1]
     assert list(world.sessions.sessions) == [response.session_id]
@@ -93,7 +93,7 @@ def test_a_full_fetch_with_epoch_zero_creates_a_session(world: World) -> None:
 
 
 @pytest.mark.clause("F-5", "F-17")
-def test_a_declined_session_still_gets_its_data() -> None:
+def test_declined_session_returns_data() -> None:
     world = World(slots=0)
     world.create("a")
     world.append("a")
@@ -104,7 +104,7 @@ def test_a_declined_session_still_gets_its_data() -> None:
 
 
 @pytest.mark.clause("F-5")
-def test_a_full_fetch_of_nothing_creates_an_empty_session(world: World) -> None:
+def test_full_fetch_without_partitions_creates_empty_session(world: World) -> None:
     call = world.fetch(0, 0, {}, max_wait_ms=1000)
     session_id = call.response.session_id
     assert session_id
@@ -112,7 +112,7 @@ def test_a_full_fetch_of_nothing_creates_an_empty_session(world: World) -> None:
 
 
 @pytest.mark.clause("F-6")
-def test_a_session_can_be_replaced(world: World) -> None:
+def test_full_fetch_with_session_id_replaces_session(world: World) -> None:
     first = world.open_session({A0: 0})
     response = world.fetch(first, 0, {A1: 0}).response
     assert response.session_id not in (0, first)
@@ -122,7 +122,7 @@ def test_a_session_can_be_replaced(world: World) -> None:
 
 
 @pytest.mark.clause("F-8")
-def test_a_session_can_be_closed_by_a_last_full_fetch(world: World) -> None:
+def test_full_fetch_with_final_epoch_closes_session(world: World) -> None:
     first = world.open_session({A0: 0})
     response = world.fetch(first, -1, {A0: 0}).response
     assert (response.error_code, response.session_id, names(response)) == (0, 0, [A0])
@@ -133,21 +133,21 @@ def test_a_session_can_be_closed_by_a_last_full_fetch(world: World) -> None:
 @pytest.mark.clause("F-6", "F-8")
 @pytest.mark.parametrize("epoch", [0, -1])
 @pytest.mark.parametrize("unknown", [12345, -7, LARGEST])
-def test_closing_an_unknown_session_is_no_error(world: World, epoch: int, unknown: int) -> None:
+def test_closing_unknown_session_returns_no_error(world: World, epoch: int, unknown: int) -> None:
     response = world.fetch(unknown, epoch, {A0: 0}).response
     assert response.error_code == 0
     assert bool(response.session_id) == (epoch == 0)
 
 
 @pytest.mark.clause("F-7", "F-12")
-def test_an_incremental_fetch_repeats_the_id_and_may_name_nothing(world: World) -> None:
+def test_incremental_fetch_without_partitions_returns_session_id(world: World) -> None:
     session_id = world.open_session({A0: 0})
     response = world.fetch(session_id, 1).response
     assert (response.session_id, response.responses) == (session_id, [])
 
 
 @pytest.mark.clause("F-7", "FetchSessionTest.testZeroSizeFetchSession", "FetchSessionTest.testToForgetPartitions")
-def test_forgetting_the_last_partition_closes_the_session(world: World) -> None:
+def test_forgetting_last_partition_closes_session(world: World) -> None:
     session_id = world.open_session({A0: 0, A1: 0})
     response = world.fetch(session_id, 1, forget=[A0, A1], max_wait_ms=500).response
     assert (response.error_code, response.session_id, response.responses) == (0, 0, [])
@@ -157,7 +157,7 @@ def test_forgetting_the_last_partition_closes_the_session(world: World) -> None:
 
 @pytest.mark.clause("F-9")
 @pytest.mark.parametrize(("session_id", "epoch"), [(0, 5), (7, 1), (-1, 1), (-7, -7), (LARGEST, 1), (-(2**31), 3)])
-def test_an_id_that_is_not_there_is_not_found(world: World, session_id: int, epoch: int) -> None:
+def test_unknown_session_id_returns_not_found(world: World, session_id: int, epoch: int) -> None:
     response = world.fetch(session_id, epoch, {A0: 0}).response
     assert (response.error_code, response.session_id, response.responses) == (
         ErrorCode.fetch_session_id_not_found,
@@ -169,7 +169,7 @@ def test_an_id_that_is_not_there_is_not_found(world: World, session_id: int, epo
 
 
 @pytest.mark.clause("F-9")
-def test_a_known_id_with_an_impossible_epoch_is_not_found(world: World) -> None:
+def test_known_session_id_with_negative_epoch_returns_not_found(world: World) -> None:
     session_id = world.open_session({A0: 0})
     response = world.fetch(session_id, -2).response
     assert (response.error_code, response.session_id) == (ErrorCode.fetch_session_id_not_found, 0)
@@ -181,7 +181,7 @@ def test_a_known_id_with_an_impossible_epoch_is_not_found(world: World) -> None:
     "FetchSessionTest.testFetchRequests",
     "FetchSessionTest.testUpdateAndGenerateResponseData",
 )
-def test_a_wrong_epoch_is_refused_and_the_right_one_still_works(world: World) -> None:
+def test_wrong_epoch_is_rejected_and_session_stays_usable(world: World) -> None:
     session_id = world.open_session({A0: 0})
     world.fetch(session_id, 1)
     for wrong in (1, 3):
@@ -193,7 +193,7 @@ def test_a_wrong_epoch_is_refused_and_the_right_one_still_works(world: World) ->
 
 
 @pytest.mark.clause("F-11", "F-20")
-def test_after_a_lost_response_a_full_fetch_delivers_everything_again(world: World) -> None:
+def test_full_fetch_after_lost_response_returns_all_data_again(world: World) -> None:
     session_id = world.open_session({A0: 0})
     world.append("a")
     lost = partitions_of(world.fetch(session_id, 1).response)[A0].records
@@ -204,7 +204,7 @@ def test_after_a_lost_response_a_full_fetch_delivers_everything_again(world: Wor
 
 
 @pytest.mark.clause("F-12", "F-13", "FetchSessionTest.testCachedLeaderEpoch", "FetchSessionTest.testLastFetchedEpoch")
-def test_naming_a_partition_overwrites_all_its_fields(world: World) -> None:
+def test_named_partition_overwrites_all_cached_fields(world: World) -> None:
     session_id = world.open_session({A0: FetchPartition(0, 0, 50, 0, -1, 3)})
     world.fetch(session_id, 1, {A0: FetchPartition(0, 0, 60)})
     cached = world.sessions.sessions[session_id].partitions[A0]
@@ -213,8 +213,8 @@ def test_naming_a_partition_overwrites_all_its_fields(world: World) -> None:
 
 
 @pytest.mark.clause("F-7")
-def test_what_the_request_names_that_forgets_the_last_partitions_is_served_outside_the_session(world: World) -> None:
-    """As Kafka does."""
+def test_request_that_empties_session_is_served_without_session(world: World) -> None:
+    """As in Kafka."""
     session_id = world.open_session({A0: 0})
     world.append("a")
     response = world.fetch(session_id, 1, {A0: 0, B0: 0}, forget=[A0, B0]).response
@@ -224,7 +224,7 @@ def test_what_the_request_names_that_forgets_the_last_partitions_is_served_outsi
 
 
 @pytest.mark.clause("F-12")
-def test_one_request_forgets_and_adds(world: World) -> None:
+def test_request_forgets_and_adds_partitions(world: World) -> None:
     session_id = world.open_session({A0: 0, A1: 0})
     response = world.fetch(session_id, 1, {B0: 0}, forget=[A0]).response
     assert names(response) == [B0]
@@ -242,7 +242,7 @@ def test_forgetting_wins_over_naming_and_an_unknown_forget_is_ignored(world: Wor
 
 
 @pytest.mark.clause("F-20")
-def test_a_duplicated_request_is_applied_once(world: World) -> None:
+def test_duplicate_request_is_applied_once(world: World) -> None:
     session_id = world.open_session({A0: 0})
     request = FetchRequest(session_id=session_id, session_epoch=1, max_wait_ms=0)
     assert world.send(request).response.error_code == 0
@@ -251,7 +251,7 @@ def test_a_duplicated_request_is_applied_once(world: World) -> None:
 
 
 @pytest.mark.clause("F-20")
-def test_a_late_request_of_an_old_session_leaves_the_new_one_alone(world: World) -> None:
+def test_late_request_of_old_session_leaves_new_one_unchanged(world: World) -> None:
     old = world.open_session({A0: 0})
     new = world.fetch(old, 0, {A1: 0}).response.session_id
     late = world.fetch(old, 1, {B0: 0}, forget=[A1]).response
@@ -260,19 +260,19 @@ def test_a_late_request_of_an_old_session_leaves_the_new_one_alone(world: World)
     assert world.fetch(new, 1).response.error_code == 0
 
 
-def test_a_request_that_names_too_many_partitions_is_refused_and_changes_nothing(
+def test_request_with_too_many_partitions_is_rejected_without_change(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(k01_fetch, "MAX_NAMED_PARTITIONS", 1)
     session_id = world.open_session({A0: 0})
-    for asked_id, epoch in ((0, -1), (0, 0), (session_id, 0), (session_id, 1)):
-        response = world.fetch(asked_id, epoch, {A0: 0, A1: 0}).response
+    for session, epoch in ((0, -1), (0, 0), (session_id, 0), (session_id, 1)):
+        response = world.fetch(session, epoch, {A0: 0, A1: 0}).response
         assert (response.error_code, response.session_id, response.responses) == (ErrorCode.invalid_request, 0, [])
     assert world.fetch(session_id, 1, {A1: 0}).response.session_id == session_id
 
 
 @pytest.mark.clause("F-21")
-def test_partitions_that_an_incremental_fetch_adds_and_forgets_are_counted(world: World) -> None:
+def test_added_and_forgotten_partitions_count_towards_request_limit(world: World) -> None:
     session_id = world.open_session({A0: 0})
     world.fetch(session_id, 1, {A1: 0, A2: 0, B0: 0})
     assert world.sessions.partitions_cached == 4
@@ -282,7 +282,7 @@ def test_partitions_that_an_incremental_fetch_adds_and_forgets_are_counted(world
 
 @pytest.mark.clause("F-23")
 @pytest.mark.parametrize(("epoch", "error"), [(1, ErrorCode.none), (9, ErrorCode.invalid_fetch_session_epoch)])
-def test_the_trace_line_of_a_response_has_session_id_and_epoch(world: World, epoch: int, error: Error) -> None:
+def test_trace_line_has_session_id_and_epoch(world: World, epoch: int, error: Error) -> None:
     session_id = world.open_session({A0: 0})
     effects: list[Effect] = []
     tag = Tag(1, 12, "c", session_id, epoch)

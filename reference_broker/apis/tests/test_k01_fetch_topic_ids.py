@@ -1,4 +1,4 @@
-"""Sessions by topic ID and by topic name, and topics that come, go and come again."""
+"""Sessions by topic ID and by topic name, and topics that are created, deleted and recreated."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def world() -> World:
 
 
 @pytest.mark.clause("F-13")
-def test_a_session_by_topic_id_responds_by_topic_id(world: World) -> None:
+def test_session_by_topic_id_responds_by_topic_id(world: World) -> None:
     world.append("a")
     response = world.fetch(0, 0, {A0: 0}, version=13).response
     assert [(topic.topic, topic.topic_id) for topic in response.responses] == [("", id_of(world, "a"))]
@@ -30,9 +30,7 @@ def test_a_session_by_topic_id_responds_by_topic_id(world: World) -> None:
     "FetchSessionTest.testIncrementalFetchSessionWithoutIdsWhenSessionUsesIds",
 )
 @pytest.mark.parametrize(("opened", "used"), [(12, 13), (13, 12)])
-def test_mixing_names_and_ids_in_a_session_is_an_error_that_changes_nothing(
-    world: World, opened: int, used: int
-) -> None:
+def test_mixing_names_and_ids_in_session_is_rejected(world: World, opened: int, used: int) -> None:
     session_id = world.open_session({A0: 0}, version=opened)
     response = world.fetch(session_id, 1, {A1: 0}, version=used).response
     assert (response.error_code, response.session_id) == (ErrorCode.fetch_session_topic_id_error, 0)
@@ -40,7 +38,7 @@ def test_mixing_names_and_ids_in_a_session_is_an_error_that_changes_nothing(
 
 
 @pytest.mark.clause("F-9", "F-10")
-def test_the_checks_come_in_the_order_id_epoch_topic_ids(world: World) -> None:
+def test_checks_are_in_order_id_epoch_topic_ids(world: World) -> None:
     session_id = world.open_session({A0: 0}, version=12)
     assert world.fetch(session_id + 1, 9, version=13).response.error_code == ErrorCode.fetch_session_id_not_found
     assert world.fetch(session_id, 9, version=13).response.error_code == ErrorCode.invalid_fetch_session_epoch
@@ -54,7 +52,7 @@ def test_a_version_by_name_ignores_topic_ids(world: World) -> None:
 
 
 @pytest.mark.clause("FetchSessionTest.testFetchSessionWithUnknownId", "FetchSessionTest.testResolveUnknownPartitions")
-def test_unknown_topic_ids_resolve_one_after_the_other(world: World) -> None:
+def test_unknown_topic_ids_resolve_one_by_one(world: World) -> None:
     response = world.fetch(0, 0, {("x", 0): 0, ("y", 0): 0, ("z", 0): 0}, version=13).response
     assert [data.error_code for data in partitions_of(response).values()] == [ErrorCode.unknown_topic_id] * 3
     world.create("x")
@@ -68,7 +66,7 @@ def test_unknown_topic_ids_resolve_one_after_the_other(world: World) -> None:
 
 
 @pytest.mark.parametrize("version", [12, 13])
-def test_what_does_not_exist_has_an_empty_list_of_aborted_transactions(world: World, version: int) -> None:
+def test_unknown_partition_has_empty_aborted_transactions(world: World, version: int) -> None:
     """Other errors have none, as in Kafka."""
     wanted: dict[tuple[str, int], int | FetchPartition] = {("x", 0): 0, ("a", 99): 0, A0: 77}
     response = world.fetch(0, -1, wanted, version=version).response
@@ -92,7 +90,7 @@ def test_a_forgotten_unresolved_partition_may_empty_the_session(world: World) ->
     assert world.fetch(session_id, 1, forget=[("x", 0)], version=13).response.session_id == 0
 
 
-def test_an_unknown_name_is_unknown_until_the_topic_appears(world: World) -> None:
+def test_unknown_topic_name_resolves_when_topic_is_created(world: World) -> None:
     session_id = world.open_session({("x", 0): 0, A0: 0})
     for epoch in (1, 2):
         assert (
@@ -108,7 +106,7 @@ def test_an_unknown_name_is_unknown_until_the_topic_appears(world: World) -> Non
     "FetchSessionTest.testUpdateAndGenerateResponseData",
     "KafkaApisTest.testFetchRequestErroneousPartitions",
 )
-def test_an_unknown_partition_has_the_same_code_sessionless_full_and_incremental(world: World) -> None:
+def test_unknown_partition_has_same_error_in_each_kind_of_fetch(world: World) -> None:
     for version, error in ((12, ErrorCode.unknown_topic_or_partition), (13, ErrorCode.unknown_topic_id)):
         sessionless = world.fetch(0, -1, {("x", 0): 0}, version=version).response
         full = world.fetch(0, 0, {("x", 0): 0}, version=version).response
@@ -146,8 +144,8 @@ def test_a_session_by_id_never_follows_the_name(world: World) -> None:
     assert not response[key].records
 
 
-def test_a_partition_that_the_recreated_topic_does_not_have_is_unknown(world: World) -> None:
-    """Kafka asks whether its metadata has the partition before it compares topic IDs."""
+def test_partition_missing_in_recreated_topic_is_unknown(world: World) -> None:
+    """Kafka checks whether its metadata has the partition before it compares topic IDs."""
     kept, gone = (id_of(world, "a"), 0), (id_of(world, "a"), 2)
     session_id = world.open_session({A0: 0, A2: 0}, version=13)
     world.delete("a")

@@ -1,4 +1,4 @@
-"""Readers of committed records: how far they read, which aborted transactions they hear of, what ends their wait."""
+"""Read-committed fetches: their end, the aborted transactions in the response, and what completes a parked one."""
 
 from datetime import timedelta
 from typing import Any
@@ -49,12 +49,12 @@ class TransactionWorld(ReplicatedWorld):
         offset: int = 0,
         level: int = COMMITTED,
         *,
-        most: int = 1 << 20,
+        max_bytes: int = 1 << 20,
         wait_ms: int = 0,
         session: tuple[int, int] = (0, -1),
         named: bool = True,
     ) -> FakeCall:
-        topics = [FetchTopic("events", NO_ID, [FetchPartition(0, offset, most)])] if named else []
+        topics = [FetchTopic("events", NO_ID, [FetchPartition(0, offset, max_bytes)])] if named else []
         request = FetchRequest(
             max_wait_ms=wait_ms,
             isolation_level=level,
@@ -64,8 +64,8 @@ class TransactionWorld(ReplicatedWorld):
         )
         return self.send(request, "consumer")
 
-    def data(self, offset: int = 0, level: int = COMMITTED, most: int = 1 << 20) -> PartitionData:
-        return partitions_of(self.read(offset, level, most=most).response)[0]
+    def data(self, offset: int = 0, level: int = COMMITTED, max_bytes: int = 1 << 20) -> PartitionData:
+        return partitions_of(self.read(offset, level, max_bytes=max_bytes).response)[0]
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def offsets(data: PartitionData) -> list[int]:
 
 
 @pytest.mark.clause("X-4")
-def test_committed_records_end_at_the_first_open_transaction(world: TransactionWorld) -> None:
+def test_read_committed_ends_at_first_open_transaction(world: TransactionWorld) -> None:
     world.write(1)
     world.end(1, commit=True)
     world.write(2)
@@ -90,7 +90,7 @@ def test_committed_records_end_at_the_first_open_transaction(world: TransactionW
     assert (committed.aborted_transactions, uncommitted.aborted_transactions) == ([], None)
 
 
-def test_a_marker_counts_once_it_is_replicated(world: TransactionWorld) -> None:
+def test_marker_takes_effect_once_replicated(world: TransactionWorld) -> None:
     world.write(1)
     world.replicate()
     world.end(1, commit=True)
@@ -100,21 +100,21 @@ def test_a_marker_counts_once_it_is_replicated(world: TransactionWorld) -> None:
 
 
 @pytest.mark.clause("X-5")
-def test_the_aborted_transactions_are_those_of_the_range_that_is_returned(world: TransactionWorld) -> None:
-    """The first ends before it, the last begins behind it."""
+def test_aborted_transactions_are_those_of_returned_range(world: TransactionWorld) -> None:
+    """The first transaction ends before the range, the last starts after it."""
     for producer in (1, 2, 3):
         world.write(producer)  # 0, 2, 4
         world.end(producer, commit=False)  # 1, 3, 5
     world.replicate()
     size = len(world.partition.log.read(0, 1))
-    one = world.data(2, most=size)
+    one = world.data(2, max_bytes=size)
     assert (offsets(one), one.aborted_transactions) == ([2], [AbortedTransaction(2, 2)])
-    marker = world.data(3, most=1)
+    marker = world.data(3, max_bytes=1)
     assert (offsets(marker), marker.aborted_transactions) == ([3], [AbortedTransaction(2, 2)])
     assert world.data().aborted_transactions == [AbortedTransaction(at, 2 * at - 2) for at in (1, 2, 3)]
 
 
-def test_nothing_that_is_committed_or_open_is_told_as_aborted(world: TransactionWorld) -> None:
+def test_committed_and_open_transactions_are_not_listed_as_aborted(world: TransactionWorld) -> None:
     world.write(1)
     world.write(2)
     world.end(1, commit=True)
@@ -127,7 +127,7 @@ def test_nothing_that_is_committed_or_open_is_told_as_aborted(world: Transaction
 
 @pytest.mark.clause("ReplicaManagerTest.testDelayedFetchIncludesAbortedTransactions")
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_reader_of_committed_records_waits_for_the_marker(world: TransactionWorld, commit: bool) -> None:
+def test_read_committed_fetch_waits_for_marker(world: TransactionWorld, commit: bool) -> None:
     call = world.read(wait_ms=500)
     world.write(1)
     world.replicate()
@@ -140,7 +140,7 @@ def test_a_reader_of_committed_records_waits_for_the_marker(world: TransactionWo
     assert data.aborted_transactions == ([] if commit else [AbortedTransaction(1, 0)])
 
 
-def test_an_open_transaction_of_another_producer_ends_no_wait(world: TransactionWorld) -> None:
+def test_other_open_transaction_does_not_complete_parked_fetch(world: TransactionWorld) -> None:
     world.write(1)
     call = world.read(wait_ms=500)
     world.write(2)
@@ -152,7 +152,7 @@ def test_an_open_transaction_of_another_producer_ends_no_wait(world: Transaction
 
 
 @pytest.mark.clause("ReplicaManagerTest.testReadCommittedFetchLimitedAtLSO")
-def test_a_session_tells_what_becomes_committed(world: TransactionWorld) -> None:
+def test_session_sends_newly_committed_records(world: TransactionWorld) -> None:
     opened = world.read(session=(0, 0)).response
     world.write(1)
     world.replicate()
@@ -177,7 +177,7 @@ def latest(world: TransactionWorld, level: int) -> tuple[int, int]:
     return int(one.error_code), int(one.offset)
 
 
-def test_the_latest_committed_offset_is_the_last_stable_one(world: TransactionWorld) -> None:
+def test_list_offsets_latest_read_committed_is_last_stable_offset(world: TransactionWorld) -> None:
     world.write(1)
     world.end(1, commit=True)
     world.write(2)
@@ -185,9 +185,9 @@ def test_the_latest_committed_offset_is_the_last_stable_one(world: TransactionWo
     assert (latest(world, COMMITTED), latest(world, UNCOMMITTED)) == ((0, 2), (0, 3))
 
 
-def test_a_new_leader_tells_the_last_stable_offset_though_a_transaction_began_before_its_epoch() -> None:
-    """Kafka's Partition.fetchOffsetForTimestamp compares the start of the epoch with the high watermark, whoever
-    reads."""
+def test_new_leader_returns_last_stable_offset_of_earlier_transaction() -> None:
+    """Kafka's Partition.fetchOffsetForTimestamp compares the start of the epoch with the high watermark at each
+    isolation level."""
     world = TransactionWorld()
     world.write(1)
     world.write(2)

@@ -1,4 +1,4 @@
-"""Fetches that wait: what ends a wait, what rides along, and what becomes of one that nobody waits for any more."""
+"""Parked fetches: what completes them, what else their responses include, and how they are discarded."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class Waiting:
 
 @pytest.fixture(params=["session", "sessionless"])
 def waiting(request: pytest.FixtureRequest, world: World) -> Waiting:
-    """Start a fetch of all three partitions from their ends that has nothing to say at once."""
+    """Start a fetch of all three partitions from their ends that has nothing to return at once."""
 
     def start(**fields: Any) -> FakeCall:
         wanted = {key: world.partition(*key).log.log_end_offset for key in (A0, A1, A2)}
@@ -50,7 +50,7 @@ def no_watchers(world: World) -> bool:
     return not any(partition.watchers for partition in world.partitions.by_name.values())
 
 
-def test_a_wait_ends_when_its_time_is_over(world: World, waiting: Waiting) -> None:
+def test_parked_fetch_completes_after_max_wait(world: World, waiting: Waiting) -> None:
     call = waiting()
     world.pass_ms(499)
     assert call.waiting
@@ -59,7 +59,7 @@ def test_a_wait_ends_when_its_time_is_over(world: World, waiting: Waiting) -> No
     assert names(call.response) == ([] if waiting.in_session else [A0, A1, A2])
 
 
-def test_a_wait_ends_when_data_comes(world: World, waiting: Waiting) -> None:
+def test_parked_fetch_completes_when_data_arrives(world: World, waiting: Waiting) -> None:
     call = waiting()
     world.append("a", 1)
     assert partitions_of(call.response)[A1].records
@@ -76,25 +76,25 @@ def test_min_bytes_are_summed_over_partitions_and_appends(world: World, waiting:
     assert [len(data.records or b"") for data in partitions_of(call.response).values() if data.records] == [100, 200]
 
 
-def test_a_partition_counts_at_most_its_own_limit_towards_min_bytes(world: World) -> None:
+def test_partition_limit_caps_its_share_of_min_bytes(world: World) -> None:
     call = world.fetch(0, -1, {A0: FetchPartition(0, 0, 50)}, min_bytes=60, max_wait_ms=500)
     world.append("a", size_bytes=1000)
     assert call.waiting
 
 
-def test_min_bytes_above_the_response_limit_do_not_wait_for_ever(world: World) -> None:
+def test_min_bytes_are_capped_at_max_bytes(world: World) -> None:
     call = world.fetch(0, -1, {A0: 0}, min_bytes=10_000, max_bytes=100, max_wait_ms=500)
     world.append("a")
     assert partitions_of(call.response)[A0].records
 
 
 @pytest.mark.parametrize("fields", [{"max_wait_ms": 0}, {"max_wait_ms": -1}, {"min_bytes": 0, "max_wait_ms": 500}])
-def test_some_fetches_never_wait(world: World, fields: dict[str, Any]) -> None:
+def test_fetch_without_wait_completes_at_once(world: World, fields: dict[str, Any]) -> None:
     session_id = world.open_session({A0: 0})
     assert world.fetch(session_id, 1, **fields).response.session_id == session_id
 
 
-def test_uncommitted_data_ends_no_wait_of_a_consumer_but_a_followers(world: World) -> None:
+def test_uncommitted_data_completes_follower_fetch_only(world: World) -> None:
     consumer = world.fetch(0, -1, {A0: 0}, max_wait_ms=500)
     follower = world.fetch(0, -1, {A0: 0}, max_wait_ms=500, replica_id=8)
     world.append("a", commit=False)
@@ -107,7 +107,7 @@ def test_uncommitted_data_ends_no_wait_of_a_consumer_but_a_followers(world: Worl
 
 
 @pytest.mark.clause("F-14")
-def test_watermarks_end_no_wait_but_ride_along(world: World) -> None:
+def test_moved_watermarks_are_sent_with_next_completed_response(world: World) -> None:
     world.append("a", 0, records=4)
     world.append("a", 1, commit=False)
     session_id = world.open_session({A0: 4, A1: 1, A2: 0})
@@ -128,7 +128,7 @@ def test_watermarks_end_no_wait_but_ride_along(world: World) -> None:
 
 
 @pytest.mark.clause("DelayedFetchTest.testDelayedFetchWithMessageOnlyHighWatermark")
-def test_an_error_that_appears_ends_the_wait(world: World, waiting: Waiting) -> None:
+def test_new_error_completes_parked_fetch(world: World, waiting: Waiting) -> None:
     world.append("a", records=3)
     call = waiting()
     world.partition("a").log.truncate_to(0)
@@ -136,14 +136,14 @@ def test_an_error_that_appears_ends_the_wait(world: World, waiting: Waiting) -> 
     assert partitions_of(call.response)[A0].error_code == ErrorCode.offset_out_of_range
 
 
-def test_a_deleted_topic_ends_the_wait(world: World, waiting: Waiting) -> None:
+def test_topic_deletion_completes_parked_fetch(world: World, waiting: Waiting) -> None:
     call = waiting()
     world.delete("a")
     assert ErrorCode.unknown_topic_or_partition in [data.error_code for data in partitions_of(call.response).values()]
 
 
 @pytest.mark.clause("F-14")
-def test_a_lasting_error_makes_no_hot_loop(world: World) -> None:
+def test_lasting_error_does_not_complete_parked_fetch(world: World) -> None:
     session_id = world.open_session({A0: 99, A1: 0})
     call = world.fetch(session_id, 1, max_wait_ms=500)
     assert call.waiting
@@ -151,7 +151,7 @@ def test_a_lasting_error_makes_no_hot_loop(world: World) -> None:
     assert partitions_of(call.response)[A0].error_code == ErrorCode.offset_out_of_range
 
 
-def test_a_session_of_nothing_but_unknown_topics_waits_its_time(world: World) -> None:
+def test_session_of_unknown_topics_waits_for_max_wait(world: World) -> None:
     session_id = world.open_session({X0: 0})
     call = world.fetch(session_id, 1, max_wait_ms=500)
     assert call.waiting
@@ -160,22 +160,20 @@ def test_a_session_of_nothing_but_unknown_topics_waits_its_time(world: World) ->
 
 
 @pytest.mark.parametrize("wanted", [{A0: 99}, {X0: 0}])
-def test_an_error_of_a_partition_that_the_request_names_is_sent_at_once(
-    world: World, wanted: dict[tuple[str, int], int]
-) -> None:
+def test_error_of_named_partition_is_sent_at_once(world: World, wanted: dict[tuple[str, int], int]) -> None:
     session_id = world.open_session({**wanted, A1: 0})
     assert not world.fetch(session_id, 1, wanted, max_wait_ms=500).waiting
     assert not world.fetch(0, -1, wanted, max_wait_ms=500).waiting
 
 
-def test_an_error_that_changes_ends_the_wait(world: World) -> None:
+def test_changed_error_completes_parked_fetch(world: World) -> None:
     session_id = world.open_session({A0: FetchPartition(0, 99, 100)})
     call = world.fetch(session_id, 1, max_wait_ms=500)
     world.delete("a")
     assert partitions_of(call.response)[A0].error_code == ErrorCode.unknown_topic_or_partition
 
 
-def test_a_new_partition_without_data_waits(world: World) -> None:
+def test_added_partition_without_data_waits(world: World) -> None:
     session_id = world.open_session({A0: 0})
     call = world.fetch(session_id, 1, {A1: 0}, max_wait_ms=500)
     assert call.waiting
@@ -183,7 +181,7 @@ def test_a_new_partition_without_data_waits(world: World) -> None:
     assert names(call.response) == [A1]
 
 
-def test_a_topic_that_appears_with_data_ends_the_wait(world: World) -> None:
+def test_created_topic_with_data_completes_parked_fetch(world: World) -> None:
     session_id = world.open_session({X0: 0, A0: 0})
     call = world.fetch(session_id, 1, max_wait_ms=500)
     world.create("unrelated")
@@ -194,7 +192,7 @@ def test_a_topic_that_appears_with_data_ends_the_wait(world: World) -> None:
     assert not world.sessions.arrivals.keys
 
 
-def test_a_topic_that_appears_unled_is_told_at_the_end(world: World) -> None:
+def test_created_topic_without_leader_is_sent_after_max_wait(world: World) -> None:
     session_id = world.open_session({X0: 0})
     call = world.fetch(session_id, 1, max_wait_ms=500, version=12)
     world.create("x", led_here=False)
@@ -203,7 +201,7 @@ def test_a_topic_that_appears_unled_is_told_at_the_end(world: World) -> None:
 
 
 @pytest.mark.clause("F-20")
-def test_a_newer_request_supersedes_the_one_that_waits(world: World) -> None:
+def test_newer_request_supersedes_parked_one(world: World) -> None:
     session_id = world.open_session({A0: 0})
     old = world.fetch(session_id, 1, max_wait_ms=500)
     new = world.fetch(session_id, 2, max_wait_ms=500)
@@ -213,7 +211,7 @@ def test_a_newer_request_supersedes_the_one_that_waits(world: World) -> None:
 
 
 @pytest.mark.clause("F-10")
-def test_a_refused_request_leaves_the_one_that_waits_alone(world: World) -> None:
+def test_rejected_request_leaves_parked_one_unchanged(world: World) -> None:
     session_id = world.open_session({A0: 0})
     waits = world.fetch(session_id, 1, max_wait_ms=500)
     world.fetch(session_id, 1)
@@ -223,7 +221,7 @@ def test_a_refused_request_leaves_the_one_that_waits_alone(world: World) -> None
 
 
 @pytest.mark.parametrize("epoch", [0, -1])
-def test_closing_the_session_ends_the_parked_fetch(world: World, epoch: int) -> None:
+def test_closing_session_completes_parked_fetch(world: World, epoch: int) -> None:
     session_id = world.open_session({A0: 0})
     waits = world.fetch(session_id, 1, max_wait_ms=500)
     world.fetch(session_id, epoch, {A0: 0})
@@ -232,7 +230,7 @@ def test_closing_the_session_ends_the_parked_fetch(world: World, epoch: int) -> 
 
 
 @pytest.mark.clause("F-20")
-def test_a_connection_that_closes_takes_nothing_with_it(world: World) -> None:
+def test_closed_connection_of_parked_fetch_changes_no_session(world: World) -> None:
     session_id = world.open_session({A0: 0, A1: 0})
     call = world.fetch(session_id, 1, max_wait_ms=500, min_bytes=1000)
     world.append("a")
@@ -243,7 +241,7 @@ def test_a_connection_that_closes_takes_nothing_with_it(world: World) -> None:
     assert names(world.fetch(session_id, 2).response) == [A0, A1]
 
 
-def test_a_full_fetch_whose_connection_closed_creates_nothing(world: World) -> None:
+def test_full_fetch_of_closed_connection_creates_no_session(world: World) -> None:
     call = world.fetch(0, 0, {A0: 0, X0: 0}, max_wait_ms=500)
     assert not call.waiting  # because of the error
     call = world.fetch(0, 0, {A1: 0}, max_wait_ms=500)
@@ -256,7 +254,7 @@ def test_a_full_fetch_whose_connection_closed_creates_nothing(world: World) -> N
 
 
 @pytest.mark.clause("F-5")
-def test_a_full_fetch_that_was_parked_gets_its_session_with_the_response(world: World) -> None:
+def test_parked_full_fetch_creates_session_with_response(world: World) -> None:
     call = world.fetch(0, 0, {A0: 0}, max_wait_ms=500)
     assert not world.sessions.sessions
     world.append("a")
@@ -265,13 +263,13 @@ def test_a_full_fetch_that_was_parked_gets_its_session_with_the_response(world: 
     assert len(partitions_of(world.fetch(call.response.session_id, 1, {A0: 1}).response)[A0].records or b"") == 100
 
 
-def test_two_sessions_that_wait_for_one_partition_both_get_a_response(world: World) -> None:
+def test_append_completes_parked_fetches_of_both_sessions(world: World) -> None:
     waits = [world.fetch(world.open_session({A0: 0}), 1, max_wait_ms=500) for _ in range(2)]
     world.append("a")
     assert all(partitions_of(call.response)[A0].records for call in waits)
 
 
-def test_changing_the_isolation_level_within_a_session_reads_to_the_new_end(world: World) -> None:
+def test_changed_isolation_level_in_session_takes_effect(world: World) -> None:
     world.log("a").lso_hold = 0
     session_id = world.open_session({A0: 0}, isolation_level=1)
     world.append("a")
@@ -279,7 +277,7 @@ def test_changing_the_isolation_level_within_a_session_reads_to_the_new_end(worl
     assert partitions_of(world.fetch(session_id, 2, isolation_level=0).response)[A0].records
 
 
-# What it costs
+# Cost
 
 
 def touches(world: World) -> int:
@@ -289,7 +287,7 @@ def touches(world: World) -> int:
 @pytest.mark.thorough
 @pytest.mark.parametrize("cached", [10, 10_000])
 @pytest.mark.parametrize("changed", [0, 1])
-def test_an_incremental_fetch_touches_what_changed_not_what_is_cached(
+def test_incremental_fetch_touches_only_changed_partitions(
     monkeypatch: pytest.MonkeyPatch, cached: int, changed: int
 ) -> None:
     world = World()
@@ -319,7 +317,7 @@ def test_an_incremental_fetch_touches_what_changed_not_what_is_cached(
         assert touches(world) - before == 2 * changed  # one count of bytes, one read
 
 
-def test_a_backlog_that_does_not_fit_is_not_walked() -> None:
+def test_backlog_beyond_limit_is_not_walked() -> None:
     world = World()
     world.create("big", 2000)
     session_id = world.open_session({("big", index): 0 for index in range(2000)})
@@ -333,7 +331,7 @@ def test_a_backlog_that_does_not_fit_is_not_walked() -> None:
         assert touches(world) - before == 10
 
 
-def test_a_fetch_that_waits_looks_only_at_what_changes() -> None:
+def test_parked_fetch_checks_only_changed_partitions() -> None:
     world = World()
     world.create("big", 1000)
     session_id = world.open_session({("big", index): 0 for index in range(1000)})

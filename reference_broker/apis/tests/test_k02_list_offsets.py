@@ -1,4 +1,4 @@
-"""ListOffsets on a real log: the special timestamps, times, isolation, epochs and refusals."""
+"""ListOffsets on a real log: special timestamps, times, isolation, epochs and errors."""
 
 from datetime import timedelta
 from typing import Any
@@ -33,7 +33,7 @@ def partition_at(timestamp: int, *, index: int = 0, epoch: int = -1) -> ListOffs
     return ListOffsetsPartition(partition_index=i32(index), current_leader_epoch=i32(epoch), timestamp=i64(timestamp))
 
 
-def ask(
+def list_offsets(
     world: World,
     *partitions: ListOffsetsPartition,
     version: int = 10,
@@ -76,76 +76,76 @@ def found(response: Any) -> tuple[int, int, int]:
         (T + 11, (-1, -1, -1)),
     ],
 )
-def test_what_a_consumer_finds(world: World, timestamp: int, expected: tuple[int, int, int]) -> None:
-    assert found(ask(world, partition_at(timestamp))[0]) == expected
+def test_consumer_offsets_by_timestamp(world: World, timestamp: int, expected: tuple[int, int, int]) -> None:
+    assert found(list_offsets(world, partition_at(timestamp))[0]) == expected
 
 
-def test_a_follower_finds_the_log_end(world: World) -> None:
-    assert found(ask(world, partition_at(LATEST), replica=8)[0])[0] == 3
+def test_follower_latest_is_log_end(world: World) -> None:
+    assert found(list_offsets(world, partition_at(LATEST), replica=8)[0])[0] == 3
 
 
-def test_offsets_that_a_consumer_cannot_read_are_not_found(world: World) -> None:
+def test_offset_above_high_watermark_is_not_found_for_consumer(world: World) -> None:
     partition = world.partition("a")
     partition.log.append(world.broker.now, real_records([T + 50]), 4)
-    assert found(ask(world, partition_at(MAX_TIMESTAMP))[0]) == (-1, -1, -1)
-    assert found(ask(world, partition_at(T + 20))[0]) == (-1, -1, -1)
-    assert found(ask(world, partition_at(T + 20), replica=8)[0]) == (3, T + 50, 4)
+    assert found(list_offsets(world, partition_at(MAX_TIMESTAMP))[0]) == (-1, -1, -1)
+    assert found(list_offsets(world, partition_at(T + 20))[0]) == (-1, -1, -1)
+    assert found(list_offsets(world, partition_at(T + 20), replica=8)[0]) == (3, T + 50, 4)
 
 
-def test_the_earliest_follows_the_log_start(world: World) -> None:
+def test_earliest_is_log_start(world: World) -> None:
     log = world.partition("a").log
     log.advance_high_watermark(3)
     log.delete_records_before(2)
-    assert found(ask(world, partition_at(EARLIEST))[0]) == (2, -1, 4)
+    assert found(list_offsets(world, partition_at(EARLIEST))[0]) == (2, -1, 4)
 
 
-def test_an_empty_log_has_no_largest_timestamp() -> None:
+def test_max_timestamp_of_empty_log_is_not_found() -> None:
     world = World(log_of=real_log)
     world.create("a")
-    assert found(ask(world, partition_at(MAX_TIMESTAMP))[0]) == (-1, -1, -1)
-    assert found(ask(world, partition_at(LATEST))[0]) == (0, -1, -1)
+    assert found(list_offsets(world, partition_at(MAX_TIMESTAMP))[0]) == (-1, -1, -1)
+    assert found(list_offsets(world, partition_at(LATEST))[0]) == (0, -1, -1)
 
 
-def test_read_committed_ends_at_the_last_stable_offset() -> None:
+def test_latest_read_committed_is_last_stable_offset() -> None:
     world = World()
     world.create("a")
     for _ in range(3):
         world.append("a")
     world.log("a").lso_hold = 1
-    assert found(ask(world, partition_at(LATEST), level=1)[0])[0] == 1
-    assert found(ask(world, partition_at(LATEST), level=0)[0])[0] == 3
+    assert found(list_offsets(world, partition_at(LATEST), level=1)[0])[0] == 1
+    assert found(list_offsets(world, partition_at(LATEST), level=0)[0])[0] == 3
 
 
 @pytest.mark.parametrize(("epoch", "error"), [(-1, 0), (4, 0), (3, ErrorCode.fenced_leader_epoch), (5, 75)])
 def test_the_leader_epoch_is_checked(world: World, epoch: int, error: int) -> None:
-    assert ask(world, partition_at(LATEST, epoch=epoch))[0].error_code == error
+    assert list_offsets(world, partition_at(LATEST, epoch=epoch))[0].error_code == error
 
 
 @pytest.mark.parametrize(
     ("current", "error"),
     [(-1, 6), (3, 6), (2, ErrorCode.fenced_leader_epoch), (4, ErrorCode.unknown_leader_epoch)],
 )
-def test_a_follower_compares_the_leader_epoch_before_it_says_that_it_does_not_lead(
-    world: World, current: int, error: int
-) -> None:
+def test_follower_checks_leader_epoch_before_not_leader(world: World, current: int, error: int) -> None:
     world.publish("b", 1, b"b".rjust(16, b"#"), leader=8, replicas=(7, 8), epoch=3)
-    assert ask(world, partition_at(LATEST, epoch=current), topic="b")[0].error_code == error
+    assert list_offsets(world, partition_at(LATEST, epoch=current), topic="b")[0].error_code == error
 
 
-def test_partitions_that_are_not_here(world: World) -> None:
+def test_unknown_or_unled_partition_returns_error(world: World) -> None:
     world.create("elsewhere", led_here=False)
-    assert ask(world, partition_at(LATEST, index=1))[0].error_code == ErrorCode.unknown_topic_or_partition
-    assert ask(world, partition_at(LATEST), topic="x")[0].error_code == ErrorCode.unknown_topic_or_partition
-    assert ask(world, partition_at(LATEST), topic="elsewhere")[0].error_code == ErrorCode.not_leader_or_follower
+    assert list_offsets(world, partition_at(LATEST, index=1))[0].error_code == ErrorCode.unknown_topic_or_partition
+    assert list_offsets(world, partition_at(LATEST), topic="x")[0].error_code == ErrorCode.unknown_topic_or_partition
+    assert (
+        list_offsets(world, partition_at(LATEST), topic="elsewhere")[0].error_code == ErrorCode.not_leader_or_follower
+    )
 
 
-def test_a_partition_named_twice_is_an_invalid_request(world: World) -> None:
-    assert [one.error_code for one in ask(world, partition_at(LATEST), partition_at(EARLIEST))] == [
+def test_duplicate_partition_returns_invalid_request(world: World) -> None:
+    assert [one.error_code for one in list_offsets(world, partition_at(LATEST), partition_at(EARLIEST))] == [
         ErrorCode.invalid_request
     ]
 
 
-def test_each_topic_and_each_partition_is_told_once(world: World) -> None:
+def test_response_has_each_topic_and_partition_once(world: World) -> None:
     named = [
         ("a", [partition_at(LATEST), partition_at(LATEST, index=1), partition_at(EARLIEST)]),
         ("x", [partition_at(LATEST)]),
@@ -170,10 +170,12 @@ def test_each_topic_and_each_partition_is_told_once(world: World) -> None:
 
 
 @pytest.mark.parametrize(("timestamp", "since"), [(MAX_TIMESTAMP, 7), (EARLIEST_LOCAL, 8), (LATEST_TIERED, 9)])
-def test_special_timestamps_exist_from_their_version_on(world: World, timestamp: int, since: int) -> None:
-    assert ask(world, partition_at(timestamp), version=since - 1)[0].error_code == ErrorCode.unsupported_version
-    assert ask(world, partition_at(timestamp), version=since)[0].error_code == 0
+def test_special_timestamp_before_its_version_is_unsupported(world: World, timestamp: int, since: int) -> None:
+    assert (
+        list_offsets(world, partition_at(timestamp), version=since - 1)[0].error_code == ErrorCode.unsupported_version
+    )
+    assert list_offsets(world, partition_at(timestamp), version=since)[0].error_code == 0
 
 
-def test_an_unknown_special_timestamp_is_unsupported(world: World) -> None:
-    assert ask(world, partition_at(-9))[0].error_code == ErrorCode.unsupported_version
+def test_unknown_special_timestamp_is_unsupported(world: World) -> None:
+    assert list_offsets(world, partition_at(-9))[0].error_code == ErrorCode.unsupported_version

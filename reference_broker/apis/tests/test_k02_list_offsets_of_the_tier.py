@@ -18,16 +18,16 @@ from reference_broker.wire.errors import Error, ErrorCode
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 T = 1_700_000_000_000
-Said = FoundOffset | Error | None
+Result = FoundOffset | Error | None
 
 
 class FakeReader:
     def __init__(self) -> None:
-        self.searches: list[tuple[int, Callable[[Said], None]]] = []
+        self.searches: list[tuple[int, Callable[[Result], None]]] = []
         self.abandoned = 0
 
     def first_of_time(
-        self, _log: object, _partition: int, timestamp_ms: int, done: Callable[[Said], None]
+        self, _log: object, _partition: int, timestamp_ms: int, done: Callable[[Result], None]
     ) -> Callable[[], None]:
         self.searches.append((timestamp_ms, done))
 
@@ -53,7 +53,7 @@ def tiered() -> tuple[World, FakeReader]:
     return world, reader
 
 
-def ask(world: World, timestamp: int, version: int = 10) -> FakeCall:
+def list_offsets(world: World, timestamp: int, version: int = 10) -> FakeCall:
     call = FakeCall(1, "c", version)
     wanted = ListOffsetsPartition(partition_index=i32(0), current_leader_epoch=i32(-1), timestamp=i64(timestamp))
     request = ListOffsetsRequest(
@@ -68,7 +68,7 @@ def ask(world: World, timestamp: int, version: int = 10) -> FakeCall:
     return call
 
 
-def answered(call: FakeCall) -> tuple[int, int, int, int]:
+def result_of(call: FakeCall) -> tuple[int, int, int, int]:
     response: Any = call.response
     one = response.topics[0].partitions[0]
     return one.error_code, one.offset, one.timestamp, one.leader_epoch
@@ -84,9 +84,9 @@ def answered(call: FakeCall) -> tuple[int, int, int, int]:
         (MAX_TIMESTAMP, (0, 41, T + 20, 2)),
     ],
 )
-def test_special_times_need_no_tier(timestamp: int, expected: tuple[int, ...]) -> None:
+def test_special_timestamps_need_no_remote_read(timestamp: int, expected: tuple[int, ...]) -> None:
     world, reader = tiered()
-    assert answered(ask(world, timestamp)) == expected
+    assert result_of(list_offsets(world, timestamp)) == expected
     assert not reader.searches
 
 
@@ -95,70 +95,70 @@ def test_special_times_need_no_tier(timestamp: int, expected: tuple[int, ...]) -
     "UnifiedLogTest.testFetchLatestTieredTimestampWithRemoteStorage",
 )
 @pytest.mark.parametrize("copied_end", [0, 40])
-def test_a_log_of_which_nothing_is_tiered_has_no_latest_tiered_offset(copied_end: int) -> None:
-    """Kafka answers -1 without an error (UnifiedLog.fetchOffsetByTimestamp). The log begins at 40: what came before is
+def test_latest_tiered_of_log_without_tiered_segments_is_not_found(copied_end: int) -> None:
+    """Kafka returns -1 without an error (UnifiedLog.fetchOffsetByTimestamp). The log begins at 40: what came before is
     gone. So everything before 40 that is here is listed, which says nothing."""
     world, _ = tiered()
     log = world.log("a")
     log.delete_records_before(40)
     log.copied_end_offset = copied_end
-    assert answered(ask(world, LATEST_TIERED)) == (0, -1, -1, -1)
+    assert result_of(list_offsets(world, LATEST_TIERED)) == (0, -1, -1, -1)
     log.copied_end_offset = 41
-    assert answered(ask(world, LATEST_TIERED)) == (0, 40, -1, 2)
+    assert result_of(list_offsets(world, LATEST_TIERED)) == (0, 40, -1, 2)
 
 
 @pytest.mark.clause("UnifiedLogTest.testFetchOffsetByTimestampFromRemoteStorage")
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("result", "expected"),
     [
         (FoundOffset(T + 5, 30, 1), (0, 30, T + 5, 1)),
         (None, (0, 40, T + 10, 2)),
         (ErrorCode.unknown_server_error, (-1, -1, -1, -1)),
     ],
 )
-def test_a_time_is_looked_for_in_the_tier_and_then_here(said: Said, expected: tuple[int, ...]) -> None:
+def test_timestamp_is_searched_in_tier_then_local_log(result: Result, expected: tuple[int, ...]) -> None:
     world, reader = tiered()
-    call = ask(world, T)
+    call = list_offsets(world, T)
     assert call.waiting
-    ((timestamp_ms, tell),) = reader.searches
+    ((timestamp_ms, complete),) = reader.searches
     assert timestamp_ms == T
-    tell(said)
-    assert answered(call) == expected
+    complete(result)
+    assert result_of(call) == expected
 
 
 @pytest.mark.parametrize(("version", "waits_ms"), [(9, 3000), (10, 1000)])
-def test_a_slow_tier_is_waited_for_so_long(version: int, waits_ms: int) -> None:
+def test_slow_remote_lookup_times_out(version: int, waits_ms: int) -> None:
     world, reader = tiered()
-    call = ask(world, T, version)
+    call = list_offsets(world, T, version)
     world.pass_ms(waits_ms - 1)
     assert call.waiting
     world.pass_ms(1)
-    assert answered(call)[0] == ErrorCode.request_timed_out
+    assert result_of(call)[0] == ErrorCode.request_timed_out
     assert reader.abandoned == 1
 
 
-def test_records_that_move_meanwhile_are_not_passed_over() -> None:
+def test_segment_moved_during_lookup_returns_offset_not_available() -> None:
     world, reader = tiered()
     log = world.log("a")
-    call = ask(world, T)
+    call = list_offsets(world, T)
     log.roll(world.broker.now)
     log.mark_synced(log.sync_point())
     log.copied_end_offset = 42
     assert log.delete_local(42) == 1
     reader.searches[0][1](None)
-    assert answered(call)[0] == ErrorCode.offset_not_available
+    assert result_of(call)[0] == ErrorCode.offset_not_available
 
 
-def test_a_connection_that_closes_waits_for_nothing() -> None:
+def test_closed_connection_abandons_remote_lookup() -> None:
     world, reader = tiered()
-    call = ask(world, T)
+    call = list_offsets(world, T)
     call.hang_up()
     assert reader.abandoned == 1
     world.pass_ms(5000)
     assert not call.responses
 
 
-def test_a_node_without_a_tier_does_not_pass_over_what_is_there() -> None:
+def test_lookup_without_remote_log_returns_offset_not_available() -> None:
     world, _ = tiered()
     world.broker.remote_log = None
-    assert answered(ask(world, T))[0] == ErrorCode.offset_not_available
+    assert result_of(list_offsets(world, T))[0] == ErrorCode.offset_not_available

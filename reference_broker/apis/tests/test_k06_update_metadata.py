@@ -1,4 +1,4 @@
-"""UpdateMetadata, ApiVersions and UpdateFeatures, as far as the metadata epoch reaches."""
+"""The metadata epoch in UpdateMetadata, ApiVersions and UpdateFeatures."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -55,7 +55,7 @@ class World:
         self.broker = broker_with(self.ports)
         self.api = k06_update_metadata.UpdateMetadata(self.broker)
 
-    def give(self, epoch: int, partitions: int = 0, controller_epoch: int = 1, update_type: int = FULL_UPDATE) -> Call:
+    def send(self, epoch: int, partitions: int = 0, controller_epoch: int = 1, update_type: int = FULL_UPDATE) -> Call:
         states = tuple(
             UpdateMetadataPartition1001(
                 topic="t0", partition=index, controller_epoch=controller_epoch, leader=1, leader_epoch=0, zk_version=0
@@ -87,18 +87,18 @@ def codes(*calls: Call) -> list[list[int]]:
 
 
 @pytest.mark.clause("M-3")
-def test_an_update_is_applied_noted_and_acknowledged() -> None:
+def test_update_is_applied_noted_and_acknowledged() -> None:
     world = World()
-    call = world.give(4, partitions=2)
+    call = world.send(4, partitions=2)
     assert (codes(call), world.epoch) == ([[0]], 4)
     assert len(world.broker.metadata.topics["t0"].partitions) == 2
     assert world.ports.notes_of("update_metadata_applied") == [{"epoch": 4, "controller_epoch": 1, "controller_id": 1}]
 
 
 @pytest.mark.clause("M-3")
-def test_large_updates_are_applied_in_slices_and_one_after_the_other() -> None:
+def test_large_updates_are_applied_in_slices_and_in_order() -> None:
     world = World()
-    first, second, overtaken = world.give(4, partitions=2000), world.give(6), world.give(5)
+    first, second, overtaken = world.send(4, partitions=2000), world.send(6), world.send(5)
     assert codes(first, second, overtaken) == [[], [], []]
     assert world.epoch == -1
     world.ports.run()
@@ -109,9 +109,9 @@ def test_large_updates_are_applied_in_slices_and_one_after_the_other() -> None:
 
 
 @pytest.mark.clause("M-3")
-def test_an_older_controller_is_refused_also_while_a_newer_ones_update_is_being_applied() -> None:
+def test_stale_controller_epoch_is_rejected_also_during_newer_update() -> None:
     world = World()
-    newer, older = world.give(4, partitions=2000, controller_epoch=2), world.give(9, controller_epoch=1)
+    newer, older = world.send(4, partitions=2000, controller_epoch=2), world.send(9, controller_epoch=1)
     world.ports.run()
     assert codes(newer, older) == [[0], [ErrorCode.stale_controller_epoch]]
     assert world.ports.notes_of("update_metadata_refused") == [
@@ -122,23 +122,23 @@ def test_an_older_controller_is_refused_also_while_a_newer_ones_update_is_being_
 
 @pytest.mark.clause("M-14")
 @pytest.mark.parametrize("update_type", [FULL_UPDATE, INCREMENTAL_UPDATE])
-def test_an_update_during_which_the_epoch_is_switched_off_changes_nothing(update_type: int) -> None:
+def test_update_is_discarded_if_metadata_epoch_is_disabled_during_it(update_type: int) -> None:
     world = World()
-    world.give(3)
+    world.send(3)
     by_image = replace(world.broker.metadata, metadata_epoch=-1, overtaken_epoch=4)
-    call = world.give(4, partitions=2000, update_type=update_type)
+    call = world.send(4, partitions=2000, update_type=update_type)
     world.broker.metadata = by_image
     world.ports.run()
     assert world.broker.metadata is by_image
     assert codes(call) == [[0]] if update_type == FULL_UPDATE else [[ErrorCode.invalid_request]]
-    world.give(5)
+    world.send(5)
     assert world.epoch == 5
 
 
 @pytest.mark.thorough
-def test_no_more_than_so_many_updates_wait() -> None:
+def test_updates_beyond_pending_limit_are_rejected() -> None:
     world = World()
-    calls = [world.give(1, partitions=2000) for _ in range(k06_update_metadata.MOST_WAITING + 1)]
+    calls = [world.send(1, partitions=2000) for _ in range(k06_update_metadata.MOST_WAITING + 1)]
     assert codes(calls[-1]) == [[ErrorCode.broker_not_available]]
     world.ports.run()
     assert codes(*calls[:-1]) == [[0]] * (len(calls) - 1)
@@ -154,7 +154,7 @@ def announced(version: int, **config: str) -> tuple[list[str], list[int]]:
 
 @pytest.mark.clause("D-3")
 @pytest.mark.clause("M-14")
-def test_what_is_switched_off_is_not_announced_and_update_metadata_never_is_an_api() -> None:
+def test_disabled_drafts_and_update_metadata_are_not_announced() -> None:
     names, keys = announced(4)
     assert METADATA_EPOCH_FEATURE in names
     assert {"crucible.UpdateMetadata.1000", "crucible.UpdateMetadata.1001"} <= set(names)
@@ -164,6 +164,6 @@ def test_what_is_switched_off_is_not_announced_and_update_metadata_never_is_an_a
     assert set(names) - set(off) == gone & set(names)
 
 
-def test_older_clients_are_not_told_of_a_feature_that_begins_at_level_0() -> None:
+def test_api_versions_before_4_omit_feature_with_minimum_level_zero() -> None:
     assert METADATA_EPOCH_FEATURE not in announced(3)[0]
     assert "metadata.version" in announced(3)[0]

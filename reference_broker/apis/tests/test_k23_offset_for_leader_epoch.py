@@ -25,7 +25,7 @@ def world() -> World:
     return world
 
 
-def ask(world: World, epoch: int, current: int = -1, index: int = 0, topic: str = "a") -> tuple[int, int, int]:
+def end_offset(world: World, epoch: int, current: int = -1, index: int = 0, topic: str = "a") -> tuple[int, int, int]:
     wanted = OffsetForLeaderPartition(partition=i32(index), current_leader_epoch=i32(current), leader_epoch=i32(epoch))
     request = OffsetForLeaderEpochRequest(topics=(OffsetForLeaderTopic(topic=TopicName(topic), partitions=(wanted,)),))
     response = k23_offset_for_leader_epoch.handle(world.broker, FakeCall(1, "c", 4), request)
@@ -38,30 +38,28 @@ def ask(world: World, epoch: int, current: int = -1, index: int = 0, topic: str 
 @pytest.mark.parametrize(
     ("epoch", "expected"), [(1, (1, 2)), (2, (1, 2)), (3, (1, 2)), (4, (4, 3)), (5, (-1, -1)), (-1, (-1, -1))]
 )
-def test_an_epoch_ends_where_the_next_one_begins(world: World, epoch: int, expected: tuple[int, int]) -> None:
-    assert ask(world, epoch) == (0, *expected)
+def test_epoch_ends_where_next_one_starts(world: World, epoch: int, expected: tuple[int, int]) -> None:
+    assert end_offset(world, epoch) == (0, *expected)
 
 
 @pytest.mark.parametrize(
     ("current", "error"), [(4, 0), (3, ErrorCode.fenced_leader_epoch), (5, ErrorCode.unknown_leader_epoch)]
 )
 def test_the_current_leader_epoch_is_checked(world: World, current: int, error: int) -> None:
-    assert ask(world, 1, current=current)[0] == error
+    assert end_offset(world, 1, current=current)[0] == error
 
 
 @pytest.mark.parametrize(
     ("current", "error"),
     [(-1, 6), (3, 6), (2, ErrorCode.fenced_leader_epoch), (4, ErrorCode.unknown_leader_epoch)],
 )
-def test_a_follower_compares_the_leader_epoch_before_it_says_that_it_does_not_lead(
-    world: World, current: int, error: int
-) -> None:
+def test_follower_checks_leader_epoch_before_not_leader(world: World, current: int, error: int) -> None:
     world.publish("b", 1, b"b".rjust(16, b"#"), leader=8, replicas=(7, 8), epoch=3)
-    assert ask(world, 1, current=current, topic="b")[0] == error
+    assert end_offset(world, 1, current=current, topic="b")[0] == error
 
 
-def test_partitions_that_are_not_here(world: World) -> None:
+def test_unknown_or_unled_partition_returns_error(world: World) -> None:
     world.create("elsewhere", led_here=False)
-    assert ask(world, 1, topic="x") == (ErrorCode.unknown_topic_or_partition, -1, -1)
-    assert ask(world, 1, index=3) == (ErrorCode.unknown_topic_or_partition, -1, -1)
-    assert ask(world, 1, topic="elsewhere") == (ErrorCode.not_leader_or_follower, -1, -1)
+    assert end_offset(world, 1, topic="x") == (ErrorCode.unknown_topic_or_partition, -1, -1)
+    assert end_offset(world, 1, index=3) == (ErrorCode.unknown_topic_or_partition, -1, -1)
+    assert end_offset(world, 1, topic="elsewhere") == (ErrorCode.not_leader_or_follower, -1, -1)

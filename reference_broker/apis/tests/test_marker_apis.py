@@ -63,7 +63,7 @@ def open_transaction(world: ReplicatedWorld, index: int = 0, producer: int = 7, 
     world.led[index].log.append(world.now(), batch, 0)
 
 
-def test_the_response_comes_when_all_markers_are_replicated() -> None:
+def test_response_is_sent_when_all_markers_are_replicated() -> None:
     world = ReplicatedWorld(partitions=2)
     call = write(world, marker(0), marker(1, producer=8))
     world.fetch(2, world.led[0], 1)
@@ -73,7 +73,7 @@ def test_the_response_comes_when_all_markers_are_replicated() -> None:
     assert errors_of(call) == {(7, "events", 0): OK, (8, "events", 1): OK}
 
 
-def test_each_partition_of_each_marker_has_its_own_error() -> None:
+def test_each_partition_of_each_marker_has_error() -> None:
     world = ReplicatedWorld(partitions=2)
     call = write(world, marker(0, 5), marker(1, 0, producer=8), marker(0, topic="nowhere"))
     replicate(world)
@@ -88,26 +88,26 @@ def test_each_partition_of_each_marker_has_its_own_error() -> None:
     assert [int(each.producer_id) for each in response.markers] == [7, 8]
 
 
-def test_what_is_refused_gets_its_response_at_once() -> None:
+def test_rejected_marker_gets_response_at_once() -> None:
     world = ReplicatedWorld()
     assert errors_of(write(world, marker(5))) == {(7, "events", 5): UNKNOWN}
 
 
-def test_without_markers_the_response_is_empty() -> None:
+def test_request_without_markers_returns_empty_response() -> None:
     world = ReplicatedWorld()
     assert errors_of(write(world)) == {}
     assert errors_of(write(world, marker(), marker(5, producer=8))) == {(8, "events", 5): UNKNOWN}
 
 
-def test_a_marker_without_partitions_holds_up_nobody() -> None:
-    """In Kafka such a marker beside one that must be replicated leaves the request without an answer."""
+def test_marker_without_partitions_does_not_block_response() -> None:
+    """In Kafka such a marker beside one that must be replicated leaves the request without a response."""
     world = ReplicatedWorld()
     call = write(world, marker(0), marker(producer=8))
     replicate(world)
     assert errors_of(call) == {(7, "events", 0): OK}
 
 
-def test_an_older_coordinator_is_fenced() -> None:
+def test_stale_coordinator_epoch_is_fenced() -> None:
     world = ReplicatedWorld()
     write(world, marker(0, coordinator=3))
     assert errors_of(write(world, marker(0, coordinator=2))) == {
@@ -117,7 +117,7 @@ def test_an_older_coordinator_is_fenced() -> None:
 
 
 @pytest.mark.parametrize(("version", "error"), [(0, OK), (1, OK), (2, ErrorCode.invalid_producer_epoch)])
-def test_the_transaction_version_decides_whether_the_epoch_is_raised(version: int, error: Error) -> None:
+def test_transaction_version_decides_epoch_bump(version: int, error: Error) -> None:
     world = ReplicatedWorld()
     open_transaction(world, epoch=4)
     call = write(world, marker(0, epoch=4, version=version))
@@ -125,7 +125,7 @@ def test_the_transaction_version_decides_whether_the_epoch_is_raised(version: in
     assert errors_of(call) == {(7, "events", 0): error}
 
 
-def test_many_markers_take_several_events() -> None:
+def test_many_markers_are_written_in_slices() -> None:
     world = ReplicatedWorld()
     many = LOOKUP_US_PER_SLICE // 50
     call = write(world, *[marker(0, producer=one) for one in range(many)])
@@ -140,12 +140,12 @@ def test_many_markers_take_several_events() -> None:
 def describe(world: ReplicatedWorld, topic: str = "events", index: int = 0) -> PartitionResponse:
     call = FakeCall(9, "admin", 0)
     topic_request = TopicRequest(name=TopicName(topic), partition_indexes=(i32(index),))
-    answer = k61_describe_producers.handle(world.broker, call, DescribeProducersRequest(topics=(topic_request,)))
-    if answer is None:
+    returned = k61_describe_producers.handle(world.broker, call, DescribeProducersRequest(topics=(topic_request,)))
+    if returned is None:
         world.pass_ms(0)
         response: Any = call.response
     else:
-        response = answer
+        response = returned
     assert response.topics[0].name == topic
     found: PartitionResponse = response.topics[0].partitions[0]
     assert found.partition_index == index
@@ -153,7 +153,7 @@ def describe(world: ReplicatedWorld, topic: str = "events", index: int = 0) -> P
 
 
 @pytest.mark.clause("X-12")
-def test_producers_are_told_with_their_open_transactions() -> None:
+def test_describe_producers_returns_open_transactions() -> None:
     world = ReplicatedWorld()
     write(world, marker(0, producer=8, epoch=2, coordinator=6))
     open_transaction(world, producer=7, epoch=1)
@@ -172,7 +172,7 @@ def test_producers_are_told_with_their_open_transactions() -> None:
     ] == [(8, 2, -1, START_MS, 6, -1), (7, 1, 2, START_MS, -1, 1)]
 
 
-def test_a_follower_tells_of_its_producers() -> None:
+def test_describe_producers_on_follower() -> None:
     world = ReplicatedWorld()
     open_transaction(world)
     world.elsewhere()
@@ -182,7 +182,7 @@ def test_a_follower_tells_of_its_producers() -> None:
     assert [int(one.current_txn_start_offset) for one in found.active_producers] == [0]
 
 
-def test_partitions_that_do_not_exist() -> None:
+def test_describe_producers_of_unknown_partition_returns_error() -> None:
     world = ReplicatedWorld()
     for topic, index in (("events", 9), ("nowhere", 0)):
         found = describe(world, topic, index)
@@ -192,7 +192,7 @@ def test_partitions_that_do_not_exist() -> None:
     assert "a/b" in (found.error_message or "")
 
 
-def test_many_producers_are_told_in_slices() -> None:
+def test_describe_producers_with_many_producers_takes_slices() -> None:
     world = ReplicatedWorld()
     for producer in range(LOOKUP_US_PER_SLICE // k61_describe_producers.UNITS_PER_PRODUCER + 1):
         open_transaction(world, producer=producer)

@@ -39,7 +39,7 @@ def metadata(
     auto: bool = False,
     operations: bool = False,
 ) -> Any:
-    """The answer, of whatever version."""
+    """Return the response in the given version, or the newest."""
     topics = None
     if names is not ALL:
         topics = tuple(MetadataRequestTopic(name=TopicName(name), topic_id=None) for name in names)
@@ -48,14 +48,14 @@ def metadata(
     body = MetadataRequest(
         topics=topics, allow_auto_topic_creation=auto, include_topic_authorized_operations=operations
     )
-    return world.ask(k03_metadata, body, version)
+    return world.request(k03_metadata, body, version)
 
 
 def topics_of(response: Any) -> list[tuple[str, str, int]]:
     return [(one.name, one.error_code.name, len(one.partitions)) for one in response.topics]
 
 
-def test_all_topics_with_brokers_cluster_and_controller() -> None:
+def test_metadata_of_all_topics_has_brokers_cluster_and_controller() -> None:
     world = AdminWorld()
     create(world, topic("a", 2), topic("b"))
     response = metadata(world)
@@ -68,13 +68,13 @@ def test_all_topics_with_brokers_cluster_and_controller() -> None:
 
 
 @pytest.mark.parametrize(("version", "count"), [(0, 2), (1, 0), (13, 0)])
-def test_the_empty_list_means_all_topics_in_version_0_and_none_later(version: int, count: int) -> None:
+def test_empty_topic_list_means_all_only_in_version_0(version: int, count: int) -> None:
     world = AdminWorld()
     create(world, topic("a"), topic("b"))
     assert len(metadata(world, (), version=version).topics) == count
 
 
-def test_topics_by_name_in_the_order_of_the_request_each_once() -> None:
+def test_topics_by_name_are_in_request_order_without_duplicates() -> None:
     world = AdminWorld()
     create(world, topic("a"), topic("b"))
     assert topics_of(metadata(world, ("b", "nope", "a", "b", "no good"))) == [
@@ -95,7 +95,7 @@ def test_topics_by_id_from_version_12() -> None:
     assert metadata(world, ids=(made.topic_id,), version=11).topics[0].error_code == ErrorCode.invalid_request
 
 
-def test_a_missing_topic_is_created_when_both_sides_allow_it() -> None:
+def test_missing_topic_is_auto_created_if_broker_and_client_allow_it() -> None:
     world = AdminWorld(num_partitions="3")
     assert topics_of(metadata(world, ("new", ".."), auto=True)) == [
         ("new", "unknown_topic_or_partition", 0),
@@ -107,8 +107,8 @@ def test_a_missing_topic_is_created_when_both_sides_allow_it() -> None:
     assert "new" not in off.controller.latest.topics
 
 
-def test_one_request_starts_so_many_topics_and_the_next_one_the_rest() -> None:
-    """Each is a change of the metadata of its own: a list of 100,000 names would hold up everyone else."""
+def test_auto_created_topics_of_one_request_are_limited() -> None:
+    """Each creation is a change of the metadata of its own: a list of 100,000 names would block other requests."""
     world = AdminWorld()
     names = tuple(f"t{number}" for number in range(250))
     first = topics_of(metadata(world, ("..", *names), auto=True))
@@ -119,13 +119,13 @@ def test_one_request_starts_so_many_topics_and_the_next_one_the_rest() -> None:
     assert tuple(world.controller.latest.topics) == names
 
 
-def test_nobody_creates_the_topic_of_the_metadata_log() -> None:
+def test_metadata_log_topic_is_not_auto_created() -> None:
     world, name = AdminWorld(), "__cluster_metadata"
     assert topics_of(metadata(world, (name,), auto=True)) == [(name, "unknown_topic_or_partition", 0)]
     assert name not in world.controller.latest.topics
 
 
-def test_allowed_operations_only_where_asked_for() -> None:
+def test_authorized_operations_of_topic_only_on_request() -> None:
     world = AdminWorld()
     create(world, topic("a"))
     assert metadata(world).topics[0].topic_authorized_operations == -(2**31)
@@ -133,9 +133,9 @@ def test_allowed_operations_only_where_asked_for() -> None:
 
 
 @pytest.mark.parametrize(("version", "bits"), [(7, -(2**31)), (8, 8096), (9, 8096), (10, 8096), (11, -(2**31))])
-def test_versions_8_to_10_tell_what_is_allowed_on_the_cluster(version: int, bits: int) -> None:
+def test_cluster_authorized_operations_in_versions_8_to_10(version: int, bits: int) -> None:
     world = AdminWorld()
-    for wanted, told_bits in ((False, -(2**31)), (True, bits)):
+    for wanted, expected_bits in ((False, -(2**31)), (True, bits)):
         sent = MetadataRequest(
             topics=(),
             allow_auto_topic_creation=False,
@@ -144,12 +144,12 @@ def test_versions_8_to_10_tell_what_is_allowed_on_the_cluster(version: int, bits
         )
         frame = b"".join(encode_request(ApiKey.METADATA, version, 7, "c", sent))[4:]
         body = decode_request(ApiKey.METADATA, version, memoryview(frame), read_request_header(memoryview(frame))[1])
-        answer = b"".join(encode_response(ApiKey.METADATA, version, 7, world.ask(k03_metadata, body, version)))[4:]
-        response: Any = decode_response(ApiKey.METADATA, version, memoryview(answer))[1]
-        assert response.cluster_authorized_operations == told_bits
+        sent_frame = encode_response(ApiKey.METADATA, version, 7, world.request(k03_metadata, body, version))
+        response: Any = decode_response(ApiKey.METADATA, version, memoryview(b"".join(sent_frame))[4:])[1]
+        assert response.cluster_authorized_operations == expected_bits
 
 
-def test_allowed_operations_are_told_of_topics_that_do_not_exist() -> None:
+def test_authorized_operations_are_returned_for_unknown_topics() -> None:
     world = AdminWorld()
     names = ("none", "__cluster_metadata", "..")
     for auto in (False, True):
@@ -157,11 +157,11 @@ def test_allowed_operations_are_told_of_topics_that_do_not_exist() -> None:
             response = metadata(world, names, auto=auto, operations=operations)
             assert [each.topic_authorized_operations for each in response.topics] == [bits] * 3
     described = DescribeTopicPartitionsRequest(topics=(TopicRequest(name=TopicName("nope")),))
-    (topic,) = world.ask(k75_describe_topic_partitions, described).topics
+    (topic,) = world.request(k75_describe_topic_partitions, described).topics
     assert topic.topic_authorized_operations == 3576
 
 
-def test_a_description_is_made_once_for_each_state_of_a_topic() -> None:
+def test_topic_description_is_cached_until_topic_changes() -> None:
     world = AdminWorld()
     create(world, topic("a"), topic("b"))
     first, again = metadata(world), metadata(world, operations=True)
@@ -172,7 +172,7 @@ def test_a_description_is_made_once_for_each_state_of_a_topic() -> None:
     assert later.topics[1].partitions is first.topics[1].partitions
 
 
-def test_the_descriptions_of_deleted_topics_are_not_kept() -> None:
+def test_cached_description_of_deleted_topic_is_dropped() -> None:
     world, responses = AdminWorld(), DescribedTopics()
 
     def find_all() -> None:
@@ -188,7 +188,7 @@ def test_the_descriptions_of_deleted_topics_are_not_kept() -> None:
     assert list(responses.by_name) == ["b", "c"]
 
 
-def test_the_draft_s_description_is_made_once_for_each_state_of_a_topic_too() -> None:
+def test_topic_description_of_draft_is_cached_until_topic_changes() -> None:
     world = AdminWorld()
     create(world, topic("a"), topic("b"))
     metadata(world, operations=True)
@@ -207,7 +207,7 @@ def test_the_draft_s_description_is_made_once_for_each_state_of_a_topic_too() ->
 
 
 @pytest.mark.clause("M-4")
-def test_the_later_draft_tells_topic_ids_and_leader_epochs_too() -> None:
+def test_metadata_1001_returns_topic_ids_and_leader_epochs() -> None:
     world = AdminWorld()
     create(world, topic("a"))
     page, later = (metadata(world, ("a", "gone"), version=version) for version in (1000, 1001))
@@ -218,16 +218,16 @@ def test_the_later_draft_tells_topic_ids_and_leader_epochs_too() -> None:
     assert (later.metadata_epoch, later.topics[1].error_code) == (page.metadata_epoch, page.topics[1].error_code)
 
 
-def test_nothing_is_told_before_it_is_durable() -> None:
+def test_uncommitted_topic_is_not_returned() -> None:
     world = AdminWorld()
     world.auto = False
-    world.begin(k19_create_topics, creation_of("a"))
+    world.send(k19_create_topics, creation_of("a"))
     assert topics_of(metadata(world, ("a",))) == [("a", "unknown_topic_or_partition", 0)]
     world.settle()
     assert topics_of(metadata(world, ("a",))) == [("a", "none", 1)]
 
 
-def test_a_partition_without_a_live_leader_says_so() -> None:
+def test_partition_without_live_leader_returns_leader_not_available() -> None:
     world = AdminWorld()
     create(world, topic("a"))
     world.broker.metadata = without_brokers(world.broker.metadata)
@@ -236,13 +236,13 @@ def test_a_partition_without_a_live_leader_says_so() -> None:
     assert partition.offline_replicas == (1,)
 
 
-def test_pages_of_partitions_follow_the_cursor() -> None:
+def test_partition_pages_follow_cursor() -> None:
     world = AdminWorld()
     create(world, topic("a", 3), topic("b", 3))
     seen, cursor, pages = [], None, 0
     while True:
         body = DescribeTopicPartitionsRequest(topics=(), response_partition_limit=i32(2), cursor=cursor)
-        page = world.ask(k75_describe_topic_partitions, body)
+        page = world.request(k75_describe_topic_partitions, body)
         seen += [(one.name, partition.partition_index) for one in page.topics for partition in one.partitions]
         pages += 1
         if page.next_cursor is None:
@@ -251,14 +251,14 @@ def test_pages_of_partitions_follow_the_cursor() -> None:
     assert (seen, pages) == ([(name, index) for name in "ab" for index in range(3)], 3)
 
 
-def test_a_cursor_names_a_topic_of_the_request_and_no_negative_partition() -> None:
+def test_invalid_cursor_returns_invalid_request() -> None:
     world = AdminWorld()
     create(world, topic("a", 3), topic("b", 3))
 
     def page(cursor: Cursor, *names: str, limit: int = 2000) -> Any:
         topics = tuple(TopicRequest(name=TopicName(name)) for name in names)
         body = DescribeTopicPartitionsRequest(topics=topics, response_partition_limit=i32(limit), cursor=cursor)
-        return world.ask(k75_describe_topic_partitions, body)
+        return world.request(k75_describe_topic_partitions, body)
 
     def at(name: str, index: int) -> Cursor:
         return Cursor(topic_name=TopicName(name), partition_index=i32(index))
@@ -269,20 +269,20 @@ def test_a_cursor_names_a_topic_of_the_request_and_no_negative_partition() -> No
     assert topics_of(page(at("aa", 0), "b", "a")) == [("b", "invalid_request", 0), ("a", "invalid_request", 0)]
     assert topics_of(page(at("a", -1))) == []
     assert topics_of(page(at("aa", 0))) == [("b", "none", 3)], "all topics: the cursor's one may be deleted meanwhile"
-    left = page(at("a", 1), "a", "none", limit=2)
-    assert topics_of(left) == [("a", "none", 2)]
-    assert (left.next_cursor.topic_name, left.next_cursor.partition_index) == ("none", 0), "a missing one counts, too"
+    short = page(at("a", 1), "a", "none", limit=2)
+    assert topics_of(short) == [("a", "none", 2)]
+    assert (short.next_cursor.topic_name, short.next_cursor.partition_index) == ("none", 0), "a missing one counts, too"
     after_deletion = page(at("aa", 2), "aa", "b")
     assert topics_of(after_deletion) == [("aa", "unknown_topic_or_partition", 0), ("b", "none", 3)], (
         "b from its beginning"
     )
 
 
-def test_described_partitions_have_empty_lists_and_never_null() -> None:
+def test_described_partitions_have_empty_lists_instead_of_null() -> None:
     world = AdminWorld()
     create(world, topic("a"))
     names = tuple(TopicRequest(name=TopicName(name)) for name in ("nope", "a", ".."))
-    response = world.ask(k75_describe_topic_partitions, DescribeTopicPartitionsRequest(topics=names))
+    response = world.request(k75_describe_topic_partitions, DescribeTopicPartitionsRequest(topics=names))
     assert topics_of(response) == [
         ("..", "invalid_topic_exception", 0),
         ("a", "none", 1),
@@ -293,12 +293,12 @@ def test_described_partitions_have_empty_lists_and_never_null() -> None:
 
 
 @pytest.mark.parametrize(("includes_operations", "operations"), [(False, -(2**31)), (True, 8096)])
-def test_the_cluster_is_described(includes_operations: bool, operations: int) -> None:
+def test_describe_cluster(includes_operations: bool, operations: int) -> None:
     world = AdminWorld()
     body = DescribeClusterRequest(
         include_cluster_authorized_operations=includes_operations, include_fenced_brokers=True
     )
-    response = world.ask(k60_describe_cluster, body)
+    response = world.request(k60_describe_cluster, body)
     assert (response.error_code, response.cluster_id) == (ErrorCode.none, world.controller.cluster_id)
     assert response.cluster_authorized_operations == operations
     assert [(one.broker_id, one.port, one.is_fenced) for one in response.brokers] == [(1, 9092, False)]
@@ -307,11 +307,11 @@ def test_the_cluster_is_described(includes_operations: bool, operations: int) ->
 @pytest.mark.parametrize(
     ("kind", "error"), [(2, ErrorCode.mismatched_endpoint_type), (3, ErrorCode.unsupported_endpoint_type)]
 )
-def test_only_brokers_can_be_described(kind: int, error: ErrorCode) -> None:
+def test_describe_cluster_of_other_endpoint_type_returns_error(kind: int, error: ErrorCode) -> None:
     body = DescribeClusterRequest(
         include_cluster_authorized_operations=False, endpoint_type=i8(kind), include_fenced_brokers=False
     )
-    response = AdminWorld().ask(k60_describe_cluster, body)
+    response = AdminWorld().request(k60_describe_cluster, body)
     assert (response.error_code, response.brokers) == (error, ())
     assert response.endpoint_type == 1, "it returns the endpoint's own type, whatever was requested"
 
@@ -319,9 +319,9 @@ def test_only_brokers_can_be_described(kind: int, error: ErrorCode) -> None:
 @pytest.mark.parametrize(
     ("kind", "error"), [(0, "coordinator_not_available"), (1, "coordinator_not_available"), (9, "invalid_request")]
 )
-def test_no_coordinator_is_there_for_any_key(kind: int, error: str) -> None:
+def test_find_coordinator_without_coordinator_returns_error(kind: int, error: str) -> None:
     body = FindCoordinatorRequest(key_type=i8(kind), coordinator_keys=("g1", "g2"))
-    response = AdminWorld().ask(k10_find_coordinator, body)
+    response = AdminWorld().request(k10_find_coordinator, body)
     assert [(one.key, one.error_code.name, one.node_id) for one in response.coordinators] == [
         ("g1", error, -1),
         ("g2", error, -1),
@@ -341,19 +341,19 @@ def test_no_coordinator_is_there_for_any_key(kind: int, error: str) -> None:
         (6, "", "invalid_request"),
     ],
 )
-def test_keys_of_share_groups_have_a_form_and_a_first_version(version: int, key: str, error: str) -> None:
+def test_share_group_keys_are_validated_from_their_first_version(version: int, key: str, error: str) -> None:
     body = FindCoordinatorRequest(key_type=i8(2), coordinator_keys=(key,))
-    (coordinator,) = AdminWorld().ask(k10_find_coordinator, body, version).coordinators
+    (coordinator,) = AdminWorld().request(k10_find_coordinator, body, version).coordinators
     assert (coordinator.error_code.name, coordinator.node_id) == (error, -1)
 
 
 @pytest.mark.parametrize(("version", "message"), [(1, "NONE"), (3, "NONE"), (4, ""), (6, "")])
-def test_the_message_of_a_coordinator_that_is_found(version: int, message: str) -> None:
+def test_error_message_of_found_coordinator_by_version(version: int, message: str) -> None:
     world = AdminWorld()
     body = FindCoordinatorRequest(key_type=i8(0), coordinator_keys=("g",))
-    world.ask(k10_find_coordinator, body)
+    world.request(k10_find_coordinator, body)
     world.settle()
-    (coordinator,) = world.ask(k10_find_coordinator, body, version).coordinators
+    (coordinator,) = world.request(k10_find_coordinator, body, version).coordinators
     assert (coordinator.error_code, coordinator.error_message) == (ErrorCode.none, message)
 
 

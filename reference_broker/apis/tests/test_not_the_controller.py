@@ -1,4 +1,4 @@
-"""Requests for the active controller at another node, and each of them over the wire."""
+"""Requests for the active controller at another node, encoded and decoded."""
 
 from collections.abc import Callable
 from types import ModuleType
@@ -82,17 +82,17 @@ PASSED_ON = (
     k57_update_features,
     k64_unregister_broker,
 )
-"""Clients ask any broker for these; the others come from brokers, who look for the controller."""
+"""Clients send these to any broker; the others come from brokers, which look up the controller."""
 
 
 @pytest.mark.clause("T-10")
 @pytest.mark.parametrize("module", ELSEWHERE, ids=lambda module: module.__name__.rsplit(".", 1)[-1])
-def test_only_the_active_controller_changes_anything(module: ModuleType) -> None:
+def test_other_controller_returns_not_controller(module: ModuleType) -> None:
     world = AdminWorld()
     create(world, topic("t"))
     world.metadata.lose(to=2)
     body, part = ELSEWHERE[module]
-    call = world.begin(module, body)
+    call = world.send(module, body)
     for peer, _, api_key, _, sent_body, _, _, failed in world.ports.sent:
         assert (peer, api_key, sent_body) == (2, key_of(module), body)
         failed()
@@ -101,25 +101,25 @@ def test_only_the_active_controller_changes_anything(module: ModuleType) -> None
 
 
 @pytest.mark.parametrize("module", PASSED_ON)
-def test_what_clients_ask_any_broker_for_is_passed_on_to_the_active_controller_once(module: ModuleType) -> None:
+def test_client_request_is_forwarded_to_active_controller_once(module: ModuleType) -> None:
     world = AdminWorld()
     world.metadata.lose(to=2)
     body, part = ELSEWHERE[module]
-    call = world.begin(module, body)
+    call = world.send(module, body)
     ((_, channel, _, api_version, _, _, replied, _),) = world.ports.sent
     assert (channel, api_version) == (Channel.FORWARD, newest(module))
-    replied("the controller's answer")
-    assert call.responses == ["the controller's answer"]
+    replied("the controller's response")
+    assert call.responses == ["the controller's response"]
     call = AdminCall(newest(module))
     call.client_id = client_id_of(1, world.lifecycle.incarnation_id)
-    world.give(call, module, body)
+    world.dispatch(call, module, body)
     assert part(call.responses[0]).error_code == ErrorCode.not_controller
     world.metadata.quorum.leader_id = -1
-    assert part(world.ask(module, body)).error_code == ErrorCode.not_controller
+    assert part(world.request(module, body)).error_code == ErrorCode.not_controller
     assert len(world.ports.sent) == 1
 
 
-def test_another_controller_is_asked_for_topics_that_are_created_by_the_way() -> None:
+def test_auto_topic_creation_is_sent_to_active_controller() -> None:
     world = AdminWorld()
     world.metadata.lose(to=2)
     world.metadata.ports.sent.clear()
@@ -128,28 +128,28 @@ def test_another_controller_is_asked_for_topics_that_are_created_by_the_way() ->
         allow_auto_topic_creation=True,
         include_topic_authorized_operations=False,
     )
-    world.ask(k03_metadata, wanted)
+    world.request(k03_metadata, wanted)
     ((peer, _, api_key, _, body, *_),) = world.metadata.ports.sent
     assert (peer, api_key, [one.name for one in body.topics]) == (2, 19, ["new"])
     world.metadata.quorum.leader_id = -1
-    world.ask(k03_metadata, wanted)
+    world.request(k03_metadata, wanted)
     assert len(world.metadata.ports.sent) == 1
 
 
-def test_producer_ids_come_from_another_controller_and_without_one_clients_come_again() -> None:
+def test_producer_id_block_is_allocated_by_active_controller_or_client_retries() -> None:
     world = AdminWorld()
     world.metadata.lose(to=2)
     world.metadata.ports.sent.clear()
-    call = world.begin(k22_init_producer_id, init())
+    call = world.send(k22_init_producer_id, init())
     ((peer, _, api_key, _, _, _, replied, failed),) = world.metadata.ports.sent
     assert (peer, api_key, call.responses) == (2, 67, [])
     failed()
     assert call.responses[0].error_code == ErrorCode.coordinator_load_in_progress
-    call = world.begin(k22_init_producer_id, init())
+    call = world.send(k22_init_producer_id, init())
     *_, replied, failed = world.metadata.ports.sent[1]
     replied(_block(ErrorCode.not_controller))
     assert call.responses[0].error_code == ErrorCode.coordinator_load_in_progress
-    call = world.begin(k22_init_producer_id, init())
+    call = world.send(k22_init_producer_id, init())
     *_, replied, failed = world.metadata.ports.sent[2]
     replied(_block(ErrorCode.none, 7000))
     assert call.responses[0].producer_id == 7000
@@ -172,13 +172,13 @@ CASES = [(module, version) for module in ELSEWHERE for version in versions_of(mo
 
 
 @pytest.mark.parametrize(("module", "version"), CASES, ids=lambda value: getattr(value, "__name__", value))
-def test_requests_and_responses_go_over_the_wire_in_each_announced_version(module: ModuleType, version: int) -> None:
+def test_request_and_response_round_trip_in_each_announced_version(module: ModuleType, version: int) -> None:
     world, key = AdminWorld(), key_of(module)
     create(world, topic("t"))
     frame = memoryview(b"".join(encode_request(key, version, 1, "c", bodies(world)[module])))[4:]
     header, offset = read_request_header(frame)
     assert (header.api_key, header.api_version) == (key, version)
-    response = world.ask(module, decode_request(key, version, frame, offset), version)
+    response = world.request(module, decode_request(key, version, frame, offset), version)
     written = b"".join(encode_response(key, version, 9, response))
     correlation_id, read = decode_response(key, version, memoryview(written)[4:])
     assert correlation_id == 9

@@ -1,4 +1,4 @@
-"""OfflinePartitionsCount and PreferredReplicaImbalanceCount equal what a walk over the image finds."""
+"""OfflinePartitionsCount and PreferredReplicaImbalanceCount equal the counts of a walk over the image."""
 
 from random import Random
 
@@ -23,7 +23,7 @@ def walked(image: MetadataImage) -> tuple[int, int]:
 
 
 def changed(random: Random, image: MetadataImage) -> MetadataDelta:
-    """Topics created, grown, changed and deleted, some more than once in one delta."""
+    """Return a delta with topics created, grown, changed and deleted, some of them more than once."""
     delta = MetadataDelta(image)
     known = {topic.topic_id: len(topic.partitions) for topic in image.topics.values()}
     for _ in range(random.randint(1, 8)):
@@ -47,7 +47,7 @@ def changed(random: Random, image: MetadataImage) -> MetadataDelta:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_they_are_exact_after_every_publication(seed: int) -> None:
+def test_gauges_are_exact_after_each_publication(seed: int) -> None:
     random, image = Random(seed), EMPTY_IMAGE
     metrics = Metrics()
     health = PartitionHealth(metrics, image)
@@ -65,7 +65,7 @@ def test_they_are_exact_after_every_publication(seed: int) -> None:
     assert shown(again) == walked(image)
 
 
-def test_a_snapshot_that_takes_the_place_of_the_log_is_counted_by_what_differs() -> None:
+def test_gauges_are_exact_after_snapshot_replaces_image() -> None:
     random, metrics = Random(1), Metrics()
     before = changed(random, EMPTY_IMAGE).build(Provenance(1, 0, 0))
     after = changed(random, before).build(Provenance(2, 0, 0))

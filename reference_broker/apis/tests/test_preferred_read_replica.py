@@ -24,7 +24,7 @@ def make(records: int = 3, settings: dict[str, str] = SELECTOR, **state: Any) ->
 
 
 def copied(world: ReplicatedWorld, **offsets: int) -> None:
-    """Followers ask from these offsets on: ``two``, ``three``."""
+    """Make followers ``two`` and ``three`` fetch from these offsets."""
     for name, offset in offsets.items():
         world.follow({"two": 2, "three": 3}[name], 0, -1, [wanted(offset)], max_wait_ms=0)
 
@@ -46,7 +46,7 @@ def preferred(world: ReplicatedWorld, offset: int = 0, rack: str = "far", versio
 
 
 @pytest.mark.clause("ReplicaManagerTest.testFetchShouldReturnImmediatelyWhenPreferredReadReplicaIsDefined")
-def test_the_follower_in_the_rack_is_told_at_once_and_no_records() -> None:
+def test_follower_in_rack_is_returned_at_once_without_records() -> None:
     world = make()
     copied(world, two=3, three=3)
     call, data = consume(world, 3, max_wait_ms=500)
@@ -59,20 +59,20 @@ def test_the_follower_in_the_rack_is_told_at_once_and_no_records() -> None:
 
 @pytest.mark.clause("ReplicaSelectorTest.testSameRackSelector", "ReplicaManagerTest.testPreferredReplicaAsLeader")
 @pytest.mark.parametrize(("rack", "version"), [("", 12), ("near", 12), ("nowhere", 12), ("far", 10)])
-def test_the_leader_serves_who_names_no_other_rack(rack: str, version: int) -> None:
+def test_leader_serves_consumer_without_other_rack(rack: str, version: int) -> None:
     world = make()
     copied(world, two=3, three=3)
     assert preferred(world, 0, rack, version) == -1
 
 
-def test_the_leader_serves_all_without_a_selector() -> None:
+def test_leader_serves_all_consumers_without_replica_selector() -> None:
     world = make(settings={})
     copied(world, two=3, three=3)
     assert preferred(world) == -1
 
 
 @pytest.mark.clause("ReplicaSelectorTest.testSameRackSelector")
-def test_the_longest_log_is_preferred() -> None:
+def test_replica_with_longest_log_is_preferred() -> None:
     world = make()
     copied(world, two=3, three=2)
     assert preferred(world) == 2
@@ -81,7 +81,7 @@ def test_the_longest_log_is_preferred() -> None:
     assert preferred(world, 2) == 3
 
 
-def test_of_equal_logs_the_one_that_caught_up_last_is_preferred() -> None:
+def test_most_recently_caught_up_replica_is_preferred_among_equal_logs() -> None:
     world = make()
     copied(world, two=3, three=3)
     world.pass_ms(5)
@@ -89,19 +89,19 @@ def test_of_equal_logs_the_one_that_caught_up_last_is_preferred() -> None:
     assert preferred(world) == 2
 
 
-def test_a_follower_whose_session_does_not_name_the_partition_is_caught_up_by_its_last_fetch() -> None:
+def test_follower_with_idle_session_is_caught_up_by_last_fetch() -> None:
     world = make()
     session_id = world.joined(2, 3)
     world.pass_ms(5)
     copied(world, three=3)
-    world.follow(2, session_id, 1, max_wait_ms=0)  # It gets the high watermark. Then there is no more news.
+    world.follow(2, session_id, 1, max_wait_ms=0)  # It gets the high watermark. Then nothing changes any more.
     assert preferred(world) == 3
     world.pass_ms(5)
     world.follow(2, session_id, 2, max_wait_ms=0)
     assert preferred(world) == 2
 
 
-def test_nobody_is_sent_to_a_replica_that_is_not_known_to_hold_the_offset() -> None:
+def test_replica_not_known_to_have_offset_is_not_preferred() -> None:
     world = make()
     assert preferred(world) == -1  # Nothing is known of the followers of a new leader.
     copied(world, two=1, three=1)
@@ -109,7 +109,7 @@ def test_nobody_is_sent_to_a_replica_that_is_not_known_to_hold_the_offset() -> N
     assert preferred(world, 2) == -1
 
 
-def test_nobody_is_sent_to_a_replica_whose_log_begins_later() -> None:
+def test_replica_with_later_log_start_is_not_preferred() -> None:
     world = make()
     for follower in (2, 3):
         world.follow(follower, 0, -1, [wanted(3, log_start=2)], max_wait_ms=0)
@@ -118,20 +118,20 @@ def test_nobody_is_sent_to_a_replica_whose_log_begins_later() -> None:
 
 
 @pytest.mark.clause("ReplicaManagerTest.testPreferredReplicaAsLeaderWhenSameRackFollowerIsOutOfIsr")
-def test_nobody_is_sent_to_a_replica_out_of_sync() -> None:
+def test_replica_out_of_sync_is_not_preferred() -> None:
     world = make(isr=(1, 2))
     copied(world, two=3, three=3)
     assert preferred(world) == 2
 
 
-def test_nobody_is_sent_to_a_fenced_broker() -> None:
+def test_fenced_broker_is_not_preferred() -> None:
     world = make()
     copied(world, two=3, three=3)
     world.show_broker(replace(registered(3), rack="far", fenced=True))
     assert preferred(world) == 2
 
 
-def test_another_replica_is_not_sent_away() -> None:
+def test_follower_fetch_gets_no_preferred_read_replica() -> None:
     world = make()
     copied(world, two=3, three=3)
     request = FetchRequest(
@@ -140,7 +140,7 @@ def test_another_replica_is_not_sent_away() -> None:
     assert partitions_of(world.send(request, "follower-2").response)[0].preferred_read_replica == -1
 
 
-def test_a_wrong_leader_epoch_is_told_first() -> None:
+def test_leader_epoch_is_checked_before_preferred_read_replica() -> None:
     world = make(leader_epoch=5)
     copied(world, two=3, three=3)
     _, data = consume(world, leader_epoch=4)
@@ -148,24 +148,24 @@ def test_a_wrong_leader_epoch_is_told_first() -> None:
     assert (data.error_code, data.preferred_read_replica) == (ErrorCode.fenced_leader_epoch, -1)
 
 
-def test_a_session_is_told_for_as_long_as_a_replica_is_preferred() -> None:
+def test_session_returns_preferred_replica_while_it_stays_preferred() -> None:
     world = make()
     copied(world, two=3, three=3)
     call, data = consume(world, session_epoch=0)
     assert data is not None
-    told_before = data.preferred_read_replica
+    preferred_before = data.preferred_read_replica
     session_id = call.response.session_id
     for epoch in (1, 2):
         _, data = consume(world, session_id=session_id, session_epoch=epoch)
         assert data is not None
-        assert data.preferred_read_replica == told_before
+        assert data.preferred_read_replica == preferred_before
     world.state(world.partition, (1,), partition_epoch=1)
     _, data = consume(world, session_id=session_id, session_epoch=3)
     assert data is not None
     assert (data.preferred_read_replica, bool(data.records)) == (-1, True)
 
 
-def test_a_fetch_that_waits_is_not_sent_to_a_broker_that_was_fenced_meanwhile() -> None:
+def test_parked_fetch_prefers_no_broker_fenced_meanwhile() -> None:
     world = make()
     copied(world, two=3, three=3)
     call, _ = consume(world, 3, session_epoch=0)
@@ -176,8 +176,8 @@ def test_a_fetch_that_waits_is_not_sent_to_a_broker_that_was_fenced_meanwhile() 
     assert partitions_of(waiting.response)[0].preferred_read_replica == 2
 
 
-@pytest.mark.parametrize("how", ["the follower asks for the first time", "the follower joins the ISR"])
-def test_a_session_at_rest_is_told_once_a_replica_may_be_read(how: str) -> None:
+@pytest.mark.parametrize("how", ["the follower fetches for the first time", "the follower joins the ISR"])
+def test_parked_fetch_of_idle_session_completes_when_replica_becomes_preferred(how: str) -> None:
     joins = how == "the follower joins the ISR"
     world = make(isr=(1, 2) if joins else (1, 2, 3))
     world.partition.log.advance_high_watermark(3)  # It was known before this leader was elected.
@@ -192,11 +192,11 @@ def test_a_session_at_rest_is_told_once_a_replica_may_be_read(how: str) -> None:
     copied(world, three=3)
     if joins:
         assert waiting.waiting
-        world.answer()
+        world.respond()
     assert partitions_of(waiting.response)[0].preferred_read_replica == 3
 
 
-def test_one_session_is_looked_at_anew_when_its_client_names_another_rack() -> None:
+def test_changed_rack_of_session_selects_replica_again() -> None:
     world = make()
     copied(world, two=3, three=3)
     call, _ = consume(world, 3, rack="", session_epoch=0)

@@ -1,4 +1,4 @@
-"""Vote, BeginQuorumEpoch, EndQuorumEpoch and DescribeQuorum: who answers, and with what."""
+"""Vote, BeginQuorumEpoch, EndQuorumEpoch and DescribeQuorum: which node responds, and with what."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -82,16 +82,16 @@ class World:
         self.call = Call()
 
     def describe(self, body: DescribeQuorumRequest | None = None, client_id: str = "admin") -> Any:
-        """The answer given at once, or None."""
+        """Return the immediate response, or None."""
         self.call = Call(client_id)
-        response = k55.handle(self.broker, self.call, body or asking(("__cluster_metadata", [0])))  # type: ignore[arg-type]
+        response = k55.handle(self.broker, self.call, body or describe_request(("__cluster_metadata", [0])))  # type: ignore[arg-type]
         if response is not None:
             frame = b"".join(encode_response(ApiKey.DESCRIBE_QUORUM, 2, 1, response))
             assert decode_response(ApiKey.DESCRIBE_QUORUM, 2, frame[4:]) == (1, response)
         return response
 
 
-def asking(*topics: tuple[str, list[int]]) -> DescribeQuorumRequest:
+def describe_request(*topics: tuple[str, list[int]]) -> DescribeQuorumRequest:
     return DescribeQuorumRequest(
         topics=tuple(
             TopicData(topic_name=name, partitions=tuple(PartitionData(partition_index=each) for each in partitions))  # type: ignore[arg-type]
@@ -106,7 +106,7 @@ def only_partition(response: Any) -> Any:
 
 
 @pytest.mark.clause("KRaftClusterTest.testDescribeQuorumRequestToControllers")
-def test_the_leader_describes_its_quorum() -> None:
+def test_leader_describes_quorum() -> None:
     response = World(is_leader=True, leader_id=1).describe()
     partition = only_partition(response)
     assert (response.error_code, partition.error_code, partition.error_message) == (0, 0, None)
@@ -136,20 +136,20 @@ def replica_fields(replica: Any) -> tuple[int, int, int, int]:
 @pytest.mark.parametrize(
     "client_id", ["admin", "node-2", client_id_of(2, bytes(range(16))), client_id_of(9, bytes(16))]
 )
-def test_another_node_queries_the_leader_and_passes_its_response_on(client_id: str) -> None:
-    """Also for a client that calls itself after a node, but not as any registered."""
+def test_other_node_forwards_describe_quorum_to_leader(client_id: str) -> None:
+    """Also for a client with a node's client ID, but not that of any registered node."""
     world = World(leader_id=3)
     assert world.describe(client_id=client_id) is None
     (request,) = world.sent
     assert (request.peer, request.channel, request.api_key, request.api_version) == (3, Channel.CONTROLLER, 55, 2)
-    assert request.body == asking(("__cluster_metadata", [0]))
+    assert request.body == describe_request(("__cluster_metadata", [0]))
     assert request.timeout_ms == 2000
     assert world.call.responses == []
-    request.replied("what the leader said")
-    assert world.call.responses == ["what the leader said"]
+    request.replied("the leader's response")
+    assert world.call.responses == ["the leader's response"]
 
 
-def test_no_response_of_the_leader_is_a_retriable_error() -> None:
+def test_failed_forwarding_returns_retriable_error() -> None:
     world = World(leader_id=3)
     world.describe()
     world.sent[0].failed()
@@ -158,7 +158,7 @@ def test_no_response_of_the_leader_is_a_retriable_error() -> None:
 
 
 @pytest.mark.parametrize(("leader_id", "client_id"), [(-1, "admin"), (1, "admin"), (3, client_id_of(2, bytes(16)))])
-def test_nobody_to_ask(leader_id: int, client_id: str) -> None:
+def test_describe_quorum_without_leader_returns_not_leader(leader_id: int, client_id: str) -> None:
     """No leader known; itself until a moment ago; a request of another node that takes this one for the leader."""
     world = World(leader_id=leader_id)
     response = world.describe(client_id=client_id)
@@ -178,8 +178,8 @@ def test_nobody_to_ask(leader_id: int, client_id: str) -> None:
     ],
 )
 @pytest.mark.parametrize("is_leader", [True, False])
-def test_only_the_metadata_partition_has_a_quorum(topics: list[tuple[str, list[int]]], is_leader: bool) -> None:
-    response = World(is_leader=is_leader, leader_id=1 if is_leader else 3).describe(asking(*topics))
+def test_describe_quorum_of_other_partition_returns_error(topics: list[tuple[str, list[int]]], is_leader: bool) -> None:
+    response = World(is_leader=is_leader, leader_id=1 if is_leader else 3).describe(describe_request(*topics))
     named = [(topic.topic_name, [each.partition_index for each in topic.partitions]) for topic in response.topics]
     assert named == topics
     codes = [each.error_code for topic in response.topics for each in topic.partitions]
@@ -194,7 +194,9 @@ def test_only_the_metadata_partition_has_a_quorum(topics: list[tuple[str, list[i
         (k54_end_quorum_epoch, "handle_end_quorum_epoch", ApiKey.END_QUORUM_EPOCH),
     ],
 )
-def test_the_quorum_responds(monkeypatch: pytest.MonkeyPatch, module: Any, handler: str, key: ApiKey) -> None:
+def test_quorum_request_is_handled_by_quorum(
+    monkeypatch: pytest.MonkeyPatch, module: Any, handler: str, key: ApiKey
+) -> None:
     world = World()
     monkeypatch.setattr(module, handler, lambda *request: request[2](request[:2]))
     request = body_class(key, "request")

@@ -1,4 +1,4 @@
-"""Which APIs a node serves, and that they load at their first request."""
+"""The APIs that a node serves, which load at their first request."""
 
 import re
 import subprocess
@@ -27,7 +27,7 @@ print(" ".join(sorted(messages)))
 
 
 @pytest.mark.parametrize("api_key", MODULES, ids=lambda key: ApiKey(key).name)
-def test_each_module_is_called_and_says_what_it_serves(api_key: int) -> None:
+def test_each_module_lists_api_and_versions_it_serves(api_key: int) -> None:
     load(api_key)
     module = sys.modules[f"reference_broker.apis.{MODULES[api_key]}"]
     assert f".k{api_key:02}_{ApiKey(api_key).name.lower()}" == f".{MODULES[api_key].split('.')[1]}"
@@ -43,15 +43,15 @@ def test_only_a_version_that_is_announced_or_a_draft_is_served() -> None:
     assert not serves(-1, 0)
 
 
-def test_a_body_of_another_class_never_reaches_the_handler() -> None:
+def test_body_of_wrong_class_does_not_reach_handler() -> None:
     dispatcher = Dispatcher(World().broker)
     with pytest.raises(AssertionError, match="API 0 got a FetchRequest"):
         dispatcher.dispatch(ApiKey.PRODUCE, FakeCall(1, "c", 9), FetchRequest())
 
 
 @pytest.mark.live
-def test_a_node_that_nobody_has_asked_anything_has_loaded_next_to_no_message() -> None:
-    """Schemas are most of what a start costs. What the node itself tells the controller needs its own."""
+def test_node_without_requests_loads_few_schemas() -> None:
+    """Schemas are most of the cost of a start. Requests that the node itself sends to the controller need their own."""
     finished = subprocess.run([sys.executable, "-c", NODE_WITHOUT_REQUESTS], capture_output=True, text=True, check=True)
     own = {"assign_replicas_to_dirs", "broker_registration", "broker_heartbeat"}
     shared = {"errors", "types", "request_header", "response_header"}

@@ -31,7 +31,7 @@ LATEST, EARLIEST = -1, -2
 
 
 def replicate(world: ReplicatedWorld, sessions: dict[int, int], epochs: dict[int, int], offset: int) -> None:
-    """Both followers name partition 0 at ``offset``."""
+    """Make both followers name partition 0 at ``offset``."""
     for follower, session_id in sessions.items():
         epochs[follower] += 1
         world.follow(follower, session_id, epochs[follower], [wanted(offset)], max_wait_ms=0)
@@ -42,7 +42,7 @@ def world() -> ReplicatedWorld:
     return ReplicatedWorld(2)
 
 
-def test_acks_all_is_acknowledged_when_both_followers_have_fetched_beyond_it(world: ReplicatedWorld) -> None:
+def test_acks_all_completes_when_both_followers_have_fetched_beyond(world: ReplicatedWorld) -> None:
     sessions, epochs = {one: world.joined(one) for one in (2, 3)}, {2: 0, 3: 0}
     call = world.put()
     assert call.waiting
@@ -53,14 +53,14 @@ def test_acks_all_is_acknowledged_when_both_followers_have_fetched_beyond_it(wor
     assert [(one.error_code, one.base_offset) for one in produced(call)] == [(0, 0)]
 
 
-def test_acks_one_gets_its_response_at_once_and_acks_none_never(world: ReplicatedWorld) -> None:
+def test_acks_one_completes_at_once_and_acks_none_gets_no_response(world: ReplicatedWorld) -> None:
     assert errors_of(world.put(acks=1)) == [0]
     call = world.put(acks=0)
     assert call.responses == [None]
     assert (world.partition.log.log_end_offset, world.partition.log.high_watermark) == (2, 0)
 
 
-def test_too_few_in_sync_refuse_acks_all_before_anything_is_written() -> None:
+def test_acks_all_below_min_insync_replicas_writes_nothing() -> None:
     world = ReplicatedWorld(min_isr=2, isr=(1,))
     (response,) = produced(world.put())
     assert (response.error_code, response.log_start_offset) == (ErrorCode.not_enough_replicas, 0)
@@ -68,7 +68,7 @@ def test_too_few_in_sync_refuse_acks_all_before_anything_is_written() -> None:
     assert errors_of(world.put(acks=1)) == [0]
 
 
-def test_what_is_not_replicated_in_time_is_told_beside_what_is(world: ReplicatedWorld) -> None:
+def test_partitions_not_replicated_in_time_get_request_timed_out(world: ReplicatedWorld) -> None:
     for follower in (2, 3):
         world.follow(follower, 0, 0, [wanted(0, 0), wanted(0, 1)], max_wait_ms=0)
     call = world.put(0, 1, timeout_ms=200)
@@ -80,9 +80,7 @@ def test_what_is_not_replicated_in_time_is_told_beside_what_is(world: Replicated
 
 
 @pytest.mark.parametrize("version", [9, 12, 13])
-def test_lost_leadership_is_told_with_the_new_leader_where_the_version_can(
-    world: ReplicatedWorld, version: int
-) -> None:
+def test_lost_leadership_returns_new_leader_from_version_10(world: ReplicatedWorld, version: int) -> None:
     call = world.put(version=version)
     world.elsewhere()
     assert errors_of(call) == [ErrorCode.not_leader_or_follower]
@@ -96,7 +94,7 @@ def test_lost_leadership_is_told_with_the_new_leader_where_the_version_can(
         assert [one.node_id for one in response.node_endpoints] == [2]
 
 
-def test_a_retry_is_not_acknowledged_before_its_first_writing_is_replicated(world: ReplicatedWorld) -> None:
+def test_duplicate_batch_is_acknowledged_once_original_is_replicated(world: ReplicatedWorld) -> None:
     sessions, epochs = {one: world.joined(one) for one in (2, 3)}, {2: 0, 3: 0}
     world.put(data=idempotent(0), timeout_ms=1)
     world.pass_ms(1)
@@ -120,8 +118,8 @@ def test_a_flush_policy_and_replicas_must_both_be_satisfied(world: ReplicatedWor
     assert errors_of(call) == [0]
 
 
-def test_leadership_lost_while_it_is_synced_is_no_acknowledgement(world: ReplicatedWorld) -> None:
-    """By the time of the sync the log may hold the new leader's records, and its high watermark is theirs."""
+def test_leadership_lost_during_sync_returns_not_leader(world: ReplicatedWorld) -> None:
+    """By the time of the sync the log may have the new leader's records and high watermark."""
     world.partition.log.config = LogConfig(flush_messages=1)
     call = world.put()
     world.elsewhere()
@@ -131,7 +129,7 @@ def test_leadership_lost_while_it_is_synced_is_no_acknowledgement(world: Replica
     assert errors_of(call) == [ErrorCode.not_leader_or_follower]
 
 
-def test_a_producer_that_hangs_up_leaves_nothing_waiting(world: ReplicatedWorld) -> None:
+def test_closed_connection_of_producer_leaves_nothing_pending(world: ReplicatedWorld) -> None:
     call, other = world.put(timeout_ms=1 << 30), world.put(timeout_ms=1 << 30)
     call.hang_up()
     assert len(world.followers(world.partition).acks) == 1
@@ -139,7 +137,7 @@ def test_a_producer_that_hangs_up_leaves_nothing_waiting(world: ReplicatedWorld)
     assert world.followers(world.partition).acks == []
 
 
-def test_an_administrator_that_hangs_up_leaves_no_deletion_waiting(world: ReplicatedWorld) -> None:
+def test_closed_connection_of_delete_records_leaves_nothing_pending(world: ReplicatedWorld) -> None:
     world.put(acks=1)
     for follower in (2, 3):
         world.follow(follower, 0, -1, [wanted(1)], max_wait_ms=0)
@@ -149,8 +147,8 @@ def test_an_administrator_that_hangs_up_leaves_no_deletion_waiting(world: Replic
 
 
 @pytest.mark.parametrize("leader_epoch", [-1, 0])
-def test_a_topic_made_anew_under_its_name_is_not_taken_for_fetched(world: ReplicatedWorld, leader_epoch: int) -> None:
-    """A session by names, whose fetches tell no leader epochs, still caches where it was in the deleted topic."""
+def test_recreated_topic_does_not_inherit_follower_offsets(world: ReplicatedWorld, leader_epoch: int) -> None:
+    """A session by names, whose fetches have no leader epochs, still caches its offset in the deleted topic."""
     for _ in range(2):
         world.put(acks=1)
     sessions = {one: world.follow(one, 0, 0, [wanted(2, leader_epoch=leader_epoch)], max_wait_ms=0) for one in (2, 3)}
@@ -168,7 +166,7 @@ def test_a_topic_made_anew_under_its_name_is_not_taken_for_fetched(world: Replic
     assert again.log.high_watermark == 2
 
 
-def test_one_replica_gets_its_response_without_any_of_it() -> None:
+def test_single_replica_completes_without_replication() -> None:
     world = ReplicatedWorld(replicas=(1,), isr=(1,), min_isr=3)
     world.broker.replication = None  # type: ignore[assignment]
     assert errors_of(world.put()) == [0]
@@ -176,7 +174,7 @@ def test_one_replica_gets_its_response_without_any_of_it() -> None:
 
 
 @pytest.mark.clause("F-22")
-def test_a_follower_reads_what_is_not_committed_and_consumers_wait_for_it(world: ReplicatedWorld) -> None:
+def test_follower_reads_uncommitted_records_and_consumer_waits(world: ReplicatedWorld) -> None:
     sessions = {one: world.joined(one) for one in (2, 3)}
     consumer = world.consume(0)
     follower = world.follow(2, sessions[2], 1)
@@ -193,7 +191,7 @@ def test_a_follower_reads_what_is_not_committed_and_consumers_wait_for_it(world:
     ) == (1, True)
 
 
-def test_a_high_watermark_is_told_to_a_follower_but_does_not_end_its_wait(world: ReplicatedWorld) -> None:
+def test_high_watermark_is_sent_to_follower_without_completing_its_fetch(world: ReplicatedWorld) -> None:
     sessions = {one: world.joined(one) for one in (2, 3)}
     world.put()
     first = world.follow(2, sessions[2], 1, [wanted(1)])
@@ -207,7 +205,7 @@ def test_a_high_watermark_is_told_to_a_follower_but_does_not_end_its_wait(world:
 
 
 @pytest.mark.clause("F-22")
-def test_followers_that_name_nothing_for_long_stay_in_sync(world: ReplicatedWorld) -> None:
+def test_followers_with_idle_sessions_stay_in_sync(world: ReplicatedWorld) -> None:
     """Scenario 31, at the leader: idle partitions, then one append, all through sessions."""
     world.leaders.start()
     sessions = {one: world.joined(one, partitions=2) for one in (2, 3)}
@@ -222,7 +220,7 @@ def test_followers_that_name_nothing_for_long_stay_in_sync(world: ReplicatedWorl
     assert world.proposals() == [(0, (1,), 0)]
 
 
-def test_a_parked_follower_gets_its_response_when_its_leader_takes_a_partition_up(world: ReplicatedWorld) -> None:
+def test_parked_follower_fetch_completes_when_leader_takes_partition_up(world: ReplicatedWorld) -> None:
     session_id = world.joined(2)
     world.pass_ms(2000)
     call = world.follow(2, session_id, 1)
@@ -233,7 +231,7 @@ def test_a_parked_follower_gets_its_response_when_its_leader_takes_a_partition_u
     assert call.response.error_code == 0
 
 
-def test_for_a_moment_it_waits_shortly_only_since_it_may_not_have_heard_of_that_yet(world: ReplicatedWorld) -> None:
+def test_follower_fetches_wait_shortly_after_leader_takes_partition_up(world: ReplicatedWorld) -> None:
     session_id = world.joined(2)
     world.pass_ms(2000)
     world.state(world.led[1], (1, 2, 3), leader_epoch=2, partition_epoch=1)
@@ -245,7 +243,7 @@ def test_for_a_moment_it_waits_shortly_only_since_it_may_not_have_heard_of_that_
         assert world.mono_us - since_us == waits_ms * 1000
 
 
-def test_consumers_and_replicas_of_other_partitions_go_on_waiting_then(world: ReplicatedWorld) -> None:
+def test_other_fetches_stay_parked_when_leader_takes_partition_up(world: ReplicatedWorld) -> None:
     session_id = world.joined(2)
     world.pass_ms(2000)
     calls = [world.follow(2, session_id, 1), world.consume(0)]
@@ -257,7 +255,7 @@ def test_consumers_and_replicas_of_other_partitions_go_on_waiting_then(world: Re
 
 
 @pytest.mark.clause("F-22", "ReplicaManagerTest.testFollowerStateNotUpdatedIfLogReadFails")
-def test_a_diverging_or_refused_fetch_is_no_progress(world: ReplicatedWorld) -> None:
+def test_diverging_or_rejected_fetch_records_no_progress(world: ReplicatedWorld) -> None:
     world.put(acks=1)
     world.state(world.partition, (1, 2, 3), leader_epoch=2, partition_epoch=1)
     world.put(acks=1)
@@ -269,8 +267,8 @@ def test_a_diverging_or_refused_fetch_is_no_progress(world: ReplicatedWorld) -> 
     assert world.partition.log.high_watermark == 0
 
 
-def test_a_node_without_a_replica_and_an_earlier_incarnation_are_refused(world: ReplicatedWorld) -> None:
-    """A follower that tells the leader epoch may know of a newer assignment than this leader: it tries again."""
+def test_non_replica_and_stale_broker_epoch_are_rejected(world: ReplicatedWorld) -> None:
+    """A follower that sends the leader epoch may know of a newer assignment than this leader: it retries."""
     for follower, epoch, leader_epoch, error in (
         (4, -1, 0, ErrorCode.unknown_leader_epoch),
         (4, -1, -1, ErrorCode.not_leader_or_follower),
@@ -281,7 +279,7 @@ def test_a_node_without_a_replica_and_an_earlier_incarnation_are_refused(world: 
 
 
 @pytest.mark.clause("F-14", "ReplicaManagerTest.testFetchMessagesWhenNotFollowerForOnePartition")
-def test_a_node_without_a_replica_of_one_partition_is_served_the_others(world: ReplicatedWorld) -> None:
+def test_non_replica_of_one_partition_is_served_others(world: ReplicatedWorld) -> None:
     world.put(0, 1, acks=1)
     world.state(world.led[1], (1, 2), leader_epoch=1, partition_epoch=1, replicas=(1, 2))
     response = partitions_of(world.follow(3, 0, 0, [wanted(0, 0), wanted(0, 1, leader_epoch=1)]).response)
@@ -291,7 +289,7 @@ def test_a_node_without_a_replica_of_one_partition_is_served_the_others(world: R
     ]
 
 
-def test_the_response_that_commits_already_has_the_new_high_watermark(world: ReplicatedWorld) -> None:
+def test_fetch_that_commits_returns_new_high_watermark(world: ReplicatedWorld) -> None:
     world.put(acks=1)
     world.put(acks=1)
     world.follow(2, 0, -1, [wanted(1)], max_wait_ms=0)
@@ -300,7 +298,7 @@ def test_the_response_that_commits_already_has_the_new_high_watermark(world: Rep
 
 
 @pytest.mark.clause("ReplicaManagerTest.testFetchBeyondHighWatermark")
-def test_a_consumer_beyond_the_high_watermark_waits_and_beyond_the_log_is_told(world: ReplicatedWorld) -> None:
+def test_offset_beyond_high_watermark_waits_and_beyond_log_is_out_of_range(world: ReplicatedWorld) -> None:
     world.put(acks=1)
     within = world.consume(1)
     assert within.waiting
@@ -317,12 +315,12 @@ def offsets(world: ReplicatedWorld, timestamp: int, *, version: int = 10, replic
     )
     response = k02_list_offsets.handle(world.broker, FakeCall(1, "c", version), body)
     assert response is not None
-    answer = response.topics[0].partitions[0]
-    return known_error(int(answer.error_code)), int(answer.offset)
+    partition = response.topics[0].partitions[0]
+    return known_error(int(partition.error_code)), int(partition.offset)
 
 
-def test_a_new_leader_tells_no_latest_offset_before_it_is_sure() -> None:
-    """What it may have been, another leader has reported: it must not seem to go back (KIP-207)."""
+def test_new_leader_returns_offset_not_available_until_high_watermark_is_known() -> None:
+    """Another leader may have reported a later offset, and the latest offset must not go back (KIP-207)."""
     world = ReplicatedWorld(records=3, leader_epoch=2)
     assert offsets(world, LATEST) == (ErrorCode.offset_not_available, -1)
     assert offsets(world, LATEST, version=4) == (ErrorCode.leader_not_available, -1)
@@ -355,7 +353,7 @@ def deleted(call: FakeCall) -> tuple[Error, int]:
     return known_error(int(one.error_code)), int(one.low_watermark)
 
 
-def test_records_are_deleted_when_every_replica_has_taken_the_new_start(world: ReplicatedWorld) -> None:
+def test_delete_records_completes_when_all_replicas_have_log_start(world: ReplicatedWorld) -> None:
     for _ in range(3):
         world.put(acks=1)
     for follower in (2, 3):
@@ -370,7 +368,7 @@ def test_records_are_deleted_when_every_replica_has_taken_the_new_start(world: R
     assert deleted(deletion(world, 4)) == (ErrorCode.offset_out_of_range, -1)
 
 
-def test_records_of_a_partition_led_elsewhere_are_not_deleted_here(world: ReplicatedWorld) -> None:
+def test_delete_records_of_partition_led_elsewhere_returns_not_leader(world: ReplicatedWorld) -> None:
     call = deletion(world, 0)
     assert deleted(call)[0] == ErrorCode.none if not call.waiting else True
     world.elsewhere()

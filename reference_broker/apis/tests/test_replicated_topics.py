@@ -42,13 +42,13 @@ class Cluster(AdminWorld):
             self.beat(broker_id)
 
     def register(self, broker_id: int, incarnation: int) -> None:
-        """The session of an earlier incarnation has just ended."""
+        """Register the broker after the session of an earlier incarnation has expired."""
         self.controller.heartbeats.forget(broker_id)
-        response = self.ask_to_register(broker_id, incarnation)
+        response = self.request_registration(broker_id, incarnation)
         assert response.error_code is ErrorCode.none
         self.epochs[broker_id] = response.broker_epoch
 
-    def ask_to_register(self, broker_id: int, incarnation: int) -> BrokerRegistrationResponse:
+    def request_registration(self, broker_id: int, incarnation: int) -> BrokerRegistrationResponse:
         body = BrokerRegistrationRequest(
             broker_id=BrokerId(broker_id),
             cluster_id="cluster",
@@ -64,7 +64,7 @@ class Cluster(AdminWorld):
             rack=None,
             log_dirs=(UUID(int=100 + broker_id),),
         )
-        found: BrokerRegistrationResponse = self.ask(k62_broker_registration, body)
+        found: BrokerRegistrationResponse = self.request(k62_broker_registration, body)
         return found
 
     def beat(self, broker_id: int, want_fence: bool = False, want_shut_down: bool = False, offset: int = 10**6) -> None:
@@ -75,7 +75,7 @@ class Cluster(AdminWorld):
             want_fence=want_fence,
             want_shut_down=want_shut_down,
         )
-        assert self.ask(k63_broker_heartbeat, body).error_code is ErrorCode.none
+        assert self.request(k63_broker_heartbeat, body).error_code is ErrorCode.none
 
     def partition(self, index: int = 0, name: str = "t") -> PartitionImage:
         return self.controller.image.topics[name].partitions[index]
@@ -86,7 +86,7 @@ class Cluster(AdminWorld):
     def change(
         self, isr: tuple[int, ...], *, leader: int = 1, epochs: dict[int, int] | None = None, **changed: int
     ) -> PartitionAnswer:
-        """Ask for an ISR of partition 0 as its leader would; the answer for that partition."""
+        """Request an ISR of partition 0 as its leader does. Return the response for that partition."""
         known = self.partition()
         fields: dict[str, Any] = {
             "partition_index": 0,
@@ -116,7 +116,7 @@ class Cluster(AdminWorld):
             broker_epoch=i64(self.epochs[leader] if broker_epoch is None else broker_epoch),
             topics=(TopicData(topic_id=topic_id or self.topic_id(), partitions=partitions),),
         )
-        found: AlterPartitionResponse = self.ask(k56_alter_partition, body)
+        found: AlterPartitionResponse = self.request(k56_alter_partition, body)
         return found
 
     def elect(
@@ -127,7 +127,7 @@ class Cluster(AdminWorld):
             TopicPartitions(topic=TopicName(name), partitions=tuple(map(i32, indexes))) for name, indexes in wanted
         )
         body = ElectLeadersRequest(election_type=i8(kind), topic_partitions=entries or None, timeout=NO_WAIT)
-        response = self.ask(k43_elect_leaders, body, api_version)
+        response = self.request(k43_elect_leaders, body, api_version)
         results = {
             (one.topic, part.partition_id): part.error_code.name
             for one in response.replica_election_results
@@ -137,14 +137,14 @@ class Cluster(AdminWorld):
 
 
 def with_topic(*assignments: tuple[int, ...], **config: str) -> Cluster:
-    """A cluster with topic t."""
+    """Return a cluster with topic t."""
     world = Cluster(**config)
     wanted = topic(partitions=-1, replication_factor=-1, assignments=tuple(enumerate(assignments)))
     assert create(world, wanted)[0].error_code is ErrorCode.none
     return world
 
 
-def test_a_topic_of_three_replicas_is_in_sync_and_led_by_each_broker_in_turn() -> None:
+def test_created_topic_is_in_sync_and_leaders_are_spread() -> None:
     world = Cluster()
     (result,) = create(world, topic(partitions=6, replication_factor=3))
     assert (result.error_code, result.num_partitions, result.replication_factor) == (ErrorCode.none, 6, 3)
@@ -154,7 +154,7 @@ def test_a_topic_of_three_replicas_is_in_sync_and_led_by_each_broker_in_turn() -
     assert sorted(one.leader for one in partitions) == [1, 1, 2, 2, 3, 3]
 
 
-def test_the_default_factor_stands_for_minus_one_and_more_than_there_are_brokers_is_refused() -> None:
+def test_replication_factor_minus_one_is_default_and_too_large_is_rejected() -> None:
     world = Cluster(default_replication_factor="2")
     (result,) = create(world, topic(replication_factor=-1))
     assert (result.error_code, result.replication_factor) == (ErrorCode.none, 2)
@@ -166,7 +166,7 @@ def test_the_default_factor_stands_for_minus_one_and_more_than_there_are_brokers
 @pytest.mark.clause(
     "ReplicationControlManagerTest.testCreateTopicsISRInvariants", "BrokerHeartbeatManagerTest.testUsableBrokerIterator"
 )
-def test_fenced_brokers_hold_replicas_but_are_not_in_sync() -> None:
+def test_replicas_on_fenced_brokers_are_not_in_sync() -> None:
     world = Cluster()
     world.beat(3, want_fence=True)
     create(world, topic(partitions=4, replication_factor=3))
@@ -181,7 +181,7 @@ def test_fenced_brokers_hold_replicas_but_are_not_in_sync() -> None:
     "ReplicationControlManagerTest.testManualPartitionAssignmentOnAllFencedBrokers",
     "ReplicationControlManagerTest.testCreatePartitionsFailsWithManualAssignmentWithAllFenced",
 )
-def test_replicas_of_which_nobody_lives_are_refused() -> None:
+def test_assignment_to_fenced_brokers_only_is_rejected() -> None:
     world = with_topic((1, 2))
     world.beat(2, want_fence=True)
     world.beat(3, want_fence=True)
@@ -196,7 +196,7 @@ def test_replicas_of_which_nobody_lives_are_refused() -> None:
     "ReplicationControlManagerTest.testValidateGoodManualPartitionAssignments",
     "ReplicationControlManagerTest.testValidateBadManualPartitionAssignments",
 )
-def test_new_partitions_have_as_many_replicas_as_the_old_ones() -> None:
+def test_added_partitions_keep_replication_factor() -> None:
     world = with_topic((1, 2), (2, 3))
     assert grow(world, "t", 5).error_code is ErrorCode.none
     assert [len(one.replicas) for one in world.controller.image.topics["t"].partitions] == [2] * 5
@@ -206,7 +206,7 @@ def test_new_partitions_have_as_many_replicas_as_the_old_ones() -> None:
 
 
 @pytest.mark.clause("ReplicationControlManagerTest.testShrinkAndExpandIsr")
-def test_a_leader_changes_the_in_sync_replicas_under_its_leader_epoch() -> None:
+def test_alter_partition_changes_isr_in_leader_epoch() -> None:
     world = with_topic((1, 2, 3))
     smaller = world.change((1, 3))
     assert (smaller.error_code, smaller.leader_id, smaller.leader_epoch) == (ErrorCode.none, 1, 0)
@@ -246,9 +246,7 @@ def test_a_leader_changes_the_in_sync_replicas_under_its_leader_epoch() -> None:
         ((1, 2, 3), {}, "none"),
     ],
 )
-def test_each_bad_change_of_in_sync_replicas_gets_its_error(
-    isr: tuple[int, ...], fields: dict[str, Any], error: str
-) -> None:
+def test_invalid_alter_partition_returns_error(isr: tuple[int, ...], fields: dict[str, Any], error: str) -> None:
     world = with_topic((1, 2, 3))
     world.change((1, 3))
     before = world.partition()
@@ -262,7 +260,7 @@ def test_each_bad_change_of_in_sync_replicas_gets_its_error(
     "ReplicationControlManagerTest.testAlterPartitionShouldRejectShuttingDownBrokers",
 )
 @pytest.mark.parametrize("how", ["fenced", "leaving", "restarted", "gone"])
-def test_who_does_not_live_cannot_come_into_the_in_sync_replicas(how: str) -> None:
+def test_broker_not_alive_is_ineligible_replica(how: str) -> None:
     world = with_topic((1, 2, 3))
     world.change((1, 3))
     if how == "restarted":
@@ -272,23 +270,23 @@ def test_who_does_not_live_cannot_come_into_the_in_sync_replicas(how: str) -> No
         world.epochs[2] = old
     elif how == "gone":
         assert (
-            world.ask(k64_unregister_broker, UnregisterBrokerRequest(broker_id=BrokerId(2))).error_code
+            world.request(k64_unregister_broker, UnregisterBrokerRequest(broker_id=BrokerId(2))).error_code
             is ErrorCode.none
         )
     elif how == "leaving":
         world.beat(3, offset=0)
         world.beat(2, want_shut_down=True)
-        assert not world.controller.image.brokers[2].fenced, "one has not heard of it"
+        assert not world.controller.image.brokers[2].fenced, "a follower has not reached that offset"
     else:
         world.beat(2, want_fence=True)
     assert world.change((1, 3, 2)).error_code is ErrorCode.ineligible_replica
 
 
-def test_a_new_incarnation_is_registered_only_once_it_is_out_of_the_in_sync_replicas() -> None:
+def test_new_incarnation_is_registered_after_removal_from_isr() -> None:
     world = with_topic((2, 1, 3))
     world.controller.heartbeats.forget(2)
     world.metadata.quorum.failing = 1
-    assert world.ask_to_register(2, 22).error_code is ErrorCode.kafka_storage_error
+    assert world.request_registration(2, 22).error_code is ErrorCode.kafka_storage_error
     assert (world.partition().leader, world.partition().isr) == (2, (2, 1, 3))
     assert world.controller.image.brokers[2].broker_epoch == world.epochs[2]
     world.register(2, 22)
@@ -301,11 +299,11 @@ def test_a_new_incarnation_is_registered_only_once_it_is_out_of_the_in_sync_repl
     assert world.controller.image.brokers is before.brokers
 
 
-def test_a_change_is_judged_by_what_is_on_its_way() -> None:
+def test_alter_partition_is_checked_against_pending_changes() -> None:
     world = with_topic((1, 2, 3))
     world.auto = False
-    first = world.begin(k56_alter_partition, _request(world, (1, 2)))
-    second = world.begin(k56_alter_partition, _request(world, (1, 3)))
+    first = world.send(k56_alter_partition, _request(world, (1, 2)))
+    second = world.send(k56_alter_partition, _request(world, (1, 3)))
     assert first.responses == second.responses == []
     world.settle()
     errors = [call.responses[0].topics[0].partitions[0].error_code.name for call in (first, second)]
@@ -313,12 +311,12 @@ def test_a_change_is_judged_by_what_is_on_its_way() -> None:
     assert world.partition().isr == (1, 2)
 
 
-def test_who_is_about_to_be_fenced_cannot_come_into_the_in_sync_replicas() -> None:
+def test_broker_with_pending_fencing_is_ineligible_replica() -> None:
     world = with_topic((1, 2, 3))
     world.change((1, 3))
     world.auto = False
     world.beat(2, want_fence=True)
-    call = world.begin(k56_alter_partition, _request(world, (1, 3, 2)))
+    call = world.send(k56_alter_partition, _request(world, (1, 3, 2)))
     assert not world.controller.image.brokers[2].fenced
     world.settle()
     assert call.responses[0].topics[0].partitions[0].error_code is ErrorCode.ineligible_replica
@@ -345,7 +343,7 @@ def _request(world: Cluster, isr: tuple[int, ...]) -> AlterPartitionRequest:
     "ReplicationControlManagerTest.testAlterPartitionHandleUnknownTopicIdOrName",
     "ReplicationControlManagerTest.testInvalidAlterPartitionRequests",
 )
-def test_a_leader_that_is_not_the_registered_one_changes_nothing() -> None:
+def test_alter_partition_with_stale_broker_epoch_or_unknown_topic_is_rejected() -> None:
     world = with_topic((1, 2))
     response = world.alter(1, (), broker_epoch=world.epochs[1] - 1)
     assert (response.error_code, response.topics) == (ErrorCode.stale_broker_epoch, ())
@@ -354,15 +352,15 @@ def test_a_leader_that_is_not_the_registered_one_changes_nothing() -> None:
     assert response.topics[0].partitions[0].error_code is ErrorCode.unknown_topic_id
 
 
-def test_who_waits_when_leadership_is_lost_is_told_so() -> None:
+def test_pending_alter_partition_returns_not_controller_when_leadership_is_lost() -> None:
     world = with_topic((1, 2))
     world.auto = False
-    call = world.begin(k56_alter_partition, _request(world, (1,)))
+    call = world.send(k56_alter_partition, _request(world, (1,)))
     world.metadata.lose()
     assert (call.responses[0].error_code, call.responses[0].topics) == (ErrorCode.not_controller, ())
 
 
-def test_a_leader_of_an_unclean_election_says_that_it_has_recovered() -> None:
+def test_alter_partition_ends_recovery_after_unclean_election() -> None:
     world = with_topic((2, 1), unclean_leader_election_enable="true")
     world.change((2,), leader=2)
     world.beat(2, want_fence=True)
@@ -374,7 +372,7 @@ def test_a_leader_of_an_unclean_election_says_that_it_has_recovered() -> None:
 
 
 @pytest.mark.clause("ReplicationControlManagerTest.testElectPreferredLeaders")
-def test_preferred_leaders_are_elected_where_they_are_in_sync() -> None:
+def test_preferred_election_elects_in_sync_preferred_leaders() -> None:
     world = with_topic((2, 1), (2, 1), (1, 2))
     world.beat(2, want_fence=True)
     world.beat(2)
@@ -395,7 +393,7 @@ def test_preferred_leaders_are_elected_where_they_are_in_sync() -> None:
 
 
 @pytest.mark.clause("ReplicationControlManagerTest.testElectUncleanLeaders_WithoutElr")
-def test_unclean_leaders_are_elected_on_demand_where_nobody_in_sync_lives() -> None:
+def test_unclean_election_elects_leader_where_no_in_sync_replica_is_alive() -> None:
     world = with_topic((2, 1), (1, 2), (2, 3))
     world.change((2,), leader=2)
     world.beat(3, want_fence=True)
@@ -409,12 +407,12 @@ def test_unclean_leaders_are_elected_on_demand_where_nobody_in_sync_lives() -> N
     assert (known.leader, known.isr, known.leader_recovery_state) == (1, (1,), 1)
 
 
-def test_an_unknown_type_of_election_is_refused() -> None:
+def test_unknown_election_type_is_rejected() -> None:
     world = with_topic((1, 2))
     assert world.elect(7, ("t", (0,))) == ("invalid_request", {("t", 0): "invalid_request"})
 
 
-def test_a_version_without_types_elects_preferred_leaders() -> None:
+def test_elect_leaders_version_0_elects_preferred_leaders() -> None:
     world = with_topic((2, 1))
     world.beat(2, want_fence=True)
     world.beat(2)
@@ -429,11 +427,11 @@ def described(
     name = None if api_version > 12 else TopicName("t")
     entry = MetadataRequestTopic(topic_id=None if name else world.topic_id(), name=name)
     body = MetadataRequest(topics=(entry,), allow_auto_topic_creation=False, include_topic_authorized_operations=False)
-    (found,) = world.ask(k03_metadata, body, api_version).topics[0].partitions
+    (found,) = world.request(k03_metadata, body, api_version).topics[0].partitions
     return found.error_code.name, found.leader_id, found.replica_nodes, found.isr_nodes, found.offline_replicas
 
 
-def test_clients_are_told_of_in_sync_and_offline_replicas_and_of_no_fenced_leader() -> None:
+def test_metadata_returns_isr_and_offline_replicas_and_no_fenced_leader() -> None:
     world = with_topic((2, 1, 3))
     assert described(world) == ("none", 2, (2, 1, 3), (2, 1, 3), ())
     world.beat(3, want_fence=True)

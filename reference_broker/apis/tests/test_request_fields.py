@@ -22,7 +22,7 @@ READ_BY = {
 }
 """Where the fields of an API are read, beside its own file."""
 WITHOUT_AUTHORIZER = (ApiKey.DESCRIBE_ACLS, ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS)
-"""All that they ask for is SECURITY_DISABLED."""
+"""Without an authorizer their response is SECURITY_DISABLED."""
 AT_ONCE = "the controller responds when the change is committed, and nothing waits for other brokers"
 FIXED_VOTERS = "the voters are fixed, and known by ID and address (no KIP-853)"
 ONE_DIRECTORY = "a node has one log directory, and ends without it (no KIP-858)"
@@ -66,7 +66,7 @@ def _unread(api_key: ApiKey) -> set[tuple[str, str]]:
     read = frozenset[str]().union(*(_read_in(ROOM / each) for each in (module, *READ_BY.get(api_key, ()))))
     paths = _paths(messages.body_class(api_key, "request"))
     found = {(api_name(api_key), each) for each in paths if each.rpartition(".")[2] not in read}
-    # Who does not read a struct does not read its fields.
+    # A handler that does not read a struct does not read its fields.
     return {(name, each) for name, each in found if (name, each.rpartition(".")[0]) not in found}
 
 

@@ -47,13 +47,13 @@ def topic(
 
 def create(world: AdminWorld, *topics: CreatableTopic, validate_only: bool = False) -> tuple[CreatableTopicResult, ...]:
     body = CreateTopicsRequest(topics=topics, timeout=A_SECOND, validate_only=validate_only)
-    found: tuple[CreatableTopicResult, ...] = world.ask(k19_create_topics, body).topics
+    found: tuple[CreatableTopicResult, ...] = world.request(k19_create_topics, body).topics
     return found
 
 
 def delete(world: AdminWorld, *states: DeleteTopicState, api_version: int = 6) -> tuple[DeletableTopicResult, ...]:
     body = DeleteTopicsRequest(topics=states, timeout=A_SECOND)
-    found: tuple[DeletableTopicResult, ...] = world.ask(k20_delete_topics, body, api_version).responses
+    found: tuple[DeletableTopicResult, ...] = world.request(k20_delete_topics, body, api_version).responses
     return found
 
 
@@ -82,7 +82,7 @@ def grow(
     validate_only: bool = False,
 ) -> CreatePartitionsTopicResult:
     body = growth_of(name, count, assignments, validate_only)
-    results: tuple[CreatePartitionsTopicResult, ...] = world.ask(k37_create_partitions, body).results
+    results: tuple[CreatePartitionsTopicResult, ...] = world.request(k37_create_partitions, body).results
     (result,) = results
     return result
 
@@ -90,7 +90,7 @@ def grow(
 @pytest.mark.clause(
     "ReplicationControlManagerTest.testCreateTopics", "ReplicationControlManagerTest.testCreateTopicsWithConfigs"
 )
-def test_a_created_topic_is_open_durable_and_told_with_its_settings() -> None:
+def test_created_topic_is_open_durable_and_returned_with_configs() -> None:
     world = AdminWorld()
     (result,) = create(world, topic("t", 3, configs=(("retention.ms", "5000"), ("max.message.bytes", "777"))))
     assert (result.error_code, result.num_partitions, result.replication_factor) == (ErrorCode.none, 3, 1)
@@ -98,13 +98,13 @@ def test_a_created_topic_is_open_durable_and_told_with_its_settings() -> None:
     assert (values["retention.ms"], values["segment.bytes"]) == (("5000", 1), ("1073741824", 5))
     assert [index for _, index in world.broker.partitions.by_name] == [0, 1, 2]
     assert world.broker.partitions.by_name["t", 2].log.config.max_message_bytes == 777
-    again = world.again(seed=9)
+    again = world.restart(seed=9)
     assert result.topic_id is not None
     assert again.controller.image.topics["t"].topic_id == result.topic_id.bytes
     assert again.broker.partitions.by_name["t", 2].log.config.retention_ms == 5000
 
 
-def test_defaults_stand_for_minus_one() -> None:
+def test_minus_one_means_default_partitions_and_replication_factor() -> None:
     world = AdminWorld(num_partitions="4")
     (result,) = create(world, topic("t", -1, -1))
     assert (result.num_partitions, result.replication_factor) == (4, 1)
@@ -114,7 +114,7 @@ def test_defaults_stand_for_minus_one() -> None:
     "ReplicationControlManagerTest.testCreateTopicsWithValidateOnlyFlag",
     "ReplicationControlManagerTest.testInvalidCreateTopicsWithValidateOnlyFlag",
 )
-def test_validate_only_responds_as_if_and_writes_nothing() -> None:
+def test_create_topics_validate_only_writes_nothing() -> None:
     world = AdminWorld()
     offset = world.controller.latest.provenance.offset
     good, bad = create(world, topic("t", 2), topic("..", 2), validate_only=True)
@@ -162,7 +162,7 @@ def test_validate_only_responds_as_if_and_writes_nothing() -> None:
         ),
     ],
 )
-def test_each_bad_topic_gets_its_error_and_stops_no_other(wanted: CreatableTopic, error: ErrorCode) -> None:
+def test_invalid_topic_returns_error_and_others_are_created(wanted: CreatableTopic, error: ErrorCode) -> None:
     world = AdminWorld()
     create(world, topic("x.y"))
     bad, good = create(world, wanted, topic("good"))
@@ -185,7 +185,7 @@ def test_each_bad_topic_gets_its_error_and_stops_no_other(wanted: CreatableTopic
         [topic(f"t{number}", -1) for number in range(10_001)],
     ],
 )
-def test_a_request_for_too_many_partitions_is_refused_as_a_whole(topics: list[CreatableTopic]) -> None:
+def test_request_with_too_many_partitions_creates_nothing(topics: list[CreatableTopic]) -> None:
     world = AdminWorld()
     results = create(world, *topics)
     assert [one.error_code for one in results] == [ErrorCode.policy_violation] * len(topics)
@@ -193,13 +193,13 @@ def test_a_request_for_too_many_partitions_is_refused_as_a_whole(topics: list[Cr
 
 
 @pytest.mark.clause("ReplicationControlManagerTest.testValidateGoodManualPartitionAssignments")
-def test_a_manual_assignment_places_partitions() -> None:
+def test_manual_assignment_places_replicas() -> None:
     world = AdminWorld()
     (result,) = create(world, topic("t", -1, -1, assignments=((1, (1,)), (0, (1,)))))
     assert (result.error_code, result.num_partitions) == (ErrorCode.none, 2)
 
 
-def test_a_name_twice_in_one_request_creates_nothing() -> None:
+def test_duplicate_topic_in_request_creates_nothing() -> None:
     world = AdminWorld()
     twice, once = create(world, topic("t"), topic("u"), topic("t", 5))
     assert (twice.name, twice.error_code, once.error_code) == ("t", ErrorCode.invalid_request, ErrorCode.none)
@@ -207,41 +207,41 @@ def test_a_name_twice_in_one_request_creates_nothing() -> None:
 
 
 @pytest.mark.clause("T-2")
-def test_a_request_larger_than_a_batch_is_refused_as_a_whole_below_the_level_of_transactions() -> None:
+def test_request_larger_than_batch_is_rejected_without_metadata_transactions() -> None:
     world = AdminWorld(crucible_bootstrap_metadata_version="12")
     results = create(world, topic("a", 60), topic("b", 60))
     assert [result.error_code for result in results] == [ErrorCode.policy_violation] * 2
     assert not world.controller.latest.topics
 
 
-def test_concurrent_requests_for_one_name_create_it_once_and_get_responses_after_the_sync() -> None:
+def test_concurrent_create_topics_create_topic_once_after_sync() -> None:
     world = AdminWorld()
     world.auto = False
     body = CreateTopicsRequest(topics=(topic("t"),), timeout=NO_WAIT)
-    first, second = (world.begin(k19_create_topics, body) for _ in range(2))
+    first, second = (world.send(k19_create_topics, body) for _ in range(2))
     assert (first.responses, second.responses) == ([], [])
     world.settle()
     codes = [call.responses[0].topics[0].error_code for call in (first, second)]
     assert codes == [ErrorCode.none, ErrorCode.topic_already_exists]
 
 
-def test_a_name_is_free_only_after_its_deletion_is_published() -> None:
+def test_topic_name_is_free_after_deletion_is_published() -> None:
     world = AdminWorld()
     create(world, topic("t"))
     world.append("t", 0, 3)
     world.auto = False
-    deleting = world.begin(k20_delete_topics, DeleteTopicsRequest(topics=(named("t"),), timeout=NO_WAIT))
+    deleting = world.send(k20_delete_topics, DeleteTopicsRequest(topics=(named("t"),), timeout=NO_WAIT))
     body = CreateTopicsRequest(topics=(topic("t"),), timeout=NO_WAIT)
-    early = world.begin(k19_create_topics, body)
+    early = world.send(k19_create_topics, body)
     world.settle()
     assert deleting.responses[0].responses[0].error_code == ErrorCode.none
     assert early.responses[0].topics[0].error_code == ErrorCode.topic_already_exists
     world.auto = True
-    assert world.ask(k19_create_topics, body).topics[0].error_code == ErrorCode.none
+    assert world.request(k19_create_topics, body).topics[0].error_code == ErrorCode.none
     assert world.broker.partitions.by_name["t", 0].log.log_end_offset == 0
 
 
-def test_a_full_disk_is_an_error_in_the_response_and_the_node_goes_on() -> None:
+def test_full_disk_returns_error_and_node_keeps_running() -> None:
     world = AdminWorld()
     world.metadata.quorum.failing = 1
     assert create(world, topic("t"))[0].error_code == ErrorCode.kafka_storage_error
@@ -249,7 +249,7 @@ def test_a_full_disk_is_an_error_in_the_response_and_the_node_goes_on() -> None:
 
 
 @pytest.mark.clause("ReplicationControlManagerTest.testDeleteTopics")
-def test_topics_are_deleted_by_name_and_by_id_and_their_files_go_in_slices() -> None:
+def test_delete_topics_by_name_and_id_removes_files_in_slices() -> None:
     world = AdminWorld()
     made = create(world, topic("a", 20), topic("b"))
     for index in range(20):
@@ -265,12 +265,12 @@ def test_topics_are_deleted_by_name_and_by_id_and_their_files_go_in_slices() -> 
 
 
 def follow(world: AdminWorld) -> None:
-    """Its partitions are as the metadata says; what was deleted may still have files."""
+    """Apply the metadata to the partitions. Deleted ones may still have files."""
     while world.publisher.is_behind:
         world.ports.steps.pop(0)()
 
 
-def test_the_directories_of_a_large_topic_are_renamed_in_slices_but_before_its_name_is_used_again() -> None:
+def test_large_topic_directories_are_renamed_in_slices_before_recreation() -> None:
     world = AdminWorld()
     create(world, topic("a", 100))
     follow(world)
@@ -286,12 +286,12 @@ def test_the_directories_of_a_large_topic_are_renamed_in_slices_but_before_its_n
         world.append("a", index, 1)
     world.ports.run_steps()
     assert world.disk.list("") == sorted(f"a-{index}" for index in range(100))
-    world = world.again(seed=4)
+    world = world.restart(seed=4)
     follow(world)
     assert world.broker.partitions.by_name["a", 99].log.log_end_offset == 1
 
 
-def test_equal_entries_of_a_deletion_are_refused_together_also_for_a_topic_that_does_not_exist() -> None:
+def test_duplicate_entries_of_delete_topics_are_rejected() -> None:
     world = AdminWorld()
     create(world, topic("t"), topic("u"))
     entries = (named("gone"), named("t"), named("gone"), named("u"), named("t"))
@@ -301,7 +301,7 @@ def test_equal_entries_of_a_deletion_are_refused_together_also_for_a_topic_that_
 
 
 @pytest.mark.clause("ReplicationControlManagerTest.testDeleteTopics")
-def test_each_bad_deletion_gets_its_error() -> None:
+def test_invalid_delete_topics_returns_error() -> None:
     world = AdminWorld()
     (made,) = create(world, topic("a"))
     unknown = DeleteTopicState(name=None, topic_id=UUID(int=77))
@@ -320,13 +320,13 @@ def test_each_bad_deletion_gets_its_error() -> None:
 
 
 @pytest.mark.parametrize(("version", "error"), [(1, "invalid_request"), (3, "topic_deletion_disabled")])
-def test_deletion_can_be_switched_off(version: int, error: str) -> None:
+def test_delete_topics_can_be_disabled(version: int, error: str) -> None:
     world = AdminWorld(delete_topic_enable="false")
     create(world, topic("a"))
     assert delete(world, named("a"), api_version=version)[0].error_code == ErrorCode[error]
 
 
-def test_half_done_deletions_are_finished_at_start_and_strays_are_renamed() -> None:
+def test_start_completes_deletions_and_renames_stray_directories() -> None:
     world = AdminWorld()
     create(world, topic("a", 2), topic("b-1"))
     world.append("a", 0, 1)
@@ -335,14 +335,14 @@ def test_half_done_deletions_are_finished_at_start_and_strays_are_renamed() -> N
     world.disk.files["a-7/00000000000000000000.log"] = bytearray(b"x")
     world.disk.files[f"c-0.{'0f' * 16}-delete/00000000000000000000.log"] = bytearray(b"x")
     world.disk.files["holiday-2026/photo.log"] = bytearray(b"x")
-    again = world.again(seed=4)
+    again = world.restart(seed=4)
     again.ports.run_steps()
     assert again.disk.list("") == ["a-0", "a-7.unknown-stray", "b-1-0", "gone-0.unknown-stray", "holiday-2026"]
     assert again.broker.partitions.by_name["a", 0].log.high_watermark == 1
 
 
 @pytest.mark.clause("ReplicationControlManagerTest.testCreatePartitions")
-def test_partitions_are_added_to_a_topic() -> None:
+def test_create_partitions_adds_partitions() -> None:
     world = AdminWorld()
     create(world, topic("t", 2))
     assert grow(world, "t", 5).error_code == ErrorCode.none
@@ -350,7 +350,7 @@ def test_partitions_are_added_to_a_topic() -> None:
     assert ("t", 4) in world.broker.partitions.by_name
     assert grow(world, "t", 6, validate_only=True).error_code == ErrorCode.none
     assert grow(world, "t", 6, assignments=((1,),)).error_code == ErrorCode.none
-    assert len(world.again(seed=3).controller.image.topics["t"].partitions) == 6
+    assert len(world.restart(seed=3).controller.image.topics["t"].partitions) == 6
 
 
 @pytest.mark.clause("ReplicationControlManagerTest.testCreatePartitions")
@@ -366,7 +366,7 @@ def test_partitions_are_added_to_a_topic() -> None:
         ("t", 1_000_001, None, ErrorCode.policy_violation),
     ],
 )
-def test_each_bad_growth_gets_its_error(
+def test_invalid_create_partitions_returns_error(
     name: str, count: int, assignments: tuple[tuple[int, ...]] | None, error: ErrorCode
 ) -> None:
     world = AdminWorld()
@@ -376,16 +376,16 @@ def test_each_bad_growth_gets_its_error(
     assert len(world.controller.latest.topics["t"].partitions) == 2
 
 
-def test_a_topic_twice_in_a_growth_request_is_refused() -> None:
+def test_duplicate_topic_in_create_partitions_is_rejected() -> None:
     world = AdminWorld()
     create(world, topic("t"))
     entry = CreatePartitionsTopic(name=TopicName("t"), count=i32(3), assignments=None)
     body = CreatePartitionsRequest(topics=(entry, entry), timeout=NO_WAIT, validate_only=False)
-    (result,) = world.ask(k37_create_partitions, body).results
+    (result,) = world.request(k37_create_partitions, body).results
     assert result.error_code == ErrorCode.invalid_request
 
 
-def test_a_topic_does_not_grow_by_too_many_partitions_at_once() -> None:
+def test_create_partitions_beyond_limit_is_rejected() -> None:
     world = AdminWorld()
     create(world, topic("t"))
     assert grow(world, "t", 10_002).error_code == ErrorCode.policy_violation
@@ -393,20 +393,20 @@ def test_a_topic_does_not_grow_by_too_many_partitions_at_once() -> None:
     assert len(world.controller.image.topics["t"].partitions) == 1
 
 
-def test_a_restart_gives_partitions_a_new_leader_epoch_and_keeps_their_records() -> None:
+def test_restart_bumps_leader_epoch_and_keeps_records() -> None:
     world = AdminWorld()
     create(world, topic("t"))
     world.append("t", 0, 5)
-    again = world.again(seed=2)
+    again = world.restart(seed=2)
     partition = again.broker.partitions.by_name["t", 0]
     assert (partition.leader_epoch, partition.log.latest_epoch, partition.log.high_watermark) == (2, 2, 5)
 
 
 @pytest.mark.clause("T-10")
-def test_a_repeated_growth_is_not_told_that_it_is_done_by_a_leader_that_loses_it() -> None:
+def test_duplicate_create_partitions_returns_not_controller_when_leadership_is_lost() -> None:
     world = AdminWorld()
     create(world, topic())
     world.auto = False
-    calls = [world.begin(k37_create_partitions, growth_of("t", 2)) for _ in range(2)]
+    calls = [world.send(k37_create_partitions, growth_of("t", 2)) for _ in range(2)]
     world.metadata.lose()
     assert [call.responses[0].results[0].error_code for call in calls] == [ErrorCode.not_controller] * 2

@@ -1,4 +1,4 @@
-"""The APIs of transactions on a broker that coordinates them itself, with the errors of each version."""
+"""The transaction APIs of a broker that is its own coordinator, with the errors of each version."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -43,13 +43,13 @@ MINUTE = i32Timedelta.parse(timedelta(minutes=1))
 
 def find(world: AdminWorld, *keys: str) -> list[tuple[str, int]]:
     request = FindCoordinatorRequest(key_type=i8(1), coordinator_keys=keys)
-    response = world.ask(k10_find_coordinator, request)
+    response = world.request(k10_find_coordinator, request)
     world.settle()
     return [(one.error_code.name, one.node_id) for one in response.coordinators]
 
 
 def ready() -> AdminWorld:
-    """The topic of transactions is there, and topic ``t`` with three partitions."""
+    """Return a world with the transaction topic, and topic ``t`` with three partitions."""
     world = AdminWorld(transaction_state_log_num_partitions="5")
     find(world, ID)
     request_creation(world.broker.lifecycle.channel, NewTopic("t", partitions=3, replication_factor=1), lambda: None)
@@ -65,7 +65,7 @@ def init(world: AdminWorld, version: int = 5, producer_id: int = -1, epoch: int 
         producer_id=ProducerId(producer_id),
         producer_epoch=i16(epoch),
     )
-    return world.ask(k22_init_producer_id, request, version)
+    return world.request(k22_init_producer_id, request, version)
 
 
 def one(producer_id: int, epoch: int, *indexes: int, topic: str = "t", **more: Any) -> AddPartitionsToTxnTransaction:
@@ -80,8 +80,8 @@ def one(producer_id: int, epoch: int, *indexes: int, topic: str = "t", **more: A
 
 
 def add(world: AdminWorld, *transactions: AddPartitionsToTxnTransaction, version: int = 3) -> dict[str, list[str]]:
-    """The errors of each transaction's partitions."""
-    response = world.ask(k24_add_partitions_to_txn, AddPartitionsToTxnRequest(transactions=transactions), version)
+    """Return the errors of each transaction's partitions."""
+    response = world.request(k24_add_partitions_to_txn, AddPartitionsToTxnRequest(transactions=transactions), version)
     return {
         each.transactional_id: [
             result.partition_error_code.name for topic in each.topic_results for result in topic.results_by_partition
@@ -94,12 +94,12 @@ def end(world: AdminWorld, producer_id: int, epoch: int, version: int = 4, *, co
     request = EndTxnRequest(
         transactional_id=ID, producer_id=ProducerId(producer_id), producer_epoch=i16(epoch), committed=commits
     )
-    return world.ask(k26_end_txn, request, version)
+    return world.request(k26_end_txn, request, version)
 
 
 def describe(world: AdminWorld, *ids: str) -> Any:
     request = DescribeTransactionsRequest(transactional_ids=tuple(map(TransactionalId, ids)))
-    return world.ask(k65_describe_transactions, request).transaction_states
+    return world.request(k65_describe_transactions, request).transaction_states
 
 
 def listed(
@@ -109,7 +109,7 @@ def listed(
     longer_ms: int = -1,
     pattern: str | None = None,
 ) -> Any:
-    return world.ask(
+    return world.request(
         k66_list_transactions,
         ListTransactionsRequest(
             state_filters=states,
@@ -121,7 +121,7 @@ def listed(
 
 
 @pytest.mark.clause("X-2")
-def test_the_first_question_for_a_coordinator_creates_the_topic_as_kafka_does() -> None:
+def test_first_find_coordinator_creates_transaction_topic() -> None:
     world = AdminWorld(transaction_state_log_num_partitions="7")
     assert find(world, "a", "b") == [("coordinator_not_available", -1)] * 2
     assert find(world, "a", "b") == [("none", 1)] * 2
@@ -140,7 +140,7 @@ def test_the_first_question_for_a_coordinator_creates_the_topic_as_kafka_does() 
 
 @pytest.mark.clause("X-12")
 @pytest.mark.clause("TransactionCoordinatorTest.testDescribeTransactions")
-def test_a_transaction_from_its_first_partition_to_its_end() -> None:
+def test_transaction_from_first_partition_to_end() -> None:
     world = ready()
     given = init(world)
     assert (given.error_code, given.producer_id, given.producer_epoch) == (ErrorCode.none, 0, 0)
@@ -157,7 +157,7 @@ def test_a_transaction_from_its_first_partition_to_its_end() -> None:
         assert world.broker.partitions.by_name["t", index].log.log_end_offset == markers
 
 
-def test_version_5_of_the_end_tells_the_next_epoch() -> None:
+def test_end_txn_version_5_returns_next_epoch() -> None:
     world = ready()
     init(world)
     add(world, one(0, 0, 0), version=5)
@@ -174,7 +174,7 @@ def test_version_5_of_the_end_tells_the_next_epoch() -> None:
     "KafkaApisTest.shouldReplaceProducerFencedWithInvalidProducerEpochInAddPartitionToTxnWithOlderClient"
 )
 @pytest.mark.clause("KafkaApisTest.shouldReplaceProducerFencedWithInvalidProducerEpochInEndTxnWithOlderClient")
-def test_versions_before_2_do_not_know_that_a_producer_is_fenced(version: int, error: str) -> None:
+def test_versions_before_2_return_invalid_producer_epoch_instead_of_fenced(version: int, error: str) -> None:
     world = ready()
     init(world)
     init(world)
@@ -183,14 +183,14 @@ def test_versions_before_2_do_not_know_that_a_producer_is_fenced(version: int, e
     offsets = AddOffsetsToTxnRequest(
         transactional_id=ID, producer_id=ProducerId(0), producer_epoch=i16(0), group_id=GroupId("g")
     )
-    assert world.ask(k25_add_offsets_to_txn, offsets, version).error_code.name == error
+    assert world.request(k25_add_offsets_to_txn, offsets, version).error_code.name == error
 
 
 @pytest.mark.parametrize(
     ("version", "error"), [(3, "invalid_producer_epoch"), (4, "producer_fenced"), (5, "producer_fenced")]
 )
 @pytest.mark.clause("KafkaApisTest.shouldReplaceProducerFencedWithInvalidProducerEpochInInitProducerIdWithOlderClient")
-def test_versions_before_4_of_init_do_not_know_it_either(version: int, error: str) -> None:
+def test_init_producer_id_before_version_4_returns_invalid_producer_epoch(version: int, error: str) -> None:
     world = ready()
     for _ in range(3):
         init(world)
@@ -199,7 +199,7 @@ def test_versions_before_4_of_init_do_not_know_it_either(version: int, error: st
 
 @pytest.mark.clause("AddPartitionsToTxnRequestServerTest.shouldReceiveOperationNotAttemptedWhenOtherPartitionHasError")
 @pytest.mark.clause("KafkaApisTest.testAddPartitionsToTxnOperationNotAttempted")
-def test_a_partition_that_does_not_exist_keeps_the_others_out() -> None:
+def test_unknown_partition_rejects_whole_add_partitions() -> None:
     world = ready()
     init(world)
     assert list(add(world, one(0, 0, 0, 3)).values()) == [["operation_not_attempted", "unknown_topic_or_partition"]]
@@ -209,7 +209,7 @@ def test_a_partition_that_does_not_exist_keeps_the_others_out() -> None:
 
 @pytest.mark.parametrize("version", [0, 3])
 @pytest.mark.parametrize("internal", INTERNAL_TOPICS)
-def test_a_client_cannot_add_internal_topics(internal: str, version: int) -> None:
+def test_client_cannot_add_internal_topics(internal: str, version: int) -> None:
     world = ready()
     init(world)
     mixed = one(0, 0, 0)
@@ -229,7 +229,7 @@ def test_a_broker_adds_internal_topics_for_its_clients() -> None:
 @pytest.mark.clause("AddPartitionsToTxnRequestServerTest.testOneSuccessOneErrorInBatchedRequest")
 @pytest.mark.clause("AddPartitionsToTxnRequestServerTest.testVerifyOnly")
 @pytest.mark.clause("KafkaApisTest.testBatchedAddPartitionsToTxnRequest")
-def test_brokers_ask_for_several_transactions_at_once_some_only_to_verify() -> None:
+def test_broker_adds_and_verifies_several_transactions_in_one_request() -> None:
     world = ready()
     init(world)
     other = TransactionalId("other")
@@ -239,20 +239,20 @@ def test_brokers_ask_for_several_transactions_at_once_some_only_to_verify() -> N
     assert add(world, version=5) == {}
 
 
-def test_the_offsets_of_a_group_are_a_partition_of_the_transaction() -> None:
+def test_add_offsets_adds_offsets_partition_to_transaction() -> None:
     world = ready()
     init(world)
     request = AddOffsetsToTxnRequest(
         transactional_id=ID, producer_id=ProducerId(0), producer_epoch=i16(0), group_id=GroupId("g")
     )
-    assert world.ask(k25_add_offsets_to_txn, request).error_code is ErrorCode.none
+    assert world.request(k25_add_offsets_to_txn, request).error_code is ErrorCode.none
     ((topic,),) = [each.topics for each in describe(world, ID)]
     assert (topic.topic, len(topic.partitions)) == (OFFSETS_TOPIC, 1)
 
 
 @pytest.mark.clause("X-12")
 @pytest.mark.clause("TransactionCoordinatorTest.testDescribeTransactionsWithEmptyTransactionalId")
-def test_describing_what_nobody_has() -> None:
+def test_describe_unknown_transactional_id_returns_error() -> None:
     world = ready()
     assert [each.error_code.name for each in describe(world, "nobody", "", "nobody")] == [
         "transactional_id_not_found",
@@ -261,7 +261,7 @@ def test_describing_what_nobody_has() -> None:
 
 
 @pytest.mark.parametrize("started_ms", [1 << 62, -(1 << 62)])
-def test_a_damaged_start_time_fails_no_other_description(started_ms: int) -> None:
+def test_damaged_start_time_fails_only_its_description(started_ms: int) -> None:
     world = ready()
     init(world)
     entry = world.broker.transactions.entry(ID)
@@ -271,10 +271,10 @@ def test_a_damaged_start_time_fails_no_other_description(started_ms: int) -> Non
     assert (damaged.error_code, unknown.error_code) == (ErrorCode.none, ErrorCode.transactional_id_not_found)
 
 
-def test_an_id_without_a_transaction_has_no_start() -> None:
+def test_id_without_transaction_has_no_start_time() -> None:
     world = ready()
     init(world)
-    response = world.ask(k65_describe_transactions, DescribeTransactionsRequest(transactional_ids=(ID,)))
+    response = world.request(k65_describe_transactions, DescribeTransactionsRequest(transactional_ids=(ID,)))
     frame = b"".join(encode_response(65, 0, 7, response))
     assert b"\xff" * 8 in frame, "-1, as in Kafka"
 
@@ -282,7 +282,7 @@ def test_an_id_without_a_transaction_has_no_start() -> None:
 @pytest.mark.clause("X-12")
 @pytest.mark.clause("TransactionStateManagerTest.testListTransactionsFiltering")
 @pytest.mark.clause("TransactionStateManagerTest.testListTransactionsFilteringWithInvalidPattern")
-def test_transactions_are_listed_by_state_producer_and_duration() -> None:
+def test_list_transactions_by_state_producer_and_duration() -> None:
     world = ready()
     init(world)
     add(world, one(0, 0, 0))
@@ -293,8 +293,8 @@ def test_transactions_are_listed_by_state_producer_and_duration() -> None:
     assert ids(listed(world)) == ids(listed(world, ("Ongoing",), (0, 9))) == [(ID, "Ongoing")]
     assert ids(listed(world, ("Empty",))) == ids(listed(world, ids=(9,))) == ids(listed(world, longer_ms=10_000)) == []
     assert (ids(listed(world, ("Dead",))), listed(world, ("Dead",)).unknown_state_filters) == ([], ())
-    began = world.broker.now
-    world.broker.now = Now(began.mono_us, began.wall_ms + 2000)
+    started = world.broker.now
+    world.broker.now = Now(started.mono_us, started.wall_ms + 2000)
     assert ids(listed(world, longer_ms=1999)) == ids(listed(world, ("Ongoing",), (0,), 1999, "t.")) == [(ID, "Ongoing")]
     assert ids(listed(world, longer_ms=2000)) == ids(listed(world, ("Empty",), (0,), 1999)) == []
     response = listed(world, ("Ongoing", "Wrong"))
@@ -307,7 +307,7 @@ def test_transactions_are_listed_by_state_producer_and_duration() -> None:
 
 @pytest.mark.clause("TransactionStateManagerTest.testListTransactionsWithCoordinatorLoadingInProgress")
 @pytest.mark.clause("KafkaApisTest.testListTransactionsErrorResponse")
-def test_a_node_that_loads_lists_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_transactions_while_loading_returns_error(monkeypatch: pytest.MonkeyPatch) -> None:
     world = ready()
     init(world)
     monkeypatch.setattr(world.broker.transactions, "loading", lambda: True)
@@ -315,7 +315,7 @@ def test_a_node_that_loads_lists_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
     assert (response.error_code, response.transaction_states) == (ErrorCode.coordinator_load_in_progress, ())
 
 
-def test_a_node_that_coordinates_nothing_says_so() -> None:
+def test_non_coordinator_returns_not_coordinator() -> None:
     world = AdminWorld()
     assert init(world).error_code is ErrorCode.not_coordinator
     assert end(world, 0, 0).error_code is ErrorCode.not_coordinator
@@ -335,16 +335,16 @@ def test_a_node_that_coordinates_nothing_says_so() -> None:
         (None, True),
     ],
 )
-def test_a_pattern_must_match_the_whole_transactional_id(pattern: str | None, found: bool) -> None:
+def test_pattern_must_match_whole_transactional_id(pattern: str | None, found: bool) -> None:
     world = ready()
     init(world)
     assert [each.transactional_id for each in listed(world, pattern=pattern).transaction_states] == [ID] * found
 
 
 @pytest.mark.parametrize("pattern", ["(", "a**", "(?=a)", r"(a)\1", "a{9999}", "((a|b)?.?){1000}x"])
-def test_what_is_no_expression_of_re2_or_is_too_large_is_refused(pattern: str) -> None:
+def test_invalid_or_too_large_re2_pattern_is_rejected(pattern: str) -> None:
     assert listed(ready(), pattern=pattern).error_code == ErrorCode.invalid_regular_expression
 
 
-def test_a_pattern_that_backtracking_needs_years_for_ends() -> None:
+def test_pattern_with_exponential_backtracking_completes() -> None:
     assert listed(ready(), pattern="(a+)+(a+)+b").error_code == ErrorCode.none

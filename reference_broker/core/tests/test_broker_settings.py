@@ -306,7 +306,7 @@ def test_a_broker_that_is_not_meant_says_so_and_passes_the_rest_on(module: Any) 
             for name in ("7", "", "1", "x")
         )
         body = AlterConfigsRequest(resources=resources, validate_only=False)
-    call = world.begin(module, body)
+    call = world.send(module, body)
     ((_, _, _, _, sent, _, replied, _),) = world.ports.sent
     assert [one.resource_name for one in sent.resources] == ["", "1"]
     replied(module._response([module._result(one, None) for one in sent.resources]))

@@ -204,7 +204,7 @@ class World(TimedPorts):
             for one in topic.partitions
         ]
 
-    def answer(
+    def respond(
         self, error: ErrorCode = ErrorCode.none, top: ErrorCode = ErrorCode.none, published: bool = True
     ) -> None:
         """The oldest request, as a controller that accepts it, or refuses all. The metadata comes right

@@ -143,7 +143,7 @@ def test_below_min_insync_replicas_nobody_is_acknowledged_until_there_are_enough
     world.pass_ms(LAG_MS)
     assert world.acked == {}
     world.fetch(2, partition, 1)
-    world.answer()
+    world.respond()
     assert world.acked == {"p": {}}
 
 
@@ -155,7 +155,7 @@ def test_a_shrunk_set_acknowledges_what_the_one_that_left_held_up() -> None:
     world.fetch(2, partition, 1)
     world.pass_ms(2 * LAG_MS)
     assert world.acked == {}
-    world.answer()
+    world.respond()
     assert world.acked == {"p": {}}
 
 

@@ -117,7 +117,7 @@ def test_a_follower_that_lags_leaves_once_the_controller_says_so() -> None:
     body = world.alter_requests[0][0]
     epochs = [(one.broker_id, one.broker_epoch) for one in body.topics[0].partitions[0].new_isr_with_epochs]
     assert (body.broker_id, body.broker_epoch, epochs) == (1, 101, [(1, 101), (2, 102)])
-    world.answer()
+    world.respond()
     assert (world.followers(partition).isr, partition.partition_epoch) == ((1, 2), 1)
     assert partition.log.high_watermark == 3
     assert world.noted("isr_changed")[-1] == {"partition": "events-0", "isr": "1,2", "partition_epoch": 1}
@@ -134,7 +134,7 @@ def test_one_that_has_caught_up_joins_and_counts_from_the_proposal_on() -> None:
     world.pass_ms(2 * LAG_MS)
     world.fetch(2, partition, 4)
     assert partition.log.high_watermark == 3
-    world.answer()
+    world.respond()
     assert world.followers(partition).isr == (1, 2, 3)
     world.fetch(3, partition, 4)
     assert partition.log.high_watermark == 4
@@ -194,7 +194,7 @@ def test_proposals_of_one_moment_go_together_and_later_ones_wait_for_the_respons
     world.pass_ms(1000)
     assert [index for index, _, _ in world.proposals()] == [0, 1]
     assert len(world.alter_requests) == 1
-    world.answer()
+    world.respond()
     assert world.proposals() == [(2, (1, 2, 3), 0)]
 
 
@@ -204,7 +204,7 @@ def test_newer_metadata_settles_a_proposal_whatever_the_response() -> None:
     caught_up(world, partition, 3)
     world.pass_ms(0)
     world.state(partition, (1, 2, 3), partition_epoch=1)
-    world.answer(ErrorCode.invalid_update_version)
+    world.respond(ErrorCode.invalid_update_version)
     world.pass_ms(1000)
     assert (world.followers(partition).isr, world.followers(partition).proposal, world.alter_requests) == (
         (1, 2, 3),
@@ -224,7 +224,7 @@ def test_a_shrunk_isr_that_only_the_response_has_moves_no_high_watermark() -> No
     world.produce("late", partition, timeout_ms=10 * LAG_MS)
     world.pass_ms(2 * LAG_MS)
     assert world.proposals() == [(0, (1,), 0)]
-    world.answer(published=False)
+    world.respond(published=False)
     world.pass_ms(2 * LAG_MS)
     assert (world.followers(partition).isr, partition.partition_epoch) == ((1, 2), 0)
     assert (partition.log.high_watermark, world.acked, world.alter_requests) == (3, {}, []), "nor is it proposed again"
@@ -239,7 +239,7 @@ def test_who_joins_by_a_response_holds_the_high_watermark_back_and_does_not_coun
     partition = world.lead(isr=(1,), replicas=(1, 2))
     world.append(partition, 3)
     caught_up(world, partition, 2)
-    world.answer(published=False)
+    world.respond(published=False)
     assert partition.log.high_watermark == 0
     world.state(partition, (1, 2), replicas=(1, 2), partition_epoch=1)
     assert partition.log.high_watermark == 3
@@ -249,7 +249,7 @@ def test_metadata_older_than_the_response_changes_nothing() -> None:
     world = World()
     partition = world.lead(isr=(1, 2))
     caught_up(world, partition, 3)
-    world.answer(published=False)
+    world.respond(published=False)
     world.state(partition, (1, 2), partition_epoch=0)
     followers = world.followers(partition)
     assert (followers.isr, followers.maximal_isr, partition.partition_epoch) == ((1, 2), (1, 2, 3), 0)
@@ -261,7 +261,7 @@ def test_a_response_of_an_earlier_epoch_is_not_taken() -> None:
     caught_up(world, partition, 3)
     world.pass_ms(0)
     world.state(partition, (1, 2), leader_epoch=1, partition_epoch=5)
-    world.answer(published=False)
+    world.respond(published=False)
     followers = world.followers(partition)
     assert (followers.isr, followers.maximal_isr, partition.partition_epoch) == ((1, 2), (1, 2), 5)
 
@@ -271,7 +271,7 @@ def test_a_refusal_leaves_what_was_committed_and_the_next_fetch_tries_again(erro
     world = World()
     partition = world.lead(isr=(1, 2))
     caught_up(world, partition, 3)
-    world.answer(error)
+    world.respond(error)
     assert (world.followers(partition).maximal_isr, world.alter_requests) == ((1, 2), [])
     world.fetch(3, partition, 0)
     assert world.proposals() == [(0, (1, 2, 3), 0)]
@@ -292,7 +292,7 @@ def test_a_leader_with_old_metadata_keeps_the_stricter_set_until_newer_comes(err
     world = World()
     partition = world.lead(isr=(1, 2))
     caught_up(world, partition, 3)
-    world.answer(error)
+    world.respond(error)
     world.pass_ms(1000)
     assert (world.followers(partition).maximal_isr, world.alter_requests) == ((1, 2, 3), [])
     world.state(partition, (1, 2), partition_epoch=1)
@@ -307,11 +307,11 @@ def test_a_lost_request_and_a_controller_that_is_none_are_retried() -> None:
     world.pass_ms(49)
     assert not world.alter_requests
     world.pass_ms(1)
-    world.answer(top=ErrorCode.not_controller)
+    world.respond(top=ErrorCode.not_controller)
     world.pass_ms(50)
-    world.answer(ErrorCode.unknown_server_error)
+    world.respond(ErrorCode.unknown_server_error)
     world.pass_ms(50)
-    world.answer()
+    world.respond()
     assert world.followers(partition).isr == (1, 2, 3)
 
 
@@ -374,7 +374,7 @@ def test_who_was_ready_while_another_joined_is_next_though_it_names_nothing_more
     partition = world.lead(isr=(1,), records=3)
     caught_up(world, partition, 2, 3)
     assert world.proposals() == [(0, (1, 2), 0)]
-    world.answer()
+    world.respond()
     assert world.proposals() == [(0, (1, 2, 3), 1)]
     world.state(partition, (1, 2, 3), partition_epoch=2)
     assert world.followers(partition).proposal is None
@@ -386,7 +386,7 @@ def test_metadata_that_is_before_the_response_lets_the_next_one_join_too() -> No
     caught_up(world, partition, 2, 3)
     world.pass_ms(0)
     world.state(partition, (1, 2), partition_epoch=1)
-    world.answer(ErrorCode.invalid_update_version)
+    world.respond(ErrorCode.invalid_update_version)
     assert world.proposals() == [(0, (1, 2, 3), 1)]
 
 
@@ -462,7 +462,7 @@ def test_a_proposal_that_is_requested_again_means_the_incarnation_that_it_was_ma
     world.fetch(3, partition, 0, epoch=200)
     world.pass_ms(50)
     assert joined_epochs(world) == {1: 101, 2: 102, 3: 103}
-    world.answer(ErrorCode.ineligible_replica)
+    world.respond(ErrorCode.ineligible_replica)
     assert world.followers(partition).maximal_isr == (1, 2)
 
 
@@ -490,7 +490,7 @@ def test_a_refused_joiner_lets_the_high_watermark_go_on_at_once() -> None:
     world.pass_ms(LAG_MS + 1)
     world.fetch(2, partition, 4)
     assert partition.log.high_watermark == 3
-    world.answer(ErrorCode.ineligible_replica)
+    world.respond(ErrorCode.ineligible_replica)
     assert partition.log.high_watermark == 4
 
 
@@ -516,5 +516,5 @@ def test_many_proposals_go_in_requests_of_bounded_size() -> None:
     for index in range(PARTITIONS_PER_REQUEST + 2):
         world.fetch(3, world.lead(index, isr=(1, 2)), 0)
     assert len(world.proposals()) == PARTITIONS_PER_REQUEST
-    world.answer()
+    world.respond()
     assert [index for index, _, _ in world.proposals()] == [PARTITIONS_PER_REQUEST, PARTITIONS_PER_REQUEST + 1]

@@ -75,7 +75,7 @@ def test_the_gauges_are_exact_after_every_step(seed: int) -> None:
     def answer() -> None:
         world.pass_ms(0)
         if world.alter_requests:
-            world.answer(random.choice([ErrorCode.none, ErrorCode.none, ErrorCode.ineligible_replica]))
+            world.respond(random.choice([ErrorCode.none, ErrorCode.none, ErrorCode.ineligible_replica]))
 
     def reconfigure() -> None:
         partition = random.choice(led)
@@ -120,7 +120,7 @@ def test_each_change_of_in_sync_replicas_is_counted_once_whoever_reported_it_fir
     world.pass_ms(0)
     world.state(by_metadata, (1, 3, 2), partition_epoch=1)
     assert shown(world, *METERS) == (0, 1, 0)
-    world.answer()
+    world.respond()
     world.state(by_answer, (1, 2, 3), partition_epoch=1)
     assert shown(world, *METERS) == (0, 2, 0)
 
@@ -132,7 +132,7 @@ def test_a_follower_that_leaves_is_a_shrink_and_what_others_change_is_neither() 
     world.append(partition)
     world.fetch(2, partition, 1)
     world.pass_ms(2 * LAG_MS)
-    world.answer()
+    world.respond()
     assert shown(world, *METERS) == (1, 0, 0)
     world.state(partition, (1,), partition_epoch=2)
     world.state(partition, (1, 2, 3), partition_epoch=3)
@@ -150,11 +150,11 @@ def test_each_refusal_is_counted_also_of_what_is_retried() -> None:
     world.fetch(3, partition, 0)
     world.lose_request()
     world.pass_ms(50)
-    world.answer(top=ErrorCode.not_controller)
+    world.respond(top=ErrorCode.not_controller)
     assert shown(world, *METERS) == (0, 0, 0)
     for failures, error in enumerate((ErrorCode.unknown_server_error, ErrorCode.ineligible_replica), 1):
         world.pass_ms(50)
-        world.answer(error)
+        world.respond(error)
         assert shown(world, *METERS) == (0, 0, failures)
 
 

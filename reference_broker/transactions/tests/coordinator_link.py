@@ -64,7 +64,9 @@ class CoordinatorLink:
         ((_, body, _, _),) = self.requests
         return list(body.transactions)
 
-    def answer(self, errors: Mapping[TopicPartition, ErrorCode] | None = None, top: ErrorCode = ErrorCode.none) -> None:
+    def respond(
+        self, errors: Mapping[TopicPartition, ErrorCode] | None = None, top: ErrorCode = ErrorCode.none
+    ) -> None:
         """The oldest request. What has no error is verified, or added."""
         _, body, replied, _ = self.requests.pop(0)
         found = errors or {}

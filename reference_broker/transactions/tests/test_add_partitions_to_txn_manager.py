@@ -81,7 +81,7 @@ def test_a_question_names_the_transaction_and_its_partitions(world: VerifierWorl
     assert (node, request.transactional_id, request.producer_id, request.producer_epoch) == (2, world.id_of(2), 7, 3)
     assert [(topic.name, topic.partitions) for topic in request.topics] == [("events", (0, 1)), ("others", (0,))]
     assert request.verify_only
-    world.link.answer({B: ErrorCode.invalid_txn_state})
+    world.link.respond({B: ErrorCode.invalid_txn_state})
     assert results == [{B: ErrorCode.invalid_txn_state}]
 
 
@@ -91,7 +91,7 @@ def test_a_question_names_the_transaction_and_its_partitions(world: VerifierWorl
 def test_version_2_adds_the_partitions(world: VerifierWorld, operation: SupportedOperation, verifies: bool) -> None:
     results = world.ask(operation=operation)
     assert world.link.transactions[0].verify_only is verifies
-    world.link.answer()
+    world.link.respond()
     assert results == [{}]
 
 
@@ -101,12 +101,12 @@ def test_questions_for_a_busy_coordinator_go_together(world: VerifierWorld) -> N
     later = [world.ask(number=1), world.ask(number=2)]
     elsewhere = world.ask(leader=3)
     assert [node for node, _, _, _ in world.link.requests] == [2, 3]
-    world.link.answer()
+    world.link.respond()
     assert (first, later) == ([{}], [[], []])
-    world.link.answer()
+    world.link.respond()
     assert elsewhere == [{}]
     assert [one.transactional_id for one in world.link.transactions] == [world.id_of(2, 1), world.id_of(2, 2)]
-    world.link.answer({A: ErrorCode.not_coordinator})
+    world.link.respond({A: ErrorCode.not_coordinator})
     assert later == [[{A: ErrorCode.not_coordinator}]] * 2
 
 
@@ -126,18 +126,18 @@ def test_of_two_questions_for_one_transaction_one_waits(
     world.ask(number=1)
     first, second = world.ask(epoch=4), world.ask(epoch=epoch)
     assert (first, second) == (first_told, second_told)
-    world.link.answer()
+    world.link.respond()
     (request,) = world.link.transactions
     assert request.producer_epoch == max(4, epoch)
-    world.link.answer()
+    world.link.respond()
     assert len(first) == len(second) == 1
 
 
 def test_a_question_that_is_on_its_way_is_not_replaced(world: VerifierWorld) -> None:
     first, second = world.ask(), world.ask()
-    world.link.answer()
+    world.link.respond()
     assert (first, second) == ([{}], [])
-    world.link.answer()
+    world.link.respond()
     assert second == [{}]
 
 
@@ -155,7 +155,7 @@ def test_a_coordinator_that_does_not_answer(world: VerifierWorld) -> None:
     results, waiting = world.ask(A, B), world.ask(number=1)
     world.link.lose()
     assert results == [{A: ErrorCode.network_exception, B: ErrorCode.network_exception}]
-    world.link.answer()
+    world.link.respond()
     assert waiting == [{}]
 
 
@@ -169,7 +169,7 @@ def test_a_coordinator_that_does_not_answer(world: VerifierWorld) -> None:
 @pytest.mark.clause("AddPartitionsToTxnManagerTest.testAddPartitionsToTxnHandlerErrorHandling")
 def test_a_request_that_is_refused_whole(world: VerifierWorld, top: ErrorCode, error: Error) -> None:
     results = world.ask(A, B)
-    world.link.answer(top=top)
+    world.link.respond(top=top)
     assert results == [{A: error, B: error}]
 
 
@@ -183,7 +183,7 @@ def test_what_the_coordinator_says_nothing_of_is_not_verified(world: VerifierWor
 
     node, body, replied, failed = world.link.requests[0]
     world.link.requests[0] = (node, body, keep, failed)
-    world.link.answer()
+    world.link.respond()
     (one,) = answer.results_by_transaction
     (topic,) = one.topic_results
     half = type(topic)(name=topic.name, results_by_partition=topic.results_by_partition[:1])
@@ -210,7 +210,7 @@ def test_errors_are_told_as_the_producer_knows_them(
     world: VerifierWorld, operation: SupportedOperation, error: ErrorCode, returned: ErrorCode
 ) -> None:
     answer = world.ask(operation=operation)
-    world.link.answer({A: error})
+    world.link.respond({A: error})
     assert answer == [{A: returned}]
 
 
@@ -243,7 +243,7 @@ def test_a_node_that_coordinates_the_transaction_asks_itself() -> None:
     world.time.pass_ms(0)
     ((node, _, _, _),) = world.link.requests
     assert node == 1
-    world.link.answer()
+    world.link.respond()
     assert results == [{}]
 
 
@@ -254,7 +254,7 @@ def test_a_request_holds_no_more_than_its_receiver_takes(world: VerifierWorld) -
         world.ask(*many, number=number)
     sizes = []
     for _ in range(3):
-        world.link.answer()
+        world.link.respond()
         sizes.append(len(world.link.transactions))
     assert sizes == [1, 1, 1]
 
@@ -263,7 +263,7 @@ def test_a_request_holds_no_more_than_its_receiver_takes(world: VerifierWorld) -
 def test_failures_are_counted(world: VerifierWorld) -> None:
     world.ask(A, B)
     world.time.pass_ms(100)
-    world.link.answer({A: ErrorCode.invalid_txn_state})
+    world.link.respond({A: ErrorCode.invalid_txn_state})
     times = world.metrics.histogram("kafka.server", "AddPartitionsToTxnManager", "VerificationTimeMs")
     assert (times.count, times.largest) == (1, 100)
     counter = world.metrics.counter("kafka.server", "AddPartitionsToTxnManager", "VerificationFailureRate")

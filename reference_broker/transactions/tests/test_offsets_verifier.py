@@ -64,7 +64,7 @@ def test_the_coordinator_is_asked_for_the_partition_of_the_offsets(world: Offset
     assert [(topic.name, topic.partitions) for topic in request.topics] == [(OFFSETS_TOPIC, (3,))]
     assert (request.transactional_id, request.producer_id, request.verify_only) == ("id", 7, version < ADDS)
     assert errors == []
-    world.link.answer()
+    world.link.respond()
     assert errors == [ErrorCode.none]
 
 
@@ -79,7 +79,7 @@ def test_the_coordinator_is_asked_for_the_partition_of_the_offsets(world: Offset
 )
 def test_errors_of_the_coordinator(world: OffsetsWorld, version: int, error: ErrorCode, returned: Error) -> None:
     answers = world.verify(api_version=version)
-    world.link.answer({OFFSETS: error})
+    world.link.respond({OFFSETS: error})
     assert answers == [returned]
 
 
@@ -96,14 +96,14 @@ def test_a_marker_voids_the_answer(world: OffsetsWorld, version: int, error: Err
     errors = world.verify(api_version=version)
     raised = 1 if version == ADDS else 0
     world.end(OFFSETS, epoch=raised, version=2 * raised, commit=False)
-    world.link.answer()
+    world.link.respond()
     assert errors == [error]
 
 
 def test_a_leader_that_resigns(world: OffsetsWorld) -> None:
     errors = world.verify()
     world.partitions.remove(world.offsets)
-    world.link.answer()
+    world.link.respond()
     assert errors == [ErrorCode.not_leader_or_follower]
 
 
@@ -111,7 +111,7 @@ def test_an_old_epoch_is_refused_and_an_open_transaction_taken_without_a_questio
     world.end(OFFSETS, epoch=2)
     assert world.verify(producer_epoch=1) == [ErrorCode.invalid_producer_epoch]
     errors = world.verify(producer_epoch=2)
-    world.link.answer()
+    world.link.respond()
     record = Record(timestamp_ms=START_MS, key=b"k", value=b"v")
     batch = build([record], producer_id=7, producer_epoch=2, is_transactional=True)
     world.offsets.log.append(world.now(), batch, 0, origin=BatchOrigin.BROKER)
