@@ -12,6 +12,7 @@ after a failure nothing new is sent to it until what was in flight has ended and
 ``ProducerState`` decides what a response means. Latency counts from the time at which a batch was due.
 """
 
+import heapq
 import select
 import time
 from collections import deque
@@ -105,6 +106,7 @@ class _Partition:
     failed: list[LoadBatch] = field(default_factory=list)
     """What must be sent again, in the order of sequences."""
     not_before_us: int = 0
+    is_parked: bool = False  # its next batch is due, but the partition must wait for one in flight
 
 
 @dataclass(slots=True)
@@ -120,9 +122,14 @@ class _Link:
 
     address: NodeAddress
     connection: Connection
-    partitions: list[_Partition]
+    partitions: list[_Partition] = field(default_factory=list)
+    due: list[tuple[int, int, int]] = field(default_factory=list)
+    """A heap of partitions that may send: due time, batches made so far, index. So a step costs nothing for those that
+    have nothing to send, however many there are."""
     in_flight: deque[_InFlight] = field(default_factory=deque)
-    next_partition: int = 0
+
+    def queue(self, partition: _Partition) -> None:
+        heapq.heappush(self.due, (partition.due_us, partition.made, partition.index))
 
 
 def monotonic_us() -> int:
@@ -151,6 +158,8 @@ class LoadProducer:
         self._interval_us = plan.batch_records * 1e6 / plan.records_per_s if plan.records_per_s else 0.0
         self._metadata = MetadataCache()
         self._links: dict[int, _Link] = {}  # by node ID
+        self._link_of: dict[int, _Link] = {}  # by the index of a partition
+        self._failing: dict[int, _Partition] = {}  # by index: those with batches to send again
         self._stale = True
         self._refresh_not_before_us = 0
         self._start_us = 0
@@ -190,16 +199,9 @@ class LoadProducer:
     def _send(self, link: _Link) -> bool:
         """Send one request with what is due. Return whether there was anything."""
         now_us = monotonic_us()
-        chosen: list[tuple[_Partition, LoadBatch]] = []
-        count = len(link.partitions)
-        for step in range(count):
-            partition = link.partitions[(link.next_partition + step) % count]
-            batch = self._next(partition, now_us)
-            if batch is not None:
-                chosen.append((partition, batch))
-                if len(chosen) == self.plan.request_batches:
-                    link.next_partition = (link.next_partition + step + 1) % count
-                    break
+        chosen = self._sent_again(link, now_us)
+        if not self._stopping and not self._state.needs_producer_id:
+            self._add_new(link, chosen, now_us)
         if not chosen:
             return False
         sent = link.connection.encode(ApiKey.PRODUCE, PRODUCE_VERSION, self._request(chosen))
@@ -213,16 +215,41 @@ class LoadProducer:
             self._lose(link)
         return True
 
-    def _next(self, partition: _Partition, now_us: int) -> LoadBatch | None:
-        """Return the batch to send next; None if none is due, or if the partition must wait."""
-        if partition.failed:
-            if partition.in_flight or now_us < partition.not_before_us:
-                return None
-            return self._again(partition)
-        if self._stopping or not self._state.can_add(partition.where):
-            return None
-        if partition.due_us > now_us:
-            return None
+    def _sent_again(self, link: _Link, now_us: int) -> list[tuple[_Partition, LoadBatch]]:
+        """Take the first batch of each partition that must send one again, and may do so now."""
+        found: list[tuple[_Partition, LoadBatch]] = []
+        for partition in list(self._failing.values()):
+            waits = partition.in_flight or now_us < partition.not_before_us
+            if waits or self._link_of.get(partition.index) is not link or len(found) == self.plan.request_batches:
+                continue
+            batch = self._again(partition)
+            if batch is not None:
+                found.append((partition, batch))
+        return found
+
+    def _add_new(self, link: _Link, chosen: list[tuple[_Partition, LoadBatch]], now_us: int) -> None:
+        """Add new batches that are due, one of each partition, until the request is full."""
+        held = {partition.index for partition, _ in chosen}
+        made: list[_Partition] = []
+        while link.due and link.due[0][0] <= now_us and len(chosen) < self.plan.request_batches:
+            partition = self._partitions[heapq.heappop(link.due)[2]]
+            if partition.failed or partition.index in held or not self._state.can_add(partition.where):
+                partition.is_parked = True
+                continue
+            chosen.append((partition, self._made(partition, now_us)))
+            made.append(partition)
+        for partition in made:
+            link.queue(partition)
+
+    def _unpark(self, partition: _Partition) -> None:
+        """Queue a partition whose next batch no longer has to wait."""
+        link = self._link_of.get(partition.index)
+        if partition.is_parked and link is not None and not partition.failed and self._state.can_add(partition.where):
+            partition.is_parked = False
+            link.queue(partition)
+
+    def _made(self, partition: _Partition, now_us: int) -> LoadBatch:
+        """Make the partition's next batch."""
         number, plan = partition.made, self.plan
         due_us = partition.due_us if self._interval_us else now_us
         first = partition.index * SEQUENCES + number * plan.batch_records
@@ -246,7 +273,14 @@ class LoadProducer:
                 return None
             self._state.renew(batch)
             failed.records = self._encoded(batch, failed.first_sequence)
-        return partition.failed.pop(0)
+        self._remove_failed(partition, failed)
+        return failed
+
+    def _remove_failed(self, partition: _Partition, batch: LoadBatch) -> None:
+        partition.failed.remove(batch)
+        if not partition.failed:
+            del self._failing[partition.index]
+            self._unpark(partition)
 
     def _encoded(self, batch: ProducerBatch, first_sequence: int) -> bytes:
         return self._maker.make(
@@ -284,14 +318,10 @@ class LoadProducer:
 
     def _wait_us(self) -> int:
         now_us, wait_us = monotonic_us(), LONGEST_WAIT_US
-        for link in self._links.values():
-            if len(link.in_flight) >= self.plan.requests_in_flight:
-                continue
-            for partition in link.partitions:
-                if partition.due_us - now_us >= wait_us:
-                    continue
-                if not (partition.failed or self._stopping) and self._state.can_add(partition.where):
-                    wait_us = partition.due_us - now_us
+        if not self._stopping and not self._state.needs_producer_id:
+            for link in self._links.values():
+                if link.due and len(link.in_flight) < self.plan.requests_in_flight:
+                    wait_us = min(wait_us, link.due[0][0] - now_us)
         return max(wait_us, 0)
 
     def _receive(self, link: _Link) -> None:
@@ -324,7 +354,9 @@ class LoadProducer:
             partition.failed.append(batch)
             partition.failed.sort(key=lambda each: each.number)
             partition.not_before_us = now_us + BACK_OFF_US
+            self._failing[partition.index] = partition
             return
+        self._unpark(partition)
         kind = {Next.DONE: "ok", Next.UNKNOWN: "info"}.get(result, "fail")
         self._settled(
             Settled(
@@ -356,10 +388,10 @@ class LoadProducer:
         for link in list(self._links.values()):
             if link.in_flight and now_us >= link.in_flight[0].deadline_us:
                 self._lose(link)
-        for partition in self._partitions:
+        for partition in list(self._failing.values()):
             overdue = [each for each in partition.failed if now_us >= each.deadline_us]
             for batch in overdue:
-                partition.failed.remove(batch)
+                self._remove_failed(partition, batch)
                 self._end(partition, batch, self._state.give_up(batch.batch), batch.error, now_us)
 
     # Metadata
@@ -384,11 +416,14 @@ class LoadProducer:
             leader = self._metadata.leader_of(partition.where)
             if leader is not None:
                 led.setdefault(leader.node_id, []).append(partition)
-        for node_id, partitions in led.items():
-            self._connect(self._metadata.nodes[node_id], partitions)
+        for node_id in led:
+            self._connect(self._metadata.nodes[node_id])
+        self._link_of.clear()
         for node_id, link in self._links.items():
-            link.partitions = led.get(node_id, [])
-            link.next_partition = 0
+            link.partitions, link.due = led.get(node_id, []), []
+            for partition in link.partitions:
+                self._link_of[partition.index], partition.is_parked = link, False
+                link.queue(partition)
         self._stale = sum(len(link.partitions) for link in self._links.values()) < len(self._partitions)
 
     def _assign(self, connection: Connection) -> None:
@@ -398,7 +433,7 @@ class LoadProducer:
         if int(response.error_code.value) == 0:
             self._state.assign(int(response.producer_id), int(response.producer_epoch))
 
-    def _connect(self, address: NodeAddress, partitions: list[_Partition]) -> None:
+    def _connect(self, address: NodeAddress) -> None:
         link = self._links.get(address.node_id)
         if link is not None and link.address == address:
             return
@@ -406,4 +441,4 @@ class LoadProducer:
             self._lose(link)
         with suppress(TransportError):
             connection = Connection.open(address.host, address.port, _CALL_US, self.plan.process)
-            self._links[address.node_id] = _Link(address, connection, partitions)
+            self._links[address.node_id] = _Link(address, connection)

@@ -22,6 +22,8 @@ DELETE_VERSION: Final = 4
 """Versions that each broker since Kafka 2.4 knows."""
 CALL_MS: Final = 30_000
 LIMIT_S: Final = 60.0
+PARTITIONS_PER_S: Final = 100
+"""A broker that makes topics at this rate may take longer than the limit."""
 AGAIN: Final = frozenset({ErrorCode.not_controller, ErrorCode.request_timed_out, ErrorCode.coordinator_not_available})
 """Another attempt may succeed, with another controller."""
 _PAUSE_S: Final = 0.1
@@ -45,7 +47,7 @@ def topics_for(
 
     :raises TopicError: the brokers refuse them, or no leaders were elected in time.
     """
-    admin = _Admin(bootstrap)
+    admin = _Admin(bootstrap, len(topics) * partitions)
     try:
         admin.create(topics, partitions, replication, config)
         admin.await_leaders(topics, partitions)
@@ -56,8 +58,9 @@ def topics_for(
 
 
 class _Admin:
-    def __init__(self, bootstrap: Sequence[tuple[str, int]]) -> None:
+    def __init__(self, bootstrap: Sequence[tuple[str, int]], partitions: int) -> None:
         self._nodes = list(bootstrap)
+        self._limit_s = LIMIT_S + partitions / PARTITIONS_PER_S
         self._last = "no node responded"
 
     def create(self, topics: Sequence[str], partitions: int, replication: int, config: Mapping[str, str]) -> None:
@@ -92,7 +95,7 @@ class _Admin:
 
     def _until(self, attempt: Callable[[], bool], what: str) -> None:
         """Try until it succeeds. An address that does not respond takes the last place."""
-        deadline_s = time.monotonic() + LIMIT_S
+        deadline_s = time.monotonic() + self._limit_s
         while True:
             try:
                 if attempt():
@@ -101,7 +104,7 @@ class _Admin:
                 self._last = str(error)
                 self._nodes.append(self._nodes.pop(0))
             if time.monotonic() > deadline_s:
-                raise TopicError(f"{what} could not be had within {LIMIT_S:g} s: {self._last}")
+                raise TopicError(f"{what} could not be had within {self._limit_s:g} s: {self._last}")
             time.sleep(_PAUSE_S)
 
     def _at_controller(self, api_key: int, version: int, body: object) -> Any:
