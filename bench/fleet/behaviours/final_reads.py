@@ -130,6 +130,7 @@ class FinalReader(ClusterScript):
         while self.unread and not self.gives_up:
             leader = self._next_leader()
             if leader is None or not (yield from self.connect_to_node(leader)):
+                self._postpone([each for each in self.unread if self.metadata.leader_of(each) == leader])
                 yield from self.back_off()
                 yield from self.refresh()
                 self._end_unknown()
@@ -137,6 +138,7 @@ class FinalReader(ClusterScript):
             chosen = [each for each in self.unread if self.metadata.leader_of(each) == leader][:PARTITIONS_PER_FETCH]
             is_placed = (yield from self._seek_starts(chosen)) and (yield from self._describe())
             if not is_placed or not (yield from self._read(leader, chosen)):
+                self._postpone(chosen)
                 yield from self.back_off()
                 yield from self.refresh()
                 continue
@@ -169,6 +171,12 @@ class FinalReader(ClusterScript):
                 del self.unread[where]
                 error = error_name(UNKNOWN_TOPIC_OR_PARTITION)
                 self.journal.record(*self._plan.keep([EndRow(*where, 0, 0, self.now.mono_us, 0, error)]))
+
+    def _postpone(self, some: Sequence[TopicPartition]) -> None:
+        """Read all others first, perhaps those of another leader: an error may last until the limit."""
+        for each in some:
+            if each in self.unread:
+                self.unread[each] = self.unread.pop(each)
 
     def _next_leader(self) -> NodeAddress | None:
         for where in self.unread:
@@ -298,7 +306,7 @@ class FinalReader(ClusterScript):
             rows.append(end)
         elif is_whole or (self._isolation == READ_COMMITTED and offset >= data.last_stable_offset >= 0):
             self._held_back[where] = end
-            self.unread[where] = self.unread.pop(where)  # All others, perhaps those of another leader, come first.
+            self._postpone([where])
         else:
             self._held_back.pop(where, None)
 

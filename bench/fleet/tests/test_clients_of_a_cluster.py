@@ -243,6 +243,22 @@ def test_the_final_reader_opens_one_connection_to_each_leader(world: FleetWorld,
     assert len(connects) == 3
 
 
+@pytest.mark.parametrize("first", [IDLE, HOT[0]])
+def test_a_partition_that_stays_in_error_keeps_the_final_reader_from_no_other_leader(
+    world: FleetWorld, spread: FakeBroker, settings: ClientSettings, first: TopicPartition
+) -> None:
+    spread.errors[first] = 1
+    others = tuple(each for each in (IDLE, *HOT) if each != first)
+    subject = FinalReader(
+        FinalReadPlan("final-reader", (first, *others), limit_us=5_000_000), settings, Random(5), BatchReader()
+    )
+    world.start(subject)
+    world.run(10)
+    assert subject.process in world.finished
+    assert list(subject.unread) == [first]
+    assert {TopicPartition(each.topic, each.partition) for each in world.rows("ends")} == set(others)
+
+
 @pytest.mark.usefixtures("spread")
 @pytest.mark.parametrize("revision", REVISIONS)
 def test_the_first_request_of_each_revision(world: FleetWorld, settings: ClientSettings, revision: str) -> None:
