@@ -65,7 +65,7 @@ def _external_revision(scenario: "Scenario", target: str) -> str | None:
     return "final" if target != "reference" and "final" in scenario.revisions and "@" not in scenario.name else None
 
 
-def play_live(
+def play_scenarios(
     plays: "Sequence[tuple[Scenario, str]]", target: str, out: Path | None, seed: int, watch: bool = False
 ) -> "list[Verdict]":
     """Play one after the other, then compute all verdicts in one Spark session, and print a line for each. With
@@ -77,7 +77,7 @@ def play_live(
     need_disk(out or ROOT / "runs")
     from chaos.checks.guarantee_selection import tables_left
     from chaos.live.errors import SetupError
-    from chaos.live.runner import play
+    from chaos.live.runner import play_scenario
     from crucible_kafka.progress import shown_live
     from reports.judge import OURS
     from reports.manifest import producer_expiration_us
@@ -101,7 +101,7 @@ def play_live(
                 )
                 standby = resources.enter_context(StandbySpark(expected, folder, load_s))
             with watched(folder, watch), shown_live() as show:
-                play(
+                play_scenario(
                     scenario,
                     folder,
                     seed=seed,

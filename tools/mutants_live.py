@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chaos.live.errors import SetupError
-from chaos.live.runner import check_playable, play
+from chaos.live.runner import check_playable, play_scenario
 from chaos.mutants import all_mutants
 from chaos.mutants.registry import FIRST_SEEDS, SIMULATED_ONLY
 from reports.manifest import read_manifest
@@ -127,7 +127,7 @@ def play_and_judge(
         out = folder / f"{one.scenario.name}-{one.mutant}-{seed}"
         try:
             if not (out / "manifest.json").is_file():
-                play(one.scenario, out, seed=seed, mutant=one.mutant, command=_repeating(one, seed))
+                play_scenario(one.scenario, out, seed=seed, mutant=one.mutant, command=_repeating(one, seed))
             played.append((one, out))
         except SetupError as why:
             report(f"{one.mutant}: {why}")

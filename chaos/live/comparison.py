@@ -9,7 +9,7 @@ from pathlib import Path
 
 from chaos.live.errors import SetupError
 from chaos.live.run_target import Progress
-from chaos.live.runner import check_playable, play
+from chaos.live.runner import check_playable, play_scenario
 from scenarios.epochs import with_clients
 from scenarios.model import Scenario
 from scenarios.revisions import each_revision, in_revision
@@ -86,7 +86,7 @@ def compare(
     folders = []
     for number, each in enumerate(plays):
         progress(f"[{number + 1}/{len(plays)}] {each.scenario.title}: {each.label}")
-        folder = play(
+        folder = play_scenario(
             each.scenario, out / each.folder, seed=seed, command=command, progress=progress, variant=each.variant
         )
         folders.append((each.folder, folder.path))

@@ -61,7 +61,7 @@ def seen_by_clients(report: Mapping[str, int]) -> tuple[str, ...]:
     return tuple(name.removeprefix(SIGNS_OF) for name, count in report.items() if name.startswith(SIGNS_OF) and count)
 
 
-def play(
+def play_scenario(
     scenario: Scenario,
     out: Path,
     *,
@@ -90,7 +90,7 @@ def play(
     end = RunEnd()
     try:
         try:
-            run.play()
+            run.play_phases()
         except KeyboardInterrupt:
             progress("stopped: clients end first, then nodes, and the folder is removed; this may take half a minute")
             raise
@@ -133,7 +133,7 @@ class LiveRun:
             )
             self._servers = servers.pop_all()  # From here on ``close`` ends them.
 
-    def play(self) -> None:
+    def play_phases(self) -> None:
         plan, scheduler, cluster = self._plan, self._scheduler, self._brokers.cluster
         access = self._brokers.start(self._links, scheduler.evidence_line, self._tick_until)
         if self._scenario.load.mirror is not None:

@@ -148,7 +148,7 @@ def script(kind: Kind, seed: int) -> list[Operation]:
     return drawn(random_for(seed, "differ"), kind.needs)
 
 
-def play(way: Way, operations: Sequence[Operation], seed: int, found: Found | None = None) -> Iterator[Answer]:
+def play_script(way: Way, operations: Sequence[Operation], seed: int, found: Found | None = None) -> Iterator[Answer]:
     """Yield the answer to each operation, or an answer that says how the run ended before its end."""
     with shared_coding(), short_slices(way.slice_items):
         world = World(way, seed)
@@ -157,7 +157,7 @@ def play(way: Way, operations: Sequence[Operation], seed: int, found: Found | No
             client = Client(world, by_id=bool(seed % 2))
             at_us = BOOT_US
             for operation in operations:
-                world.agenda.run(at_us)
+                world.agenda.run_until(at_us)
                 yield getattr(client, operation.name)(*operation.arguments)
                 at_us = max(at_us, world.agenda.now_us) if operation.name != "pause" else at_us
                 at_us = _next_us(at_us, PAUSE_US if operation.name == "pause" else SLOT_US)
@@ -176,9 +176,9 @@ def compare(kind: Kind, seed: int, found: Found, mutant: str = "") -> Difference
     """Play one seed both ways. Return the first difference."""
     left, right = kind.ways(seed)
     operations = script(kind, seed)
-    answers = list(play(left, operations, seed, found))
+    answers = list(play_script(left, operations, seed, found))
     found.seeds += 1
-    for number, answer in enumerate(play(right, operations, seed, found)):
+    for number, answer in enumerate(play_script(right, operations, seed, found)):
         found.operations += 1
         other = answers[number] if number < len(answers) else ()
         if answer != other or (answer and answer[0][0] == ENDED):
@@ -265,7 +265,7 @@ class DifferOptions:
     with_mutants: bool = False
 
 
-def run_command(options: DifferOptions) -> int:
+def differ_command(options: DifferOptions) -> int:
     """Play each kind, print the results, and return the exit code: 0, 1 (a difference, or with ``with_mutants`` a
     mutant that survives), or 2."""
     unknown = [name for name in options.names if name not in KINDS]
@@ -275,9 +275,9 @@ def run_command(options: DifferOptions) -> int:
     red = False
     try:
         for name in options.names or KINDS:
-            red |= _played(name, options, options.mutant) is not None
+            red |= _search_and_report(name, options, options.mutant) is not None
             for mutant in KILLED_BY[name] if options.with_mutants else ():
-                survives = _played(name, options, mutant) is None
+                survives = _search_and_report(name, options, mutant) is None
                 click.echo(f"{name}: {mutant} {'SURVIVED' if survives else 'killed'}")
                 red |= survives
     except MutantError as error:
@@ -286,7 +286,7 @@ def run_command(options: DifferOptions) -> int:
     return int(red)
 
 
-def _played(name: str, options: DifferOptions, mutant: str | None) -> Difference | None:
+def _search_and_report(name: str, options: DifferOptions, mutant: str | None) -> Difference | None:
     shown_s = 0.0
 
     def progress(found: Found) -> None:

@@ -165,7 +165,7 @@ class World:
     def start(self) -> None:
         for machine in self.machines:
             machine.start()
-        self.agenda.run(BOOT_US)
+        self.agenda.run_until(BOOT_US)
         if not all(machine.ready for machine in self.machines):
             raise NoResponse("the nodes are not ready")
 
@@ -296,7 +296,7 @@ class Client:
         return self._wait(self._send(node, key, values, version), f"{key.name} of node {node}")
 
     def _pass(self, time_us: int = RETRY_US) -> None:
-        self.world.agenda.run(self.world.agenda.now_us + time_us)
+        self.world.agenda.run_until(self.world.agenda.now_us + time_us)
 
     def _until_settled(
         self, node: Callable[[], int], send: Callable[[int], Any], error: Callable[[Any], int]

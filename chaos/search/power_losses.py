@@ -385,7 +385,7 @@ class PowerLossOptions:
     with_mutants: bool = False
 
 
-def run_command(options: PowerLossOptions) -> int:
+def power_losses_command(options: PowerLossOptions) -> int:
     """Search each kind, print the results, and return the exit code: 0, 1 (a violation, or with ``with_mutants`` a
     mutant that survives), or 2."""
     unknown = [name for name in options.names if name not in KINDS]
@@ -395,9 +395,9 @@ def run_command(options: PowerLossOptions) -> int:
     red = False
     try:
         for name in options.names or KINDS:
-            red |= _played(name, options, options.mutant) is not None
+            red |= _search_and_report(name, options, options.mutant) is not None
             for mutant in KILLED_BY[name] if options.with_mutants else ():
-                survives = _played(name, options, mutant.name) is None
+                survives = _search_and_report(name, options, mutant.name) is None
                 click.echo(f"{name}: {mutant.name} {'SURVIVED' if survives else 'killed'}")
                 red |= survives
     except MutantError as error:
@@ -406,7 +406,7 @@ def run_command(options: PowerLossOptions) -> int:
     return int(red)
 
 
-def _played(name: str, options: PowerLossOptions, mutant: str | None) -> Violation | None:
+def _search_and_report(name: str, options: PowerLossOptions, mutant: str | None) -> Violation | None:
     outcomes = (options.outcome,) if options.outcome else OUTCOMES
     with applied(found_mutant(mutant) if mutant else None):
         found = search(kind_of(name), outcomes, options.point, options.deep, mutant or "")

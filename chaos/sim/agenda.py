@@ -46,7 +46,7 @@ class Agenda:
         act(*args)
         return True
 
-    def run(self, end_us: int) -> None:
+    def run_until(self, end_us: int) -> None:
         """Run all callbacks that are due at or before ``end_us``, and advance the time."""
         heap = self._heap
         while heap and heap[0][0] <= end_us:

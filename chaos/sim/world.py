@@ -174,7 +174,7 @@ class SimWorld:
         self.cluster.fault_scheduler.plan(self.load_from_us, self.load_until_us)
         for client in (*workers, *readers, *writers):
             client.start()
-        self.agenda.run(self.load_until_us)
+        self.agenda.run_until(self.load_until_us)
         self.stage = "drain"
         self.cluster.heal()
         healed_us = self.agenda.now_us

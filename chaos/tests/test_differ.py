@@ -5,7 +5,7 @@ from click.testing import CliRunner
 
 from chaos.mutants.mutant import applied
 from chaos.mutants.registry import by_name
-from chaos.search.differ import KILLED_BY, KINDS, Difference, Found, compare, play, script, search, story
+from chaos.search.differ import KILLED_BY, KINDS, Difference, Found, compare, play_script, script, search, story
 from chaos.search.differ_scripts import Operation
 from chaos.search.differ_world import Answer, Client, NoResponse, Way
 from crucible_kafka.commands.sim import differ
@@ -77,7 +77,7 @@ def _value(answer: Answer, name: str) -> object:
 @pytest.mark.simulated
 def test_answers_are_what_clients_see() -> None:
     """Answers that both ways lack would hide every difference, so some are compared with what Kafka's clients get."""
-    *_, retried, gap, in_transaction, before, ended, _, after = play(Way(), OPERATIONS, 1)
+    *_, retried, gap, in_transaction, before, ended, _, after = play_script(Way(), OPERATIONS, 1)
     assert (_value(retried, "error"), _value(retried, "base offset")) == ("none", 0)
     assert _value(gap, "error") == "out_of_order_sequence_number"
     assert _value(in_transaction, "base offset") == 2

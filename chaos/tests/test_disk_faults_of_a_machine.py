@@ -39,7 +39,7 @@ class Lone:
         return Weak(machine.node_id, self.agenda), (), nothing
 
     def ends(self, after_us: int = 0) -> list[str]:
-        self.agenda.run(self.agenda.now_us + after_us)
+        self.agenda.run_until(self.agenda.now_us + after_us)
         self.machine.give(self.machine.incarnation, TIMER)
         assert not self.machine.alive
         return self.words

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from _pytest.mark.structures import ParameterSet
 
-from chaos.live.runner import play
+from chaos.live.runner import play_scenario
 from chaos.live.tests import external_sessions
 from reports.judge import report_runs
 from reports.verdict import Outcome, Verdict
@@ -67,7 +67,7 @@ def played_and_judged(runs: Path, plays: Sequence[tuple[str, str, int]], spark: 
         if name == EXTERNAL[0]:
             return external_sessions.played(runs, mutant)
         folder = runs / f"{Path(name).stem}-{mutant or 'control'}"
-        return play(loader.find(name), folder, seed=seed, mutant=mutant).path
+        return play_scenario(loader.find(name), folder, seed=seed, mutant=mutant).path
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         folders = list(pool.map(lambda each: played(*each), wanted))

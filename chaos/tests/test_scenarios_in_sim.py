@@ -585,7 +585,7 @@ def test_the_demo_meets_its_states_also_where_the_load_begins_late(monkeypatch: 
     """The intervals of snapshots count from the load."""
 
     def late(world: SimWorld, *clients: Any) -> None:
-        world.agenda.run(world.agenda.now_us + 15_000_000)
+        world.agenda.run_until(world.agenda.now_us + 15_000_000)
         load(world, *clients)
 
     def armed(cluster: Cluster, load_from_us: int) -> None:

@@ -34,9 +34,9 @@ def one_machine() -> Machine:
 
 
 def go_on(machine: Machine, for_us: int = 0) -> None:
-    machine.agenda.run(machine.agenda.now_us + for_us)
+    machine.agenda.run_until(machine.agenda.now_us + for_us)
     machine.give(machine.incarnation, TimerFired(1))
-    machine.agenda.run(machine.agenda.now_us)
+    machine.agenda.run_until(machine.agenda.now_us)
 
 
 def test_a_node_that_is_still_ending_when_it_is_to_start_again_does_so_once_it_is_gone() -> None:

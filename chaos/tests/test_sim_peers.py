@@ -108,7 +108,7 @@ class Pair:
         return self.token
 
     def run(self, for_us: int = PATIENCE_US) -> None:
-        self.agenda.run(self.agenda.now_us + for_us)
+        self.agenda.run_until(self.agenda.now_us + for_us)
 
     def replies(self) -> list[int]:
         return [event.token for event in self.sender.of(PeerReply)]

@@ -36,7 +36,7 @@ class StoreWorld:
         self.store.call(self.machine, StoreCall(1, operation))
 
     def run(self, us: int = A_SECOND) -> None:
-        self.agenda.run(self.agenda.now_us + us)
+        self.agenda.run_until(self.agenda.now_us + us)
 
 
 def test_a_put_on_its_way_is_carried_out_although_its_node_dies() -> None:

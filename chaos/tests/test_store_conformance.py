@@ -66,7 +66,7 @@ def simulated(_: Path) -> Played:
 
     def carry_out(operation: StoreOperation) -> StoreResult | StoreFailure:
         store.call(machine, StoreCall(5, operation))
-        agenda.run(agenda.now_us + 60_000_000)
+        agenda.run_until(agenda.now_us + 60_000_000)
         (event,) = given
         given.clear()
         assert event.token == 5

@@ -11,7 +11,7 @@ def test_all_wall_clocks_move_in_steps_and_one_that_is_off_stays_off() -> None:
     shown: list[tuple[int, int]] = []
     for at_ms in (0, 499, 500, 1250):
         agenda.at(at_ms * 1000, lambda: shown.append((agenda.wall_ms, machine.now.wall_ms)))
-    agenda.run(2_000_000)
+    agenda.run_until(2_000_000)
     assert [right - START_WALL_MS for right, _ in shown] == [0, 0, 500, 1000]
     assert all(off == right - 1 for right, off in shown)
     assert machine.now.mono_us == 2_000_000

@@ -91,7 +91,7 @@ def bench(
     if workloads:
         if peer or rows or nodes or calibrate:
             raise click.UsageError("--peer, --row, --nodes and --calibrate measure without a workload: leave them out.")
-        _play(workloads, quick, out, **load)
+        _play_workloads(workloads, quick, out, **load)
     elif given:
         raise click.UsageError(f"--{sorted(given)[0]} goes with a WORKLOAD, such as one of docs/workloads.")
     elif calibrate:
@@ -121,7 +121,7 @@ def _measure_rows(peer: str | None, rows: Sequence[str], nodes: Sequence[str], q
     sys.exit(USAGE_ERROR if results.missing else 0)
 
 
-def _play(
+def _play_workloads(
     workloads: Sequence[Path],
     quick: bool,
     out: Path | None,

@@ -29,9 +29,9 @@ _WATCH = click.option("--watch", is_flag=True, help="Judge it while it goes on, 
 @OPEN
 def demo(out: Path | None, seed: int, opened: bool) -> None:
     """Show the main job in small: a cluster, a fleet through Toxiproxy, faults, Spark, a report."""
-    from crucible_kafka.live_run import live_plays, play_live
+    from crucible_kafka.live_run import live_plays, play_scenarios
 
-    verdicts = play_live(
+    verdicts = play_scenarios(
         live_plays(find_scenarios(["demo"], False), None, "", "reference", False), "reference", out, seed
     )
     if opened:
@@ -83,7 +83,7 @@ def run(
     (kafka, kafka@4.3.1, kafka/1, reference.toml, your FILE.toml: see bench/targets), or HOST:PORT.
     """
     from chaos.live.errors import SetupError
-    from crucible_kafka.live_run import exit_code_with_mutants, live_plays, play_live
+    from crucible_kafka.live_run import exit_code_with_mutants, live_plays, play_scenarios
     from scenarios.epochs import with_leader_epochs
 
     check_mutant_options(mutant, with_mutants)
@@ -92,7 +92,7 @@ def run(
     found = [with_leader_epochs(each) for each in found] if leader_epochs else found
     with one_sentence(SetupError):
         plays = live_plays(found, revision, planted, target, everything)
-    verdicts = play_live(plays, target, out, seed, watch)
+    verdicts = play_scenarios(plays, target, out, seed, watch)
     if opened:
         open_worst(verdicts)
     sys.exit(exit_code_with_mutants(plays, verdicts) if with_mutants else worst(verdicts))

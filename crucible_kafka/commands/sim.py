@@ -159,11 +159,11 @@ def power_losses(
     command that repeats it.
     """
     check_mutant_options(mutant, with_mutants)
-    from chaos.search.power_losses import OUTCOMES, PowerLossOptions, run_command
+    from chaos.search.power_losses import OUTCOMES, PowerLossOptions, power_losses_command
 
     if outcome is not None and outcome not in OUTCOMES:
         raise click.UsageError(f"there is no outcome {outcome!r}; there are: {', '.join(OUTCOMES)}")
-    sys.exit(run_command(PowerLossOptions(kinds, point, outcome, deep, mutant, with_mutants)))
+    sys.exit(power_losses_command(PowerLossOptions(kinds, point, outcome, deep, mutant, with_mutants)))
 
 
 @click.command(
@@ -188,7 +188,7 @@ def differ(kinds: Sequence[str], seed: int | None, seeds: int | None, mutant: st
     operation, both answers, and the command that repeats it.
     """
     check_mutant_options(mutant, with_mutants)
-    from chaos.search.differ import SEEDS, DifferOptions, run_command
+    from chaos.search.differ import SEEDS, DifferOptions, differ_command
 
     count = seeds or (SEEDS if seed is None else 1)
-    sys.exit(run_command(DifferOptions(kinds, 1 if seed is None else seed, count, mutant, with_mutants)))
+    sys.exit(differ_command(DifferOptions(kinds, 1 if seed is None else seed, count, mutant, with_mutants)))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from reference_broker.core.node import Node
 
 
-def run(spec: NodeSpec) -> int:
+def run_node(spec: NodeSpec) -> int:
     """Serve the node until it ends, and return the exit code."""
     from reference_broker.serve.main import run_broker
     from reference_broker.serve.server import Wrapper
@@ -51,4 +51,4 @@ def run(spec: NodeSpec) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run(NodeSpec(**json.loads(sys.argv[1]))))
+    sys.exit(run_node(NodeSpec(**json.loads(sys.argv[1]))))

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from chaos.live.cluster_command import ClusterPlan, started
-from chaos.live.runner import play
+from chaos.live.runner import play_scenario
 from chaos.live.tests.small_scenario import text_of, written
 from chaos.live.tests.test_stock_client_on_mutants import mutated
 from reports.guarantees import names_on_the_wire
@@ -79,4 +79,4 @@ def played(folder: Path, mutant: str) -> Path:
     own = folder / f"external-{mutant or 'control'}"
     own.mkdir()
     with _target(mutant, own / "node") as address:
-        return play(loader.load(_scenario(own)), own / "run", seed=1, target=address).path
+        return play_scenario(loader.load(_scenario(own)), own / "run", seed=1, target=address).path

@@ -22,7 +22,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Scenario, Path, dict[s
         seen.append((scenario, out, more))
         return RunFolder(out)
 
-    monkeypatch.setattr(comparison, "play", play)
+    monkeypatch.setattr(comparison, "play_scenario", play)
     return seen
 
 

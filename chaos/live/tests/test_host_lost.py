@@ -16,7 +16,7 @@ from chaos.faults.timed import Ended
 from chaos.live.external.tests.small_targets import elsewhere
 from chaos.live.links import Link, Links, poison
 from chaos.live.processes import Child
-from chaos.live.runner import play
+from chaos.live.runner import play_scenario
 from chaos.live.targets import FaultTarget
 from chaos.live.tests.small_scenario import faults_of, text_of, written
 from chaos.live.toxiproxy_server import ToxiproxyServer
@@ -87,7 +87,7 @@ restart_after_s = 3
 @pytest.mark.nightly
 def test_hosts_vanish_at_a_time_and_at_a_state(tmp_path: Path) -> None:
     path = written(tmp_path, "hosts", text_of(TITLE, 1, LOAD, 50, FAULTS))
-    folder = play(load(path), tmp_path / "run", seed=3, progress=print).path
+    folder = play_scenario(load(path), tmp_path / "run", seed=3, progress=print).path
     assert read_manifest(folder).crash == ""
     faults = {row["name"]: row for row in faults_of(folder)}
     assert sorted(faults) == ["controller_host_lost", "leader_host_lost"]
@@ -226,7 +226,7 @@ restart_after_s = 3
 def test_the_host_of_a_node_that_shell_commands_reach_vanishes(tmp_path: Path) -> None:
     scenario = for_external_target(load(written(tmp_path, "alone", text_of("Vanishes", 10, ALONE, 50))))
     with elsewhere(tmp_path) as target:
-        folder = play(scenario, tmp_path / "run", seed=1, target=target, progress=print).path
+        folder = play_scenario(scenario, tmp_path / "run", seed=1, target=target, progress=print).path
     manifest = read_manifest(folder)
     assert manifest.crash == ""
     assert manifest.expectations.faults == ("lost",)

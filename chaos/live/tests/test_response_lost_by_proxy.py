@@ -8,7 +8,7 @@ import pytest
 
 from chaos.faults import proxied_losses
 from chaos.live.external.tests.small_targets import elsewhere
-from chaos.live.runner import play
+from chaos.live.runner import play_scenario
 from chaos.live.tests.small_scenario import faults_of, text_of, written
 from reports.manifest import read_manifest
 from scenarios.external_target import for_external_target
@@ -48,7 +48,7 @@ times = 3
 
 def played(folder: Path) -> Path:
     path = written(folder, "lost", text_of("Toxiproxy loses answers", 10, LOAD, 50, FAULT))
-    return play(load(path), folder / "run", seed=1, progress=print).path
+    return play_scenario(load(path), folder / "run", seed=1, progress=print).path
 
 
 def test_in_front_of_a_broker_elsewhere_the_frame_proxy_holds_them(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_in_front_of_a_broker_elsewhere_the_frame_proxy_holds_them(tmp_path: Pat
         load(written(tmp_path, "lost", text_of("Toxiproxy loses answers", 10, LOAD, 50, FAULT)))
     )
     with elsewhere(tmp_path) as target:
-        folder = play(scenario, tmp_path / "run", seed=1, target=target, progress=print).path
+        folder = play_scenario(scenario, tmp_path / "run", seed=1, target=target, progress=print).path
     assert read_manifest(folder).crash == ""
     assert_lost(folder, "front-client-node-0")
 

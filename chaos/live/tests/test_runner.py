@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from chaos.live.errors import SetupError
-from chaos.live.runner import check_playable, play
+from chaos.live.runner import check_playable, play_scenario
 from chaos.live.tests.small_scenario import faults_of, text_of, written
 from reports.manifest import read_manifest
 from scenarios.loader import load
@@ -67,7 +67,7 @@ def scenario_file(tmp_path: Path) -> Path:
 
 
 def test_a_run_leaves_history_trace_faults_and_manifest(scenario_file: Path, tmp_path: Path) -> None:
-    folder = play(load(scenario_file), tmp_path / "run", seed=3).path
+    folder = play_scenario(load(scenario_file), tmp_path / "run", seed=3).path
     manifest = read_manifest(folder)
     assert manifest.crash == ""
     assert manifest.expectations.faults == ("lost", "struck", "delayed")
@@ -112,7 +112,7 @@ restart_after_s = 0.1
 def test_faults_of_the_disk_and_sigterm_under_load_strike_and_lose_nothing(tmp_path: Path) -> None:
     flushing = LOAD.replace("[load]", '[cluster.config]\n"log.flush.interval.messages" = 1\n\n[load]')
     text = text_of(TITLE, 10, flushing, 100, DISK_FAULTS).replace('"proxy"]', '"proxy", "disk"]')
-    folder = play(load(written(tmp_path, "disk", text)), tmp_path / "run", seed=3).path
+    folder = play_scenario(load(written(tmp_path, "disk", text)), tmp_path / "run", seed=3).path
     assert read_manifest(folder).crash == ""
     faults = {row["name"]: row for row in faults_of(folder)}
     assert faults["slow"]["detail"] == "syncs take 100 ms longer"

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from chaos.live.errors import SetupError
-from chaos.live.runner import check_playable, play
+from chaos.live.runner import check_playable, play_scenario
 from chaos.live.tests.small_scenario import faults_of, text_of, written
 from reports.manifest import read_manifest
 from scenarios.loader import load
@@ -100,7 +100,7 @@ def scenario_file(tmp_path: Path) -> Path:
 
 @pytest.mark.nightly
 def test_faults_find_their_roles_and_all_nodes_agree_on_the_metadata(scenario_file: Path, tmp_path: Path) -> None:
-    folder = play(load(scenario_file), tmp_path / "run", seed=3).path
+    folder = play_scenario(load(scenario_file), tmp_path / "run", seed=3).path
     assert read_manifest(folder).crash == ""
     faults = {row["name"]: row for row in faults_of(folder)}
     assert sorted(faults) == ["isolated", "killed", "late", "observer", "slow_follower"]

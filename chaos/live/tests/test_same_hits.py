@@ -8,7 +8,7 @@ import pytest
 
 from chaos.live.cluster_command import ClusterPlan, started
 from chaos.live.errors import SetupError
-from chaos.live.runner import check_playable, play
+from chaos.live.runner import check_playable, play_scenario
 from chaos.live.tests.small_scenario import faults_of
 from chaos.sim.one_seed import play_seed
 from reports.manifest import read_manifest
@@ -40,11 +40,11 @@ def test_the_rules_of_a_file_hit_the_same_in_all_three_places(tmp_path: Path) ->
     _, world = play_seed(scenario, 1)
     simulated = counted((row.name, row.kind, row.client_id, row.api_key) for row in world.faults)
     assert {kind for _, kind, _, _ in simulated} == KINDS
-    play(scenario, tmp_path / "inside", seed=1)
+    play_scenario(scenario, tmp_path / "inside", seed=1)
     assert live_hits(tmp_path / "inside") == simulated
     with started(ClusterPlan(tmp_path / "external")) as cluster:
         (target,) = cluster.addresses
-        play(scenario, tmp_path / "before", seed=1, target=target)
+        play_scenario(scenario, tmp_path / "before", seed=1, target=target)
     assert live_hits(tmp_path / "before") == simulated
 
 
@@ -70,7 +70,7 @@ def test_what_nobody_can_do_in_front_of_a_target_is_refused(tmp_path: Path) -> N
 def test_rules_on_links_between_nodes_hit_the_same_outside_the_nodes(tmp_path: Path) -> None:
     scenario = loader.find(ON_LINKS)
     _, world = play_seed(scenario, 1)
-    play(scenario, tmp_path / "live", seed=1)
+    play_scenario(scenario, tmp_path / "live", seed=1)
     assert not read_manifest(tmp_path / "live").crash
     rules = {fault.name: fault for fault in scenario.faults if not fault.timed}
     # Which node leads the quorum is the run's own affair, so rules for any sender are compared without the sender.

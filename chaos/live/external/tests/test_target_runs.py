@@ -10,7 +10,7 @@ from chaos.live.errors import SetupError
 from chaos.live.external.cluster import standing
 from chaos.live.external.target import nodes_of
 from chaos.live.external.tests.small_targets import SERVE, target_file
-from chaos.live.runner import play
+from chaos.live.runner import play_scenario
 from chaos.live.tests.small_scenario import faults_of, text_of, written
 from reports.manifest import read_manifest
 from scenarios.loader import load
@@ -128,7 +128,7 @@ def children() -> set[int]:
 
 def test_a_started_target_is_killed_at_a_state_restarted_and_paused(tmp_path: Path) -> None:
     target = target_file(tmp_path, SERVE)
-    folder = play(scenario(tmp_path, FAULTS), tmp_path / "run", seed=1, target=target).path
+    folder = play_scenario(scenario(tmp_path, FAULTS), tmp_path / "run", seed=1, target=target).path
     manifest = read_manifest(folder)
     assert (manifest.crash, manifest.target) == ("", target)
     assert manifest.expectations.faults == ("killed_at_commit_of_nothing", "paused")
@@ -149,7 +149,7 @@ def test_rules_between_nodes_a_bounce_and_an_empty_directory(tmp_path: Path) -> 
     prepared = 'prepare = ["sh", "-c", "echo made >> {folder}/made"]\nsetting = ["--config", "{key}={value}"]\n'
     serve = f'set -- "$@"; echo "$@" >> {{folder}}/settings; {SERVE}'
     target = target_file(tmp_path, serve, nodes=3, more=prepared, words=("it", "{settings...}"))
-    folder = play(load(written(tmp_path, "small", text)), tmp_path / "run", seed=1, target=target).path
+    folder = play_scenario(load(written(tmp_path, "small", text)), tmp_path / "run", seed=1, target=target).path
     manifest = read_manifest(folder)
     assert [(one.guarantee, one.holds, one.detail) for one in manifest.checks] == [
         ("target-stays-up", True, ""),
@@ -171,7 +171,7 @@ def test_a_target_that_ends_by_itself_breaks_a_guarantee_with_its_last_words(tmp
     appended = "ls '{data}'/*hot-0/*.log > /dev/null 2>&1"
     then = f" & until {appended}; do sleep 0.2; done; kill -9 $!; echo 'no memory is left'; exit 9"
     dies = SERVE.removeprefix("exec ") + then
-    folder = play(scenario(tmp_path), tmp_path / "run", seed=1, target=target_file(tmp_path, dies)).path
+    folder = play_scenario(scenario(tmp_path), tmp_path / "run", seed=1, target=target_file(tmp_path, dies)).path
     manifest = read_manifest(folder)
     assert manifest.crash == ""
     (check,) = manifest.checks
@@ -205,6 +205,6 @@ def test_a_target_that_does_not_get_ready_is_one_sentence_and_leaves_nothing(
 ) -> None:
     target = target_file(tmp_path, script, limit_s=limit_s)
     with pytest.raises(SetupError, match=complaint):
-        play(scenario(tmp_path), tmp_path / "run", seed=1, target=target)
+        play_scenario(scenario(tmp_path), tmp_path / "run", seed=1, target=target)
     assert not (tmp_path / "run").exists()
     assert not children()
