@@ -1,12 +1,33 @@
-"""Scheduling of a node's work: callbacks at the end of an event, due keys, slots of limited number."""
+"""Scheduling of a node's work: waits over several events, callbacks at the end of an event, due keys, slots of limited
+number."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from typing import Any, TypeAlias
 
 from reference_broker.ports.node_ports import Ports, later
 from reference_broker.ports.slicing import COORDINATOR_STEPS_PER_EVENT
+
+Wait: TypeAlias = Callable[[Callable[..., None]], None]
+"""Begins a wait. Its argument is called once, when the wait is over, with the result if there is one."""
+
+Process: TypeAlias = Generator[Wait, Any, None]
+"""Work that goes on over several events. It yields each ``Wait``, and gets its result."""
+
+
+def run_process(process: Process) -> None:
+    """Run the process up to its end. A wait may be over at once, or in a later event."""
+
+    def resume(result: object = None) -> None:
+        try:
+            wait = process.send(result)
+        except StopIteration:
+            return
+        wait(resume)
+
+    resume()
 
 
 @dataclass(slots=True)

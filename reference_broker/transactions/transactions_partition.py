@@ -9,6 +9,7 @@ written here.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from struct import Struct
 from typing import Final
 
@@ -16,7 +17,7 @@ from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.coordination.coordinator_shards import CoordinatorShard, Skipped
 from reference_broker.coordination.log import CoordinatorLog, ReplicatedCallback, client_error
 from reference_broker.coordination.record_fields import DamagedRecord, FieldReader, FieldWriter
-from reference_broker.coordination.scheduling import DeferredCallbacks, DueTimes
+from reference_broker.coordination.scheduling import DeferredCallbacks, DueTimes, Process, run_process
 from reference_broker.metadata.identifiers import TRANSACTION_TOPIC, TopicPartition
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.ports.node_ports import Ports, later
@@ -96,18 +97,21 @@ class TransactionsPartition(CoordinatorShard):
 
     def when_settled(self, then: Callable[[], None]) -> None:
         """Call ``then`` once the loaded records are replicated, unless another node leads by then."""
+        run_process(self._settle(then))
 
-        def replicated(error: Error) -> None:
+    def _settle(self, then: Callable[[], None]) -> Process:
+        while self.is_led:
+            error: Error = yield partial(self._log.when_replicated, self.loaded_end)
             if not self.is_led:
                 return
-            if error and not self.is_settled:
-                later(self._ports, RETRY_US, lambda: self.when_settled(then))
-            else:
+            if not error or self.is_settled:
                 self._is_settled = True
                 self._deferred.add(then)
+                return
+            yield self._pause
 
-        if self.is_led:
-            self._log.when_replicated(self.loaded_end, replicated)
+    def _pause(self, resume: Callable[[], None]) -> None:
+        later(self._ports, RETRY_US, resume)
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
@@ -120,77 +124,75 @@ class TransactionsPartition(CoordinatorShard):
         self,
         entry: TransactionEntry,
         step: Transaction,
-        done: ReplicatedCallback,
+        respond: ReplicatedCallback,
         then: Callable[[], None] = lambda: None,
     ) -> None:
-        """Write the next step. It takes effect once it is replicated.
+        """Append the next step to the log. It takes effect once it is replicated.
 
         Both callbacks are called at the end of an event:
 
-        * ``done`` exactly once, for the response to the client: with NONE when the step has taken effect, or with an
-          error of CoordinatorOperationExceptionHelper.
-        * ``then`` when the step has taken effect and this node still leads the partition; after ``done``.
+        * ``respond`` exactly once: with NONE when the step has taken effect, or with an error of
+          CoordinatorOperationExceptionHelper.
+        * ``then`` when the step has taken effect and this node still leads the partition; after ``respond``.
 
         With an error the step may be in the log (its replication timed out). Unlike in Kafka it is not taken back then:
         its client gets an error, but as soon as it is replicated it takes effect, and ``then`` is called. Another step
         that came between could decide the transaction twice (X-3).
-
-        The log calls ``appended`` within this call if the step is in the log now, and ``replicated_or_failed`` once:
-        within this call if nothing was appended, and otherwise when the step is replicated, or at the timeout.
         """
         assert self.is_led, f"partition {self.index} is written and lost"
         assert entry.pending is None, f"{entry.current.transactional_id}: two steps at once"
         step.validate()
         entry.pending = step
-        end_offset: int | None = None
+        run_process(self._write(entry, step, respond, then))
 
-        def appended(end: int) -> None:
-            nonlocal end_offset
-            end_offset = end
-
-        def replicated_or_failed(error: Error) -> None:
-            """This may be called in the midst of a follower's fetch, which is no time to append elsewhere. So
-            everything that follows comes at the end of the event."""
-            # Decision transaction-step-replicated (X-2): shown | failed or lost
-            if not error and self.is_led:
-                self._apply(entry, step)
-                self._deferred.add(succeeded)
-                return
-            # Decision transaction-step-appended (X-2): taken back | applied when replicated
-            if end_offset is None:
-                self._discard_step(entry)
-            elif self.is_led:
-                self._apply_when_replicated(entry, step, end_offset, then)
-            self._deferred.add(lambda: done(client_error(error) if error else ErrorCode.not_coordinator))
-
-        def succeeded() -> None:
-            done(ErrorCode.none)
+    def _write(
+        self, entry: TransactionEntry, step: Transaction, respond: ReplicatedCallback, then: Callable[[], None]
+    ) -> Process:
+        end_offsets: list[int] = []  # One past the record, once it is in the log.
+        # This continues when the record is replicated, at the timeout, or at once if nothing was appended. It may be in
+        # the midst of a follower's fetch, which is no time to append elsewhere. So the callbacks wait for the event's
+        # end.
+        error: Error = yield lambda resume: self._append(step, end_offsets.append, resume)
+        # Decision transaction-step-replicated (X-2): shown | failed or lost
+        if not error and self.is_led:
+            self._apply(entry, step)
+            yield self._deferred.add
+            respond(ErrorCode.none)
             if self.is_led:
                 then()
+            return
+        self._deferred.add(lambda: respond(client_error(error) if error else ErrorCode.not_coordinator))
+        # Decision transaction-step-appended (X-2): taken back | applied when replicated
+        if not end_offsets:
+            self._discard_step(entry)
+        elif self.is_led:
+            yield from self._apply_when_replicated(entry, step, end_offsets[0], then)
 
+    def _append(self, step: Transaction, appended: Callable[[int], None], written: ReplicatedCallback) -> None:
         key = transaction_key(step.transactional_id)
         value = None if step.state is TransactionState.DEAD else transaction_value(step, self._feature_level())
         spare_bytes = SPARE_BYTES if step.state is TransactionState.ONGOING else 0
-        self._log.append([(key, value)], appended, replicated_or_failed, spare_bytes=spare_bytes)
+        self._log.append([(key, value)], appended, written, spare_bytes=spare_bytes)
 
     def _apply_when_replicated(
         self, entry: TransactionEntry, step: Transaction, end_offset: int, then: Callable[[], None]
-    ) -> None:
-        def replicated(error: Error) -> None:
+    ) -> Process:
+        """Wait on after the timeout, for as long as this node leads the partition."""
+        while True:
+            yield self._pause
+            if not self.is_led:
+                return
+            error: Error = yield partial(self._log.when_replicated, end_offset)
             if not self.is_led:
                 return
             # Decision transaction-late-step (X-2): awaited again | shown
             if error:
-                later(self._ports, RETRY_US, retry)
-            else:
-                self._apply(entry, step)
-                self._deferred.add(lambda: then() if self.is_led else None)
-
-        def retry() -> None:
+                continue
+            self._apply(entry, step)
+            yield self._deferred.add
             if self.is_led:
-                self._log.when_replicated(end_offset, replicated)
-
-        later(self._ports, RETRY_US, retry)
+                then()
+            return
 
     def _apply(self, entry: TransactionEntry, step: Transaction) -> None:
         entry.current, entry.pending, entry.missing, entry.is_sent = step, None, {}, False

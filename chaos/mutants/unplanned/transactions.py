@@ -2,7 +2,7 @@
 
 # ruff: noqa: ARG001 - a replacement takes all parameters of its target.
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 from chaos.mutants.mutant import Function, mutant
@@ -60,10 +60,11 @@ def completion_not_repeated(original: Function, self: Any, target: Any, entry: A
 @mutant("reference_broker.transactions.transactions_partition:TransactionsPartition._apply_when_replicated")
 def timed_out_step_taken_back(
     original: Function, self: Any, entry: Any, step: Any, end_offset: int, then: Callable[[], None]
-) -> None:
+) -> Iterable[None]:
     """A step that is in the log and was not acknowledged in time is taken back. A timeout may abort a transaction whose
     commit is replicated later (X-2, X-3)."""
     self._discard_step(entry)
+    return ()
 
 
 @mutant("reference_broker.transactions.transaction:judge_owner")
