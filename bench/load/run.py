@@ -44,6 +44,7 @@ class LoadOptions:
     acks: int = -1
     idempotent: bool = True
     compression: str = "none"
+    client: str = "native"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +129,7 @@ def spec_of(workload: Workload, target: LoadTarget, options: LoadOptions, topics
         value_bytes=workload.message_size,
         batch_records=most if not rate else max(1, min(most, lingering)),
         compression=options.compression,
+        client=options.client,
         keys=workload.keys,
         padding=workload.padding,
         acks=options.acks,

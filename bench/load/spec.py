@@ -25,6 +25,7 @@ class LoadSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     value_bytes: int
     batch_records: int
     compression: str = "none"
+    client: str = "native"  # one of ``clients.CLIENTS``
     keys: int = 0
     padding: bytes = b""
     acks: int = -1

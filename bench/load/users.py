@@ -18,10 +18,11 @@ from locust import User, task
 from locust.exception import StopUser
 
 from bench.fleet.recorder import bounds_us, bucket_of
+from bench.load.clients import Client, ProducerClient, ReaderClient, makers
 from bench.load.ledger import Read, Sent
 from bench.load.measures import LoadSecond, Measures
-from bench.load.producer import LoadPlan, LoadProducer, Settled, monotonic_us
-from bench.load.reader import LoadReader, ReadPlan, Taken
+from bench.load.producer import LoadPlan, Settled, monotonic_us
+from bench.load.reader import ReadPlan, Taken
 from bench.load.results import WorkerResult, result_path
 from bench.load.spec import LoadSpec, load_plans, read_plans
 from bench.locust.generator import TICK_S, GeneratorMeter, Sample
@@ -49,20 +50,21 @@ class WorkerLoad:
         self._read_errors: Counter[str] = Counter()
         self._totals: Counter[str] = Counter()
         self._locust: dict[tuple[str, str], Counter[int]] = {PRODUCE: Counter(), CONSUME: Counter()}
+        self._make_producer, self._make_reader = makers(spec.client)
         self._producers = [self._producer(plan) for plan in _share(load_plans(spec), index, spec.workers)]
         self._readers = [self._reader(*each) for each in _share(read_plans(spec), index, spec.workers)]
-        self._waiting: Iterator[LoadProducer | LoadReader] = chain(self._producers, self._readers)
+        self._waiting: Iterator[ProducerClient | ReaderClient] = chain(self._producers, self._readers)
         self._running = len(self._producers) + len(self._readers)
         self._producing = len(self._producers)
         self.meter = GeneratorMeter(time.monotonic(), time.process_time())
 
-    def take(self) -> LoadProducer | LoadReader | None:
+    def take(self) -> ProducerClient | ReaderClient | None:
         """Return the next client without a user. None if all have one."""
         return next(self._waiting, None)
 
-    def ended(self, client: LoadProducer | LoadReader) -> None:
+    def ended(self, client: Client) -> None:
         self._running -= 1
-        self._producing -= isinstance(client, LoadProducer)
+        self._producing -= client in self._producers
 
     def command(self, command: str) -> None:
         if command == "go":
@@ -87,7 +89,7 @@ class WorkerLoad:
 
     # Clients
 
-    def _producer(self, plan: LoadPlan) -> LoadProducer:
+    def _producer(self, plan: LoadPlan) -> ProducerClient:
         sent = self._sent[plan.process] = Sent()
         measures, totals, latencies = self._measures, self._totals, self._locust[PRODUCE]
 
@@ -112,9 +114,9 @@ class WorkerLoad:
             measures.latency("response", at, response_us, records)
             latencies[bucket_of(response_us)] += 1
 
-        return LoadProducer(plan, self._spec.bootstrap, settled)
+        return self._make_producer(plan, self._spec.bootstrap, settled)
 
-    def _reader(self, subscription: int, plan: ReadPlan) -> LoadReader:
+    def _reader(self, subscription: int, plan: ReadPlan) -> ReaderClient:
         read = Read()
         self._reads.append((subscription, read))
         measures, totals, latencies = self._measures, self._totals, self._locust[CONSUME]
@@ -136,7 +138,7 @@ class WorkerLoad:
                 measures.latency("end_to_end", at, latency_us, count)
                 latencies[bucket_of(latency_us)] += 1
 
-        return LoadReader(plan, self._spec.bootstrap, taken)
+        return self._make_reader(plan, self._spec.bootstrap, taken)
 
     # Reports
 
@@ -200,7 +202,7 @@ def _share(clients: Iterable[Any], index: int, workers: int) -> list[Any]:
 class LoadUser(User):
     """A user for one client, from its start to its end."""
 
-    client: LoadProducer | LoadReader | None = None
+    client: ProducerClient | ReaderClient | None = None
 
     @task
     def live(self) -> None:
