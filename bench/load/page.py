@@ -11,6 +11,7 @@ from matplotlib.figure import Figure as Picture
 from matplotlib.ticker import StrMethodFormatter
 
 from bench.drawing import INK, STYLE, WIDTH_IN, svg
+from bench.load.clients import NATIVE
 from bench.load.measures import quantile_us
 from bench.load.results import LoadResult
 from bench.load.search import Sustained
@@ -37,6 +38,8 @@ def name_of(entry: Entry, entries: Sequence[Entry]) -> str:
     """Return what tells an entry from the others: its target, and what else differs."""
     result = entry.result
     parts = [result.target]
+    if len({each.result.client for each in entries}) > 1 or result.client != NATIVE:
+        parts.append(result.client)
     if len({each.result.workload.name for each in entries}) > 1:
         parts.append(result.workload.name)
     if len({each.result.wanted_records_per_s for each in entries}) > 1:

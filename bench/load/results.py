@@ -40,6 +40,7 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
 
     workload: Workload
     target: str
+    client: str = "native"  # the library of producers and readers
     first: int
     end: int
     measures: Measures

@@ -44,7 +44,7 @@ class LoadOptions:
     acks: int = -1
     idempotent: bool = True
     compression: str = "none"
-    client: str = "native"
+    client: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def spec_of(workload: Workload, target: LoadTarget, options: LoadOptions, topics
         value_bytes=workload.message_size,
         batch_records=most if not rate else max(1, min(most, lingering)),
         compression=options.compression,
-        client=options.client,
+        client=options.client or workload.crucible.client,
         keys=workload.keys,
         padding=workload.padding,
         acks=options.acks,
@@ -186,6 +186,7 @@ class _WorkloadRun:
         return LoadResult(
             workload=self._workload,
             target=self._target.name,
+            client=self._spec.client,
             first=self._first,
             end=self._end,
             measures=measures,

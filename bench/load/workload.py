@@ -13,6 +13,7 @@ import msgspec
 import yaml
 
 from bench.fleet.values import smallest_size_bytes
+from bench.load.clients import CLIENTS
 
 KEYS: Final = {"NO_KEY": 0, "KEY_ROUND_ROBIN": 10_000, "RANDOM_NANO": 10_000}
 """How many keys take turns in each partition. OpenMessaging draws the key of RANDOM_NANO by the clock; here keys take
@@ -35,6 +36,9 @@ class Extensions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """Readers fetch in sessions (KIP-227), if the broker opens them."""
     topic_config: dict[str, str | int | float | bool] = msgspec.field(default_factory=dict)
     """Settings of the topics, by Kafka's names."""
+
+    client: str = "native"
+    """The library of producers and readers (``clients.CLIENTS``)."""
 
     @property
     def topic_settings(self) -> dict[str, str]:
@@ -136,6 +140,8 @@ def _complaint(workload: Workload) -> str:
     least = smallest_size_bytes(longest_writer(workload))
     if workload.padding:
         return "padding is no key of workloads: give a payloadFile"
+    if workload.crucible.client not in CLIENTS:
+        return f"client {workload.crucible.client!r} is none of {', '.join(CLIENTS)}"
     if workload.key_distributor not in KEYS:
         return f"keyDistributor {workload.key_distributor!r} is none of {', '.join(KEYS)}"
     if workload.consumer_backlog_size_g_b:

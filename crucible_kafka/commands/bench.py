@@ -68,6 +68,11 @@ def _rates(_: click.Context, __: click.Parameter, text: str | None) -> tuple[flo
 @click.option(
     "--compression", type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]), default="none", help="Of batches."
 )
+@click.option(
+    "--client",
+    type=click.Choice(["native", "librdkafka", "kafka-python"]),
+    help="Library of producers and readers (default: the workload's, or native).",
+)
 @click.pass_context
 def bench(
     context: click.Context,
@@ -136,6 +141,7 @@ def _play_workloads(
     replication: int,
     acks: str,
     compression: str,
+    client: str | None,
 ) -> None:
     from bench.load.command import BenchOptions, exit_code, lines, play, sentences, store
     from bench.load.page import HEADINGS
@@ -152,6 +158,7 @@ def _play_workloads(
         replication=replication,
         acks=-1 if acks == "all" else 1,
         compression=compression,
+        client=client,
     )
     options = BenchOptions(workloads, targets or ("reference",), load, rates, search, p99_limit_ms, repeat)
     if out is not None:
