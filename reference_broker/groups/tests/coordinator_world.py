@@ -1,5 +1,7 @@
-"""A group coordinator on a real leader (``leader_world``): node 1 leads partitions of the offsets topic, logs in
-memory, followers played by hand, time as the test says."""
+"""A group coordinator on a real leader (``leader_world``).
+
+Node 1 leads partitions of the offsets topic, with logs in memory. The test plays the followers and sets the time.
+"""
 
 from collections.abc import Sequence
 from random import Random
@@ -38,20 +40,22 @@ OFFSETS_TOPIC_ID = b"o" * 16
 
 class Verifying:
     """The coordinator of all transactions. ``requests``: the transactions to be verified, with the callbacks that the
-    test calls. If ``says`` is not None, the callback gets it at once."""
+    test
+    calls. The callback gets ``result`` at once if that is not None."""
 
     def __init__(self) -> None:
-        self.says: Error | None = ErrorCode.none
+        self.result: Error | None = ErrorCode.none
         self.requests: list[tuple[Transaction, CommitVerified]] = []
 
     def verify(self, led: Partition, transaction: Transaction, verified: CommitVerified) -> None:  # noqa: ARG002
         self.requests.append((transaction, verified))
-        if self.says is not None:
-            verified(self.says)
+        if self.result is not None:
+            verified(self.result)
 
 
 class CoordinatorWorld(World):
-    """``replicas``: of the offsets topic; node 1 leads what ``lead_offsets`` says. Topic ``t`` has three partitions."""
+    """``replicas``: of the offsets topic. Node 1 leads its partitions once ``lead_offsets`` is called. Topic ``t`` has
+    three partitions."""
 
     def __init__(self, replicas: tuple[int, ...] = (1,), min_isr: int = 1, **config: str) -> None:
         super().__init__(min_isr)
@@ -74,7 +78,7 @@ class CoordinatorWorld(World):
     # metadata
 
     def show(self, level: int = 0, **topics: int) -> None:
-        """These topics, with so many partitions, beside the offsets topic; ``level``: of the metadata epoch."""
+        """Show these topics with these partition counts beside the offsets topic. ``level``: of the metadata epoch."""
         state = PartitionImage(self.replicas, self.replicas, 1, 0, 0)
         images = {name: TopicImage(name, (name.encode() * 16)[:16], (state,) * count) for name, count in topics.items()}
         images[OFFSETS_TOPIC] = TopicImage(OFFSETS_TOPIC, OFFSETS_TOPIC_ID, (state,) * PARTITIONS)
@@ -95,7 +99,7 @@ class CoordinatorWorld(World):
     # roles
 
     def lead_offsets(self, index: int, log: PartitionLog | None = None, epoch: int = 0) -> OffsetsPartition | None:
-        """Begin to lead; what there is to load is loaded by ``pass_ms``."""
+        """Start to lead. ``pass_ms`` runs the loading."""
         if log is None:
             log = run_to_end(open_log(self.disk, f"{OFFSETS_TOPIC}-{index}", self.log_config(), self.now(), True))
         partition = self.led[index] = Partition(OFFSETS_TOPIC, OFFSETS_TOPIC_ID, index, epoch, log)
@@ -109,14 +113,14 @@ class CoordinatorWorld(World):
         return LogConfig(min_insync_replicas=self.min_isr, cleanup_policy="compact")
 
     def lose(self, index: int) -> PartitionLog:
-        """Another node leads it now."""
+        """Make another node the leader."""
         partition = self.led.pop(index)
         partition.is_removed = True
         self.roles.stops_leading(partition)
         return partition.log
 
     def replicate(self, index: int) -> None:
-        """Both followers have all."""
+        """Make both followers fetch everything."""
         partition = self.led[index]
         for follower in (2, 3):
             self.fetch(follower, partition, partition.log.log_end_offset)
@@ -124,7 +128,7 @@ class CoordinatorWorld(World):
     # groups
 
     def group_in(self, index: int, prefix: str = "g") -> str:
-        """The name of a group that this partition keeps."""
+        """Return the name of a group that is stored in this partition."""
         return next(f"{prefix}{n}" for n in range(1000) if partition_of(f"{prefix}{n}", PARTITIONS) == index)
 
     def commit(
@@ -138,12 +142,12 @@ class CoordinatorWorld(World):
         metadata: str | None = "",
         retention_ms: int = BROKERS_RETENTION,
     ) -> list[list[Error]]:
-        """Of partitions 0, 1 ... of the topic; the answer, once it is there, is in the list."""
-        answers: list[list[Error]] = []
+        """Commit partitions 0, 1 ... of the topic. The returned list gets the response once it is sent."""
+        responses: list[list[Error]] = []
         wanted = tuple(WantedOffset(topic, at, one, 3, metadata, epoch) for at, one in enumerate(offsets))
         request = CommitRequest(group, generation, member, None, wanted, retention_ms=retention_ms)
-        self.groups.commits.commit(request, answers.append)
-        return answers
+        self.groups.commits.commit(request, responses.append)
+        return responses
 
     def transact(
         self,
@@ -157,16 +161,16 @@ class CoordinatorWorld(World):
         topic: str = "t",
         metadata: str | None = "",
     ) -> list[list[Error]]:
-        """As ``commit``, inside a transaction of this producer."""
-        answers: list[list[Error]] = []
+        """Commit inside a transaction of this producer, otherwise as ``commit``."""
+        responses: list[list[Error]] = []
         wanted = tuple(WantedOffset(topic, at, one, 3, metadata) for at, one in enumerate(offsets))
         transaction = Transaction(f"txn-{producer}", producer, epoch, 5)
         request = CommitRequest(group, generation, member, instance, wanted, transaction=transaction)
-        self.groups.commits.commit(request, answers.append)
-        return answers
+        self.groups.commits.commit(request, responses.append)
+        return responses
 
     def end(self, index: int, *, commit: bool, producer: int = 7, epoch: int = 0) -> None:
-        """The writer of markers appends one."""
+        """Append a marker, as the marker writer does."""
         led = self.led[index]
         marker = build_marker(
             commit=commit,
@@ -181,19 +185,20 @@ class CoordinatorWorld(World):
         self.groups.marker_appended(index, producer, epoch, offset, commit)
 
     def stable(self, group: str, topic: str = "t", count: int = 3) -> list[tuple[int, Error]] | None:
-        """What OffsetFetch with ``require_stable`` says of these partitions of the topic: offsets and errors. None if
-        it has not answered."""
+        """Return offsets and errors of these partitions from OffsetFetch with ``require_stable``, or None if its
+        response
+        is pending."""
         responses: list[list[tuple[int, Error]]] = []
 
-        def answered(error: Error, found: list[FetchedOffset]) -> None:
+        def responded(error: Error, found: list[FetchedOffset]) -> None:
             unstable = ErrorCode.unstable_offset_commit
             responses.append([(offset_of(one), unstable if one.is_unstable else error) for one in found])
 
-        self.groups.commits.fetch(group, [(topic, range(count))], answered, requires_stable=True)
+        self.groups.commits.fetch(group, [(topic, range(count))], responded, requires_stable=True)
         return responses[0] if responses else None
 
     def fetched(self, group: str) -> dict[tuple[str, int], int]:
-        """All offsets of a group."""
+        """Return all offsets of a group."""
         error, found = self.offsets_of(group)
         assert error is ErrorCode.none
         return {(one.topic, one.partition): offset_of(one) for one in found}
@@ -201,11 +206,11 @@ class CoordinatorWorld(World):
     def offsets_of(
         self, group: str, wanted: Sequence[tuple[str, Sequence[int]]] | None = None
     ) -> tuple[Error, list[FetchedOffset]]:
-        """What OffsetFetch says, at once."""
+        """Return the immediate response to OffsetFetch."""
         responses: list[tuple[Error, list[FetchedOffset]]] = []
         self.groups.commits.fetch(group, wanted, lambda error, found: responses.append((error, found)))
-        (answer,) = responses
-        return answer
+        (response,) = responses
+        return response
 
     def active(self, index: int) -> OffsetsPartition:
         return next(one for one in self.groups.active() if one.index == index)

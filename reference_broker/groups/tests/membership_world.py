@@ -1,4 +1,5 @@
-"""Membership alone: virtual time, one partition of the offsets topic whose writes a test settles, clients as calls."""
+"""Membership alone: virtual time, one partition of the offsets topic whose writes a test completes, clients as
+calls."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ BOTH = (MemberProtocol("range", b"range"), MemberProtocol("roundrobin", b"roundr
 
 
 class FakePorts:
-    """Timers fire when ``pass_ms`` comes to them; notes are kept."""
+    """Ports whose timers fire when ``pass_ms`` reaches them. Notes are kept."""
 
     def __init__(self) -> None:
         self.mono_us = 0
@@ -68,7 +69,7 @@ class FakePorts:
 
 @dataclass
 class Write:
-    """``state`` and what follows: of the group when it was written."""
+    """A record written for the group. ``state`` and later fields: of the group when it was written."""
 
     group_id: str
     state: GroupState
@@ -78,8 +79,8 @@ class Write:
 
 
 class FakePartition(OffsetsPartition):
-    """A loaded partition without a log. If it ``holds``, what is written waits in ``writes`` until the test settles it;
-    else all writes end at once with ``fails``."""
+    """A loaded partition without a log. If it ``holds``, records wait in ``writes`` until the test completes them.
+    Otherwise all writes end at once with ``fails``."""
 
     def __init__(self) -> None:
         self.writes: list[Write] = []
@@ -97,7 +98,7 @@ class FakePartition(OffsetsPartition):
             written(self.fails)
 
     def remove_group(self, group_id: str, written: ReplicatedCallback) -> bool:
-        """An error that is returned at once means that nothing is written."""
+        """Remove the group. An error that is returned at once means that nothing is written."""
         self.writes.append(Write(group_id, GroupState.DEAD, self.groups[group_id].generation, {}, written))
         if not self.holds:
             written(self.fails)
@@ -123,32 +124,32 @@ class FakeStore:
 
 @dataclass
 class Joining:
-    """A JoinGroup on its way; ``answers`` has at most one."""
+    """A JoinGroup request; ``responses`` has at most one."""
 
-    answers: list[JoinResponse] = field(default_factory=list)
+    responses: list[JoinResponse] = field(default_factory=list)
 
     @property
-    def answer(self) -> JoinResponse:
-        (answer,) = self.answers
-        return answer
+    def response(self) -> JoinResponse:
+        (response,) = self.responses
+        return response
 
     @property
     def error(self) -> Error:
-        return self.answer.error
+        return self.response.error
 
 
 @dataclass
 class Syncing:
-    answers: list[SyncResponse] = field(default_factory=list)
+    responses: list[SyncResponse] = field(default_factory=list)
 
     @property
-    def answer(self) -> SyncResponse:
-        (answer,) = self.answers
-        return answer
+    def response(self) -> SyncResponse:
+        (response,) = self.responses
+        return response
 
     @property
     def error(self) -> Error:
-        return self.answer.error
+        return self.response.error
 
 
 class World:
@@ -201,14 +202,14 @@ class World:
             needs_member_id=version >= 4,
             skips_assignment=version >= 9,
         )
-        self.membership.join(request, joining.answers.append)
+        self.membership.join(request, joining.responses.append)
         return joining
 
     def new(self, **how: object) -> tuple[str, Joining]:
-        """A dynamic member gets its ID and joins with it."""
+        """Join as a dynamic member: get an ID, and join with it."""
         first = self.join(**how)  # type: ignore[arg-type]
         assert first.error is ErrorCode.member_id_required
-        return first.answer.member_id, self.join(first.answer.member_id, **how)  # type: ignore[arg-type]
+        return first.response.member_id, self.join(first.response.member_id, **how)  # type: ignore[arg-type]
 
     def sync(
         self,
@@ -225,7 +226,7 @@ class World:
         syncing = syncing or Syncing()
         number = self.group.generation if generation is None else generation
         request = SyncRequest(group, number, member_id, instance, protocol_type, protocol, assignments or {})
-        self.membership.sync(request, syncing.answers.append)
+        self.membership.sync(request, syncing.responses.append)
         return syncing
 
     def heartbeat(
@@ -245,31 +246,31 @@ class World:
         self.membership.validate()
 
     def lose(self) -> FakePartition:
-        """Another node coordinates the groups now."""
+        """Make another node the coordinator."""
         lost, self.store.partition = self.partition, None
         lost.close()
         self.membership.unloaded(lost)
         return lost
 
     def in_state(self, state: GroupState) -> int:
-        """How many groups are counted in this state."""
+        """Return the number of groups that are counted in this state."""
         return self.metrics.by_state[state].value
 
     def alive_ms(self, duration_ms: int, *members: str) -> None:
-        """Time passes while these members send heartbeats each second."""
+        """Let time pass while these members send heartbeats each second."""
         for _ in range(duration_ms // 1000):
             self.pass_ms(1000)
             for member_id in members:
                 self.heartbeat(member_id)
 
     def stable(self, *instances: str | None, **how: object) -> list[str]:
-        """Members of a stable group, the leader first; None: a dynamic one."""
+        """Return the members of a stable group, the leader first. An instance of None is a dynamic member."""
         joins: list[tuple[str, Joining]] = []
         for instance in instances:
             member = self.new(**how) if instance is None else ("", self.join(instance=instance, **how))  # type: ignore[arg-type]
             joins.append(member)
         self.pass_ms(self.config.group_initial_rebalance_delay_ms)
-        ids = [joining.answer.member_id for _, joining in joins]
+        ids = [joining.response.member_id for _, joining in joins]
         leader = self.group.leader
         assert leader is not None
         assignments = {member_id: member_id.encode() for member_id in ids}
@@ -279,11 +280,11 @@ class World:
         return sorted(ids, key=lambda each: each != leader)
 
     def states(self) -> list[str]:
-        """The states that the group went through."""
+        """Return the states that the group went through."""
         return [str(fields["state"]) for what, fields in self.ports.notes if what == "group_state"]
 
     def members(self, what: str) -> list[str]:
-        """The members of whom that was noted."""
+        """Return the members of the notes of this kind."""
         return [
             str(fields["member_id"])
             for name, fields in self.ports.notes

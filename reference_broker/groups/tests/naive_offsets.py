@@ -1,4 +1,4 @@
-"""What a log of commits makes of committed offsets, by clause X-8 and KIP-98: it is read from its start each time."""
+"""The committed offsets of a log of commits, by clause X-8 and KIP-98: the log is read from its start each time."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -61,7 +61,7 @@ class NaiveOffsets:
 
 
 def read_below(high_watermark: int, log: Iterable[Event]) -> NaiveOffsets:
-    """What is replicated says."""
+    """Return the offsets of the replicated part of the log."""
     found = NaiveOffsets()
     for event in log:
         if event.end <= high_watermark:

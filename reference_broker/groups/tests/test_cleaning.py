@@ -1,4 +1,4 @@
-"""Offsets that go by themselves: too old ones (KIP-211) and those of deleted topics; and everything after a reload."""
+"""Expired offsets (KIP-211) and those of deleted topics are removed, also after a reload."""
 
 from collections.abc import Sequence
 
@@ -32,7 +32,7 @@ def led(replicas: Sequence[int] = (1,), minutes: int = 10) -> tuple[CoordinatorW
 
 
 @pytest.mark.clause("OffsetMetadataManagerTest.testCleanupExpiredOffsets")
-def test_offsets_of_a_group_without_members_go_so_long_after_their_commit() -> None:
+def test_offsets_of_empty_group_expire_after_retention() -> None:
     world, target, group = led()
     world.commit(group, 5)
     world.pass_ms(5 * MINUTE_MS)
@@ -50,7 +50,7 @@ def test_offsets_of_a_group_without_members_go_so_long_after_their_commit() -> N
 @pytest.mark.clause("OffsetMetadataManagerTest.testGenericGroupOffsetCommitWithRetentionTime")
 @pytest.mark.parametrize("reloaded", [False, True])
 @pytest.mark.parametrize("retention_ms", [MINUTE_MS, 20 * MINUTE_MS])
-def test_an_offset_with_a_retention_of_its_own_goes_when_that_is_over(retention_ms: int, reloaded: bool) -> None:
+def test_offset_with_own_retention_expires_after_it(retention_ms: int, reloaded: bool) -> None:
     world, _, group = led()
     world.commit(group, 5, retention_ms=retention_ms)
     if reloaded:
@@ -61,8 +61,8 @@ def test_an_offset_with_a_retention_of_its_own_goes_when_that_is_over(retention_
     assert world.fetched(group) == {}
 
 
-def test_an_offset_with_a_short_retention_does_not_wait_for_those_of_its_group_that_last() -> None:
-    """The next look at the group was planned before that commit."""
+def test_offset_with_short_retention_expires_before_others_of_group() -> None:
+    """The next check of the group was planned before that commit."""
     world, _, group = led()
     world.commit(group, 5, 6)
     world.pass_ms(2 * CHECK_MS)
@@ -71,7 +71,7 @@ def test_an_offset_with_a_short_retention_does_not_wait_for_those_of_its_group_t
     assert world.fetched(group) == {("t", 1): 6}
 
 
-def test_a_retention_that_ends_at_minus_one_is_over() -> None:
+def test_retention_ending_at_minus_one_is_expired() -> None:
     world, _, group = led()
     world.commit(group, 5, retention_ms=-1 - world.now().wall_ms)
     world.pass_ms(CHECK_MS)
@@ -79,7 +79,7 @@ def test_a_retention_that_ends_at_minus_one_is_over() -> None:
 
 
 @pytest.mark.parametrize(("retention_ms", "stays"), [(0, False), (-2, False), (-(10**16), False), (10**16, True)])
-def test_any_retention_of_its_own_counts_but_minus_one(retention_ms: int, stays: bool) -> None:
+def test_own_retention_applies_unless_minus_one(retention_ms: int, stays: bool) -> None:
     world, _, group = led()
     world.commit(group, 5, retention_ms=retention_ms)
     world.pass_ms(CHECK_MS)
@@ -90,7 +90,7 @@ def test_any_retention_of_its_own_counts_but_minus_one(retention_ms: int, stays:
 
 
 @pytest.mark.clause("OffsetMetadataManagerTest.testCleanupExpiredOffsetsEmptyOffsetExpirationCondition")
-def test_offsets_whose_topics_have_subscribers_stay() -> None:
+def test_offsets_of_subscribed_topics_do_not_expire() -> None:
     world, target, group_id = led()
     world.show(t=3, u=1)
     group = stable_group(group_id)
@@ -105,7 +105,7 @@ def test_offsets_whose_topics_have_subscribers_stay() -> None:
     assert world.fetched(group_id) == {("t", 0): 5}
 
 
-def test_a_group_that_became_empty_keeps_its_offsets_from_then_on() -> None:
+def test_retention_starts_when_group_becomes_empty() -> None:
     """The commit is old, the last member left just now."""
     world, target, group_id = led()
     group = stable_group(group_id)
@@ -121,7 +121,7 @@ def test_a_group_that_became_empty_keeps_its_offsets_from_then_on() -> None:
     assert (world.fetched(group_id), target.groups) == ({}, {})
 
 
-def test_groups_that_nobody_uses_go_without_a_walk_over_the_others() -> None:
+def test_expired_groups_are_removed_without_walking_others() -> None:
     world, target, group_id = led()
     world.commit(group_id, 5)
     world.pass_ms(CHECK_MS)
@@ -129,11 +129,11 @@ def test_groups_that_nobody_uses_go_without_a_walk_over_the_others() -> None:
         pass
     before = world.events
     world.pass_ms(10 * CHECK_MS)
-    assert world.events - before == 10  # The looks themselves, no slices.
+    assert world.events - before == 10  # The checks themselves, no slices.
 
 
 @pytest.mark.clause("OffsetMetadataManagerTest.testOnPartitionsDeleted")
-def test_offsets_of_a_deleted_topic_go_and_later_ones_stay() -> None:
+def test_topic_deletion_removes_its_offsets_and_keeps_later_ones() -> None:
     world, _, group = led()
     world.show(t=3, u=1)
     world.commit(group, 5, 6)
@@ -145,7 +145,7 @@ def test_offsets_of_a_deleted_topic_go_and_later_ones_stay() -> None:
     assert world.fetched(group) == {("t", 0): 9, ("u", 0): 7}
 
 
-def test_many_offsets_go_in_slices() -> None:
+def test_many_offsets_expire_in_slices() -> None:
     world, _, group = led()
     world.show(t=1000)
     world.commit(group, *range(1000))
@@ -156,7 +156,7 @@ def test_many_offsets_go_in_slices() -> None:
     assert world.events - before >= 5
 
 
-def test_a_topic_deleted_while_nobody_coordinated_is_forgotten_at_the_load() -> None:
+def test_load_removes_offsets_of_topic_deleted_meanwhile() -> None:
     world, _, group = led()
     world.commit(group, 5)
     log = world.lose(0)
@@ -166,7 +166,7 @@ def test_a_topic_deleted_while_nobody_coordinated_is_forgotten_at_the_load() -> 
     assert world.fetched(group) == {}
 
 
-def test_a_removal_that_cannot_be_written_is_tried_again() -> None:
+def test_failed_removal_is_retried() -> None:
     world, _, group = led((1, 2, 3))
     world.commit(group, 5)
     world.replicate(0)
@@ -182,8 +182,8 @@ def test_a_removal_that_cannot_be_written_is_tried_again() -> None:
     assert world.fetched(group) == {}
 
 
-def test_commits_expire_as_the_record_says_where_it_does() -> None:
-    """Values of version 1 carry their own end."""
+def test_loaded_commit_expires_at_time_in_its_record() -> None:
+    """Values of version 1 contain their own expiry time."""
     world, _, group = led()
     log = world.lose(0)
     now_ms = world.now().wall_ms
@@ -197,7 +197,8 @@ def test_commits_expire_as_the_record_says_where_it_does() -> None:
     assert world.fetched(group) == {}
 
 
-# --- whatever happened, a reload finds the same -----------------------------------------------------------------------
+# --- a reload finds the same after any history
+# -------------------------------------------------------------------------
 
 STEPS = st.lists(
     st.one_of(
@@ -214,7 +215,7 @@ STEPS = st.lists(
 
 
 def compacted(world: CoordinatorWorld, log: PartitionLog) -> PartitionLog:
-    """The newest record of each key, as a cleaner leaves it."""
+    """Return a log with the newest record of each key, as a cleaner leaves it."""
     newest: dict[bytes | None, Record] = {}
     for _, record in read_all(log.read(log.log_start_offset, 1 << 24, log.log_end_offset)):
         newest.pop(record.key, None)
@@ -228,7 +229,7 @@ def compacted(world: CoordinatorWorld, log: PartitionLog) -> PartitionLog:
 @pytest.mark.thorough
 @pytest.mark.clause("M-8")
 @given(STEPS)
-def test_any_history_reloaded_gives_the_same_offsets(steps: list[tuple[str, int, int, str, int]]) -> None:
+def test_reload_after_any_history_returns_same_offsets(steps: list[tuple[str, int, int, str, int]]) -> None:
     world, _, _ = led()
     world.show(1, t=3, u=3)
     names = [world.group_in(0, prefix) for prefix in "abc"]

@@ -1,4 +1,4 @@
-"""Keys and values of the offsets topic: Kafka's bytes, everything that was written read back, nothing else believed."""
+"""Keys and values of the offsets topic: Kafka's bytes, a round trip of each record, damage is rejected."""
 
 import pytest
 from hypothesis import given
@@ -30,7 +30,7 @@ INT64 = st.integers(-(2**63), 2**63 - 1)
 
 
 def unique(members: list[Member]) -> tuple[Member, ...]:
-    """Without those whose ID or instance another one has."""
+    """Return the members without those whose ID or instance occurs before."""
     by_id = {each.member_id: each for each in members}
     static = {each.group_instance_id: each for each in by_id.values() if each.group_instance_id is not None}
     return tuple(each for each in by_id.values() if static.get(each.group_instance_id or "", each) is each)
@@ -38,7 +38,7 @@ def unique(members: list[Member]) -> tuple[Member, ...]:
 
 @st.composite
 def groups(draw: st.DrawFn) -> Group:
-    """As a record can tell of them: a member knows the selected protocol only."""
+    """Draw a group as its record describes it: a member has the selected protocol only."""
     protocol = draw(st.none() | TEXT)
     metadata = st.binary(max_size=40)
     known = st.just(()) if protocol is None else metadata.map(lambda data: (MemberProtocol(protocol, data),))
@@ -62,7 +62,7 @@ def test_an_offset_without_the_metadata_epoch_is_kafkas_version_3() -> None:
 
 
 @pytest.mark.parametrize("version", [CLASSIC_VALUE, EPOCH_VALUE])
-def test_an_offset_that_says_when_it_expires_is_version_1(version: int) -> None:
+def test_offset_with_expiry_time_is_version_1(version: int) -> None:
     commit = CommitOffset("t", 1, 5, -1, "m", 9, expire_timestamp_ms=10)
     expected = b"\0\1" + bytes(7) + b"\5\0\1m" + bytes(7) + b"\x09" + bytes(7) + b"\x0a"
     assert offset_value(commit, version) == expected
@@ -77,7 +77,7 @@ def test_the_metadata_epoch_is_a_tagged_field_of_version_4() -> None:
 
 
 @pytest.mark.clause("D-1", "M-8")
-def test_an_offset_with_a_metadata_epoch_says_when_it_expires_in_a_second_tagged_field() -> None:
+def test_expiry_time_of_version_4_is_second_tagged_field() -> None:
     commit = CommitOffset("t", 1, 5, -1, "m", 9, metadata_epoch=258, expire_timestamp_ms=10)
     tagged = b"\2\x90\x4e\x08\0\0\0\0\0\0\1\2\x91\x4e\x08" + bytes(7) + b"\x0a"
     expected = b"\0\4" + bytes(7) + b"\5\xff\xff\xff\xff\2m" + bytes(7) + b"\x09" + tagged
@@ -99,9 +99,7 @@ def test_an_offset_with_a_metadata_epoch_says_when_it_expires_in_a_second_tagged
         (b"\0\4" + bytes(7) + b"\5\0\0\0\7\2m" + bytes(7) + b"\x09\0", COMMIT),
     ],
 )
-def test_values_of_every_version_are_read_and_those_without_an_epoch_say_minus_one(
-    value: bytes, expected: CommitOffset
-) -> None:
+def test_values_of_every_version_are_read_and_missing_epoch_is_minus_one(value: bytes, expected: CommitOffset) -> None:
     assert read_offset_value(KEY, value) == expected
 
 
@@ -112,7 +110,7 @@ def test_other_tagged_fields_are_skipped() -> None:
 
 
 @given(TEXT, TEXT, INT32, INT64, INT32, TEXT, INT64, st.integers(-1, 2**63 - 1))
-def test_an_offset_is_read_as_it_was_written(
+def test_offset_round_trip(
     group: str, topic: str, index: int, offset: int, epoch: int, metadata: str, commit_ms: int, metadata_epoch: int
 ) -> None:
     key = read_key(offset_key(group, topic, index))
@@ -125,7 +123,7 @@ def test_an_offset_is_read_as_it_was_written(
 
 @pytest.mark.thorough
 @given(groups())
-def test_a_group_is_read_as_it_was_written(group: Group) -> None:
+def test_group_round_trip(group: Group) -> None:
     assert read_key(group_key(group.group_id)) == GroupKey(group.group_id)
     found = read_group(group.group_id, group_value(group))
     assert found == group
@@ -149,7 +147,7 @@ def test_groups_of_every_version_are_read() -> None:
 
 
 @pytest.mark.parametrize("instances", [(None, None), ("i", "i")])
-def test_a_group_with_a_member_twice_is_damaged(instances: tuple[str | None, ...]) -> None:
+def test_group_with_duplicate_member_is_damaged(instances: tuple[str | None, ...]) -> None:
     group = Group("g", 0, generation=1, protocol_type="p", protocol="r")
     for number, instance in enumerate(instances):
         group.members[str(number)] = Member("m" if instance is None else f"m{number}", instance, "c", "h", 1, 1, ())
@@ -157,12 +155,12 @@ def test_a_group_with_a_member_twice_is_damaged(instances: tuple[str | None, ...
         read_group("g", group_value(group))
 
 
-def test_keys_of_other_kinds_of_groups_are_known_by_their_number() -> None:
+def test_keys_of_other_group_types_are_known_by_version() -> None:
     assert read_key(b"\0\3\0\1g") == UnknownKey(3)
 
 
 @given(st.binary(max_size=60))
-def test_any_other_bytes_are_damage_and_nothing_worse(data: bytes) -> None:
+def test_random_bytes_are_damage(data: bytes) -> None:
     for read in (read_key, lambda value: read_group("g", value), lambda value: read_offset_value(KEY, value)):
         try:
             read(data)
@@ -172,20 +170,20 @@ def test_any_other_bytes_are_damage_and_nothing_worse(data: bytes) -> None:
 
 @pytest.mark.thorough
 @given(groups(), st.data())
-def test_a_value_that_was_cut_is_damaged(group: Group, data: st.DataObject) -> None:
+def test_truncated_value_is_damaged(group: Group, data: st.DataObject) -> None:
     whole = group_value(group)
     with pytest.raises(DamagedRecord):
         read_group("g", whole[: data.draw(st.integers(0, len(whole) - 1))])
 
 
-def test_versions_of_later_times_are_damage() -> None:
+def test_unknown_versions_are_damage() -> None:
     with pytest.raises(DamagedRecord):
         read_offset_value(KEY, b"\0\5" + offset_value(COMMIT, CLASSIC_VALUE)[2:])
     with pytest.raises(DamagedRecord):
         read_group("g", b"\0\5" + bytes(40))
 
 
-def test_an_epoch_of_another_length_is_damage() -> None:
+def test_metadata_epoch_of_wrong_length_is_damage() -> None:
     plain = b"\0\4" + bytes(7) + b"\5\0\0\0\7\2m" + bytes(7) + b"\x09"
     with pytest.raises(DamagedRecord):
         read_offset_value(KEY, plain + b"\1\x90\x4e\4abcd")

@@ -1,4 +1,4 @@
-"""OffsetCommit, OffsetFetch, OffsetDelete: who may, what is refused, and the metadata epoch."""
+"""OffsetCommit, OffsetFetch, OffsetDelete: validation, errors and the metadata epoch."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ def value_versions(world: CoordinatorWorld) -> list[int]:
 
 
 @pytest.mark.clause("OffsetMetadataManagerTest.testSimpleGroupOffsetCommit")
-def test_a_consumer_that_assigns_itself_commits_to_a_group_without_members() -> None:
+def test_simple_consumer_commits_to_empty_group() -> None:
     world, target, group = led()
     assert world.commit(group, 5, 6) == [[ErrorCode.none, ErrorCode.none]]
     assert world.fetched(group) == {("t", 0): 5, ("t", 1): 6}
@@ -52,7 +52,7 @@ def test_a_consumer_that_assigns_itself_commits_to_a_group_without_members() -> 
         (-1, "", ErrorCode.unknown_member_id),
     ],
 )
-def test_members_commit_in_their_generation_only(generation: int, member: str, error: Error) -> None:
+def test_commit_outside_current_generation_is_rejected(generation: int, member: str, error: Error) -> None:
     world, target, group = led()
     put(world, target, stable_group(group))
     assert world.commit(group, 5, generation=generation, member=member) == [[error]]
@@ -60,19 +60,19 @@ def test_members_commit_in_their_generation_only(generation: int, member: str, e
 
 
 @pytest.mark.clause("OffsetMetadataManagerTest.testOffsetCommitWithUnknownGroup")
-def test_a_generation_of_an_unknown_group_is_illegal() -> None:
+def test_commit_with_generation_to_unknown_group_returns_illegal_generation() -> None:
     world, _, group = led()
     assert world.commit(group, 5, generation=3, member="m") == [[ErrorCode.illegal_generation]]
 
 
 @pytest.mark.clause("OffsetMetadataManagerTest.testGenericGroupOffsetCommitWithFencedInstanceId")
-def test_an_instance_that_started_elsewhere_is_fenced() -> None:
+def test_commit_of_replaced_instance_is_fenced() -> None:
     world, target, group = led()
     put(world, target, stable_group(group))
-    answers: list[list[Error]] = []
+    responses: list[list[Error]] = []
     wanted = (WantedOffset("t", 0, 5, 0, ""),)
-    world.groups.commits.commit(CommitRequest(group, 1, "m-old", "i-1", wanted), answers.append)
-    assert answers == [[ErrorCode.fenced_instance_id]]
+    world.groups.commits.commit(CommitRequest(group, 1, "m-old", "i-1", wanted), responses.append)
+    assert responses == [[ErrorCode.fenced_instance_id]]
 
 
 @pytest.mark.clause("OffsetMetadataManagerTest.testGenericGroupOffsetCommitMaintainsSession")
@@ -86,9 +86,9 @@ def test_a_commit_counts_as_a_heartbeat() -> None:
     assert world.commit(group, 5, generation=1, member="m-1") == [[ErrorCode.unknown_member_id]]
 
 
-def test_one_refused_partition_does_not_stop_the_others() -> None:
+def test_invalid_partition_does_not_fail_others() -> None:
     world, _, group = led(offset_metadata_max_bytes="3")
-    answers: list[list[Error]] = []
+    responses: list[list[Error]] = []
     wanted = (
         WantedOffset("t", 0, 5, 0, "1234"),
         WantedOffset("t", 3, 5, 0, ""),
@@ -97,13 +97,15 @@ def test_one_refused_partition_does_not_stop_the_others() -> None:
         WantedOffset("t", 1, 6, 0, "123"),
         WantedOffset("t", 2, 7, 0, None),
     )
-    world.groups.commits.commit(CommitRequest(group, -1, "", None, wanted), answers.append)
+    world.groups.commits.commit(CommitRequest(group, -1, "", None, wanted), responses.append)
     unknown = ErrorCode.unknown_topic_or_partition
-    assert answers == [[ErrorCode.offset_metadata_too_large, unknown, unknown, unknown, ErrorCode.none, ErrorCode.none]]
+    assert responses == [
+        [ErrorCode.offset_metadata_too_large, unknown, unknown, unknown, ErrorCode.none, ErrorCode.none]
+    ]
     assert world.fetched(group) == {("t", 1): 6, ("t", 2): 7}
 
 
-def test_texts_that_no_record_can_hold_are_refused() -> None:
+def test_text_too_long_for_record_is_rejected() -> None:
     """Flexible requests can carry them."""
     world, target, group_id = led(offset_metadata_max_bytes="100000")
     assert world.commit(group_id, 5, metadata="x" * 32_767) == [[ErrorCode.none]]
@@ -116,7 +118,7 @@ def test_texts_that_no_record_can_hold_are_refused() -> None:
     assert errors == [ErrorCode.unknown_server_error]
 
 
-def test_nothing_is_written_where_all_is_refused() -> None:
+def test_commit_with_only_invalid_partitions_writes_nothing() -> None:
     world, target, group = led()
     assert world.commit(group, 5, topic="unknown") == [[ErrorCode.unknown_topic_or_partition]]
     assert (world.led[0].log.log_end_offset, target.groups) == (0, {})
@@ -124,7 +126,7 @@ def test_nothing_is_written_where_all_is_refused() -> None:
 
 @pytest.mark.clause("OffsetMetadataManagerTest.testFetchOffsetsWithUnknownGroup")
 @pytest.mark.clause("OffsetMetadataManagerTest.testFetchAllOffsetsWithUnknownGroup")
-def test_a_fetch_answers_what_is_asked_in_its_order() -> None:
+def test_offset_fetch_returns_requested_partitions_in_order() -> None:
     world, _, group = led()
     world.commit(group, 5, 6, metadata="m")
     error, found = world.offsets_of(group, [("u", [0]), ("t", [2, 1])])
@@ -153,7 +155,7 @@ def test_a_fetch_answers_what_is_asked_in_its_order() -> None:
         (-1, DraftError.INVALID_METADATA_EPOCH),
     ],
 )
-def test_a_smaller_epoch_than_the_last_commits_is_refused(epoch: int, error: Error) -> None:
+def test_commit_with_smaller_metadata_epoch_is_rejected(epoch: int, error: Error) -> None:
     world, _, group = led()
     world.show(1, t=3)
     assert world.commit(group, 50, epoch=5) == [[ErrorCode.none]]
@@ -162,7 +164,7 @@ def test_a_smaller_epoch_than_the_last_commits_is_refused(epoch: int, error: Err
 
 
 @pytest.mark.clause("M-7")
-def test_only_the_partition_with_the_smaller_epoch_is_refused() -> None:
+def test_only_partition_with_smaller_metadata_epoch_is_rejected() -> None:
     world, _, group = led()
     world.show(1, t=3)
     world.commit(group, 50, epoch=5)
@@ -171,7 +173,7 @@ def test_only_the_partition_with_the_smaller_epoch_is_refused() -> None:
 
 
 @pytest.mark.clause("M-7")
-def test_a_commit_on_its_way_counts_as_the_last() -> None:
+def test_metadata_epoch_is_compared_with_pending_commit() -> None:
     world = CoordinatorWorld((1, 2, 3))
     world.lead_offsets(0)
     world.show(1, t=3)
@@ -181,7 +183,7 @@ def test_a_commit_on_its_way_counts_as_the_last() -> None:
 
 
 @pytest.mark.clause("M-11")
-def test_an_older_version_is_accepted_and_recorded_as_none() -> None:
+def test_commit_without_metadata_epoch_is_accepted() -> None:
     world, target, group = led()
     world.show(1, t=3)
     world.commit(group, 50, epoch=5)
@@ -193,7 +195,7 @@ def test_an_older_version_is_accepted_and_recorded_as_none() -> None:
 
 
 @pytest.mark.clause("M-14")
-def test_until_the_switch_only_the_old_schema_is_written_and_after_it_the_new() -> None:
+def test_value_version_4_is_written_once_feature_is_enabled() -> None:
     world, target, group = led()
     world.show(0, t=3)
     assert world.commit(group, 50, epoch=5) == [[ErrorCode.none]]
@@ -210,7 +212,7 @@ def test_until_the_switch_only_the_old_schema_is_written_and_after_it_the_new() 
 
 @pytest.mark.clause("M-8")
 @pytest.mark.clause("M-11")
-def test_the_epoch_outlives_the_coordinator_and_old_values_have_none() -> None:
+def test_metadata_epoch_survives_coordinator_change() -> None:
     world, _, group = led()
     world.commit(group, 40, 41)
     world.show(1, t=3)
@@ -229,9 +231,9 @@ def test_the_epoch_outlives_the_coordinator_and_old_values_have_none() -> None:
 
 
 def deleted(world: CoordinatorWorld, group: str, *wanted: tuple[str, int]) -> list[tuple[Error, list[Error]]]:
-    answers: list[tuple[Error, list[Error]]] = []
-    world.groups.commits.delete(group, wanted, lambda error, errors: answers.append((error, errors)))
-    return answers
+    responses: list[tuple[Error, list[Error]]] = []
+    world.groups.commits.delete(group, wanted, lambda error, errors: responses.append((error, errors)))
+    return responses
 
 
 def subscription(topic: str) -> bytes:
@@ -239,7 +241,7 @@ def subscription(topic: str) -> bytes:
 
 
 @pytest.mark.clause("OffsetMetadataManagerTest.testGenericGroupOffsetDelete")
-def test_single_offsets_are_deleted() -> None:
+def test_offset_delete_removes_single_offsets() -> None:
     world, _, group = led()
     world.commit(group, 5, 6)
     assert deleted(world, group, ("t", 0), ("t", 2), ("unknown", 0)) == [
@@ -252,7 +254,7 @@ def test_single_offsets_are_deleted() -> None:
 
 
 @pytest.mark.clause("OffsetMetadataManagerTest.testGenericGroupOffsetDeleteWithErrors")
-def test_topics_that_members_subscribe_to_keep_their_offsets() -> None:
+def test_offset_delete_of_subscribed_topic_is_rejected() -> None:
     world, target, group_id = led()
     world.show(t=3, u=1)
     group = stable_group(group_id)
@@ -266,7 +268,7 @@ def test_topics_that_members_subscribe_to_keep_their_offsets() -> None:
     assert world.fetched(group_id) == {("t", 0): 5}
 
 
-def test_offsets_of_other_groups_are_not_deleted() -> None:
+def test_offset_delete_keeps_offsets_of_other_groups() -> None:
     world, target, group_id = led()
     assert deleted(world, group_id, ("t", 0)) == [(ErrorCode.group_id_not_found, [])]
     group = stable_group(group_id)

@@ -1,4 +1,4 @@
-"""The committed offsets of one partition, beside a naive model that reads the whole log each time."""
+"""The committed offsets of one partition, compared with a naive model that reads the whole log each time."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -54,7 +54,7 @@ def change(key: OffsetKey, offset: int | None, at: int) -> Change:
 
 
 def played(steps: Sequence[Made | Ended | int]) -> Iterator[tuple[CommittedOffsets, list[Event], int]]:
-    """The offsets, the log and the high watermark after each step."""
+    """Yield the offsets, the log and the high watermark after each step."""
     offsets = CommittedOffsets()
     log: list[Event] = []
     end = high_watermark = 0
@@ -78,7 +78,7 @@ def played(steps: Sequence[Made | Ended | int]) -> Iterator[tuple[CommittedOffse
 
 @pytest.mark.thorough
 @given(STEPS)
-def test_what_is_seen_is_what_the_log_below_the_high_watermark_says(steps: list[Made | Ended | int]) -> None:
+def test_visible_offsets_are_those_below_high_watermark(steps: list[Made | Ended | int]) -> None:
     for offsets, log, high_watermark in played(steps):
         offsets.validate()
         seen = read_below(high_watermark, log)
@@ -97,7 +97,7 @@ def test_what_is_seen_is_what_the_log_below_the_high_watermark_says(steps: list[
 
 @pytest.mark.thorough
 @given(STEPS)
-def test_what_is_on_its_way_counts_for_whoever_removes_or_commits(steps: list[Made | Ended | int]) -> None:
+def test_unreplicated_commits_are_included_in_checks_of_removals_and_commits(steps: list[Made | Ended | int]) -> None:
     for offsets, log, high_watermark in played(steps):
         seen = read_below(high_watermark, log)
         waiting = [event for event in log if event.end > high_watermark and not isinstance(event, Ending)]
@@ -127,10 +127,8 @@ def test_what_is_on_its_way_counts_for_whoever_removes_or_commits(steps: list[Ma
 
 
 @given(STEPS, st.integers(0, 30))
-def test_who_removes_what_was_there_at_a_time_removes_nothing_newer(
-    steps: list[Made | Ended | int], boundary: int
-) -> None:
-    """``is_older`` with what waits and what is pending, as the deletion of a topic or of a group asks."""
+def test_is_older_excludes_commits_after_boundary(steps: list[Made | Ended | int], boundary: int) -> None:
+    """``is_older`` counts waiting and pending commits when a topic or a group is deleted."""
     for offsets, log, _ in played([step for step in steps if not isinstance(step, Ended)]):
         whole = read_below(len(log) + 99, log)
         for key in KEYS:
@@ -139,7 +137,7 @@ def test_who_removes_what_was_there_at_a_time_removes_nothing_newer(
             assert offsets.is_older(key, boundary, counts_waiting=True) == (bool(ends) and max(ends) <= boundary)
 
 
-def test_changes_are_told_in_the_order_of_the_log() -> None:
+def test_changes_are_yielded_in_log_order() -> None:
     offsets = CommittedOffsets()
     first, second = change(KEYS[0], 1, 0), change(KEYS[1], 2, 1)
     offsets.appended(1, [first])
@@ -149,7 +147,7 @@ def test_changes_are_told_in_the_order_of_the_log() -> None:
 
 
 @pytest.mark.clause("OffsetMetadataManagerTest.testReplayTransactionEndMarkerWithCommit")
-def test_a_commit_marker_tells_what_it_makes_visible_and_an_abort_marker_tells_nothing() -> None:
+def test_commit_marker_yields_changes_and_abort_marker_none() -> None:
     offsets = CommittedOffsets()
     first, second = change(KEYS[0], 1, 0), change(KEYS[1], 2, 0)
     offsets.appended(1, [first], 5)
@@ -163,7 +161,7 @@ def test_a_commit_marker_tells_what_it_makes_visible_and_an_abort_marker_tells_n
 
 
 @pytest.mark.clause("OffsetMetadataManagerTest.testReplayTransactionEndMarkerKeepsTheMostRecentCommittedOffset")
-def test_a_later_plain_commit_is_not_replaced_by_a_marker() -> None:
+def test_marker_does_not_replace_later_plain_commit() -> None:
     offsets = CommittedOffsets()
     offsets.appended(1, [change(KEYS[0], 100, 0)], 5)
     offsets.appended(2, [change(KEYS[0], 101, 0)])
@@ -175,7 +173,7 @@ def test_a_later_plain_commit_is_not_replaced_by_a_marker() -> None:
 
 
 @pytest.mark.clause("OffsetMetadataManagerTest.testReplayWithTombstoneAndPendingTransactionalOffsets")
-def test_a_tombstone_drops_the_pending_commits_of_its_key() -> None:
+def test_tombstone_drops_pending_commits_of_key() -> None:
     offsets = CommittedOffsets()
     offsets.appended(1, [change(KEYS[0], 100, 0), change(KEYS[1], 100, 0)], 5)
     offsets.appended(2, [change(KEYS[0], 7, 0)], 6)
@@ -187,7 +185,7 @@ def test_a_tombstone_drops_the_pending_commits_of_its_key() -> None:
     assert list(offsets.replicated(5)) == [change(KEYS[1], 100, 0)]
 
 
-def test_a_long_transaction_is_decided_in_parts_and_what_follows_waits() -> None:
+def test_long_transaction_completes_in_slices_and_later_changes_wait() -> None:
     offsets = CommittedOffsets()
     many = DECIDED_OFFSETS_PER_SLICE + 1
     for index in range(many):

@@ -1,4 +1,4 @@
-"""A log of the offsets topic that is damaged, or that somebody filled with extremes: loading is total."""
+"""Loading an offsets partition with a damaged log or extreme values never fails."""
 
 import errno
 from typing import Any
@@ -27,7 +27,7 @@ def reloaded(world: CoordinatorWorld, *records: Record, **how: Any) -> None:
 
 
 def with_commits(count: int = 3) -> tuple[CoordinatorWorld, str]:
-    """One batch for each commit."""
+    """Return a world with one batch for each commit."""
     world = CoordinatorWorld()
     world.lead_offsets(0)
     group = world.group_in(0)
@@ -40,7 +40,7 @@ def path_of(world: CoordinatorWorld) -> str:
     return str(world.led[0].log.segments[0].path)
 
 
-def test_a_batch_with_a_wrong_checksum_is_left_out() -> None:
+def test_batch_with_wrong_checksum_is_skipped() -> None:
     world, group = with_commits()
     world.disk.files[path_of(world)][-1] ^= 1
     reloaded(world)
@@ -48,8 +48,8 @@ def test_a_batch_with_a_wrong_checksum_is_left_out() -> None:
     assert [one["left_out"] for one in world.noted("coordinator_loaded_in_part")] == [1]
 
 
-def test_a_log_that_cannot_be_read_on_refuses_the_partition() -> None:
-    """Where the length of a batch is damaged, nobody knows where the next one begins."""
+def test_partition_with_damaged_batch_length_is_not_served() -> None:
+    """Where the length of a batch is damaged, the position of the next one is unknown."""
     world, group = with_commits(1)
     batch_bytes = len(world.disk.files[path_of(world)])
     for offset in range(2000):
@@ -69,7 +69,7 @@ def no_descriptor(disk: object, path: str, position: int, length: int) -> bytes:
     raise DiskError(errno.EMFILE, "no free descriptor")
 
 
-def test_a_partition_is_loaded_anew_after_an_error_of_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_is_retried_after_disk_error(monkeypatch: pytest.MonkeyPatch) -> None:
     world, group = with_commits()
     with monkeypatch.context() as failing:
         failing.setattr(type(world.disk), "read", no_descriptor)
@@ -83,7 +83,7 @@ def test_a_partition_is_loaded_anew_after_an_error_of_the_disk(monkeypatch: pyte
     assert world.groups.metrics.loading.value == 0
 
 
-def test_a_partition_that_another_node_leads_is_not_loaded_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_is_not_retried_after_leadership_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     world, group = with_commits()
     with monkeypatch.context() as failing:
         failing.setattr(type(world.disk), "read", no_descriptor)
@@ -95,7 +95,7 @@ def test_a_partition_that_another_node_leads_is_not_loaded_anew(monkeypatch: pyt
     assert world.groups.metrics.loading.value == 0
 
 
-def test_a_compressed_bomb_is_left_out() -> None:
+def test_decompression_bomb_is_skipped() -> None:
     world, group = with_commits()
     bomb = Record(key=b"\0\x63", value=bytes(40 * 2**20))
     reloaded(world, bomb, compression=Compression.ZSTD)
@@ -152,9 +152,7 @@ def offset_values(draw: st.DrawFn) -> bytes:
 @pytest.mark.thorough
 @given(st.lists(group_values(), max_size=4), st.lists(offset_values(), max_size=4))
 @settings(max_examples=40, deadline=None)
-def test_groups_and_offsets_with_any_fields_are_loaded_or_left_out_and_time_goes_on(
-    groups: list[bytes], offsets: list[bytes]
-) -> None:
+def test_records_with_extreme_fields_are_loaded_or_skipped(groups: list[bytes], offsets: list[bytes]) -> None:
     world = CoordinatorWorld(offsets_retention_check_interval_ms="1000")
     world.lead_offsets(0)
     names = [world.group_in(0, prefix) for prefix in "abcd"]
@@ -168,7 +166,7 @@ def test_groups_and_offsets_with_any_fields_are_loaded_or_left_out_and_time_goes
     assert world.groups.find(names[0]) is world.active(0)
 
 
-def test_texts_that_could_not_be_told_again_are_damage() -> None:
+def test_text_too_long_for_response_is_damage() -> None:
     member = Member("m", None, "c", "/h", 1, 1, (MemberProtocol("range", b""),))
     group = Group("g", 1, protocol_type="consumer")
     group.add(member, awaits_join=False)

@@ -1,4 +1,4 @@
-"""A group by itself, as Kafka's ClassicGroupTest asserts."""
+"""The state of a group by itself, as Kafka's ClassicGroupTest asserts."""
 
 from collections.abc import Iterable
 
@@ -60,7 +60,7 @@ def subscription(topics: Iterable[str], version: int = 0, rest: bytes = b"\xff\x
 )
 @pytest.mark.parametrize("after", GroupState)
 @pytest.mark.parametrize("before", GroupState)
-def test_every_pair_of_states(before: GroupState, after: GroupState) -> None:
+def test_transition_between_each_pair_of_states(before: GroupState, after: GroupState) -> None:
     allowed = {
         ("Empty", "PreparingRebalance"),
         ("PreparingRebalance", "CompletingRebalance"),
@@ -74,7 +74,7 @@ def test_every_pair_of_states(before: GroupState, after: GroupState) -> None:
     assert bool(found) is ((before.value, after.value) in allowed)
 
 
-def test_a_transition_that_is_not_in_the_table_is_our_bug() -> None:
+def test_transition_missing_in_table_raises_assertion_error() -> None:
     group = group_of(member("m"))
     with pytest.raises(AssertionError, match="is Empty and gets its assignment, which it cannot"):
         group.stabilise(NOW_MS)
@@ -86,7 +86,7 @@ def test_a_transition_that_is_not_in_the_table_is_our_bug() -> None:
     "ClassicGroupTest.testCannotRebalanceWhenPreparingRebalance",
     "ClassicGroupTest.testCannotRebalanceWhenDead",
 )
-def test_when_a_rebalance_may_begin() -> None:
+def test_can_rebalance_in_each_state() -> None:
     group = stable(member("m"))
     assert group.can_rebalance
     group.begin_rebalance(NOW_MS)
@@ -98,7 +98,7 @@ def test_when_a_rebalance_may_begin() -> None:
 
 
 @pytest.mark.clause("ClassicGroupTest.testInitNextGeneration", "ClassicGroupTest.testInitNextGenerationEmptyGroup")
-def test_a_generation_begins_with_a_protocol_or_without_members() -> None:
+def test_generation_starts_with_protocol_or_without_members() -> None:
     group = group_of(member("m", "roundrobin"))
     group.begin_rebalance(NOW_MS + 5)
     assert (group.protocol, group.generation, group.state_since_ms) == (None, 0, NOW_MS + 5)
@@ -111,7 +111,7 @@ def test_a_generation_begins_with_a_protocol_or_without_members() -> None:
     assert group.state_since_ms == NOW_MS + 7
 
 
-def test_after_the_last_generation_comes_the_first() -> None:
+def test_generation_wraps_to_first() -> None:
     group = Group("g", NOW_MS, generation=2**31 - 1)
     group.begin_rebalance(NOW_MS)
     group.begin_generation(NOW_MS)
@@ -124,7 +124,7 @@ def test_after_the_last_generation_comes_the_first() -> None:
 @pytest.mark.clause(
     "ClassicGroupTest.testSelectProtocol", "ClassicGroupTest.testSelectProtocolChoosesCompatibleProtocol"
 )
-def test_most_votes_win_among_what_all_know() -> None:
+def test_protocol_with_most_votes_among_common_ones_is_selected() -> None:
     assert group_of(member("a", "range", "roundrobin"), member("b", "roundrobin", "range")).select_protocol() == "range"
     three = group_of(
         member("a", "range", "roundrobin"), member("b", "roundrobin", "range"), member("c", "roundrobin", "range")
@@ -134,13 +134,13 @@ def test_most_votes_win_among_what_all_know() -> None:
 
 
 @pytest.mark.clause("ClassicGroupTest.testSelectProtocolRaisesIfNoMembers")
-def test_without_members_nothing_is_selected() -> None:
+def test_select_protocol_without_members_raises() -> None:
     with pytest.raises(AssertionError):
         group_of().select_protocol()
 
 
 @pytest.mark.clause("ClassicGroupTest.testSupportsProtocols")
-def test_who_may_join() -> None:
+def test_supports_protocols() -> None:
     def knows(group: Group, *names: str, protocol_type: str = "consumer") -> bool:
         return group.supports(protocol_type, tuple(MemberProtocol(each, b"") for each in names))
 
@@ -162,7 +162,7 @@ def test_who_may_join() -> None:
 
 
 @pytest.mark.clause("ClassicGroupTest.testUpdateMember")
-def test_a_member_says_something_else() -> None:
+def test_update_member() -> None:
     group = group_of(member("m", "range"))
     known = group.members["m"]
     group.await_join(known, True)
@@ -173,7 +173,7 @@ def test_a_member_says_something_else() -> None:
 
 
 @pytest.mark.clause("ClassicGroupTest.testReplaceGroupInstance")
-def test_an_instance_gets_another_id_in_its_place() -> None:
+def test_replace_static_member_keeps_its_position() -> None:
     group = group_of(member("a", instance="one"), member("b", instance="two"))
     group.await_join(group.members["a"], True)
     group.members["a"].assignment = b"x"
@@ -184,7 +184,7 @@ def test_an_instance_gets_another_id_in_its_place() -> None:
 
 
 @pytest.mark.clause("ClassicGroupTest.testCannotAddStaticMemberIfAlreadyPresent")
-def test_an_instance_is_one_member() -> None:
+def test_add_duplicate_instance_raises() -> None:
     group = group_of(member("a", instance="one"))
     with pytest.raises(AssertionError):
         group.add(member("b", instance="one"), awaits_join=False)
@@ -196,7 +196,7 @@ def test_an_instance_is_one_member() -> None:
     "ClassicGroupTest.testRemovalFromPendingSyncWhenMemberIsRemoved",
     "ClassicGroupTest.testNewGenerationClearsPendingSyncMembers",
 )
-def test_who_is_waited_for() -> None:
+def test_pending_joins_and_syncs_are_cleared() -> None:
     group = Group("g", NOW_MS)
     group.pending_joins.update(a=None, b=None)
     group.add(member("a"), awaits_join=True)
@@ -214,7 +214,7 @@ def test_who_is_waited_for() -> None:
 @pytest.mark.clause(
     "ClassicGroupTest.testElectNewJoinedLeader", "ClassicGroupTest.testMaybeElectNewJoinedLeaderChooseExisting"
 )
-def test_the_leader_stays_if_it_joined_else_the_first_that_did_leads() -> None:
+def test_elect_joined_leader_keeps_joined_leader_or_elects_first() -> None:
     group = group_of(member("a"), member("b"), member("c"))
     assert not group.elect_joined_leader()
     group.await_join(group.members["c"], True)
@@ -230,7 +230,7 @@ def test_the_leader_stays_if_it_joined_else_the_first_that_did_leads() -> None:
 
 
 @pytest.mark.clause("ClassicGroupTest.testValidateOffsetCommit")
-def test_who_may_commit() -> None:
+def test_validate_commit() -> None:
     group = Group("g", NOW_MS, protocol_type="consumer")
     assert group.check_commit("", None, -1) is ErrorCode.none
     assert group.check_commit("m", None, 0) is ErrorCode.unknown_member_id
@@ -253,7 +253,7 @@ def test_who_may_commit() -> None:
 
 
 @pytest.mark.clause("ClassicGroupTest.testValidateDeleteGroup", "ClassicGroupTest.testValidateOffsetDelete")
-def test_what_may_be_deleted() -> None:
+def test_only_empty_or_dead_group_may_be_deleted() -> None:
     for protocol_type, offsets in (("consumer", ErrorCode.none), ("connect", ErrorCode.non_empty_group)):
         group = group_of(protocol_type=protocol_type)
         assert (group.check_delete(), group.check_offset_delete()) == (ErrorCode.none, ErrorCode.none)
@@ -266,7 +266,7 @@ def test_what_may_be_deleted() -> None:
 
 
 @pytest.mark.clause("ClassicGroupTest.testSubscribedTopics", "ClassicGroupTest.testIsSubscribedToTopic")
-def test_what_a_consumer_group_subscribes_to() -> None:
+def test_subscribed_topics_of_consumer_group() -> None:
     assert not Group("g", NOW_MS).is_subscribed_to("t")
     assert tuple(group_of().subscribed_topics() or ()) == ()
     group = stable(member("a", metadata=subscription(["t", "u"])))
@@ -283,7 +283,7 @@ def test_what_a_consumer_group_subscribes_to() -> None:
 
 
 @pytest.mark.clause("ClassicGroupTest.testSubscribedTopicsNonConsumerGroup")
-def test_what_others_subscribe_to_is_not_known() -> None:
+def test_subscribed_topics_of_other_protocol_type_are_unknown() -> None:
     group = stable(member("a", metadata=subscription(["t"])), protocol_type="connect")
     assert group.subscribed_topics() is None
     assert not group.is_subscribed_to("t")
@@ -303,12 +303,12 @@ def test_what_others_subscribe_to_is_not_known() -> None:
         bytes(2) + b"\0\0\0\1\0\1\xff",
     ],
 )
-def test_metadata_that_cannot_be_read(metadata: bytes) -> None:
+def test_unreadable_metadata_makes_subscription_unknown(metadata: bytes) -> None:
     assert subscribed_topics([subscription(["t"]), metadata]) is None
 
 
 @pytest.mark.clause("ClassicGroupTest.testOffsetExpirationCondition")
-def test_from_when_offsets_are_old() -> None:
+def test_expiry_start_of_offsets() -> None:
     committed_ms = NOW_MS - 1000
     assert Group("g", NOW_MS).expires_from_ms(committed_ms) == committed_ms
     assert Group("g", NOW_MS, protocol_type="connect").expires_from_ms(committed_ms) == NOW_MS
@@ -321,7 +321,7 @@ def test_from_when_offsets_are_old() -> None:
     assert stable(member("a", metadata=b"?")).expires_from_ms(committed_ms) is None
 
 
-def test_a_group_from_the_log() -> None:
+def test_loaded_group() -> None:
     group = Group.loaded("g", 5, "consumer", "range", "b", 7, (member("a", instance="i"), member("b")))
     assert (group.state, group.leader, group.generation, group.joined) == (GroupState.STABLE, "b", 5, 0)
     assert (group.static_members, group.state_since_ms, group.protocol) == ({"i": "a"}, 7, "range")

@@ -1,4 +1,4 @@
-"""Which groups a node coordinates: loading, replication, lost leadership, fencing."""
+"""The groups that a node coordinates: loading, replication, lost leadership, fencing."""
 
 import pytest
 
@@ -40,19 +40,19 @@ def stable_group(group_id: str, at_ms: int = 1) -> Group:
         ("consumer", 567_770_122),
     ],
 )
-def test_groups_are_hashed_as_java_hashes(text: str, value: int) -> None:
+def test_group_ids_are_hashed_like_java_strings(text: str, value: int) -> None:
     """polygenelubricants hashes to -2^31, for which Kafka's Utils.abs gives 0, and consumer to a negative number."""
     assert java_hash(text) == value
     assert partition_of(text, 50) == java_hash(text) % 50
 
 
-def test_long_group_ids_are_hashed_and_not_kept() -> None:
+def test_hashes_of_long_group_ids_are_not_cached() -> None:
     before = partitioner._remembered_hash.cache_info().currsize
     assert partition_of("g" * 30_000, 1 << 31) == java_hash("g" * 30_000)
     assert partitioner._remembered_hash.cache_info().currsize == before
 
 
-def test_only_the_leader_of_a_groups_partition_coordinates_it() -> None:
+def test_only_leader_of_offsets_partition_is_coordinator() -> None:
     world = CoordinatorWorld()
     assert world.groups.find(world.group_in(0)) is ErrorCode.not_coordinator
     found = world.lead_offsets(0)
@@ -62,20 +62,20 @@ def test_only_the_leader_of_a_groups_partition_coordinates_it() -> None:
     assert world.noted("coordinator_loaded") == [{"partition": 0, "records": 0}]
 
 
-def test_other_topics_are_nothing_to_a_coordinator() -> None:
+def test_leadership_of_other_topics_is_ignored() -> None:
     world = CoordinatorWorld()
     world.lead(0)
     assert list(world.groups.active()) == []
 
 
-def test_an_empty_partition_is_served_without_an_event() -> None:
+def test_empty_partition_is_served_at_once() -> None:
     world = CoordinatorWorld()
     before = len(world.timers)
     assert world.lead_offsets(0) is not None
     assert len(world.timers) == before
 
 
-def test_while_a_partition_loads_its_groups_are_told_so() -> None:
+def test_requests_during_load_return_coordinator_load_in_progress() -> None:
     world = CoordinatorWorld()
     world.lead_offsets(0)
     group = world.group_in(0)
@@ -91,7 +91,7 @@ def test_while_a_partition_loads_its_groups_are_told_so() -> None:
 
 
 @pytest.mark.clause("OffsetMetadataManagerTest.testReplay")
-def test_offsets_and_groups_are_what_they_were_after_a_load() -> None:
+def test_load_restores_offsets_and_groups() -> None:
     world = CoordinatorWorld()
     target = world.lead_offsets(0)
     assert target is not None
@@ -116,7 +116,7 @@ def test_offsets_and_groups_are_what_they_were_after_a_load() -> None:
     assert world.noted("coordinator_loaded")[-1] == {"partition": 0, "records": 4}
 
 
-def test_a_long_log_is_loaded_in_slices() -> None:
+def test_long_log_is_loaded_in_slices() -> None:
     world = CoordinatorWorld()
     target = world.lead_offsets(0)
     assert target is not None
@@ -133,7 +133,7 @@ def test_a_long_log_is_loaded_in_slices() -> None:
     assert world.events - before > 10
 
 
-def test_a_partition_lost_while_it_loads_is_forgotten() -> None:
+def test_partition_lost_during_load_is_dropped() -> None:
     world = CoordinatorWorld()
     world.lead_offsets(0)
     world.commit(world.group_in(0), 5)
@@ -145,7 +145,7 @@ def test_a_partition_lost_while_it_loads_is_forgotten() -> None:
     assert [len(world.noted(what)) for what in ("coordinator_loaded", "coordinator_unloaded")] == [1, 2]
 
 
-def test_damaged_records_are_left_out_and_the_rest_is_loaded() -> None:
+def test_load_skips_damaged_records() -> None:
     world = CoordinatorWorld()
     target = world.lead_offsets(0)
     assert target is not None
@@ -169,34 +169,34 @@ def test_damaged_records_are_left_out_and_the_rest_is_loaded() -> None:
 
 @pytest.mark.clause("OffsetMetadataManagerTest.testFetchOffsetsAtDifferentCommittedOffset")
 @pytest.mark.clause("OffsetMetadataManagerTest.testFetchAllOffsetsAtDifferentCommittedOffset")
-def test_a_commit_is_answered_and_seen_when_all_replicas_have_it() -> None:
+def test_commit_completes_and_is_visible_once_replicated() -> None:
     world = CoordinatorWorld((1, 2, 3))
     world.lead_offsets(0)
     group = world.group_in(0)
-    answers = world.commit(group, 5)
-    assert (answers, world.fetched(group), world.noted("offset_committed")) == ([], {}, [])
+    responses = world.commit(group, 5)
+    assert (responses, world.fetched(group), world.noted("offset_committed")) == ([], {}, [])
     world.replicate(0)
-    assert (answers, world.fetched(group)) == (OK, {("t", 0): 5})
+    assert (responses, world.fetched(group)) == (OK, {("t", 0): 5})
     assert world.noted("offset_committed") == [
         {"group": group, "partition": "t-0", "offset": 5, "metadata_epoch": -1, "generation": 0}
     ]
 
 
-def test_a_commit_that_is_not_replicated_in_time_is_an_error_and_counts_once_it_is() -> None:
+def test_commit_not_replicated_in_time_fails_and_is_visible_once_replicated() -> None:
     world = CoordinatorWorld((1, 2, 3), offsets_commit_timeout_ms="700")
     world.lead_offsets(0)
     group = world.group_in(0)
-    answers = world.commit(group, 5)
+    responses = world.commit(group, 5)
     world.pass_ms(699)
-    assert answers == []
+    assert responses == []
     world.pass_ms(1)
-    assert answers == [[ErrorCode.coordinator_not_available]]
+    assert responses == [[ErrorCode.coordinator_not_available]]
     assert world.fetched(group) == {}
     world.replicate(0)
     assert world.fetched(group) == {("t", 0): 5}
 
 
-def test_too_few_replicas_refuse_before_anything_is_written() -> None:
+def test_commit_below_min_insync_replicas_writes_nothing() -> None:
     world = CoordinatorWorld((1, 2, 3), min_isr=2)
     world.lead_offsets(0)
     partition = world.led[0]
@@ -206,20 +206,20 @@ def test_too_few_replicas_refuse_before_anything_is_written() -> None:
     assert world.active(0).groups == {}
 
 
-def test_a_coordinator_that_another_has_replaced_acknowledges_nothing() -> None:
-    """It does not know it yet: its followers fetch from another leader, so no commit of it is replicated."""
+def test_replaced_coordinator_acknowledges_no_commit() -> None:
+    """The node does not know it yet: its followers fetch from another leader, so no commit of it is replicated."""
     world = CoordinatorWorld((1, 2, 3))
     world.lead_offsets(0)
     group = world.group_in(0)
-    answers = world.commit(group, 5)
+    responses = world.commit(group, 5)
     world.pass_ms(1000)
-    assert answers == []
+    assert responses == []
     world.lose(0)
-    assert answers == [[ErrorCode.not_coordinator]]
+    assert responses == [[ErrorCode.not_coordinator]]
     assert world.groups.find(group) is ErrorCode.not_coordinator
 
 
-def test_what_was_not_replicated_at_a_load_is_seen_when_it_is() -> None:
+def test_loaded_commit_is_visible_once_replicated() -> None:
     world = CoordinatorWorld((1, 2, 3))
     world.lead_offsets(0)
     group = world.group_in(0)
@@ -233,7 +233,7 @@ def test_what_was_not_replicated_at_a_load_is_seen_when_it_is() -> None:
     assert world.fetched(group) == {("t", 0): 6}
 
 
-def test_a_new_epoch_of_the_same_leader_loads_nothing_anew() -> None:
+def test_new_epoch_of_same_leader_causes_no_reload() -> None:
     world = CoordinatorWorld()
     target = world.lead_offsets(0)
     partition = world.led[0]
@@ -244,7 +244,7 @@ def test_a_new_epoch_of_the_same_leader_loads_nothing_anew() -> None:
 
 
 @pytest.mark.clause("OffsetMetadataManagerTest.testDeleteGroupAllOffsets")
-def test_a_dead_group_takes_its_offsets_with_it() -> None:
+def test_group_deletion_removes_its_offsets() -> None:
     world = CoordinatorWorld()
     target = world.lead_offsets(0)
     assert target is not None
@@ -261,7 +261,7 @@ def test_a_dead_group_takes_its_offsets_with_it() -> None:
     assert (world.fetched(group_id), world.active(0).groups) == ({}, {})
 
 
-def test_a_disk_that_fails_is_told_and_nothing_is_kept() -> None:
+def test_disk_error_fails_commit_and_keeps_no_offset() -> None:
     world = CoordinatorWorld()
     world.lead_offsets(0)
     group = world.group_in(0)
@@ -271,26 +271,26 @@ def test_a_disk_that_fails_is_told_and_nothing_is_kept() -> None:
     assert world.fetched(group) == {("t", 0): 5}
 
 
-def test_a_commit_of_many_partitions_is_written_whole() -> None:
-    """As in Kafka, what is more than one batch may hold is refused whole."""
+def test_commit_of_many_partitions_is_one_batch() -> None:
+    """As in Kafka, a commit larger than one batch is rejected whole."""
     world = CoordinatorWorld()
     world.lead_offsets(0)
     world.show(t=3000)
     group = world.group_in(0)
     events = world.events
-    answers = world.commit(group, *range(3000), metadata="x" * 400)
+    responses = world.commit(group, *range(3000), metadata="x" * 400)
     world.pass_ms(0)
-    assert answers == [[ErrorCode.unknown_server_error] * 3000]
+    assert responses == [[ErrorCode.unknown_server_error] * 3000]
     assert world.fetched(group) == {}
-    answers = world.commit(group, *range(3000), metadata="x" * 200)
+    responses = world.commit(group, *range(3000), metadata="x" * 200)
     world.pass_ms(0)
-    assert answers == [[ErrorCode.none] * 3000]
+    assert responses == [[ErrorCode.none] * 3000]
     assert world.events - events >= 24
     assert len(world.fetched(group)) == 3000
 
 
 @pytest.mark.clause("OffsetMetadataManagerTest.testOffsetCommitsSensor")
-def test_metrics_count_what_is_there() -> None:
+def test_metrics_count_groups_and_offsets() -> None:
     world = CoordinatorWorld()
     world.lead_offsets(0)
     world.commit(world.group_in(0), 5, 6)
@@ -304,7 +304,7 @@ def test_metrics_count_what_is_there() -> None:
     assert (after["NumOffsets"], after["NumGroups"]) == (0, 0)
 
 
-def test_the_directory_is_that_of_the_topic() -> None:
+def test_directory_name_of_offsets_partition() -> None:
     world = CoordinatorWorld()
     found = world.lead_offsets(2)
     assert isinstance(found, OffsetsPartition)

@@ -1,4 +1,4 @@
-"""A group beside a naive model that keeps nothing but the list of members and recomputes all else each time."""
+"""A group compared with a naive model that keeps only the list of members and recomputes the rest each time."""
 
 from dataclasses import dataclass, field
 
@@ -27,7 +27,7 @@ class NaiveMember:
 
 @dataclass
 class NaiveGroup:
-    """Members in order; the leader by ID; given-out IDs."""
+    """Members in order, the ID of the leader, and the IDs of pending joins."""
 
     state: str = "Empty"
     generation: int = 0
@@ -43,7 +43,7 @@ class NaiveGroup:
         return [name for name in NAMES if all(name in each.protocols for each in self.members)]
 
     def selectable(self) -> list[str]:
-        """All protocols with the most votes."""
+        """Return all protocols with the most votes."""
         votes = [next(name for name in each.protocols if name in self.shared()) for each in self.members]
         return [name for name in NAMES if votes.count(name) == max(map(votes.count, votes))]
 
@@ -105,7 +105,7 @@ class GroupBesideNaive(RuleBasedStateMachine):
 
     @precondition(lambda self: self.naive.members)
     @rule(data=st.data())
-    def answer(self, data: st.DataObject) -> None:
+    def complete_join(self, data: st.DataObject) -> None:
         naive = data.draw(st.sampled_from(self.naive.members))
         self.group.await_join(self.group.members[naive.member_id], False)
         naive.joined = False

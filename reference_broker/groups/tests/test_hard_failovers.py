@@ -1,5 +1,4 @@
-"""What a new coordinator may not get wrong: reads before all is replicated, loads of partitions that go, deletions that
-cannot be written."""
+"""Failovers of a coordinator: reads before all is replicated, loads of lost partitions, deletions whose write fails."""
 
 from itertools import pairwise
 
@@ -17,19 +16,19 @@ OK = [[ErrorCode.none]]
 
 
 class Reading:
-    """An OffsetFetch of all offsets of a group; ``responses`` once it is answered."""
+    """An OffsetFetch of all offsets of a group. ``responses`` has its response."""
 
     def __init__(self, world: CoordinatorWorld, group: str, *, requires_stable: bool = False) -> None:
         self.responses: list[tuple[Error, list[int]]] = []
-        world.groups.commits.fetch(group, None, self._answered, requires_stable=requires_stable)
+        world.groups.commits.fetch(group, None, self._responded, requires_stable=requires_stable)
 
-    def _answered(self, error: Error, found: list[FetchedOffset]) -> None:
+    def _responded(self, error: Error, found: list[FetchedOffset]) -> None:
         self.responses.append((error, [offset_of(one) for one in found]))
 
 
 def half_replicated() -> tuple[CoordinatorWorld, str]:
-    """Coordinated anew, by a replica that has a commit which the former coordinator may have acknowledged: the high
-    watermark comes later."""
+    """Return a new coordinator whose log has a commit that the former one may have acknowledged, above the high
+    watermark."""
     world = CoordinatorWorld((1, 2, 3), offsets_commit_timeout_ms="700")
     world.lead_offsets(0)
     group = world.group_in(0)
@@ -41,7 +40,7 @@ def half_replicated() -> tuple[CoordinatorWorld, str]:
     return world, group
 
 
-def test_offsets_are_told_once_all_that_was_loaded_is_replicated() -> None:
+def test_offset_fetch_completes_once_loaded_records_are_replicated() -> None:
     world, group = half_replicated()
     reading = Reading(world, group)
     assert reading.responses == []
@@ -49,14 +48,14 @@ def test_offsets_are_told_once_all_that_was_loaded_is_replicated() -> None:
     assert reading.responses == [(ErrorCode.none, [6])]
 
 
-def test_offsets_that_stay_uncertain_are_not_told() -> None:
+def test_offset_fetch_times_out_while_loaded_records_are_unreplicated() -> None:
     world, group = half_replicated()
     reading = Reading(world, group)
     world.pass_ms(700)
     assert reading.responses == [(ErrorCode.coordinator_not_available, [])]
 
 
-def test_who_waits_for_offsets_hears_that_the_coordinator_is_gone() -> None:
+def test_pending_offset_fetch_fails_when_coordinator_changes() -> None:
     world, group = half_replicated()
     reading = Reading(world, group)
     world.lose(0)
@@ -64,7 +63,7 @@ def test_who_waits_for_offsets_hears_that_the_coordinator_is_gone() -> None:
 
 
 @pytest.mark.parametrize("requires_stable", [False, True])
-def test_a_stable_read_waits_for_commits_on_their_way(requires_stable: bool) -> None:
+def test_require_stable_waits_for_pending_commits(requires_stable: bool) -> None:
     world = CoordinatorWorld((1, 2, 3))
     world.lead_offsets(0)
     group = world.group_in(0)
@@ -78,14 +77,14 @@ def test_a_stable_read_waits_for_commits_on_their_way(requires_stable: bool) -> 
 
 
 def fire_next(world: CoordinatorWorld) -> None:
-    """One timer that is due."""
+    """Fire one timer that is due."""
     due = [number for number, (deadline_us, _) in world.timers.items() if deadline_us <= world.mono_us]
     if due:
         world.timers.pop(min(due))[1]()
 
 
 @pytest.mark.parametrize("events", range(6))
-def test_a_topic_deleted_while_it_loads_is_not_read(events: int) -> None:
+def test_topic_deleted_during_load_is_not_read(events: int) -> None:
     """Its files have other names by then."""
     world = CoordinatorWorld()
     world.lead_offsets(0)
@@ -103,7 +102,7 @@ def test_a_topic_deleted_while_it_loads_is_not_read(events: int) -> None:
     assert world.groups.find(group) is ErrorCode.not_coordinator
 
 
-def test_a_group_whose_deletion_cannot_be_written_stays() -> None:
+def test_group_stays_if_its_deletion_cannot_be_written() -> None:
     world = CoordinatorWorld((1, 2, 3), min_isr=2)
     world.lead_offsets(0)
     group = world.group_in(0)
@@ -120,7 +119,7 @@ def test_a_group_whose_deletion_cannot_be_written_stays() -> None:
 
 
 def many_offsets() -> tuple[CoordinatorWorld, str, list[Error]]:
-    """A group of them is being deleted: the first slice is written."""
+    """Return a group with many offsets that is being deleted: the first slice is written."""
     world = CoordinatorWorld((1, 2, 3), min_isr=2)
     world.lead_offsets(0)
     world.show(t=1200)
@@ -133,7 +132,7 @@ def many_offsets() -> tuple[CoordinatorWorld, str, list[Error]]:
     return world, group, responses
 
 
-def test_a_group_of_many_offsets_is_deleted_in_slices() -> None:
+def test_group_with_many_offsets_is_deleted_in_slices() -> None:
     world, group, responses = many_offsets()
     world.replicate(0)
     assert (responses, len(world.fetched(group))) == ([], 700)
@@ -147,7 +146,7 @@ def test_a_group_of_many_offsets_is_deleted_in_slices() -> None:
     assert len(world.fetched(group)) == 250
 
 
-def test_a_deletion_in_slices_that_cannot_go_on_can_be_asked_for_again() -> None:
+def test_interrupted_group_deletion_can_be_retried() -> None:
     world, group, responses = many_offsets()
     world.state(world.led[0], (1,), partition_epoch=1)
     world.pass_ms(0)
@@ -160,7 +159,7 @@ def test_a_deletion_in_slices_that_cannot_go_on_can_be_asked_for_again() -> None
     assert (responses[1:], world.fetched(group)) == ([ErrorCode.none], {})
 
 
-def test_offsets_on_their_way_go_with_their_topic() -> None:
+def test_topic_deletion_removes_pending_offsets() -> None:
     world = CoordinatorWorld((1, 2, 3))
     world.lead_offsets(0)
     group = world.group_in(0)
@@ -175,22 +174,22 @@ def test_offsets_on_their_way_go_with_their_topic() -> None:
     assert world.fetched(group) == {}
 
 
-def test_a_large_commit_is_in_the_log_whole_or_not_at_all() -> None:
-    """Whatever a coordinator that takes over has of it: one batch is replicated whole."""
+def test_large_commit_is_in_log_whole_or_not_at_all() -> None:
+    """A coordinator that takes over finds all of it or nothing, since one batch is replicated whole."""
     world = CoordinatorWorld()
     world.lead_offsets(0)
     world.show(t=600)
     log = world.led[0].log
-    answers = world.commit(world.group_in(0), *range(600))
-    while not answers:
+    responses = world.commit(world.group_in(0), *range(600))
+    while not responses:
         assert log.log_end_offset == 0
         fire_next(world)
     assert [header.record_count for _, header in iterate(memoryview(log.read(0, 1 << 20, log.log_end_offset)))] == [600]
-    assert answers == [[ErrorCode.none] * 600]
+    assert responses == [[ErrorCode.none] * 600]
     assert len(world.fetched(world.group_in(0))) == 600
 
 
-def test_a_large_commit_does_not_overtake_a_newer_epoch_that_came_between() -> None:
+def test_large_commit_does_not_replace_newer_metadata_epoch() -> None:
     world = CoordinatorWorld()
     world.lead_offsets(0)
     world.show(level=1, t=600)
@@ -203,43 +202,43 @@ def test_a_large_commit_does_not_overtake_a_newer_epoch_that_came_between() -> N
     assert world.fetched(group)["t", 0] == 9
 
 
-@pytest.mark.parametrize("made_again", [0, 100])
-def test_a_topic_that_is_deleted_between_the_slices_of_a_commit_keeps_no_offset(made_again: int) -> None:
-    """``made_again``: the number of partitions of another topic of that name, 0 if there is none."""
+@pytest.mark.parametrize("recreated", [0, 100])
+def test_topic_deleted_between_slices_of_commit_keeps_no_offset(recreated: int) -> None:
+    """``recreated``: the number of partitions of another topic of that name, 0 if there is none."""
     world = CoordinatorWorld()
     world.lead_offsets(0)
     world.show(t=600, u=1)
     group = world.group_in(0)
     world.commit(group, 7, topic="u")
-    answers = world.commit(group, *range(600))
+    responses = world.commit(group, *range(600))
     fire_next(world)
     world.delete_topic("t")
-    if made_again:
-        world.show(t=made_again, u=1)
+    if recreated:
+        world.show(t=recreated, u=1)
     world.pass_ms(0)
-    gone = [ErrorCode.unknown_topic_or_partition] * (600 - made_again)
-    assert answers == [[ErrorCode.none] * made_again + gone]
-    assert world.fetched(group) == {("u", 0): 7, **{("t", index): index for index in range(made_again)}}
+    gone = [ErrorCode.unknown_topic_or_partition] * (600 - recreated)
+    assert responses == [[ErrorCode.none] * recreated + gone]
+    assert world.fetched(group) == {("u", 0): 7, **{("t", index): index for index in range(recreated)}}
 
 
-def test_a_topic_that_is_made_and_deleted_between_the_slices_of_a_commit_keeps_no_offset() -> None:
+def test_topic_created_and_deleted_between_slices_of_commit_keeps_no_offset() -> None:
     world = CoordinatorWorld()
     world.lead_offsets(0)
     world.show(t=1)
     group = world.group_in(0)
     world.commit(group, 7)
-    answers = world.commit(group, *range(600), topic="late")
+    responses = world.commit(group, *range(600), topic="late")
     fire_next(world)
     world.show(t=1, late=600)
     fire_next(world)
     world.delete_topic("late")
     world.pass_ms(0)
-    assert answers == [[ErrorCode.unknown_topic_or_partition] * 600]
+    assert responses == [[ErrorCode.unknown_topic_or_partition] * 600]
     assert world.fetched(group) == {("t", 0): 7}
 
 
 def deletion(world: CoordinatorWorld, group: str, count: int) -> list[tuple[Error, list[Error]]]:
-    """OffsetDelete of so many partitions of topic ``t``, which has two fewer."""
+    """Send OffsetDelete for ``count`` partitions of topic ``t``, which has two fewer."""
     responses: list[tuple[Error, list[Error]]] = []
     wanted = [("t", index) for index in range(count)]
     world.groups.commits.delete(group, wanted, lambda error, errors: responses.append((error, errors)))
@@ -258,7 +257,7 @@ def many_to_delete(count: int = 1200) -> tuple[CoordinatorWorld, str]:
     return world, group
 
 
-def test_many_offsets_are_deleted_in_slices_and_the_answer_comes_at_their_end() -> None:
+def test_offset_delete_with_many_offsets_responds_after_last_slice() -> None:
     world, group = many_to_delete()
     responses = deletion(world, group, 1202)
     log, ends = world.led[0].log, []
@@ -272,7 +271,7 @@ def test_many_offsets_are_deleted_in_slices_and_the_answer_comes_at_their_end() 
     assert world.fetched(group) == {("u", 0): 9}
 
 
-def test_a_deletion_in_slices_looks_at_the_group_anew() -> None:
+def test_offset_delete_in_slices_checks_group_again() -> None:
     world, group = many_to_delete()
     responses = deletion(world, group, 1200)
     fire_next(world)
@@ -285,7 +284,7 @@ def test_a_deletion_in_slices_looks_at_the_group_anew() -> None:
     assert len(world.fetched(group)) == 701
 
 
-def test_a_deletion_in_slices_stops_where_the_partition_is_lost() -> None:
+def test_offset_delete_in_slices_stops_when_partition_is_lost() -> None:
     world, group = many_to_delete()
     responses = deletion(world, group, 1200)
     fire_next(world)
@@ -294,28 +293,28 @@ def test_a_deletion_in_slices_stops_where_the_partition_is_lost() -> None:
     assert [error for error, _ in responses] == [ErrorCode.not_coordinator]
 
 
-def test_a_commit_in_slices_stops_where_the_partition_is_lost() -> None:
+def test_commit_in_slices_stops_when_partition_is_lost() -> None:
     world = CoordinatorWorld()
     world.lead_offsets(0)
     world.show(t=600)
-    answers = world.commit(world.group_in(0), *range(600))
+    responses = world.commit(world.group_in(0), *range(600))
     fire_next(world)
     world.lose(0)
     world.pass_ms(0)
-    (errors,) = answers
+    (errors,) = responses
     assert errors == [ErrorCode.not_coordinator] * 600
 
 
-def test_a_commit_in_slices_stops_where_its_group_has_members() -> None:
+def test_commit_in_slices_stops_when_group_gets_members() -> None:
     world = CoordinatorWorld()
     world.lead_offsets(0)
     world.show(t=600)
     group = world.group_in(0)
     target = world.active(0)
     target.add_group(Group(group, 0))
-    answers = world.commit(group, *range(600))
+    responses = world.commit(group, *range(600))
     fire_next(world)
     target.groups[group].state = GroupState.STABLE
     world.pass_ms(0)
-    (errors,) = answers
+    (errors,) = responses
     assert errors == [ErrorCode.unknown_member_id] * 600

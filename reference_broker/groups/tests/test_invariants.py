@@ -1,4 +1,4 @@
-"""Groups, served groups and committed offsets notice when they contradict themselves."""
+"""Groups, served groups and committed offsets detect inconsistent state."""
 
 from collections.abc import Callable
 from typing import Any
@@ -38,21 +38,21 @@ COMMIT = CommitOffset("t", 0, 5, 0, "", 0)
         (lambda group: group.begin_generation(NOW_MS), "g is Stable and begins a generation, which it cannot"),
     ],
 )
-def test_a_group_refuses_what_breaks_it(change: Callable[[Group], None], story: str) -> None:
+def test_group_rejects_inconsistent_change(change: Callable[[Group], None], story: str) -> None:
     group = stable(member("a"), member("b", instance="one"))
     with pytest.raises(AssertionError, match=story):
         change(group)
     group.validate()
 
 
-def test_a_leader_who_is_no_member_is_noticed_at_the_next_change() -> None:
+def test_leader_that_is_no_member_is_detected_at_next_change() -> None:
     group = group_of(member("a"))
     group.leader = "x"
     with pytest.raises(AssertionError, match="x leads g, whose members are"):
         group.add(member("b"), awaits_join=False)
 
 
-def test_a_generation_never_goes_back() -> None:
+def test_generation_going_back_is_detected() -> None:
     world = World()
     world.stable(None)
 
@@ -64,21 +64,21 @@ def test_a_generation_never_goes_back() -> None:
         served(world).enter(goes_back)
 
 
-def test_commits_come_in_the_order_of_the_log() -> None:
+def test_commits_out_of_log_order_are_detected() -> None:
     offsets = CommittedOffsets()
     offsets.appended(7, [(KEY, COMMIT)])
     with pytest.raises(AssertionError, match="commits up to offset 6 follow those up to 7"):
         offsets.appended(6, [(KEY, None)])
 
 
-def test_no_offset_is_on_its_way_when_all_records_are_replicated() -> None:
+def test_pending_offset_after_replication_is_detected() -> None:
     offsets = CommittedOffsets()
     offsets._newest[KEY] = (1, COMMIT)
     with pytest.raises(AssertionError, match="1 offsets are on their way in no record"):
         list(offsets.replicated(0))
 
 
-def test_groups_of_a_lost_partition_are_not_served() -> None:
+def test_serving_group_of_lost_partition_is_detected() -> None:
     world = World()
     group = Group("g", NOW_MS)
     partition = world.partition
@@ -89,7 +89,7 @@ def test_groups_of_a_lost_partition_are_not_served() -> None:
         world.membership.serve(partition, group)
 
 
-def test_a_partition_is_loaded_once() -> None:
+def test_second_load_of_partition_is_detected() -> None:
     world = World()
     world.membership.loaded(world.partition)
     with pytest.raises(AssertionError, match="partition 0 is loaded twice"):
@@ -120,7 +120,7 @@ def given(name: str, value: object) -> Callable[[Any], None]:
         (lambda group: setattr(group.members["a"], "member_id", "x"), "a member is listed under another ID"),
     ],
 )
-def test_what_a_group_validates(change: Callable[[Group], None], story: str) -> None:
+def test_group_validate(change: Callable[[Group], None], story: str) -> None:
     group = stable(member("a"), member("b", instance="one"))
     group.validate()
     change(group)
@@ -145,7 +145,7 @@ def served(world: World) -> ServedGroup:
         (lambda it: setattr(it.group, "state", GroupState.PREPARING_REBALANCE), "waits without a timer"),
     ],
 )
-def test_what_a_served_group_validates(change: Callable[[ServedGroup], None], story: str) -> None:
+def test_served_group_validate(change: Callable[[ServedGroup], None], story: str) -> None:
     world = World()
     world.stable(None)
     world.membership.validate()
@@ -170,7 +170,7 @@ def test_what_a_served_group_validates(change: Callable[[ServedGroup], None], st
         ),
     ],
 )
-def test_what_committed_offsets_validate(change: Callable[[CommittedOffsets], None], story: str) -> None:
+def test_committed_offsets_validate(change: Callable[[CommittedOffsets], None], story: str) -> None:
     offsets = CommittedOffsets()
     offsets.appended(1, [(KEY, COMMIT)])
     list(offsets.replicated(1))
@@ -190,7 +190,7 @@ def test_what_committed_offsets_validate(change: Callable[[CommittedOffsets], No
         (lambda target: given("count", 1)(target.offsets), "1 offsets are counted, 0 are visible"),
     ],
 )
-def test_what_a_coordinator_validates(change: Callable[[Any], None], story: str) -> None:
+def test_coordinator_validate(change: Callable[[Any], None], story: str) -> None:
     world = CoordinatorWorld()
     target = world.lead_offsets(0)
     world.groups.validate()

@@ -1,4 +1,4 @@
-"""JoinGroup: who gets in, at once or when the generation begins."""
+"""JoinGroup: which members are accepted, at once or when the generation starts."""
 
 import pytest
 
@@ -11,24 +11,24 @@ ROUND_ROBIN = (MemberProtocol("roundrobin", b"r"),)
 
 
 @pytest.mark.clause("GroupMetadataManagerTest.testJoinGroupUnknownMemberNewGroup")
-def test_a_member_without_an_id_makes_a_group_and_gets_an_id_first() -> None:
+def test_join_without_member_id_returns_member_id_required() -> None:
     world = World()
     first = world.join(client="reader")
     assert first.error is ErrorCode.member_id_required
-    assert first.answer.member_id.startswith("reader-")
+    assert first.response.member_id.startswith("reader-")
     assert (world.group.state, len(world.group.members)) == (GroupState.EMPTY, 0)
-    joined = world.join(first.answer.member_id)
+    joined = world.join(first.response.member_id)
     world.pass_ms(0)
-    assert joined.answer.generation == 1
-    assert joined.answer.leader == joined.answer.member_id == first.answer.member_id
-    assert [each.member_id for each in joined.answer.members] == [first.answer.member_id]
+    assert joined.response.generation == 1
+    assert joined.response.leader == joined.response.member_id == first.response.member_id
+    assert [each.member_id for each in joined.response.members] == [first.response.member_id]
 
 
-def test_before_version_4_a_member_joins_at_once() -> None:
+def test_join_before_version_4_needs_no_member_id() -> None:
     world = World()
     joined = world.join(version=3)
     world.pass_ms(0)
-    assert (joined.error, joined.answer.generation) == (ErrorCode.none, 1)
+    assert (joined.error, joined.response.generation) == (ErrorCode.none, 1)
 
 
 @pytest.mark.clause(
@@ -36,7 +36,7 @@ def test_before_version_4_a_member_joins_at_once() -> None:
     "GroupMetadataManagerTest.testJoinGroupUnknownConsumerExistingGroup",
     "GroupMetadataManagerTest.testJoinGroupExistingMemberInEmptyState",
 )
-def test_an_unknown_member_id_makes_no_group_and_is_told_to_begin_anew() -> None:
+def test_join_with_unknown_member_id_is_rejected_and_creates_no_group() -> None:
     world = World()
     assert world.join("who").error is ErrorCode.unknown_member_id
     assert not world.partition.groups
@@ -55,7 +55,7 @@ def test_an_unknown_member_id_makes_no_group_and_is_told_to_begin_anew() -> None
     "GroupMetadataManagerTest.testJoinGroupWithEmptyGroupProtocol",
     "GroupMetadataManagerTest.testJoinGroupProtocolTypeIsNotProvidedWhenAnErrorOccurs",
 )
-def test_protocols_have_to_fit() -> None:
+def test_join_with_incompatible_protocols_is_rejected() -> None:
     world = World()
     assert world.join(protocol_type="").error is ErrorCode.inconsistent_group_protocol
     assert world.join(protocols=()).error is ErrorCode.inconsistent_group_protocol
@@ -67,12 +67,12 @@ def test_protocols_have_to_fit() -> None:
         world.join(member, protocol_type="connect"),
     ):
         assert refused.error is ErrorCode.inconsistent_group_protocol
-        assert (refused.answer.protocol_type, refused.answer.protocol) == (None, None)
+        assert (refused.response.protocol_type, refused.response.protocol) == (None, None)
     alone = world.join(member, protocols=BOTH)
-    assert (alone.error, alone.answer.protocol) == (ErrorCode.none, "range")
+    assert (alone.error, alone.response.protocol) == (ErrorCode.none, "range")
 
 
-def test_what_is_refused_before_any_group_is_looked_at() -> None:
+def test_invalid_join_is_rejected_before_group_lookup() -> None:
     world = World(group_min_session_timeout_ms=5000, group_max_session_timeout_ms=20_000)
     assert world.join(group="").error is ErrorCode.invalid_group_id
     assert world.join(session_ms=4999).error is ErrorCode.invalid_session_timeout
@@ -81,57 +81,57 @@ def test_what_is_refused_before_any_group_is_looked_at() -> None:
     assert world.join(session_ms=20_000).error is ErrorCode.member_id_required
 
 
-def test_where_the_group_is_not_coordinated_here() -> None:
+def test_requests_to_non_coordinator_return_not_coordinator() -> None:
     world = World()
     world.store.is_loading = True
     assert world.join().error is ErrorCode.coordinator_load_in_progress
     world.store.is_loading, world.store.partition = False, None
     assert world.join("m").error is ErrorCode.not_coordinator
-    assert world.join("m").answer.member_id == "m"
+    assert world.join("m").response.member_id == "m"
     assert world.membership.heartbeat("g", "m", None, 1) is ErrorCode.not_coordinator
     assert world.membership.heartbeat("", "m", None, 1) is ErrorCode.invalid_group_id
     assert world.membership.leave("g", ()) == (ErrorCode.not_coordinator, ())
     assert world.sync("m", 1).error is ErrorCode.not_coordinator
 
 
-# --- a generation begins when all have joined -----------------------------------------------------------------------
+# --- a generation starts when all have joined -----------------------------------------------------------------------
 
 
 @pytest.mark.clause(
     "GroupMetadataManagerTest.testGenerationIdIncrementsOnRebalance",
     "GroupMetadataManagerTest.testJoinGroupReturnsTheProtocolType",
 )
-def test_a_newcomer_waits_until_the_others_have_joined_again() -> None:
+def test_new_member_waits_for_others_to_rejoin() -> None:
     world = World()
     (leader,) = world.stable(None)
     newcomer, joining = world.new()
-    assert not joining.answers
+    assert not joining.responses
     assert world.heartbeat(leader) is ErrorCode.rebalance_in_progress
     again = world.join(leader)
-    assert (again.answer.generation, joining.answer.generation) == (2, 2)
-    assert (joining.answer.leader, joining.answer.protocol_type, joining.answer.protocol) == (
+    assert (again.response.generation, joining.response.generation) == (2, 2)
+    assert (joining.response.leader, joining.response.protocol_type, joining.response.protocol) == (
         leader,
         "consumer",
         "range",
     )
-    assert [each.member_id for each in again.answer.members] == [leader, newcomer]
-    assert joining.answer.members == ()
+    assert [each.member_id for each in again.response.members] == [leader, newcomer]
+    assert joining.response.members == ()
 
 
 @pytest.mark.clause(
     "GroupMetadataManagerTest.testJoinGroupFromUnchangedFollowerDoesNotRebalance",
     "GroupMetadataManagerTest.testJoinGroupExistingMemberDoesNotTriggerRebalanceInStableState",
 )
-def test_a_follower_that_says_nothing_new_is_told_the_generation_again() -> None:
+def test_rejoin_of_unchanged_follower_returns_current_generation() -> None:
     world = World()
     leader, follower = world.stable(None, None)
     again = world.join(follower)
-    assert (again.error, again.answer.generation, again.answer.leader) == (
+    assert (again.error, again.response.generation, again.response.leader) == (
         ErrorCode.none,
         world.group.generation,
         leader,
     )
-    assert again.answer.members == ()
+    assert again.response.members == ()
     assert world.group.state is GroupState.STABLE
 
 
@@ -139,57 +139,57 @@ def test_a_follower_that_says_nothing_new_is_told_the_generation_again() -> None
     "GroupMetadataManagerTest.testJoinGroupFromUnchangedLeaderShouldRebalance",
     "GroupMetadataManagerTest.testJoinGroupAsExistingLeaderTriggersRebalanceInStableState",
 )
-def test_a_leader_that_joins_again_begins_a_rebalance() -> None:
+def test_rejoin_of_leader_starts_rebalance() -> None:
     world = World()
     leader, _ = world.stable(None, None)
-    assert not world.join(leader).answers
+    assert not world.join(leader).responses
     assert world.group.state is GroupState.PREPARING_REBALANCE
 
 
 @pytest.mark.clause(
     "GroupMetadataManagerTest.testJoinGroupAsExistingMemberWithUpdatedMetadataTriggersRebalanceInStableState"
 )
-def test_a_follower_with_other_metadata_begins_a_rebalance() -> None:
+def test_rejoin_of_follower_with_changed_metadata_starts_rebalance() -> None:
     world = World()
     _, follower = world.stable(None, None)
-    assert not world.join(follower, protocols=BOTH).answers
+    assert not world.join(follower, protocols=BOTH).responses
     assert world.group.state is GroupState.PREPARING_REBALANCE
 
 
 @pytest.mark.clause("GroupMetadataManagerTest.testJoinGroupExistingMemberUpdatedMetadataTriggersRebalance")
-def test_while_the_generation_is_not_assigned_only_other_metadata_begin_a_rebalance() -> None:
+def test_rejoin_before_assignment_starts_rebalance_only_with_changed_metadata() -> None:
     world = World()
     first, _ = world.new()
     world.pass_ms(0)
     assert world.group.state is GroupState.COMPLETING_REBALANCE
     lost = world.join(first)
-    assert (lost.answer.generation, len(lost.answer.members)) == (1, 1)
+    assert (lost.response.generation, len(lost.response.members)) == (1, 1)
     changed = world.join(first, protocols=BOTH)
-    assert changed.answer.generation == 2
+    assert changed.response.generation == 2
 
 
-def test_a_second_join_of_a_waiting_member_takes_the_place_of_the_first() -> None:
+def test_second_join_of_waiting_member_replaces_first() -> None:
     world = World()
     leader, _ = world.stable(None, None)
     first = world.join(leader)
     second = world.join(leader)
     assert first.error is ErrorCode.rebalance_in_progress
-    assert not second.answers
+    assert not second.responses
     assert world.group.joined == 1
 
 
-# --- members that are on their way ----------------------------------------------------------------------------------
+# --- pending members ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.clause("GroupMetadataManagerTest.testJoinGroupCompletionWhenPendingMemberJoins")
-def test_a_generation_waits_for_ids_that_were_given_out() -> None:
+def test_generation_waits_for_pending_members() -> None:
     world = World()
     (leader,) = world.stable(None)
-    pending = world.join().answer.member_id
+    pending = world.join().response.member_id
     again = world.join(leader)
-    assert not again.answers
+    assert not again.responses
     joined = world.join(pending)
-    assert again.answer.generation == joined.answer.generation == 2
+    assert again.response.generation == joined.response.generation == 2
 
 
 @pytest.mark.clause(
@@ -197,28 +197,28 @@ def test_a_generation_waits_for_ids_that_were_given_out() -> None:
     "GroupMetadataManagerTest.testHeartbeatExpirationShouldRemovePendingMember",
     "GroupMetadataManagerTest.testSecondMemberPartiallyJoinAndTimeout",
 )
-def test_an_id_that_is_not_used_in_time_is_waited_for_no_more() -> None:
+def test_pending_member_expires_after_session_timeout() -> None:
     world = World()
     (leader,) = world.stable(None)
     world.join(session_ms=6000)
     again = world.join(leader)
     world.pass_ms(5999)
-    assert not again.answers
+    assert not again.responses
     world.pass_ms(1)
-    assert (again.answer.generation, len(world.group.members)) == (2, 1)
+    assert (again.response.generation, len(world.group.members)) == (2, 1)
 
 
 @pytest.mark.clause("GroupMetadataManagerTest.testJoinGroupExistingPendingMemberWithGroupInstanceIdThrowsException")
-def test_an_id_that_was_given_out_is_no_static_members() -> None:
+def test_pending_member_id_with_instance_is_rejected() -> None:
     world = World()
-    pending = world.join().answer.member_id
+    pending = world.join().response.member_id
     assert world.join(pending, instance="i").error is ErrorCode.unknown_member_id
 
 
 @pytest.mark.clause(
     "GroupMetadataManagerTest.testNewMemberJoinExpiration", "GroupMetadataManagerTest.testNewMemberTimeoutCompletion"
 )
-def test_a_new_member_is_waited_for_five_minutes_and_then_given_up() -> None:
+def test_new_member_expires_after_five_minutes_of_join() -> None:
     world = World()
     leader, _ = world.stable(None, None, rebalance_ms=600_000, session_ms=10_000)
     newcomer, joining = world.new(rebalance_ms=600_000)
@@ -230,7 +230,7 @@ def test_a_new_member_is_waited_for_five_minutes_and_then_given_up() -> None:
 
 
 @pytest.mark.clause("GroupMetadataManagerTest.testNewMemberFailureAfterJoinGroupCompletion")
-def test_once_told_its_generation_a_new_member_has_its_own_session() -> None:
+def test_new_member_has_own_session_after_join_completes() -> None:
     world = World()
     member, joining = world.new(session_ms=10_000)
     world.pass_ms(0)
@@ -250,7 +250,7 @@ def test_once_told_its_generation_a_new_member_has_its_own_session() -> None:
     "GroupMetadataManagerTest.testStaticMembersJoinGroupWithMaxSize",
 )
 @pytest.mark.parametrize(("version", "instance"), [(9, None), (3, None), (9, "late")])
-def test_a_full_group_takes_nobody_more(version: int, instance: str | None) -> None:
+def test_join_of_full_group_returns_group_max_size_reached(version: int, instance: str | None) -> None:
     world = World(group_max_size=2)
     world.stable(None, None)
     assert world.join(version=version, instance=instance).error is ErrorCode.group_max_size_reached
@@ -262,7 +262,7 @@ def test_a_full_group_takes_nobody_more(version: int, instance: str | None) -> N
     "GroupMetadataManagerTest.testLastJoiningMembersAreKickedOutWhenRejoiningGroupWithMaxSize",
     "GroupMetadataManagerTest.testOnLoadedExceedGroupMaxSizeTriggersRebalance",
 )
-def test_of_a_loaded_group_that_is_too_large_the_last_to_rejoin_are_turned_away() -> None:
+def test_last_members_to_rejoin_loaded_oversized_group_are_rejected() -> None:
     before = World()
     ids = before.stable(None, None, None)
     world = World(group_max_size=2)
@@ -272,19 +272,19 @@ def test_of_a_loaded_group_that_is_too_large_the_last_to_rejoin_are_turned_away(
     joins = [world.join(member_id) for member_id in ids]
     world.pass_ms(0)
     assert joins[2].error is ErrorCode.group_max_size_reached
-    assert [each.answer.generation for each in joins[:2]] == [before.group.generation] * 2
+    assert [each.response.generation for each in joins[:2]] == [before.group.generation] * 2
     assert list(world.group.members) == ids[:2]
 
 
-def test_a_member_that_names_a_protocol_twice_counts_once() -> None:
+def test_duplicate_protocol_of_member_votes_once() -> None:
     world = World()
     (first,) = world.stable(None, protocols=RANGE * 2)
     _, joining = world.new(protocols=BOTH)
     world.join(first, protocols=RANGE * 2)
-    assert (joining.answer.generation, joining.answer.protocol) == (2, "range")
+    assert (joining.response.generation, joining.response.protocol) == (2, "range")
 
 
-def test_the_reason_is_in_the_trace() -> None:
+def test_join_reason_is_noted() -> None:
     world = World()
     world.new(reason="rolling restart")
     (note,) = [fields for what, fields in world.ports.notes if what == "group_state"]

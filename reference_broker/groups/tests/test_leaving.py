@@ -1,4 +1,4 @@
-"""LeaveGroup, heartbeats and sessions: how members go."""
+"""LeaveGroup, heartbeats and sessions: how members are removed."""
 
 import pytest
 
@@ -13,7 +13,7 @@ from reference_broker.wire.errors import ErrorCode
     "GroupMetadataManagerTest.testLeaveGroupUnknownMemberIdExistingGroup",
     "GroupMetadataManagerTest.testLeaveGroupUnknownGroup",
 )
-def test_a_member_that_leaves_causes_a_rebalance_at_once() -> None:
+def test_leave_starts_rebalance_at_once() -> None:
     world = World()
     assert world.membership.leave("g", (Leaving("m", None),)) == (ErrorCode.none, (ErrorCode.unknown_member_id,))
     leader, follower = world.stable(None, None)
@@ -35,7 +35,7 @@ def test_a_member_that_leaves_causes_a_rebalance_at_once() -> None:
     "GroupMetadataManagerTest.testLeaveGroupStaticMemberWithUnknownMemberId",
     "GroupMetadataManagerTest.testLeaveGroupWithFencedInstanceId",
 )
-def test_several_members_have_an_answer_each() -> None:
+def test_leave_of_several_members_returns_one_error_each() -> None:
     world = World()
     one, two = world.stable("one", "two")
     assert world.leave((one, "two")) == (ErrorCode.fenced_instance_id,)
@@ -55,20 +55,20 @@ def test_several_members_have_an_answer_each() -> None:
     "GroupMetadataManagerTest.testJoinedMemberPendingMemberBatchLeaveGroup",
     "GroupMetadataManagerTest.testJoinedMemberPendingMemberBatchLeaveGroupWithUnknownMember",
 )
-def test_an_id_that_was_given_out_can_leave_and_is_waited_for_no_more() -> None:
+def test_leave_of_pending_member_ends_its_wait() -> None:
     world = World()
     (leader,) = world.stable(None)
-    pending = world.join().answer.member_id
+    pending = world.join().response.member_id
     again = world.join(leader)
-    assert not again.answers
+    assert not again.responses
     assert world.leave(pending, "nobody") == (ErrorCode.none, ErrorCode.unknown_member_id)
-    assert again.answer.generation == 2
-    other = world.join().answer.member_id
+    assert again.response.generation == 2
+    other = world.join().response.member_id
     assert world.leave(leader, other) == (ErrorCode.none, ErrorCode.none)
     assert world.group.state is GroupState.EMPTY
 
 
-def test_what_a_leaving_member_waits_for_is_answered() -> None:
+def test_leave_completes_pending_requests_of_member() -> None:
     world = World()
     leader, follower = world.stable(None, None)
     joining = world.join(leader)
@@ -97,7 +97,7 @@ def test_what_a_leaving_member_waits_for_is_answered() -> None:
     "GroupMetadataManagerTest.testHeartbeatDuringRebalanceCausesRebalanceInProgress",
     "GroupMetadataManagerTest.testHeartbeatDuringCompletingRebalance",
 )
-def test_what_a_heartbeat_is_told() -> None:
+def test_heartbeat_errors_by_state_and_generation() -> None:
     world = World()
     assert world.heartbeat("m", 1) is ErrorCode.unknown_member_id
     member, _ = world.new()
@@ -118,7 +118,7 @@ def test_what_a_heartbeat_is_told() -> None:
     "GroupMetadataManagerTest.testClassicGroupMemberHeartbeatMaintainsSession",
     "GroupMetadataManagerTest.testHeartbeatExpirationShouldRemoveMember",
 )
-def test_a_member_is_given_up_when_its_session_is_over_and_not_before() -> None:
+def test_member_expires_at_end_of_session() -> None:
     world = World()
     (member,) = world.stable(None, session_ms=10_000)
     for _ in range(5):
@@ -131,27 +131,27 @@ def test_a_member_is_given_up_when_its_session_is_over_and_not_before() -> None:
 
 
 @pytest.mark.clause("GroupMetadataManagerTest.testClassicGroupMemberSessionTimeoutDuringRebalance")
-def test_a_silent_member_holds_a_rebalance_up_for_its_session_only() -> None:
+def test_silent_member_delays_rebalance_until_session_expires() -> None:
     world = World()
     leader, silent = world.stable(None, None)
     again = world.join(leader)
     world.pass_ms(9999)
-    assert not again.answers
+    assert not again.responses
     world.pass_ms(1)
-    assert (again.answer.generation, list(world.group.members)) == (2, [leader])
+    assert (again.response.generation, list(world.group.members)) == (2, [leader])
     assert world.members("expired") == [silent]
 
 
-def test_who_waits_to_join_need_not_be_heard_of() -> None:
+def test_joining_member_needs_no_heartbeats() -> None:
     world = World()
     leader, follower = world.stable(None, None)
     again = world.join(leader)
     world.alive_ms(40_000, follower)
-    assert not again.answers
+    assert not again.responses
     assert leader in world.group.members
 
 
-def test_a_session_that_becomes_shorter_ends_earlier() -> None:
+def test_shortened_session_expires_earlier() -> None:
     world = World()
     (member,) = world.stable(None, session_ms=100_000)
     world.join(member, session_ms=10_000)
@@ -160,7 +160,7 @@ def test_a_session_that_becomes_shorter_ends_earlier() -> None:
     assert world.members("expired") == [member]
 
 
-def test_an_accepted_commit_counts_as_a_heartbeat() -> None:
+def test_accepted_commit_extends_session() -> None:
     world = World()
     (member,) = world.stable(None)
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""What becomes of groups when a partition is taken up, dropped, or a group is deleted."""
+"""Groups when their partition is loaded or unloaded, or when they are deleted."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from reference_broker.wire.errors import Error, ErrorCode
 
 
 def recorded(group_id: str, *member_ids: str) -> Group:
-    """As it is read from the log."""
+    """Return the group as it is read from the log."""
     members = tuple(
         Member(each, None, "c", "/h", 60_000, 10_000, (MemberProtocol("range", b""),), each.encode())
         for each in member_ids
@@ -22,21 +22,21 @@ def recorded(group_id: str, *member_ids: str) -> Group:
     "GroupMetadataManagerTest.testOnLoadedSchedulesClassicGroupMemberHeartbeats",
     "GroupMetadataManagerTest.testOnClassicGroupStateTransitionOnLoading",
 )
-def test_a_loaded_group_goes_on_and_its_members_have_one_session_to_be_heard() -> None:
+def test_members_of_loaded_group_get_one_session_timeout() -> None:
     world = World()
     world.partition.groups["g"] = recorded("g", "a", "b")
     world.membership.loaded(world.partition)
     assert world.in_state(GroupState.STABLE) == 1
     assert world.heartbeat("a", 7) is ErrorCode.none
-    assert world.sync("b", 7).answer.assignment == b"b"
+    assert world.sync("b", 7).response.assignment == b"b"
     world.pass_ms(5000)
     assert world.heartbeat("a", 7) is ErrorCode.none
     world.pass_ms(5000)
     assert world.members("expired") == ["b"]
-    assert world.join("a").answer.generation == 8
+    assert world.join("a").response.generation == 8
 
 
-def test_many_groups_are_taken_up_in_slices_and_one_that_is_asked_for_at_once() -> None:
+def test_loaded_groups_are_served_in_slices_and_requested_one_at_once() -> None:
     world = World()
     count = 3 * SERVED_GROUPS_PER_SLICE + 1
     for index in range(count):
@@ -55,7 +55,7 @@ def test_many_groups_are_taken_up_in_slices_and_one_that_is_asked_for_at_once() 
     "GroupMetadataManagerTest.testClassicGroupOnUnloadedEmptyAndPreparingRebalance",
     "GroupMetadataManagerTest.testClassicGroupOnUnloadedCompletingRebalance",
 )
-def test_a_lost_partition_answers_all_who_wait() -> None:
+def test_lost_partition_completes_all_pending_requests() -> None:
     world = World()
     world.partition.holds = True
     joining = world.new()[1]
@@ -76,8 +76,8 @@ def test_a_lost_partition_answers_all_who_wait() -> None:
     assert all(each.state is GroupState.DEAD for each in lost.groups.values())
 
 
-def test_a_partition_that_comes_back_has_other_groups_of_the_same_names() -> None:
-    """Loaded again while the groups of its former life are still being dropped."""
+def test_reloaded_partition_has_new_groups_of_same_names() -> None:
+    """It is loaded again while the groups of the earlier load are still being dropped."""
     world = World()
     count = 2 * SERVED_GROUPS_PER_SLICE
     for index in range(count):
@@ -101,8 +101,8 @@ def test_a_partition_that_comes_back_has_other_groups_of_the_same_names() -> Non
     assert world.heartbeat("b", 7, group=last) is ErrorCode.none
 
 
-def test_from_the_moment_a_partition_is_lost_nothing_happens_to_its_groups() -> None:
-    """Those whose turn to be dropped has not come, too."""
+def test_groups_of_lost_partition_do_not_change() -> None:
+    """Also to groups whose turn to be dropped has not come."""
     world = World()
     for index in range(SERVED_GROUPS_PER_SLICE):
         world.partition.groups[f"g{index}"] = recorded(f"g{index}", "a")
@@ -118,7 +118,7 @@ def test_from_the_moment_a_partition_is_lost_nothing_happens_to_its_groups() -> 
     assert (group.state, syncing.error) == (GroupState.DEAD, ErrorCode.not_coordinator)
 
 
-def test_unloading_what_was_never_asked_for() -> None:
+def test_unload_of_unused_partition() -> None:
     world = World()
     world.lose()
     assert world.metrics.groups.value == 0
@@ -128,7 +128,7 @@ def test_unloading_what_was_never_asked_for() -> None:
 
 
 @pytest.mark.clause("GroupMetadataManagerTest.testClassicGroupDelete")
-def test_only_groups_without_members_are_deleted() -> None:
+def test_delete_of_group_with_members_is_rejected() -> None:
     world = World()
     errors: list[Error] = []
     world.membership.delete("g", errors.append)
@@ -149,7 +149,7 @@ def test_only_groups_without_members_are_deleted() -> None:
     assert errors[3:] == [ErrorCode.coordinator_load_in_progress]
 
 
-def test_a_deleted_group_begins_anew() -> None:
+def test_deleted_group_is_recreated_by_join() -> None:
     world = World()
     (member,) = world.stable(None)
     world.leave(member)
@@ -157,17 +157,17 @@ def test_a_deleted_group_begins_anew() -> None:
     assert world.heartbeat(member, 1) is ErrorCode.unknown_member_id
     _, joining = world.new()
     world.pass_ms(0)
-    assert joining.answer.generation == 1
+    assert joining.response.generation == 1
 
 
 @pytest.mark.clause("GroupMetadataManagerTest.testClassicGroupMaybeDelete")
-def test_a_group_is_unused_when_nobody_is_in_it_or_about_to_be() -> None:
+def test_group_is_unused_without_members_and_pending_joins() -> None:
     world = World()
     (member,) = world.stable(None)
     group, partition = world.group, world.partition
     assert not world.membership.delete_unused(partition, group)
     world.leave(member)
-    pending = world.join().answer.member_id
+    pending = world.join().response.member_id
     assert not world.membership.delete_unused(partition, group)
     world.leave(pending)
     assert world.membership.delete_unused(partition, group)

@@ -1,7 +1,7 @@
-"""Random lives of a group: members come, fall silent, start again and leave, writes fail, coordinators take over.
+"""Random histories of a group: members join, fall silent, restart and leave, writes fail, coordinators change.
 
-However it goes: a generation has one leader, one protocol and one assignment, every request has at most one answer, and
-once all is well every member is assigned within the timeouts.
+In each history a generation has one leader, one protocol and one assignment, and every request gets at most one
+response. Once the faults end, every member is assigned within the timeouts.
 """
 
 from collections.abc import Callable
@@ -25,26 +25,26 @@ SESSION_MS, REBALANCE_MS = 6000, 12_000
 
 
 class LoggedPartition(FakePartition):
-    """Remembers what was written last, as a log does."""
+    """Keeps the last written record, as a log does."""
 
     def __init__(self, log: Group | None = None) -> None:
         super().__init__()
         self.log = log
         self.waiting: list[ReplicatedCallback] = []
-        """Writes that are not settled, oldest first."""
+        """Writes that are not complete, oldest first."""
 
     def write_group(self, group: Group, written: ReplicatedCallback) -> None:
         kept = copy_of(group)
 
-        def settled(error: Error) -> None:
+        def completed(error: Error) -> None:
             if error is ErrorCode.none:
                 self.log = kept
             written(error)
 
         if self.holds:
-            self.waiting.append(settled)
+            self.waiting.append(completed)
         else:
-            settled(self.fails)
+            completed(self.fails)
 
     def settle(self, error: Error) -> None:
         waiting, self.waiting = self.waiting, []
@@ -53,7 +53,7 @@ class LoggedPartition(FakePartition):
 
 
 def copy_of(group: Group) -> Group:
-    """As it comes back from its record."""
+    """Return the group as it is read from its record."""
     members = tuple(
         Member(
             each.member_id,
@@ -80,7 +80,7 @@ def copy_of(group: Group) -> Group:
 
 @dataclass
 class Client:
-    """A well-behaved consumer: joins, syncs, sends heartbeats, and joins again when it must. Silent: does nothing."""
+    """A well-behaved consumer: joins, syncs, sends heartbeats, and rejoins when it must. A silent one does nothing."""
 
     world: World
     name: str
@@ -102,7 +102,7 @@ class Client:
             self.join()
         elif self.world.store.partition is not None:
             error = self.world.membership.heartbeat("g", self.member_id, self.instance, self.generation)
-            self.hear(error)
+            self.handle_error(error)
 
     def join(self) -> None:
         self.waits, self.request = True, self.request + 1
@@ -120,18 +120,18 @@ class Client:
     def protocols(self) -> tuple[MemberProtocol, ...]:
         return RANGE if int(self.name[1:]) % 2 else BOTH
 
-    def joined(self, request: int, answer: JoinResponse) -> None:
+    def joined(self, request: int, response: JoinResponse) -> None:
         if request != self.request:
             return
         self.waits = False
-        if answer.error is ErrorCode.member_id_required:
-            self.member_id = answer.member_id
-        elif answer.error is ErrorCode.none:
-            self.member_id, self.generation, self.assignment = answer.member_id, answer.generation, None
-            self.received.generation(answer)
-            self.sync(answer)
+        if response.error is ErrorCode.member_id_required:
+            self.member_id = response.member_id
+        elif response.error is ErrorCode.none:
+            self.member_id, self.generation, self.assignment = response.member_id, response.generation, None
+            self.received.generation(response)
+            self.sync(response)
         else:
-            self.hear(answer.error)
+            self.handle_error(response.error)
 
     def sync(self, joined: JoinResponse) -> None:
         self.waits, self.request = True, self.request + 1
@@ -147,17 +147,17 @@ class Client:
             syncing=Syncing(Once(partial(self.synced, self.request))),
         )
 
-    def synced(self, request: int, answer: SyncResponse) -> None:
+    def synced(self, request: int, response: SyncResponse) -> None:
         if request != self.request:
             return
         self.waits = False
-        if answer.error is ErrorCode.none:
-            self.assignment = answer.assignment
-            self.received.assignment(self.generation, self.member_id, answer.assignment)
+        if response.error is ErrorCode.none:
+            self.assignment = response.assignment
+            self.received.assignment(self.generation, self.member_id, response.assignment)
         else:
-            self.hear(answer.error)
+            self.handle_error(response.error)
 
-    def hear(self, error: Error) -> None:
+    def handle_error(self, error: Error) -> None:
         if error is ErrorCode.fenced_instance_id:
             self.fenced = True
         elif error in (ErrorCode.unknown_member_id, ErrorCode.illegal_generation):
@@ -167,34 +167,35 @@ class Client:
 
 
 class Once(list[Any]):
-    """Where an answer arrives, at once or later."""
+    """A list that calls back when its response arrives, at once or later."""
 
     def __init__(self, arrived: Callable[[Any], None]) -> None:
         super().__init__()
         self.arrived = arrived
 
-    def append(self, answer: object) -> None:
-        assert not self, "a request is answered twice"
-        super().append(answer)
-        self.arrived(answer)
+    def append(self, response: object) -> None:
+        assert not self, "a second response"
+        super().append(response)
+        self.arrived(response)
 
 
 @dataclass
 class Received:
-    """What members received, by life of the coordinator and generation."""
+    """What members received, by load of the coordinator and generation."""
 
     life: int = 0
     leaders: dict[tuple[int, int], tuple[str, str | None]] = field(default_factory=dict)
     assigned_by: dict[int, str] = field(default_factory=dict)
 
-    def generation(self, answer: JoinResponse) -> None:
-        if answer.members and not answer.skip_assignment:
-            key = (self.life, answer.generation)
-            said = (answer.leader, answer.protocol)
-            assert self.leaders.setdefault(key, said) == said, f"two leaders: {said} and {self.leaders[key]}"
+    def generation(self, response: JoinResponse) -> None:
+        if response.members and not response.skip_assignment:
+            key = (self.life, response.generation)
+            leading = (response.leader, response.protocol)
+            assert self.leaders.setdefault(key, leading) == leading, f"two leaders: {leading} and {self.leaders[key]}"
 
     def assignment(self, generation: int, member_id: str, assignment: bytes) -> None:
-        """It says who made it, and for whom (a static member may have got another ID since)."""
+        """Check the assignment, which names its author and its member (a static member may have got another ID
+        since)."""
         if not assignment:
             return
         of, leader, _ = assignment.decode().split(":")
@@ -277,7 +278,7 @@ class Storm(RuleBasedStateMachine):
         self.world.membership.validate()
 
     def teardown(self) -> None:
-        """All is well from now on: two sessions and two rebalances later every member is assigned."""
+        """After the faults end, every member is assigned within two sessions and two rebalances."""
         self.partition.holds, self.partition.fails = False, ErrorCode.none
         self.partition.settle(ErrorCode.not_coordinator)
         owners: dict[str, Client] = {}

@@ -9,7 +9,7 @@ from reference_broker.wire.errors import ErrorCode
 
 
 def completing(world: World) -> tuple[str, str]:
-    """A group of two that waits for its assignment: leader and follower."""
+    """Return leader and follower of a group that waits for its assignment."""
     leader, _ = world.new()
     follower, _ = world.new()
     world.pass_ms(0)
@@ -18,54 +18,54 @@ def completing(world: World) -> tuple[str, str]:
 
 
 @pytest.mark.clause("GroupMetadataManagerTest.testSyncGroupLeaderAfterFollower")
-def test_followers_wait_for_the_leader_and_all_wait_for_the_write() -> None:
+def test_sync_completes_once_leaders_assignment_is_written() -> None:
     world = World()
     world.partition.holds = True
     leader, follower = completing(world)
     early = world.sync(follower)
     own = world.sync(leader, assignments={leader: b"0", follower: b"1", "stranger": b"2"})
-    assert early.answers == own.answers == []
+    assert early.responses == own.responses == []
     (write,) = world.partition.writes
     assert (write.generation, write.assignments) == (1, {leader: b"0", follower: b"1"})
     write.written(ErrorCode.none)
-    assert (own.answer.assignment, early.answer.assignment) == (b"0", b"1")
-    assert (own.answer.protocol_type, own.answer.protocol) == ("consumer", "range")
+    assert (own.response.assignment, early.response.assignment) == (b"0", b"1")
+    assert (own.response.protocol_type, own.response.protocol) == ("consumer", "range")
     assert world.group.state is GroupState.STABLE
 
 
 @pytest.mark.clause("GroupMetadataManagerTest.testSyncGroupFollowerAfterLeader")
-def test_in_a_stable_group_the_assignment_is_told_at_once() -> None:
+def test_sync_in_stable_group_returns_assignment_at_once() -> None:
     world = World()
     leader, follower = completing(world)
     world.sync(leader, assignments={follower: b"1"})
-    assert world.sync(follower).answer.assignment == b"1"
+    assert world.sync(follower).response.assignment == b"1"
 
 
 @pytest.mark.clause("GroupMetadataManagerTest.testSyncGroupEmptyAssignment")
-def test_whom_the_leader_leaves_out_has_an_empty_assignment() -> None:
+def test_member_omitted_by_leader_gets_empty_assignment() -> None:
     world = World()
     leader, follower = completing(world)
     own = world.sync(leader)
-    assert (own.error, own.answer.assignment) == (ErrorCode.none, b"")
-    assert (world.sync(follower).error, world.sync(follower).answer.assignment) == (ErrorCode.none, b"")
+    assert (own.error, own.response.assignment) == (ErrorCode.none, b"")
+    assert (world.sync(follower).error, world.sync(follower).response.assignment) == (ErrorCode.none, b"")
 
 
 @pytest.mark.clause("GroupMetadataManagerTest.testSyncGroupAsLeaderAppendFailureTransformsError")
-def test_an_assignment_that_cannot_be_written_is_nobodys() -> None:
+def test_failed_write_of_assignment_causes_rebalance() -> None:
     world = World()
     leader, follower = completing(world)
     early = world.sync(follower)
     world.partition.fails = ErrorCode.coordinator_not_available
     own = world.sync(leader, assignments={leader: b"0", follower: b"1"})
     assert own.error is early.error is ErrorCode.coordinator_not_available
-    assert own.answer.assignment == early.answer.assignment == b""
+    assert own.response.assignment == early.response.assignment == b""
     assert world.group.state is GroupState.PREPARING_REBALANCE
     assert [each.assignment for each in world.group.members.values()] == [b"", b""]
     joins = [world.join(leader), world.join(follower)]
-    assert [each.answer.generation for each in joins] == [2, 2]
+    assert [each.response.generation for each in joins] == [2, 2]
 
 
-def test_a_write_of_an_earlier_generation_changes_nothing() -> None:
+def test_completed_write_of_earlier_generation_is_ignored() -> None:
     world = World()
     world.partition.holds = True
     leader, follower = completing(world)
@@ -73,17 +73,17 @@ def test_a_write_of_an_earlier_generation_changes_nothing() -> None:
     again = world.join(follower, protocols=BOTH)
     assert late.error is ErrorCode.rebalance_in_progress
     own = world.join(leader)
-    assert again.answer.generation == own.answer.generation == 2
+    assert again.response.generation == own.response.generation == 2
     world.partition.writes[0].written(ErrorCode.none)
     assert world.group.state is GroupState.COMPLETING_REBALANCE
     new = world.sync(leader, assignments={leader: b"new"})
     world.partition.writes[0].written(ErrorCode.coordinator_not_available)
-    assert not new.answers
+    assert not new.responses
     world.partition.writes[1].written(ErrorCode.none)
-    assert new.answer.assignment == b"new"
+    assert new.response.assignment == b"new"
 
 
-def test_a_leader_that_syncs_twice_has_one_assignment_written() -> None:
+def test_second_sync_of_leader_writes_no_assignment() -> None:
     world = World()
     world.partition.holds = True
     leader, _ = completing(world)
@@ -92,7 +92,7 @@ def test_a_leader_that_syncs_twice_has_one_assignment_written() -> None:
     (write,) = world.partition.writes
     write.written(ErrorCode.none)
     assert first.error is ErrorCode.rebalance_in_progress
-    assert second.answer.assignment == b"first"
+    assert second.response.assignment == b"first"
 
 
 @pytest.mark.clause(
@@ -100,7 +100,7 @@ def test_a_leader_that_syncs_twice_has_one_assignment_written() -> None:
     "GroupMetadataManagerTest.testSyncGroupFromUnknownMember",
     "GroupMetadataManagerTest.testSyncGroupFromIllegalGeneration",
 )
-def test_who_is_no_member_of_this_generation_is_told_so() -> None:
+def test_sync_outside_current_generation_is_rejected() -> None:
     world = World()
     assert world.sync("m", 1).error is ErrorCode.unknown_member_id
     leader, follower = completing(world)
@@ -117,7 +117,7 @@ def test_who_is_no_member_of_this_generation_is_told_so() -> None:
     "GroupMetadataManagerTest.testSyncGroupSucceedWhenProtocolTypeAndNameAreNotProvided",
     "GroupMetadataManagerTest.testSyncGroupSucceedWhenProtocolTypeAndNameAreConsistent",
 )
-def test_a_protocol_that_is_said_has_to_be_the_groups() -> None:
+def test_sync_with_other_protocol_is_rejected() -> None:
     world = World()
     leader, follower = completing(world)
     assert world.sync(leader, protocol_type="connect").error is ErrorCode.inconsistent_group_protocol
@@ -126,7 +126,7 @@ def test_a_protocol_that_is_said_has_to_be_the_groups() -> None:
     assert world.sync(follower).error is ErrorCode.none
 
 
-def test_while_members_join_nobody_is_assigned_anything() -> None:
+def test_sync_during_rebalance_returns_rebalance_in_progress() -> None:
     world = World()
     leader, _ = completing(world)
     world.join(leader, protocols=BOTH)
@@ -134,7 +134,7 @@ def test_while_members_join_nobody_is_assigned_anything() -> None:
 
 
 @pytest.mark.clause("GroupMetadataManagerTest.testLeaderFailureInSyncGroup")
-def test_a_leader_that_dies_before_it_assigns() -> None:
+def test_expired_leader_before_assignment_causes_rebalance() -> None:
     world = World()
     leader, follower = completing(world)
     waiting = world.sync(follower)
@@ -142,11 +142,11 @@ def test_a_leader_that_dies_before_it_assigns() -> None:
     assert waiting.error is ErrorCode.rebalance_in_progress
     assert world.members("expired") == [leader]
     again: Joining = world.join(follower)
-    assert (again.answer.generation, again.answer.leader) == (2, follower)
+    assert (again.response.generation, again.response.leader) == (2, follower)
 
 
-def test_a_session_begins_anew_with_the_assignment() -> None:
-    """Whoever waits cannot send heartbeats: longer than its session here."""
+def test_session_restarts_with_assignment() -> None:
+    """A waiting member cannot send heartbeats, here for longer than its session."""
     world = World()
     world.partition.holds = True
     leader, follower = completing(world)
@@ -162,7 +162,7 @@ def test_a_session_begins_anew_with_the_assignment() -> None:
 
 
 def large_stable(monkeypatch: pytest.MonkeyPatch) -> tuple[World, list[str], list[Syncing]]:
-    """Five members, of which two get their assignment in one event. The first two have got it."""
+    """Return five members, of which two get their assignment in one event. The first two have it."""
     monkeypatch.setattr(rebalances, "REBALANCED_MEMBERS_PER_SLICE", 2)
     world = World()
     for at in range(5):
@@ -174,17 +174,17 @@ def large_stable(monkeypatch: pytest.MonkeyPatch) -> tuple[World, list[str], lis
         world.sync(each, assignments={other: other.encode() for other in ids}, instance=f"i{at}")
         for at, each in reversed(list(enumerate(ids)))
     ]
-    assert [len(each.answers) for each in syncings] == [1, 1, 0, 0, 0]
+    assert [len(each.responses) for each in syncings] == [1, 1, 0, 0, 0]
     return world, ids, syncings
 
 
-def test_many_members_are_told_of_their_assignment_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sync_responses_of_large_group_are_sent_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     world, ids, syncings = large_stable(monkeypatch)
     world.pass_ms(0)
-    assert [each.answer.assignment.decode() for each in syncings] == list(reversed(ids))
+    assert [each.response.assignment.decode() for each in syncings] == list(reversed(ids))
 
 
-def test_who_has_not_been_told_of_an_assignment_hears_of_the_next_rebalance(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pending_sync_returns_rebalance_in_progress_when_rebalance_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     world, ids, syncings = large_stable(monkeypatch)
     world.leave((ids[0], "i0"))
     errors = [each.error for each in syncings]

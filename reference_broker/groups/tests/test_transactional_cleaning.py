@@ -1,4 +1,4 @@
-"""What goes of offsets that open transactions have committed, and what may not go (X-8, KIP-98, KIP-211)."""
+"""Removal of offsets that open transactions have committed (X-8, KIP-98, KIP-211)."""
 
 import pytest
 
@@ -12,7 +12,7 @@ RETENTION_MS = 10 * MINUTE_MS
 
 @pytest.mark.clause("OffsetMetadataManagerTest.testCleanupExpiredOffsetsWithPendingTransactionalOffsets")
 @pytest.mark.parametrize("reloaded", [False, True])
-def test_an_offset_does_not_expire_while_a_transaction_commits_it_anew(reloaded: bool) -> None:
+def test_offset_with_pending_transactional_commit_does_not_expire(reloaded: bool) -> None:
     world, _, group = led()
     world.commit(group, 5, 6)
     world.transact(group, 7)
@@ -27,8 +27,8 @@ def test_an_offset_does_not_expire_while_a_transaction_commits_it_anew(reloaded:
 
 @pytest.mark.clause("OffsetMetadataManagerTest.testCleanupExpiredOffsetsWithPendingTransactionalOffsetsOnly")
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_group_with_pending_offsets_only_stays_until_their_marker(commit: bool) -> None:
-    """Then it has an offset, whose time counts from its commit, or it goes with the next look."""
+def test_group_with_only_pending_offsets_stays_until_marker(commit: bool) -> None:
+    """After a commit it has an offset, whose retention starts with the commit. Otherwise the next check removes it."""
     world, target, group = led()
     world.transact(group, 7)
     world.pass_ms(RETENTION_MS // 2)
@@ -40,7 +40,7 @@ def test_a_group_with_pending_offsets_only_stays_until_their_marker(commit: bool
     assert (target.groups, world.fetched(group)) == ({}, {})
 
 
-def test_a_hanging_transaction_keeps_its_offsets_for_as_long_as_it_hangs() -> None:
+def test_hanging_transaction_keeps_its_offsets() -> None:
     world, target, group = led()
     world.transact(group, 7)
     world.pass_ms(3 * RETENTION_MS)
@@ -53,7 +53,7 @@ def test_a_hanging_transaction_keeps_its_offsets_for_as_long_as_it_hangs() -> No
 
 
 @pytest.mark.clause("OffsetMetadataManagerTest.testGenericGroupOffsetDeleteWithPendingTransactionalOffsets")
-def test_a_deleted_offset_is_not_pending_any_more() -> None:
+def test_deleted_offset_is_not_pending() -> None:
     world, _, group = led()
     world.transact(group, 5, 6)
     assert deleted(world, group, ("t", 0)) == [(ErrorCode.none, [ErrorCode.none])]
@@ -90,7 +90,7 @@ def test_a_deleted_topic_has_no_pending_offsets() -> None:
     assert world.fetched(group) == {("u", 0): 7}
 
 
-def test_a_topic_that_is_gone_when_its_coordinator_loads_has_no_pending_offsets() -> None:
+def test_load_drops_pending_offsets_of_deleted_topic() -> None:
     world, _, group = led()
     world.transact(group, 5)
     log = world.lose(0)

@@ -1,4 +1,4 @@
-"""TxnOffsetCommit: who may commit inside a transaction, what is written, and what its markers do (X-8, KIP-447)."""
+"""TxnOffsetCommit: validation, the records written, and the effect of markers (X-8, KIP-447)."""
 
 import pytest
 
@@ -16,7 +16,7 @@ UNSTABLE = (-1, ErrorCode.unstable_offset_commit)
 NOTHING = (-1, ErrorCode.none)
 
 
-# --- who may ---------------------------------------------------------------------------------------
+# --- validation ------------------------------------------------------------------------------------
 
 
 @pytest.mark.clause("OffsetMetadataManagerTest.testGenericGroupTransactionalOffsetCommit")
@@ -39,10 +39,10 @@ NOTHING = (-1, ErrorCode.none)
         (-1, "m-2", "i-1", ErrorCode.fenced_instance_id),
     ],
 )
-def test_members_commit_in_their_generation_and_old_clients_always(
+def test_members_commit_in_their_generation_and_old_clients_in_any(
     generation: int, member: str, instance: str | None, error: Error
 ) -> None:
-    """A client of before KIP-447 says nothing of a member."""
+    """A client from before KIP-447 sends no member."""
     world, target, group = led()
     put(world, target, stable_group(group))
     end = target.led.log.log_end_offset
@@ -52,7 +52,7 @@ def test_members_commit_in_their_generation_and_old_clients_always(
     assert world.fetched(group) == ({} if error else {("t", 0): 5})
 
 
-def test_a_generation_whose_assignment_is_not_known_may_commit_in_a_transaction() -> None:
+def test_transactional_commit_before_assignment_is_accepted() -> None:
     world, target, group_id = led()
     group = stable_group(group_id)
     group.begin_rebalance(1)
@@ -63,41 +63,41 @@ def test_a_generation_whose_assignment_is_not_known_may_commit_in_a_transaction(
 
 
 @pytest.mark.clause("OffsetMetadataManagerTest.testGenericGroupTransactionalOffsetCommitWithUnknownGroupId")
-def test_a_generation_of_an_unknown_group_is_illegal() -> None:
+def test_commit_with_generation_to_unknown_group_returns_illegal_generation() -> None:
     world, target, group = led()
     assert world.transact(group, 5, generation=3, member="m") == [[ErrorCode.illegal_generation]]
     assert target.groups == {}
 
 
-def test_the_empty_group_is_refused_and_a_simple_group_is_made() -> None:
+def test_empty_group_id_is_rejected_and_simple_group_is_created() -> None:
     world, target, group = led()
     assert world.transact("", 5) == [[ErrorCode.invalid_group_id]]
     assert world.transact(group, 5) == OK
     assert list(target.groups) == [group]
 
 
-def test_a_transactional_commit_is_no_heartbeat() -> None:
-    """As in Kafka: it says nothing of the member's consumer."""
+def test_transactional_commit_does_not_extend_session() -> None:
+    """As in Kafka, a transactional commit is no sign of the member's consumer."""
     world, target, group = led()
     put(world, target, stable_group(group))
     for _ in range(2):
         world.pass_ms(6000)
-        answers = world.transact(group, 5, generation=1, member="m-1")
-    assert answers == [[ErrorCode.unknown_member_id]]
+        responses = world.transact(group, 5, generation=1, member="m-1")
+    assert responses == [[ErrorCode.unknown_member_id]]
 
 
 # --- the transaction -------------------------------------------------------------------------------
 
 
-def test_nothing_is_written_before_the_transaction_is_known_to_be_open() -> None:
+def test_commit_is_written_once_transaction_is_verified() -> None:
     world, target, group = led()
-    world.verifying.says = None
-    answers = world.transact(group, 5, epoch=3)
-    assert (answers, target.led.log.log_end_offset) == ([], 0)
+    world.verifying.result = None
+    responses = world.transact(group, 5, epoch=3)
+    assert (responses, target.led.log.log_end_offset) == ([], 0)
     ((transaction, verified),) = world.verifying.requests
     assert (transaction.transactional_id, transaction.producer_id, transaction.producer_epoch) == ("txn-7", 7, 3)
     verified(ErrorCode.none)
-    assert (answers, target.led.log.log_end_offset) == (OK, 1)
+    assert (responses, target.led.log.log_end_offset) == (OK, 1)
 
 
 @pytest.mark.parametrize(
@@ -110,27 +110,27 @@ def test_nothing_is_written_before_the_transaction_is_known_to_be_open() -> None
         (ErrorCode.not_enough_replicas, ErrorCode.coordinator_not_available),
     ],
 )
-def test_a_transaction_that_is_not_open_is_refused_beside_unknown_partitions(error: Error, returned: Error) -> None:
-    """Old clients do not try again after NETWORK_EXCEPTION, so that the coordinator says that it loads."""
+def test_verification_error_is_returned_beside_unknown_partitions(error: Error, returned: Error) -> None:
+    """Old clients do not retry after NETWORK_EXCEPTION, so the coordinator returns that it loads."""
     world, target, group = led()
-    world.verifying.says = error
+    world.verifying.result = error
     assert world.transact(group, 5, 6, 7, 8) == [[returned] * 3 + [ErrorCode.unknown_topic_or_partition]]
     assert target.led.log.log_end_offset == 0
 
 
-def test_nobody_is_asked_for_unknown_partitions_only() -> None:
+def test_unknown_partitions_are_rejected_without_verification() -> None:
     world, _, group = led()
-    world.verifying.says = ErrorCode.invalid_txn_state
+    world.verifying.result = ErrorCode.invalid_txn_state
     assert world.transact(group, 5, topic="unknown") == [[ErrorCode.unknown_topic_or_partition]]
     assert world.verifying.requests == []
 
 
-def test_what_changed_while_the_coordinator_was_asked_counts() -> None:
+def test_changes_during_verification_are_checked() -> None:
     world, target, group_id = led()
     world.show(t=3, u=1)
     group = stable_group(group_id)
     put(world, target, group)
-    world.verifying.says = None
+    world.verifying.result = None
     unknown = world.transact(group_id, 5, generation=1, member="m-1", topic="u")
     fenced = world.transact(group_id, 5, generation=1, member="m-1")
     world.delete_topic("u")
@@ -145,7 +145,7 @@ def test_what_changed_while_the_coordinator_was_asked_counts() -> None:
     assert lost == [[ErrorCode.not_coordinator]]
 
 
-def test_an_older_epoch_of_the_producer_writes_nothing() -> None:
+def test_stale_producer_epoch_writes_nothing() -> None:
     world, target, group = led()
     assert world.transact(group, 5, epoch=2) == OK
     assert world.transact(group, 6, epoch=1) == [[ErrorCode.invalid_producer_epoch]]
@@ -153,7 +153,7 @@ def test_an_older_epoch_of_the_producer_writes_nothing() -> None:
 
 
 @pytest.mark.clause("ProducerStateManagerTest.testSequenceNotValidatedForGroupMetadataTopic")
-def test_the_batch_is_the_producers_without_sequences() -> None:
+def test_batch_has_producer_id_and_no_sequences() -> None:
     world, target, group = led()
     world.transact(group, 5, 6, epoch=2)
     assert target.led.log.last_stable_offset == 0
@@ -169,29 +169,29 @@ def test_the_batch_is_the_producers_without_sequences() -> None:
     assert target.led.log.last_stable_offset == 4
 
 
-def test_one_refused_partition_does_not_stop_the_others() -> None:
+def test_invalid_partition_does_not_fail_others() -> None:
     world, _, group = led(offset_metadata_max_bytes="3")
     assert world.transact(group, 5, metadata="1234") == [[ErrorCode.offset_metadata_too_large]]
     assert world.transact(group, 5, 6, 7, 8) == [[ErrorCode.none] * 3 + [ErrorCode.unknown_topic_or_partition]]
 
 
-def test_many_offsets_are_judged_in_slices_and_written_when_the_transaction_is_open() -> None:
+def test_many_offsets_are_validated_in_slices_then_written() -> None:
     world, target, group = led()
     many = 2 * COMMITTED_OFFSETS_PER_SLICE + 1
     world.show(t=many)
-    answers = world.transact(group, *range(many))
-    assert (answers, world.verifying.requests) == ([], [])
+    responses = world.transact(group, *range(many))
+    assert (responses, world.verifying.requests) == ([], [])
     world.pass_ms(0)
-    assert (answers, len(world.verifying.requests)) == ([[ErrorCode.none] * many], 1)
+    assert (responses, len(world.verifying.requests)) == ([[ErrorCode.none] * many], 1)
     assert target.led.log.log_end_offset == many
 
 
-# --- what is seen ----------------------------------------------------------------------------------
+# --- visible offsets -------------------------------------------------------------------------------
 
 
 @pytest.mark.clause("OffsetMetadataManagerTest.testFetchOffsetsWithPendingTransactionalOffsets")
 @pytest.mark.parametrize("reloaded", [False, True])
-def test_pending_offsets_are_unstable_and_hidden_until_their_marker(reloaded: bool) -> None:
+def test_pending_offsets_are_unstable_and_hidden_until_marker(reloaded: bool) -> None:
     world, _, group = led()
     world.commit(group, 100)
     world.transact(group, 110, 210)
@@ -209,7 +209,7 @@ def test_pending_offsets_are_unstable_and_hidden_until_their_marker(reloaded: bo
 
 
 @pytest.mark.clause("OffsetMetadataManagerTest.testFetchAllOffsetsWithPendingTransactionalOffsets")
-def test_all_offsets_of_a_group_name_the_unstable_ones_that_were_committed_before() -> None:
+def test_fetch_of_all_offsets_includes_unstable_committed_ones() -> None:
     world, _, group = led()
     world.commit(group, 100)
     world.transact(group, 110, 210)
@@ -222,7 +222,7 @@ def test_all_offsets_of_a_group_name_the_unstable_ones_that_were_committed_befor
 
 
 @pytest.mark.parametrize("reloaded", [False, True])
-def test_an_abort_marker_drops_them(reloaded: bool) -> None:
+def test_abort_marker_drops_pending_offsets(reloaded: bool) -> None:
     world, _, group = led()
     world.commit(group, 100)
     world.transact(group, 110, 210)
@@ -235,7 +235,7 @@ def test_an_abort_marker_drops_them(reloaded: bool) -> None:
     assert world.fetched(group) == {("t", 0): 100}
 
 
-def test_markers_decide_on_their_own_producer() -> None:
+def test_marker_completes_only_its_producers_offsets() -> None:
     world, _, group = led()
     world.transact(group, 1, producer=7)
     world.transact(group, 2, 2, producer=8)
@@ -247,16 +247,16 @@ def test_markers_decide_on_their_own_producer() -> None:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_marker_counts_when_it_is_replicated(commit: bool) -> None:
+def test_marker_takes_effect_once_replicated(commit: bool) -> None:
     world = CoordinatorWorld((1, 2, 3))
     assert world.lead_offsets(0) is not None
     group = world.group_in(0)
     world.commit(group, 1)
     world.replicate(0)
-    answers = world.transact(group, 2)
-    assert (answers, world.stable(group)) == ([], None)
+    responses = world.transact(group, 2)
+    assert (responses, world.stable(group)) == ([], None)
     world.replicate(0)
-    assert answers == OK
+    assert responses == OK
     assert world.stable(group) == [UNSTABLE, NOTHING, NOTHING]
     world.end(0, commit=commit)
     assert world.fetched(group) == {("t", 0): 1}
@@ -268,7 +268,7 @@ def test_a_marker_counts_when_it_is_replicated(commit: bool) -> None:
 
 
 @pytest.mark.clause("OffsetMetadataManagerTest.testOffsetCommitsNumberMetricWithTransactionalOffsets")
-def test_offsets_are_counted_when_they_are_visible() -> None:
+def test_offset_metrics_count_visible_offsets() -> None:
     world, _, group = led()
     gauge = world.groups.metrics.offsets
     world.transact(group, 1, producer=4)
@@ -282,14 +282,14 @@ def test_offsets_are_counted_when_they_are_visible() -> None:
     assert gauge.value == 0
 
 
-def test_a_long_transaction_is_decided_in_slices_and_fetches_wait_for_its_end() -> None:
+def test_long_transaction_completes_in_slices_and_fetches_wait() -> None:
     world, _, group = led()
     many = 2 * DECIDED_OFFSETS_PER_SLICE + 1
     world.show(t=many)
     for _ in (1, 2):  # The second commit replaces the first.
-        answers = world.transact(group, *range(many))
+        responses = world.transact(group, *range(many))
         world.pass_ms(0)
-        assert answers == [[ErrorCode.none] * many]
+        assert responses == [[ErrorCode.none] * many]
     returned: list[int] = []
     world.end(0, commit=True)
     world.groups.commits.fetch(group, None, lambda _, found: returned.append(len(found)))
@@ -298,7 +298,7 @@ def test_a_long_transaction_is_decided_in_slices_and_fetches_wait_for_its_end() 
     assert (returned, world.groups.metrics.offsets.value) == ([many], many)
 
 
-def test_who_waits_for_a_long_transaction_is_told_that_the_partition_is_lost() -> None:
+def test_fetch_waiting_for_long_transaction_fails_when_partition_is_lost() -> None:
     world, _, group = led()
     many = DECIDED_OFFSETS_PER_SLICE + 1
     world.show(t=many)
@@ -314,7 +314,7 @@ def test_who_waits_for_a_long_transaction_is_told_that_the_partition_is_lost() -
     assert len(world.fetched(group)) == many
 
 
-def test_no_marker_is_taken_where_the_offsets_are_not_loaded() -> None:
+def test_marker_is_rejected_while_offsets_are_not_loaded() -> None:
     world, _, group = led()
     assert world.groups.refuses_markers(1)
     assert not world.groups.refuses_markers(0)

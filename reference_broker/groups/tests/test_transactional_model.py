@@ -1,4 +1,4 @@
-"""Commits of consumers and of several transactions, markers, loads, expiry and removals beside naive models.
+"""Commits of consumers and of several transactions, markers, loads, expiry and removals compared with naive models.
 
 One machine has one replica, and its model knows the requests. The other has three, and its model reads the log.
 """
@@ -68,7 +68,7 @@ class _Machine(RuleBasedStateMachine):
 
 
 class BesideALedger(_Machine):
-    """``written_ms``: when a record was written, by one past it."""
+    """``written_ms``: when a record was written, by the offset after it."""
 
     replicas = (1,)
 
@@ -90,8 +90,8 @@ class BesideALedger(_Machine):
 
     @rule(group=GROUPS, topic=TOPICS, offsets=OFFSETS, producer=PRODUCERS)
     def transact(self, group: str, topic: str, offsets: list[int], producer: int) -> None:
-        answers = self.world.transact(self.names[group], *offsets, topic=topic, producer=producer)
-        assert answers == [[ErrorCode.none] * len(offsets)]
+        responses = self.world.transact(self.names[group], *offsets, topic=topic, producer=producer)
+        assert responses == [[ErrorCode.none] * len(offsets)]
         self.took(self.names[group], topic, offsets, producer)
 
     @rule(producer=PRODUCERS, commit=st.booleans())
@@ -119,7 +119,7 @@ class BesideALedger(_Machine):
 
     @rule(topic=TOPICS)
     def delete_topic(self, topic: str) -> None:
-        """It is created anew."""
+        """Delete the topic and recreate it."""
         self.world.delete_topic(topic)
         self.world.pass_ms(0)
         self.world.show(t=3, u=3)
@@ -151,7 +151,7 @@ class BesideALedger(_Machine):
 
 
 class BesideTheLog(_Machine):
-    """Followers have all up to where the test says."""
+    """A machine whose followers have the log up to a point that the test sets."""
 
     replicas = (1, 2, 3)
 
@@ -179,7 +179,7 @@ class BesideTheLog(_Machine):
 
     @rule()
     def time_passes(self) -> None:
-        """No offset goes that an open transaction commits anew."""
+        """An offset that an open transaction commits again does not expire."""
         before, unstable = len(self.log()), read_below(1 << 40, self.log()).unstable()
         self.world.pass_ms(STEP_MS)
         assert not {event.key for event in self.log()[before:] if isinstance(event, Removal)} & unstable
@@ -193,7 +193,7 @@ class BesideTheLog(_Machine):
         self.load()
 
     def log(self) -> list[Event]:
-        """Read the bytes of Kafka's layouts. An offset stands behind the version of its value."""
+        """Read the bytes of Kafka's layouts. The value's version precedes the offset."""
         events: list[Event] = []
         log = self.world.led[0].log
         for header, record in read_all(log.read(0, 1 << 20, log.log_end_offset)):

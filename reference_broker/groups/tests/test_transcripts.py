@@ -1,7 +1,7 @@
-"""Conversations of members with their coordinator, word for word: lines after ``>`` are done, the others follow.
+"""Conversations of members with their coordinator as text: lines after ``>`` are commands, the others their effects.
 
-Members have short names (the leader of a generation gets its members); ``transcripts/*.txt`` are read as a diff
-when a rule changes.
+Members have short names (the leader of a generation gets its members). A changed rule shows as a diff of
+``transcripts/*.txt``.
 """
 
 from collections.abc import Callable
@@ -16,27 +16,27 @@ from reference_broker.groups.group import MemberProtocol
 from reference_broker.groups.tests.membership_world import Joining, Syncing, World
 from reference_broker.wire.errors import ErrorCode, error_name
 
-AnswerT = TypeVar("AnswerT")
+ResponseT = TypeVar("ResponseT")
 FILES = sorted((Path(__file__).parent / "transcripts").glob("*.txt"))
 
 
 class Conversation:
-    """``said``: everything since the last command, in order."""
+    """``output``: the lines since the last command, in order."""
 
     def __init__(self, delay_ms: int) -> None:
         self.world = World(group_initial_rebalance_delay_ms=delay_ms)
         self.ids: dict[str, str] = {}
         self.generations: dict[str, int] = {}
-        self.said: list[str] = []
+        self.output: list[str] = []
         self.noted = 0
 
     def do(self, line: str) -> list[str]:
-        """A command, and what it led to."""
-        self.said = []
+        """Run a command and return its effects."""
+        self.output = []
         verb, *words = line.split()
         options = dict(each.split("=", 1) for each in words if "=" in each)
         getattr(self, verb)(*[each for each in words if "=" not in each], **options)
-        return [*self.said, *self.notes()]
+        return [*self.output, *self.notes()]
 
     def notes(self) -> list[str]:
         new, self.noted = self.world.ports.notes[self.noted :], len(self.world.ports.notes)
@@ -62,20 +62,20 @@ class Conversation:
             client=name,
             version=int(version),
             protocols=known,
-            joining=Joining(Answers(partial(self.joined, name))),
+            joining=Joining(Responses(partial(self.joined, name))),
         )
 
-    def joined(self, name: str, answer: JoinResponse) -> None:
-        if answer.member_id:
-            self.ids[name] = answer.member_id
-        self.generations[name] = answer.generation
-        text = f"{name}: {error_name(answer.error)}"
-        if answer.error is ErrorCode.none:
-            text += f", generation {answer.generation}, {answer.protocol}, leader {self.name(answer.leader)}"
-            text += ", assignment skipped" if answer.skip_assignment else ""
-        if answer.members:
-            text += ", members " + " ".join(self.name(each.member_id) for each in answer.members)
-        self.said.append(text)
+    def joined(self, name: str, response: JoinResponse) -> None:
+        if response.member_id:
+            self.ids[name] = response.member_id
+        self.generations[name] = response.generation
+        text = f"{name}: {error_name(response.error)}"
+        if response.error is ErrorCode.none:
+            text += f", generation {response.generation}, {response.protocol}, leader {self.name(response.leader)}"
+            text += ", assignment skipped" if response.skip_assignment else ""
+        if response.members:
+            text += ", members " + " ".join(self.name(each.member_id) for each in response.members)
+        self.output.append(text)
 
     def sync(self, name: str, instance: str | None = None, **assigned: str) -> None:
         self.world.sync(
@@ -84,28 +84,30 @@ class Conversation:
             assignments={self.ids[each]: text.encode() for each, text in assigned.items()},
             instance=instance,
             protocol=None,
-            syncing=Syncing(Answers(partial(self.synced, name))),
+            syncing=Syncing(Responses(partial(self.synced, name))),
         )
 
-    def synced(self, name: str, answer: SyncResponse) -> None:
-        self.said.append(f"{name}: {error_name(answer.error)}, assigned {answer.assignment.decode() or 'nothing'}")
+    def synced(self, name: str, response: SyncResponse) -> None:
+        self.output.append(
+            f"{name}: {error_name(response.error)}, assigned {response.assignment.decode() or 'nothing'}"
+        )
 
     def heartbeat(self, name: str, instance: str | None = None) -> None:
         error = self.world.heartbeat(self.ids[name], self.generations[name], instance=instance)
-        self.said.append(f"{name}: {error_name(error)}")
+        self.output.append(f"{name}: {error_name(error)}")
 
     def leave(self, name: str) -> None:
-        self.said.append(f"{name}: {error_name(self.world.leave(self.ids[name])[0])}")
+        self.output.append(f"{name}: {error_name(self.world.leave(self.ids[name])[0])}")
 
     def seconds(self, count: str, *alive: str) -> None:
-        """Time passes; those named are heard of."""
+        """Let time pass while the named members send heartbeats."""
         for _ in range(int(count)):
             self.world.pass_ms(1000)
             for name in alive:
                 self.world.heartbeat(self.ids[name], self.generations[name])
 
     def now(self) -> None:
-        """Timers that are due."""
+        """Fire the timers that are due."""
         self.world.pass_ms(0)
 
     def writes_wait(self) -> None:
@@ -118,15 +120,15 @@ class Conversation:
         self.world.lose()
 
 
-class Answers(list[AnswerT]):
-    """One answer, written down when it comes."""
+class Responses(list[ResponseT]):
+    """One response, written down when it arrives."""
 
-    def __init__(self, write: Callable[[AnswerT], None]) -> None:
+    def __init__(self, write: Callable[[ResponseT], None]) -> None:
         super().__init__()
         self.write = write
 
-    def append(self, answer: AnswerT) -> None:
-        self.write(answer)
+    def append(self, response: ResponseT) -> None:
+        self.write(response)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -136,7 +138,7 @@ def test_transcript(path: Path) -> None:
 
 
 def replayed(lines: list[str]) -> list[str]:
-    """The same lines with what really follows each command; comments stay."""
+    """Return the same lines with the actual effects of each command. Comments stay."""
     conversation = Conversation(int(lines[0].split()[-1]))
     found = [lines[0]]
     for line in lines[1:]:
