@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from bench.load.page import Entry, cells, name_of, sentence, write
-from bench.load.results import LoadResult, omb_document
+from bench.load.comparison import Entry, compared, sentences, series_of
+from bench.load.openmessaging import Published, document_of, read_published
+from bench.load.page import lines, reasons, searched, write
+from bench.load.results import LoadResult
 from bench.load.run import LoadOptions, LoadTarget, run, started
 from bench.load.search import sustained_rate
 from bench.load.workload import Workload, read_workload
@@ -33,19 +35,21 @@ class BenchOptions:
     search: bool = False
     p99_limit_ms: float = 1_000.0
     repeat: int = 1
+    published: Sequence[Path] = ()  # results of OpenMessaging Benchmark, to be drawn beside our own
     out: Path = Path(".benchmarks/workloads")
 
 
 def play(options: BenchOptions, progress: Callable[[str], None]) -> list[Entry]:
-    """Play all workloads on all targets, which take turns in each repetition.
+    """Play all workloads on all targets. Each repetition has the reverse order of the one before, so that a drift of
+    the machine affects all targets alike.
 
     :raises WorkloadError: a file cannot be read. :raises LoadError: a run could not be carried out.
     """
     workloads = [read_workload(path) for path in options.workloads]
     entries: list[Entry] = []
-    for _ in range(options.repeat):
+    for repetition in range(options.repeat):
         for workload in workloads:
-            for text in options.targets:
+            for text in options.targets if repetition % 2 == 0 else reversed(options.targets):
                 with started(text, progress) as target:
                     entries.extend(_entries(workload, target, options, progress))
     return entries
@@ -76,33 +80,44 @@ def _entries(
     return [Entry(at_rate(rate)) for rate in options.rates or (None,)]
 
 
-def store(entries: Sequence[Entry], options: BenchOptions) -> Path:
+def imported(options: BenchOptions) -> list[Published]:
+    """Read the published results. :raises PublishedError: a file is no such result."""
+    return [read_published(each) for each in options.published]
+
+
+def store(entries: Sequence[Entry], published: Sequence[Published], options: BenchOptions) -> Path:
     """Write each run as OpenMessaging's JSON, and the page. Return the page's path."""
     options.out.mkdir(parents=True, exist_ok=True)
     number = 1 + max((int(each.name[:4]) for each in options.out.glob("[0-9][0-9][0-9][0-9]-*")), default=0)
-    for place, entry in enumerate(entries):
-        label = re.sub(r"[^\w.@+-]+", "-", name_of(entry, entries)).strip("-")
+    named = [(series.name, entry) for series in series_of(entries) for entry in series.entries]
+    for place, (name, entry) in enumerate(named):
+        label = re.sub(r"[^\w.@+-]+", "-", name).strip("-")
         path = options.out / f"{number:04}-{place}-{label}.json"
-        path.write_text(json.dumps(omb_document(entry.result)), encoding="utf-8")
+        path.write_text(json.dumps(document_of(entry.result)), encoding="utf-8")
     command = " ".join(["./crucible", *sys.argv[1:]])
-    return write(entries, options.out / f"{number:04}-page.html", command, where_measured())
+    return write(entries, options.out / f"{number:04}-page.html", command, where_measured(), published)
 
 
-def lines(entries: Sequence[Entry]) -> list[tuple[str, ...]]:
-    """Return the rows of the table, whose columns are the runs."""
-    return [(name_of(each, entries), each.result.outcome, *cells(each.result)) for each in entries]
+Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 
 
-def sentences(entries: Sequence[Entry]) -> list[str]:
-    """Return what a search found and what is wrong, a sentence for each run that has one."""
-    found = []
-    for each in entries:
-        name = name_of(each, entries)
-        if each.search is not None:
-            found.append(f"{name}: {sentence(each.search)}")
-        if each.result.reason:
-            found.append(f"{name}: {each.result.reason}")
-    return found
+def table_of(entries: Sequence[Entry], published: Sequence[Published]) -> Table:
+    """Return the headings and rows of the table in the terminal, whose columns are targets and published results."""
+    every = series_of(entries)
+    headings = ("", *(each.name for each in every), *(each.name for each in published))
+    rows = [("outcome", *(each.outcome for each in every), *("not verified" for _ in published))]
+    for line in lines(compared(every), published):
+        rows.append((f"{line.name}, {line.unit}" if line.unit else line.name, *(cell.text for cell in line.cells)))
+        if any(cell.comparison for cell in line.cells):
+            rows.append(("", *(cell.comparison for cell in line.cells)))
+    return headings, rows
+
+
+def remarks(entries: Sequence[Entry]) -> list[str]:
+    """Return what searches found, what is wrong, and how the targets compare, a sentence each."""
+    every = series_of(entries)
+    found = [f"{each.name}: {text}" for each in every for text in (*searched(each), *reasons(each))]
+    return [*found, *sentences(compared(every))]
 
 
 def exit_code(entries: Sequence[Entry]) -> int:

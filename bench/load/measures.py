@@ -41,6 +41,8 @@ class Measures(msgspec.Struct):
     seconds: dict[int, LoadSecond] = msgspec.field(default_factory=dict)
     latencies: dict[str, dict[int, dict[int, int]]] = msgspec.field(default_factory=dict)
     """by measure, second, bucket"""
+    batches: dict[str, dict[int, int]] = msgspec.field(default_factory=dict)
+    """Batches by measure and second. The records of a batch share one latency, so batches are the samples."""
 
     def second(self, at: int) -> LoadSecond:
         found = self.seconds.get(at)
@@ -52,6 +54,8 @@ class Measures(msgspec.Struct):
         buckets = self.latencies.setdefault(measure, {}).setdefault(second, {})
         bucket = bucket_of(latency_us)
         buckets[bucket] = buckets.get(bucket, 0) + records
+        batches = self.batches.setdefault(measure, {})
+        batches[second] = batches.get(second, 0) + 1
 
     def histogram(self, measure: str, first: int, end: int) -> Counter[int]:
         """Return the sum of the seconds from ``first`` to before ``end``."""
@@ -60,6 +64,10 @@ class Measures(msgspec.Struct):
             if first <= second < end:
                 total.update(buckets)
         return total
+
+    def samples(self, measure: str, first: int, end: int) -> int:
+        """Return the number of batches from the second ``first`` to before ``end``."""
+        return sum(count for second, count in self.batches.get(measure, {}).items() if first <= second < end)
 
 
 def merged(parts: Iterable[Measures]) -> Measures:
@@ -76,6 +84,10 @@ def merged(parts: Iterable[Measures]) -> Measures:
         for measure, by_second in part.latencies.items():
             for at, buckets in by_second.items():
                 latencies[measure][at].update(buckets)
+        for measure, counts in part.batches.items():
+            own = total.batches.setdefault(measure, {})
+            for at, count in counts.items():
+                own[at] = own.get(at, 0) + count
     total.latencies = {measure: {at: dict(each) for at, each in found.items()} for measure, found in latencies.items()}
     return total
 

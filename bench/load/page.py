@@ -1,103 +1,161 @@
-"""The page of a load benchmark: one HTML file with the verdicts, figures and pictures of all its runs."""
+"""The page of a load benchmark: one HTML file with the verdicts, figures, comparisons and pictures of all its runs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from statistics import median
+from typing import Any, Final, Literal
 
 from jinja2 import Environment
 from matplotlib import rc_context
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Picture
 from matplotlib.ticker import StrMethodFormatter
 
 from bench.drawing import INK, STYLE, WIDTH_IN, svg
-from bench.load.clients import NATIVE
+from bench.load.comparison import FIGURES, Column, Entry, Estimate, Figure, Series, compared, sentences, series_of
+from bench.load.ledger import Findings
 from bench.load.measures import quantile_us
-from bench.load.results import LoadResult
+from bench.load.openmessaging import PERIOD_S, Published
+from bench.load.results import LoadResult, has_percentile
 from bench.load.search import Sustained
 
 COLOURS: Final = ("#0b6e99", "#c4552d", "#3f7d3a", "#7a4fa3", "#8a6d1f", "#444444")
-SHARES: Final = tuple(1 - 10 ** (-step / 10) for step in range(1, 46))
-"""Shares of a percentile plot, evenly spread over the nines."""
+HEIGHT_IN: Final = 3.1
+SHARES: Final = tuple(1 - 10 ** (-step / 10) for step in range(1, 41))
+"""Shares of a percentile plot up to 99.99, evenly spread over the nines."""
 LABELS: Final = {
-    "response": "response latency (from the time at which a batch was due)",
-    "publish": "publish latency (from the time at which it was sent)",
-    "end_to_end": "end-to-end latency",
+    "publish": "Publish latency: from the time at which a batch was sent",
+    "delay": "Publish delay: how late a batch was sent",
+    "response": "Response latency: from the time at which a batch was due",
+    "end_to_end": "End-to-end latency: from the batch's timestamp",
 }
+NO_VALUE: Final = "–"
+VIOLATIONS: Final = {
+    "lost": "lost",
+    "repeated": "repeated",
+    "reordered": "reordered",
+    "damaged": "damaged",
+    "refused_but_read": "refused but read",
+}
+Word = Literal["better", "worse", ""]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One target's run of a workload. ``search`` is None unless the maximum sustainable rate was looked for."""
+class Cell:
+    """``comparison`` is a ratio in words, and ``word`` what it shows."""
 
-    result: LoadResult
-    search: Sustained | None = None
-
-
-def name_of(entry: Entry, entries: Sequence[Entry]) -> str:
-    """Return what tells an entry from the others: its target, and what else differs."""
-    result = entry.result
-    parts = [result.target]
-    if len({each.result.client for each in entries}) > 1 or result.client != NATIVE:
-        parts.append(result.client)
-    if len({each.result.workload.name for each in entries}) > 1:
-        parts.append(result.workload.name)
-    if len({each.result.wanted_records_per_s for each in entries}) > 1:
-        parts.append(f"{result.wanted_records_per_s:,.0f}/s" if result.wanted_records_per_s else "no limit")
-    return ", ".join(parts)
+    text: str
+    comparison: str = ""
+    word: Word = ""
 
 
-def write(entries: Sequence[Entry], path: Path, command: str, machine: str) -> Path:
-    """Write the page, and return its path."""
-    is_searched = any(entry.search is not None for entry in entries)
-    html = _TEMPLATE.render(
-        title=", ".join(dict.fromkeys(each.result.workload.name for each in entries)),
-        headings=HEADINGS,
-        rows=[
-            (name_of(each, entries), each.result.outcome, each.result.reason, cells(each.result)) for each in entries
-        ],
-        searches=[(each.result.target, sentence(each.search)) for each in entries if each.search is not None],
-        pictures=[rates(entries), *[percentiles(entries, measure) for measure in LABELS]]
-        + ([against_rate(entries)] if is_searched or _has_curve(entries) else []),
-        command=command,
-        machine=machine,
-    )
-    path.write_text(html, encoding="utf-8")
-    return path
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of the table, with a cell for each series and each published result."""
+
+    name: str
+    unit: str
+    cells: tuple[Cell, ...]
 
 
-HEADINGS: Final = (
-    "offered, records/s",
-    "acknowledged",
-    "read",
-    "publish p50 / p99 / p99.9 / p99.99, ms",
-    "delay p99, ms",
-    "response p99, ms",
-    "end-to-end p50 / p99, ms",
-    "brokers: processor s for a million",
-    "brokers: memory",
-    "generator: processor",
-)
+def lines(columns: Sequence[Column], published: Sequence[Published] = ()) -> list[Line]:
+    """Return the table: what is known of at least one series."""
+    found = [_figure_line(at, figure, columns, published) for at, figure in enumerate(FIGURES)]
+    found = [line for line in found if any(cell.text not in ("", NO_VALUE) for cell in line.cells)]
+    nothing = tuple(Cell(NO_VALUE) for _ in published)
+    measures = {"publish": "publish latency, delay", "end_to_end": "end-to-end"}
+    for measure, name in measures.items():
+        cells = tuple(Cell(_samples(each.series, measure)) for each in columns)
+        records = tuple(
+            Cell(f"{each.records:,} records" if each.quantiles_ms[measure] else NO_VALUE) for each in published
+        )
+        found.append(Line(f"samples: {name}", "batches a run", cells + records))
+    runs = [[each.result for each in column.series.entries] for column in columns]
+    for name, unit, text in (
+        ("generator: processor", "busiest worker", _generator_share),
+        ("generator: processor time", "s for a million records", _generator_cost),
+        ("generator: memory", "MiB", _generator_memory),
+        ("records verified", "", _verified),
+        ("records lost, repeated, reordered, damaged or refused but read", "", _violations),
+        ("runs", "", _valid),
+    ):
+        found.append(Line(name, unit, tuple(Cell(text(each)) for each in runs) + nothing))
+    return found
 
 
-def cells(result: LoadResult) -> tuple[str, ...]:
-    """Return the figures of a run in the order of HEADINGS."""
-    acknowledged = result.rate("acknowledged")
-    records = acknowledged * (result.end - result.first)
-    cpu = f"{result.brokers_cpu_s / records * 1e6:.2f}" if result.brokers_cpu_s >= 0 and records else "not known"
-    memory = f"{result.brokers_rss_bytes / 2**20:,.0f} MiB" if result.brokers_rss_bytes >= 0 else "not known"
-    return (
-        f"{result.offered_rate:,.0f}",
-        f"{acknowledged:,.0f}",
-        f"{result.rate('read'):,.0f}",
-        " / ".join(f"{result.quantile_ms('publish', share):,.1f}" for share in (0.5, 0.99, 0.999, 0.9999)),
-        f"{result.quantile_ms('delay', 0.99):,.1f}",
-        f"{result.quantile_ms('response', 0.99):,.1f}",
-        " / ".join(f"{result.quantile_ms('end_to_end', share):,.0f}" for share in (0.5, 0.99)),
-        cpu,
-        memory,
-        f"{result.generator_cpu_permille / 10:.0f} %",
-    )
+def _figure_line(at: int, figure: Figure, columns: Sequence[Column], published: Sequence[Published]) -> Line:
+    own = tuple(_cell(each.estimates[at]) for each in columns)
+    return Line(figure.name, figure.unit, own + tuple(Cell(_published(figure, each)) for each in published))
+
+
+def _cell(estimate: Estimate) -> Cell:
+    word: Word = ""
+    if estimate.ratio is not None:
+        found = estimate.ratio.word(estimate.figure.less_is_better)
+        word = found if found != "no difference shown" else ""
+    return Cell(estimate.text or NO_VALUE, estimate.comparison, word)
+
+
+def _published(figure: Figure, result: Published) -> str:
+    if figure.name == "acknowledged":
+        return figure.text(result.publish_rate)
+    if figure.name == "read":
+        return figure.text(result.consume_rate)
+    value = None if figure.percentile is None else result.percentile_ms(*figure.percentile)
+    return NO_VALUE if value is None else figure.text(value)
+
+
+def _samples(series: Series, measure: str) -> str:
+    return f"{int(median(each.result.samples(measure) for each in series.entries)):,}"
+
+
+def _generator_share(runs: Sequence[LoadResult]) -> str:
+    return f"{max(each.generator_cpu_permille for each in runs) / 10:.0f} %"
+
+
+def _generator_cost(runs: Sequence[LoadResult]) -> str:
+    found = [each.generator_cpu_s / each.acknowledged * 1e6 for each in runs if each.acknowledged]
+    return f"{median(found):.2f}" if found else NO_VALUE
+
+
+def _generator_memory(runs: Sequence[LoadResult]) -> str:
+    return f"{max(each.generator_rss_bytes for each in runs) / 2**20:,.0f}"
+
+
+def _verified(runs: Sequence[LoadResult]) -> str:
+    return f"{sum(each.findings.read for each in runs):,}"
+
+
+def _violations(runs: Sequence[LoadResult]) -> str:
+    return violations([each.findings for each in runs])
+
+
+def violations(findings: Sequence[Findings]) -> str:
+    """Return the sums of all violations in words: ``none``, or how many of each kind."""
+    sums = {name: sum(getattr(each, name) for each in findings) for name in VIOLATIONS}
+    return ", ".join(f"{count:,} {VIOLATIONS[name]}" for name, count in sums.items() if count) or "none"
+
+
+def _valid(runs: Sequence[LoadResult]) -> str:
+    valid = sum(each.outcome != "INVALID" for each in runs)
+    return f"{len(runs)}" if valid == len(runs) else f"{valid} of {len(runs)} (others INVALID)"
+
+
+def reasons(series: Series) -> Iterator[str]:
+    """Yield what is wrong with the runs of a series, and in how many."""
+    found = [each.result.reason for each in series.entries if each.result.reason]
+    for each in dict.fromkeys(found):
+        count = found.count(each)
+        yield each if len(series.entries) == 1 else f"{each} ({count} of {len(series.entries)} runs)"
+
+
+def searched(series: Series) -> Iterator[str]:
+    """Yield what the searches of a series found: a sentence for each, and what they mean together."""
+    found = [each.search for each in series.entries if each.search is not None]
+    yield from dict.fromkeys(sentence(each) for each in found)
+    if len(found) == 1:
+        yield "Its uncertainty is the step between both rates; repetitions give an interval (--repeat 5)."
 
 
 def sentence(search: Sustained) -> str:
@@ -112,121 +170,211 @@ def sentence(search: Sustained) -> str:
     return f"{search.rate:,.0f} records/s are sustained, and {search.beyond:,.0f} are not: {why}."
 
 
-def rates(entries: Sequence[Entry]) -> str:
-    """Return an SVG of the records acknowledged and read in each second."""
+def write(
+    entries: Sequence[Entry], path: Path, command: str, machine: str, published: Sequence[Published] = ()
+) -> Path:
+    """Write the page, and return its path. It has our own runs, published results, or both."""
+    every = series_of(entries)
+    columns = compared(every)
+    workloads = [each.result.workload.name for each in entries] or [each.workload for each in published]
+    names = [each.name for each in every] + [each.name for each in published]
+    pictures = [rates(every, published)]
+    pictures += [percentiles(every, measure, published) for measure in LABELS]
+    if any(entry.search is not None for entry in entries) or has_curve(entries):
+        pictures.append(against_rate(entries))
+    html = _TEMPLATE.render(
+        title=", ".join(dict.fromkeys(workloads)),
+        names=names,
+        lines=lines(columns, published),
+        verdicts=[(each.name, each.outcome, list(reasons(each)), list(searched(each))) for each in every],
+        comparisons=list(sentences(columns)),
+        published=published,
+        has_intervals=any(len(each.entries) > 1 for each in every),
+        pictures=pictures,
+        command=command,
+        machine=machine if entries else "",
+    )
+    path.write_text(html, encoding="utf-8")
+    return path
+
+
+def rates(every: Sequence[Series], published: Sequence[Published] = ()) -> str:
+    """Return an SVG of the records that were offered, acknowledged and read in each second. Of several runs of a series
+    the middle one is drawn, by what was acknowledged."""
     with rc_context(STYLE):
-        picture = Picture(figsize=(WIDTH_IN, 2.9), layout="constrained")
+        picture = Picture(figsize=(WIDTH_IN, HEIGHT_IN), layout="constrained")
         axes = picture.subplots()
-        for entry, colour in zip(entries, _colours(entries), strict=True):
-            result = entry.result
+        for series, colour in zip(every, _colours(len(every)), strict=True):
+            result = _middle(series)
             seconds = [at for at in range(result.end) if at in result.measures.seconds]
-            for name, style in (("acknowledged", "-"), ("read", ":")):
+            for name, style, width in (("offered", "--", 0.8), ("acknowledged", "-", 1.5), ("read", ":", 1.5)):
                 values = [getattr(result.measures.seconds[at], name) for at in seconds]
-                axes.plot(seconds, values, style, color=colour, label=f"{name_of(entry, entries)}: {name}")
-            axes.axvspan(0, result.first, color="#f3f3f3", linewidth=0)
+                label = series.name if name == "acknowledged" else None
+                axes.plot(seconds, values, style, color=colour, linewidth=width, label=label)
+            axes.axvspan(0, result.first, color="#f3f3f3", linewidth=0, zorder=0)
+        for each, colour in zip(published, _colours(len(published), len(every)), strict=True):
+            places = [PERIOD_S * (at + 1) for at in range(len(each.publish_rates))]
+            axes.plot(places, each.publish_rates, "-", color=colour, label=each.name)
+            axes.plot(places[: len(each.consume_rates)], each.consume_rates, ":", color=colour)
         axes.set_ylim(bottom=0)
+        # A published run may be much longer than ours.
+        axes.set_xlim(0, max((each.result.end for series in every for each in series.entries), default=None))
         axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-        axes.set_xlabel("seconds since the start (grey: warm-up)")
+        axes.set_xlabel("seconds since the start" + (" (grey: warm-up)" if every else ""))
         axes.set_ylabel("records in a second")
-        axes.legend(frameon=False, fontsize=8)
+        axes.set_title("Rates (line: acknowledged, dotted: read, dashed: offered)", fontsize=10, loc="left", color=INK)
+        _legend(picture, axes)
         return svg(picture)
 
 
-def percentiles(entries: Sequence[Entry], measure: str) -> str:
-    """Return an SVG of a latency by percentile, whose axis has as much room for each nine."""
+def _middle(series: Series) -> LoadResult:
+    """Return the run in the middle by its acknowledged rate."""
+    entries = series.valid or series.entries
+    return sorted((each.result for each in entries), key=lambda each: each.rate("acknowledged"))[len(entries) // 2]
+
+
+def percentiles(every: Sequence[Series], measure: str, published: Sequence[Published] = ()) -> str:
+    """Return an SVG of a latency by percentile, whose axis has as much room for each nine. Each run has a line."""
     with rc_context(STYLE):
-        picture = Picture(figsize=(WIDTH_IN, 2.9), layout="constrained")
+        picture = Picture(figsize=(WIDTH_IN, HEIGHT_IN), layout="constrained")
         axes = picture.subplots()
-        for entry, colour in zip(entries, _colours(entries), strict=True):
-            result = entry.result
-            histogram = result.measures.histogram(measure, result.first, result.end)
-            total = sum(histogram.values())
-            # A percentile needs at least ten records beyond it.
-            shares = [each for each in SHARES if (1 - each) * total >= 10]
-            if shares:
+        for series, colour in zip(every, _colours(len(every)), strict=True):
+            for number, entry in enumerate(series.valid or series.entries):
+                result = entry.result
+                histogram = result.measures.histogram(measure, result.first, result.end)
+                shares = [each for each in SHARES if has_percentile(result.samples(measure), each)]
                 values = [quantile_us(histogram, each) / 1000 for each in shares]
-                label = f"{name_of(entry, entries)} ({total:,} records)"
-                axes.plot([1 / (1 - each) for each in shares], values, color=colour, label=label)
+                label = f"{series.name} ({_samples(series, measure)} batches)" if number == 0 else None
+                width = 1.5 if len(series.entries) == 1 else 0.8
+                axes.plot([1 / (1 - each) for each in shares], values, color=colour, linewidth=width, label=label)
+        for each, colour in zip(published, _colours(len(published), len(every)), strict=True):
+            points = [
+                (1 / (1 - share), value)
+                for share, value in each.quantiles_ms.get(measure, ())
+                if SHARES[0] <= share < 1 and has_percentile(each.records, share)
+            ]
+            if points:
+                axes.plot(
+                    *zip(*points, strict=True), "--", color=colour, label=f"{each.name} ({each.records:,} records)"
+                )
         axes.set_xscale("log")
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+        axes.set_xlim(1.2, 11_000)
         axes.set_xticks([2, 10, 100, 1_000, 10_000], ["50", "90", "99", "99.9", "99.99"])
         axes.minorticks_off()
-        axes.set_xlabel("percentile")
+        axes.set_xlabel("percentile (drawn as far as ten samples lie beyond it)")
         axes.set_ylabel("ms")
         axes.set_title(LABELS[measure], fontsize=10, loc="left", color=INK)
-        if axes.has_data():
-            axes.legend(frameon=False, fontsize=8)
+        _legend(picture, axes)
         return svg(picture)
 
 
-def _has_curve(entries: Sequence[Entry]) -> bool:
-    return len({each.result.wanted_records_per_s for each in entries}) > 1
+def has_curve(entries: Sequence[Entry]) -> bool:
+    return len({each.result.wanted_records_per_s for each in entries if each.search is None}) > 1
 
 
 def against_rate(entries: Sequence[Entry]) -> str:
-    """Return an SVG of the 99th percentile of the response latency against the rate that was acknowledged."""
+    """Return an SVG of percentiles of the response latency against the rate that was acknowledged."""
     with rc_context(STYLE):
-        picture = Picture(figsize=(WIDTH_IN, 2.9), layout="constrained")
+        picture = Picture(figsize=(WIDTH_IN, HEIGHT_IN), layout="constrained")
         axes = picture.subplots()
         targets = list(dict.fromkeys(each.result.target for each in entries))
-        for target, colour in zip(targets, COLOURS * len(targets), strict=False):
+        for target, colour in zip(targets, _colours(len(targets)), strict=True):
             results = [
                 result
                 for each in entries
                 if each.result.target == target
                 for result in ([step.result for step in each.search.steps] if each.search else [each.result])
             ]
-            points = sorted((each.rate("acknowledged"), each.quantile_ms("response", 0.99)) for each in results)
-            axes.plot(*zip(*points, strict=True), marker="o", markersize=4, color=colour, label=target)
+            for share, style in ((0.5, ":"), (0.99, "-")):
+                points = sorted((each.rate("acknowledged"), each.percentile_ms("response", share)) for each in results)
+                label = f"{target}: p{share * 100:g}"
+                axes.plot(*zip(*points, strict=True), style, marker="o", markersize=3, color=colour, label=label)
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
         axes.set_xlim(left=0)
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         axes.set_xlabel("records acknowledged in a second")
-        axes.set_ylabel("response latency p99, ms")
-        axes.legend(frameon=False, fontsize=8)
+        axes.set_ylabel("ms")
+        axes.set_title("Response latency against the rate", fontsize=10, loc="left", color=INK)
+        _legend(picture, axes)
         return svg(picture)
 
 
-def _colours(entries: Sequence[Entry]) -> list[str]:
-    return [COLOURS[number % len(COLOURS)] for number in range(len(entries))]
+def _colours(count: int, first: int = 0) -> list[str]:
+    return [COLOURS[(first + number) % len(COLOURS)] for number in range(count)]
+
+
+def _legend(picture: Picture, axes: Axes) -> None:
+    """Put the legend below, where it covers no line."""
+    handles, labels = axes.get_legend_handles_labels()
+    if handles:
+        picture.legend(handles, labels, loc="outside lower left", ncols=2, frameon=False, fontsize=8)
 
 
 _SOURCE: Final = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
+<meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Benchmark: {{ title }}</title>
 <style>
 body { font: 15px/1.45 system-ui, sans-serif; color: #222; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; }
-.wide { overflow-x: auto; }
+h1 { font-size: 1.6rem; line-height: 1.2; overflow-wrap: anywhere; }
+.wide { overflow-x: auto; margin: 1rem 0; }
 table { border-collapse: collapse; font-size: 14px; }
-th, td { text-align: left; padding: .3rem .8rem .3rem 0; border-bottom: 1px solid #ddd; vertical-align: top; }
+th, td { text-align: left; padding: .3rem 1rem .3rem 0; border-bottom: 1px solid #ddd; vertical-align: top; }
+td { font-variant-numeric: tabular-nums; white-space: nowrap; }
+tr > :first-child { position: sticky; left: 0; background: #fff; min-width: 8.5rem; }
+tbody th { font-weight: 400; } .unit { color: #777; font-size: 12px; display: block; }
+.ratio { color: #777; font-size: 12px; display: block; }
+.ratio.better { color: #2c6b2f; } .ratio.worse { color: #a3262a; }
 .FAILED { color: #a3262a; font-weight: 600; } .INVALID { color: #8a6d1f; font-weight: 600; }
 .PASSED { color: #2c6b2f; font-weight: 600; }
-svg { max-width: 100%; height: auto; display: block; margin: 1rem 0; }
+.picture svg { max-width: 100%; height: auto; display: block; margin: 0; }
+@media (max-width: 40rem) {
+  body { margin: 1rem auto; }
+  .picture svg { max-width: none; width: 40rem; }
+  td { white-space: normal; min-width: 7rem; }
+}
 code { font-size: 13px; overflow-wrap: anywhere; }
+.note { color: #555; font-size: 13px; }
 </style>
 <h1>{{ title }}</h1>
-{% for name, outcome, reason, _ in rows %}
-<p><span class="{{ outcome }}">{{ outcome }}</span> {{ name }}{% if reason %}: {{ reason }}{% endif %}</p>
+{% for name, outcome, why, found in verdicts %}
+<p><span class="{{ outcome }}">{{ outcome }}</span> <b>{{ name }}</b>
+{%- if why + found %}: {{ (why + found)|join(" ") }}{% endif %}</p>
 {% endfor %}
-{% for target, found in searches %}<p><b>{{ target }}</b>: {{ found }}</p>{% endfor %}
+{% for each in comparisons %}<p>{{ each }}</p>{% endfor %}
 <div class="wide"><table>
-<tr><th></th>{% for name, _, _, _ in rows %}<th>{{ name }}</th>{% endfor %}</tr>
-{% for heading in headings %}{% set line = loop.index0 %}
-<tr><th>{{ heading }}</th>{% for _, _, _, cells in rows %}<td>{{ cells[line] }}</td>{% endfor %}</tr>
+<thead><tr><th></th>{% for name in names %}<th>{{ name }}</th>{% endfor %}</tr></thead>
+<tbody>
+{% for line in lines %}
+<tr><th>{{ line.name }}{% if line.unit %}<span class="unit">{{ line.unit }}</span>{% endif %}</th>
+{% for cell in line.cells %}<td>{{ cell.text }}{% if cell.comparison %}
+<span class="ratio {{ cell.word }}">{{ cell.comparison }}</span>{% endif %}</td>{% endfor %}</tr>
 {% endfor %}
-</table></div>
-<p>Each value that was read is compared with what was sent. PASSED: no acknowledged record was lost, repeated, reordered
-or damaged. INVALID: the run says nothing of the brokers. Publish latency counts from the time at which a batch was
-sent; delay is how late it was sent; response latency is both together; end-to-end latency counts from the batch's
-timestamp.</p>
-{% for picture in pictures %}{{ picture|safe }}{% endfor %}
+</tbody></table></div>
+{% if has_intervals %}
+<p class="note">Medians of the valid runs, with 95 % confidence intervals from a bootstrap that draws runs (five runs or
+more). Ratios are those of geometric means to the first target with the same workload and rate. Their intervals hold for
+all figures together. If one contains 1, no difference is shown.</p>
+{% endif %}
+<p class="note">Each value that was read is compared with what was sent. PASSED: no acknowledged record was lost,
+repeated, reordered or damaged. INVALID: the run says nothing of the brokers. The records of a batch have one latency,
+so batches are the samples, and a percentile with fewer than ten of them beyond it is not shown ({{ dash }}).</p>
+{% for each in published %}
+<p class="note">{{ each.name }}: {{ each.workload }}{% if each.topics %}, {{ each.topics }} topics with
+{{ each.partitions }} partitions each, values of {{ each.message_size }} bytes{% endif %}, from {{ each.file }}. It was
+measured elsewhere, by OpenMessaging Benchmark: nothing there was verified, and its brokers and machine differ. No ratio
+is computed.</p>
+{% endfor %}
+{% for picture in pictures %}<div class="wide picture">{{ picture|safe }}</div>
+{% endfor %}
 <h2>Repeat it</h2>
 <p><code>{{ command }}</code></p>
-<p>{{ machine }}</p>
+{% if machine %}<p>{{ machine }}</p>{% endif %}
 </html>
 """
 _TEMPLATE: Final[Any] = Environment(autoescape=True, trim_blocks=True).from_string(_SOURCE)
+_TEMPLATE.globals["dash"] = NO_VALUE

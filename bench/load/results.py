@@ -1,17 +1,14 @@
-"""Results of a load: what workers write, and what a run found, also in OpenMessaging Benchmark's JSON."""
+"""Results of a load: what workers write, and what a run found."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from bench.load.ledger import Findings, Range, Read, Sent, judge
-from bench.load.measures import MEASURES, Measures, max_us, mean_us, merged, quantile_us
+from bench.load.measures import Measures, merged, quantile_us
 from bench.load.workload import Workload
-
-QUANTILES: Final = {"50pct": 0.5, "75pct": 0.75, "95pct": 0.95, "99pct": 0.99, "999pct": 0.999, "9999pct": 0.9999}
-OMB_NAMES: Final = {"publish": "publishLatency", "delay": "publishDelayLatency", "end_to_end": "endToEndLatency"}
 
 BUSY_PERMILLE: Final = 900
 LATE_US: Final = 100_000
@@ -19,6 +16,13 @@ LIMITED_SHARE: Final = 0.1
 """A worker is the limit in a second in which it wanted nearly all processor time and its own timer was late as well
 (the limits of ``reports.read_tables``). A worker that is only busy still sends in time."""
 REACHED_SHARE: Final = 0.98
+LEAST_BEYOND: Final = 10
+"""The least number of samples beyond a percentile that is shown."""
+
+
+def has_percentile(samples: int, share: float) -> bool:
+    """Return whether enough of the samples lie beyond a percentile."""
+    return samples * (1 - share) >= LEAST_BEYOND - 1e-6
 
 
 class WorkerResult(msgspec.Struct):
@@ -29,6 +33,8 @@ class WorkerResult(msgspec.Struct):
     reads: list[tuple[int, dict[str, list[Range]], int, int, int]]
     """of each reader: its subscription, what it read by writer, repeated, reordered and damaged records"""
     read_errors: dict[str, int]
+    cpu_s: float = 0.0  # processor time since the start of the load
+    rss_bytes: int = 0  # the most memory
 
 
 def result_path(folder: Path, index: int) -> Path:
@@ -51,12 +57,19 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
     brokers_cpu_s: float  # in the seconds that count; -1: not known
     brokers_rss_bytes: int  # at their end; -1: not known
     generator_cpu_permille: int  # of the busiest worker, in its busiest second
+    generator_cpu_s: float = 0.0  # of all workers, from the start to the end of the load
+    generator_rss_bytes: int = 0  # of all workers
 
     def rate(self, name: str) -> float:
         """Return records a second: offered, sent, acknowledged, failed or read."""
         seconds = [self.measures.seconds.get(at) for at in range(self.first, self.end)]
         records: int = sum(getattr(each, name) for each in seconds if each is not None)
         return records / len(seconds)
+
+    @property
+    def acknowledged(self) -> int:
+        """Records that were acknowledged, also before and after the seconds that count."""
+        return sum(each.acknowledged for each in self.measures.seconds.values())
 
     @property
     def offered_rate(self) -> float:
@@ -110,11 +123,26 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
         return quantile_us(self.measures.histogram(measure, self.first, self.end), share) / 1000
 
     def samples(self, measure: str) -> int:
-        return sum(self.measures.histogram(measure, self.first, self.end).values())
+        """Return the number of batches behind a latency's percentiles."""
+        return self.measures.samples(measure, self.first, self.end)
+
+    def percentile_ms(self, measure: str, share: float) -> float | None:
+        """Return a percentile; None if fewer than LEAST_BEYOND batches lie beyond it."""
+        return self.quantile_ms(measure, share) if has_percentile(self.samples(measure), share) else None
 
 
-def collect(folder: Path, workers: int, exactly_once: bool) -> tuple[Measures, Findings, dict[str, int]]:
-    """Read what all workers wrote: their measures, the verdict, and errors by name."""
+class Collected(msgspec.Struct, frozen=True, kw_only=True):
+    """What all workers wrote."""
+
+    measures: Measures
+    findings: Findings
+    errors: dict[str, int]  # batches and fetches by error
+    cpu_s: float
+    rss_bytes: int
+
+
+def collect(folder: Path, workers: int, exactly_once: bool) -> Collected:
+    """Read what all workers wrote, and judge it."""
     results = [
         msgspec.json.decode(result_path(folder, each).read_bytes(), type=WorkerResult) for each in range(workers)
     ]
@@ -131,44 +159,13 @@ def collect(folder: Path, workers: int, exactly_once: bool) -> tuple[Measures, F
         for name, count in result.read_errors.items():
             errors[name] = errors.get(name, 0) + count
     readers: Sequence[Sequence[Read]] = [subscriptions[each] for each in sorted(subscriptions)]
-    return merged(each.measures for each in results), judge(sent, readers, exactly_once), errors
-
-
-def omb_document(result: LoadResult) -> dict[str, Any]:
-    """Return the run as OpenMessaging Benchmark writes it (``TestResult.java``), so that its tools can read it.
-
-    Latencies are milliseconds, as there. What OpenMessaging measures and this suite does not is left out.
-    """
-    seconds = range(result.first, result.end)
-    own = [result.measures.seconds.get(at) for at in seconds]
-    document: dict[str, Any] = {
-        "workload": result.workload.name,
-        "driver": result.target,
-        "messageSize": result.workload.message_size,
-        "topics": result.workload.topics,
-        "partitions": result.workload.partitions_per_topic,
-        "producersPerTopic": result.workload.producers_per_topic,
-        "consumersPerTopic": result.workload.consumer_per_subscription * result.workload.subscriptions_per_topic,
-        "publishRate": [float(each.acknowledged) if each else 0.0 for each in own],
-        "publishErrorRate": [float(each.failed) if each else 0.0 for each in own],
-        "consumeRate": [float(each.read) if each else 0.0 for each in own],
-        "backlog": backlog_of(result),
-    }
-    for measure, name in OMB_NAMES.items():
-        whole = result.measures.histogram(measure, result.first, result.end)
-        each_second = [result.measures.histogram(measure, at, at + 1) for at in seconds]
-        document[f"{name}Avg"] = [mean_us(each) / 1000 for each in each_second]
-        document[f"{name}Max"] = [max_us(each) / 1000 for each in each_second]
-        capital = name[0].upper() + name[1:]
-        document[f"aggregated{capital}Avg"] = mean_us(whole) / 1000
-        document[f"aggregated{capital}Max"] = max_us(whole) / 1000
-        for label, share in QUANTILES.items():
-            document[f"{name}{label}"] = [quantile_us(each, share) / 1000 for each in each_second]
-            document[f"aggregated{capital}{label}"] = quantile_us(whole, share) / 1000
-        document[f"aggregated{capital}Quantiles"] = {
-            str(percent): quantile_us(whole, percent / 100) / 1000 for percent in (50, 75, 90, 95, 99, 99.9, 99.99, 100)
-        }
-    return document
+    return Collected(
+        measures=merged(each.measures for each in results),
+        findings=judge(sent, readers, exactly_once),
+        errors=errors,
+        cpu_s=sum(each.cpu_s for each in results),
+        rss_bytes=sum(each.rss_bytes for each in results),
+    )
 
 
 def backlog_of(result: LoadResult) -> list[int]:
@@ -181,6 +178,3 @@ def backlog_of(result: LoadResult) -> list[int]:
         if at >= result.first:
             found.append(max(0, backlog))
     return found
-
-
-assert set(OMB_NAMES) < set(MEASURES)

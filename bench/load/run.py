@@ -182,21 +182,24 @@ class _WorkloadRun:
             locust.send_command("close")
             if self._await_sum(locust, "closed", DRAIN_S, "write their results", workers):
                 raise LoadError(f"Not all load workers wrote their results; see {folder / 'logs'}.")
-        measures, findings, errors = collect(folder, workers, self._spec.idempotent)
+        collected = collect(folder, workers, self._spec.idempotent)
+        seconds = collected.measures.seconds.values()
         return LoadResult(
             workload=self._workload,
             target=self._target.name,
             client=self._spec.client,
             first=self._first,
             end=self._end,
-            measures=measures,
-            findings=findings,
-            errors=errors,
+            measures=collected.measures,
+            findings=collected.findings,
+            errors=collected.errors,
             unfinished=unfinished,
             wanted_records_per_s=self._spec.records_per_s,
             brokers_cpu_s=cpu_s[1] - cpu_s[0] if self._target.cluster is not None else NOT_MEASURED,
             brokers_rss_bytes=rss_bytes,
-            generator_cpu_permille=max((each.cpu_permille for each in measures.seconds.values()), default=0),
+            generator_cpu_permille=max((each.cpu_permille for each in seconds), default=0),
+            generator_cpu_s=collected.cpu_s,
+            generator_rss_bytes=collected.rss_bytes,
         )
 
     def _cpu_s(self) -> float:

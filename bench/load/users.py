@@ -4,6 +4,7 @@ A user is a greenlet that runs one client. Clients report batches; once a second
 since a call for each batch would cost as much as the batch.
 """
 
+import resource
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -43,6 +44,7 @@ class WorkerLoad:
         self.start_us = 0
         self.closed = False
         self.failure = ""
+        self._cpu_start_s = 0.0
         self._spec = spec
         self._measures = Measures()
         self._sent: dict[str, Sent] = {}
@@ -69,6 +71,7 @@ class WorkerLoad:
     def command(self, command: str) -> None:
         if command == "go":
             self.start_us = monotonic_us()
+            self._cpu_start_s = time.process_time()
             self.go.set()
         elif command == "stop_producers":
             for producer in self._producers:
@@ -83,7 +86,9 @@ class WorkerLoad:
     def _close(self) -> None:
         sent = {writer: (each.ok, each.info, each.fail, dict(each.errors)) for writer, each in self._sent.items()}
         reads = [(number, each.writers, each.repeated, each.reordered, each.damaged) for number, each in self._reads]
-        result = WorkerResult(self._measures, sent, reads, dict(self._read_errors))
+        cpu_s = time.process_time() - self._cpu_start_s
+        rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        result = WorkerResult(self._measures, sent, reads, dict(self._read_errors), cpu_s, rss_bytes)
         result_path(Path(self._spec.out_dir), self.index).write_bytes(msgspec.json.encode(result))
         self.closed = True
 

@@ -36,6 +36,8 @@ def _rates(_: click.Context, __: click.Parameter, text: str | None) -> tuple[flo
     "\n  ./crucible bench --row failover"
     "\n  ./crucible bench docs/workloads/1-topic-16-partitions-1kb.yaml --target kafka --target reference --max"
     "\n  ./crucible bench docs/workloads/end-to-end-latency.yaml --target 127.0.0.1:9092 --rates 10k,50k,100k"
+    "\n  ./crucible bench docs/workloads/100-partitions.yaml --target reference --target kafka --repeat 5"
+    "\n  ./crucible bench --import 1-topic-1-partition-1kb-Kafka.json --import 1-topic-1-partition-1kb-Pulsar.json"
     "\n  ./crucible bench --calibrate"
 )
 @click.argument("workloads", nargs=-1, type=click.Path(path_type=Path), metavar="[WORKLOAD]...")
@@ -73,6 +75,14 @@ def _rates(_: click.Context, __: click.Parameter, text: str | None) -> tuple[flo
     type=click.Choice(["native", "librdkafka", "kafka-python"]),
     help="Library of producers and readers (default: the workload's, or native).",
 )
+@click.option(
+    "--import",
+    "published",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Draw this published result of OpenMessaging Benchmark (JSON) on the same page, with or without a WORKLOAD.",
+)
 @click.pass_context
 def bench(
     context: click.Context,
@@ -93,7 +103,7 @@ def bench(
     three, alone or beside a peer.
     """
     given = {name for name in load if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE}
-    if workloads:
+    if workloads or load["published"]:
         if peer or rows or nodes or calibrate:
             raise click.UsageError("--peer, --row, --nodes and --calibrate measure without a workload: leave them out.")
         _play_workloads(workloads, quick, out, **load)
@@ -142,9 +152,10 @@ def _play_workloads(
     acks: str,
     compression: str,
     client: str | None,
+    published: Sequence[Path],
 ) -> None:
-    from bench.load.command import BenchOptions, exit_code, lines, play, sentences, store
-    from bench.load.page import HEADINGS
+    from bench.load.command import BenchOptions, exit_code, imported, play, remarks, store, table_of
+    from bench.load.openmessaging import PublishedError
     from bench.load.run import LoadError, LoadOptions
     from bench.load.workload import WorkloadError
     from crucible_kafka.terminal import one_sentence, print_table, progress, shown
@@ -160,16 +171,16 @@ def _play_workloads(
         compression=compression,
         client=client,
     )
-    options = BenchOptions(workloads, targets or ("reference",), load, rates, search, p99_limit_ms, repeat)
+    options = BenchOptions(workloads, targets or ("reference",), load, rates, search, p99_limit_ms, repeat, published)
     if out is not None:
         options = replace(options, out=out)
-    with one_sentence(WorkloadError, LoadError):
+    with one_sentence(WorkloadError, LoadError, PublishedError):
+        others = imported(options)
         entries = play(options, progress)
-    rows = lines(entries)
-    print_table(("", *(row[0] for row in rows)), zip(("outcome", *HEADINGS), *(row[1:] for row in rows), strict=True))
-    for each in sentences(entries):
+    print_table(*table_of(entries, others))
+    for each in remarks(entries):
         click.echo(each)
-    click.echo(f"drawn: {shown(store(entries, options))}")
+    click.echo(f"drawn: {shown(store(entries, others, options))}")
     sys.exit(exit_code(entries))
 
 

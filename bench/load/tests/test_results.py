@@ -1,57 +1,18 @@
-"""Measures, verdicts, the search for a rate, OpenMessaging's JSON and the page, on planted numbers."""
+"""Measures, verdicts and the search for a rate, on planted numbers."""
 
-import json
 from collections import Counter
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from bench.fleet.recorder import bucket_of
 from bench.load.ledger import Findings, Sent
-from bench.load.measures import LoadSecond, Measures, max_us, mean_us, merged, quantile_us
-from bench.load.page import Entry, cells, sentence, write
-from bench.load.results import LoadResult, WorkerResult, backlog_of, collect, omb_document, result_path
+from bench.load.measures import Measures, max_us, mean_us, merged, quantile_us
+from bench.load.page import sentence
+from bench.load.results import LoadResult, WorkerResult, backlog_of, collect, has_percentile, result_path
 from bench.load.search import complaint_of, sustained_rate
-from bench.load.workload import Workload
-
-CLEAN = Findings(100, 100, 0, 0, 0, 0, 0)
-
-
-def result(
-    rate: float = 1_000.0,
-    *,
-    acknowledged: float | None = None,
-    read: float | None = None,
-    latency_us: int = 5_000,
-    wanted_permille: int = 100,
-    lag_us: int = 0,
-    findings: Findings = CLEAN,
-    target: str = "reference",
-    seconds: int = 4,
-    unfinished: str = "",
-) -> LoadResult:
-    """A run whose first second is its warm-up."""
-    written = int(rate if acknowledged is None else acknowledged)
-    measures = Measures()
-    for at in range(1 + seconds):
-        taken = int(written if read is None else read)
-        measures.seconds[at] = LoadSecond(int(rate), int(rate), written, 0, taken, 0, 200, wanted_permille, lag_us)
-        for measure in ("publish", "delay", "response", "end_to_end"):
-            measures.latency(measure, at, latency_us, written)
-    return LoadResult(
-        workload=Workload(name="w"),
-        target=target,
-        first=1,
-        end=1 + seconds,
-        measures=measures,
-        findings=findings,
-        errors={},
-        unfinished=unfinished,
-        wanted_records_per_s=rate,
-        brokers_cpu_s=2.0,
-        brokers_rss_bytes=50 * 2**20,
-        generator_cpu_permille=200,
-    )
+from bench.load.tests.planted import result
 
 
 def test_quantiles_are_those_of_a_sorted_list() -> None:
@@ -82,16 +43,18 @@ def test_results_of_workers_are_judged_together(tmp_path: Path) -> None:
     """Here one worker sends and the other reads, and a batch is missing."""
     sent = Sent([(0, 100)])
     parts = [
-        WorkerResult(Measures(), {"p0": (sent.ok, [], [], {"REQUEST_TIMED_OUT": 2})}, [], {}),
-        WorkerResult(Measures(), {}, [(0, {"p0": [(0, 60), (70, 100)]}, 0, 0, 0)], {"NOT_LEADER_OR_FOLLOWER": 1}),
+        WorkerResult(Measures(), {"p0": (sent.ok, [], [], {"REQUEST_TIMED_OUT": 2})}, [], {}, 1.5, 100),
+        WorkerResult(
+            Measures(), {}, [(0, {"p0": [(0, 60), (70, 100)]}, 0, 0, 0)], {"NOT_LEADER_OR_FOLLOWER": 1}, 0.5, 200
+        ),
     ]
-    import msgspec
 
     for index, part in enumerate(parts):
         result_path(tmp_path, index).write_bytes(msgspec.json.encode(part))
-    _, findings, errors = collect(tmp_path, 2, exactly_once=True)
-    assert (findings.acknowledged, findings.lost) == (100, 10)
-    assert errors == {"REQUEST_TIMED_OUT": 2, "NOT_LEADER_OR_FOLLOWER": 1}
+    found = collect(tmp_path, 2, exactly_once=True)
+    assert (found.findings.acknowledged, found.findings.lost) == (100, 10)
+    assert (found.cpu_s, found.rss_bytes) == (2.0, 300)
+    assert found.errors == {"REQUEST_TIMED_OUT": 2, "NOT_LEADER_OR_FOLLOWER": 1}
 
 
 def test_a_lost_record_fails_the_run() -> None:
@@ -169,23 +132,10 @@ def test_why_a_rate_is_not_sustained(found: LoadResult, words: str) -> None:
     assert bool(complaint_of(found, 1_000)) == bool(words)
 
 
-def test_openmessaging_s_tools_find_their_fields() -> None:
-    document = json.loads(json.dumps(omb_document(result(1_000))))
-    assert document["publishRate"] == [1_000.0] * 4
-    assert document["consumeRate"] == [1_000.0] * 4
-    assert document["aggregatedPublishLatency99pct"] == pytest.approx(5, rel=0.01)
-    assert document["endToEndLatency9999pct"] == pytest.approx([5.0] * 4, rel=0.01)
-    assert set(document["aggregatedPublishDelayLatencyQuantiles"]) >= {"50", "99", "99.9", "100"}
-
-
-def test_the_page_shows_verdicts_figures_and_pictures(tmp_path: Path) -> None:
-    bad = result(target="other<1>", findings=Findings(100, 99, 1, 0, 0, 0, 0))
-    search = sustained_rate(lambda rate: result(rate, acknowledged=min(rate, 55_000)), 1_000)
-    page = write([Entry(result()), Entry(bad), Entry(search.steps[0].result, search)], tmp_path / "p.html", "./c", "m")
-    text = page.read_text()
-    assert text.count("<svg") == 5
-    assert "PASSED" in text
-    assert "other&lt;1&gt;" in text
-    assert "other<1>" not in text
-    assert "1 lost" in text
-    assert cells(result())[0] == "1,000"
+def test_a_percentile_needs_ten_batches_beyond_it() -> None:
+    assert has_percentile(1_000, 0.99)
+    assert not has_percentile(999, 0.99)
+    many, few = result(records_in_a_batch=1), result(records_in_a_batch=1_000)
+    assert (many.samples("publish"), few.samples("publish")) == (4_000, 4)
+    assert many.percentile_ms("publish", 0.99) == pytest.approx(5, rel=0.01)
+    assert few.percentile_ms("publish", 0.5) is None  # 4,000 records, but of four batches only

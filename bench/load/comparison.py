@@ -1,0 +1,275 @@
+"""Comparison of targets: repeated runs as series, medians with confidence intervals, and ratios between targets.
+
+Runs are the units of the bootstrap (``reports/statistics``), because operations of one run are not independent. An
+INVALID run says nothing of the brokers, so it is left out. The first target of a workload and rate is the base of the
+others.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final
+
+from bench.load.clients import NATIVE
+from bench.load.results import LoadResult
+from bench.load.search import PRECISION, Sustained
+from reports.statistics.confidence import BUCKET, LEAST_UNITS, Interval, Ratio, median_interval, ratios
+
+INVALID: Final = "INVALID"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One target's run of a workload. ``search`` is None unless the maximum sustainable rate was looked for."""
+
+    result: LoadResult
+    search: Sustained | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """The runs of one target with the same workload and rate, in the order in which they were played."""
+
+    name: str
+    entries: tuple[Entry, ...]
+
+    @property
+    def target(self) -> str:
+        return self.entries[0].result.target
+
+    @property
+    def valid(self) -> list[Entry]:
+        return [each for each in self.entries if each.result.outcome != INVALID]
+
+    @property
+    def outcome(self) -> str:
+        """The worst of the runs: FAILED, then INVALID, unless most of the runs are valid."""
+        outcomes = [each.result.outcome for each in self.entries]
+        if "FAILED" in outcomes:
+            return "FAILED"
+        return INVALID if len(self.valid) * 2 <= len(outcomes) else "PASSED"
+
+
+Key = tuple[str, str, str, float]
+
+
+def _key(entry: Entry) -> Key:
+    """Return target, client, workload and rate. Searches have no rate in common, and need none."""
+    result = entry.result
+    rate = -1.0 if entry.search else result.wanted_records_per_s
+    return result.target, result.client, result.workload.name, rate
+
+
+def series_of(entries: Sequence[Entry]) -> list[Series]:
+    """Return the series in the order of their first runs. Names contain the target, and what else differs."""
+    keys = list(dict.fromkeys(map(_key, entries)))
+    has_clients = {client for _, client, _, _ in keys} != {NATIVE}
+    several_workloads = len({workload for _, _, workload, _ in keys}) > 1
+    several_rates = len({rate for *_, rate in keys}) > 1
+    found = []
+    for key in keys:
+        target, client, workload, rate = key
+        parts = [target]
+        if has_clients:
+            parts.append(client)
+        if several_workloads:
+            parts.append(workload)
+        if several_rates:
+            parts.append("--max" if rate < 0 else f"{rate:,.0f}/s" if rate else "no limit")
+        found.append(Series(", ".join(parts), tuple(each for each in entries if _key(each) == key)))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure of a run. ``value`` returns None where it was not measured, or too few samples are behind it."""
+
+    name: str
+    unit: str
+    less_is_better: bool
+    value: Callable[[Entry], float | None]
+    exact_to: float = 0.0  # as a share
+    exact_to_unit: float = 0.0  # in the figure's unit
+    decimals: int = 0
+    percentile: tuple[str, float] | None = None  # the measure and the share, if it is one
+
+    def text(self, value: float) -> str:
+        return f"{value:,.{self.decimals}f}"
+
+
+def _rate(name: str) -> Callable[[Entry], float | None]:
+    return lambda entry: entry.result.rate(name)
+
+
+def _percentile(measure: str, share: float) -> Callable[[Entry], float | None]:
+    return lambda entry: entry.result.percentile_ms(measure, share)
+
+
+def _cpu_s(entry: Entry) -> float | None:
+    """Return the brokers' processor time for a million acknowledged records, or None."""
+    result = entry.result
+    records = result.rate("acknowledged") * (result.end - result.first)
+    return result.brokers_cpu_s / records * 1e6 if result.brokers_cpu_s >= 0 and records else None
+
+
+def _memory_mib(entry: Entry) -> float | None:
+    rss_bytes = entry.result.brokers_rss_bytes
+    return rss_bytes / 2**20 if rss_bytes >= 0 else None
+
+
+def _latency(name: str, measure: str, share: float, decimals: int = 1, exact_to_ms: float = 0.0) -> Figure:
+    value = _percentile(measure, share)
+    return Figure(name, "ms", True, value, BUCKET, exact_to_ms, decimals, (measure, share))
+
+
+SUSTAINED: Final = Figure(
+    "maximum sustained", "records/s", False, lambda entry: entry.search.rate if entry.search else None, PRECISION
+)
+FIGURES: Final = (
+    SUSTAINED,
+    Figure("offered", "records/s", False, lambda entry: entry.result.offered_rate),
+    Figure("sent", "records/s", False, _rate("sent")),
+    Figure("acknowledged", "records/s", False, _rate("acknowledged")),
+    Figure("read", "records/s", False, _rate("read")),
+    _latency("publish latency p50", "publish", 0.5),
+    _latency("publish latency p99", "publish", 0.99),
+    _latency("publish latency p99.9", "publish", 0.999),
+    _latency("publish latency p99.99", "publish", 0.9999),
+    _latency("delay p50", "delay", 0.5, 2),
+    _latency("delay p99", "delay", 0.99, 2),
+    _latency("delay p99.9", "delay", 0.999, 2),
+    _latency("delay p99.99", "delay", 0.9999, 2),
+    _latency("response latency p99", "response", 0.99),
+    _latency("end-to-end p50", "end_to_end", 0.5, exact_to_ms=1.0),
+    _latency("end-to-end p99", "end_to_end", 0.99, exact_to_ms=1.0),
+    _latency("end-to-end p99.9", "end_to_end", 0.999, exact_to_ms=1.0),
+    _latency("end-to-end p99.99", "end_to_end", 0.9999, exact_to_ms=1.0),
+    Figure("brokers: processor time", "s for a million records", True, _cpu_s, decimals=2),
+    Figure("brokers: memory", "MiB", True, _memory_mib),
+)
+COMPARED: Final = tuple(
+    each
+    for each in FIGURES
+    if each.name not in ("offered", "sent") and (each.percentile is None or each.percentile[0] != "delay")
+)
+"""Figures of the brokers. The others are the generator's: what it offers, what it sends, and how late."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """One figure of one series. ``ratio`` compares it with the base; None for the base, or if it cannot be shown."""
+
+    figure: Figure
+    interval: Interval | None  # None: not measured
+    ratio: Ratio | None = None
+    is_at_least: bool = False  # a search ended before a rate that is not sustained was found
+    beyond: float | None = None  # the rate that the only search found not to be sustained
+
+    @property
+    def text(self) -> str:
+        if self.interval is None:
+            return ""
+        middle, low, high = map(self.figure.text, (self.interval.middle, self.interval.low, self.interval.high))
+        prefix = "at least " if self.is_at_least else ""
+        if self.beyond is not None and not self.is_at_least:
+            return f"{middle} ({self.figure.text(self.beyond)} is not)"
+        return f"{prefix}{middle}" + (f" ({low}–{high})" if low != high else "")
+
+    @property
+    def comparison(self) -> str:
+        """The ratio in words. Empty without one."""
+        if self.ratio is None:
+            return ""
+        word = self.ratio.word(self.figure.less_is_better)
+        return f"{self.ratio.ratio:.2f} × ({self.ratio.low:.2f}–{self.ratio.high:.2f}): {word}"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """All figures of one series. ``base`` is the name of the series with which it is compared; empty for the base."""
+
+    series: Series
+    base: str
+    estimates: tuple[Estimate, ...]  # in the order of FIGURES
+
+
+def compared(every: Sequence[Series]) -> list[Column]:
+    """Return each series' figures, and its ratios to the first target with the same workload and rate."""
+    bases: dict[tuple[str, float], Series] = {}
+    columns = []
+    for each in every:
+        *_, workload, rate = _key(each.entries[0])
+        base = bases.setdefault((workload, rate), each)
+        columns.append(_column(each, base if base is not each else None))
+    return columns
+
+
+def _column(series: Series, base: Series | None) -> Column:
+    found = {} if base is None else _ratios(base, series)
+    estimates = []
+    for figure in FIGURES:
+        values = _values(series, figure)
+        interval = median_interval(values) if values else None
+        at_least = figure is SUSTAINED and any(_is_open(each) for each in series.valid)
+        beyond = _beyond(series) if figure is SUSTAINED else None
+        estimates.append(Estimate(figure, interval, found.get(figure.name), at_least, beyond))
+    return Column(series, "" if base is None else base.name, tuple(estimates))
+
+
+def _values(series: Series, figure: Figure) -> list[float]:
+    """Return the valid runs' values, or nothing if a run lacks one."""
+    values = [figure.value(each) for each in series.valid]
+    known = [each for each in values if each is not None]
+    return known if len(known) == len(values) else []
+
+
+def _is_open(entry: Entry) -> bool:
+    search = entry.search
+    return search is not None and (search.beyond is None or search.generator_was_the_limit)
+
+
+def _beyond(series: Series) -> float | None:
+    searches = [each.search for each in series.valid if each.search is not None]
+    return searches[0].beyond if len(searches) == 1 else None
+
+
+def _ratios(base: Series, other: Series) -> dict[str, Ratio]:
+    """Return the ratios of all figures that both sides have in enough runs. All are drawn together."""
+    if min(len(base.valid), len(other.valid)) < LEAST_UNITS:
+        return {}
+    figures, sides, exact_to = [], ([], []), []  # type: ignore[var-annotated]
+    for figure in COMPARED:
+        if figure is SUSTAINED and any(_is_open(each) for side in (base, other) for each in side.valid):
+            continue
+        own = [_values(side, figure) for side in (base, other)]
+        if not all(values and min(values) > 0 for values in own):
+            continue
+        figures.append(figure)
+        exact_to.append(figure.exact_to + figure.exact_to_unit / min(map(min, own)))
+        for side, values in zip(sides, own, strict=True):
+            side.append(values)
+    if not figures:
+        return {}
+    old, new = (list(zip(*side, strict=True)) for side in sides)
+    return {figure.name: each for figure, each in zip(figures, ratios(old, new, exact_to), strict=True)}
+
+
+def sentences(columns: Sequence[Column]) -> Iterator[str]:
+    """Yield a sentence for each comparison: what is better, worse, and not shown to differ."""
+    for column in columns:
+        if not column.base:
+            continue
+        shown = [each for each in column.estimates if each.ratio is not None]
+        if not shown:
+            yield (
+                f"{column.series.name} beside {column.base}: no comparison, which needs {LEAST_UNITS} valid runs of "
+                f"each (--repeat 5)."
+            )
+            continue
+        words = sorted((each.ratio.word(each.figure.less_is_better), each.figure.name) for each in shown if each.ratio)
+        listed = {word: [name for _, name in group] for word, group in groupby(words, key=lambda one: one[0])}
+        parts = [f"{word}: {', '.join(listed[word])}" for word in ("better", "worse") if word in listed]
+        if len(listed.get("no difference shown", ())):
+            rest = listed["no difference shown"]
+            parts.append("no difference shown" + ("" if not parts else f": {', '.join(rest)}"))
+        yield f"{column.series.name} beside {column.base}: {'; '.join(parts)}."

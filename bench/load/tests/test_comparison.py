@@ -1,0 +1,206 @@
+"""Repeated runs of several targets: order, medians, ratios with their intervals, and the page."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from bench.load import command
+from bench.load.command import BenchOptions, exit_code, play, remarks, store, table_of
+from bench.load.comparison import COMPARED, FIGURES, Column, Entry, Estimate, compared, sentences, series_of
+from bench.load.ledger import Findings
+from bench.load.page import write
+from bench.load.results import LoadResult
+from bench.load.run import LoadOptions, LoadTarget
+from bench.load.search import sustained_rate
+from bench.load.tests.planted import result
+from reports.statistics.confidence import median_interval
+
+
+def runs(target: str, *latencies_ms: float, rate: float = 1_000, workload: str = "w") -> list[Entry]:
+    return [Entry(result(rate, latency_us=int(each * 1000), target=target, workload=workload)) for each in latencies_ms]
+
+
+def columns(*every: Sequence[Entry]) -> dict[str, Column]:
+    return {each.series.name: each for each in compared(series_of([entry for entries in every for entry in entries]))}
+
+
+def estimate(column: Column, name: str) -> Estimate:
+    return next(each for each in column.estimates if each.figure.name == name)
+
+
+def limits(*rates: float) -> list[Entry]:
+    """Searches on brokers that sustain these rates."""
+    found = []
+    for limit in rates:
+        search = sustained_rate(partial(_limited, limit), 1_000)
+        found.append(Entry(search.steps[-1].result, search))
+    return found
+
+
+def _limited(limit: float, rate: float) -> LoadResult:
+    return result(rate, acknowledged=min(rate, limit))
+
+
+def test_targets_take_turns_in_alternating_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+
+    @contextmanager
+    def started(text: str, _: object) -> Iterator[LoadTarget]:
+        order.append(text)
+        yield LoadTarget(text, [], None)
+
+    monkeypatch.setattr(command, "started", started)
+    monkeypatch.setattr(command, "run", lambda _, target, *__: result(target=target.name))
+    workload = tmp_path / "w.yaml"
+    workload.write_text("{messageSize: 200, producerRate: 500}")
+    options = BenchOptions([workload], ["a", "b", "c"], LoadOptions(), repeat=3, out=tmp_path)
+    entries = play(options, lambda _: None)
+    assert order == [*"abc", *"cba", *"abc"]
+    assert [each.name for each in series_of(entries)] == ["a", "b", "c"]
+    assert {len(each.entries) for each in series_of(entries)} == {3}
+
+
+def test_a_figure_has_its_median_and_with_five_runs_an_interval() -> None:
+    (few,) = columns(runs("a", 5, 6, 7, 8)).values()
+    (many,) = columns(runs("a", 5, 6, 7, 8, 100)).values()
+    assert estimate(few, "publish latency p99").text == "6.5"
+    interval = estimate(many, "publish latency p99").interval
+    assert interval is not None
+    assert (interval.middle, interval.low, interval.high) == pytest.approx((7, 5, 100), rel=0.01)
+    assert estimate(many, "publish latency p99").text == "7.0 (5.0–100.1)"
+
+
+def test_an_interval_of_a_median_contains_it_as_often_as_it_says() -> None:
+    import numpy as np
+
+    random = np.random.default_rng(3)
+    hits = 0
+    for seed in range(400):
+        interval = median_interval(random.lognormal(0, 1, 9).tolist(), seed)
+        hits += interval.low <= 1 <= interval.high
+    assert 0.90 <= hits / 400 <= 0.99
+
+
+def test_a_difference_is_shown_only_where_the_interval_excludes_one() -> None:
+    ours, theirs, same = (
+        runs("a", 5, 5.1, 5.2, 5, 5.1),
+        runs("b", 10, 10.2, 9.9, 10, 10.1),
+        runs("c", 5.1, 5, 5.2, 5, 5.1),
+    )
+    found = columns(ours, theirs, same)
+    assert not any(each.ratio for each in found["a"].estimates)
+    assert (found["b"].base, found["c"].base) == ("a", "a")
+    assert estimate(found["b"], "publish latency p99").comparison.endswith(": worse")
+    assert estimate(found["b"], "acknowledged").comparison.endswith(": no difference shown")
+    assert estimate(found["c"], "publish latency p99").comparison.endswith(": no difference shown")
+    ratio = estimate(found["b"], "publish latency p99").ratio
+    assert ratio is not None
+    assert ratio.low < 10 / 5.1 < ratio.high
+    first, second = sentences(list(found.values()))
+    assert first.startswith("b beside a: worse: end-to-end p50, end-to-end p99")
+    assert second == "c beside a: no difference shown."
+
+
+def test_what_the_generator_offers_is_not_compared() -> None:
+    assert {each.name for each in FIGURES} - {each.name for each in COMPARED} == {
+        *("offered", "sent"),
+        *("delay p50", "delay p99", "delay p99.9", "delay p99.99"),
+    }
+
+
+def test_two_runs_are_not_compared() -> None:
+    found = columns(runs("a", 5, 5), runs("b", 50, 50))
+    assert list(sentences(list(found.values()))) == [
+        "b beside a: no comparison, which needs 3 valid runs of each (--repeat 5)."
+    ]
+
+
+def test_only_runs_of_the_same_workload_and_rate_are_compared() -> None:
+    found = columns(runs("a", 5, 5, 5), runs("b", 5, 5, 5, rate=2_000), runs("b", 5, 5, 5, workload="v"))
+    assert [each.base for each in found.values()] == ["", "", ""]
+    assert list(found) == ["a, w, 1,000/s", "b, w, 2,000/s", "b, v, 1,000/s"]
+
+
+def test_clients_are_compared_on_one_target() -> None:
+    other = [Entry(msgspec.structs.replace(each.result, client="librdkafka")) for each in runs("a", 5, 5, 5)]
+    found = columns(runs("a", 5, 5, 5), other)
+    assert {name: each.base for name, each in found.items()} == {"a, native": "", "a, librdkafka": "a, native"}
+
+
+def test_an_invalid_run_is_left_out_and_counted(tmp_path: Path) -> None:
+    bad = Entry(result(latency_us=10**6, wanted_permille=1_000, lag_us=200_000, target="a"))
+    entries = [*runs("a", 5, 5, 5), bad]
+    (column,) = columns(entries).values()
+    assert estimate(column, "publish latency p99").text == "5.0"
+    assert column.series.outcome == "PASSED"
+    assert columns([bad])["a"].series.outcome == "INVALID"
+    text = write(entries, tmp_path / "p.html", "./c", "m").read_text()
+    assert "3 of 4 (others INVALID)" in text
+    assert "The load generator was the limit" in text
+
+
+def test_a_figure_that_a_run_lacks_is_not_shown() -> None:
+    (column,) = columns([Entry(result(records_in_a_batch=1_000))]).values()
+    assert estimate(column, "publish latency p50").interval is None
+    assert estimate(column, "acknowledged").text == "1,000"
+
+
+def test_searches_have_an_interval_over_their_repetitions() -> None:
+    entries = limits(50_000, 52_000, 55_000, 51_000, 53_000)
+    (column,) = columns(entries).values()
+    interval = estimate(column, "maximum sustained").interval
+    assert interval is not None
+    assert interval.is_known
+    assert interval.low < interval.middle < interval.high
+
+
+def test_one_search_lies_between_what_is_sustained_and_what_is_not() -> None:
+    found = remarks(limits(50_000))
+    assert "records/s are sustained, and" in found[0]
+    assert (
+        found[1]
+        == "reference: Its uncertainty is the step between both rates; repetitions give an interval (--repeat 5)."
+    )
+
+
+def test_a_search_without_an_upper_end_is_at_least_that_and_has_no_ratio() -> None:
+    def limited(rate: float) -> LoadResult:
+        return result(rate, wanted_permille=1_000, lag_us=150_000 if rate > 30_000 else 0, target="b")
+
+    search = sustained_rate(limited, 1_000)
+    ended = [Entry(next(each.result for each in search.steps if each.rate == search.rate), search)] * 3
+    found = columns(limits(50_000, 50_000, 50_000), ended)
+    assert estimate(found["b"], "maximum sustained").text == "at least 20,000"
+    assert estimate(found["b"], "maximum sustained").ratio is None
+
+
+def test_the_page_has_verdicts_figures_pictures_and_how_to_repeat_it(tmp_path: Path) -> None:
+    lost = Entry(result(target="other<1>", findings=Findings(100, 99, 1, 0, 0, 0, 0)))
+    page = write([*runs("a", 5), lost], tmp_path / "p.html", "./crucible bench w.yaml", "a machine")
+    text = page.read_text()
+    assert text.count("<svg") == 5
+    assert "other&lt;1&gt;" in text
+    assert "other<1>" not in text
+    assert "Of 100 acknowledged records: 1 lost" in text
+    assert "./crucible bench w.yaml" in text
+    assert "a machine" in text
+    assert exit_code([lost]) == 1
+    curve = write([*runs("a", 5), *runs("a", 6, rate=2_000)], tmp_path / "c.html", "./c", "m").read_text()
+    assert curve.count("<svg") == 6
+    assert "Response latency against the rate" in curve
+
+
+def test_each_run_is_stored_and_the_table_has_a_column_for_each_target(tmp_path: Path) -> None:
+    entries = [*runs("a", 5, 5, 5), *runs("b", 9, 9, 9)]
+    options = BenchOptions([], ["a", "b"], LoadOptions(), out=tmp_path)
+    store(entries, [], options)
+    assert store(entries, [], options).name == "0002-page.html"
+    assert len(list(tmp_path.glob("0001-*-a.json"))) == 3
+    headings, rows = table_of(entries, [])
+    assert headings == ("", "a", "b")
+    assert ("outcome", "PASSED", "PASSED") in rows
+    assert any(row[2].endswith(": worse") for row in rows)
