@@ -1,1 +1,1 @@
-"""Fault kinds, by what they act on."""
+"""What the faults of both worlds share."""

@@ -11,13 +11,13 @@ from heapq import heappop, heappush
 from typing import Any, Final
 
 from bench.fleet.spec import IDLE_TOPIC
-from chaos.faults import disk_faults, host_lost, link_faults, node_faults, request_faults
 from chaos.faults.disk_damage import DamageCheck
-from chaos.faults.proxied_losses import KIND as LOST_BY_PROXY_KIND
-from chaos.faults.proxied_losses import ProxiedLosses
-from chaos.faults.timed import Begin, End, Hit, LiveFaultContext
 from chaos.interceptor import roles
 from chaos.live.cluster import LiveCluster
+from chaos.live.faults import disk_faults, host_lost, link_faults, node_faults, request_faults
+from chaos.live.faults.fault_context import Begin, End, Hit, LiveFaultContext
+from chaos.live.faults.proxied_losses import KIND as LOST_BY_PROXY_KIND
+from chaos.live.faults.proxied_losses import ProxiedLosses
 from chaos.live.links import Links
 from chaos.live.node_side.checks_inside import Findings
 from chaos.live.node_side.node_protocol import DISK, FAULT, LOST_BY_PROXY, MUTANT_REACHED
@@ -45,7 +45,8 @@ ERROR_LIMIT_S = 5.0
 class LiveFaultScheduler:
     """Plans the times of the faults, begins and ends them, and records which fired.
 
-    ``context`` is what the functions of ``chaos.faults`` act on. ``now_us`` returns the time since the run's start.
+    ``context`` is what the functions of ``chaos.live.faults`` act on. ``now_us`` returns the time since the run's
+    start.
     """
 
     def __init__(

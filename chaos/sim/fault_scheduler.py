@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from bench.fleet.behaviours.protocol import Behaviour
 from chaos.checks.fault_times import FOR_EVER_US, FaultTimes
+from chaos.faults.feature_switch import FeatureSwitch
 from chaos.faults.node_requests import Forger, NodeRequest, Recorded
 from chaos.interceptor.roles import plays, role_of, topic_of_roles
 from chaos.interceptor.rules import SharedHitCounter
@@ -21,7 +22,7 @@ from chaos.sim.fleet import Client
 from chaos.sim.links import CLIENTS
 from chaos.sim.machine import Machine
 from chaos.sim.network import Network
-from chaos.sim.stepwise_faults import FeatureSwitch, Intruder, rolling_bounce
+from chaos.sim.stepwise_faults import Intruder, rolling_bounce
 from chaos.sim.timed_faults import SimulatedFaultContext
 from reference_broker.metadata.identifiers import claimed_node
 from reference_broker.ports.node_ports import Now

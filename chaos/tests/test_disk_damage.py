@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from chaos.faults.disk_damage import DamageCheck, aim, flips, is_aimed_at
-from chaos.faults.disk_faults import damaged, disk_bit_flipped
+from chaos.live.faults.disk_faults import damaged, disk_bit_flipped
 from chaos.live.targets import FaultTarget
 from reference_broker.log.checkpoints import read_partition_metadata, write_partition_metadata
 from reference_broker.log.config import LogConfig

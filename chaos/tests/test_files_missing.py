@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from chaos.faults.disk_faults import deleted
+from chaos.live.faults.disk_faults import deleted
 from chaos.sim.agenda import Agenda
 from chaos.sim.machine import Machine
 

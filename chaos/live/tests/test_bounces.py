@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from chaos.faults.node_faults import rolling_bounce
-from chaos.faults.timed import End, Ended, Hit, LiveFaultContext
 from chaos.live.fault_scheduler import BEGIN, RETRY_S
+from chaos.live.faults.fault_context import End, Ended, Hit, LiveFaultContext
+from chaos.live.faults.node_faults import rolling_bounce
 from chaos.live.launchers import BrokerLauncher
 from chaos.live.targets import FaultTarget
 from chaos.live.tests.test_fault_scheduler import SECOND_US, World

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from chaos.faults.timed import End, Ended, LiveFaultContext
 from chaos.live.fault_scheduler import BEGIN, ERROR_LIMIT_S, NO_TARGET_LIMIT_S, LiveFaultScheduler
+from chaos.live.faults.fault_context import End, Ended, LiveFaultContext
 from chaos.live.links import Links
 from chaos.live.processes import Child
 from chaos.live.targets import FaultTarget, Roles

@@ -9,9 +9,9 @@ import pytest
 from kio.schema.update_features.v2.response import UpdateFeaturesResponse
 
 from bench.fleet.behaviours.bodies import milliseconds
-from chaos.faults import request_faults
-from chaos.faults.request_faults import feature_finalized
-from chaos.faults.timed import Ended
+from chaos.live.faults import request_faults
+from chaos.live.faults.fault_context import Ended
+from chaos.live.faults.request_faults import feature_finalized
 from chaos.live.targets import FaultTarget
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.frames import read_request_header

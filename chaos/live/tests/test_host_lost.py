@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from bench.ports import free_port
-from chaos.faults import host_lost
-from chaos.faults.timed import Ended
 from chaos.live.external.tests.small_targets import elsewhere
+from chaos.live.faults import host_lost
+from chaos.live.faults.fault_context import Ended
 from chaos.live.links import Link, Links, poison
 from chaos.live.processes import Child
 from chaos.live.runner import play_scenario
@@ -26,7 +26,7 @@ from scenarios.loader import load
 from scenarios.model import Fault
 
 if TYPE_CHECKING:
-    from chaos.faults.timed import LiveFaultContext
+    from chaos.live.faults.fault_context import LiveFaultContext
 
 pytestmark = pytest.mark.live
 

@@ -6,8 +6,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from chaos.faults import proxied_losses
 from chaos.live.external.tests.small_targets import elsewhere
+from chaos.live.faults import proxied_losses
 from chaos.live.runner import play_scenario
 from chaos.live.tests.small_scenario import faults_of, text_of, written
 from reports.manifest import read_manifest

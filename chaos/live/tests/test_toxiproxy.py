@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from bench.ports import free_port
-from chaos.faults.timed import End
 from chaos.live.errors import SetupError
 from chaos.live.external.target import behind_proxies, parse_target
 from chaos.live.fault_scheduler import BEGIN
+from chaos.live.faults.fault_context import End
 from chaos.live.links import Link, Links, cure, poison
 from chaos.live.probe import probe
 from chaos.live.processes import Child
@@ -22,7 +22,7 @@ from chaos.live.toxiproxy_server import ENVIRONMENT_VARIABLE, ToxiproxyServer, f
 from scenarios.model import Fault, Range
 
 if TYPE_CHECKING:
-    from chaos.faults.timed import LiveFaultContext
+    from chaos.live.faults.fault_context import LiveFaultContext
 
 pytestmark = pytest.mark.live
 

@@ -6,7 +6,7 @@ from random import Random
 from typing import Final
 
 from chaos.faults.disk_damage import Flip, flips, is_aimed_at
-from chaos.faults.timed import Begin, End, Ended, LiveFaultContext, node_of
+from chaos.live.faults.fault_context import Begin, End, Ended, LiveFaultContext, node_of
 from chaos.live.targets import FaultTarget
 from chaos.seeds import random_for
 

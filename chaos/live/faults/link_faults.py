@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
-from chaos.faults.timed import Begin, End, Ended, LiveFaultContext
+from chaos.live.faults.fault_context import Begin, End, Ended, LiveFaultContext
 from chaos.live.links import Link, cure, poison
 from chaos.live.probe import LIMIT_S, BackgroundProbe, Probe
 from chaos.live.targets import FaultTarget

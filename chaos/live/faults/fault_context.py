@@ -1,4 +1,4 @@
-"""What the faults at times share that are done to real processes, links and disks."""
+"""What a fault of a live run acts on, and how it begins and ends."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

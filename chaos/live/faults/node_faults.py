@@ -3,7 +3,7 @@
 from collections.abc import Generator, Iterator
 from typing import Final
 
-from chaos.faults.timed import Begin, End, Ended, Hit, LiveFaultContext, back_again, node_of
+from chaos.live.faults.fault_context import Begin, End, Ended, Hit, LiveFaultContext, back_again, node_of
 from chaos.live.targets import FaultTarget
 from scenarios.model import Fault
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from bench.fleet.spec import address_of
-from chaos.faults.timed import Begin, End, Ended, LiveFaultContext, node_of
+from chaos.live.faults.fault_context import Begin, End, Ended, LiveFaultContext, node_of
 from chaos.live.links import Link, restore, silence
 from chaos.live.probe import REQUEST
 from chaos.live.targets import FaultTarget

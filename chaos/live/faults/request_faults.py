@@ -9,13 +9,13 @@ from typing import Final
 from bench.fleet.behaviours.protocol import Address, Now
 from bench.fleet.driver import BlockingDriver
 from bench.fleet.spec import address_of
+from chaos.faults.feature_switch import FeatureSwitch
 from chaos.faults.node_requests import Forger, NodeRequest
-from chaos.faults.timed import Begin, End, Ended, LiveFaultContext, node_of
+from chaos.live.faults.fault_context import Begin, End, Ended, LiveFaultContext, node_of
 from chaos.live.node_side.peer_requests import recorded
 from chaos.live.quorum import CLUSTER_ID_KEY, VOTERS_KEY
 from chaos.live.targets import FaultTarget
 from chaos.seeds import random_for
-from chaos.sim.stepwise_faults import FeatureSwitch
 from reference_broker.blocking.transport import Connection, LostError, TransportError
 
 REPLY_LIMIT_US = 1_500_000
