@@ -109,8 +109,8 @@ class ProgressView:
     """the proposals of the current event's AlterPartition requests"""
     accepted: list[tuple[PartitionKey, Proposed, int]] = field(default_factory=list)
     """proposals that a response has accepted in this event, with the partition epoch that it returned"""
-    _tokens: dict[tuple[int, int], tuple[_NodeAndPartition, ...]] = field(default_factory=dict)
-    """partitions of AlterPartition requests without a response, by node and token"""
+    _in_flight: dict[tuple[int, int], Send] = field(default_factory=dict)
+    """AlterPartition requests without a response, by node and token"""
     responded_us: dict[int, int] = field(default_factory=dict)
     """by node: when such a request ended last"""
 
@@ -130,9 +130,8 @@ class ProgressView:
             self._requested(at_us, node, event, effects)  # type: ignore[arg-type]
         elif kind is PeerReply:
             self._settled(at_us, node_id, event)  # type: ignore[arg-type]
-        elif kind is PeerDown and any(key[0] == node_id for key in self._tokens):
-            self._tokens = without_node(self._tokens, node_id)
-            self.responded_us[node_id] = at_us
+        elif kind is PeerDown:
+            self._channel_down(at_us, node_id, event)  # type: ignore[arg-type]
         for effect in effects:
             if type(effect) is Send and effect.api_key == ALTER_PARTITION:
                 self._proposed(at_us, node, effect)
@@ -160,7 +159,7 @@ class ProgressView:
 
     def awaits(self, node_id: int) -> bool:
         """Return whether an AlterPartition of the node has no response yet."""
-        return any(key[0] == node_id for key in self._tokens)
+        return any(key[0] == node_id for key in self._in_flight)
 
     def _forget(self, node_id: int) -> None:
         self.terms = without_node(self.terms, node_id)
@@ -169,7 +168,7 @@ class ProgressView:
 
     def forget_proposals(self, node_id: int) -> None:
         self.proposals = without_node(self.proposals, node_id)
-        self._tokens = without_node(self._tokens, node_id)
+        self._in_flight = without_node(self._in_flight, node_id)
 
     # Fetches
 
@@ -242,12 +241,9 @@ class ProgressView:
 
     def _proposed(self, at_us: int, node: "Node", send: Send) -> None:
         node_id = node.broker.node_id
-        is_idle = not any(key[0] == node_id for key in self._tokens)
-        at_once = is_idle and at_us - self.responded_us.get(node_id, -SOON_US) >= SOON_US
-        keys = []
+        at_once = not self.awaits(node_id) and at_us - self.responded_us.get(node_id, -SOON_US) >= SOON_US
         for topic_id, each in altered(send.body):
             key = (node_id, (topic_id, int(each.partition_index)))
-            keys.append(key)
             led = node.broker.partitions.by_id.get(key[1])
             if led is None:
                 continue
@@ -258,11 +254,21 @@ class ProgressView:
             is_first = at_once and (known is None or known[:4] != found)
             self.proposals[key] = Proposed(*found, is_first)
             self.sent.append((led, self.proposals[key]))
-        self._tokens[node_id, send.token] = tuple(keys)
+        self._in_flight[node_id, send.token] = send
+
+    def _channel_down(self, at_us: int, node_id: int, event: PeerDown) -> None:
+        """Its other channels still bring their responses."""
+        lost = [
+            key
+            for key, send in self._in_flight.items()
+            if key[0] == node_id and (send.peer, send.channel) == (event.peer, event.channel)
+        ]
+        for key in lost:
+            del self._in_flight[key]
+            self.responded_us[node_id] = at_us
 
     def _settled(self, at_us: int, node_id: int, event: PeerReply) -> None:
-        keys = self._tokens.pop((node_id, event.token), None)
-        if keys is None:
+        if self._in_flight.pop((node_id, event.token), None) is None:
             return
         self.responded_us[node_id] = at_us
         for topic_id, each in altered(event.body):

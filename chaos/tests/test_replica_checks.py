@@ -690,6 +690,22 @@ def test_a_proposal_counts_until_it_is_settled(cluster: Cluster, error: int, *, 
     assert bool(proposer.stories()) == (not may_end)
 
 
+@pytest.mark.parametrize(
+    ("peer", "channel", "may_end"),
+    [(2, Channel.CONTROLLER, True), (1, Channel.REPLICA, True), (1, Channel.CONTROLLER, False)],
+    ids=["another node's", "another of the controller", "the request's"],
+)
+def test_a_refusal_settles_a_proposal_unless_its_channel_broke(
+    cluster: Cluster, peer: int, channel: Channel, *, may_end: bool
+) -> None:
+    proposer = Proposer(cluster)
+    proposer.proposes((0, 1, 2))
+    proposer.happens(PeerDown(peer, channel))
+    proposer.led.followers.maximal_isr = (0, 1)
+    proposer.is_answered(107)
+    assert bool(proposer.stories()) == (not may_end)
+
+
 @pytest.mark.parametrize("elected", [0, 1])
 def test_the_active_controller_settles_its_own_proposals_without_a_message(cluster: Cluster, elected: int) -> None:
     proposer = Proposer(cluster)
