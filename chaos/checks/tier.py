@@ -143,6 +143,9 @@ class KeptUntilStored(Check):
     Records below the log start offset are deleted, and need not exist. Replicas get a new log start offset one after
     the other, so the greatest of them counts. Once all is quiet every replica is judged again: records that were in the
     tier when they were deleted locally must still be there.
+
+    E-7: the metadata of remote segments may be lost with its replicas. KIP-405: the next leader then deletes the
+    objects of a copy whose end it does not know. So records that were complete in the tier once may be missing there.
     """
 
     guarantee = "kept-until-stored"
@@ -151,6 +154,8 @@ class KeptUntilStored(Check):
         super().__init__(context)
         self._seen: dict[tuple[int, str], int] = {}
         self._starts: dict[str, int] = {}
+        self._stored: dict[str, int] = {}
+        """By partition: the offset up to which the tier was once complete."""
         self._replicas: dict[int, list[PartitionLog]] = {}
         """By node: its tiered ones, as it had them last."""
 
@@ -178,14 +183,21 @@ class KeptUntilStored(Check):
             return
         self._seen[key] = local_start
         self.evidence += 1
-        for base, end in self._whole_in_tier(name):
-            if base <= start < end:
-                start = end
-        if start < local_start:
+        whole = self._whole_in_tier(name)
+        stored, once = _reached(whole, start), self._stored.get(name, 0)
+        if stored < once and self._is_excused(log):
+            stored = _reached(whole, once)
+        self._stored[name] = max(once, stored)
+        if stored < local_start:
             self.violated(
                 at_us,
-                f"{name} on node {node_id} has no records below {local_start}; the tier has none from {start}",
+                f"{name} on node {node_id} has no records below {local_start}; the tier has none from {stored}",
             )
+
+    def _is_excused(self, log: PartitionLog) -> bool:
+        replicas = self.context.replicas
+        known = replicas.partitions.get((log.topic_id, int(log.directory.rpartition("-")[2])))
+        return known is not None and replicas.tier_excused(known)
 
     def _whole_in_tier(self, name: str) -> list[tuple[int, int]]:
         """Return the offsets [base, end) of the copies with all their objects, in order."""
@@ -195,6 +207,14 @@ class KeptUntilStored(Check):
                 copy, _, kind = key.rpartition(".")
                 found.setdefault(copy, {})[kind] = data
         return sorted(_offsets(each["log"]) for each in found.values() if all(kind in each for kind in NEEDED))
+
+
+def _reached(copies: Sequence[tuple[int, int]], start: int) -> int:
+    """Return the end of the records that copies [base, end), in order, have from ``start`` on without a gap."""
+    for base, end in copies:
+        if base <= start < end:
+            start = end
+    return start
 
 
 def _offsets(data: bytes) -> tuple[int, int]:

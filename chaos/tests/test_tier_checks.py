@@ -10,8 +10,10 @@ import pytest
 from crc32c import crc32c
 
 from chaos.checks.check import Check, CheckContext
+from chaos.checks.eligible import Eligible
 from chaos.checks.history import History
 from chaos.checks.producers import read_snapshot
+from chaos.checks.replica_view import Replicated, ReplicaView, remote_metadata_partition
 from chaos.checks.tier import (
     NEEDED,
     ClosedSegmentsStored,
@@ -22,12 +24,15 @@ from chaos.checks.tier import (
 )
 from chaos.tests.check_context import check_context
 from reference_broker.core.events import Note
+from reference_broker.metadata.identifiers import REMOTE_LOG_METADATA_TOPIC
 from reference_broker.records.control import build_marker
 from reference_broker.records.record import Record, build
 from reference_broker.remote_log.metadata.events import SegmentState
 
 EXPIRES_MS = 10_000
 FOLDER = "hot-0-AAAAAAAAAAAAAAAAAAAAAA"
+KEY = (b"h" * 16, 0)
+"""topic ID and index of the partition"""
 IDS = {number: f"{number:022d}" for number in range(10)}
 
 
@@ -78,6 +83,7 @@ class Tiered:
     def node(self) -> Any:
         log = SimpleNamespace(
             directory="hot-0",
+            topic_id=KEY[0],
             log_start_offset=self.log_start,
             local_log_start_offset=self.local_start,
             read=self.read,
@@ -200,6 +206,42 @@ def test_what_was_deleted_locally_is_looked_for_again_once_all_is_quiet() -> Non
     check.end(History())
     (violation,) = check.violations
     assert violation.story == "hot-0 on node 0 has no records below 4; the tier has none from 0"
+
+
+OWN = remote_metadata_partition(*KEY, 2)
+
+
+@pytest.mark.clause("E-7", "P-11")
+@pytest.mark.parametrize(("lost", "excused"), [(OWN, True), (1 - OWN, False), (None, False)])
+def test_objects_whose_metadata_was_lost_may_be_deleted(lost: int | None, *, excused: bool) -> None:
+    """They were complete before. What never was in the tier may not be deleted locally."""
+    world = Tiered()
+    check = KeptUntilStored(world.context)
+    loses_metadata(world.context.replicas, lost)
+    for _ in range(6):
+        world.write()
+    world.store(1, 0, 2)
+    world.store(2, 2, 4)
+    assert deleted(world, check, 4) == 0
+    for kind in NEEDED:
+        del world.tier[f"{FOLDER}/{2:020d}-{IDS[2]}.{kind}"]
+    check.end(History())
+    assert bool(check.violations) is not excused
+    assert deleted(world, check, 5) == 1
+    world.store(3, 4, 6)
+    assert deleted(world, check, 6) == (not excused)
+
+
+def loses_metadata(view: ReplicaView, lost: int | None) -> None:
+    """``__remote_log_metadata`` has two partitions, of which one has lost committed records."""
+    state: Any = SimpleNamespace(isr=(0, 1), replicas=(0, 1), leader=0)
+    for name, key in (
+        ("hot-0", KEY),
+        *((f"{REMOTE_LOG_METADATA_TOPIC}-{index}", (b"m" * 16, index)) for index in range(2)),
+    ):
+        view.partitions[key] = Replicated(name, key, state, Eligible.of(state, 2))
+    if lost is not None:
+        view.excused[REMOTE_LOG_METADATA_TOPIC, lost] = None
 
 
 def test_what_another_replica_knows_to_be_deleted_need_not_be_in_the_tier() -> None:
