@@ -170,17 +170,17 @@ def command_line() -> str:
 def exit_code_with_mutants(plays: "Sequence[tuple[Scenario, str]]", verdicts: "Sequence[Verdict]") -> int:
     """Return 0 if all controls passed and all mutants broke a guarantee, else 1. Record which guarantees each broke."""
     from chaos.mutants import by_name
-    from scenarios.ledger import caught_now, remember
+    from scenarios.ledger import ended_search, remember
 
     for (scenario, mutant), verdict in zip(plays, verdicts, strict=True):
         if mutant:
             broken = tuple(one.name for one in verdict.guarantees if one.status == "broken")
             target = by_name(mutant).target
-            remember(caught_now(mutant, target, scenario.name, "live", 1, broken, verdict.seed))
+            remember(ended_search(mutant, target, scenario.name, "live", 1, broken, verdict.seed))
     wrong = [
         f"{scenario.name}{' with ' + mutant if mutant else ''}: {verdict.outcome.name}"
         for (scenario, mutant), verdict in zip(plays, verdicts, strict=True)
         if verdict.exit_code != (1 if mutant else 0)
     ]
-    click.echo(f"not as it must be: {'; '.join(wrong)}" if wrong else "every control passed, every mutant was caught")
+    click.echo(f"not as it must be: {'; '.join(wrong)}" if wrong else "every control passed, every mutant was killed")
     return 1 if wrong else 0

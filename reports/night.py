@@ -269,7 +269,7 @@ def _reasons(
             yield Reason(Outcome[stage.outcome], f"the stage {stage.name} {stage.outcome}: {stage.detail}")
     if night.canary is not None and not night.canary.found:
         tried = f"{night.canary.mutant} in {night.canary.seeds_tried} seeds of {night.canary.scenario}"
-        yield Reason(Outcome.FAILED, f"the canary lives: nothing caught {tried}")
+        yield Reason(Outcome.FAILED, f"the canary lives: nothing killed {tried}")
     median = statistics.median(earlier_plays[-COMPARED_NIGHTS:] or [0])
     if plays < median * LEAST_SHARE:
         yield Reason(Outcome.FAILED, f"{plays} plays, less than half the median {median:g} of the nights before")

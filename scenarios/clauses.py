@@ -33,7 +33,7 @@ NOT_BUILT = "not built"
 @dataclass(frozen=True, slots=True)
 class Clause:
     """``code``, ``tests`` and ``scenarios`` say where the clause is named: paths relative to the clone, tests as
-    path::name. ``mutants`` are those that name the clause in their docstring and that a scenario must catch, and
+    path::name. ``mutants`` are those that name the clause in their docstring and that a scenario must kill, and
     ``played`` says what the ledger knows of their kills. ``open`` says why the clause has none, or is empty.
 
     ``points`` are the decision points that name the clause, and ``required_by`` the scenarios whose run is INVALID
@@ -95,7 +95,7 @@ class Clause:
 def all_clauses(root: Path = ROOT) -> tuple[Clause, ...]:
     """Return every clause of ``reference_broker/clauses.toml`` in its order."""
     code, tests, used = _naming_code(root), marked_tests(root), _named_by_scenarios(root, "clauses")
-    caught, today = last(), date.today()
+    searches, today = last(), date.today()
     mutants, reasons, pointless = _mutants(root), _reasons(root, _OPEN), _reasons(root, _WITHOUT_POINTS)
     points, required = _points(root), _named_by_scenarios(root, "points")
     return tuple(
@@ -107,7 +107,7 @@ def all_clauses(root: Path = ROOT) -> tuple[Clause, ...]:
             tuple(used.get(each, ())),
             tuple(mutants.get(each, ())),
             reasons.get(each, ""),
-            proof([found for (name, _), found in caught.items() if name in mutants.get(each, ())], today),
+            proof([found for (name, _), found in searches.items() if name in mutants.get(each, ())], today),
             tuple(points.get(each, ())),
             tuple(_scenarios_that_reach(points.get(each, ()), required)),
             pointless.get(each, ""),
@@ -216,11 +216,11 @@ def _named_by_scenarios(root: Path, key: str) -> dict[str, list[str]]:
 
 
 def _mutants(root: Path) -> dict[str, list[str]]:
-    """Map each clause to the mutants whose docstrings name it, as far as a scenario must catch them."""
-    caught, mutants = _named_by_scenarios(root, "mutants"), dict[str, list[str]]()
+    """Map each clause to the mutants whose docstrings name it, as far as a scenario must kill them."""
+    to_kill, mutants = _named_by_scenarios(root, "mutants"), dict[str, list[str]]()
     for path in sorted((root / "chaos" / "mutants").glob("*.py")):
         for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.FunctionDef) and node.name in caught and any(map(_is_mutant, node.decorator_list)):
+            if isinstance(node, ast.FunctionDef) and node.name in to_kill and any(map(_is_mutant, node.decorator_list)):
                 for letter, number in _ID.findall(ast.get_docstring(node) or ""):
                     mutants.setdefault(f"{letter}-{number}", []).append(node.name)
     return mutants

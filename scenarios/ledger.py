@@ -26,7 +26,7 @@ STALE_COMMITS = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Catch:
+class MutantSearch:
     """One search for a mutant, in ``seeds`` seeds up to ``seed``, the one that killed it.
 
     ``guarantees`` are those that the mutant broke there. There are none if no seed killed it. ``commit`` is the code
@@ -47,69 +47,71 @@ class Catch:
     def __str__(self) -> str:
         seeds = f"{self.seeds} seed{'s' * (self.seeds != 1)}"
         if not self.guarantees:
-            return f"{self.world}: NOT caught in {seeds} of {self.scenario}"
+            return f"{self.world}: NOT killed in {seeds} of {self.scenario}"
         at = f" at {self.commit[:8]}" if self.commit else ""
         return f"{self.world}: {', '.join(self.guarantees)} after {seeds} of {self.scenario}{at}"
 
 
-def caught_now(
+def ended_search(
     mutant: str, target: str, scenario: str, world: World, seeds: int, guarantees: tuple[str, ...], seed: int
-) -> Catch:
+) -> MutantSearch:
     """Return a search that ends now, with this clone's commit. ``target`` is the mutant's."""
     room = "/".join(target.partition(":")[0].split(".")[:-1])
-    return Catch(mutant, scenario, world, seeds, guarantees, head(), seed, datetime.now(UTC).date().isoformat(), room)
+    return MutantSearch(
+        mutant, scenario, world, seeds, guarantees, head(), seed, datetime.now(UTC).date().isoformat(), room
+    )
 
 
-def remember(catch: Catch) -> None:
-    """Add the catch. Raise OSError if the file cannot be written."""
+def remember(search: MutantSearch) -> None:
+    """Add the search. Raise OSError if the file cannot be written."""
     FILE.parent.mkdir(parents=True, exist_ok=True)
     with FILE.open("a") as lines:
-        lines.write(json.dumps(asdict(catch)) + "\n")
+        lines.write(json.dumps(asdict(search)) + "\n")
 
 
-def keep(catch: Catch) -> None:
-    """Remember the catch, and put it into the repository in place of an older one of that mutant there."""
-    remember(catch)
-    _keep(catch.world, (catch,))
+def keep(search: MutantSearch) -> None:
+    """Remember the search, and put it into the repository in place of an older one of that mutant there."""
+    remember(search)
+    _keep(search.world, (search,))
 
 
-def _keep(world: World, catches: Iterable[Catch]) -> None:
-    kept = {each.mutant: each for each in (*catches_in(KEPT[world]), *catches)}
+def _keep(world: World, searches: Iterable[MutantSearch]) -> None:
+    kept = {each.mutant: each for each in (*searches_in(KEPT[world]), *searches)}
     KEPT[world].write_text("".join(json.dumps(asdict(kept[name])) + "\n" for name in sorted(kept)))
 
 
-def last() -> dict[tuple[str, World], Catch]:
+def last() -> dict[tuple[str, World], MutantSearch]:
     """Return the last search for each mutant in each world: of those remembered here, and otherwise of those kept in
     the repository. Lines that cannot be read are left out."""
-    return {(catch.mutant, catch.world): catch for file in (*KEPT.values(), FILE) for catch in catches_in(file)}
+    return {(search.mutant, search.world): search for file in (*KEPT.values(), FILE) for search in searches_in(file)}
 
 
-def catches_in(file: Path) -> Iterator[Catch]:
+def searches_in(file: Path) -> Iterator[MutantSearch]:
     """Yield the searches that a file remembers. There are none if there is no such file."""
     if not file.is_file():
         return
     for line in file.read_text(errors="replace").splitlines():
         try:
             values = json.loads(line)
-            yield Catch(**{**values, "guarantees": tuple(values["guarantees"])})
+            yield MutantSearch(**{**values, "guarantees": tuple(values["guarantees"])})
         except (ValueError, TypeError, KeyError):
             continue
 
 
-def proof(catches: Iterable[Catch], today: date) -> str:
-    """Return what the catches of mutants are worth: ``proven`` if one was killed lately, else ``stale`` if one ever
+def proof(searches: Iterable[MutantSearch], today: date) -> str:
+    """Return what the searches for mutants are worth: ``proven`` if one was killed lately, else ``stale`` if one ever
     was, else ``not played``."""
-    killed = [each for each in catches if each.guarantees]
+    killed = [each for each in searches if each.guarantees]
     if not killed:
         return "not played"
     return "stale" if all(is_stale(each, today) for each in killed) else "proven"
 
 
-def is_stale(catch: Catch, today: date) -> bool:
-    day = catch.day or _git("log", "-1", "--format=%cs", catch.commit)
+def is_stale(search: MutantSearch, today: date) -> bool:
+    day = search.day or _git("log", "-1", "--format=%cs", search.commit)
     if not day or (today - date.fromisoformat(day)).days > STALE_DAYS:
         return True
-    since = _git("rev-list", "--count", f"{catch.commit}..HEAD", "--", catch.room or "reference_broker")
+    since = _git("rev-list", "--count", f"{search.commit}..HEAD", "--", search.room or "reference_broker")
     return int(since or 0) > STALE_COMMITS  # Without a history of commits the day alone counts.
 
 
@@ -128,4 +130,4 @@ def _git(*words: str) -> str:
 
 
 if __name__ == "__main__":  # Keeps what this clone's plays in the simulator killed.
-    _keep("sim", (each for each in catches_in(FILE) if each.world == "sim" and each.guarantees and each.seed >= 0))
+    _keep("sim", (each for each in searches_in(FILE) if each.world == "sim" and each.guarantees and each.seed >= 0))

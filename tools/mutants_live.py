@@ -1,8 +1,8 @@
 """Find the mutants that runs with real processes show.
 
 Call ``python -m tools.mutants_live [MUTANT...] [--missing] [--tries 3]``. Each mutant is played live, one after the
-other, in the first scenario that must catch it and that a live world can play. It is played with further seeds until
-one catches it. Spark judges. What was seen is kept in ``chaos/mutants/seen_live.jsonl``, which ``crucible mutants``
+other, in the first scenario that must kill it and that a live world can play. It is played with further seeds until
+one kills it. Spark judges. What was seen is kept in ``chaos/mutants/seen_live.jsonl``, which ``crucible mutants``
 shows. Mutants that a live world cannot show (``registry.SIMULATED_ONLY``) are skipped.
 
 A play that shows nothing (INVALID, CRASHED, or it could not start) is no try: the next seed is played instead, but
@@ -28,7 +28,7 @@ from chaos.mutants.registry import FIRST_SEEDS, SIMULATED_ONLY
 from reports.manifest import read_manifest
 from reports.verdict import Outcome, Verdict
 from scenarios import loader
-from scenarios.ledger import KEPT, Catch, catches_in, keep
+from scenarios.ledger import KEPT, MutantSearch, keep, searches_in
 from scenarios.model import Scenario
 from scenarios.revisions import each_revision
 
@@ -99,7 +99,7 @@ PlayNext = Callable[[Sequence[Search]], None]
 def search(
     wanted: Sequence[Search], tries: int, minutes: float, play_next: PlayNext, kept: Callable[[Search], None]
 ) -> int:
-    """Play until each mutant was caught or tried often enough, and begin nothing new when the time is over.
+    """Play until each mutant was killed or tried often enough, and begin nothing new when the time is over.
 
     ``kept`` is called with each search that has ended and had a try. Return the number of searches that were skipped.
     """
@@ -144,10 +144,10 @@ def _repeating(one: Search, seed: int) -> str:
 
 
 def main() -> int:
-    """Return 0 if each mutant that was played was caught, 1 if one was not, 2 if there is no such mutant."""
+    """Return 0 if each mutant that was played was killed, 1 if one was not, 2 if there is no such mutant."""
     parser = argparse.ArgumentParser(prog="python -m tools.mutants_live", description=__doc__)
     parser.add_argument("mutants", nargs="*", metavar="MUTANT", help="default: all that live worlds can show")
-    parser.add_argument("--missing", action="store_true", help="skip those whose catch is kept")
+    parser.add_argument("--missing", action="store_true", help="skip those whose kill is kept")
     parser.add_argument("--tries", type=int, default=3, help="how many seeds of each (3)")
     parser.add_argument("--minutes", type=float, default=240.0, help="begin nothing new after this time (240)")
     parser.add_argument("--out", type=Path, help="keep the runs there; one that is there is not played again")
@@ -157,15 +157,15 @@ def main() -> int:
         print(f"there is no mutant {', '.join(sorted(unknown))}", file=sys.stderr)  # noqa: T201
         return 2
     report = partial(print, flush=True)
-    caught = {each.mutant for each in catches_in(KEPT["live"]) if each.guarantees} if given.missing else set()
-    wanted = [one for one in searches(given.mutants) if one.mutant not in caught]
+    killed = {each.mutant for each in searches_in(KEPT["live"]) if each.guarantees} if given.missing else set()
+    wanted = [one for one in searches(given.mutants) if one.mutant not in killed]
     missed: list[str] = []
 
     def kept(one: Search) -> None:
-        catch = Catch(one.mutant, one.scenario.name, "live", one.tries, one.guarantees, one.commit)
-        keep(catch)
+        ended = MutantSearch(one.mutant, one.scenario.name, "live", one.tries, one.guarantees, one.commit)
+        keep(ended)
         missed.extend([one.mutant] if not one.guarantees else [])
-        report(f"{one.mutant}: {catch}")
+        report(f"{one.mutant}: {ended}")
 
     with ExitStack() as stack:
         from reports.spark import spark_session
@@ -175,7 +175,7 @@ def main() -> int:
         left_out = search(
             wanted, given.tries, given.minutes, partial(play_and_judge, folder=folder, spark=spark, report=report), kept
         )
-    report(f"not caught: {', '.join(missed) or 'none'}" + (f"; {left_out} skipped, the time was over" * bool(left_out)))
+    report(f"not killed: {', '.join(missed) or 'none'}" + (f"; {left_out} skipped, the time was over" * bool(left_out)))
     return int(bool(missed))
 
 

@@ -294,18 +294,18 @@ def in_turn(items: Sequence[Item], earlier: Sequence[Sequence[str]], turn: int) 
     return sorted((*items[start:], *items[:start]), key=lambda each: last.get(each, -1))
 
 
-def canary_of(caught: Mapping[str, Sequence[str]], earlier: Sequence[str], seed: int) -> tuple[str, str]:
-    """Draw the mutant that a night plants, and the scenario that must catch it.
+def canary_of(killed_in: Mapping[str, Sequence[str]], earlier: Sequence[str], seed: int) -> tuple[str, str]:
+    """Draw the mutant that a night plants, and the scenario that must kill it.
 
-    ``caught`` has the scenarios that catch each mutant in the simulator. ``earlier`` are the mutants of earlier nights:
-    none of them is drawn again before all others had their night.
+    ``killed_in`` has the scenarios that kill each mutant in the simulator. ``earlier`` are the mutants of earlier
+    nights: none of them is drawn again before all others had their night.
     """
     planted = {mutant: number for number, mutant in enumerate(earlier)}
-    longest_ago = min(planted.get(each, -1) for each in caught)
-    fresh = sorted(each for each in caught if planted.get(each, -1) == longest_ago)
+    longest_ago = min(planted.get(each, -1) for each in killed_in)
+    fresh = sorted(each for each in killed_in if planted.get(each, -1) == longest_ago)
     draw = random_for(seed, "canary")
     mutant = draw.choice(fresh)
-    return mutant, draw.choice(sorted(caught[mutant]))
+    return mutant, draw.choice(sorted(killed_in[mutant]))
 
 
 def interleaved(some: Sequence[Item], others: Sequence[Item], of_some: int) -> list[Item]:

@@ -23,7 +23,7 @@ from chaos.mutants import (
 from chaos.mutants.mutant import Mutant, MutantError
 from scenarios import loader
 from scenarios.fields import did_you_mean
-from scenarios.ledger import Catch
+from scenarios.ledger import MutantSearch
 from scenarios.model import Scenario
 
 FILES = (
@@ -127,7 +127,7 @@ NOT_SEEN: Mapping[str, str] = {
 """Mutants that real processes could show, but that no attempt has shown, each with the reason."""
 
 
-def live_standing(mutant: str, live: Catch | None) -> str:
+def live_standing(mutant: str, live: MutantSearch | None) -> str:
     """Return one line about the mutant's results with real processes. ``live`` is the last search for it there."""
     if mutant in SIMULATED_ONLY:
         return f"live: cannot show it: {SIMULATED_ONLY[mutant]}"

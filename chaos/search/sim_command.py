@@ -300,7 +300,7 @@ def prove_mutants(scenarios: Sequence[Scenario], options: SimOptions) -> int:
     scenario passed and each mutant was killed, else 1."""
     seeds = options.seed_range
     wrong: list[str] = []
-    table = [("mutant", "scenario", "seeds to catch", "by")]
+    table = [("mutant", "scenario", "seeds to kill", "by")]
     for scenario in scenarios:
         found = search(scenario, seeds, options.processes, show=Progress(scenario.name, len(seeds)).take)
         click.echo(report(found))
@@ -311,19 +311,19 @@ def prove_mutants(scenarios: Sequence[Scenario], options: SimOptions) -> int:
             played = len(seeds) if red is None else red.seed - seeds[0] + 1
             broken = () if red is None else red.broken or (red.outcome.name,)
             seed, target = -1 if red is None else red.seed, by_name(mutant).target
-            ledger.remember(ledger.caught_now(mutant, target, scenario.name, "sim", played, tuple(broken), seed))
+            ledger.remember(ledger.ended_search(mutant, target, scenario.name, "sim", played, tuple(broken), seed))
             if red is None:
                 wrong.append(f"{scenario.name} with {mutant}")
                 table.append((mutant, scenario.name, "none", ""))
-                click.echo(f"  {mutant}: NOT caught")
+                click.echo(f"  {mutant}: NOT killed")
             else:
                 how = ", ".join(red.broken) or red.reasons[0]
                 table.append((mutant, scenario.name, str(played), how))
-                click.echo(f"  {mutant}: caught by seed {red.seed}: {how}")
+                click.echo(f"  {mutant}: killed by seed {red.seed}: {how}")
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for row in table:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    click.echo(f"not as it must be: {', '.join(wrong)}" if wrong else "every control passed, every mutant was caught")
+    click.echo(f"not as it must be: {', '.join(wrong)}" if wrong else "every control passed, every mutant was killed")
     return 1 if wrong else 0
 
 

@@ -1,4 +1,4 @@
-"""The whole path with real processes: played live, judged by Spark; controls pass, mutants are caught.
+"""The whole path with real processes: played live, judged by Spark; controls pass, mutants are killed.
 
 Each of the five mechanisms has a control and a mutant, in a scenario of a few seconds and few nodes. A commit plays
 one of them. Some runs are played at a time, since they wait more than they compute, and all are judged in one
@@ -75,7 +75,7 @@ def played_and_judged(runs: Path, plays: Sequence[tuple[str, str, int]], spark: 
     return {(name, mutant): verdict for (name, mutant, _), verdict in zip(wanted, found, strict=True)}
 
 
-CAUGHT_BY = {
+KILLED_BY = {
     "change_mark_cleared_when_sent": {"fetch-gap", "incremental-response-exact"},
     "position_kept_with_new_id": {"snapshot-transfer-bounded"},
     # A reader sees the part, or a node that applied it finds the next controller's records contradict it and ends.
@@ -111,10 +111,10 @@ def _pair(played: tuple[str, str, int], fault: str, *clauses: str) -> ParameterS
         _pair(PRODUCERS, "without_snapshots", "P-8", "P-14"),
     ],
 )
-def test_a_mechanism_holds_and_its_mutant_is_caught(
+def test_a_mechanism_holds_and_its_mutant_is_killed(
     verdicts: Verdicts, played: tuple[str, str, int], fault: str
 ) -> None:
-    assert_caught(verdicts, played, fault)
+    assert_killed(verdicts, played, fault)
     if played == PRODUCERS:
         judged = {each.name: each for each in verdicts[PRODUCERS[0], ""].guarantees}["closed-segments-stored"]
         assert (judged.status, judged.evidence > 5) == ("holds", True)
@@ -134,10 +134,10 @@ def test_a_mechanism_holds_and_its_mutant_is_caught(
     ],
     ids=lambda each: each[0] if isinstance(each, tuple) else "",
 )
-def test_whole_scenarios_pass_and_their_mutants_are_caught(
+def test_whole_scenarios_pass_and_their_mutants_are_killed(
     verdicts_at_night: Verdicts, played: tuple[str, str, int], fault: str
 ) -> None:
-    assert_caught(verdicts_at_night, played, fault)
+    assert_killed(verdicts_at_night, played, fault)
 
 
 @pytest.mark.nightly
@@ -145,7 +145,7 @@ def test_whole_scenarios_pass_and_their_mutants_are_caught(
 @pytest.mark.timeout(1800)
 @pytest.mark.clause("F-19", "F-22")
 def test_what_is_acknowledged_outlives_its_leader_and_its_mutant_loses_it(verdicts_at_night: Verdicts) -> None:
-    assert_caught(verdicts_at_night, REPLICATION, "leader_killed")
+    assert_killed(verdicts_at_night, REPLICATION, "leader_killed")
 
 
 @pytest.mark.nightly
@@ -155,7 +155,7 @@ def test_what_is_acknowledged_outlives_its_leader_and_its_mutant_loses_it(verdic
 def test_frames_show_how_a_foreign_broker_keeps_sessions_and_its_mutant_takes_an_epoch_twice(
     verdicts_at_night: Verdicts,
 ) -> None:
-    assert_caught(verdicts_at_night, EXTERNAL, "fetch-answer-lost")
+    assert_killed(verdicts_at_night, EXTERNAL, "fetch-answer-lost")
     judged = {each.name: each for each in verdicts_at_night[EXTERNAL[0], ""].guarantees}
     for name in external_sessions.SHOWN:
         assert judged[name].status == "holds"
@@ -163,16 +163,16 @@ def test_frames_show_how_a_foreign_broker_keeps_sessions_and_its_mutant_takes_an
     assert judged["one-leader-per-epoch"].status == "not checked"
 
 
-def assert_caught(verdicts: Verdicts, played: tuple[str, str, int], fault: str) -> None:
+def assert_killed(verdicts: Verdicts, played: tuple[str, str, int], fault: str) -> None:
     """The control passes; the mutant breaks at least one of its guarantees, and nothing else."""
     name, mutant, _ = played
-    control, caught = verdicts[name, ""], verdicts[name, mutant]
+    control, killed = verdicts[name, ""], verdicts[name, mutant]
     assert control.outcome is Outcome.PASSED, control.summary
     expected = {Outcome.FAILED, *([Outcome.CRASHED] if mutant in ENDS_ITSELF else [])}
-    assert caught.outcome in expected, caught.summary
-    broken = {each.name for each in caught.guarantees if each.status == "broken"}
+    assert killed.outcome in expected, killed.summary
+    broken = {each.name for each in killed.guarantees if each.status == "broken"}
     assert broken
-    assert broken <= CAUGHT_BY[mutant]
-    for verdict in (control, caught):
+    assert broken <= KILLED_BY[mutant]
+    for verdict in (control, killed):
         assert verdict.report is not None
         assert fault in verdict.report.read_text(encoding="utf-8")

@@ -13,7 +13,7 @@ from scenarios import ledger, loader
 from scenarios.model import Scenario
 
 NAMES = {each.name for each in all_mutants()}
-KEPT = {each.mutant: each for each in ledger.catches_in(ledger.KEPT["live"])}
+KEPT = {each.mutant: each for each in ledger.searches_in(ledger.KEPT["live"])}
 
 
 def is_playable(scenario: Scenario) -> bool:

@@ -6,12 +6,12 @@ The tables before the tests are their parameters:
 * What is played: ``ALL`` has each scenario in each of its revisions by name, and ``PAIRS`` each of them with each of
   its mutants. ``PLAYED`` marks the pairs that are left to the night. A commit plays one of ``PARTS`` parts of the
   mutants (``_is_due``), each in the scenario and with the seed that kill it fastest (``FASTEST``, from the ledger).
-* With which seeds: ``CONTROL_SEEDS`` and ``CLUSTER_SEEDS`` without a mutant. With one, ``FASTEST`` or ``CAUGHT_FIRST``
+* With which seeds: ``CONTROL_SEEDS`` and ``CLUSTER_SEEDS`` without a mutant. With one, ``FASTEST`` or ``KILLED_FIRST``
   names the seed that is tried first, and ``MUTANT_SEEDS`` follow until one is red.
-* What a mutant must violate: at least one guarantee of ``CAUGHT_BY``, and at most ``OTHERS_BROKEN`` others, unless it
+* What a mutant must violate: at least one guarantee of ``KILLED_BY``, and at most ``OTHERS_BROKEN`` others, unless it
   is one of ``SEEN_BY_MANY``. Pairs in ``REPEATED`` are played twice, with equal results.
 
-A new mutant needs a row in ``CAUGHT_BY``. The other tables save time, or name exceptions.
+A new mutant needs a row in ``KILLED_BY``. The other tables save time, or name exceptions.
 """
 
 from collections import Counter
@@ -45,7 +45,7 @@ pytestmark = pytest.mark.simulated
 ALL = {played.name: played for scenario in loader.load_all() for played in each_revision(scenario)}
 PAIRS = [(scenario.name, mutant) for scenario in ALL.values() for mutant in mutants_of(scenario)]
 FIRST = {scenario.name: next(iter(mutants_of(scenario)), "") for scenario in ALL.values()}
-FASTEST = {each.mutant: each for each in ledger.catches_in(ledger.KEPT["sim"])}
+FASTEST = {each.mutant: each for each in ledger.searches_in(ledger.KEPT["sim"])}
 """The scenario and the seed that kill each mutant fastest."""
 SLOW = {"consumer_begins_for_ever"}
 """Mutants that are played at night only, since one play takes more than a minute."""
@@ -95,7 +95,7 @@ all of a kind is wrong in everything that was seen of it.
 A record of an open transaction that is read is read too early, perhaps aborted, and against the order of commits.
 An abort without a marker leaves the transaction hanging, as readers, administrators and the values of its ID show.
 """
-CAUGHT_FIRST = {
+KILLED_FIRST = {
     ("07-leader-moves-and-returns", "leader_epoch_not_checked"): 2,
     ("08-killed-while-downloading", "append_after_torn_tail"): 15,
     ("08-killed-while-downloading", "download_restarts_at_zero"): 10,
@@ -119,7 +119,7 @@ CAUGHT_FIRST = {
     ("49-late-marker", "coordinator_epoch_not_checked"): 2,
     ("zombie-unverified", "producer_epoch_not_checked"): 4,
 }
-"""A seed that has caught the mutant before, where that was not the first one: it is tried first, to save time."""
+"""A seed that has killed the mutant before, where that was not the first one: it is tried first, to save time."""
 REPEATED = {
     ("01-lost-response", "change_mark_cleared_when_sent"),
     ("14-controller-killed-in-transaction", "no_abort"),
@@ -128,7 +128,7 @@ REPEATED = {
     ("mirror", "accepts_older_metadata"),
 }
 """One of each kind of cluster: played twice, it breaks the same."""
-CAUGHT_BY: dict[str, str | tuple[str, ...]] = {
+KILLED_BY: dict[str, str | tuple[str, ...]] = {
     "records_forgotten": ("lost-write", "inconsistent-offsets"),
     "offsets_forgotten": "commit-regression",
     "transactions_forgotten": "lost-transaction",
@@ -351,7 +351,7 @@ CAUGHT_BY: dict[str, str | tuple[str, ...]] = {
 def test_the_ledger_names_what_is_played() -> None:
     assert {(each.scenario, name) for name, each in FASTEST.items()} <= set(PAIRS)
     for name, each in FASTEST.items():
-        reasons = CAUGHT_BY[name]
+        reasons = KILLED_BY[name]
         assert set((reasons,) if isinstance(reasons, str) else reasons) & set(each.guarantees), name
         assert each.seed >= 0
         assert each.day
@@ -374,7 +374,7 @@ def test_each_scenario_passes_without_a_mutant(name: str) -> None:
 @pytest.mark.parametrize(("name", "mutant"), PLAYED)
 def test_each_mutant_violates_the_guarantee_that_it_is_listed_with(name: str, mutant: str) -> None:
     fastest = FASTEST.get(mutant)
-    first = fastest.seed if fastest and fastest.scenario == name else CAUGHT_FIRST.get((name, mutant), 1)
+    first = fastest.seed if fastest and fastest.scenario == name else KILLED_FIRST.get((name, mutant), 1)
     for tries, seed in enumerate((first, *(each for each in MUTANT_SEEDS if each != first)), 1):
         verdict = play_seed(ALL[name], seed, mutant).verdict
         if verdict.outcome is Outcome.INVALID:  # This seed plays another of the scenario's faults.
@@ -382,12 +382,12 @@ def test_each_mutant_violates_the_guarantee_that_it_is_listed_with(name: str, mu
             continue
         assert verdict.outcome in (Outcome.PASSED, Outcome.FAILED), verdict.reasons
         if verdict.outcome is Outcome.FAILED:
-            reasons = CAUGHT_BY[mutant]
+            reasons = KILLED_BY[mutant]
             assert set((reasons,) if isinstance(reasons, str) else reasons) & set(verdict.broken), verdict.broken
             assert len(verdict.broken) <= 1 + OTHERS_BROKEN or mutant in SEEN_BY_MANY, verdict.broken
             assert verdict.repeat_command == f"./crucible sim {name} --seed {seed} --mutant {mutant}"
             target = by_name(mutant).target
-            ledger.remember(ledger.caught_now(mutant, target, name, "sim", tries, verdict.broken, seed))
+            ledger.remember(ledger.ended_search(mutant, target, name, "sim", tries, verdict.broken, seed))
             if (name, mutant) in REPEATED:
                 assert play_seed(ALL[name], seed, mutant).verdict.broken == verdict.broken
             return
@@ -569,15 +569,15 @@ def test_control_and_mutants_together(
     monkeypatch.setattr(ledger, "FILE", tmp_path / "runs" / "mutants.jsonl")
     wraps = [ALL["06-epoch-wrap"], ALL["06-epoch-wrap@first"]]
     assert simulate(wraps, SimOptions(seeds=2, processes=1, with_mutants=True)) == 0
-    assert "epoch_wraps_to_zero: caught by seed 1: " in capsys.readouterr().out
-    caught = ledger.last()["epoch_wraps_to_zero", "sim"]
-    assert str(replace(caught, commit="")) == (
+    assert "epoch_wraps_to_zero: killed by seed 1: " in capsys.readouterr().out
+    search = ledger.last()["epoch_wraps_to_zero", "sim"]
+    assert str(replace(search, commit="")) == (
         "sim: incremental-response-exact, session-epoch-order after 1 seed of 06-epoch-wrap"
     )
-    assert (caught.seed, caught.room) == (1, "reference_broker/sessions")
+    assert (search.seed, search.room) == (1, "reference_broker/sessions")
     toothless = replace(ALL["plain-load"], mutants=("negative_idle_time_evicts",))
     assert simulate([toothless], SimOptions(seeds=1, processes=1, with_mutants=True)) == 1
-    assert "NOT caught" in capsys.readouterr().out
+    assert "NOT killed" in capsys.readouterr().out
     assert ledger.last()["negative_idle_time_evicts", "sim"].guarantees == ()
 
 
@@ -626,4 +626,4 @@ def test_a_run_can_be_written_out(tmp_path: Path) -> None:
 
 
 def test_first_seeds_and_repeats_are_listed_only_for_pairs_that_are_played() -> None:
-    assert {*CAUGHT_FIRST, *REPEATED} <= {*PAIRS}
+    assert {*KILLED_FIRST, *REPEATED} <= {*PAIRS}

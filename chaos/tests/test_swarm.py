@@ -210,7 +210,7 @@ def test_a_failing_swarm_shrinks_to_a_short_file_that_fails_alike(
         if failing.broken:
             break
     else:
-        pytest.fail("no seed caught the mutant")
+        pytest.fail("no seed killed the mutant")
     small = shrink(scenario, failing, max_runs=8)
     assert len(small.faults) < len(materialised(scenario, failing.seed).faults)
     assert small.load.in_simulator.seconds <= scenario.load.in_simulator.seconds

@@ -81,32 +81,32 @@ def proxy(
 )
 def mutants() -> None:
     """List the mutants, one line each: its name, the clauses that it lacks, the numbers of the scenarios that must
-    catch it. Then it says by which guarantees, in which world, after how many seeds and at which commit each was last
-    caught, or why real processes cannot show it. A catch older than 30 days, or than 300 commits of the room whose
+    kill it. Then it says by which guarantees, in which world, after how many seeds and at which commit each was last
+    killed, or why real processes cannot show it. A kill older than 30 days, or than 300 commits of the room whose
     function the mutant replaces, is stale.
 
     Tests, nights and every command with --with-mutants remember what they saw, in runs/mutants.jsonl. The test of a
-    commit plays a part of the mutants, each with the seed that catches it fastest; the night plays all.
+    commit plays a part of the mutants, each with the seed that kills it fastest; the night plays all.
     """
     from datetime import date
 
     from chaos.mutants.registry import by_name, live_standing, table
     from scenarios.ledger import is_stale, last
 
-    caught = last()
+    searches = last()
     for name, numbers in table():
         lacking = ", ".join(by_name(name).clauses) or "no clause"
         click.echo(f"{name} | {lacking} | scenarios {' '.join(numbers)}")
-        simulated = caught.get((name, "sim"))
+        simulated = searches.get((name, "sim"))
         stale = " (stale)" if simulated is not None and is_stale(simulated, date.today()) else ""
         click.echo(f"        {simulated or 'sim: not played yet'}{stale}")
-        click.echo(f"        {live_standing(name, caught.get((name, 'live')))}")
+        click.echo(f"        {live_standing(name, searches.get((name, 'live')))}")
 
 
 @click.command(
     epilog="\b\nExamples:\n  ./crucible runs\n  ./crucible runs --prune\n  ./crucible runs --prune --keep 0 --red"
 )
-@click.option("--prune", is_flag=True, help="Delete old runs that passed, or whose mutant was caught.")
+@click.option("--prune", is_flag=True, help="Delete old runs that passed, or whose mutant was killed.")
 @click.option("--keep", type=click.IntRange(0), default=20, show_default=True, help="Newest runs to keep.")
 @click.option("--red", is_flag=True, help="Count and delete also runs that are red, INVALID or crashed.")
 def runs(prune: bool, keep: int, red: bool) -> None:

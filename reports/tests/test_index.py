@@ -53,7 +53,7 @@ def test_each_night_is_red_for_what_was_planted_in_it(collected: Collected, plan
     every = _summaries(collected, planted, planted.soon_us)
     assert len(every) == truth.NIGHTS - 1
     lives, stopped = (_night(every, number) for number in (truth.CANARY_LIVES, truth.STOPPED))
-    assert any("the canary lives: nothing caught no_abort in 40 seeds" in each for each in lives.reasons)
+    assert any("the canary lives: nothing killed no_abort in 40 seeds" in each for each in lives.reasons)
     assert any("less than half the median" in each for each in stopped.reasons)
     assert any("control" in each and "FAILED" in each for each in _night(every, truth.MENDED[0]).reasons)
     green = [one for one in every if not one.is_red]

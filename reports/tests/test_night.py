@@ -50,7 +50,7 @@ def test_a_control_that_did_not_pass_makes_the_night_red_in_its_way(outcome: Out
 def test_a_night_whose_canary_lives_is_red_and_one_without_search_has_none() -> None:
     alive = msgspec.structs.replace(FOUND, found=False)
     assert reasons(msgspec.structs.replace(NIGHT, canary=alive)) == [
-        "the canary lives: nothing caught no_abort in 3 seeds of 14-x"
+        "the canary lives: nothing killed no_abort in 3 seeds of 14-x"
     ]
     assert reasons(msgspec.structs.replace(NIGHT, canary=None)) == []
 

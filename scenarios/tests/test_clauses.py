@@ -14,7 +14,7 @@ from scenarios import clauses as clauses_module
 from scenarios import ledger
 from scenarios.clauses import NOT_BUILT, Clause, all_clauses, texts
 from scenarios.conformance import all_behaviours
-from scenarios.ledger import Catch, is_stale, proof
+from scenarios.ledger import MutantSearch, is_stale, proof
 
 
 def test_every_mark_names_a_known_clause() -> None:
@@ -78,7 +78,7 @@ def test_code_tests_and_scenarios_are_found_by_their_names(tmp_path: Path) -> No
     assert (one.status, two.status) == ("no mutant", "no test")
 
 
-def test_every_clause_has_a_test_and_a_caught_mutant_or_stands_as_open() -> None:
+def test_every_clause_has_a_test_and_a_killed_mutant_or_stands_as_open() -> None:
     assert [each.fault for each in all_clauses() if each.fault] == []
 
 
@@ -147,26 +147,26 @@ def test_a_mutant_counts_once_a_scenario_must_catch_it(tmp_path: Path) -> None:
         '[open]\ntitle = "t"\n"F-3" = "nothing to remove"\n"F-4" = "nothing to remove"\n'
         '["without points"]\ntitle = "t"\n"F-1" = "a format"\n'
     )
-    (tmp_path / "scenarios" / "01-a.toml").write_text('clauses = []\nmutants = ["caught"]\n')
+    (tmp_path / "scenarios" / "01-a.toml").write_text('clauses = []\nmutants = ["lacking"]\n')
     (mutants / "a.py").write_text(
-        '@mutant("a:b")\ndef caught():\n    """Broken (F-1, F-4)."""\n\n\n'
+        '@mutant("a:b")\ndef lacking():\n    """Broken (F-1, F-4)."""\n\n\n'
         '@mutant("a:b")\ndef unused():\n    """Broken (F-2)."""\n\n\n'
         'def helper():\n    """No mutant (F-2)."""\n'
     )
     one, two, three, four = all_clauses(tmp_path)
-    assert [each.mutants for each in (one, two, three, four)] == [("caught",), (), (), ("caught",)]
+    assert [each.mutants for each in (one, two, three, four)] == [("lacking",), (), (), ("lacking",)]
     assert [each.status for each in (one, two, three)] == ["no test", "no test", "open"]
     assert "no test" in one.fault
     assert three.fault == ""
-    assert four.fault == "F-4 is listed as open, but the mutant caught lacks it"
+    assert four.fault == "F-4 is listed as open, but the mutant lacking lacks it"
 
 
 TODAY = date(2026, 11, 29)
-KILL = Catch("lacks_it", "01-a", "sim", 1, ("lost-write",), day="2026-11-20")
+KILL = MutantSearch("lacks_it", "01-a", "sim", 1, ("lost-write",), day="2026-11-20")
 
 
 @pytest.mark.parametrize(
-    ("catches", "worth"),
+    ("searches", "worth"),
     [
         ([], "not played"),
         ([replace(KILL, guarantees=())], "not played"),
@@ -176,8 +176,8 @@ KILL = Catch("lacks_it", "01-a", "sim", 1, ("lost-write",), day="2026-11-20")
         ([replace(KILL, day="")], "stale"),
     ],
 )
-def test_a_clause_is_proven_by_a_mutant_that_was_killed_lately(catches: list[Catch], worth: str) -> None:
-    assert proof(catches, TODAY) == worth
+def test_a_clause_is_proven_by_a_mutant_that_was_killed_lately(searches: list[MutantSearch], worth: str) -> None:
+    assert proof(searches, TODAY) == worth
     assert replace(BUILT, played=worth).status == worth
 
 

@@ -10,11 +10,11 @@ from chaos.mutants import all_mutants
 from chaos.mutants.registry import FIRST_SEEDS, SIMULATED_ONLY
 from reports.verdict import GuaranteeResult, Outcome, Status, Verdict
 from scenarios import ledger, loader
-from scenarios.ledger import Catch
+from scenarios.ledger import MutantSearch
 from tools.mutants_live import Search, search, searches
 
 NAME = "no_rotation"
-KEPT = {each.mutant: each for each in ledger.catches_in(ledger.KEPT["live"])}
+KEPT = {each.mutant: each for each in ledger.searches_in(ledger.KEPT["live"])}
 
 
 def verdict(outcome: Outcome) -> Verdict:
@@ -43,7 +43,7 @@ PASSED, FAILED, INVALID, CRASHED = Outcome.PASSED, Outcome.FAILED, Outcome.INVAL
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "plays", "tries", "caught"),
+    ("outcomes", "plays", "tries", "killed"),
     [
         ((FAILED,), 1, 1, True),
         ((PASSED, FAILED), 2, 2, True),
@@ -52,12 +52,12 @@ PASSED, FAILED, INVALID, CRASHED = Outcome.PASSED, Outcome.FAILED, Outcome.INVAL
         ((INVALID, PASSED, PASSED, PASSED), 4, 3, False),
     ],
 )
-def test_a_mutant_is_played_until_it_is_caught_and_what_shows_nothing_is_no_try(
-    outcomes: tuple[Outcome | None, ...], plays: int, tries: int, caught: bool
+def test_a_mutant_is_played_until_it_is_killed_and_what_shows_nothing_is_no_try(
+    outcomes: tuple[Outcome | None, ...], plays: int, tries: int, killed: bool
 ) -> None:
     one, kept = a_search(), list[Search]()
     assert search([one], 3, 1.0, showing(*outcomes), kept.append) == 0
-    assert (one.plays, one.tries, bool(one.guarantees)) == (plays, tries, caught)
+    assert (one.plays, one.tries, bool(one.guarantees)) == (plays, tries, killed)
     assert kept == [one]
 
 
@@ -89,10 +89,10 @@ def test_a_search_begins_where_the_mutant_is_known_to_show() -> None:
 def test_a_catch_takes_the_place_of_the_older_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ledger.KEPT, "live", tmp_path / "kept.jsonl")
     monkeypatch.setattr(ledger, "FILE", tmp_path / "runs" / "mutants.jsonl")
-    other = Catch("epoch_not_sent", "01-lost-response", "live", 1, ("fetch-gap",), "abc")
-    newer = Catch(NAME, "07-leader-moves-and-returns", "live", 2, ("no-starvation",), "abc")
-    for each in (Catch(NAME, "07-leader-moves-and-returns", "live", 3, ()), other, newer):
+    other = MutantSearch("epoch_not_sent", "01-lost-response", "live", 1, ("fetch-gap",), "abc")
+    newer = MutantSearch(NAME, "07-leader-moves-and-returns", "live", 2, ("no-starvation",), "abc")
+    for each in (MutantSearch(NAME, "07-leader-moves-and-returns", "live", 3, ()), other, newer):
         ledger.keep(each)
-    assert list(ledger.catches_in(ledger.KEPT["live"])) == [other, newer]
+    assert list(ledger.searches_in(ledger.KEPT["live"])) == [other, newer]
     assert ledger.last()[NAME, "live"] == newer
     assert json.loads(ledger.KEPT["live"].read_text().splitlines()[1])["seeds"] == 2

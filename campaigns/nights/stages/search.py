@@ -29,7 +29,7 @@ from chaos.sim.verdict import SimVerdict
 from reports.night import Canary, PlayRow
 from reports.verdict import Outcome
 from scenarios import loader
-from scenarios.ledger import caught_now, remember
+from scenarios.ledger import ended_search, remember
 from scenarios.model import Scenario
 from scenarios.revisions import each_revision
 
@@ -188,7 +188,9 @@ class NightSearch:
         if found:
             target = by_name(play.mutant).target
             remember(
-                caught_now(play.mutant, target, play.scenario, "sim", canary.seeds_tried, (play.guarantee,), play.seed)
+                ended_search(
+                    play.mutant, target, play.scenario, "sim", canary.seeds_tried, (play.guarantee,), play.seed
+                )
             )
             self._work.tell(
                 f"the canary {canary.mutant} was found by {canary.guarantee} after {canary.seeds_tried} seeds"
@@ -206,13 +208,13 @@ class NightSearch:
 
 
 def planted(scenarios: dict[str, Scenario], work: Work) -> Canary:
-    """The canary of this night: a mutant that a scenario must catch in the simulator, and that scenario."""
-    caught: dict[str, list[str]] = {}
+    """The canary of this night: a mutant that a scenario must kill in the simulator, and that scenario."""
+    killed_in: dict[str, list[str]] = {}
     for name, scenario in scenarios.items():
         for mutant in mutants_of(scenario):
-            caught.setdefault(mutant, []).append(name)
+            killed_in.setdefault(mutant, []).append(name)
     earlier = [each.night.canary.mutant for each in work.earlier if each.night.canary is not None]
-    mutant, where = canary_of(caught, earlier, work.night.seed)
+    mutant, where = canary_of(killed_in, earlier, work.night.seed)
     return Canary(mutant=mutant, scenario=where)
 
 

@@ -70,16 +70,16 @@ def test_what_is_interleaved_is_all_there() -> None:
 
 
 def test_each_night_plants_another_mutant_until_all_had_theirs() -> None:
-    caught = {name: ["01-x", "02-y"] for name in "abcdef"}
+    killed_in = {name: ["01-x", "02-y"] for name in "abcdef"}
     planted: list[str] = []
     for night in range(12):
-        planted.append(canary_of(caught, planted, night)[0])
-    assert set(planted[:6]) == set(planted[6:]) == set(caught)
+        planted.append(canary_of(killed_in, planted, night)[0])
+    assert set(planted[:6]) == set(planted[6:]) == set(killed_in)
 
 
 def test_the_canary_is_drawn_from_the_night_s_seed_alone() -> None:
-    caught = {mutant: [each.name] for each in loader.load_all() for mutant in mutants_of(each)}
-    drawn = {canary_of(caught, [], seed) for seed in range(20)}
-    assert canary_of(caught, [], 7) == canary_of(dict(reversed(caught.items())), [], 7)
+    killed_in = {mutant: [each.name] for each in loader.load_all() for mutant in mutants_of(each)}
+    drawn = {canary_of(killed_in, [], seed) for seed in range(20)}
+    assert canary_of(killed_in, [], 7) == canary_of(dict(reversed(killed_in.items())), [], 7)
     assert len(drawn) > 10
-    assert all(scenario in caught[mutant] for mutant, scenario in drawn)
+    assert all(scenario in killed_in[mutant] for mutant, scenario in drawn)

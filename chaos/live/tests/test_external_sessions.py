@@ -19,6 +19,6 @@ from reports.verdict import Outcome
 @pytest.mark.clause("F-2", "F-3", "F-10", "F-12", "F-14")
 def test_frames_show_each_mutant_that_lacks_a_part_of_sessions(tmp_path: Path) -> None:
     verdicts = report_runs([played(tmp_path, mutant) for mutant in MUTANTS])
-    for (mutant, guarantees), caught in zip(MUTANTS.items(), verdicts, strict=True):
-        assert caught.outcome is Outcome.FAILED, f"{mutant}: {caught.summary}"
-        assert {each.name for each in caught.guarantees if each.status == "broken"} >= guarantees, mutant
+    for (mutant, guarantees), verdict in zip(MUTANTS.items(), verdicts, strict=True):
+        assert verdict.outcome is Outcome.FAILED, f"{mutant}: {verdict.summary}"
+        assert {each.name for each in verdict.guarantees if each.status == "broken"} >= guarantees, mutant

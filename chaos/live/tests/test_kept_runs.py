@@ -47,9 +47,9 @@ def test_what_did_not_end_as_it_must_stays_until_somebody_says_so(tmp_path: Path
 
 
 def test_a_mutant_must_be_red(tmp_path: Path) -> None:
-    run_of(tmp_path, f"caught-{DAY}-000001", "FAILED", mutant="no_abort")
+    run_of(tmp_path, f"killed-{DAY}-000001", "FAILED", mutant="no_abort")
     run_of(tmp_path, f"escaped-{DAY}-000002", "PASSED", mutant="no_abort")
-    assert names(tmp_path, 0) == [f"caught-{DAY}-000001"]
+    assert names(tmp_path, 0) == [f"killed-{DAY}-000001"]
 
 
 def test_a_comparison_goes_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
