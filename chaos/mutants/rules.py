@@ -389,8 +389,8 @@ def first_timestamp_in_remote_metadata(
 def first_object_stored_before_begin_is_committed(original: Function, self: Any, copy: Any) -> None:
     """The first object of a copy is stored while its COPY_SEGMENT_STARTED is being written. If that is lost, the object
     stays (P-11)."""
-    if copy.stage is Stage.BEGINNING and not self._is_closed:
-        self._context.ports.store(copy.prepared.objects[0], lambda _: None, lambda _: None)
+    if copy.stage is Stage.WRITING_COPY_STARTED and not self._is_closed:
+        self._context.ports.store(copy.data.objects[0], lambda _: None, lambda _: None)
     original(self, copy)
 
 

@@ -25,7 +25,7 @@ from reference_broker.remote_log.objects import ObjectKind
 from reference_broker.wire.errors import Error, ErrorCode
 
 SEGMENTS = "reference_broker.remote_log.metadata.partition_segments:PartitionSegments"
-PREPARATION = "reference_broker.remote_log.copier:preparation"
+COLLECTION = "reference_broker.remote_log.copier:collect_segment_data"
 SNAPSHOT = f".{ObjectKind.PRODUCER_SNAPSHOT}"
 
 
@@ -37,7 +37,7 @@ def _nobody(log: Any) -> bytes:
 @mutant("reference_broker.remote_log.copier:Copier._written")
 def segment_listed_first(original: Function, self: Any, copy: Any, error: Error) -> None:
     """A segment is listed before any of its objects is stored (P-11)."""
-    if error is not ErrorCode.none or copy.stage is not Stage.BEGINNING:
+    if error is not ErrorCode.none or copy.stage is not Stage.WRITING_COPY_STARTED:
         original(self, copy, error)
         return
     context = self._context
@@ -46,7 +46,7 @@ def segment_listed_first(original: Function, self: Any, copy: Any, error: Error)
     context.metadata.write(listed, lambda error: original(self, copy, error))
 
 
-@mutant(PREPARATION)
+@mutant(COLLECTION)
 def uploaded_without_snapshot(
     original: Function, partition: Any, local: Any, now: Any, node_id: int, segment_id: bytes
 ) -> Generator[None, None, Any]:
@@ -55,7 +55,7 @@ def uploaded_without_snapshot(
     return replace(prepared, objects=tuple(each for each in prepared.objects if not each.key.endswith(SNAPSHOT)))
 
 
-@mutant(PREPARATION)
+@mutant(COLLECTION)
 def uploaded_with_empty_snapshot(
     original: Function, partition: Any, local: Any, now: Any, node_id: int, segment_id: bytes
 ) -> Generator[None, None, Any]:
@@ -80,7 +80,7 @@ def older_upload_counts(original: Function, self: Any, event: RemoteLogEvent) ->
     return cast(Error, self._begin(event) if isinstance(event, RemoteSegment) else self._update(event))
 
 
-@mutant(PREPARATION)
+@mutant(COLLECTION)
 def unsnapshotted_segments_stay(
     original: Function, partition: Any, local: Any, now: Any, node_id: int, segment_id: bytes
 ) -> Generator[None, None, Any]:

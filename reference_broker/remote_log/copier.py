@@ -1,12 +1,12 @@
-"""Copies the segments of one partition that this node leads, one at a time.
+"""Copies the segments of one partition that this node leads, one at a time (Kafka's RLMCopyTask).
 
-A segment's beginning is written to the metadata first, so that no object that a crash leaves behind goes unnoticed.
-Then its objects are stored, one after the other. Only when all are stored the end of the copy is written. That lists
-the segment. ``NEXT_STAGES`` is the table of the stages. Before each step this node checks that it still leads the
-partition in the same leader epoch. A failure ends the attempt, and after a pause the next one copies the segment under
-another ID; ``expiring`` removes what the failed one left.
+COPY_SEGMENT_STARTED is written to ``__remote_log_metadata`` first, so that no object that a crash leaves behind goes
+unnoticed. Then the segment's objects are stored, one after the other, and then COPY_SEGMENT_FINISHED is written.
+``NEXT_STAGES`` is this as a table. Before each step this node checks that it still leads the partition in the same
+leader epoch. A failure ends the copy, and after a pause the next one has another segment ID; ``expiring`` deletes what
+the failed or abandoned one left.
 
-``CopiedEnd`` computes up to where a log is listed, on the leader and on its followers.
+``CopiedEnd`` finds up to which offset a log is copied, on the leader and on its followers.
 """
 
 from collections import deque
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Final
 
 from reference_broker.coordination.scheduling import Slots
 from reference_broker.log.checkpoints import encoded_rows
@@ -29,7 +29,7 @@ from reference_broker.ports.node_ports import Now, RandomSource, StorePorts, lat
 from reference_broker.ports.slicing import Sliced, run_slices
 from reference_broker.ports.store import Put, PutFile, StoreFailure
 from reference_broker.records.batch import InvalidRecords
-from reference_broker.remote_log.fence import Fence
+from reference_broker.remote_log.leader_epoch_fencing import LeaderEpochFencing
 from reference_broker.remote_log.metadata.events import (
     LeaderEpochStarts,
     RemoteSegment,
@@ -45,93 +45,99 @@ from reference_broker.wire.errors import Error, ErrorCode, error_name
 
 
 class Stage(Enum):
-    """What an attempt does next. It has ended in the last three."""
+    """What a copy does next. It has ended in the last three."""
 
-    PREPARING = auto()
-    """It gathers what is to be stored: index files, the snapshot of producers, leader epochs."""
-    BEGINNING = auto()
-    """It writes COPY_SEGMENT_STARTED."""
+    COLLECTING = auto()
+    """It collects what is to be stored: index files, producer snapshot, leader epochs."""
+    WRITING_COPY_STARTED = auto()
+    """It writes COPY_SEGMENT_STARTED to ``__remote_log_metadata`` and reads it back."""
     STORING = auto()
-    """It stores the first of the objects that are left."""
-    FINISHING = auto()
-    """It writes COPY_SEGMENT_FINISHED."""
-    LISTED = auto()
+    """It stores the first of the remaining objects."""
+    WRITING_COPY_FINISHED = auto()
+    """It writes COPY_SEGMENT_FINISHED and reads it back."""
+    FINISHED = auto()
+    """Every replica may read the segment in the tier, and delete its own."""
     FAILED = auto()
-    RESIGNED = auto()
-    """This node does not lead the partition any more in the leader epoch of the attempt."""
+    ABANDONED = auto()
+    """This node does not lead the partition any more in the leader epoch of the copy."""
 
 
 NEXT_STAGES: Final[Mapping[Stage, tuple[Stage, ...]]] = {
-    Stage.PREPARING: (Stage.BEGINNING, Stage.FAILED, Stage.RESIGNED),
-    Stage.BEGINNING: (Stage.STORING, Stage.FAILED, Stage.RESIGNED),
-    Stage.STORING: (Stage.STORING, Stage.FINISHING, Stage.FAILED, Stage.RESIGNED),
-    Stage.FINISHING: (Stage.LISTED, Stage.FAILED, Stage.RESIGNED),
-    Stage.LISTED: (),
+    Stage.COLLECTING: (Stage.WRITING_COPY_STARTED, Stage.FAILED, Stage.ABANDONED),
+    Stage.WRITING_COPY_STARTED: (Stage.STORING, Stage.FAILED, Stage.ABANDONED),
+    Stage.STORING: (Stage.STORING, Stage.WRITING_COPY_FINISHED, Stage.FAILED, Stage.ABANDONED),
+    Stage.WRITING_COPY_FINISHED: (Stage.FINISHED, Stage.FAILED, Stage.ABANDONED),
+    Stage.FINISHED: (),
     Stage.FAILED: (),
-    Stage.RESIGNED: (),
+    Stage.ABANDONED: (),
 }
 
-ENDED: Final = (Stage.LISTED, Stage.FAILED, Stage.RESIGNED)
-CopyObjects: TypeAlias = tuple[Put | PutFile, ...]
+ENDED: Final = (Stage.FINISHED, Stage.FAILED, Stage.ABANDONED)
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """What a copy stores: the segment as the metadata gets it, and its objects in their order. ``recreated`` is
-    the snapshot of producers among them if the log lacked it."""
+class LogSegmentData:
+    """What a copy stores (Kafka's LogSegmentData)."""
 
     segment: RemoteSegment
-    objects: CopyObjects
+    """As in COPY_SEGMENT_STARTED."""
+    objects: tuple[Put | PutFile, ...]
+    """In the order in which they are stored."""
     recreated: Recreated | None = None
+    """The producer snapshot among them if the log lacked it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
-    """``local`` is copied under ``leader_epoch``. ``prepared`` is None until that is done. ``stored`` objects of it are
-    in the store. ``reason`` says why it failed."""
+class SegmentCopy:
+    """One attempt to copy a segment."""
 
     local: TierableSegment
+    """The segment of the local log."""
     leader_epoch: int
-    stage: Stage = Stage.PREPARING
-    prepared: Prepared | None = None
+    """The leader epoch in which it began. In another one it is abandoned."""
+    stage: Stage = Stage.COLLECTING
+    data: LogSegmentData | None = None
+    """None while it is being collected."""
     stored: int = 0
+    """Number of objects in the store, the first ones of ``data``."""
     reason: str = ""
+    """Why it failed."""
 
     @property
     def segment(self) -> RemoteSegment:
-        """The segment, once it is prepared."""
-        assert self.prepared is not None, "the copy is not prepared"
-        return self.prepared.segment
+        """The remote segment, once its data is collected."""
+        assert self.data is not None, "the data is not collected yet"
+        return self.data.segment
 
     @property
     def next_object(self) -> Put | PutFile:
-        """The object that is to be stored now."""
+        """The object to store now."""
         assert self.stage is Stage.STORING, f"nothing is stored while {self.stage.name}"
-        assert self.prepared is not None, "nothing is prepared"
-        return self.prepared.objects[self.stored]
+        assert self.data is not None, "the data is not collected yet"
+        return self.data.objects[self.stored]
 
-    def with_objects(self, prepared: Prepared) -> "Copy":
-        """What is to be stored is known."""
-        return replace(self._at(Stage.BEGINNING), prepared=prepared)
+    def with_data(self, data: LogSegmentData) -> "SegmentCopy":
+        """Return the copy after COLLECTING."""
+        return replace(self._at(Stage.WRITING_COPY_STARTED), data=data)
 
-    def done(self) -> "Copy":
-        """What the stage was to do is done."""
-        if self.stage is Stage.BEGINNING:
+    def done(self) -> "SegmentCopy":
+        """Return the copy after its stage, one of the next three: an event was read back, or an object stored."""
+        if self.stage is Stage.WRITING_COPY_STARTED:
             return self._at(Stage.STORING)
-        if self.stage is Stage.FINISHING:
-            return self._at(Stage.LISTED)
-        assert self.prepared is not None, "nothing is prepared"
+        if self.stage is Stage.WRITING_COPY_FINISHED:
+            return self._at(Stage.FINISHED)
+        assert self.data is not None, "the data is not collected yet"
         stored = self.stored + 1
-        is_last = stored == len(self.prepared.objects)
-        return replace(self._at(Stage.FINISHING if is_last else Stage.STORING), stored=stored)
+        is_last = stored == len(self.data.objects)
+        return replace(self._at(Stage.WRITING_COPY_FINISHED if is_last else Stage.STORING), stored=stored)
 
-    def failed(self, reason: str) -> "Copy":
+    def failed(self, reason: str) -> "SegmentCopy":
         return replace(self._at(Stage.FAILED), reason=reason)
 
-    def resigned(self) -> "Copy":
-        return self._at(Stage.RESIGNED)
+    def abandoned(self) -> "SegmentCopy":
+        return self._at(Stage.ABANDONED)
 
-    def _at(self, stage: Stage) -> "Copy":
+    def _at(self, stage: Stage) -> "SegmentCopy":
         assert stage in NEXT_STAGES[self.stage], f"{stage.name} cannot follow on {self.stage.name}"
         return replace(self, stage=stage)
 
@@ -156,17 +162,19 @@ class Copier:
     The manager calls ``copy_due_segments`` at its interval, and ``close`` when another node leads the partition.
     """
 
-    def __init__(self, context: CopierContext, partition: Partition, fence: Fence, copied_end: "CopiedEnd") -> None:
+    def __init__(
+        self, context: CopierContext, partition: Partition, fencing: LeaderEpochFencing, copied_end: "CopiedEnd"
+    ) -> None:
         self._context = context
         self._copied_end = copied_end
-        self._fence = fence
+        self._fencing = fencing
         self._partition = partition
         self._log = partition.log
-        self.copy: Copy | None = None
+        self.copy: SegmentCopy | None = None
         """The copy in progress."""
         self._due: deque[TierableSegment] = deque()
         self._is_busy = False
-        """Whether it waits for the fence, a slot, a step, or the end of a pause."""
+        """Whether it waits for leader epoch fencing, a slot, a step, or the end of a pause."""
         self._is_closed = False
         self._pause_ms = 0
         self._lag = (0, 0)
@@ -179,13 +187,13 @@ class Copier:
         self._set_lag(0, 0)
 
     def copy_due_segments(self) -> None:
-        """Copy due segments, one after the other, unless a copy is in progress."""
+        """SegmentCopy due segments, one after the other, unless a copy is in progress."""
         if self._is_busy or self._is_closed or not self._log.config.is_remote_copy_enabled:
             return
-        # Decision copier-fence (P-11): raised first | up
-        if not self._fence.is_up:
+        # Decision copier-fence (P-11): established first | established
+        if not self._fencing.is_established:
             self._is_busy = True
-            self._fence.raise_fence(self._proven)
+            self._fencing.establish(self._fencing_established)
         elif not self._copied_end.advance():
             self._is_busy = True
             later(self._context.ports, 0, self._go_on)
@@ -194,14 +202,14 @@ class Copier:
             self._is_busy = True
             self._context.slots.take(self._begin)
 
-    def _proven(self, error: Error) -> None:
+    def _fencing_established(self, error: Error) -> None:
         if error is ErrorCode.none or self._is_closed:
             self._go_on()
         else:
             self._retry_after_pause(f"the metadata does not show what was written: {error_name(error)}")
 
     def _next(self) -> TierableSegment | None:
-        """The next segment to copy, or None if there is none or the copied end offset is not yet known."""
+        """Return the next segment to copy, or None if there is none or the copied end offset is not yet known."""
         log = self._log
         if not self._copied_end.advance():
             return None
@@ -209,7 +217,7 @@ class Copier:
         while self._due and self._due[0].next_offset <= end:
             self._due.popleft()
         if self._due and self._due[0].base_offset > end:
-            self._due.clear()  # What comes before was listed, and no longer is.
+            self._due.clear()  # A segment before it was listed, and no longer is.
         if not self._due:
             self._due.extend(log.tierable(log.last_stable_offset, log.high_watermark, log.copied_end_offset))
         return self._due[0] if self._due else None
@@ -218,31 +226,31 @@ class Copier:
 
     def _begin(self) -> None:
         """Start a copy in the slot that this partition got."""
-        may_copy = not self._is_closed and self._log.config.is_remote_copy_enabled and self._fence.is_up
+        may_copy = not self._is_closed and self._log.config.is_remote_copy_enabled and self._fencing.is_established
         local = self._next() if may_copy else None
         # Decision copy-in-slot (P-11): nothing due any more | begun
         if local is None:
             self._end()
             self.copy_due_segments()
             return
-        self.copy = copy = Copy(local, self._partition.leader_epoch)
+        self.copy = copy = SegmentCopy(local, self._partition.leader_epoch)
         self._context.metrics.copy_requests.value += 1
-        run_slices(self._context.ports, self._prepare(copy))
+        run_slices(self._context.ports, self._collect(copy))
 
-    def _prepare(self, copy: Copy) -> Sliced[None]:
+    def _collect(self, copy: SegmentCopy) -> Sliced[None]:
         context = self._context
         segment_id = random_uuid(context.random)
-        # Decision copy-preparation (P-8): failed | prepared
+        # Decision copy-preparation (P-8): failed | collected
         try:
-            prepared = yield from preparation(
+            data = yield from collect_segment_data(
                 self._partition, copy.local, context.ports.now(), context.node_id, segment_id
             )
         except (Overtaken, EpochsUnknown, InvalidRecords, DiskError) as failure:
             self._advance(copy.failed(str(failure)))
         else:
-            if prepared.recreated is not None:
-                self._note_recreated(copy.local, prepared.recreated, prepared.segment.event_timestamp_ms)
-            self._advance(copy.with_objects(prepared))
+            if data.recreated is not None:
+                self._note_recreated(copy.local, data.recreated, data.segment.event_timestamp_ms)
+            self._advance(copy.with_data(data))
 
     def _note_recreated(self, local: TierableSegment, recreated: Recreated, now_ms: int) -> None:
         self._context.ports.note(
@@ -254,45 +262,45 @@ class Copier:
             ("now_ms", now_ms),
         )
 
-    def _advance(self, copy: Copy) -> None:
+    def _advance(self, copy: SegmentCopy) -> None:
         """Take the next step, if this node still leads the partition in the leader epoch of the copy."""
-        # Decision copy-leadership (P-11): over, resigned | goes on
+        # Decision copy-leadership (P-11): abandoned | goes on
         if copy.stage not in ENDED and (self._is_closed or self._partition.leader_epoch != copy.leader_epoch):
-            copy = copy.resigned()
+            copy = copy.abandoned()
         self.copy = copy
         context = self._context
         match copy.stage:
-            case Stage.BEGINNING:
+            case Stage.WRITING_COPY_STARTED:
                 context.metadata.write(copy.segment, partial(self._written, copy))
             case Stage.STORING:
                 context.ports.store(
                     copy.next_object, lambda _: self._advance(copy.done()), partial(self._not_stored, copy)
                 )
-            case Stage.FINISHING:
+            case Stage.WRITING_COPY_FINISHED:
                 finished, wall_ms = SegmentState.COPY_SEGMENT_FINISHED, context.ports.now().wall_ms
                 update = update_of(copy.segment, finished, context.node_id, copy.leader_epoch, wall_ms)
                 context.metadata.write(update, partial(self._written, copy))
-            case Stage.LISTED:
-                self._listed(copy)
+            case Stage.FINISHED:
+                self._finished(copy)
             case Stage.FAILED:
                 self._failed(copy)
-            case Stage.RESIGNED:
+            case Stage.ABANDONED:
                 self._end()
                 self.copy_due_segments()
 
-    def _written(self, copy: Copy, error: Error) -> None:
+    def _written(self, copy: SegmentCopy, error: Error) -> None:
         # Decision copy-event (P-11): read back | fenced or failed
         if error is ErrorCode.none:
             self._advance(copy.done())
         else:
             self._advance(copy.failed(f"the metadata of the segment was not written: {error_name(error)}"))
 
-    def _not_stored(self, copy: Copy, failure: StoreFailure) -> None:
+    def _not_stored(self, copy: SegmentCopy, failure: StoreFailure) -> None:
         self._advance(copy.failed(f"{copy.next_object.key}: {failure.kind}: {failure.reason}"))
 
     # --- the end of a copy --------------------------------------------------------------------------------------------
 
-    def _listed(self, copy: Copy) -> None:
+    def _finished(self, copy: SegmentCopy) -> None:
         context, local = self._context, copy.local
         context.metrics.copied_bytes.value += local.size_bytes
         context.ports.note(
@@ -316,7 +324,7 @@ class Copier:
                 self._pause_ms = 0
                 self.copy_due_segments()
 
-    def _failed(self, copy: Copy) -> None:
+    def _failed(self, copy: SegmentCopy) -> None:
         self._end()
         if not self._is_closed:
             self._context.metrics.copy_errors.value += 1
@@ -346,7 +354,7 @@ class Copier:
             self._set_lag(*(self._uncopied() if self._log.config.is_remote_copy_enabled else (0, 0)))
 
     def _uncopied(self) -> tuple[int, int]:
-        """The bytes and the number of closed segments that are not listed."""
+        """Return the bytes and the number of closed segments that are not copied."""
         segments = self._log.segments
         closed = segments.items[segments.index_of(self._log.copied_end_offset) : -1]
         return sum(each.size_bytes for each in closed), len(closed)
@@ -362,8 +370,8 @@ class Copier:
 class CopiedEnd:
     """Search for ``copied_end_offset`` of one replica's log: all its records below are in listed remote segments.
 
-    The leader relies on it once its fence is up, and then calls ``advance``. A replica without a fence, as that of a
-    follower, calls ``advance_without_fence``.
+    A leader calls ``advance`` once former leaders are fenced. A follower, which fences nobody, calls
+    ``advance_unfenced``.
     """
 
     log: PartitionLog
@@ -373,7 +381,7 @@ class CopiedEnd:
     generation: object = None
     """Generation of the segment metadata in which the offset was found."""
     removals: int = 0
-    """Number of removals from the segment metadata at the last search without a fence."""
+    """Number of removals from the segment metadata at the last ``advance_unfenced``."""
 
     def reset(self) -> None:
         """Begin the search again at the start of the log."""
@@ -394,7 +402,7 @@ class CopiedEnd:
         log.copied_end_offset = known.listed_until(lineage, start)
         return log.copied_end_offset == start or known.segment_at(lineage, log.copied_end_offset) is None
 
-    def advance_without_fence(self, leader_epoch: int) -> None:
+    def advance_unfenced(self, leader_epoch: int) -> None:
         """Go on with the search once an event of the current leader is applied, since no former leader can revoke it
         then. The current leader may remove any segment, so the search begins again after a removal."""
         known = self.metadata.of(self.topic_id, self.index)
@@ -410,10 +418,10 @@ class EpochsUnknown(Exception):  # noqa: N818 - says what was found
     """The log does not know the leader epochs of all records of a segment, so nobody could find them in the tier."""
 
 
-def preparation(
+def collect_segment_data(
     partition: Partition, local: TierableSegment, now: Now, node_id: int, segment_id: bytes
-) -> Sliced[Prepared]:
-    """Gather what a copy stores, in slices. A snapshot of producers that is missing or damaged is made now (P-8).
+) -> Sliced[LogSegmentData]:
+    """Collect what a copy stores, in slices. A producer snapshot that is missing or damaged is recreated (P-8).
 
     If the log begins inside the segment, it has forgotten the leader epochs of the records before. Nobody reads these,
     so they count for the leader epoch at the log start. Raises Overtaken if the log loses records meanwhile,
@@ -455,7 +463,7 @@ def preparation(
         size_bytes = log.disk.size(local.transaction_index_path)
         files.append((ObjectKind.TRANSACTION_INDEX, local.transaction_index_path, size_bytes))
     checkpoint = encoded_rows([f"{epoch} {start}" for epoch, start in lineage if start < local.next_offset])
-    return Prepared(
+    return LogSegmentData(
         segment,
         (
             *(PutFile(key_of(segment, kind), path, size_bytes) for kind, path, size_bytes in files),
@@ -467,7 +475,7 @@ def preparation(
 
 
 def epochs_between(lineage: LeaderEpochStarts, offset: int, end_offset: int) -> tuple[tuple[int, int], ...]:
-    """The leader epochs of [offset, end_offset), each with its first offset there."""
+    """Return the leader epochs of [offset, end_offset), each with its first offset there."""
     ends = [*(start for _, start in lineage[1:]), end_offset]
     return tuple(
         (epoch, max(start, offset))
@@ -477,12 +485,12 @@ def epochs_between(lineage: LeaderEpochStarts, offset: int, end_offset: int) -> 
 
 
 def _whole_snapshot(log: PartitionLog, offset: int) -> bytes | None:
-    """The file of the producers before an offset, if it is there and whole (P-12)."""
+    """Return the producer snapshot before an offset, or None if it is missing or damaged (P-12)."""
     snapshots = log.segments.snapshots
     if offset not in snapshots.offsets:
         return None
     path = snapshots.path(offset)
-    if not log.disk.exists(path):  # Somebody has deleted it.
+    if not log.disk.exists(path):  # It was deleted behind the broker's back.
         snapshots.delete(offset)
         return None
     data = log.disk.read(path, 0, log.disk.size(path))

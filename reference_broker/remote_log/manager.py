@@ -17,7 +17,7 @@ from reference_broker.ports.slicing import REMOTE_REPLICAS_PER_SLICE, Sliced, ru
 from reference_broker.remote_log.copier import CopiedEnd, Copier, CopierContext
 from reference_broker.remote_log.expiring.deleted_partitions import DeletedPartitions
 from reference_broker.remote_log.expiring.expirer import Expirer, ExpiringSetting
-from reference_broker.remote_log.fence import Fence
+from reference_broker.remote_log.leader_epoch_fencing import LeaderEpochFencing
 from reference_broker.remote_log.metadata.partition_segments import RemoteLogMetadata
 from reference_broker.remote_log.metrics import RemoteLogMetrics
 from reference_broker.remote_log.reading.reader import RemoteReader
@@ -64,7 +64,7 @@ class _Led:
     """The work for a partition that this node leads. ``copier`` is set while its topic is tiered."""
 
     partition: Partition
-    fence: Fence
+    fencing: LeaderEpochFencing
     expirer: Expirer
     copied_end: CopiedEnd
     copier: Copier | None = None
@@ -134,7 +134,7 @@ class RemoteLogManager:
         replica = self._replicas.get((topic_id, partition))
         copier = None if replica is None or replica.led is None else replica.led.copier
         under_way = None if copier is None else copier.copy
-        return None if under_way is None or under_way.prepared is None else under_way.segment.segment_id
+        return None if under_way is None or under_way.data is None else under_way.segment.segment_id
 
     # --- roles --------------------------------------------------------------------------------------------------------
 
@@ -144,9 +144,9 @@ class RemoteLogManager:
         if replica.led is None:
             replica.copied_end.reset()
             key = partition.topic_id, partition.index
-            fence = Fence(self._ports, self._context.node_id, self.metadata, partition)
-            expirer = Expirer(self.expiring, partition, fence, lambda: self.copied_now(*key))
-            replica.led = _Led(partition, fence, expirer, replica.copied_end)
+            fencing = LeaderEpochFencing(self._ports, self._context.node_id, self.metadata, partition)
+            expirer = Expirer(self.expiring, partition, fencing, lambda: self.copied_now(*key))
+            replica.led = _Led(partition, fencing, expirer, replica.copied_end)
         self._check((partition.topic_id, partition.index), replica)
 
     def stops_leading(self, partition: Partition) -> None:
@@ -224,7 +224,7 @@ class RemoteLogManager:
         if led is not None:
             self._copy_and_delete(led, replica)
         elif replica.is_watched:
-            replica.copied_end.advance_without_fence(replica.leader_epoch)
+            replica.copied_end.advance_unfenced(replica.leader_epoch)
 
     def _watch(self, key: Key, replica: _Replica) -> None:
         topic_id, index = key
@@ -243,8 +243,8 @@ class RemoteLogManager:
             replica.is_cleared |= replica.is_watched and led.expirer.is_cleared
         elif not led.expirer.is_clearing:
             if led.copier is None:
-                led.copier = Copier(self._context, led.partition, led.fence, led.copied_end)
+                led.copier = Copier(self._context, led.partition, led.fencing, led.copied_end)
             led.copier.count_lag()
             led.copier.copy_due_segments()
             if not replica.log.config.is_remote_copy_enabled:
-                replica.copied_end.advance_without_fence(replica.leader_epoch)
+                replica.copied_end.advance_unfenced(replica.leader_epoch)

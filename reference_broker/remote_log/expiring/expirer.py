@@ -3,7 +3,7 @@
 ``due`` decides what has expired, by the settings of the topic and the leader's log. Garbage are copies that were
 abandoned, segments whose offsets newer ones own, and objects of no event: a former leader may store one after its copy
 was removed. Where events are lost, the objects that they named stay. What this node does counts only while no newer
-leader is known (``Fence``). If the topic has no tier any more, everything is deleted.
+leader is known (``LeaderEpochFencing``). If the topic has no tier any more, everything is deleted.
 
 The deletion of a segment is written to the metadata before and after its objects are deleted. A deletion that was begun
 is continued, so a crash leaves nothing.
@@ -22,7 +22,7 @@ from reference_broker.ports.disk import DiskError
 from reference_broker.ports.node_ports import Done, StorePorts
 from reference_broker.ports.slicing import REMOTE_OBJECTS_PER_SLICE, REMOTE_SEGMENTS_PER_SLICE, Sliced, run_slices
 from reference_broker.ports.store import Delete, ListObjects, StoredObject, StoreFailure
-from reference_broker.remote_log.fence import Fence, Proven
+from reference_broker.remote_log.leader_epoch_fencing import FencingCallback, LeaderEpochFencing
 from reference_broker.remote_log.metadata.events import (
     LeaderEpochStarts,
     RemoteSegment,
@@ -43,22 +43,26 @@ _NO_END: Final = 1 << 63
 
 @dataclass(frozen=True, slots=True)
 class LeaderLog:
-    """The leader's log as retention needs it. ``local_only_bytes`` counts the records that are not listed yet. -1 in
-    ``retention_ms`` or ``retention_bytes`` means that there is no limit."""
+    """The leader's log as retention needs it."""
 
     log_start_offset: int
     lineage: LeaderEpochStarts
+    """The leader epochs of the log with their start offsets."""
     local_only_bytes: int
+    """Bytes of the log that are not copied yet."""
     retention_ms: int
+    """-1 for no limit, as is ``retention_bytes``."""
     retention_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """``segments`` are to be deleted, in this order, once the log starts at ``log_start_offset``."""
+    """Expired remote segments."""
 
     segments: tuple[RemoteSegment, ...]
+    """To be deleted in this order."""
     log_start_offset: int
+    """The new start of the log. It comes before any deletion."""
 
 
 def due(segments: Sequence[RemoteSegment], log: LeaderLog, now_ms: int) -> Sliced[Due]:
@@ -134,20 +138,22 @@ class Shares:
 
 @dataclass(frozen=True, slots=True)
 class SegmentRemoval:
-    """Removes segments as the leader of ``leader_epoch``. ``may_go_on`` is called before each step."""
+    """Deletes a remote segment: DELETE_SEGMENT_STARTED, the objects, DELETE_SEGMENT_FINISHED."""
 
     ports: StorePorts
     metadata: RemoteLogMetadata
     node_id: int
     leader_epoch: int
+    """In which this node leads."""
     may_go_on: Callable[[], bool]
+    """Called before each step."""
 
     def remove(self, segment: RemoteSegment, ended: Callable[[str], None]) -> None:
         """Call ``ended`` with an empty text once the segment is gone, or if it is no longer in the state that it was
         in. Otherwise call it with the reason of the failure; the next check finds the rest. It is not called if
         ``may_go_on`` returns False."""
 
-        def begun(error: Error) -> None:
+        def started(error: Error) -> None:
             if not self.may_go_on():
                 return
             # Decision remote-deletion (P-11): begun | fenced or over
@@ -173,9 +179,9 @@ class SegmentRemoval:
             ended("" if is_over else f"the end of a deletion was not written: {error_name(error)}")
 
         if segment.state is SegmentState.DELETE_SEGMENT_STARTED:
-            begun(ErrorCode.none)
+            started(ErrorCode.none)
         else:
-            self._write(segment, segment.state, SegmentState.DELETE_SEGMENT_STARTED, begun)
+            self._write(segment, segment.state, SegmentState.DELETE_SEGMENT_STARTED, started)
 
     def _write(
         self, segment: RemoteSegment, before: SegmentState, after: SegmentState, done: Callable[[Error], None]
@@ -211,28 +217,31 @@ class Expirer:
         self,
         setting: ExpiringSetting,
         partition: Partition,
-        fence: Fence,
+        fencing: LeaderEpochFencing,
         copied_now: Callable[[], bytes | None] = lambda: None,
     ) -> None:
         self._setting = setting
         self._partition = partition
-        self._fence = fence
+        self._fencing = fencing
         self._copied_now = copied_now
         self._epoch = -1
-        """The leader epoch of the work that is under way."""
+        """The leader epoch in which the present deletions were found."""
         self._generation: object = None
-        """The generation of the segment metadata, for the same work."""
+        """The generation of the segment metadata in which they were found."""
         self._sweeps_at_us = 0
+        """When to search the store for objects without events."""
         self._sweeps = 0
         """Number of sweeps since the topic has no tier any more."""
         self._is_tiered = True
-        """Whether the topic had a tier when the work began."""
+        """Whether the topic had a tier when they were found."""
         self._queue: deque[RemoteSegment] = deque()
+        """Segments to delete."""
         self._is_busy = False
-        """It waits for a slot, or for the end of a step."""
+        """Whether it waits for a slot, or for the end of a step."""
         self._has_slot = False
         self._is_closed = False
         self._has_noted_loss = False
+        """Whether missing events were reported, which happens once."""
         self._gauged = (0, 0, 0, 0)
         """Its share of the gauges: listed segments and bytes, segments and bytes to delete."""
 
@@ -259,13 +268,14 @@ class Expirer:
         if self._partition.log.config.remote_storage_enable:
             self._sweeps = 0
         else:
-            self._leave_the_tier()
+            self._drop_tiered_records()
         if not self._is_busy and not self._is_closed and self._is_known:
             self._is_busy, self._generation = True, self._known.generation
             self._setting.slots.take(self._begin)
 
-    def _leave_the_tier(self) -> None:
-        """Remove records that only the tier has from the log, as in Kafka."""
+    def _drop_tiered_records(self) -> None:
+        """Advance the log start beyond the records that only the tier has, as Kafka does for
+        ``remote.log.delete.on.disable``."""
         log = self._partition.log
         if self._is_closed or log.log_start_offset >= log.local_log_start_offset:
             return
@@ -298,10 +308,10 @@ class Expirer:
         if self._epoch != self._partition.leader_epoch or self._is_tiered != is_tiered:
             self._epoch, self._is_tiered = self._partition.leader_epoch, is_tiered
             self._sweeps = self._sweeps_at_us = 0
-        if self._fence.is_up:
+        if self._fencing.is_established:
             self._collect()
         else:
-            self._fence.raise_fence(self._when_proven(self._collect))
+            self._fencing.establish(self._when_established(self._collect))
 
     def _may_go_on(self) -> bool:
         """Return whether the work may continue. End it if the leader epoch has changed, the partition is no longer
@@ -320,8 +330,7 @@ class Expirer:
         metrics.delete_lag_bytes.value += now[3] - before[3]
         self._gauged = (now[0], now[1], now[2], now[3])
 
-    def _count(self) -> None:
-        """Update the gauges."""
+    def _update_gauges(self) -> None:
         known, queue = self._known, self._queue
         listed_bytes = sum(each.size_bytes for each in known.listed())
         self._set_gauges(len(known), listed_bytes, len(queue), sum(each.size_bytes for each in queue))
@@ -336,10 +345,10 @@ class Expirer:
                 "expiring_failed", ("partition", self._partition.log.directory), ("reason", reason)
             )
 
-    def _when_proven(self, then: Done) -> Proven:
-        """Return a callback for the fence, which calls ``then`` if events of this leader are valid."""
+    def _when_established(self, then: Done) -> FencingCallback:
+        """Return a callback of leader epoch fencing that calls ``then`` if events of this leader are valid."""
 
-        def proven(error: Error) -> None:
+        def established(error: Error) -> None:
             if not self._may_go_on():
                 return
             if error is ErrorCode.none:
@@ -347,7 +356,7 @@ class Expirer:
             else:
                 self._end(f"the metadata does not show what was written: {error_name(error)}")
 
-        return proven
+        return established
 
     # --- segments -----------------------------------------------------------------------------------------------------
 
@@ -361,7 +370,7 @@ class Expirer:
         self._queue.extend(each for each in known.unfinished() if each.segment_id != copied_now)
         if not self._is_tiered:
             self._queue.extend(listed)
-            self._count()
+            self._update_gauges()
             sync_led_then(self._setting.ports, [self._partition], self._next)
             return
         lineage = lineage_of(log)
@@ -387,7 +396,7 @@ class Expirer:
             start = log.local_log_start_offset if first is None else min(first, log.local_log_start_offset)
         if self._may_go_on():
             self._queue.extend(found.segments)
-            self._count()
+            self._update_gauges()
             self._start_log_at(start)
 
     def _start_log_at(self, start: int) -> None:
@@ -446,7 +455,7 @@ class Expirer:
             self._end()  # The tier is back. What is still listed stays.
             return
         if not self._queue:
-            self._count()
+            self._update_gauges()
             self._sweep_if_due()
             return
         segment = self._known.get(self._queue.popleft().segment_id)
@@ -478,7 +487,7 @@ class Expirer:
         unknown = yield from self._unknown(keys)
         if unknown:
             run = partial(run_slices, self._setting.ports)
-            self._fence.verify_leadership(self._when_proven(lambda: run(self._delete_unknown(unknown))))
+            self._fencing.verify_leadership(self._when_established(lambda: run(self._delete_unknown(unknown))))
 
     def _delete_unknown(self, keys: Sequence[str]) -> Sliced[None]:
         unknown = yield from self._unknown(keys)

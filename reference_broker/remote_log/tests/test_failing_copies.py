@@ -37,7 +37,7 @@ def test_each_act_may_fail_and_the_copy_is_tried_again(at: int, happens: bool) -
     partition = node.lead(log)
     tier.pass_ms(10_000)
     check_whole(tier, partition)
-    assert node.value("RemoteCopyErrorsPerSec") == (at > 0), "the fence comes before all copies"
+    assert node.value("RemoteCopyErrorsPerSec") == (at > 0), "former leaders are fenced before all copies"
     ids = [act.split("/")[1].split(".")[0] for act in tier.acts if act.endswith(".log")]
     assert len(set(ids)) == len(ids), "a segment ID is used again"
 

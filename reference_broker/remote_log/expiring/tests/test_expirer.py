@@ -15,7 +15,7 @@ from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.store import StoreFailure
 from reference_broker.remote_log.expiring.expirer import Expirer, ExpiringSetting, SegmentRemoval
-from reference_broker.remote_log.fence import Fence
+from reference_broker.remote_log.leader_epoch_fencing import LeaderEpochFencing
 from reference_broker.remote_log.metadata.events import RemoteLogEvent, RemoteSegment, SegmentState
 from reference_broker.remote_log.metadata.partition_segments import Applied, PartitionSegments
 from reference_broker.remote_log.metrics import RemoteLogMetrics
@@ -277,8 +277,8 @@ def test_a_former_leader_does_not_take_a_newer_leaders_objects_for_garbage() -> 
     metadata = Behind(tier, node.ports)
     metadata.watch(former.topic_id, former.topic, 0)
     ports: Any = node.ports
-    slots, fence = Slots(ports, 1), Fence(ports, 1, metadata, former)
-    expirer = Expirer(ExpiringSetting(1, ports, metadata, RemoteLogMetrics.of(Metrics()), slots), former, fence)
+    slots, fencing = Slots(ports, 1), LeaderEpochFencing(ports, 1, metadata, former)
+    expirer = Expirer(ExpiringSetting(1, ports, metadata, RemoteLogMetrics.of(Metrics()), slots), former, fencing)
     tier.pass_ms(5_000)
     expirer.delete_due_segments()
     tier.pass_ms(1_000)

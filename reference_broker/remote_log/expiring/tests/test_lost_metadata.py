@@ -11,7 +11,7 @@ from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.slicing import Sliced
 from reference_broker.remote_log.expiring import expirer
 from reference_broker.remote_log.expiring.expirer import Due, due
-from reference_broker.remote_log.fence import Fence
+from reference_broker.remote_log.leader_epoch_fencing import LeaderEpochFencing
 from reference_broker.remote_log.metadata.events import lineage_of
 from reference_broker.remote_log.metadata.tests.remote_events import FINISHED, STARTED, step
 from reference_broker.remote_log.objects import ObjectName, name_of
@@ -173,20 +173,20 @@ def test_a_leader_proves_anew_that_no_former_one_counts() -> None:
     partition = node.lead(filled(disk, TIERED, SEGMENTS))
     tier.pass_ms(5_000)
     ports: Any = node.ports
-    fence = Fence(ports, 1, node.metadata, partition)
+    fencing = LeaderEpochFencing(ports, 1, node.metadata, partition)
     errors: list[Error] = []
-    fence.raise_fence(errors.append)
+    fencing.establish(errors.append)
     tier.pass_ms(10)
-    assert (errors, fence.is_up) == ([ErrorCode.none], True)
+    assert (errors, fencing.is_established) == ([ErrorCode.none], True)
     tier.known(partition).forget()
-    assert not fence.is_up
-    fence.raise_fence(errors.append)
+    assert not fencing.is_established
+    fencing.establish(errors.append)
     tier.known(partition).forget()
     tier.pass_ms(10)
     assert errors[1:] == [ErrorCode.fenced_leader_epoch]
-    fence.raise_fence(errors.append)
+    fencing.establish(errors.append)
     tier.pass_ms(10)
-    assert (errors[2:], fence.is_up) == ([ErrorCode.none], True)
+    assert (errors[2:], fencing.is_established) == ([ErrorCode.none], True)
 
 
 @pytest.mark.parametrize("looks_at", ["retention", "objects"])

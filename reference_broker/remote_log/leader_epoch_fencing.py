@@ -1,4 +1,4 @@
-"""Fence against former leaders of a partition, which must not change the remote tier any more (P-11)."""
+"""Leader epoch fencing of the remote tier: former leaders of a partition must not change it any more (P-11)."""
 
 from collections.abc import Callable
 from typing import TypeAlias
@@ -12,11 +12,12 @@ from reference_broker.wire.errors import Error, ErrorCode
 NO_SEGMENT = bytes(16)
 """Segment ID of the no-op event. Segments have random IDs."""
 
-Proven: TypeAlias = Callable[[Error], None]
+FencingCallback: TypeAlias = Callable[[Error], None]
+"""Called once, with NONE or with the error of ``LeaderEpochFencing.verify_leadership``."""
 
 
-class Fence:
-    """Fence of one partition that this node leads.
+class LeaderEpochFencing:
+    """Fencing of the former leaders of one partition that this node leads.
 
     It writes a no-op event of an unknown segment to ``__remote_log_metadata``. Once the event is read back, all
     events of former leaders have been applied, and later ones are rejected. Until then a former leader may still
@@ -28,29 +29,30 @@ class Fence:
         self._node_id = node_id
         self._metadata = metadata
         self._partition = partition
-        self._proven_in: tuple[int, object] = (-1, None)
-        """The leader epoch and the generation of the segment metadata for which the fence was raised."""
-        self._in_flight: list[Proven] = []
+        self._established_in: tuple[int, object] = (-1, None)
+        """The leader epoch and the generation of the segment metadata in which former leaders were fenced."""
+        self._in_flight: list[FencingCallback] = []
         """Callbacks of the event that is being written."""
-        self._waiting: list[Proven] = []
+        self._waiting: list[FencingCallback] = []
         """Callbacks of the next event."""
 
     @property
-    def is_up(self) -> bool:
-        """Whether the fence was raised in the current leader epoch, and the segment metadata is still that of then."""
-        return self._proven_in == self._now
+    def is_established(self) -> bool:
+        """Whether former leaders are fenced in the current leader epoch. Metadata that was discarded since, because its
+        topic lost events, may show former leaders' events again."""
+        return self._established_in == self._now
 
     @property
     def _now(self) -> tuple[int, object]:
         partition = self._partition
         return partition.leader_epoch, self._metadata.of(partition.topic_id, partition.index).generation
 
-    def raise_fence(self, then: Proven) -> None:
-        """Call back with NONE once the fence is raised, or with an error of ``verify_leadership``."""
+    def establish(self, then: FencingCallback) -> None:
+        """Call back with NONE once former leaders are fenced, or with an error of ``verify_leadership``."""
         (self._in_flight or self._waiting).append(then)
         self._write_next()
 
-    def verify_leadership(self, then: Proven) -> None:
+    def verify_leadership(self, then: FencingCallback) -> None:
         """Call back with NONE once an event that was written after this call is read back, and no newer leader wrote
         before it. Otherwise call back with the error of ``RemoteLogMetadata.write``, or with FENCED_LEADER_EPOCH if the
         leader epoch changed or the segment metadata was discarded."""
@@ -78,8 +80,8 @@ class Fence:
             callbacks, self._in_flight = self._in_flight, []
             # Decision fence-event (P-11): applied | fenced or failed
             if error is ErrorCode.resource_not_found:
-                self._proven_in = written_in
-                error = ErrorCode.none if self.is_up else ErrorCode.fenced_leader_epoch
+                self._established_in = written_in
+                error = ErrorCode.none if self.is_established else ErrorCode.fenced_leader_epoch
             for then in callbacks:
                 then(error)
             self._write_next()
