@@ -46,7 +46,8 @@ class Eligible:
     """the ISR and all that were in it since it last had the minimum"""
     min_isr: int
     tainted: dict[int, int] = field(default_factory=dict)
-    """replicas that lost unsynced bytes, each with the end of its log at that moment"""
+    """replicas that lost unsynced bytes, each with the end of its log at that moment; one that is no member any more
+    stays here until it registers (E-4)"""
     unclean: dict[int, None] = field(default_factory=dict)
     """replicas that came back after an unclean shutdown or with damaged files"""
     damaged: dict[int, None] = field(default_factory=dict)
@@ -121,7 +122,9 @@ class Eligible:
     def _keep_only(self, isr: tuple[int, ...]) -> None:
         for member in [each for each in self.members if each not in isr]:
             del self.members[member]
-            self._forget(member)
+            # E-4: nobody knows of a loss before the replica registers, so a late proposal may bring it back as a member.
+            if member not in self.tainted or member in self.registered:
+                self._forget(member)
         self.uncertain = 0
 
     def _forget(self, member: int) -> None:
