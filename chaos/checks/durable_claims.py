@@ -6,8 +6,10 @@ count as kept (E-7). The simulated disk knows what is durable, so no power loss 
 ``.kafka_cleanshutdown`` (LogManager); ``synced-offset-checkpoint`` is this broker's own (README of the log).
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from chaos.checks.batches import batches_of
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from reference_broker.core.node import Node
 
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+RECORDS = ".log"
+_HAS_RECORDS = re.compile(r"\d{20}\.log").fullmatch
 CLAIMS = tuple(f"{name}{suffix}" for name in DURABLE_CLAIMS for suffix in ("", ".new"))
 """Files with an offset below which all is durable. A start takes a new file that is to replace one for it."""
 
@@ -106,19 +110,18 @@ class ClaimsDurable(Check):
 
 def _durable_end(disk: SimDisk, log: PartitionLog, known: _Claims, claim: int) -> int:
     """Return ``claim``, or where the first record below it begins that a power loss may take."""
-    for base, segment in zip(log.bases, log.segments, strict=False):
-        if base >= claim:
-            break
-        path = f"{log.directory}/{base:020}.log"
+    bases = [int(name[: -len(RECORDS)]) for name in disk.list(log.directory) if _HAS_RECORDS(name)]
+    for base, next_base in pairwise([*sorted(each for each in bases if each < claim), claim]):
+        path = f"{log.directory}/{base:020}{RECORDS}"
         # A segment that the cleaner has put in place may have its earlier name after a power loss, which a start knows.
         if disk.survives(path):
             continue
         size = disk.durable_size(path)
         if size is None:
             return base
-        if size < segment.size_bytes:
+        if size < disk.size(path):
             end = max(_scanned_end(disk, known, path, size), base)
-            if end < min(claim, segment.next_offset):
+            if end < next_base:
                 return end
     return claim
 

@@ -37,6 +37,11 @@ class File:
     rewrites: int = 0
     failed: list[tuple[int, int]] = field(default_factory=list)
 
+    @property
+    def written_durable(self) -> int:
+        """Number of durable bytes from the start on, up to the first that a failed sync left unwritten."""
+        return min([self.durable, *(start for start, _ in self.failed)])
+
     def sync_failed(self, size: int) -> None:
         """A sync of the first ``size`` bytes has failed. Bytes that are appended later are ordinary ones."""
         start = self.durable
@@ -165,15 +170,24 @@ class Names:
             node = None if removed else node.durable.get(name)
         return node if isinstance(node, File) else None
 
-    def survives(self, file: File, folder: Folder) -> bool:
-        """Return whether any power loss leaves the file in the folder, perhaps under the name that it had before a
+    def survives(self, path: str) -> bool:
+        """Return whether any power loss leaves the file, perhaps under the name that it or its folder had before a
         rename."""
-        if all(node is not file for node in folder.durable.values()):
-            return False
+        node: Node = self.files[path]
+        while path:
+            path = path.rpartition("/")[0]
+            if not self._keeps(self.folders[path], node):
+                return False
+            node = self.folders[path]
+        return True
+
+    @staticmethod
+    def _keeps(folder: Folder, node: "Node") -> bool:
+        """Return whether any power loss leaves the node in the folder, perhaps under an earlier name."""
+        names = [name for name, each in folder.durable.items() if each is node]
         # A rename takes one name away and gives the other in one change.
-        names = [name for name, node in folder.durable.items() if node is file]
         removals = [change for change in folder.changes if any((name, None) in change.sets for name in names)]
-        return all(any(node is file for _, node in change.sets) for change in removals)
+        return bool(names) and all(any(each is node for _, each in change.sets) for change in removals)
 
     def syncs(self, paths: Sequence[str]) -> tuple[FolderSync, ...]:
         """The syncs of the folders that hold the paths, as far as they exist and need one for all that the process
@@ -505,20 +519,25 @@ class SimDisk:
     def survives(self, path: str) -> bool:
         """Return whether any power loss leaves the whole file, under this name or the one that it had before a
         rename."""
-        file, folder = self._names.files.get(path), self._names.folders.get(path.rpartition("/")[0])
-        is_whole = file is not None and file.durable >= len(file.content)
-        return file is not None and folder is not None and is_whole and self._names.survives(file, folder)
+        file = self._names.files.get(path)
+        is_whole = file is not None and file.written_durable >= len(file.content)
+        return is_whole and self._names.survives(path)
 
     def may_return(self, path: str) -> bool:
-        """Return whether a power loss may leave a file of this name: one that is durable, though it may be deleted."""
+        """Return whether a power loss may leave a file of this name, though it may be deleted: one that is durable, or
+        whose creation is not synced but kept by chance."""
         parent, _, name = path.rpartition("/")
         folder = self._names.folders.get(parent)
-        return folder is not None and name in folder.durable
+        return folder is not None and (
+            name in folder.durable
+            or any(each == name and node is not None for change in folder.changes for each, node in change.sets)
+        )
 
     def durable_size(self, path: str) -> int | None:
-        """Return the number of these bytes, or None if a power loss may take the name."""
+        """Return the number of bytes from the file's start on that any power loss leaves as they were written, or None
+        if it may take the name."""
         file = self._names.durable(path)
-        return None if file is None else file.durable
+        return None if file is None else file.written_durable
 
     def process_started(self) -> None:
         """Another process uses the disk from now on. It does not know which names the one before left unsynced."""

@@ -117,6 +117,24 @@ def test_pass_of_the_cleaner_over_unsynced_records(end: int, story: str) -> None
     assert node.looked() == (f"t-0 on node 1: {story}" if story else "")
 
 
+@pytest.mark.clause("E-7")
+def test_claim_of_records_whose_sync_failed_before_a_later_one_succeeded() -> None:
+    node = Claims()
+    assert not node.looked()
+    node.disk.fail_sync([f"t-0/{0:020}.log"])
+    node.sync()
+    node.disk.write(SYNCED, checkpoint(8))
+    assert "which they are up to 5" in node.looked()
+
+
+def test_sizes_come_from_the_disk_and_not_from_the_log() -> None:
+    """A log that took its unsynced end for no part of its segment would hide its claim."""
+    node = Claims()
+    node.log.segments.items[-1].size_bytes = node.disk.durable_size(f"t-0/{0:020}.log")
+    node.disk.write(SYNCED, checkpoint(8))
+    assert "which they are up to 5" in node.looked()
+
+
 def test_log_that_is_offline_is_not_judged() -> None:
     node = Claims()
     node.disk.write(SYNCED, checkpoint(9))
@@ -130,6 +148,20 @@ def test_mark_that_a_power_loss_may_bring_back_to_a_serving_node(is_synced: bool
     node = Claims()
     node.disk.write(CLEAN_SHUTDOWN, b"{}")
     node.disk.make_durable(CLEAN_SHUTDOWN)
+    node.node.ready = False
+    assert not node.looked()
+    node.disk.delete(CLEAN_SHUTDOWN)
+    if is_synced:
+        node.disk.make_durable(CLEAN_SHUTDOWN)
+    node.node.ready = True
+    assert ("may still have the mark" in node.looked()) is not is_synced
+
+
+@pytest.mark.clause("P-3", "E-4")
+@pytest.mark.parametrize("is_synced", [True, False])
+def test_mark_whose_creation_a_power_loss_may_keep_without_its_deletion(is_synced: bool) -> None:
+    node = Claims()
+    node.disk.write(CLEAN_SHUTDOWN, b"{}")
     node.node.ready = False
     assert not node.looked()
     node.disk.delete(CLEAN_SHUTDOWN)

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from chaos.sim.disk import SimDisk
+from chaos.sim.disk import SimDisk, Synced
 from chaos.tests.intercepted import Log, interceptor, rule
 from reference_broker.ports.disk import DiskError, KnownFolder
 from scenarios.model import Match
@@ -420,3 +420,61 @@ def test_bytes_whose_sync_failed_are_not_durable() -> None:
     subject.append("a", [b"third"])
     synced(subject, "a")
     assert subject.durable("a") == b"first" + bytes(6) + b"third"
+    assert (subject.durable_size("a"), subject.survives("a")) == (5, False)
+    assert left_sizes(subject, "a") == {5}
+
+
+def left_sizes(subject: SimDisk, path: str) -> set[int]:
+    """Return how many bytes of the file's start are in all of many outcomes of a power loss."""
+    written = subject.read(path, 0, subject.size(path))
+    sizes = []
+    for seed in range(200):
+        fork = subject.fork()
+        fork._random = Random(seed)
+        fork.power_loss()
+        left = fork.durable(path) or b""
+        sizes.append(next((at for at, byte in enumerate(written) if left[at : at + 1] != bytes([byte])), len(written)))
+    return {min(sizes)}
+
+
+def test_a_whole_file_behind_a_failed_sync_survives_once_it_is_written_again() -> None:
+    subject = disk()
+    subject.append("a", [b"first"])
+    subject.fail_sync(["a"])
+    synced(subject, "a")
+    assert (subject.durable_size("a"), subject.survives("a")) == (0, False), "the later sync does not write it"
+    subject.write("a", b"other")
+    synced(subject, "a")
+    assert (subject.durable_size("a"), subject.survives("a")) == (5, True)
+
+
+def test_a_file_survives_only_with_its_folder() -> None:
+    subject = disk()
+    subject.append("folder/a", [b"one"])
+    of_folder = next(each for each in subject.begin_sync(["folder/a"]).folders if "a" in each.folder.names)
+    subject.finish_sync(Synced(subject.begin_sync(["folder/a"]).files, (of_folder,), subject._names.last_change))
+    assert not subject.survives("folder/a")
+    synced(subject, "folder/a")
+    assert subject.survives("folder/a")
+    subject.rename("folder", "other")
+    assert subject.survives("other/a"), "it is in one of both"
+
+
+@pytest.mark.parametrize("change", ["none", "created", "deleted", "renamed", "synced"])
+def test_an_unsynced_creation_may_return_after_its_deletion(change: str) -> None:
+    def fill(subject: SimDisk) -> None:
+        subject.append("b", [b"other"])
+        synced(subject, "b")
+        if change == "renamed":
+            subject.rename("b", "a")
+        elif change != "none":
+            subject.append("a", [b"mark"])
+        if change != "created" and subject.exists("a"):
+            subject.delete("a")
+        if change == "synced":
+            synced(subject, "a")
+
+    subject = disk()
+    fill(subject)
+    returns = any("a" in each for each in outcomes(fill))
+    assert subject.may_return("a") is returns is (change in ("created", "deleted", "renamed"))
