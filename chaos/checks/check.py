@@ -82,6 +82,12 @@ class CheckContext:
     progress: ProgressView = field(default_factory=ProgressView)
     fetches: FetchModel = field(default_factory=FetchModel)
 
+    def is_forgotten(self, producer_id: int | None) -> bool:
+        """Return whether the coordinator of the producer's transactional ID may have lost its state (E-7), so that it
+        never ends the transactions from before."""
+        owner = None if producer_id is None else self.transactions.owners.get(producer_id)
+        return owner is not None and self.replicas.transactions_excused(owner[1])
+
 
 Kind: TypeAlias = type | str | int | tuple[type, int]
 """What an event touches: the key of the API of its request or of a reply, the names of its notes, ``Send`` with the key

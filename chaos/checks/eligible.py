@@ -122,7 +122,7 @@ class Eligible:
     def _keep_only(self, isr: tuple[int, ...]) -> None:
         for member in [each for each in self.members if each not in isr]:
             del self.members[member]
-            # E-4: nobody knows of a loss before the replica registers, so a late proposal may bring it back as a member.
+            # E-4: a loss is not known before the replica registers, so a late proposal may make it a member again.
             if member not in self.tainted or member in self.registered:
                 self._forget(member)
         self.uncertain = 0

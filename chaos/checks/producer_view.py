@@ -16,6 +16,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from chaos.checks.batches import records_in
+from chaos.checks.history import TopicPartition
 from chaos.interceptor.watched_disk import WatchedDisk
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.ports.disk import DiskError
@@ -238,6 +239,18 @@ class ProducerView:
         found = self.logs[node.broker.node_id, log.directory]
         found.settle()
         return found
+
+    def holding(self, where: TopicPartition, stable_offset: int) -> list[int | None]:
+        """Return the producer whose transaction begins at a partition's last stable offset, and those that have one
+        open behind it. None stands for a first one that no log shows."""
+        directory = f"{where[0]}-{where[1]}"
+        logs = [each for (_, name), each in self.logs.items() if name == directory]
+        newest = max(logs, key=lambda each: each.log.high_watermark, default=None)
+        if newest is None:
+            return [None]
+        found = {producer_id: offset for producer_id, offset in newest.open.items() if offset >= stable_offset}
+        found |= {each.producer_id: each.first_offset for each in newest.ended if each.first_offset == stable_offset}
+        return [*found, *([] if stable_offset in found.values() else [None])]
 
     def logs_touched(self, at_us: int, node: "Node", touched: Sequence[PartitionLog], thorough: bool) -> None:
         """Follow the logs that an event of the node changed. With ``thorough`` let the checks compare all of them."""

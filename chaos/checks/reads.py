@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from chaos.checks.check import Check
 from chaos.checks.compacted_topics import NEVER_US, missable_offsets
 from chaos.checks.history import History, TopicPartition, computed_once, grouped, partition_of
-from reports.rows import END_OF_RUN_US, OperationRow, ResetRow, SpanRow
+from reports.rows import END_OF_RUN_US, EndRow, OperationRow, ResetRow, SpanRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,14 +183,19 @@ class FetchGap(Check):
                 continue
             self.evidence += 1
             current = offset if offset >= 0 else end.log_start_offset
-            # E-7: a transaction whose coordinator lost its state never ends. It holds back committed reads.
-            is_held = self.context.replicas.has_lost_transactions and current == end.last_stable_offset
-            if current != end.high_watermark and not is_held:
+            if current != end.high_watermark and not self._is_held(end, current):
                 self.violated(
                     end.end_us,
                     f"{process} is at offset {current} of {where[0]}-{where[1]}, whose high watermark is "
                     f"{end.high_watermark}",
                 )
+
+    def _is_held(self, end: EndRow, position: int) -> bool:
+        """Return whether committed reads end here because of a transaction that never ends, since its coordinator has
+        lost its state (E-7)."""
+        if position != end.last_stable_offset:
+            return False
+        return any(map(self.context.is_forgotten, self.context.producers.holding(partition_of(end), position)))
 
 
 class UnrequestedPartition(Check):

@@ -232,11 +232,6 @@ class ReplicaView:
         """Return whether the state of the transactional ID, with its decisions, may be lost (E-7)."""
         return self._is_excused(STATE_TOPIC, transactional_id)
 
-    @property
-    def has_lost_transactions(self) -> bool:
-        """Whether any coordinator may have lost the state of its transactions (E-7)."""
-        return any(topic == STATE_TOPIC for topic, _ in self.excused)
-
     def tier_excused(self, partition: Replicated) -> bool:
         """Return whether the metadata of the partition's remote segments may be lost (E-7). Nobody finds the objects of
         such a segment any more (KIP-405)."""

@@ -198,7 +198,8 @@ class TransactionSteps(StateCheck):
     Kafka's transitions.
 
     Read from its bytes: the states, the producer ID and epoch of the owner, the partitions, the start and the timeout.
-    A producer ID belongs to one transactional ID. After a loss of committed values (E-7) the next one is not compared.
+    A producer ID belongs to one transactional ID. After a loss of committed values of its partition (E-7) the next
+    value of an ID is not compared.
     """
 
     guarantee = "transactions-consistent"
@@ -208,12 +209,12 @@ class TransactionSteps(StateCheck):
     ) -> None:
         self.evidence += 1
         owner = self.transactions.owners.get(value.producer_id)
-        if owner is not None and owner[1] != value.transactional_id and not self.transactions.losses:
+        if owner is not None and owner[1] != value.transactional_id:
             self.violated(
                 at_us,
                 f"{value.transactional_id}: {value.named} has the producer ID of {owner[1]} (X-1)",
             )
-        if before is None and (self.transactions.losses or partition.log is None or partition.log.cleaned_offset > 0):
+        if before is None and (partition.has_lost or partition.log is None or partition.log.cleaned_offset > 0):
             return
         wrong = wrong_step(before or FIRST_VALUE, value)
         if wrong:
@@ -259,8 +260,8 @@ class EffectsReplicated(StateCheck):
     (INVALID_PRODUCER_EPOCH, PRODUCER_FENCED, INVALID_PRODUCER_ID_MAPPING), and no end of the owner's transaction that
     was open all that time (INVALID_TXN_STATE).
 
-    A coordinator that was replaced and does not know it may return an old state, and is not judged. After a loss of
-    committed values (E-7) nothing is judged.
+    A coordinator that was replaced and does not know it may return an old state, and is not judged. Neither is an ID
+    after a loss of committed values of its partition (E-7).
     """
 
     guarantee = "transactions-consistent"
@@ -297,13 +298,11 @@ class EffectsReplicated(StateCheck):
 
     def _judge(self, at_us: int, node: "Node") -> None:
         replied, sent, self._replied, self._sent = self._replied, self._sent, [], []
-        if self.transactions.losses:
-            return
         for each in replied:
             partition = self.transactions.ids.get(each.transactional_id)
             if partition is not None and partition.leader[1] != node.broker.node_id:
                 continue
-            if self.context.replicas.transactions_excused(each.transactional_id):
+            if self.transactions.has_lost(each.transactional_id):
                 continue  # E-7: no replica had kept the records of its coordinator.
             self.evidence += 1
             wrong = self._wrong_error(each) if each.error else self._wrong(each)
@@ -360,12 +359,15 @@ class EffectsReplicated(StateCheck):
         return ""
 
     def _judge_marker(self, at_us: int, node: "Node", marker: Any) -> None:
-        self.evidence += 1
         producer_id, epoch, commits = (
             int(marker.producer_id),
             int(marker.producer_epoch),
             bool(marker.transaction_result),
         )
+        owner = self.transactions.owners.get(producer_id)
+        if owner is not None and self.transactions.has_lost(owner[1]):
+            return
+        self.evidence += 1
         named = {(str(topic.name), int(index)) for topic in marker.topics for index in topic.partition_indexes}
         early = [each for each in named if (producer_id, epoch, commits, each) not in self.transactions.decided]
         kind = "commit" if commits else "abort"
@@ -458,8 +460,8 @@ class MarkersDecided(StateCheck, ProducerCheck):
 
     Judged are the markers that leaders append, and the values CompleteCommit and CompleteAbort of coordinators. Excused
     are partitions of deleted topics, and those where a newer epoch has ended the transaction. An administrator may end
-    a transaction that hangs (X-12), with WriteTxnMarkers from a client. After a loss of committed values (E-7)
-    nothing is judged.
+    a transaction that hangs (X-12), with WriteTxnMarkers from a client that names the partition. After a loss of
+    committed values of its partition (E-7) an ID is not judged.
     """
 
     guarantee = "transactions-consistent"
@@ -467,8 +469,8 @@ class MarkersDecided(StateCheck, ProducerCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
-        self._requested: set[tuple[int, int, bool]] = set()
-        """producer ID, epoch and kind of the markers that clients requested"""
+        self._requested: set[_Marker] = set()
+        """markers that clients requested"""
         self._new: list[tuple[_Marker, int]] = []
         """markers of the current event with their offsets"""
         self._written: dict[_Marker, dict[int, int]] = {}
@@ -478,8 +480,15 @@ class MarkersDecided(StateCheck, ProducerCheck):
         if type(event) is Request and event.api_key == WRITE_TXN_MARKERS and event.tag.role == "client":
             body: Any = event.body
             self._requested.update(
-                (int(each.producer_id), int(each.producer_epoch), bool(each.transaction_result))
+                (
+                    (str(topic.name), int(index)),
+                    int(each.producer_id),
+                    int(each.producer_epoch),
+                    each.transaction_result,
+                )
                 for each in body.markers
+                for topic in each.topics
+                for index in topic.partition_indexes
             )
 
     def batch_appended(
@@ -510,11 +519,14 @@ class MarkersDecided(StateCheck, ProducerCheck):
 
     def _judge(self, at_us: int, node: "Node") -> None:
         new, self._new = self._new, []
-        for (where, producer_id, epoch, commits), offset in new:
+        for marker, offset in new:
             self.evidence += 1
+            where, producer_id, epoch, commits = marker
             kind = "commit" if commits else "abort"
             is_decided = (producer_id, epoch, commits, where) in self.transactions.decided
-            if is_decided or self.transactions.losses or (producer_id, epoch, commits) in self._requested:
+            owner = self.transactions.owners.get(producer_id)
+            is_lost = owner is not None and self.transactions.has_lost(owner[1])
+            if is_decided or is_lost or marker in self._requested:
                 continue
             self.violated(
                 at_us,
@@ -524,7 +536,7 @@ class MarkersDecided(StateCheck, ProducerCheck):
 
     def value_appended(self, at_us: int, node: "Node", partition: StatePartition, value: StateValue) -> None:
         values = partition.values.get(value.transactional_id)
-        if value.state not in (COMPLETE_COMMIT, COMPLETE_ABORT) or not values or self.transactions.losses:
+        if value.state not in (COMPLETE_COMMIT, COMPLETE_ABORT) or not values or partition.has_lost:
             return
         before = values[-1]
         commits = OUTCOMES[value.state]
@@ -547,11 +559,26 @@ class MarkersDecided(StateCheck, ProducerCheck):
 
     def _is_found(self, marker: _Marker, high_watermark: int) -> bool:
         """Return whether a log has the marker in batches that the view has not reported one by one: those that it had
-        read as a whole, and those that it has not read."""
-        return any(
-            each.offset < high_watermark and (each.producer_id, each.epoch, each.commits) == marker[1:]
-            for producers in self._logs_of(marker[0])
+        read as a whole, and those that it has not read.
+
+        X-3: a marker ends what the producer wrote before it, so that of an earlier transaction with the same epoch has
+        records of the producer behind it, in this log or in another one.
+        """
+        where, *ended = marker
+        own = [
+            (producers, each)
+            for producers in self._logs_of(where)
             for each in (*producers.unread(), *producers.batches)
+            if (each.producer_id, each.epoch) == (marker[1], marker[2])
+        ]
+        last_written = max(
+            ((each.leader_epoch, each.offset) for _, each in own if each.commits is None), default=(-1, -1)
+        )
+        return any(
+            each.offset < high_watermark
+            and [each.producer_id, each.epoch, each.commits] == ended
+            and (each.leader_epoch, each.offset) > last_written
+            for producers, each in own
             if each.offset < producers.opened_end or each.offset >= producers.read_end
         )
 
@@ -648,7 +675,7 @@ class OwnersUnique(StateCheck):
 
     A producer that continues after an error names what it has (KIP-360), and may get the same epoch again. All other
     responses of InitProducerId differ, and a producer ID is given to one transactional ID, or to none. After a loss of
-    committed values (E-7) the coordinator may give an epoch again.
+    committed values of its partition (E-7) a transactional ID may get an epoch again.
     """
 
     guarantee = "transactions-consistent"
@@ -679,7 +706,7 @@ class OwnersUnique(StateCheck):
         name = None if body.transactional_id is None else str(body.transactional_id)
         is_again = owner in self._given and (int(body.producer_id) < 0 or self._given[owner] != name)
         is_others = self._owners.get(owner[0], name) != name
-        if (is_again or is_others) and not self.transactions.losses:
+        if is_others or (is_again and not (name is not None and self.transactions.has_lost(name))):
             self.violated(
                 at_us,
                 f"node {node_id} gave producer ID {owner[0]} with epoch {owner[1]} to {name or 'a producer'}, and "
@@ -774,8 +801,8 @@ class EndingsInTime(StateCheck):
 
     Once no fault affects a node or a link between nodes, each partition has its leader again within
     ``Settings.session_us`` and ``Settings.settled_us``, and a request of markers that got lost is resent after
-    ``request.timeout.ms``. Physical: a partition without a leader gets no marker. After a loss of committed values
-    (E-7) nothing is judged.
+    ``request.timeout.ms``. Physical: a partition without a leader gets no marker. After a loss of committed values of
+    its partition (E-7) an ID is not judged.
     """
 
     guarantee = "transactions-consistent"
@@ -811,7 +838,7 @@ class EndingsInTime(StateCheck):
 
     def _judge(self, at_us: int) -> None:
         node, settings = self._node, self.context.settings
-        if node is None or not self._decided or self.transactions.losses:
+        if node is None or not self._decided:
             return
         limit_us = settings.session_us + settings.settled_us + node.broker.config.request_timeout_ms * 1000 + MARKERS_US
         calm_us = at_us - max(self.context.quorum.fault_times.last_us(), 0)
@@ -821,6 +848,8 @@ class EndingsInTime(StateCheck):
             since_us = min(calm_us, at_us - value.at_us)
             if since_us > limit_us and not any(_leaderless(node, each) for each in value.partitions):
                 del self._decided[transactional_id]
+                if self.transactions.has_lost(transactional_id):
+                    continue
                 self.violated(
                     at_us,
                     f"{transactional_id}: {value.named} is not complete after {since_us // 1000} ms without a fault of "
@@ -848,8 +877,8 @@ class WritesVerified(StateCheck, ProducerCheck):
     The coordinator confirms it, or adds the partition, between the arrival of the request and the append. If a marker
     of the producer was appended meanwhile, what was confirmed before has ended, so the coordinator must have the
     transaction open after that. Later batches of a transaction that is open in the partition need no confirmation. With
-    ``transaction.partition.verification.enable=false`` nothing is confirmed. After a loss of committed values (E-7)
-    nothing is judged.
+    ``transaction.partition.verification.enable=false`` nothing is confirmed. After a loss of committed values of its
+    partition (E-7) an ID is not judged.
     """
 
     guarantee = "transactions-consistent"
@@ -915,11 +944,11 @@ class WritesVerified(StateCheck, ProducerCheck):
         new, self._new = self._new, []
         for write in new:
             arrived_us = self._arrived.pop(write, None)
-            if arrived_us is None or self.transactions.losses:
-                continue
-            self.evidence += 1
             node_id, where, producer_id, epoch, first = write
             owner = self.transactions.owners.get(producer_id)
+            if arrived_us is None or (owner is not None and self.transactions.has_lost(owner[1])):
+                continue
+            self.evidence += 1
             since_us = max(arrived_us, self._marked.get((node_id, where, producer_id), -1) + 1)
             values = [] if owner is None else self.transactions.since(owner[1], since_us)
             is_open = any(
@@ -943,32 +972,42 @@ class HangingTransaction(Check):
     """hanging-transaction: once all is quiet, no transaction holds back the last stable offset that should have ended.
 
     A coordinator aborts a transaction that is older than its timeout, and checks for that every
-    ``transaction.abort.timed.out.transaction.cleanup.interval.ms``. Until then a transaction whose end was not
-    acknowledged may be open.
+    ``transaction.abort.timed.out.transaction.cleanup.interval.ms``. Until then a transaction with records in the
+    partition whose end was not acknowledged may be open.
 
     E-7: a coordinator whose partition lost its records knows its transactions no more, and never ends them. Whoever
-    operates Kafka aborts them (KIP-664).
+    operates Kafka aborts them (KIP-664). That excuses the transactional IDs of that partition.
     """
 
     guarantee = "hanging-transaction"
 
     def end(self, history: History) -> None:
         self.evidence += len(history.transactions)
-        if self.context.replicas.has_lost_transactions:
-            return
         for end in history.ends:
             if not 0 <= end.last_stable_offset < end.high_watermark:
                 continue
-            may_be_open = any(
-                each.row.outcome != "ok" and each.row.at_us + each.row.timeout_us + CLEANUP_US >= end.end_us
-                for each in transactions(history)
-            )
-            if not may_be_open:
-                self.violated(
-                    end.end_us,
-                    f"{end.topic}-{end.partition}: the last stable offset is at {end.last_stable_offset}, the high "
-                    f"watermark at {end.high_watermark}, and no transaction may be open",
+            where = partition_of(end)
+            own = [each for each in transactions(history) if _may_write_to(each, where)]
+            for producer_id in self.context.producers.holding(where, end.last_stable_offset):
+                may_be_open = any(
+                    each.row.outcome != "ok" and each.row.at_us + each.row.timeout_us + CLEANUP_US >= end.end_us
+                    for each in own
+                    if producer_id in (each.row.producer_id, None)
                 )
+                if not may_be_open and not self.context.is_forgotten(producer_id):
+                    self.violated(
+                        end.end_us,
+                        f"{end.topic}-{end.partition}: the last stable offset is at {end.last_stable_offset}, the high "
+                        f"watermark at {end.high_watermark}, and no transaction of "
+                        f"{'any producer' if producer_id is None else f'producer {producer_id}'} may be open there",
+                    )
+
+
+def _may_write_to(transaction: Transaction, where: TopicPartition) -> bool:
+    """Return whether the transaction has values in the partition, or offsets that may be there."""
+    return any(partition_of(each) == where for each in transaction.sent) or (
+        where[0] == OFFSETS_TOPIC and bool(transaction.offsets)
+    )
 
 
 NOT_ADDED = "not_added"

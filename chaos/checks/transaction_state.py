@@ -148,6 +148,8 @@ class StatePartition:
     """the last committed values of each ID, oldest first"""
     losses: int = 0
     """number of times that no replica had kept its committed records (E-7)"""
+    has_lost: bool = False
+    """whether that, or the loss of its only replica's unsynced bytes (physical), has happened"""
 
 
 class StateObserver:
@@ -179,8 +181,6 @@ class StateView:
         self.ids: dict[str, StatePartition] = {}
         self.decided: set[tuple[int, int, bool, TopicPartition]] = set()
         """producer ID, epoch, whether to commit, and partition of each decided transaction"""
-        self.losses = 0
-        """number of times that committed values of any partition were lost"""
         self._replicas: ReplicaView | None = None
 
     def follow(self, replicas: ReplicaView, observer: StateObserver) -> None:
@@ -194,6 +194,13 @@ class StateView:
         """Return the last committed values of the ID, oldest first."""
         owner = self.ids.get(transactional_id)
         return [] if owner is None else owner.values.get(transactional_id, [])
+
+    def has_lost(self, transactional_id: str) -> bool:
+        """Return whether committed values of the ID's partition may have been lost (E-7)."""
+        known = self.ids.get(transactional_id)
+        return (known is not None and known.has_lost) or (
+            self._replicas is not None and self._replicas.transactions_excused(transactional_id)
+        )
 
     def since(self, transactional_id: str, at_us: int) -> list[StateValue]:
         """Return the committed values of the ID that were the last one at some time since ``at_us``."""
@@ -237,11 +244,10 @@ class StateView:
     def _check_losses(self, found: StatePartition, key: _Key, log: PartitionLog) -> None:
         replicated = None if self._replicas is None else self._replicas.partitions.get(key)
         losses = 0 if replicated is None else replicated.losses
-        if log.log_end_offset < found.committed_end or losses > found.losses:
+        if losses > found.losses or (replicated is None and log.log_end_offset < found.committed_end):
             # E-7: no replica has kept all committed records. What follows is not compared with them.
             found.values.clear()
-            found.committed_end, found.losses = 0, losses
-            self.losses += 1
+            found.committed_end, found.losses, found.has_lost = 0, losses, True
 
     def _commit(self, at_us: int, node: "Node", partition: StatePartition, value: StateValue) -> None:
         values = partition.values.setdefault(value.transactional_id, [])

@@ -130,7 +130,7 @@ def test_claim_of_records_whose_sync_failed_before_a_later_one_succeeded() -> No
 def test_sizes_come_from_the_disk_and_not_from_the_log() -> None:
     """A log that took its unsynced end for no part of its segment would hide its claim."""
     node = Claims()
-    node.log.segments.items[-1].size_bytes = node.disk.durable_size(f"t-0/{0:020}.log")
+    node.log.segments.items[-1].size_bytes = node.disk.durable_size(f"t-0/{0:020}.log") or 0
     node.disk.write(SYNCED, checkpoint(8))
     assert "which they are up to 5" in node.looked()
 

@@ -13,9 +13,11 @@ from chaos.checks.eligible import Eligible
 from chaos.checks.groups import OneGroupLeader
 from chaos.checks.history import History
 from chaos.checks.metadata_epoch import NonmonotonicMetadataEpoch
+from chaos.checks.producer_view import LogProducers
 from chaos.checks.reads import FetchGap, PollSkip, UnrequestedPartition
 from chaos.checks.replica_view import Replicated, offsets_partition
-from chaos.checks.transaction_coordinator import HangingTransaction
+from chaos.checks.transaction_coordinator import CLEANUP_US, HangingTransaction
+from chaos.checks.transaction_state import StatePartition
 from chaos.checks.writes import Duplicate, InconsistentOffsets, LostWrite, Unseen
 from chaos.tests.check_context import check_context
 from chaos.tests.test_checks import (
@@ -36,7 +38,7 @@ from chaos.tests.test_group_checks import A, B, assigned, commit, judged, note
 from reference_broker.core.events import Reply, Request
 from reference_broker.metadata.image import PartitionImage
 from reference_broker.wire.tags import Tag
-from reports.rows import EndRow, HistoryRow, MetadataEpochRow, ResetRow, SpanRow, TraceRow
+from reports.rows import EndRow, HistoryRow, MetadataEpochRow, ResetRow, SpanRow, TraceRow, TransactionRow
 
 REST: list[HistoryRow] = [*OPERATIONS, ASSIGNMENT, END]
 
@@ -203,12 +205,30 @@ def test_a_fetcher_ends_exactly_at_the_high_watermark(following: int, is_red: bo
 
 @pytest.mark.clause("E-7")
 @pytest.mark.parametrize(
-    ("lost", "last_stable", "is_red"),
-    [("__transaction_state", 9, False), ("__transaction_state", 8, True), ("hot", 9, True)],
+    ("lost", "last_stable", "open_from", "is_red"),
+    [
+        (("__transaction_state", 0), 9, {7: 9}, False),
+        (("__transaction_state", 0), 8, {7: 8}, True),
+        (("__transaction_state", 3), 9, {7: 9}, True),
+        (("hot", 0), 9, {7: 9}, True),
+        (("__transaction_state", 0), 9, {8: 9}, True),
+        (("__transaction_state", 0), 9, {}, True),
+    ],
 )
-def test_a_transaction_that_its_coordinator_lost_holds_back_readers(lost: str, last_stable: int, is_red: bool) -> None:
+def test_a_transaction_that_its_coordinator_lost_holds_back_readers(
+    lost: tuple[str, int], last_stable: int, open_from: dict[int, int], is_red: bool
+) -> None:
+    """Partition 0 of four has transactional ID x, of producer 7. Nobody has heard of producer 8."""
     context = check_context()
-    context.replicas.excused[lost, 0] = None
+    context.replicas.excused[lost] = None
+    for number in range(4):
+        state = PartitionImage((0, 1, 2), (0, 1, 2), 0, 0, 0)
+        of_state = Replicated(f"__transaction_state-{number}", (b"s", number), state, Eligible.of(state, 2))
+        context.replicas.partitions[b"s", number] = of_state
+    context.transactions.owners[7] = StatePartition(0), "x"
+    log: Any = SimpleNamespace(high_watermark=10)
+    context.producers.logs[1, "hot-0"] = LogProducers(log, b"", 0, open=open_from)
+    context.producers.logs[1, "hot-1"] = LogProducers(log, b"", 1, open={7: 9})
     check, history = FetchGap(context), History()
     rest = [replace(row, last_stable_offset=last_stable) if isinstance(row, EndRow) else row for row in REST]
     history.add([*rest, *SENDS, position(0, 0, 5), position(1, 5, 9), *READS])
@@ -216,7 +236,33 @@ def test_a_transaction_that_its_coordinator_lost_holds_back_readers(lost: str, l
     assert bool(check.violations) is is_red
     hanging = HangingTransaction(context)
     hanging.end(history)
-    assert bool(hanging.violations) is (lost == "hot")
+    assert bool(hanging.violations) is (is_red and last_stable == 9)
+
+
+@pytest.mark.parametrize(
+    ("fields", "topic", "is_red"),
+    [
+        ({}, "hot", False),
+        ({"outcome": "ok"}, "hot", True),
+        ({"timeout_us": 0}, "hot", True),
+        ({"producer_id": 8}, "hot", True),
+        ({}, "cold", True),
+    ],
+)
+def test_only_an_open_transaction_of_the_producer_in_the_partition_may_hold_it_back(
+    fields: dict[str, Any], topic: str, is_red: bool
+) -> None:
+    context = check_context()
+    log: Any = SimpleNamespace(high_watermark=10)
+    context.producers.logs[1, "hot-0"] = LogProducers(log, b"", 0, open={7: 9})
+    row = TransactionRow("p", 0, "x", 7, 0, "commit", "unknown", None, 1, 0, 0, 5)
+    sent = replace(send(0, 9, 0), topic=topic)
+    end = replace(END, last_stable_offset=9, end_us=CLEANUP_US + 1)
+    history = History()
+    history.add([replace(row, **fields), sent, end])
+    check = HangingTransaction(context)
+    check.end(history)
+    assert bool(check.violations) is is_red
 
 
 @pytest.mark.clause("F-20")

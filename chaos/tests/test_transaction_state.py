@@ -1,5 +1,6 @@
 """The checks of the transaction coordinator's replicated values: planted violations, and near misses."""
 
+from collections.abc import Callable
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -8,10 +9,11 @@ import pytest
 
 from chaos.checks import producer_view
 from chaos.checks.check import Check, StateCheck
+from chaos.checks.eligible import Eligible
 from chaos.checks.history import History
-from chaos.checks.replica_view import TouchedLogs
+from chaos.checks.replica_view import Replicated, TouchedLogs
 from chaos.checks.suite import check_kinds
-from chaos.checks.transaction_coordinator import MARKERS_US, EndingsInTime, TimeoutsKept
+from chaos.checks.transaction_coordinator import MARKERS_US, EndingsInTime, MarkersDecided, TimeoutsKept
 from chaos.checks.transaction_state import (
     COMPLETE_ABORT,
     COMPLETE_COMMIT,
@@ -32,6 +34,7 @@ from reference_broker.core.events import Closed, Note, Reply, Request, Send
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
 from reference_broker.log.partition_log import BatchOrigin, PartitionLog
+from reference_broker.metadata.image import PartitionImage
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.node_ports import Channel, Now
 from reference_broker.ports.slicing import run_to_end
@@ -226,7 +229,8 @@ class World:
             replica=SimpleNamespace(loader=loader),
             transactions=SimpleNamespace(active=lambda: [self.target]),
         )
-        vars(self.one).update(broker=broker, logs=lambda: [self.state, self.data], ready=True)
+        publisher = SimpleNamespace(is_behind=False, log_of=lambda _: None, resting_logs=list)
+        vars(self.one).update(broker=broker, logs=lambda: [self.state, self.data], ready=True, _publisher=publisher)
         return self.one
 
     def looked(self) -> list[str]:
@@ -450,6 +454,30 @@ def test_the_marker_of_an_earlier_transaction_completes_no_other() -> None:
     assert len(world.write(DONE)) == 1
 
 
+@pytest.mark.clause("X-3")
+@pytest.mark.parametrize("is_marked", [True, False])
+def test_a_marker_that_was_read_as_a_whole_counts_only_behind_what_the_producer_wrote(is_marked: bool) -> None:
+    """The log is opened again with two transactions of one epoch, and the second has a marker or none."""
+    world = World()
+    world.write(OWNER, BEGUN)
+    world.produce()
+    world.write(DECIDED)
+    world.marker()
+    world.write(DONE, BEGUN)
+    world.produce(sequence=1)
+    assert world.write(DECIDED) == []
+    if is_marked:
+        world.marker()
+    next(each for each in world.checks if isinstance(each, MarkersDecided))._written.clear()
+    with world.touched.noted():
+        end = world.data.log_end_offset
+        world.data = world._opened("t-0")
+        world.data.topic_id = TOPIC_ID
+        world.data.advance_high_watermark(end)
+    assert world.looked() == []
+    assert bool(world.write(DONE)) is not is_marked
+
+
 def test_a_coordinator_that_holds_another_value_is_a_violation() -> None:
     world = World()
     world.write(OWNER, OWNER._replace(transactional_id="y", producer_id=8))
@@ -604,3 +632,79 @@ def test_a_decided_transaction_is_completed_in_time(late_us: int, fault_us: int,
     world.write(DONE)
     check.end(History(end_us=decided_us + 10 * LIMIT_US))
     assert len(check.violations) == broken
+
+
+def _end_in_time(world: World) -> None:
+    (check,) = (each for each in world.checks if isinstance(each, EndingsInTime))
+    check.end(History(end_us=world.us + LIMIT_US + 10_000))
+
+
+def _sent_markers(world: World) -> None:
+    world.acts(None, markers(index=1))
+
+
+@pytest.mark.clause("E-7")
+@pytest.mark.parametrize("lost", [None, 0, 1])
+@pytest.mark.parametrize(
+    ("steps", "act"),
+    [
+        ((OWNER, BEGUN), lambda world: world.replies(end(), owner())),
+        ((OWNER, BEGUN), lambda world: world.marker()),
+        ((OWNER, BEGUN, DECIDED), _sent_markers),
+        ((OWNER, BEGUN, DECIDED), _end_in_time),
+        ((OWNER,), lambda world: world.produce()),
+        ((OWNER,), lambda world: [world.replies(init(), owner()) for _ in range(2)]),
+    ],
+)
+def test_a_loss_excuses_the_ids_of_its_partition_only(
+    steps: tuple[Transaction, ...], act: Callable[[World], object], lost: int | None
+) -> None:
+    """Of four partitions the first has x. No other one has anything."""
+    world = World()
+    for index in range(4):
+        state = PartitionImage((1, 2), (1, 2), 1, 4, 0)
+        key = bytes([index]) * 16, index
+        world.view.partitions[key] = Replicated(f"__transaction_state-{index}", key, state, Eligible.of(state, 1))
+    world.write(*steps)
+    if lost is not None:
+        world.view.excused["__transaction_state", lost] = None
+    act(world)
+    assert bool(world.looked()) is (lost != 0)
+
+
+@pytest.mark.clause("E-7")
+@pytest.mark.parametrize("is_excused", [True, False])
+def test_values_that_vanish_are_compared_with_the_next_unless_no_replica_had_kept_them(is_excused: bool) -> None:
+    """A single replica has no other one to keep them."""
+    world = World()
+    if not is_excused:
+        state = PartitionImage((1, 2), (1, 2), 1, 4, 0)
+        of_state = Replicated("__transaction_state-0", (STATE_ID, 0), state, Eligible.of(state, 1))
+        world.view.partitions[STATE_ID, 0] = of_state
+    world.write(OWNER, BEGUN, DECIDED)
+    with world.touched.noted():
+        world.state.truncate_to(1)
+    world.held["x"] = SimpleNamespace(current=OWNER, pending=None)
+    world.looked()
+    stories = [*world.write(BEGUN), *world.write(BEGUN), *world.write(BEGUN)]
+    assert bool(stories) is not is_excused
+
+
+@pytest.mark.clause("X-1", "E-7")
+def test_no_loss_gives_a_producer_id_to_another_transactional_id() -> None:
+    world = World()
+    world.view.excused["__transaction_state", 0] = None
+    world.write(OWNER)
+    world.replies(init(), owner())
+    assert len(world.write(OWNER._replace(transactional_id="y"))) == 1
+    assert len(world.replies(init(transactional_id="y"), owner(epoch=1))) == 2
+
+
+@pytest.mark.clause("X-12")
+@pytest.mark.parametrize("index", [0, 1])
+def test_an_administrator_ends_a_transaction_only_in_the_partition_of_the_request(index: int) -> None:
+    world = World()
+    world.write(OWNER, BEGUN, DECIDED)
+    body = markers(commit=False, index=index).body
+    world.acts(Request(1, 1, 27, 1, "a", body, Tag(27, 1, "a")))
+    assert bool(world.marker(commit=False)) is (index == 1)
