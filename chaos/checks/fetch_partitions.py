@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import reference_broker.ports.slicing as slicing
 from chaos.checks.batches import batches_of
 from chaos.checks.check import CheckContext, FetchCheck
 from chaos.checks.fetch_model import FETCH, CompletedFetch, PartitionName, WantedPartition
@@ -98,7 +97,7 @@ class PartitionsSent(FetchCheck):
         if not fetch.data and fetch.request.incremental and reply is not None and not _endpoints(reply):
             return  # Nothing is in it, and nothing has to be.
         wrong = [*self._names(fetch), *self._sizes(fetch)]
-        at_once = min(slicing.SESSION_PARTITIONS_PER_SLICE, slicing.READ_PARTITIONS_PER_SLICE, LOOKS_AT_ONCE)
+        at_once = 1 if self.context.settings.slices_us else LOOKS_AT_ONCE
         if len(fetch.request.partitions) <= at_once:
             for name, data in fetch.data.items():
                 wanted = fetch.request.partitions.get(name)

@@ -8,11 +8,11 @@ A proposal is followed from its AlterPartition request on. It ends with a greate
 that was certainly not applied (KIP-497).
 """
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-import reference_broker.ports.slicing as slicing
 from chaos.checks.fetch_model import FETCH, FIRST_REVISIONS, PartitionName, partitions_of
 from chaos.checks.history import without_node
 from chaos.checks.replica_view import PartitionKey
@@ -79,7 +79,7 @@ class Counted(NamedTuple):
     replica: int
     offset: int
     is_single: bool
-    """whether the request is small, so that the leader counts all of it in one event"""
+    """whether the request is small, so that the leader counts all of it in one event if slices are not short"""
 
 
 FULL_EPOCHS = (0, -1)
@@ -90,6 +90,22 @@ SMALL_REQUEST = 20
 """A leader may count a request with more partitions in several events, and with short slices any."""
 SOON_US = 100_000
 """Within this time of a response a proposal may have waited for it."""
+MOST_NAMED = 200
+"""Physical: a request has a bounded size. One with as many partitions may have left others for the next one."""
+KEPT_REQUESTS = 64
+"""number of the last AlterPartition requests of a node whose times are kept"""
+
+
+class _AlterPartition(NamedTuple):
+    """An AlterPartition request of a node that has not ended."""
+
+    sent_us: int
+    channel: tuple[int, object]
+    """to which node, and by which of its channels"""
+    keys: tuple[_NodeAndPartition, ...]
+
+    def names(self, key: _NodeAndPartition) -> bool:
+        return key in self.keys or len(self.keys) >= MOST_NAMED
 
 
 @dataclass(slots=True)
@@ -109,10 +125,12 @@ class ProgressView:
     """the proposals of the current event's AlterPartition requests"""
     accepted: list[tuple[PartitionKey, Proposed, int]] = field(default_factory=list)
     """proposals that a response has accepted in this event, with the partition epoch that it returned"""
-    _in_flight: dict[tuple[int, int], Send] = field(default_factory=dict)
+    _tokens: dict[tuple[int, int], _AlterPartition] = field(default_factory=dict)
     """AlterPartition requests without a response, by node and token"""
-    responded_us: dict[int, int] = field(default_factory=dict)
-    """by node: when such a request ended last"""
+    _ended: dict[int, deque[tuple[int, int]]] = field(default_factory=dict)
+    """by node: when such requests were sent, and when they ended"""
+    _named_us: dict[_NodeAndPartition, int] = field(default_factory=dict)
+    """end of the last such request that named the partition"""
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
         """Follow a node's effects for an event."""
@@ -130,8 +148,11 @@ class ProgressView:
             self._requested(at_us, node, event, effects)  # type: ignore[arg-type]
         elif kind is PeerReply:
             self._settled(at_us, node_id, event)  # type: ignore[arg-type]
-        elif kind is PeerDown:
-            self._channel_down(at_us, node_id, event)  # type: ignore[arg-type]
+        elif kind is PeerDown and self._tokens:
+            channel = event.peer, event.channel  # type: ignore[union-attr]
+            for key, each in list(self._tokens.items()):
+                if key[0] == node_id and each.channel == channel:
+                    self._over(at_us, node_id, self._tokens.pop(key))
         for effect in effects:
             if type(effect) is Send and effect.api_key == ALTER_PARTITION:
                 self._proposed(at_us, node, effect)
@@ -157,9 +178,23 @@ class ProgressView:
             return None
         return found
 
-    def awaits(self, node_id: int) -> bool:
-        """Return whether an AlterPartition of the node has no response yet."""
-        return any(key[0] == node_id for key in self._in_flight)
+    def held_until(self, node_id: int, key: PartitionKey, due_us: int) -> int | None:
+        """Return when the leader could send a proposal that was due at ``due_us``, or None if it cannot yet.
+
+        KIP-497: it has one AlterPartition in flight at a time. The one that was in flight then holds it back, and those
+        that name the partition. Any other one should have named it.
+        """
+        name = node_id, key
+        for (sender, _), each in self._tokens.items():
+            if sender == node_id and (each.sent_us <= due_us or each.names(name)):
+                return None
+        ends = (ended for sent, ended in self._ended.get(node_id, ()) if sent <= due_us <= ended)
+        return max(due_us, self._named_us.get(name, 0), *ends)
+
+    def _over(self, at_us: int, node_id: int, request: _AlterPartition) -> None:
+        self._ended.setdefault(node_id, deque(maxlen=KEPT_REQUESTS)).append((request.sent_us, at_us))
+        for key in request.keys:
+            self._named_us[key] = at_us
 
     def _forget(self, node_id: int) -> None:
         self.terms = without_node(self.terms, node_id)
@@ -168,7 +203,7 @@ class ProgressView:
 
     def forget_proposals(self, node_id: int) -> None:
         self.proposals = without_node(self.proposals, node_id)
-        self._in_flight = without_node(self._in_flight, node_id)
+        self._tokens = without_node(self._tokens, node_id)
 
     # Fetches
 
@@ -190,7 +225,7 @@ class ProgressView:
         named = {name: each.fetch_offset for name, each in partitions_of(event.api_version, body.topics)}
         self.contacts_us[node.broker.node_id, body.replica_id] = at_us
         self._leave(node, event.api_version, body)
-        is_single = len(named) <= SMALL_REQUEST and not has_short_slices()
+        is_single = len(named) <= SMALL_REQUEST
         for name, offset in named.items():
             led = _led(node, name)
             if led is None or name in refused:
@@ -241,9 +276,13 @@ class ProgressView:
 
     def _proposed(self, at_us: int, node: "Node", send: Send) -> None:
         node_id = node.broker.node_id
-        at_once = not self.awaits(node_id) and at_us - self.responded_us.get(node_id, -SOON_US) >= SOON_US
+        is_idle = not any(key[0] == node_id for key in self._tokens)
+        ended = self._ended.get(node_id)
+        at_once = is_idle and (not ended or at_us - ended[-1][1] >= SOON_US)
+        keys = []
         for topic_id, each in altered(send.body):
             key = (node_id, (topic_id, int(each.partition_index)))
+            keys.append(key)
             led = node.broker.partitions.by_id.get(key[1])
             if led is None:
                 continue
@@ -254,23 +293,13 @@ class ProgressView:
             is_first = at_once and (known is None or known[:4] != found)
             self.proposals[key] = Proposed(*found, is_first)
             self.sent.append((led, self.proposals[key]))
-        self._in_flight[node_id, send.token] = send
-
-    def _channel_down(self, at_us: int, node_id: int, event: PeerDown) -> None:
-        """Its other channels still bring their responses."""
-        lost = [
-            key
-            for key, send in self._in_flight.items()
-            if key[0] == node_id and (send.peer, send.channel) == (event.peer, event.channel)
-        ]
-        for key in lost:
-            del self._in_flight[key]
-            self.responded_us[node_id] = at_us
+        self._tokens[node_id, send.token] = _AlterPartition(at_us, (send.peer, send.channel), tuple(keys))
 
     def _settled(self, at_us: int, node_id: int, event: PeerReply) -> None:
-        if self._in_flight.pop((node_id, event.token), None) is None:
+        request = self._tokens.pop((node_id, event.token), None)
+        if request is None:
             return
-        self.responded_us[node_id] = at_us
+        self._over(at_us, node_id, request)
         for topic_id, each in altered(event.body):
             key = topic_id, int(each.partition_index)
             proposed = self.proposals.get((node_id, key))
@@ -278,11 +307,6 @@ class ProgressView:
                 self.proposals.pop((node_id, key), None)
             elif int(each.error_code) == 0 and proposed is not None:
                 self.accepted.append((key, proposed, int(each.partition_epoch)))
-
-
-def has_short_slices() -> bool:
-    """Return whether a leader may count even a small request in several events, at partitions that it leads by then."""
-    return slicing.SESSION_PARTITIONS_PER_SLICE < SMALL_REQUEST
 
 
 def altered(body: Any) -> Iterator[tuple[bytes, Any]]:

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-import reference_broker.ports.slicing as slicing
 from chaos.checks.batches import BatchIdentity, PlainRecord, records_in
 from chaos.checks.check import CheckContext, QuorumCheck, fields_of
 from chaos.checks.history import History
@@ -72,8 +71,6 @@ PUBLISHED_WITHIN_US = 500_000
 SLICED_WITHIN_US = 2_000_000
 """A node loads committed records in slices, to each of which the simulator adds up to 2 ms. The second limit is that
 with short slices. No clause gives a time."""
-USUAL_SLICE = 100
-"""number of records of the metadata log that a slice loads if slices are not short"""
 PUBLICATION = "metadata_published"
 
 
@@ -132,8 +129,7 @@ class PublishedWhenCommitted(TransactionCheck):
             self._judge()
         if after.high_watermark > before.high_watermark:
             self._due.setdefault(member.node_id, (after.high_watermark - 1, at_us))
-        is_sliced = slicing.LOADED_RECORDS_PER_SLICE < USUAL_SLICE
-        within_us = SLICED_WITHIN_US if is_sliced else PUBLISHED_WITHIN_US
+        within_us = SLICED_WITHIN_US if self.context.settings.slices_us else PUBLISHED_WITHIN_US
         for late, (offset, since_us) in list(self._due.items()):
             if at_us - since_us > within_us:
                 del self._due[late]

@@ -317,7 +317,8 @@ class HighWatermarkByRequests(ReplicaCheck):
 
     def _judge_count(self, at_us: int, node: "Node", partition: Replicated, counted: Counted) -> None:
         led, node_id, followers = counted.partition, node.broker.node_id, counted.partition.followers
-        if followers is None or not counted.is_single or node._publisher.is_behind:
+        is_at_once = counted.is_single and not self.context.settings.slices_us
+        if followers is None or not is_at_once or node._publisher.is_behind:
             return
         state = followers.states.get(counted.replica)
         known = self._progress.term(at_us, node, led).followers

@@ -18,7 +18,6 @@ VALUES = (
     "reference_broker.replication.partitions",
     "reference_broker.groups.committed_offsets",
     "reference_broker.ports.disk",  # the error of a disk that lacks a file
-    "reference_broker.ports.slicing",  # the budgets of slices, which bound when a request is answered
     "reference_broker.records.batch",  # the error of a log that cannot be read
 )
 

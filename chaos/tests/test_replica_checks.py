@@ -7,7 +7,6 @@ from uuid import UUID
 
 import pytest
 
-import reference_broker.ports.slicing as slicing
 from chaos.checks.eligible import Eligible
 from chaos.checks.isr import (
     CHECKED_WITHIN_US,
@@ -53,6 +52,8 @@ from reference_broker.wire.produce import (
     ProduceTopicResponse,
 )
 from reference_broker.wire.tags import Tag
+
+SLICES_US = 400_000
 
 
 @pytest.fixture
@@ -603,10 +604,10 @@ class Proposer(Leader):
         for check in (self.check, self.proposals):
             check.acted(self.cluster.now_us, self.node, event, effects)
 
-    def proposes(self, isr: tuple[int, ...], partition_epoch: int = 1, broker_epoch: int = 7) -> None:
+    def proposes(self, isr: tuple[int, ...], partition_epoch: int = 1, broker_epoch: int = 7, index: int = 0) -> None:
         members = [SimpleNamespace(broker_id=each, broker_epoch=broker_epoch) for each in isr]
         one = SimpleNamespace(
-            partition_index=0, leader_epoch=0, partition_epoch=partition_epoch, new_isr_with_epochs=members
+            partition_index=index, leader_epoch=0, partition_epoch=partition_epoch, new_isr_with_epochs=members
         )
         topic = SimpleNamespace(topic_id=UUID(bytes=TOPIC_ID), partitions=[one])
         body: Any = SimpleNamespace(topics=[topic])
@@ -846,11 +847,12 @@ def test_a_lone_leader_has_committed_its_whole_log(cluster: Cluster, high_waterm
         (1_500_000 + CHECKED_WITHIN_US + 1, "proposes", True),
         (1_500_000 + CHECKED_WITHIN_US + 1, "another controller", True),
         (1_500_000 + CHECKED_WITHIN_US + 1, "is the controller", True),
-        (1_500_000 + CHECKED_WITHIN_US + 1, "short slices", True),
+        (1_500_000 + CHECKED_WITHIN_US + SLICES_US + 1, "short slices", False),
+        (1_500_000 + CHECKED_WITHIN_US + SLICES_US, "short slices", True),
     ],
 )
 def test_a_leader_proposes_to_remove_a_replica_that_stays_behind(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, after_us: int, excuse: str, *, right: bool
+    cluster: Cluster, after_us: int, excuse: str, *, right: bool
 ) -> None:
     leader = Proposer(cluster)
     leader.commits((0, 1, 2))
@@ -868,11 +870,64 @@ def test_a_leader_proposes_to_remove_a_replica_that_stays_behind(
     elif excuse == "proposes":
         leader.proposes((0, 1), partition_epoch=cluster.state.partition_epoch)
     elif excuse == "short slices":
-        monkeypatch.setattr(slicing, "SESSION_PARTITIONS_PER_SLICE", 3)
+        check.context = replace(check.context, settings=replace(check.context.settings, slices_us=SLICES_US))
     elif excuse:
         seen.seen = Seen(epoch=2, leader_id=0, leads=True) if excuse.startswith("is") else Seen(epoch=2, leader_id=1)
     check.inspect(cluster.now_us, 0, leader.node, None, thorough=True)
     assert (not check.violations) is right
+
+
+DUE_US = 1_500_000
+
+
+@pytest.mark.clause("F-22")
+@pytest.mark.parametrize(
+    ("sent_us", "index", "ended_us", "by", "held_us"),
+    [
+        (DUE_US, 1, DUE_US + 90, "reply", DUE_US + 90),
+        (DUE_US, 1, DUE_US + 90, "channel", DUE_US + 90),
+        (DUE_US, 1, DUE_US + 90, "another channel", None),
+        (DUE_US, 1, DUE_US + 90, "another peer", None),
+        (DUE_US, 1, DUE_US - 10, "reply", DUE_US),
+        (DUE_US + 1, 1, DUE_US + 90, "reply", DUE_US),
+        (DUE_US + 1, 1, DUE_US + 90, "another channel", DUE_US),
+        (DUE_US + 1, 0, DUE_US + 90, "reply", DUE_US + 90),
+        (DUE_US + 1, 0, DUE_US + 90, "another channel", None),
+    ],
+)
+def test_a_request_holds_back_proposals_that_were_due_when_it_was_sent_or_that_it_names(
+    cluster: Cluster, sent_us: int, index: int, ended_us: int, by: str, held_us: int | None
+) -> None:
+    leader = Proposer(cluster)
+    cluster.now_us = min(sent_us, ended_us)
+    leader.proposes((0, 1), index=index)
+    cluster.now_us = ended_us
+    if by == "reply":
+        leader.is_answered(0)
+    elif by == "another peer":
+        leader.happens(PeerDown(2, Channel.CONTROLLER))
+    else:
+        leader.happens(PeerDown(1, Channel.CONTROLLER if by == "channel" else Channel.RAFT))
+    assert cluster.context.progress.held_until(0, (TOPIC_ID, 0), DUE_US) == held_us
+
+
+@pytest.mark.clause("F-22")
+def test_proposals_of_other_partitions_are_no_excuse(cluster: Cluster) -> None:
+    """The leader sends requests all the time, and none of them names the partition."""
+    leader = Proposer(cluster)
+    leader.commits((0, 1, 2))
+    (check,) = (each for each in cluster.checks if isinstance(each, ShrinksProposed))
+    cluster.context.quorum.nodes[0].seen = Seen(epoch=1, leader_id=1)
+    cluster.append(batch(3, 0))
+    leader.fetch(1, 4)
+    for _ in range(6):
+        assert not check.violations
+        check.inspect(cluster.now_us, 0, leader.node, None, thorough=True)
+        cluster.now_us += 500_000
+        leader.proposes((0, 1), index=1)
+        leader.is_answered(0)
+    check.inspect(cluster.now_us, 0, leader.node, None, thorough=True)
+    assert check.violations
 
 
 @pytest.mark.clause("F-22")
