@@ -21,6 +21,7 @@ from chaos.checks.fetch_model import (
 )
 from chaos.checks.fetch_partitions import end_of_epoch
 from chaos.checks.fetch_responses import LOOKS_AT_ONCE, selects
+from chaos.checks.metadata_transactions import PUBLISHED_WITHIN_US, SLICED_WITHIN_US
 from chaos.checks.replica_view import is_settled
 from reference_broker.core.events import Closed, Effect, Event, Note, Reply, Request
 from reference_broker.log.partition_log import PartitionLog
@@ -69,8 +70,12 @@ class Wait:
     """partitions that failed already when the wait began, or that fail since; None before the first comparison"""
     why: str = ""
     """reason to respond, or nothing"""
-    since_us: int = 0
+    by_role: bool = False
+    """whether it came because the node serves other partitions, while it applied a publication"""
+    found_us: int = 0
     """when that was seen first"""
+    since_us: int = 0
+    """from when on the node must know it"""
     over: bool = False
     """whether its session ended, or went on without it"""
     may_end: bool = False
@@ -89,17 +94,17 @@ class FetchWaits(ReplicaCheck, FetchCheck):
     """responses-after-heal: a parked fetch gets its response as soon as there is a reason, and no earlier.
 
     Protocol guide: a response comes once ``min_bytes`` can be sent, or after ``max_wait_ms``. It comes at once if a
-    partition has an error: this node does not serve it any more, the fetcher's leader epoch is not the leader's any
-    more, the offset is out of range, or the logs diverge (KIP-320). As on the card of Fetch, an error that lasts since
-    the last response of a session ends a wait only if the request names its partition. By F-3 and G-3 an accepted
-    request shows that the client waits no longer for an earlier one of its session. So it ends that, and so does the
-    end of the session (F-9).
+    partition has an error: this node no longer serves it, the leader epoch in the request is no longer the leader's,
+    the offset is out of range, or the logs diverge (KIP-320). As on the card of Fetch, an error that has lasted since
+    the session's last response ends a wait only if the request names its partition. By F-3 and G-3 a client that sends
+    the next request of its session no longer waits for the one before. So a session's next request, or its end (F-9),
+    ends the wait.
 
-    A consumer is not sent a response before that: it would fetch in a circle. A leader may respond to a follower
-    earlier, since that may have to name a new partition.
+    A consumer must not get a response earlier, because it would fetch in a loop. A follower may: it can then name a new
+    partition.
 
-    Physical: records of the remote tier come when the store gives them. A consumer with a rack may be sent elsewhere
-    (KIP-392). Fetches of more than 64 partitions are not judged, since that would cost too much.
+    Physical: records of the remote tier come when the store delivers them. A consumer with a rack may be redirected to
+    another node (KIP-392). Fetches of more than 64 partitions are not judged, because comparing them costs too much.
     """
 
     guarantee = "responses-after-heal"
@@ -183,15 +188,17 @@ class FetchWaits(ReplicaCheck, FetchCheck):
             return
         may_be_touched = self._may_have_moved(node) or bool(touched)
         for wait in judged:
-            if wait.failing is None or (may_be_touched and self._is_touched(wait, touched)):
-                self._compare(at_us, wait)
+            has_moved = may_be_touched and self._has_moved(wait)
+            is_touched = bool(touched) and any(log in touched for _, (_, _, log) in wait.watched)
+            if wait.failing is None or has_moved or is_touched:
+                self._compare(at_us, wait, by_role=not wait.over and has_moved and not is_settled(node))
             if wait.why or at_us > wait.late_us:  # Mostly neither: most events of a node concern no wait.
                 self._judge(at_us, wait)
 
     def _judge(self, at_us: int, wait: Wait) -> None:
-        if wait.why and not is_settled(wait.node):
-            # A large publication takes several events. Fetches hear of it at its end, which has a bound of its own
-            # (``UpdatesApplied``).
+        within_us = SLICED_WITHIN_US if self.context.settings.slices_us else PUBLISHED_WITHIN_US
+        if wait.by_role and not is_settled(wait.node) and at_us - wait.found_us <= within_us:
+            # Physical: a large publication takes several events, and only its end notifies parked fetches.
             wait.since_us = at_us
         if wait.why and at_us - wait.since_us > wait.soon_us:
             self._overdue(at_us, wait, wait.since_us, wait.why)
@@ -254,17 +261,19 @@ class FetchWaits(ReplicaCheck, FetchCheck):
         return True
 
     @staticmethod
-    def _is_touched(wait: Wait, touched: Sequence[PartitionLog]) -> bool:
-        for name, (partition, epoch, log) in wait.watched:
+    def _has_moved(wait: Wait) -> bool:
+        """Return whether the node serves one of the partitions that it did not serve, or in another way."""
+        for name, (partition, epoch, _) in wait.watched:
             if partition is None:
                 if wait.completed.served(name) is not None:
                     return True
-            elif partition.is_removed or partition.leader_epoch != epoch or (touched and log in touched):
+            elif partition.is_removed or partition.leader_epoch != epoch:
                 return True
         return False
 
-    def _compare(self, at_us: int, wait: Wait) -> None:
-        """Compare a wait with the state of its partitions."""
+    def _compare(self, at_us: int, wait: Wait, *, by_role: bool) -> None:
+        """Compare a wait with the state of its partitions. ``by_role`` says that these are served in another way since
+        a publication that the node still applies."""
         fetch = wait.completed
         served = {name: fetch.served(name) for name in wait.fetch.partitions}
         wait.watched = [
@@ -292,9 +301,9 @@ class FetchWaits(ReplicaCheck, FetchCheck):
         wait.may_end = wait.may_end or bool(why or found.failing or found.is_unknown) or found.of_batches >= needed
         wait.awaits_tier = found.is_unknown
         if not why or found.is_unknown:
-            wait.why = ""
+            wait.why, wait.by_role = "", False
         elif not wait.why:
-            wait.why, wait.since_us = why, at_us
+            wait.why, wait.by_role, wait.found_us, wait.since_us = why, by_role, at_us, at_us
 
     def _overdue(self, at_us: int, wait: Wait, since_us: int, why: str) -> None:
         node_id = wait.node.broker.node_id

@@ -9,6 +9,7 @@ from chaos.checks.check import CheckContext
 from chaos.checks.fetch_model import EVICTED, FIRST_REVISION
 from chaos.checks.fetch_responses import IncrementalExact
 from chaos.checks.fetch_waits import CLOSED, SOON_US, FetchWaits, diverges
+from chaos.checks.metadata_transactions import PUBLISHED_WITHIN_US
 from chaos.tests.check_context import check_context
 from reference_broker.core.events import Closed, Event, Note, Reply, Request, TimerFired
 from reference_broker.wire.errors import ErrorCode
@@ -87,11 +88,12 @@ class Node:
         connection: int = 1,
         isolation_level: int = 0,
         last_epoch: int = -1,
+        max_wait_ms: int = MAX_WAIT_MS,
     ) -> Request:
         self.correlation += 1
         body = FetchRequest(
             replica_id=self.replica_id,
-            max_wait_ms=MAX_WAIT_MS if number else 0,
+            max_wait_ms=max_wait_ms if number else 0,
             min_bytes=min_bytes,
             max_bytes=10_000,
             isolation_level=isolation_level,
@@ -294,6 +296,34 @@ def test_a_partition_that_begins_to_fail_ends_the_wait(node: Node, what: str) ->
     node.passes(LATER_US)
     assert len(node.stories) == 1
     assert "although partition t-0 fails since" in node.stories[0]
+
+
+@pytest.mark.clause("F-14")
+@pytest.mark.parametrize(
+    ("what", "behind_us", "is_late"),
+    [
+        ("role", 0, True),
+        ("role", LATER_US, False),
+        ("role", PUBLISHED_WITHIN_US, False),
+        ("role", PUBLISHED_WITHIN_US + LATER_US, True),
+        ("data", LATER_US, True),
+    ],
+)
+def test_a_publication_that_takes_several_events_delays_the_end_of_a_wait_by_its_roles_only(
+    node: Node, what: str, behind_us: int, is_late: bool
+) -> None:
+    node.fetch({}, 1, max_wait_ms=10 * MAX_WAIT_MS)
+    node.node._publisher.is_behind = behind_us > 0
+    if what == "role":
+        node.partitions[0].leader_epoch = 4
+        node.passes(0)
+    else:
+        node.append()
+    for _ in range(behind_us // 50_000):
+        node.passes(50_000)
+    node.node._publisher.is_behind = False
+    node.passes(SOON_US if behind_us else LATER_US)
+    assert bool(node.stories) is is_late
 
 
 @pytest.mark.clause("F-14")
