@@ -38,7 +38,7 @@ def _rates(_: click.Context, __: click.Parameter, text: str | None) -> tuple[flo
     "\n  ./crucible bench docs/workloads/end-to-end-latency.yaml --target 127.0.0.1:9092 --rates 10k,50k,100k"
     "\n  ./crucible bench docs/workloads/100-partitions.yaml --target reference --target kafka --repeat 5"
     "\n  ./crucible bench --import 1-topic-1-partition-1kb-Kafka.json --import 1-topic-1-partition-1kb-Pulsar.json"
-    "\n  ./crucible bench --calibrate"
+    "\n  ./crucible bench --calibrate --peer kafka"
 )
 @click.argument("workloads", nargs=-1, type=click.Path(path_type=Path), metavar="[WORKLOAD]...")
 @click.option("--peer", type=click.Choice(["kafka"]), help="Measure this broker, too. It takes turns with ours.")
@@ -51,7 +51,8 @@ def _rates(_: click.Context, __: click.Parameter, text: str | None) -> tuple[flo
 @click.option(
     "--calibrate",
     is_flag=True,
-    help="Measure the load generator alone, against a sink that keeps nothing. Nothing is stored.",
+    help="Measure the load generator alone, against a sink that keeps nothing. With --peer kafka, compare its "
+    "processor time with that of Kafka's perf tests, too. Nothing is stored.",
 )
 @click.option("--target", "targets", multiple=True, metavar="TARGET", help="Play workloads there (default: reference).")
 @click.option("--max", "search", is_flag=True, help="Search the maximum sustainable rate of each target.")
@@ -110,9 +111,11 @@ def bench(
     elif given:
         raise click.UsageError(f"--{sorted(given)[0]} goes with a WORKLOAD, such as one of docs/workloads.")
     elif calibrate:
-        if peer or rows or nodes or out:
-            raise click.UsageError("--calibrate measures the generator alone: it goes with --quick only.")
+        if rows or nodes or out:
+            raise click.UsageError("--calibrate measures the generator alone: it goes with --peer and --quick only.")
         _calibrate(1.0 if quick else 5.0)
+        if peer:
+            _calibrate_beside(2 if quick else 10)
     else:
         _measure_rows(peer, rows, nodes, quick, out)
 
@@ -205,6 +208,26 @@ def _calibrate(seconds: float) -> None:
                 for each in calibrate(value_bytes, seconds, progress)
             )
     print_table(("one worker against a sink", "records", "values", "processor time of a record"), rows)
+
+
+def _calibrate_beside(millions: int) -> None:
+    from bench.load.beside_kafka import PAIRS, measure
+    from bench.load.calibration import CalibrationError
+    from bench.peers.node import PeerError
+    from crucible_kafka.terminal import one_sentence, print_table, progress
+
+    with one_sentence(CalibrationError, PeerError):
+        costs = {each.work: each for each in measure(millions, progress)}
+    rows: list[tuple[str, ...]] = []
+    for ours, theirs in PAIRS:
+        own, other = costs[ours], costs[theirs]
+        rows.extend(
+            (each.work, f"{each.first_million_s:.2f} s", f"{each.further_million_s:.2f} s") for each in (own, other)
+        )
+        shares = (own.first_million_s / other.first_million_s, own.further_million_s / other.further_million_s)
+        rows.append(("share", *(f"{each:.0%}" for each in shares)))
+    heading = "processor time, 100-byte records, one broker of Kafka"
+    print_table((heading, "the first million, with its start", "each million more"), rows)
 
 
 def _measured(wanted: "Options") -> "Results":
