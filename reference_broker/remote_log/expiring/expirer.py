@@ -138,7 +138,7 @@ class Shares:
 
 @dataclass(frozen=True, slots=True)
 class SegmentRemoval:
-    """Deletes a remote segment: DELETE_SEGMENT_STARTED, the objects, DELETE_SEGMENT_FINISHED."""
+    """Deletion of a remote segment: DELETE_SEGMENT_STARTED, the objects, DELETE_SEGMENT_FINISHED."""
 
     ports: StorePorts
     metadata: RemoteLogMetadata
