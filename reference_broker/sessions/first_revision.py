@@ -69,9 +69,11 @@ class FirstRevisionSession(FetchSession):
             return
         # Decision previous-request (G-6): got no response | got one
         if self.responded_sequence_number < self.sequence_number:
-            # The previous request never got its response, so its changes are sent now.
+            # The previous request never got its response, so its changes are sent now, or all of a full request.
+            is_full = self.responded_before_full is not None
             for cached in self.changed:
-                cached.dirty_sequence_number = request_epoch
+                if is_full or cached.dirty_sequence_number >= self.sequence_number:
+                    cached.dirty_sequence_number = request_epoch
         for cached in self.last_sent:
             # Decision sent-data-processed (G-5): at rest | still dirty
             if cached.available_bytes and cached.dirty_sequence_number <= self.sequence_number:

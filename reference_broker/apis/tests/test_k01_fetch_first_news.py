@@ -351,6 +351,17 @@ def test_next_number_after_retransmission_repeats_nothing_sent(world: World) -> 
     assert names(world.fetch_first(session_id, 3).response) == [A0]
 
 
+@pytest.mark.clause("G-5")
+@pytest.mark.parametrize("named", [{}, {A0: 0}], ids=["none", "one"])
+def test_a_fetch_without_a_response_changes_no_partition(world: World, named: dict[tuple[str, int], int]) -> None:
+    session_id = opened(world, A0, A1, A2)
+    waits = world.fetch_first(session_id, 1, named, max_wait_ms=500, min_bytes=1000)
+    world.append("a", 1)
+    waits.hang_up()
+    assert names(world.fetch_first(session_id, 2).response) == [A1]
+    assert names(world.fetch_first(session_id, 3).response) == []
+
+
 @pytest.mark.clause("G-5", "G-6")
 def test_another_isolation_level_is_no_change_of_a_partition(world: World) -> None:
     """It reads to another end, so only the partitions with data below that end have something to send."""
