@@ -136,9 +136,10 @@ class History:
     """results of the functions that are ``computed_once``"""
 
     def without(self, places: Iterable[TopicPartition], is_lost: Callable[[str], bool]) -> "History":
-        """Return the history without the reads and writes of these partitions, and without the commits and transforms
-        of the groups that ``is_lost`` names. X-14 holds under faults that E-7 survives: workers whose committed offsets
-        are lost begin again where they had been before."""
+        """Return the history without the reads and writes of these partitions and what was made of their records, and
+        without the commits and transforms of the groups that ``is_lost`` names. X-14 holds under faults that E-7
+        survives: workers whose committed offsets are lost begin again where they had been before, and other records
+        take the offsets of those that are lost."""
         gone = frozenset(places)
         if not gone:
             return self
@@ -150,7 +151,9 @@ class History:
             )
         }
         kept["commits"] = [row for row in self.commits if not is_lost(row.group)]
-        kept["transforms"] = [row for row in self.transforms if not is_lost(row.group)]
+        kept["transforms"] = [
+            row for row in self.transforms if not is_lost(row.group) and partition_of(row) not in gone
+        ]
         return replace(self, **kept)
 
     @property

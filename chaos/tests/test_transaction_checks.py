@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from chaos.checks.history import OFFSETS_TOPIC, STATE_TOPIC, History
+from chaos.checks.history import OFFSETS_TOPIC, STATE_TOPIC, History, partition_of
 from chaos.checks.replica_view import offsets_partition
 from chaos.checks.suite import all_checks
 from chaos.checks.transactions import ExactlyOnce, LostTransaction
@@ -69,6 +69,18 @@ def test_an_input_may_take_effect_twice_only_if_the_group_lost_its_offsets(
     check = ExactlyOnce(check_context())
     check.end(history_of(ledger).without(places, lambda group: group == lost))
     assert bool(check.violations) is broken
+
+
+@pytest.mark.clause("E-7", "X-14")
+@pytest.mark.parametrize("is_own", [True, False])
+def test_records_that_replace_lost_ones_are_other_inputs(*, is_own: bool) -> None:
+    ledger = Ledger().play()
+    PLANTED["twice"][0](ledger)
+    rows = history_of(ledger)
+    (source,) = {partition_of(row) for row in rows.transforms}
+    check = ExactlyOnce(check_context())
+    check.end(rows.without([source if is_own else (source[0], source[1] + 1)], lambda _: False))
+    assert bool(check.violations) is not is_own
 
 
 @pytest.mark.clause("E-7", "X-1")
