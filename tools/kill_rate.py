@@ -27,7 +27,7 @@ from chaos.mutants.registry import all_mutants, by_name, unplanned_mutants
 from chaos.search.children import ChildDiedError, in_children
 from chaos.search.guided import Corpus, Recipe, read_corpus, recipes_near, scheduled
 from chaos.search.many_seeds import quickly
-from chaos.search.power_losses import KILLED, KINDS, NOTHING, Found, kind_of, search
+from chaos.search.power_losses import KILLED, KINDS, NOTHING, LossResult, kind_of, search
 from chaos.sim.decision_counts import watch
 from chaos.sim.one_seed import play_seed
 from chaos.sim.verdict import SimVerdict
@@ -66,7 +66,7 @@ def guided_plays(mutant: Mutant, corpus: Corpus, scenarios: Sequence[Scenario]) 
     yield from random_plays(mutant, scenarios)
 
 
-def lost_power(mutant: Mutant) -> Iterator[tuple[str, Found]]:
+def lost_power(mutant: Mutant) -> Iterator[tuple[str, LossResult]]:
     """Yield the kinds of power losses whose script, or the resume at its end, calls the mutant, each with what it
     found."""
     for name in KINDS:

@@ -41,7 +41,7 @@ AT_ONCE = 12
 
 
 @dataclass(slots=True)
-class Search:
+class LiveSearch:
     """A mutant's plays in one scenario."""
 
     mutant: str
@@ -70,7 +70,7 @@ class Search:
         return bool(self.guarantees) or self.tries >= tries or self.plays >= tries * PLAYS_FOR_A_TRY
 
 
-def searches(wanted: Sequence[str]) -> list[Search]:
+def searches(wanted: Sequence[str]) -> list[LiveSearch]:
     """Return one for each of these mutants (of all, if none is named) that live worlds can show."""
     scenarios = [revised for each in loader.load_all() for revised in each_revision(each)]
     found = []
@@ -80,7 +80,7 @@ def searches(wanted: Sequence[str]) -> list[Search]:
         theirs = (each for each in scenarios if mutant.name in each.mutants and _is_playable(each, mutant.name))
         scenario = next(theirs, None)
         if scenario is not None:
-            found.append(Search(mutant.name, scenario, FIRST_SEEDS.get(mutant.name, 1)))
+            found.append(LiveSearch(mutant.name, scenario, FIRST_SEEDS.get(mutant.name, 1)))
     return found
 
 
@@ -92,12 +92,12 @@ def _is_playable(scenario: Scenario, mutant: str) -> bool:
     return True
 
 
-PlayNext = Callable[[Sequence[Search]], None]
+PlayNext = Callable[[Sequence[LiveSearch]], None]
 """Play the next seed of each search, compute the verdicts, and let the searches take them."""
 
 
 def search(
-    wanted: Sequence[Search], tries: int, minutes: float, play_next: PlayNext, kept: Callable[[Search], None]
+    wanted: Sequence[LiveSearch], tries: int, minutes: float, play_next: PlayNext, kept: Callable[[LiveSearch], None]
 ) -> int:
     """Play until each mutant was killed or tried often enough, and begin nothing new when the time is over.
 
@@ -116,7 +116,7 @@ def search(
 
 
 def play_and_judge(
-    current: Sequence[Search], folder: Path, spark: "SparkSession", report: Callable[[str], None]
+    current: Sequence[LiveSearch], folder: Path, spark: "SparkSession", report: Callable[[str], None]
 ) -> None:
     """Play what is not in ``folder`` yet, and compute all verdicts."""
     from reports.judge import compute_verdicts
@@ -139,7 +139,7 @@ def play_and_judge(
         report(f"{verdict.outcome.name}: {verdict.scenario} --seed {verdict.seed}: {verdict.summary}")
 
 
-def _repeating(one: Search, seed: int) -> str:
+def _repeating(one: LiveSearch, seed: int) -> str:
     return f"./crucible run {one.scenario.name} --seed {seed} --mutant {one.mutant}"
 
 
@@ -161,7 +161,7 @@ def main() -> int:
     wanted = [one for one in searches(given.mutants) if one.mutant not in killed]
     missed: list[str] = []
 
-    def kept(one: Search) -> None:
+    def kept(one: LiveSearch) -> None:
         ended = MutantSearch(one.mutant, one.scenario.name, "live", one.tries, one.guarantees, one.commit)
         keep(ended)
         missed.extend([one.mutant] if not one.guarantees else [])

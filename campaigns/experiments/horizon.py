@@ -36,7 +36,7 @@ from chaos.checks.guarantee_selection import is_judged
 from chaos.checks.replica_view import Replicated
 from chaos.search.children import in_children
 from chaos.seeds import random_for
-from chaos.sim.fleet import Client
+from chaos.sim.fleet import SimClient
 from chaos.sim.world import SimWorld
 from reference_broker.core.events import Effect, Event, PeerReply, Reply, Request
 from reference_broker.ports.node_ports import Channel
@@ -564,7 +564,7 @@ class Compared(SimWorld):
 
     part: HorizonRun
 
-    def _load(self, writers: Sequence[Client], workers: Sequence[Client], readers: Sequence[Client]) -> None:
+    def _load(self, writers: Sequence[SimClient], workers: Sequence[SimClient], readers: Sequence[SimClient]) -> None:
         for check in self.checks:
             if isinstance(check, ReaderCaughtUp):
                 heal_s = self.part.size.before_s + self.part.cut.seconds
@@ -573,7 +573,7 @@ class Compared(SimWorld):
             writers = [self._client(each) for each in self._writers_of_settings(writers)]
         super()._load(writers, workers, readers)
 
-    def _writers_of_settings(self, writers: Sequence[Client]) -> Iterator[SettingsWriter]:
+    def _writers_of_settings(self, writers: Sequence[SimClient]) -> Iterator[SettingsWriter]:
         for each in writers:
             if isinstance(each.behaviour, KeyedProducer):
                 random = random_for(self.seed, each.behaviour.process)

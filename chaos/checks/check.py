@@ -7,7 +7,7 @@ Many checks judge by other methods, which the view of their subject calls when s
 ``QuorumCheck``, ``ReplicaCheck``, ``ProducerCheck``, ``StateCheck`` and ``FetchCheck`` declare them. In the simulator
 the calls of ``one-abort-per-begin`` are, after each event of a node:
 
-1. ``Machine`` calls ``Cluster._after_event`` (``chaos/sim``), which calls ``CheckSuite.inspect``.
+1. ``Machine`` calls ``SimCluster._after_event`` (``chaos/sim``), which calls ``CheckSuite.inspect``.
 2. ``CheckSuite.inspect`` calls ``inspect`` of the checks, then ``observe`` of each view, here ``QuorumView.observe``.
 3. ``QuorumView.observe`` compares the node's metadata log with the last state that it saw, and calls ``committed`` of
    the checks that override it, with the batches that have become known to be committed.

@@ -33,7 +33,7 @@ OF_EPOCHS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Play:
+class ComparedPlay:
     """One of the runs. ``folder`` is the name of its folder. ``variant`` goes into the manifest. It is empty if the
     runs differ in their revision, which the manifest names anyway."""
 
@@ -43,15 +43,15 @@ class Play:
     variant: str = ""
 
 
-def plays_of(scenario: Scenario) -> list[Play]:
+def plays_of(scenario: Scenario) -> list[ComparedPlay]:
     """Return the runs to compare, whatever revisions the scenario names."""
     if scenario.load.mirror is None:
-        return [Play(each, in_revision(scenario, each), LABELS[each]) for each in FETCHER_REVISIONS]
+        return [ComparedPlay(each, in_revision(scenario, each), LABELS[each]) for each in FETCHER_REVISIONS]
     played = each_revision(scenario)[0]
     plays = []
     for word, on in (("with", True), ("without", False)):
         label = f"{word} metadata epochs"
-        plays.append(Play(f"{word}-epochs", with_epochs(played, on), label, variant=label))
+        plays.append(ComparedPlay(f"{word}-epochs", with_epochs(played, on), label, variant=label))
     return plays
 
 

@@ -19,7 +19,7 @@ from chaos.live.faults.fault_context import Begin, End, Hit, LiveFaultContext
 from chaos.live.faults.proxied_losses import KIND as LOST_BY_PROXY_KIND
 from chaos.live.faults.proxied_losses import ProxiedLosses
 from chaos.live.links import Links
-from chaos.live.node_side.checks_inside import Findings
+from chaos.live.node_side.checks_inside import NodeCheckReports
 from chaos.live.node_side.node_protocol import DISK, FAULT, LOST_BY_PROXY, MUTANT_REACHED
 from chaos.live.processes import NodeProcess, ShellProcess
 from chaos.live.targets import FaultTarget
@@ -61,7 +61,7 @@ class LiveFaultScheduler:
         self.context = LiveFaultContext(cluster, self.damage, now_us, progress)
         self.rows = self.context.rows  # of the faults that fired so far
         self.under_way: list[str] = []  # names of the faults at a time that have begun and not ended
-        self.findings = Findings()  # what the checks inside the nodes reported
+        self.check_reports = NodeCheckReports()  # what the checks inside the nodes reported
         self.mutant_reached = False
         self._now_us = now_us
         self._scenario = scenario
@@ -99,7 +99,7 @@ class LiveFaultScheduler:
 
     def evidence_line(self, node: int, line: dict[str, Any]) -> None:
         """Record one line of a node's evidence."""
-        self.findings.line(node, line)
+        self.check_reports.line(node, line)
         if MUTANT_REACHED in line:
             self.mutant_reached = True
         if FAULT in line:

@@ -42,7 +42,7 @@ class ClusterAccess:
     target: tuple[str, ...] = ()  # of the cluster that a mirror copies to
 
 
-def spec_of(scenario: Scenario, folder: Path, access: ClusterAccess, origin_us: int, seed: int) -> FleetSpec:
+def live_fleet_spec(scenario: Scenario, folder: Path, access: ClusterAccess, origin_us: int, seed: int) -> FleetSpec:
     """Return the fleet's spec: the scenario's load at its live size."""
     return FleetSpec(
         bootstrap=list(access.bootstrap),
@@ -91,7 +91,7 @@ class FleetProcess(Child):
         raise NodeDied(f"the fleet ended with {status}: {words}")
 
 
-class Fleet:
+class LiveFleet:
     """The fleet of one run, with the writer of idle partitions. ``mutant`` names a mutant of the client, if any."""
 
     def __init__(
@@ -101,7 +101,7 @@ class Fleet:
         self.events: dict[str, int] = {}  # when the fleet first reported each, in microseconds since the run's start
         self.report: dict[str, int] = {}  # the last one about its progress
         self.missed: list[str] = []  # what its last readers could not get
-        spec = spec_of(scenario, folder.path, access, origin_us, seed)
+        spec = live_fleet_spec(scenario, folder.path, access, origin_us, seed)
         prelude, words = (PRELUDE, words_for(mutant, folder)) if mutant else ("", [])
         spec = msgspec.structs.replace(spec, prelude=prelude, prelude_words=words)
         self._idle = IdleWriter(spec, folder, origin_us, seed)
@@ -164,7 +164,7 @@ class IdleWriter:
     def _run(self) -> None:
         try:
             self._driver.run()
-        except Exception as failure:  # ``Fleet.final`` raises it as NodeDied.
+        except Exception as failure:  # ``LiveFleet.final`` raises it as NodeDied.
             self.failure = f"{type(failure).__name__}: {failure}"
 
     def end(self) -> None:

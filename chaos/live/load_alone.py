@@ -18,7 +18,7 @@ from chaos.live.cluster_command import ClusterPlan, started
 from chaos.live.errors import NodeDied, SetupError
 from chaos.live.external.cluster import standing
 from chaos.live.external.target import REFERENCE, discover
-from chaos.live.fleet import ClusterAccess, FleetProcess, spec_of
+from chaos.live.fleet import ClusterAccess, FleetProcess, live_fleet_spec
 from chaos.live.run_folder import RunFolder
 from chaos.live.run_manifest import of_live_run
 from reports.manifest import Expectations, Manifest, write_manifest
@@ -107,7 +107,7 @@ def _broker(scenario: Scenario, plan: LoadAlonePlan, folder: RunFolder) -> Itera
 def _spec(
     scenario: Scenario, plan: LoadAlonePlan, folder: RunFolder, access: ClusterAccess, start_us: int
 ) -> FleetSpec:
-    spec = spec_of(sized(scenario, plan.clients), folder.path, access, start_us, plan.seed)
+    spec = live_fleet_spec(sized(scenario, plan.clients), folder.path, access, start_us, plan.seed)
     return msgspec.structs.replace(
         spec,
         load=replace(spec.load, seconds=plan.seconds or spec.load.seconds),

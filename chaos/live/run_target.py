@@ -176,5 +176,5 @@ class ReferenceTarget(RunTarget):
             (CheckResult(guarantee=broken, holds=False, evidence=1, at_us=at_us, detail=end.story),) if broken else ()
         )
         of_tier = () if self.segments is None else (self.segments.judged(at_us),)
-        inside = scheduler.findings.judged(self.scenario.guarantees)
+        inside = scheduler.check_reports.judged(self.scenario.guarantees)
         return (*of_node, *inside, *of_tier, *scheduler.damage.judged(at_us))

@@ -17,7 +17,7 @@ from chaos.live.external.needs import check_target
 from chaos.live.external.target import REFERENCE
 from chaos.live.fault_scheduler import LiveFaultScheduler
 from chaos.live.fault_selection import is_live, select_live_faults
-from chaos.live.fleet import Fleet
+from chaos.live.fleet import LiveFleet
 from chaos.live.links import Links
 from chaos.live.node_side.node_protocol import FAULT, LOST_BY_PROXY
 from chaos.live.run_folder import RunFolder
@@ -124,7 +124,7 @@ class LiveRun:
         self._brokers: RunTarget = ReferenceTarget(plan) if plan.target == REFERENCE else ExternalTarget(plan)
         self._scenario = self._brokers.scenario
         self._mirror_cluster: LiveCluster | None = None
-        self._fleet: Fleet | None = None
+        self._fleet: LiveFleet | None = None
         with ExitStack() as servers:
             self._toxiproxy = servers.enter_context(ToxiproxyServer(plan.folder.logs / "toxiproxy.log"))
             self._links = Links(self._toxiproxy.client)
@@ -138,7 +138,9 @@ class LiveRun:
         access = self._brokers.start(self._links, scheduler.evidence_line, self._tick_until)
         if self._scenario.load.mirror is not None:
             access = replace(access, target=self._start_mirror_cluster())
-        fleet = self._fleet = Fleet(self._scenario, plan.folder, access, plan.origin_us, plan.seed, plan.client_mutant)
+        fleet = self._fleet = LiveFleet(
+            self._scenario, plan.folder, access, plan.origin_us, plan.seed, plan.client_mutant
+        )
         self._load_start_us = self._await(fleet, "load", FLEET_START_LIMIT_S)
         fleet.load_begins()
         self._begin_faults(self._load_start_us)
@@ -178,7 +180,7 @@ class LiveRun:
         self._links.heal_all()
         self._brokers.cluster.heal()
 
-    def _await(self, fleet: Fleet, event: str, limit_s: float) -> int:
+    def _await(self, fleet: LiveFleet, event: str, limit_s: float) -> int:
         """Wait until the fleet reports this event. Return when it did, in microseconds since the run's start."""
         self._tick_until(lambda: event in fleet.events, limit_s, f"the fleet did not come to {event!r}")
         return fleet.events[event]
@@ -236,7 +238,7 @@ class LiveRun:
             under_way=tuple(scheduler.under_way),
             hits=len(scheduler.rows),
             next_fault=scheduler.next_fault(),
-            broken=tuple(dict.fromkeys((*seen_by_clients(report), *scheduler.findings.broken))),
+            broken=tuple(dict.fromkeys((*seen_by_clients(report), *scheduler.check_reports.broken))),
         )
 
     def close(self) -> None:

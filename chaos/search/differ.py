@@ -16,7 +16,17 @@ import click
 from chaos.mutants.mutant import MutantError, applied
 from chaos.mutants.registry import by_name
 from chaos.search.differ_scripts import Needs, Operation, drawn
-from chaos.search.differ_world import BOOT_US, PAUSE_US, SLOT_US, Answer, Client, NodeEnded, NoResponse, Way, World
+from chaos.search.differ_world import (
+    BOOT_US,
+    PAUSE_US,
+    SLOT_US,
+    Answer,
+    NodeEnded,
+    NoResponse,
+    ScriptClient,
+    Way,
+    World,
+)
 from chaos.seeds import random_for
 from chaos.sim.speedups import shared_coding
 from chaos.sim.world import short_slices
@@ -133,7 +143,7 @@ class Difference:
 
 
 @dataclass(slots=True)
-class Found:
+class DifferResult:
     """The result of one kind."""
 
     kind: str
@@ -148,13 +158,15 @@ def script(kind: Kind, seed: int) -> list[Operation]:
     return drawn(random_for(seed, "differ"), kind.needs)
 
 
-def play_script(way: Way, operations: Sequence[Operation], seed: int, found: Found | None = None) -> Iterator[Answer]:
+def play_script(
+    way: Way, operations: Sequence[Operation], seed: int, found: DifferResult | None = None
+) -> Iterator[Answer]:
     """Yield the answer to each operation, or an answer that says how the run ended before its end."""
     with shared_coding(), short_slices(way.slice_items):
         world = World(way, seed)
         try:
             world.start()
-            client = Client(world, by_id=bool(seed % 2))
+            client = ScriptClient(world, by_id=bool(seed % 2))
             at_us = BOOT_US
             for operation in operations:
                 world.agenda.run_until(at_us)
@@ -172,7 +184,7 @@ def _next_us(at_us: int, step_us: int) -> int:
     return (at_us + step_us) // SLOT_US * SLOT_US
 
 
-def compare(kind: Kind, seed: int, found: Found, mutant: str = "") -> Difference | None:
+def compare(kind: Kind, seed: int, found: DifferResult, mutant: str = "") -> Difference | None:
     """Play one seed both ways. Return the first difference."""
     left, right = kind.ways(seed)
     operations = script(kind, seed)
@@ -188,11 +200,11 @@ def compare(kind: Kind, seed: int, found: Found, mutant: str = "") -> Difference
 
 
 def search(
-    kind: Kind, seeds: Sequence[int], mutant: str = "", progress: Callable[[Found], None] = lambda _: None
-) -> Found:
+    kind: Kind, seeds: Sequence[int], mutant: str = "", progress: Callable[[DifferResult], None] = lambda _: None
+) -> DifferResult:
     """Play the seeds until the first difference. ``mutant`` is the name of the one that is applied. ``progress`` is
     called before each seed."""
-    found, started = Found(kind.name), time.perf_counter()
+    found, started = DifferResult(kind.name), time.perf_counter()
     for seed in seeds:
         found.seconds = time.perf_counter() - started
         progress(found)
@@ -289,7 +301,7 @@ def differ_command(options: DifferOptions) -> int:
 def _search_and_report(name: str, options: DifferOptions, mutant: str | None) -> Difference | None:
     shown_s = 0.0
 
-    def progress(found: Found) -> None:
+    def progress(found: DifferResult) -> None:
         nonlocal shown_s
         if found.seconds - shown_s >= PROGRESS_EVERY_S:
             shown_s = found.seconds

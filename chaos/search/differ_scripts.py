@@ -26,7 +26,7 @@ TRANSACTIONAL_IDS: Final = ("x", "y")
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One call of a ``Client``."""
+    """One call of a ``ScriptClient``."""
 
     name: str
     arguments: tuple[Any, ...] = ()

@@ -257,7 +257,7 @@ class Session:
 
 
 @dataclass(slots=True)
-class Client:
+class ScriptClient:
     """The script's operations. Each public method from ``create_topic`` on is one, and returns its answer."""
 
     world: World

@@ -21,7 +21,7 @@ CHUNK = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class SeedSearch:
     """Many seeds of one scenario. ``verdicts`` are in the order of the seeds."""
 
     scenario: str
@@ -44,7 +44,7 @@ def search(
     processes: int = 2,
     mutant: str | None = None,
     show: Callable[[SimVerdict], None] = lambda _: None,
-) -> Search:
+) -> SeedSearch:
     """Play all seeds in ``processes`` processes. Few seeds, or a single process, are played in this one. ``show`` is
     called with each verdict as soon as it is known."""
     started = time.perf_counter()
@@ -52,7 +52,7 @@ def search(
     for verdict in verdicts(scenario, seeds, processes, mutant):
         found.append(verdict)
         show(verdict)
-    return Search(scenario.name, tuple(found), time.perf_counter() - started)
+    return SeedSearch(scenario.name, tuple(found), time.perf_counter() - started)
 
 
 def verdicts(scenario: Scenario, seeds: Sequence[int], processes: int, mutant: str | None) -> Iterator[SimVerdict]:

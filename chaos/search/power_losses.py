@@ -187,7 +187,7 @@ class PointDisk(SimDisk):
 
 
 @dataclass(frozen=True, slots=True)
-class Violation:
+class LossViolation:
     """The first power loss after which something differs."""
 
     kind: str
@@ -209,7 +209,7 @@ class Violation:
 
 
 @dataclass(slots=True)
-class Found:
+class LossResult:
     """The result of one kind."""
 
     kind: str
@@ -219,7 +219,7 @@ class Found:
     resumes: int = 0
     """resumes, also those that followed on a second loss"""
     seconds: float = 0.0
-    violation: Violation | None = None
+    violation: LossViolation | None = None
 
 
 class _Stop(BaseException):
@@ -235,15 +235,15 @@ class _Search:
     point: int | None
     deep: bool
     mutant: str
-    found: Found = field(init=False)
+    found: LossResult = field(init=False)
     script: Script = field(init=False)
     _seen: set[int] = field(default_factory=set)
     _operation: str = ""
 
     def __post_init__(self) -> None:
-        self.found = Found(self.kind.name)
+        self.found = LossResult(self.kind.name)
 
-    def run(self) -> Found:
+    def run(self) -> LossResult:
         started = time.perf_counter()
         try:
             self.script = self.kind(PointDisk(self._at))
@@ -276,7 +276,7 @@ class _Search:
         def violated(then: str, error: Exception) -> _Stop:
             story = str(error) if isinstance(error, Differs) else f"{type(error).__name__}: {error}"
             number = self.found.points - 1
-            self.found.violation = Violation(
+            self.found.violation = LossViolation(
                 self.kind.name, number, self._operation, outcome, then, taken, story, self.mutant
             )
             return _Stop()
@@ -327,13 +327,13 @@ def search(
     point: int | None = None,
     deep: bool = False,
     mutant: str = "",
-) -> Found:
+) -> LossResult:
     """Lose the power before each operation of the script, or only before operation ``point``. Stop at the first
     violation. ``mutant`` is the name of the one that is applied, for the command that repeats it."""
     return _Search(kind, outcomes, point, deep, mutant).run()
 
 
-def report(found: Found) -> Iterator[str]:
+def report(found: LossResult) -> Iterator[str]:
     """Yield the lines for the terminal."""
     speed = found.resumes / max(found.seconds, 1e-9)
     outcome = "PASSED" if found.violation is None else "FAILED"
@@ -406,7 +406,7 @@ def power_losses_command(options: PowerLossOptions) -> int:
     return int(red)
 
 
-def _search_and_report(name: str, options: PowerLossOptions, mutant: str | None) -> Violation | None:
+def _search_and_report(name: str, options: PowerLossOptions, mutant: str | None) -> LossViolation | None:
     outcomes = (options.outcome,) if options.outcome else OUTCOMES
     with applied(found_mutant(mutant) if mutant else None):
         found = search(kind_of(name), outcomes, options.point, options.deep, mutant or "")

@@ -20,7 +20,7 @@ from chaos.checks.suite import CheckSuite, check_kinds
 from chaos.hooks.metadata_digest import Digest
 from chaos.interceptor.interceptor import Interceptor
 from chaos.sim import network
-from chaos.sim.fleet import Client
+from chaos.sim.fleet import SimClient
 from chaos.sim.machine import Machine
 from chaos.sim.observer import Observer
 from reference_broker.core.events import PeerReply, Request
@@ -29,7 +29,7 @@ from reference_broker.wire.apis import api_name
 
 PARTS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
     ("nodes", Node, ("start", "handle", "shutdown")),
-    ("clients", Client, ("step",)),
+    ("clients", SimClient, ("step",)),
     ("rules of faults", Interceptor, ("before", "after")),
     ("observer", Observer, ("__call__",)),
     ("handing out to checks", CheckSuite, ("acted", "inspect", "note", "trace")),

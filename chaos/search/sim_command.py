@@ -11,7 +11,7 @@ import click
 
 from chaos.mutants import MutantError, by_name, mutants_of
 from chaos.search.guided import PROGRESS_EVERY_S, scheduled, search_guided
-from chaos.search.many_seeds import Search, quickly, search, verdicts
+from chaos.search.many_seeds import SeedSearch, quickly, search, verdicts
 from chaos.sim.fault_scheduler import Cell
 from chaos.sim.one_seed import play_seed
 from chaos.sim.verdict import SimVerdict
@@ -102,7 +102,7 @@ def search_seeds(scenarios: Sequence[Scenario], options: SimOptions) -> int:
     """Play all seeds of each scenario, in several processes, and print the results."""
     seeds, code = options.seed_range, Outcome.PASSED
     for scenario in scenarios:
-        progress = Progress(scenario.name, len(seeds))
+        progress = SearchProgress(scenario.name, len(seeds))
         found = search(scenario, seeds, options.processes, options.mutant, progress.take)
         code = worst_outcome((code, _reported(scenario, found, options.shrinks and not options.mutant)))
     return code.value
@@ -117,7 +117,7 @@ def profile_seeds(scenarios: Sequence[Scenario], options: SimOptions) -> int:
     return code.value
 
 
-def _reported(scenario: Scenario, found: Search, shrinks: bool) -> Outcome:
+def _reported(scenario: Scenario, found: SeedSearch, shrinks: bool) -> Outcome:
     """Print the result, and return its outcome. A failing scenario is made smaller with ``shrinks``."""
     click.echo(report(found))
     failing = found.first_failing
@@ -165,7 +165,7 @@ def search_for_seconds(scenarios: Sequence[Scenario], options: SimOptions) -> in
 
 
 @dataclass(slots=True)
-class Progress:
+class SearchProgress:
     """Prints a line on stderr every few seconds of a search, and the first red seed at once."""
 
     scenario: str
@@ -195,7 +195,7 @@ class Progress:
         )
 
 
-def report(found: Search) -> str:
+def report(found: SeedSearch) -> str:
     """Return text for the terminal: the outcome and the speed. For a failure it adds the story and the command that
     repeats it."""
     verdicts, failing = found.verdicts, found.first_failing
@@ -273,7 +273,7 @@ def show_node(scenarios: Sequence[Scenario], options: SimOptions) -> int:
 
 def _single(
     scenario: Scenario, seed: int, mutant: str | None, out: Path | None, changes: tuple[int, ...] = ()
-) -> Search:
+) -> SeedSearch:
     started = time.perf_counter()
     verdict, world = play_seed(scenario, seed, mutant, hashed=True, keep_trace=out is not None)
     verdict = replace(verdict, changes=changes)
@@ -281,10 +281,10 @@ def _single(
         from chaos.sim.run_folder import write_out  # pyarrow: only where it is needed
 
         write_out(verdict, world, out)
-    return Search(scenario.name, (verdict,), time.perf_counter() - started)
+    return SeedSearch(scenario.name, (verdict,), time.perf_counter() - started)
 
 
-def _profiled(scenario: Scenario, seeds: Sequence[int], mutant: str | None) -> Search:
+def _profiled(scenario: Scenario, seeds: Sequence[int], mutant: str | None) -> SeedSearch:
     from chaos.search.profile import Profile  # It imports the whole simulator, and few plays need it.
 
     times = Profile()
@@ -302,7 +302,7 @@ def prove_mutants(scenarios: Sequence[Scenario], options: SimOptions) -> int:
     wrong: list[str] = []
     table = [("mutant", "scenario", "seeds to kill", "by")]
     for scenario in scenarios:
-        found = search(scenario, seeds, options.processes, show=Progress(scenario.name, len(seeds)).take)
+        found = search(scenario, seeds, options.processes, show=SearchProgress(scenario.name, len(seeds)).take)
         click.echo(report(found))
         if found.outcome is not Outcome.PASSED:
             wrong.append(scenario.name)

@@ -21,7 +21,7 @@ from scenarios.revisions import each_revision
 
 
 @dataclass(frozen=True, slots=True)
-class Play:
+class HashedPlay:
     """One play and its verdict. ``broken`` holds the guarantees that it broke, sorted by name."""
 
     scenario: str
@@ -50,20 +50,20 @@ def plays_of(names: Sequence[str], seeds: Iterable[int], with_mutants: bool) -> 
     )
 
 
-def played(plays: Sequence[tuple[Scenario, str, int]], processes: int) -> Iterator[Play]:
+def played(plays: Sequence[tuple[Scenario, str, int]], processes: int) -> Iterator[HashedPlay]:
     """Yield each play with its verdict, in the order of ``plays``."""
     with ProcessPoolExecutor(processes) as pool:
         yield from pool.map(_play, plays)
 
 
-def _play(wanted: tuple[Scenario, str, int]) -> Play:
+def _play(wanted: tuple[Scenario, str, int]) -> HashedPlay:
     scenario, mutant, seed = wanted
     found = play_seed(scenario, seed, mutant or None, hashed=True).verdict
     broken = tuple(sorted(found.broken))
-    return Play(found.scenario, mutant, seed, found.outcome.name, broken, found.events, found.trace_hash)
+    return HashedPlay(found.scenario, mutant, seed, found.outcome.name, broken, found.events, found.trace_hash)
 
 
-def differences(before: Iterable[Play], after: Iterable[Play], *, verdicts_only: bool = False) -> list[str]:
+def differences(before: Iterable[HashedPlay], after: Iterable[HashedPlay], *, verdicts_only: bool = False) -> list[str]:
     """Return a sentence for each play of ``after`` that differs from the same play of ``before``, or is not there."""
     known = {each.key: each for each in before}
     lines = []
@@ -79,8 +79,8 @@ def differences(before: Iterable[Play], after: Iterable[Play], *, verdicts_only:
     return lines
 
 
-def read(path: Path) -> list[Play]:
-    return [msgspec.json.decode(line, type=Play) for line in path.read_bytes().splitlines()]
+def read(path: Path) -> list[HashedPlay]:
+    return [msgspec.json.decode(line, type=HashedPlay) for line in path.read_bytes().splitlines()]
 
 
 def main() -> int:

@@ -18,7 +18,7 @@ from chaos.interceptor.rules import SharedHitCounter
 from chaos.seeds import random_for
 from chaos.sim import timed_faults
 from chaos.sim.agenda import Agenda
-from chaos.sim.fleet import Client
+from chaos.sim.fleet import SimClient
 from chaos.sim.links import CLIENTS
 from chaos.sim.machine import Machine
 from chaos.sim.network import Network
@@ -50,7 +50,7 @@ class SimulatedFaultScheduler:
     Forged requests lie about ``cluster_id``.
     """
 
-    clients: Callable[[Behaviour], Client]
+    clients: Callable[[Behaviour], SimClient]
     """Makes the client that plays a behaviour. The world sets it."""
 
     def __init__(

@@ -41,7 +41,7 @@ FINAL_READ_MS = 8_000
 FINAL_READ_OF_CLUSTER_MS = 25_000
 
 
-def spec_of(scenario: Scenario, seed: int, bootstrap: Sequence[Address], target: Sequence[Address]) -> FleetSpec:
+def sim_fleet_spec(scenario: Scenario, seed: int, bootstrap: Sequence[Address], target: Sequence[Address]) -> FleetSpec:
     """Return the scenario's load at its simulated size. ``target`` is the cluster that its mirror copies to."""
     return FleetSpec(
         bootstrap=_where(bootstrap),
@@ -67,7 +67,7 @@ def idle_writer(spec: FleetSpec, seed: int) -> KeyedProducer | None:
 Recorded = Callable[[Iterable[HistoryRow]], None]
 
 
-class Client:
+class SimClient:
     """One logical client, with a connection for each of its behaviour's lanes."""
 
     def __init__(self, behaviour: Behaviour, agenda: Agenda, network: "Network", recorded: Recorded) -> None:
@@ -128,7 +128,7 @@ class Lane:
     late and is ignored. ``_last_requested`` is the number of the operation that sent the last request.
     """
 
-    def __init__(self, client: Client, number: int, agenda: Agenda, network: "Network") -> None:
+    def __init__(self, client: SimClient, number: int, agenda: Agenda, network: "Network") -> None:
         self.connection: Connection | None = None
         self._client = client
         self._number = number

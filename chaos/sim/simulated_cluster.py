@@ -52,7 +52,7 @@ class EventReached(BaseException):
     """Ends a run that was to be played up to an event. Nothing in the broker may catch it."""
 
 
-class Cluster:
+class SimCluster:
     """The nodes of a run.
 
     - ``suite``: the checks of the run.

@@ -22,10 +22,10 @@ from chaos.checks.suite import CheckSuite, all_checks
 from chaos.checks.tier import ClosedSegmentsStored
 from chaos.hooks.presets import presets_for
 from chaos.sim.agenda import Agenda
-from chaos.sim.fleet import Client, idle_writer, spec_of
+from chaos.sim.fleet import SimClient, idle_writer, sim_fleet_spec
 from chaos.sim.network import CODED_SHARE
 from chaos.sim.observer import TraceHash
-from chaos.sim.simulated_cluster import Cluster, config_of
+from chaos.sim.simulated_cluster import SimCluster, config_of
 from chaos.sim.speedups import shared_coding
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.ports import slicing
@@ -115,7 +115,9 @@ class SimWorld:
         self._settle_us = _settle_us(scenario.load)
         self._suite = CheckSuite(self.checks, context)
         keep = self.trace.append if keep_trace else None
-        self.cluster = Cluster(scenario, seed, config, self.agenda, self._suite, self.hash, keep, coded_share, content)
+        self.cluster = SimCluster(
+            scenario, seed, config, self.agenda, self._suite, self.hash, keep, coded_share, content
+        )
         self.network = self.cluster.network
         self.cluster.fault_scheduler.clients = self._client
         self._converges = _only(QuorumConverges, self.checks)
@@ -134,7 +136,7 @@ class SimWorld:
     def _play_phases(self) -> None:
         bootstrap = [self.network.address(machine.node_id) for machine in self.cluster.machines]
         second = [self.network.address(each.node_id) for each in (self.cluster.target,) if each is not None]
-        spec = spec_of(self.scenario, self.seed, bootstrap, second)
+        spec = sim_fleet_spec(self.scenario, self.seed, bootstrap, second)
         fleet, appender = make_fleet(spec), idle_writer(spec, self.seed)
         self.cluster.start()
         self._until(BOOT_US, lambda: self.cluster.ready)
@@ -166,7 +168,7 @@ class SimWorld:
     def faults(self) -> list[FaultRow]:
         return self.cluster.fault_scheduler.faults
 
-    def _load(self, writers: Sequence[Client], workers: Sequence[Client], readers: Sequence[Client]) -> None:
+    def _load(self, writers: Sequence[SimClient], workers: Sequence[SimClient], readers: Sequence[SimClient]) -> None:
         self.stage = "load"
         self.load_from_us = self.agenda.now_us
         self.load_until_us = self.load_from_us + int(self.scenario.load.in_simulator.seconds * 1_000_000)
@@ -187,7 +189,7 @@ class SimWorld:
             self._replicas_converge()  # Readers read what workers wrote, too.
         self._stop(readers)
 
-    def _stop(self, clients: Sequence[Client]) -> None:
+    def _stop(self, clients: Sequence[SimClient]) -> None:
         for client in clients:
             client.stop()
         self._until(DRAIN_US, lambda: all(client.finished for client in clients))
@@ -251,8 +253,8 @@ class SimWorld:
                     return done()
         return True
 
-    def _client(self, behaviour: Behaviour) -> Client:
-        return Client(behaviour, self.agenda, self.network, self._record)
+    def _client(self, behaviour: Behaviour) -> SimClient:
+        return SimClient(behaviour, self.agenda, self.network, self._record)
 
     def _record(self, rows: Iterable[HistoryRow]) -> None:
         kept = tuple(rows)

@@ -5,9 +5,9 @@ from click.testing import CliRunner
 
 from chaos.mutants.mutant import applied
 from chaos.mutants.registry import by_name
-from chaos.search.differ import KILLED_BY, KINDS, Difference, Found, compare, play_script, script, search, story
+from chaos.search.differ import KILLED_BY, KINDS, Difference, DifferResult, compare, play_script, script, search, story
 from chaos.search.differ_scripts import Operation
-from chaos.search.differ_world import Answer, Client, NoResponse, Way
+from chaos.search.differ_world import Answer, NoResponse, ScriptClient, Way
 from crucible_kafka.commands.sim import differ
 
 SEED = 4
@@ -17,7 +17,7 @@ PAIRS = [(kind, mutant) for kind, mutants in KILLED_BY.items() for mutant in mut
 @pytest.mark.simulated
 @pytest.mark.parametrize("name", KINDS)
 def test_both_ways_look_the_same(name: str) -> None:
-    found = Found(name)
+    found = DifferResult(name)
     difference = compare(KINDS[name], SEED, found)
     assert difference is None, "\n".join(story(difference))
     assert found.operations > 60
@@ -40,7 +40,7 @@ def test_a_kind_kills_its_mutants_and_the_difference_can_be_repeated(kind: str, 
         assert in_place is not None
         assert in_place.calls
         assert difference is not None, "the mutant survives"
-        assert compare(KINDS[kind], difference.seed, Found(kind), mutant) == difference
+        assert compare(KINDS[kind], difference.seed, DifferResult(kind), mutant) == difference
     assert difference.command == f"./crucible differ {kind} --seed {difference.seed} --mutant {mutant}"
 
 
@@ -105,8 +105,8 @@ def test_runs_that_both_end_early_are_no_agreement(monkeypatch: pytest.MonkeyPat
     def fail(*_: object) -> Answer:
         raise NoResponse("planted")
 
-    monkeypatch.setattr(Client, "init_producer", fail)
-    found = Found("slices")
+    monkeypatch.setattr(ScriptClient, "init_producer", fail)
+    found = DifferResult("slices")
     difference = compare(KINDS["slices"], SEED, found)
     assert difference is not None
     assert difference.left == difference.right == (("the run ended", "planted"),)

@@ -16,7 +16,7 @@ from chaos.checks.log_folders import (
 from chaos.mutants.mutant import applied
 from chaos.mutants.power_losses import KILLED_BY
 from chaos.search.power_loss_logs import DIRECTORY, PlainLog, ProducersOfALog, TransactionsOfALog
-from chaos.search.power_losses import FIXED, KINDS, NOTHING, Violation, kind_of, lose, search
+from chaos.search.power_losses import FIXED, KINDS, NOTHING, LossViolation, kind_of, lose, search
 from chaos.sim.disk import SimDisk
 
 PAIRS = [(kind, mutant) for kind, mutants in KILLED_BY.items() for mutant in mutants]
@@ -53,7 +53,7 @@ def test_a_kind_kills_its_mutants_and_the_violation_can_be_repeated(kind: str, m
         violation = search(kind_of(kind)).violation
         assert in_place is not None
         assert in_place.calls
-        assert isinstance(violation, Violation), "the mutant survives"
+        assert isinstance(violation, LossViolation), "the mutant survives"
         again = search(kind_of(kind), (violation.outcome,), violation.point).violation
     assert again == violation
     assert f"--point {violation.point}" in violation.command

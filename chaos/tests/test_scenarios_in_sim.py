@@ -30,7 +30,7 @@ from chaos.search.shrink import REGRESSIONS, shrink
 from chaos.search.sim_command import SimOptions, report, simulate
 from chaos.sim.one_seed import play_seed
 from chaos.sim.run_folder import JUDGED_HERE
-from chaos.sim.simulated_cluster import Cluster
+from chaos.sim.simulated_cluster import SimCluster
 from chaos.sim.world import SimWorld
 from reference_broker.wire.apis import ApiKey
 from reports.verdict import Outcome
@@ -588,14 +588,14 @@ def test_the_demo_meets_its_states_also_where_the_load_begins_late(monkeypatch: 
         world.agenda.run_until(world.agenda.now_us + 15_000_000)
         load(world, *clients)
 
-    def armed(cluster: Cluster, load_from_us: int) -> None:
+    def armed(cluster: SimCluster, load_from_us: int) -> None:
         arm(cluster, load_from_us)
         nodes = [machine.node for machine in cluster.machines if machine.node is not None]
         counted.extend(node.broker.replica.generator._last_us - load_from_us for node in nodes)
 
-    load, arm, counted = SimWorld._load, Cluster.arm, list[int]()
+    load, arm, counted = SimWorld._load, SimCluster.arm, list[int]()
     monkeypatch.setattr(SimWorld, "_load", late)
-    monkeypatch.setattr(Cluster, "arm", armed)
+    monkeypatch.setattr(SimCluster, "arm", armed)
     verdict = play_seed(ALL["demo"], 1).verdict
     assert (verdict.outcome, verdict.reasons, counted) == (Outcome.PASSED, (), [0, 0, 0])
 

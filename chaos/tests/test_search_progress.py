@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from chaos.search import sim_command
-from chaos.search.many_seeds import Search
-from chaos.search.sim_command import Progress, SimOptions, report, search_for_seconds
+from chaos.search.many_seeds import SeedSearch
+from chaos.search.sim_command import SearchProgress, SimOptions, report, search_for_seconds
 from chaos.sim.decision_counts import Reached
 from chaos.sim.one_seed import play_seed
 from chaos.sim.verdict import SimVerdict
@@ -25,7 +25,7 @@ def test_a_search_shows_its_speed_and_the_first_red_seed_at_once(
     red = replace(passed, outcome=Outcome.CRASHED, reasons=("KeyError: 1",), seed=7)
     times = iter([10.0, 20.0, 21.0, 30.0, 40.0, 50.0])
     monkeypatch.setattr(sim_command, "time", SimpleNamespace(monotonic=lambda: next(times)))
-    progress = Progress("01-lost-response", 6, _started=0.0, _shown=0.0)
+    progress = SearchProgress("01-lost-response", 6, _started=0.0, _shown=0.0)
     for verdict in (passed, red, red, passed, passed):
         progress.take(verdict)
     assert capsys.readouterr().err.splitlines() == [
@@ -43,8 +43,8 @@ def test_a_report_has_the_speed_in_seeds_events_and_decision_points() -> None:
     verdict = SimVerdict("one", 1, "", Outcome.PASSED, (), (), (), 10, 10, 500, 60_000_000)
     counted = replace(verdict, seed=2, reached=Reached((3, 0, 97, 0)))
     speed = "2.0 seeds/s, 1000 events/s, 500 events a seed"
-    assert report(Search("one", (verdict, verdict), 1.0)) == f"one: PASSED, 2 seeds, {speed}"
-    assert report(Search("one", (verdict, counted), 1.0)) == f"one: PASSED, 2 seeds, {speed}, 100 points/s"
+    assert report(SeedSearch("one", (verdict, verdict), 1.0)) == f"one: PASSED, 2 seeds, {speed}"
+    assert report(SeedSearch("one", (verdict, counted), 1.0)) == f"one: PASSED, 2 seeds, {speed}, 100 points/s"
 
 
 def test_scenarios_are_played_in_turn_until_one_is_red(

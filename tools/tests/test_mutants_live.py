@@ -11,7 +11,7 @@ from chaos.mutants.registry import FIRST_SEEDS, SIMULATED_ONLY
 from reports.verdict import GuaranteeResult, Outcome, Status, Verdict
 from scenarios import ledger, loader
 from scenarios.ledger import MutantSearch
-from tools.mutants_live import Search, search, searches
+from tools.mutants_live import LiveSearch, search, searches
 
 NAME = "no_rotation"
 KEPT = {each.mutant: each for each in ledger.searches_in(ledger.KEPT["live"])}
@@ -23,11 +23,11 @@ def verdict(outcome: Outcome) -> Verdict:
     return Verdict(outcome, "", "", 7, "", Path(), "", (), (one,), "")
 
 
-def showing(*outcomes: Outcome | None) -> Callable[[Sequence[Search]], None]:
+def showing(*outcomes: Outcome | None) -> Callable[[Sequence[LiveSearch]], None]:
     """Return a judge whose plays show these, one after the other. None could not be set up."""
     shown = iter(outcomes)
 
-    def judge(current: Sequence[Search]) -> None:
+    def judge(current: Sequence[LiveSearch]) -> None:
         for one in current:
             outcome = next(shown)
             one.take(None if outcome is None else verdict(outcome))
@@ -35,8 +35,8 @@ def showing(*outcomes: Outcome | None) -> Callable[[Sequence[Search]], None]:
     return judge
 
 
-def a_search() -> Search:
-    return Search(NAME, loader.find("07-leader-moves-and-returns"))
+def a_search() -> LiveSearch:
+    return LiveSearch(NAME, loader.find("07-leader-moves-and-returns"))
 
 
 PASSED, FAILED, INVALID, CRASHED = Outcome.PASSED, Outcome.FAILED, Outcome.INVALID, Outcome.CRASHED
@@ -55,14 +55,14 @@ PASSED, FAILED, INVALID, CRASHED = Outcome.PASSED, Outcome.FAILED, Outcome.INVAL
 def test_a_mutant_is_played_until_it_is_killed_and_what_shows_nothing_is_no_try(
     outcomes: tuple[Outcome | None, ...], plays: int, tries: int, killed: bool
 ) -> None:
-    one, kept = a_search(), list[Search]()
+    one, kept = a_search(), list[LiveSearch]()
     assert search([one], 3, 1.0, showing(*outcomes), kept.append) == 0
     assert (one.plays, one.tries, bool(one.guarantees)) == (plays, tries, killed)
     assert kept == [one]
 
 
 def test_a_mutant_of_which_no_play_showed_anything_keeps_what_was_known() -> None:
-    one, kept = a_search(), list[Search]()
+    one, kept = a_search(), list[LiveSearch]()
     assert search([one], 2, 1.0, showing(None, INVALID, CRASHED, INVALID), kept.append) == 0
     assert (one.plays, kept) == (4, [])
 

@@ -95,7 +95,7 @@ class ChecksInside(PassiveHook):
 
 
 @dataclass(slots=True)
-class Findings:
+class NodeCheckReports:
     """The reports of the nodes' checks, in the runner."""
 
     _broken: dict[str, tuple[int, str]] = field(default_factory=dict)

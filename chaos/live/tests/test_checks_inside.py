@@ -6,7 +6,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from chaos.live.node_side.checks_inside import ChecksInside, Findings
+from chaos.live.node_side.checks_inside import ChecksInside, NodeCheckReports
 from chaos.live.node_side.instrumentation import NodeInstrumentation
 from reference_broker.core.events import Reply, Request
 from reference_broker.ports.node_ports import Now
@@ -28,12 +28,12 @@ class FakePipe:
     """What the node reports goes to the runner's side at once."""
 
     def __init__(self) -> None:
-        self.findings = Findings()
+        self.check_reports = NodeCheckReports()
         self.lines: list[dict[str, object]] = []
 
     def report(self, key: str, value: object) -> None:
         self.lines.append({key: value})
-        self.findings.line(1, {key: value})
+        self.check_reports.line(1, {key: value})
 
 
 def fetches(pipe: FakePipe, guarantees: tuple[str, ...], leader_epochs: list[int]) -> None:
@@ -60,7 +60,7 @@ def fetches(pipe: FakePipe, guarantees: tuple[str, ...], leader_epochs: list[int
 def test_a_breach_reaches_the_manifest_with_its_node_and_first_time() -> None:
     pipe = FakePipe()
     fetches(pipe, (FENCED, "lost-write"), [LEADER_EPOCH, LEADER_EPOCH - 1, LEADER_EPOCH - 2])
-    (found,) = pipe.findings.judged((FENCED, "lost-write"))
+    (found,) = pipe.check_reports.judged((FENCED, "lost-write"))
     assert (found.guarantee, found.holds, found.at_us) == (FENCED, False, 4001)
     assert found.detail.startswith("node-1: fetcher-0 sent a fetch of t-0 in leader epoch 2")
     assert found.evidence >= 1
@@ -70,7 +70,7 @@ def test_how_much_was_checked_is_reported_before_the_node_can_be_killed() -> Non
     pipe = FakePipe()
     fetches(pipe, (FENCED,), [LEADER_EPOCH] * 20)
     assert len(pipe.lines) == 5, "one line at each power of two"
-    (found,) = pipe.findings.judged((FENCED,))
+    (found,) = pipe.check_reports.judged((FENCED,))
     assert found.holds
     assert found.evidence == 16
 
@@ -79,11 +79,11 @@ def test_only_what_the_scenario_promises_is_judged() -> None:
     pipe = FakePipe()
     fetches(pipe, ("lost-write",), [LEADER_EPOCH - 1])
     assert pipe.lines == []
-    assert pipe.findings.judged(("lost-write",)) == ()
+    assert pipe.check_reports.judged(("lost-write",)) == ()
 
 
 def test_what_was_never_looked_at_has_no_evidence() -> None:
-    (found,) = Findings().judged((FENCED,))
+    (found,) = NodeCheckReports().judged((FENCED,))
     assert (found.holds, found.evidence) == (True, 0)
 
 

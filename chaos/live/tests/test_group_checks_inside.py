@@ -78,7 +78,7 @@ def judged_log(
     if noted is not None:
         checks.trace(noted)
     look(checks)
-    return pipe.findings.judged((guarantee,))
+    return pipe.check_reports.judged((guarantee,))
 
 
 @pytest.mark.clause("M-2")
@@ -134,7 +134,7 @@ def test_a_commit_of_an_earlier_generation_may_not_be_acknowledged(error: int, b
     tag, key = Tag(1, 8, "member-0", 0, -1), int(ApiKey.OFFSET_COMMIT)
     look(checks, Request(1, 7, key, 8, "member-0", request, tag))
     look(checks, None, (Reply(1, 7, key, 8, response, tag),))
-    (found,) = pipe.findings.judged((FENCED,))
+    (found,) = pipe.check_reports.judged((FENCED,))
     assert found.holds is not breaks
 
 
