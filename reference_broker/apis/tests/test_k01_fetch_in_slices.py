@@ -113,12 +113,12 @@ def test_retransmission_during_slices_is_handled_once(world: World) -> None:
     world.pass_ms(0)
     session_id = opened.response.session_id
     first = world.fetch_first(session_id, 1, dict.fromkeys(ALL, 0), max_wait_ms=500, min_bytes=1)
-    again = world.fetch_first(session_id, 1, dict.fromkeys(ALL, 0), max_wait_ms=500, min_bytes=1)
+    retransmitted = world.fetch_first(session_id, 1, dict.fromkeys(ALL, 0), max_wait_ms=500, min_bytes=1)
     world.pass_ms(0)
     assert first.response.error_code == 0
-    assert again.waiting
+    assert retransmitted.waiting
     world.pass_ms(500)
-    assert again.response.error_code == 0
+    assert retransmitted.response.error_code == 0
     assert not world.ports.timers
 
 
@@ -161,8 +161,8 @@ def test_retransmission_after_bug_returns_session_error(number: int) -> None:
     first = world.fetch_first(session_id, number, ALL, **limits)
     assert first.waiting
     with patch.object(FakeCall, "contain", contains), patch.object(Fetch, "_unpark", side_effect=BugError):
-        again = world.fetch_first(session_id, number, ALL, **limits)
-    assert again.response.error_code == DraftError.INVALID_FETCH_SESSION
+        retransmitted = world.fetch_first(session_id, number, ALL, **limits)
+    assert retransmitted.response.error_code == DraftError.INVALID_FETCH_SESSION
     assert not any(world.partition("a", index).watchers for index in range(6))
     assert world.sessions.partitions_cached == 0
 

@@ -1,4 +1,4 @@
-"""Followers without leaders: real logs on a disk in memory. The test gives the leader's responses and the time.
+"""Followers without leaders: real logs on a disk in memory. The test sends the leader's responses and sets the time.
 
 Node 2 follows; nodes 1 and 3 lead. Its requests wait in ``sent``.
 """
@@ -47,8 +47,8 @@ class SentRequest(NamedTuple):
 
 @dataclass
 class World(TimedPorts):
-    """``moved``: logs whose high watermark the fetchers moved. ``changed``: indexes of partitions of which consumers
-    may hear something else."""
+    """``moved``: logs whose high watermark the fetchers moved. ``changed``: indexes of partitions whose change was
+    reported to consumers."""
 
     settings: dict[str, str] = field(default_factory=dict)
     sent: list[SentRequest] = field(default_factory=list)
@@ -103,7 +103,7 @@ class World(TimedPorts):
     def follow(
         self, index: int = 0, leader: int = 1, epoch: int = 0, records: int = 0, epochs: tuple[int, ...] = ()
     ) -> PartitionLog:
-        """``records``: that many in its log before, of ``epochs`` in turn (else of epoch 0)."""
+        """``records``: number of records in its log before, of ``epochs`` in turn (otherwise of epoch 0)."""
         log = self.logs.get(index)
         if log is None:
             log = self.logs[index] = run_to_end(open_log(self.disk, f"t-{index}", LogConfig(), self.now(), True))
@@ -118,7 +118,7 @@ class World(TimedPorts):
     # the leader
 
     def only_request(self, api_key: int = ApiKey.FETCH, leader: int = 1) -> SentRequest:
-        """The one that waits for a response."""
+        """Return the only request without a response."""
         self.pass_ms(1)
         assert len(self.sent) == 1, self.sent
         sent = self.sent.pop()
@@ -130,7 +130,7 @@ class World(TimedPorts):
         return sent, sent.body
 
     def respond(self, sent: SentRequest, *data: PartitionData, error: int = 0) -> None:
-        """Within its session; a full request opens one and is answered with all that it names."""
+        """Respond within the session. A full request opens one, and its response has all partitions that it names."""
         request = sent.body
         if request.session_epoch == 0 and not data:
             data = tuple(PartitionData(each.partition, 0, 0, log_start_offset=0) for each in named(request))

@@ -1,4 +1,4 @@
-"""A leader of fakes: real partitions and logs on a disk in memory, followers played by hand, time as the test says.
+"""A leader of fakes: real partitions and logs on a disk in memory. The test plays the followers and sets the time.
 
 Node 1 leads; 2 and 3 follow. The test keeps the requests of the leader to the controller, and responds to them.
 """
@@ -45,7 +45,7 @@ def registered(broker_id: int) -> BrokerImage:
 
 @dataclass(eq=False)
 class Session:
-    """Of one follower: when it was last in contact."""
+    """The session of one follower: the time of its last contact."""
 
     contact_us: int = 0
 
@@ -74,7 +74,7 @@ class World(TimedPorts):
         self.disk = MemoryDisk()
         self.controller = SimpleNamespace(image=MetadataImage(brokers={one: registered(one) for one in (1, 2, 3)}))
         lifecycle = SimpleNamespace(
-            registered_epoch=broker_epoch_of(1), channel=SimpleNamespace(send_request=self._asked)
+            registered_epoch=broker_epoch_of(1), channel=SimpleNamespace(send_request=self._sent)
         )
         replica: Any = SimpleNamespace(controller=self.controller, lifecycle=lifecycle)
         ports: Any = self
@@ -87,7 +87,7 @@ class World(TimedPorts):
         self.sessions: dict[int, Session] = {}
         self.cached: dict[tuple[int, Partition], Cached] = {}
 
-    def _asked(
+    def _sent(
         self, _key: int, _version: int, body: Any, replied: Callable[[object], None], failed: Callable[[], None]
     ) -> None:
         self.alter_requests.append((body, replied, failed))
@@ -124,38 +124,38 @@ class World(TimedPorts):
         leader_epoch: int = 0,
         partition_epoch: int = 0,
     ) -> None:
-        """The metadata says so."""
+        """Publish the metadata of the partition."""
         partition.leader_epoch = leader_epoch
         partition.log.assign_leader_epoch(leader_epoch)
         self.leaders.leads(partition, PartitionImage(replicas, isr, 1, leader_epoch, partition_epoch))
 
     def append(self, partition: Partition, records: int = 1) -> int:
-        """As a produce does; returns the log end offset."""
+        """Append as Produce does. Return the log end offset."""
         partition.log.append(self.now(), batch(records), partition.leader_epoch)
         self.leaders.appended(partition)
         partition.changed()
         return partition.log.log_end_offset
 
     def produce(self, name: str, *partitions: Partition, timeout_ms: int = 1000) -> None:
-        """acks=all, one record each; the response is in ``acked`` under ``name``."""
+        """Produce one record to each partition with acks=all. ``acked`` gets the response under ``name``."""
         offsets = [(partition, self.append(partition)) for partition in partitions]
         self.wait(name, offsets, timeout_ms)
 
     def wait(
         self, name: str, offsets: list[tuple[Partition, int]], timeout_ms: int = 1000
     ) -> Callable[[], None] | None:
-        def answered(errors: dict[Partition, Error]) -> None:
-            assert name not in self.acked, "answered twice"
+        def acknowledged(errors: dict[Partition, Error]) -> None:
+            assert name not in self.acked, "a second response"
             self.acked[name] = {partition.log.directory: error for partition, error in errors.items()}
 
-        return self.leaders.acknowledge(offsets, timeout_ms, answered)
+        return self.leaders.acknowledge(offsets, timeout_ms, acknowledged)
 
     # followers
 
     def fetch(
         self, follower: int, partition: Partition, offset: int, log_start: int = 0, epoch: int | None = None
     ) -> Error:
-        """A request that names the partition."""
+        """Fetch with a request that names the partition."""
         error = self.count(follower, partition, offset, log_start, epoch)
         self.leaders.notify_watchers()
         return error
@@ -163,7 +163,7 @@ class World(TimedPorts):
     def count(
         self, follower: int, partition: Partition, offset: int, log_start: int = 0, epoch: int | None = None
     ) -> Error:
-        """The same, with others of the request still to come."""
+        """Fetch likewise, with other partitions of the request still to be recorded."""
         self.contact(follower)
         key = (follower, partition)
         cached = self.cached.setdefault(key, Cached(self.sessions[follower]))
@@ -172,7 +172,7 @@ class World(TimedPorts):
         return self.leaders.fetched(partition, cached, follower, broker_epoch)
 
     def contact(self, follower: int) -> None:
-        """A request that names nothing."""
+        """Fetch with a request that names no partition."""
         self.sessions.setdefault(follower, Session()).contact_us = self.mono_us
 
     def followers(self, partition: Partition) -> Followers:
@@ -182,7 +182,7 @@ class World(TimedPorts):
     # the controller
 
     def show_broker(self, broker: BrokerImage) -> None:
-        """The metadata has it so."""
+        """Publish the metadata of the broker."""
         image = self.controller.image
         self.controller.image = replace(image, brokers={**image.brokers, broker.broker_id: broker})
         delta = MetadataDelta(image)
@@ -191,7 +191,7 @@ class World(TimedPorts):
         self.pass_ms(0)
 
     def proposals(self) -> list[tuple[int, tuple[int, ...], int]]:
-        """Of the latest request: (partition, in-sync replicas, partition epoch)."""
+        """Return (partition, in-sync replicas, partition epoch) of the latest request."""
         self.pass_ms(0)
         body = self.alter_requests[-1][0]
         return [
@@ -207,8 +207,9 @@ class World(TimedPorts):
     def respond(
         self, error: ErrorCode = ErrorCode.none, top: ErrorCode = ErrorCode.none, published: bool = True
     ) -> None:
-        """The oldest request, as a controller that accepts it, or refuses all. The metadata comes right
-        after the response if it is ``published``."""
+        """Respond to the oldest request, as a controller that accepts it, or rejects all. The metadata is published
+        right
+        after the response if ``published``."""
         self.pass_ms(0)
         body, replied, _ = self.alter_requests.pop(0)
         partitions = tuple(

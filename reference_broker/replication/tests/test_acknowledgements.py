@@ -1,4 +1,4 @@
-"""acks=all and DeleteRecords: who is answered when, and with what."""
+"""acks=all and DeleteRecords: when requests complete, and with which errors."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ def commit(world: World, *partitions: object) -> None:
             world.fetch(follower, partition, partition.log.log_end_offset)  # type: ignore[attr-defined,arg-type]
 
 
-def test_it_is_completed_when_the_last_of_its_partitions_is_replicated() -> None:
+def test_acks_all_completes_when_last_partition_is_replicated() -> None:
     world = World()
     first, second = world.lead(0), world.lead(1)
     world.produce("p", first, second)
@@ -25,7 +25,7 @@ def test_it_is_completed_when_the_last_of_its_partitions_is_replicated() -> None
     assert world.acked == {"p": {}}
 
 
-def test_a_high_watermark_completes_those_at_or_below_it_in_their_order() -> None:
+def test_high_watermark_completes_requests_in_offset_order() -> None:
     world = World()
     partition = world.lead()
     for name in "abc":
@@ -37,7 +37,7 @@ def test_a_high_watermark_completes_those_at_or_below_it_in_their_order() -> Non
     assert list(world.acked) == ["a", "b", "c"]
 
 
-def test_what_is_replicated_already_is_completed_at_once_and_a_retry_waits_for_its_first_writing() -> None:
+def test_replicated_offset_completes_at_once_and_retry_waits_for_original() -> None:
     world = World()
     partition = world.lead()
     world.produce("first", partition)
@@ -50,7 +50,7 @@ def test_what_is_replicated_already_is_completed_at_once_and_a_retry_waits_for_i
     assert world.acked["late retry"] == {}
 
 
-def test_a_partition_named_twice_waits_for_the_later_offset() -> None:
+def test_duplicate_partition_waits_for_later_offset() -> None:
     world = World()
     partition = world.lead()
     end = world.append(partition, 5)
@@ -62,7 +62,7 @@ def test_a_partition_named_twice_waits_for_the_later_offset() -> None:
     assert world.acked == {"p": {}}
 
 
-def test_time_runs_out_for_those_that_are_missing_only() -> None:
+def test_timeout_fails_only_unreplicated_partitions() -> None:
     world = World()
     first, second = world.lead(0), world.lead(1)
     world.produce("p", first, second, timeout_ms=300)
@@ -75,7 +75,7 @@ def test_time_runs_out_for_those_that_are_missing_only() -> None:
 
 
 @pytest.mark.parametrize("order", [(100, 200, 300), (300, 200, 100), (200, 300, 100)])
-def test_each_request_has_its_own_time(order: tuple[int, ...]) -> None:
+def test_each_request_has_own_timeout(order: tuple[int, ...]) -> None:
     world = World()
     partition = world.lead()
     for timeout_ms in order:
@@ -88,7 +88,7 @@ def test_each_request_has_its_own_time(order: tuple[int, ...]) -> None:
     assert world.followers(partition).acks == []
 
 
-def test_one_timer_serves_all_that_wait() -> None:
+def test_one_timer_serves_all_parked_requests() -> None:
     world = World()
     partition = world.lead()
     world.pass_ms(10_000)
@@ -99,8 +99,8 @@ def test_one_timer_serves_all_that_wait() -> None:
     assert len(world.timers) <= 2  # This one, and the high watermarks' file.
 
 
-def test_completed_requests_are_not_kept_until_their_time_is_over() -> None:
-    """One that still waits in front must not keep all that came after it."""
+def test_completed_requests_are_not_kept_until_timeout() -> None:
+    """An earlier one that is still parked must not keep those after it."""
     world = World()
     stuck, busy = world.lead(0), world.lead(1)
     world.produce("stuck", stuck, timeout_ms=60_000)
@@ -110,7 +110,7 @@ def test_completed_requests_are_not_kept_until_their_time_is_over() -> None:
     assert len(world.leaders._acks._deadlines) < 300
 
 
-def test_lost_leadership_completes_parked_requests_and_a_deleted_topic_says_so() -> None:
+def test_lost_leadership_or_deleted_topic_completes_parked_requests() -> None:
     world = World()
     first, second = world.lead(0), world.lead(1)
     world.produce("p", first)
@@ -125,7 +125,7 @@ def test_lost_leadership_completes_parked_requests_and_a_deleted_topic_says_so()
     world.pass_ms(2000)
 
 
-def test_too_few_in_sync_after_the_append_is_reported() -> None:
+def test_isr_below_minimum_after_append_returns_not_enough_replicas_after_append() -> None:
     world = World(min_isr=2)
     partition = world.lead()
     world.produce("p", partition)
@@ -135,7 +135,7 @@ def test_too_few_in_sync_after_the_append_is_reported() -> None:
     assert world.acked == {"p": {}, "q": {"events-0": ErrorCode.not_enough_replicas_after_append}}
 
 
-def test_below_min_insync_replicas_nobody_is_acknowledged_until_there_are_enough_again() -> None:
+def test_acks_all_waits_while_isr_is_below_minimum() -> None:
     world = World(min_isr=2)
     partition = world.lead()
     world.produce("p", partition, timeout_ms=100_000)
@@ -147,7 +147,7 @@ def test_below_min_insync_replicas_nobody_is_acknowledged_until_there_are_enough
     assert world.acked == {"p": {}}
 
 
-def test_a_shrunk_set_acknowledges_what_the_one_that_left_held_up() -> None:
+def test_isr_shrink_completes_parked_requests() -> None:
     world = World()
     partition = world.lead()
     world.leaders.start()
@@ -160,7 +160,7 @@ def test_a_shrunk_set_acknowledges_what_the_one_that_left_held_up() -> None:
 
 
 def cut_at_3() -> tuple[World, Partition]:
-    """Four records that all replicas have; the leader's log begins at 3 now."""
+    """Return a world with four records that all replicas have, and whose leader's log starts at 3."""
     world = World()
     partition = world.lead()
     world.append(partition, 4)
@@ -169,7 +169,7 @@ def cut_at_3() -> tuple[World, Partition]:
     return world, partition
 
 
-def test_a_deletion_waits_for_the_log_start_of_every_live_replica() -> None:
+def test_delete_records_waits_for_log_start_of_live_replicas() -> None:
     world, partition = cut_at_3()
     done: list[dict[object, Error]] = []
     world.leaders.await_deletion([(partition, 3)], 1000, done.append)  # type: ignore[arg-type]
@@ -179,7 +179,7 @@ def test_a_deletion_waits_for_the_log_start_of_every_live_replica() -> None:
     assert (done, world.leaders.low_watermark(partition)) == ([{}], 3)
 
 
-def test_a_deletion_does_not_wait_for_the_dead_and_may_run_out_of_time() -> None:
+def test_delete_records_ignores_dead_replicas_and_times_out() -> None:
     world, partition = cut_at_3()
     done: list[dict[object, Error]] = []
     world.leaders.await_deletion([(partition, 3)], 1000, done.append)  # type: ignore[arg-type]
@@ -190,7 +190,7 @@ def test_a_deletion_does_not_wait_for_the_dead_and_may_run_out_of_time() -> None
     assert done[1:] == [{}]
 
 
-def test_a_follower_that_dies_lets_a_deletion_go_on() -> None:
+def test_delete_records_completes_when_lagging_follower_dies() -> None:
     world = World()
     partition = world.lead()
     world.append(partition, 4)
@@ -206,8 +206,8 @@ def test_a_follower_that_dies_lets_a_deletion_go_on() -> None:
 
 
 @pytest.mark.parametrize("deleted", [False, True])
-def test_what_was_resigned_before_the_wait_began_is_not_taken_for_replicated(deleted: bool) -> None:
-    """A sync came between: the log follows another leader by now, and its high watermark speaks of other records."""
+def test_request_after_resignation_is_not_acknowledged(deleted: bool) -> None:
+    """During a sync in between, the log started to follow another leader: its high watermark is of other records."""
     world = World()
     partition, other = world.lead(0), world.lead(1)
     end = world.append(partition)
@@ -222,7 +222,7 @@ def test_what_was_resigned_before_the_wait_began_is_not_taken_for_replicated(del
     assert world.acked["q"] == {"events-0": error}
 
 
-def test_who_left_is_forgotten_and_others_go_on() -> None:
+def test_abandoned_request_is_dropped_and_others_continue() -> None:
     world = World()
     first, second = world.lead(0), world.lead(1)
     abandons = []
@@ -238,7 +238,7 @@ def test_who_left_is_forgotten_and_others_go_on() -> None:
     assert world.acked == {"b": {}}
 
 
-def test_a_deletion_that_nobody_waits_for_is_forgotten() -> None:
+def test_abandoned_delete_records_is_dropped() -> None:
     world, partition = cut_at_3()
     done: list[dict[object, Error]] = []
     abandon = world.leaders.await_deletion([(partition, 3)], 1000, done.append)  # type: ignore[arg-type]
@@ -249,7 +249,7 @@ def test_a_deletion_that_nobody_waits_for_is_forgotten() -> None:
     assert done == []
 
 
-def test_a_deletion_ends_with_the_leadership() -> None:
+def test_delete_records_fails_when_leadership_is_lost() -> None:
     world, partition = cut_at_3()
     done: list[dict[object, Error]] = []
     world.leaders.await_deletion([(partition, 3)], 1000, done.append)  # type: ignore[arg-type]

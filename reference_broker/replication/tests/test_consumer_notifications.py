@@ -1,4 +1,4 @@
-"""Consumers that read from a follower (KIP-392) are notified of what its fetches change."""
+"""Consumers that read from a follower (KIP-392) are notified of changes by its fetches."""
 
 from reference_broker.replication.tests.follower_world import World, offsets, records
 from reference_broker.wire.apis import ApiKey
@@ -6,7 +6,7 @@ from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import EpochEndOffset, PartitionData
 
 
-def test_a_high_watermark_that_moves_is_reported_and_an_append_alone_is_not() -> None:
+def test_moved_high_watermark_notifies_consumers_and_append_alone_does_not() -> None:
     world = World()
     world.follow(0)
     sent, _ = world.fetch()
@@ -19,7 +19,7 @@ def test_a_high_watermark_that_moves_is_reported_and_an_append_alone_is_not() ->
     assert world.changed == [0]
 
 
-def test_a_log_start_that_moves_is_reported() -> None:
+def test_moved_log_start_notifies_consumers() -> None:
     world = World()
     log = world.follow(0, records=4)
     log.advance_high_watermark(4)
@@ -28,7 +28,7 @@ def test_a_log_start_that_moves_is_reported() -> None:
     assert (log.log_start_offset, world.changed) == (2, [0])
 
 
-def test_a_log_that_is_cut_is_reported() -> None:
+def test_truncation_notifies_consumers() -> None:
     world = World()
     world.follow(0, epoch=3, records=4)
     sent, _ = world.fetch()
@@ -36,7 +36,7 @@ def test_a_log_that_is_cut_is_reported() -> None:
     assert world.changed == [0]
 
 
-def test_a_log_that_restarts_is_reported() -> None:
+def test_emptied_log_notifies_consumers() -> None:
     world = World()
     world.follow(0, records=4)
     sent, _ = world.fetch()

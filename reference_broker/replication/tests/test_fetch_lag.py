@@ -1,4 +1,4 @@
-"""MaxLag equals the largest lag of what is followed, after every response."""
+"""MaxLag equals the largest lag of all followed partitions, after every response."""
 
 from random import Random
 
@@ -23,7 +23,7 @@ def followed(index: int) -> Followed:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_the_gauge_is_exact_after_every_step(seed: int) -> None:
+def test_max_lag_is_exact_after_each_step(seed: int) -> None:
     random, gauge = Random(seed), Gauge()
     lag = FetchLag(gauge)
     partitions = [followed(index) for index in range(8)]
@@ -39,7 +39,7 @@ def test_the_gauge_is_exact_after_every_step(seed: int) -> None:
         assert gauge.value == max(expected.values())
 
 
-def test_one_that_stays_far_behind_does_not_keep_what_others_were() -> None:
+def test_lagging_partition_does_not_retain_lags_of_others() -> None:
     lag, stuck, other = FetchLag(Gauge()), followed(0), followed(1)
     lag.update(stuck, 1000)
     for number in range(10_000):
@@ -47,7 +47,7 @@ def test_one_that_stays_far_behind_does_not_keep_what_others_were() -> None:
     assert len(lag._furthest) < 200
 
 
-def test_a_fetcher_reports_what_it_is_behind_after_each_response_until_it_follows_no_more() -> None:
+def test_fetcher_updates_lag_with_each_response_until_unfollowed() -> None:
     world = World()
     world.follow(0)
     world.follow(1)
@@ -61,6 +61,6 @@ def test_a_fetcher_reports_what_it_is_behind_after_each_response_until_it_follow
     third, _ = world.fetch()
     diverging = PartitionData(0, ErrorCode.none, 40, diverging_epoch=EpochEndOffset(0, 4))
     world.respond(third, diverging, PartitionData(1, ErrorCode.not_leader_or_follower, 70))
-    assert world.max_lag.value == 8, "neither says how far the leader is on this line"
+    assert world.max_lag.value == 8, "neither response has the leader's log end of this line"
     world.fetchers.stops_following(b"t" * 16, 1)
     assert world.max_lag.value == 0

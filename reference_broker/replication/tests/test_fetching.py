@@ -1,4 +1,4 @@
-"""A follower's fetches: what they name, what their responses do to the log, and what an error holds up."""
+"""A follower's fetches: the partitions they name, the effect of their responses on the log, and of errors."""
 
 import pytest
 
@@ -19,7 +19,7 @@ from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import EpochEndOffset, PartitionData
 
 
-def test_a_fetch_says_who_follows_from_where_under_which_leadership() -> None:
+def test_fetch_has_replica_offset_and_leader_epoch() -> None:
     world = World()
     world.follow(0, epoch=4, records=3)
     _, request = world.fetch()
@@ -29,7 +29,7 @@ def test_a_fetch_says_who_follows_from_where_under_which_leadership() -> None:
     assert request.topics[0].topic_id == TOPIC_ID
 
 
-def test_what_the_leader_sends_is_appended_and_committed_as_far_as_it_says() -> None:
+def test_fetched_records_are_appended_and_high_watermark_follows_leader() -> None:
     world = World()
     log = world.follow()
     sent, _ = world.fetch()
@@ -42,7 +42,7 @@ def test_what_the_leader_sends_is_appended_and_committed_as_far_as_it_says() -> 
     assert (log.high_watermark, log.log_start_offset) == (3, 1), "no further than its own end"
 
 
-def test_a_broker_that_was_registered_again_names_all_it_follows_in_a_new_session() -> None:
+def test_new_broker_epoch_opens_new_session_with_all_partitions() -> None:
     world = World()
     for index in range(3):
         world.follow(index)
@@ -57,7 +57,7 @@ def test_a_broker_that_was_registered_again_names_all_it_follows_in_a_new_sessio
 
 
 @pytest.mark.clause("F-22")
-def test_partitions_at_rest_are_named_once_and_cost_nothing_any_more() -> None:
+def test_idle_partitions_are_named_once() -> None:
     world = World()
     for index in range(2500):
         world.follow(index)
@@ -75,10 +75,10 @@ def test_partitions_at_rest_are_named_once_and_cost_nothing_any_more() -> None:
         world.respond(sent)
         sent, request = world.fetch()
         assert not request.topics
-    assert world.events == events, "an answer without news needs no event but its own"
+    assert world.events == events, "an empty response needs no event but its own"
 
 
-def test_only_what_changed_is_named_again() -> None:
+def test_only_changed_partitions_are_named_again() -> None:
     world = World()
     for index in range(5):
         world.follow(index)
@@ -90,7 +90,7 @@ def test_only_what_changed_is_named_again() -> None:
     assert [each.partition for each in named(request)] == [3]
 
 
-def test_a_leader_that_is_not_one_yet_is_retried_soon_and_the_others_are_not_held_up() -> None:
+def test_not_leader_error_is_retried_soon_without_blocking_others() -> None:
     world = World()
     world.follow(0)
     log = world.follow(1)
@@ -110,7 +110,7 @@ def test_a_leader_that_is_not_one_yet_is_retried_soon_and_the_others_are_not_hel
     assert world.notes_of("replica_fetch_error") == [{"partition": "t-0", "leader": 1, "error": 6}]
 
 
-def test_repeated_errors_are_waited_out_longer_up_to_the_configured_time() -> None:
+def test_repeated_errors_back_off_up_to_configured_maximum() -> None:
     world = World({"replica.fetch.backoff.ms": "100"})
     world.follow(0)
     pauses = []
@@ -129,7 +129,7 @@ def test_repeated_errors_are_waited_out_longer_up_to_the_configured_time() -> No
     assert all(100 <= pause <= 104 for pause in pauses[3:])
 
 
-def test_a_fenced_partition_waits_for_newer_metadata() -> None:
+def test_fenced_partition_waits_for_newer_metadata() -> None:
     world = World()
     world.follow(0, epoch=1)
     sent, _ = world.fetch()
@@ -144,7 +144,7 @@ def test_a_fenced_partition_waits_for_newer_metadata() -> None:
     assert [each.current_leader_epoch for each in named(request)] == [2]
 
 
-def test_a_response_from_before_a_new_leadership_is_not_taken() -> None:
+def test_response_for_earlier_leader_epoch_is_ignored() -> None:
     world = World()
     log = world.follow(0, epoch=1)
     sent, _ = world.fetch()
@@ -155,7 +155,7 @@ def test_a_response_from_before_a_new_leadership_is_not_taken() -> None:
     assert [each.current_leader_epoch for each in named(request)] == [2]
 
 
-def test_damaged_records_are_not_appended_and_hold_up_their_partition_only() -> None:
+def test_damaged_records_are_not_appended_and_delay_only_their_partition() -> None:
     world = World()
     log = world.follow(0)
     sent, _ = world.fetch()
@@ -174,8 +174,8 @@ def test_damaged_records_are_not_appended_and_hold_up_their_partition_only() -> 
     assert log.log_end_offset == 2
 
 
-def test_a_batch_of_a_later_epoch_than_its_leader_is_not_appended() -> None:
-    """No checksum covers the epoch of a batch. What comes before it stays."""
+def test_batch_with_later_epoch_than_leader_is_not_appended() -> None:
+    """No checksum covers the epoch of a batch. The batches before it stay."""
     world = World()
     log = world.follow(epoch=3)
     sent, _ = world.fetch()
@@ -190,7 +190,7 @@ def test_a_batch_of_a_later_epoch_than_its_leader_is_not_appended() -> None:
     assert [(each.fetch_offset, each.last_fetched_epoch) for each in named(request)] == [(1, 3)]
 
 
-def test_after_a_lost_response_a_new_session_names_all_partitions() -> None:
+def test_lost_response_opens_new_session_with_all_partitions() -> None:
     world = World()
     for index in range(3):
         world.follow(index)
@@ -204,7 +204,7 @@ def test_after_a_lost_response_a_new_session_names_all_partitions() -> None:
     assert (request.session_epoch, len(named(request))) == (0, 3)
 
 
-def test_a_dead_leader_is_left_alone_once_nothing_is_followed_there() -> None:
+def test_unreachable_leader_is_not_retried_without_followed_partitions() -> None:
     world = World()
     world.follow(0)
     sent, _ = world.fetch()
@@ -216,7 +216,7 @@ def test_a_dead_leader_is_left_alone_once_nothing_is_followed_there() -> None:
     world.fetch(leader=3)
 
 
-def test_a_new_leadership_ends_the_wait_after_failures() -> None:
+def test_new_leader_ends_backoff() -> None:
     world = World()
     world.follow(0)
     for _ in range(8):
@@ -231,7 +231,7 @@ def test_a_new_leadership_ends_the_wait_after_failures() -> None:
     world.fetch()
 
 
-def test_records_are_durable_before_the_next_fetch_where_flush_messages_says_so() -> None:
+def test_flush_messages_makes_records_durable_before_next_fetch() -> None:
     world = World(hold_syncs=True)
     log = world.follow(0)
     log.config = type(log.config)(flush_messages=1)
@@ -245,7 +245,7 @@ def test_records_are_durable_before_the_next_fetch_where_flush_messages_says_so(
     assert log.synced_offset == 1
 
 
-def test_what_a_start_found_is_durable_before_the_next_fetch() -> None:
+def test_recovered_records_are_durable_before_next_fetch() -> None:
     world = World(hold_syncs=True)
     log = world.follow(0, records=2)
     log.config = type(log.config)(flush_messages=1)
@@ -258,7 +258,7 @@ def test_what_a_start_found_is_durable_before_the_next_fetch() -> None:
     assert log.synced_offset == 2
 
 
-def test_nothing_is_appended_after_the_end() -> None:
+def test_nothing_is_appended_after_stop() -> None:
     world = World()
     log = world.follow(0)
     sent, _ = world.fetch()
@@ -269,7 +269,7 @@ def test_nothing_is_appended_after_the_end() -> None:
     assert not world.sent
 
 
-def test_a_divergence_cuts_to_where_both_logs_agree_and_the_fetch_goes_on_there() -> None:
+def test_divergence_truncates_to_common_offset() -> None:
     world = World()
     log = world.follow(0, epoch=3, records=6, epochs=(0, 0, 1, 1, 1, 2))
     sent, _ = world.fetch()
@@ -283,7 +283,7 @@ def test_a_divergence_cuts_to_where_both_logs_agree_and_the_fetch_goes_on_there(
     assert log.epochs.epochs == [0, 1, 3]
 
 
-def test_a_cut_is_durable_before_the_fetch_goes_on() -> None:
+def test_truncation_is_durable_before_next_fetch() -> None:
     """So an append never waits for the disk, and one sync serves all partitions of a response."""
     world = World(hold_syncs=True)
     log = world.follow(0, epoch=3, records=6, epochs=(0, 0, 1, 1, 1, 2))
@@ -297,7 +297,7 @@ def test_a_cut_is_durable_before_the_fetch_goes_on() -> None:
     world.fetch()
 
 
-def test_the_high_watermark_reported_with_a_divergence_is_taken_once_the_logs_agree() -> None:
+def test_high_watermark_of_diverging_response_applies_once_logs_agree() -> None:
     """The leader has sent the divergence, so its next response omits the partition if nothing else is new (F-14)."""
     world = World()
     log = world.follow(0, epoch=3, records=6, epochs=(0, 0, 1, 1, 1, 2))
@@ -312,7 +312,7 @@ def test_the_high_watermark_reported_with_a_divergence_is_taken_once_the_logs_ag
     assert log.high_watermark == 2
 
 
-def test_a_high_watermark_reported_with_a_divergence_is_forgotten_with_the_session() -> None:
+def test_high_watermark_of_diverging_response_is_dropped_with_session() -> None:
     world = World()
     log = world.follow(0, epoch=3, records=6, epochs=(0, 0, 1, 1, 1, 2))
     sent, _ = world.fetch()
@@ -327,7 +327,7 @@ def test_a_high_watermark_reported_with_a_divergence_is_forgotten_with_the_sessi
     assert log.high_watermark == 1
 
 
-def test_cutting_below_the_high_watermark_is_reported() -> None:
+def test_truncation_below_high_watermark_is_noted() -> None:
     world = World()
     log = world.follow(0, epoch=3, records=4)
     log.advance_high_watermark(4)
@@ -339,7 +339,7 @@ def test_cutting_below_the_high_watermark_is_reported() -> None:
 
 
 @pytest.mark.parametrize(("end", "start", "expected_end", "expected_start"), [(2, 0, 2, 0), (9, 6, 6, 6)])
-def test_out_of_range_the_leader_reports_where_its_log_begins_and_ends(
+def test_out_of_range_looks_up_leaders_log_start_and_end(
     end: int, start: int, expected_end: int, expected_start: int
 ) -> None:
     world = World()
@@ -355,7 +355,7 @@ def test_out_of_range_the_leader_reports_where_its_log_begins_and_ends(
     assert (log.log_end_offset, log.log_start_offset) == (expected_end, expected_start)
 
 
-def test_a_log_that_covers_the_offset_by_now_is_fetched_from_again_a_little_later() -> None:
+def test_offset_back_in_leaders_range_is_fetched_after_backoff() -> None:
     world = World()
     log = world.follow(0, records=4)
     sent, _ = world.fetch()
@@ -372,8 +372,8 @@ def test_a_log_that_covers_the_offset_by_now_is_fetched_from_again_a_little_late
 
 
 @pytest.mark.clause("F-20")
-def test_a_leaders_log_that_starts_inside_a_batch_is_followed_from_that_batch_on() -> None:
-    """DeleteRecords moves a log start to any offset; a fetch from there is answered with the whole batch."""
+def test_leader_log_start_inside_batch_is_followed_from_that_batch() -> None:
+    """DeleteRecords moves a log start to any offset; the response to a fetch from there has the whole batch."""
     world = World()
     log = world.follow(0)
     sent, _ = world.fetch()
@@ -387,11 +387,11 @@ def test_a_leaders_log_that_starts_inside_a_batch_is_followed_from_that_batch_on
     sent, request = world.fetch()
     assert [each.fetch_offset for each in named(request)] == [60]
     world.respond(sent, PartitionData(0, 0, 70, log_start_offset=55, records=one_batch(50, 20)))
-    assert (log.log_start_offset, log.log_end_offset) == (55, 60), "a log with records begins no more"
+    assert (log.log_start_offset, log.log_end_offset) == (55, 60), "a log with records keeps its start"
 
 
 @pytest.mark.parametrize("first", [30, 56])
-def test_a_batch_that_does_not_reach_an_empty_logs_end_is_not_appended(first: int) -> None:
+def test_batch_not_reaching_empty_logs_end_is_not_appended(first: int) -> None:
     world = World()
     log = world.follow(0)
     log.truncate_fully_and_start_at(55, world.now())
@@ -401,7 +401,7 @@ def test_a_batch_that_does_not_reach_an_empty_logs_end_is_not_appended(first: in
     assert (log.log_start_offset, log.log_end_offset) == ((55, 55) if first < 55 else (55, 57))
 
 
-def test_a_disk_that_fails_while_the_log_start_follows_holds_up_that_partition_only() -> None:
+def test_disk_error_of_log_start_delays_only_its_partition() -> None:
     world = World()
     world.follow(0, records=4).advance_high_watermark(4)
     other = world.follow(1)
@@ -423,7 +423,7 @@ def test_a_disk_that_fails_while_the_log_start_follows_holds_up_that_partition_o
     assert world.logs[0].log_start_offset == 2
 
 
-def test_a_divergence_that_leaves_nothing_to_cut_is_not_fetched_in_a_loop() -> None:
+def test_divergence_without_truncation_backs_off() -> None:
     world = World()
     world.follow(0, epoch=3, records=4)
     sent, _ = world.fetch()
@@ -433,7 +433,7 @@ def test_a_divergence_that_leaves_nothing_to_cut_is_not_fetched_in_a_loop() -> N
     assert [each["partition"] for each in world.notes_of("replica_append_failed")] == ["t-0"]
 
 
-def test_a_fetch_never_waits_less_than_not_at_all() -> None:
+def test_fetch_wait_is_not_negative() -> None:
     world = World()
     world.follow(0)
     world.follow(1)

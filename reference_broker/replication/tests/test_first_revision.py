@@ -1,4 +1,4 @@
-"""A follower that speaks the first revision of fetch sessions: requested by configuration, granted by the leader."""
+"""A follower that uses the first revision of fetch sessions: enabled by configuration, announced by the leader."""
 
 from datetime import timedelta
 
@@ -39,7 +39,7 @@ def response(data: PartitionData, flags: int) -> FetchResponse:
     return FetchResponse(0, 7, [FetchTopicResponse("t", bytes(16), [data])], response_flags=flags)
 
 
-def test_the_first_revision_is_spoken_only_to_a_leader_that_announces_it() -> None:
+def test_first_revision_is_used_only_if_leader_announces_it() -> None:
     world = first()
     world.follow(0)
     granted(world)
@@ -48,7 +48,7 @@ def test_the_first_revision_is_spoken_only_to_a_leader_that_announces_it() -> No
     assert not world.notes_of("fetch_draft_not_served")
 
 
-def test_any_other_leader_is_followed_in_the_final_revision_and_that_is_noted() -> None:
+def test_other_leader_is_followed_in_final_revision_with_note() -> None:
     world = first()
     world.follow(0)
     world.only_request(ApiKey.API_VERSIONS).replied(versions("metadata.version"))
@@ -57,7 +57,7 @@ def test_any_other_leader_is_followed_in_the_final_revision_and_that_is_noted() 
     assert world.notes_of("fetch_draft_not_served") == [{"leader": 1, "version": 1002}]
 
 
-def test_a_leader_is_retried_after_its_connection_broke() -> None:
+def test_leader_is_retried_after_connection_failure() -> None:
     world = first()
     world.follow(0)
     granted(world)
@@ -66,8 +66,8 @@ def test_a_leader_is_retried_after_its_connection_broke() -> None:
     world.only_request(ApiKey.API_VERSIONS)
 
 
-def test_a_fetch_reports_the_epochs_and_logs_that_parted_are_brought_together() -> None:
-    """The leader holds 0-1 of epoch 0 and 2-3 of epoch 1; this log went on alone in epoch 0, then led epoch 2."""
+def test_divergence_is_resolved_by_epochs_of_fetch() -> None:
+    """The leader has 0-1 of epoch 0 and 2-3 of epoch 1. This log continued alone in epoch 0, then led epoch 2."""
     world = first()
     log = world.follow(0, epoch=3, records=6, epochs=(0, 0, 0, 0, 2, 2))
     granted(world)
@@ -83,7 +83,7 @@ def test_a_fetch_reports_the_epochs_and_logs_that_parted_are_brought_together() 
     assert seen == [(3, 6, 2), (3, 4, 0)]
 
 
-def test_a_lost_response_is_requested_again_under_its_number() -> None:
+def test_lost_response_is_retransmitted_with_same_number() -> None:
     world = first()
     log = world.follow(0)
     granted(world)

@@ -1,4 +1,4 @@
-"""How long a follower's fetch may wait while the follower has yet to name partitions that this node took up."""
+"""Maximum wait of a follower's fetch while the follower has yet to name partitions that this node took up."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,10 +14,10 @@ LONG_MS = 500
 
 @dataclass(eq=False)
 class Waiting:
-    answers: int = 0
+    responses: int = 0
 
     def respond(self) -> None:
-        self.answers += 1
+        self.responses += 1
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def wait_of(waits: FollowerWaits, replica_id: int = FOLLOWER) -> int:
     return found
 
 
-def test_fetches_wait_shortly_until_each_partition_was_named(waits: FollowerWaits) -> None:
+def test_fetches_wait_shortly_until_each_partition_is_named(waits: FollowerWaits) -> None:
     first, second = partitions()
     waits.expect(first, [FOLLOWER, OTHER])
     waits.expect(second, [FOLLOWER])
@@ -49,7 +49,7 @@ def test_fetches_wait_shortly_until_each_partition_was_named(waits: FollowerWait
     assert wait_of(waits, OTHER) == SHORT_WAIT_MS
 
 
-def test_a_replica_that_names_nothing_is_expected_for_a_second(waits: FollowerWaits, ports: TimedPorts) -> None:
+def test_silent_replica_is_expected_for_one_second(waits: FollowerWaits, ports: TimedPorts) -> None:
     (partition, _) = partitions()
     waits.expect(partition, [FOLLOWER])
     ports.pass_ms(EXPECTED_MS - 1)
@@ -60,8 +60,8 @@ def test_a_replica_that_names_nothing_is_expected_for_a_second(waits: FollowerWa
     assert wait_of(waits) == LONG_MS
 
 
-def test_a_replica_that_was_away_need_not_name_what_it_missed(waits: FollowerWaits, ports: TimedPorts) -> None:
-    """The leader may have given it up long ago. While the replica is dead, the leader would keep all of them."""
+def test_returning_replica_need_not_name_missed_partitions(waits: FollowerWaits, ports: TimedPorts) -> None:
+    """The leader may have dropped it long ago. While the replica is dead, the leader would keep all of them."""
     missed, partition = partitions()
     waits.expect(missed, [FOLLOWER])
     ports.pass_ms(EXPECTED_MS)
@@ -71,7 +71,7 @@ def test_a_replica_that_was_away_need_not_name_what_it_missed(waits: FollowerWai
     assert wait_of(waits) == LONG_MS
 
 
-def test_a_partition_that_is_taken_up_again_is_named_again(waits: FollowerWaits) -> None:
+def test_partition_taken_up_again_must_be_named_again(waits: FollowerWaits) -> None:
     (partition, _) = partitions()
     for _ in range(2):
         waits.expect(partition, [FOLLOWER])
@@ -80,13 +80,13 @@ def test_a_partition_that_is_taken_up_again_is_named_again(waits: FollowerWaits)
         assert wait_of(waits) == LONG_MS
 
 
-def test_a_fetch_that_waits_is_completed_when_its_replica_is_expected(waits: FollowerWaits, ports: TimedPorts) -> None:
+def test_parked_fetch_completes_when_its_replica_is_expected(waits: FollowerWaits, ports: TimedPorts) -> None:
     (partition, _), fetch, other = partitions(), Waiting(), Waiting()
     waits.begin(FOLLOWER, fetch, LONG_MS)
     waits.begin(OTHER, other, LONG_MS)
     waits.expect(partition, [FOLLOWER])
     ports.pass_ms(GATHER_US // 1000)
-    assert (fetch.answers, other.answers) == (1, 0)
+    assert (fetch.responses, other.responses) == (1, 0)
 
 
 def partitions() -> tuple[Any, Any]:

@@ -1,4 +1,4 @@
-"""When a leader's high watermark moves, and the file that remembers it."""
+"""Movement of a leader's high watermark, and the checkpoint file that stores it."""
 
 import pytest
 
@@ -18,7 +18,7 @@ class Watcher:
 
 
 @pytest.mark.clause("F-22")
-def test_the_high_watermark_is_what_every_in_sync_replica_has_fetched_beyond() -> None:
+def test_high_watermark_is_smallest_fetch_offset_of_isr() -> None:
     world = World()
     partition = world.lead()
     world.append(partition, 3)
@@ -32,7 +32,7 @@ def test_the_high_watermark_is_what_every_in_sync_replica_has_fetched_beyond() -
 
 
 @pytest.mark.clause("F-22")
-def test_what_was_sent_but_not_fetched_beyond_is_not_committed() -> None:
+def test_sent_records_are_committed_only_after_next_fetch() -> None:
     world = World()
     partition = world.lead()
     world.fetch(2, partition, 0)
@@ -44,7 +44,7 @@ def test_what_was_sent_but_not_fetched_beyond_is_not_committed() -> None:
     assert partition.log.high_watermark == 0
 
 
-def test_a_follower_that_goes_back_does_not_take_the_high_watermark_with_it() -> None:
+def test_fetch_at_earlier_offset_does_not_lower_high_watermark() -> None:
     world = World()
     partition = world.lead()
     world.append(partition, 4)
@@ -54,7 +54,7 @@ def test_a_follower_that_goes_back_does_not_take_the_high_watermark_with_it() ->
     assert partition.log.high_watermark == 4
 
 
-def test_alone_in_sync_the_leader_commits_what_it_appends() -> None:
+def test_leader_alone_in_isr_commits_at_once() -> None:
     world = World()
     partition = world.lead(isr=(1,))
     world.append(partition, 2)
@@ -62,20 +62,20 @@ def test_alone_in_sync_the_leader_commits_what_it_appends() -> None:
 
 
 @pytest.mark.parametrize("min_isr", [2, 3])
-def test_below_min_insync_replicas_nothing_is_committed(min_isr: int) -> None:
+def test_isr_below_minimum_commits_nothing(min_isr: int) -> None:
     world = World(min_isr)
     partition = world.lead(isr=(1,))
     world.append(partition, 2)
     assert partition.log.high_watermark == 0
 
 
-def test_one_replica_is_all_that_is_needed_whatever_min_insync_replicas_requires() -> None:
+def test_minimum_is_capped_at_single_replica() -> None:
     world = World(min_isr=5)
     partition = world.lead(isr=(1,), replicas=(1,), records=3)
     assert (partition.followers, partition.log.high_watermark) == (None, 3)
 
 
-def test_more_replicas_than_there_are_cannot_be_requested() -> None:
+def test_minimum_is_capped_at_replica_count() -> None:
     world = World(min_isr=5)
     partition = world.lead()
     world.append(partition)
@@ -84,8 +84,8 @@ def test_more_replicas_than_there_are_cannot_be_requested() -> None:
     assert partition.log.high_watermark == 1
 
 
-def test_a_follower_about_to_join_holds_the_high_watermark_and_a_long_lost_one_does_not() -> None:
-    """Else one that catches up would never reach a high watermark that goes on with the leader's end."""
+def test_caught_up_follower_holds_high_watermark_and_lost_one_does_not() -> None:
+    """Otherwise a follower that catches up would never reach a high watermark that moves with the leader's end."""
     world = World()
     partition = world.lead(isr=(1, 2))
     world.pass_ms(2 * LAG_MS)
@@ -96,7 +96,7 @@ def test_a_follower_about_to_join_holds_the_high_watermark_and_a_long_lost_one_d
     world.append(partition, 5)
     world.fetch(2, partition, 10)
     assert partition.log.high_watermark == 10
-    world.fetch(3, partition, 9)  # The leader's end at its fetch before, and more: caught up, and not yet in sync.
+    world.fetch(3, partition, 9)  # The leader's end at its previous fetch, or more: caught up, and not yet in sync.
     world.append(partition, 5)
     world.fetch(2, partition, 15)
     assert partition.log.high_watermark == 10
@@ -106,7 +106,7 @@ def test_a_follower_about_to_join_holds_the_high_watermark_and_a_long_lost_one_d
     assert partition.log.high_watermark == 16
 
 
-def test_a_new_leader_moves_it_once_every_in_sync_replica_has_fetched() -> None:
+def test_new_leader_moves_high_watermark_once_isr_has_fetched() -> None:
     world = World()
     partition = world.lead(records=4, leader_epoch=7)
     assert (partition.log.high_watermark, world.followers(partition).epoch_start_offset) == (0, 4)
@@ -119,7 +119,7 @@ def test_a_new_leader_moves_it_once_every_in_sync_replica_has_fetched() -> None:
     ]
 
 
-def test_watchers_are_notified_of_it_only_when_the_fetch_has_counted_all_its_partitions() -> None:
+def test_watchers_are_notified_after_all_partitions_of_fetch() -> None:
     world = World()
     partition, watcher = world.lead(isr=(1, 2)), Watcher()
     world.append(partition)
@@ -132,7 +132,7 @@ def test_watchers_are_notified_of_it_only_when_the_fetch_has_counted_all_its_par
     assert watcher.notified == 1
 
 
-def test_a_fetch_of_a_node_without_a_replica_counts_nothing() -> None:
+def test_fetch_of_non_replica_is_ignored() -> None:
     world = World()
     partition = world.lead(isr=(1, 2), replicas=(1, 2))
     world.append(partition)
@@ -140,7 +140,7 @@ def test_a_fetch_of_a_node_without_a_replica_counts_nothing() -> None:
     assert partition.log.high_watermark == 0
 
 
-def test_a_fetch_of_an_earlier_incarnation_counts_nothing() -> None:
+def test_fetch_with_stale_broker_epoch_is_ignored() -> None:
     world = World()
     partition = world.lead(isr=(1, 2))
     world.append(partition)
@@ -150,7 +150,7 @@ def test_a_fetch_of_an_earlier_incarnation_counts_nothing() -> None:
     assert partition.log.high_watermark == 1
 
 
-def test_a_replica_that_may_not_join_does_not_hold_it() -> None:
+def test_ineligible_replica_does_not_hold_high_watermark() -> None:
     world = World()
     fenced = registered(3)
     world.controller.image = world.controller.image.__class__(
@@ -164,7 +164,7 @@ def test_a_replica_that_may_not_join_does_not_hold_it() -> None:
     assert partition.log.high_watermark == 3
 
 
-def test_one_that_was_out_of_sync_when_the_leadership_began_does_not_hold_it() -> None:
+def test_replica_out_of_sync_at_election_does_not_hold_high_watermark() -> None:
     world = World()
     partition = world.lead(isr=(1, 2), records=10)
     world.fetch(3, partition, 0)
@@ -172,7 +172,7 @@ def test_one_that_was_out_of_sync_when_the_leadership_began_does_not_hold_it() -
     assert partition.log.high_watermark == 10
 
 
-def test_the_file_is_written_at_the_interval_and_only_when_something_moved() -> None:
+def test_checkpoint_is_written_at_interval_if_changed() -> None:
     world = World()
     first, second = world.lead(0), world.lead(1, isr=(1,))
     world.append(second, 4)
@@ -188,7 +188,7 @@ def test_the_file_is_written_at_the_interval_and_only_when_something_moved() -> 
     assert read_high_watermarks(world.disk)["events", 0] == 1
 
 
-def test_a_disk_that_fails_loses_no_high_watermark_and_is_tried_again() -> None:
+def test_failed_checkpoint_is_retried() -> None:
     world = World()
     partition = world.lead(isr=(1,))
     world.append(partition, 4)
@@ -200,7 +200,7 @@ def test_a_disk_that_fails_loses_no_high_watermark_and_is_tried_again() -> None:
     assert read_high_watermarks(world.disk) == {("events", 0): 4}
 
 
-def test_a_deleted_partition_leaves_the_file() -> None:
+def test_deleted_partition_is_removed_from_checkpoint() -> None:
     world = World()
     first, second = world.lead(0), world.lead(1)
     world.pass_ms(5000)
@@ -215,7 +215,7 @@ def test_a_deleted_partition_leaves_the_file() -> None:
     "OffsetCheckpointFileWithFailureHandlerTest.shouldPersistAndOverwriteAndReloadFile",
     "OffsetCheckpointFileWithFailureHandlerTest.shouldHandleMultipleLines",
 )
-def test_rows_of_an_earlier_life_stay_until_their_partitions_are_known_to_be_gone() -> None:
+def test_checkpoint_rows_stay_until_partitions_are_known_to_be_deleted() -> None:
     world = World()
     world.disk.write(FILE_NAME, b"0\n2\ngone-topic 0 5\nevents 1 9\n")
     marks = HighWatermarks(world.disk, world, 5000)  # type: ignore[arg-type]
@@ -229,15 +229,15 @@ def test_rows_of_an_earlier_life_stay_until_their_partitions_are_known_to_be_gon
 @pytest.mark.parametrize(
     "content", [b"", b"0\n1\n", b"0\n1\nevents x 5\n", b"0\n1\nevents 1\n", b"0\n1\nevents 1 -4\n"]
 )
-def test_an_unreadable_file_or_row_counts_as_missing(content: bytes) -> None:
+def test_unreadable_checkpoint_counts_as_missing(content: bytes) -> None:
     disk = MemoryDisk()
     disk.write(FILE_NAME, content)
     assert read_high_watermarks(disk) == {}
     assert read_high_watermarks(MemoryDisk()) == {}
 
 
-def test_lag_is_counted_in_time_not_in_records() -> None:
-    """A follower that reaches, with each fetch, where the leader was at the one before is in sync."""
+def test_lag_is_measured_in_time_not_records() -> None:
+    """A follower whose fetch reaches the leader's end at the previous fetch is in sync."""
     world = World()
     partition = world.lead()
     world.leaders.start()
@@ -249,8 +249,8 @@ def test_lag_is_counted_in_time_not_in_records() -> None:
         assert not world.alter_requests, f"out of sync after {second} s"
 
 
-def test_a_row_of_a_deleted_partition_leaves_the_file_though_nothing_else_moves() -> None:
-    """A topic of the same name would take it for its own after a crash, and acknowledge what is not replicated."""
+def test_checkpoint_is_rewritten_for_deleted_partition_alone() -> None:
+    """After a crash a topic of the same name would use the row, and acknowledge unreplicated records."""
     world = World()
     partition = world.lead(isr=(1,))
     world.append(partition, 4)
@@ -272,7 +272,7 @@ def test_a_row_of_a_deleted_partition_leaves_the_file_though_nothing_else_moves(
     assert read_high_watermarks(world.disk) == {}
 
 
-def test_rows_that_went_while_the_node_was_away_leave_the_file_soon_after_its_start() -> None:
+def test_start_removes_checkpoint_rows_of_partitions_deleted_meanwhile() -> None:
     world = World()
     world.disk.write(FILE_NAME, b"0\n2\ngone 0 5\nevents 1 9\n")
     marks = HighWatermarks(world.disk, world, 5000)  # type: ignore[arg-type]

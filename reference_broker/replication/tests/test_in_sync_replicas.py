@@ -1,4 +1,4 @@
-"""Who is in sync, who is proposed, and what becomes of proposals (KIP-497, KIP-903; scenario 31)."""
+"""The ISR, proposals to change it, and their outcomes (KIP-497, KIP-903; scenario 31)."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ def caught_up(world: World, partition: Partition, *followers: int) -> None:
 
 
 def at_rest() -> tuple[World, Partition]:
-    """Three records that both followers have, while lag is looked at."""
+    """Return a partition with three records that both followers have, while lag is checked."""
     world = World()
     partition = world.lead()
     world.leaders.start()
@@ -28,15 +28,15 @@ def at_rest() -> tuple[World, Partition]:
 
 
 @pytest.mark.clause("F-22")
-def test_followers_of_an_idle_partition_stay_in_sync_however_long_nothing_is_named() -> None:
+def test_followers_of_idle_partition_stay_in_sync() -> None:
     world, _ = at_rest()
     world.pass_ms(10 * LAG_MS)
     assert not world.alter_requests
 
 
 @pytest.mark.clause("F-22")
-def test_an_append_after_a_long_rest_finds_its_followers_in_sync() -> None:
-    """The last contact before the append counts, though no request named the partition since it was last appended."""
+def test_followers_are_in_sync_at_first_append_after_idle_time() -> None:
+    """The last contact before the append is used, though no request named the partition since the previous append."""
     world, partition = at_rest()
     for _ in range(10):
         world.pass_ms(LAG_MS)
@@ -52,7 +52,7 @@ def test_an_append_after_a_long_rest_finds_its_followers_in_sync() -> None:
 
 
 @pytest.mark.clause("F-22")
-def test_a_partition_that_left_its_session_is_not_kept_in_sync_by_it() -> None:
+def test_session_contact_does_not_keep_forgotten_partition_in_sync() -> None:
     world, partition = at_rest()
     world.cached[2, partition].live = False
     world.pass_ms(2 * LAG_MS)
@@ -65,8 +65,8 @@ def test_a_partition_that_left_its_session_is_not_kept_in_sync_by_it() -> None:
 
 @pytest.mark.clause("F-22")
 @pytest.mark.parametrize("restarted", [False, True])
-def test_a_late_full_fetch_does_not_hide_the_session_that_goes_on(restarted: bool) -> None:
-    """It came over a connection that the follower had given up. That of a later incarnation is no late one."""
+def test_late_full_fetch_does_not_replace_session_in_use(restarted: bool) -> None:
+    """It arrived over an abandoned connection of the follower. A full fetch of a later incarnation is not late."""
     world, partition = at_rest()
     used = world.sessions.pop(2)
     world.cached.pop((2, partition))
@@ -81,8 +81,8 @@ def test_a_late_full_fetch_does_not_hide_the_session_that_goes_on(restarted: boo
 
 
 @pytest.mark.clause("F-22")
-def test_a_session_that_requests_what_was_refused_keeps_nobody_in_sync() -> None:
-    """It was counted at the leader's end once; what it has fetched since then is out of range or diverges."""
+def test_session_with_rejected_offset_does_not_keep_follower_in_sync() -> None:
+    """It was recorded at the leader's end once. Its fetches since then are out of range or diverge."""
     world, partition = at_rest()
     world.cached[2, partition].fetch_offset = 9
     world.pass_ms(2 * LAG_MS)
@@ -93,7 +93,7 @@ def test_a_session_that_requests_what_was_refused_keeps_nobody_in_sync() -> None
     assert world.proposals() == [(0, (1, 3), 0)]
 
 
-def test_a_broker_that_comes_back_while_a_round_is_on_its_way_is_not_missed() -> None:
+def test_broker_returning_during_lag_check_is_not_missed() -> None:
     world = World()
     brokers = {1: registered(1), 2: registered(2)}
     world.controller.image = replace(world.controller.image, brokers=brokers)
@@ -105,7 +105,7 @@ def test_a_broker_that_comes_back_while_a_round_is_on_its_way_is_not_missed() ->
     assert all(world.followers(partition).proposal for partition in partitions)
 
 
-def test_a_follower_that_lags_leaves_once_the_controller_says_so() -> None:
+def test_lagging_follower_leaves_isr_once_controller_accepts() -> None:
     world = World()
     partition = world.lead()
     world.leaders.start()
@@ -113,7 +113,7 @@ def test_a_follower_that_lags_leaves_once_the_controller_says_so() -> None:
     caught_up(world, partition, 2)
     world.pass_ms(2 * LAG_MS)
     assert world.proposals() == [(0, (1, 2), 0)]
-    assert partition.log.high_watermark == 0, "the committed set counts until then"
+    assert partition.log.high_watermark == 0, "the committed set applies until then"
     body = world.alter_requests[0][0]
     epochs = [(one.broker_id, one.broker_epoch) for one in body.topics[0].partitions[0].new_isr_with_epochs]
     assert (body.broker_id, body.broker_epoch, epochs) == (1, 101, [(1, 101), (2, 102)])
@@ -123,7 +123,7 @@ def test_a_follower_that_lags_leaves_once_the_controller_says_so() -> None:
     assert world.noted("isr_changed")[-1] == {"partition": "events-0", "isr": "1,2", "partition_epoch": 1}
 
 
-def test_one_that_has_caught_up_joins_and_counts_from_the_proposal_on() -> None:
+def test_caught_up_follower_joins_and_holds_high_watermark_from_proposal() -> None:
     world = World()
     partition = world.lead(isr=(1, 2))
     world.append(partition, 3)
@@ -140,7 +140,7 @@ def test_one_that_has_caught_up_joins_and_counts_from_the_proposal_on() -> None:
     assert partition.log.high_watermark == 4
 
 
-def test_who_has_not_reached_the_high_watermark_or_the_epochs_start_does_not_join() -> None:
+def test_follower_below_high_watermark_or_epoch_start_does_not_join() -> None:
     world = World()
     partition = world.lead(isr=(1, 2), records=5, leader_epoch=3)
     world.fetch(3, partition, 4)
@@ -150,7 +150,7 @@ def test_who_has_not_reached_the_high_watermark_or_the_epochs_start_does_not_joi
 
 
 @pytest.mark.parametrize("state", ["fenced", "leaving", "gone", "another incarnation"])
-def test_who_may_not_join_is_looked_at_again_when_its_broker_is_back(state: str) -> None:
+def test_ineligible_follower_is_checked_again_when_broker_returns(state: str) -> None:
     world = World()
     one = registered(3)
     away = {
@@ -170,7 +170,7 @@ def test_who_may_not_join_is_looked_at_again_when_its_broker_is_back(state: str)
     assert world.proposals() == [(0, (1, 2, 3), 0)]
 
 
-def test_one_that_has_been_silent_does_not_join_because_its_broker_is_back() -> None:
+def test_silent_follower_does_not_join_when_broker_returns() -> None:
     world = World(min_isr=2)
     partition = world.lead(isr=(1,))
     world.append(partition)
@@ -184,7 +184,7 @@ def test_one_that_has_been_silent_does_not_join_because_its_broker_is_back() -> 
     assert world.proposals() == [(0, (1, 3), 0)]
 
 
-def test_proposals_of_one_moment_go_together_and_later_ones_wait_for_the_response() -> None:
+def test_simultaneous_proposals_share_request_and_later_ones_wait() -> None:
     world = World()
     partitions = [world.lead(index, isr=(1, 2)) for index in range(3)]
     caught_up(world, partitions[0], 3)
@@ -198,7 +198,7 @@ def test_proposals_of_one_moment_go_together_and_later_ones_wait_for_the_respons
     assert world.proposals() == [(2, (1, 2, 3), 0)]
 
 
-def test_newer_metadata_settles_a_proposal_whatever_the_response() -> None:
+def test_newer_metadata_overrides_alter_partition_response() -> None:
     world = World()
     partition = world.lead(isr=(1, 2))
     caught_up(world, partition, 3)
@@ -214,7 +214,7 @@ def test_newer_metadata_settles_a_proposal_whatever_the_response() -> None:
 
 
 @pytest.mark.clause("E-2")
-def test_a_shrunk_isr_that_only_the_response_has_moves_no_high_watermark() -> None:
+def test_shrunk_isr_moves_high_watermark_only_once_published() -> None:
     """The controller knows that the minimum is 2, and keeps 2 eligible. What 1 commits alone would be lost with it."""
     world = World(min_isr=1)
     partition = world.lead(isr=(1, 2), replicas=(1, 2))
@@ -234,7 +234,7 @@ def test_a_shrunk_isr_that_only_the_response_has_moves_no_high_watermark() -> No
 
 
 @pytest.mark.clause("E-2")
-def test_who_joins_by_a_response_holds_the_high_watermark_back_and_does_not_count_for_the_minimum() -> None:
+def test_joined_replica_holds_high_watermark_and_counts_for_minimum_once_published() -> None:
     world = World(min_isr=2)
     partition = world.lead(isr=(1,), replicas=(1, 2))
     world.append(partition, 3)
@@ -245,7 +245,7 @@ def test_who_joins_by_a_response_holds_the_high_watermark_back_and_does_not_coun
     assert partition.log.high_watermark == 3
 
 
-def test_metadata_older_than_the_response_changes_nothing() -> None:
+def test_metadata_older_than_response_is_ignored() -> None:
     world = World()
     partition = world.lead(isr=(1, 2))
     caught_up(world, partition, 3)
@@ -255,7 +255,7 @@ def test_metadata_older_than_the_response_changes_nothing() -> None:
     assert (followers.isr, followers.maximal_isr, partition.partition_epoch) == ((1, 2), (1, 2, 3), 0)
 
 
-def test_a_response_of_an_earlier_epoch_is_not_taken() -> None:
+def test_response_for_earlier_leader_epoch_is_ignored() -> None:
     world = World()
     partition = world.lead(isr=(1, 2))
     caught_up(world, partition, 3)
@@ -267,7 +267,7 @@ def test_a_response_of_an_earlier_epoch_is_not_taken() -> None:
 
 
 @pytest.mark.parametrize("error", [ErrorCode.ineligible_replica, ErrorCode.operation_not_attempted])
-def test_a_refusal_leaves_what_was_committed_and_the_next_fetch_tries_again(error: ErrorCode) -> None:
+def test_rejected_proposal_keeps_isr_and_next_fetch_retries(error: ErrorCode) -> None:
     world = World()
     partition = world.lead(isr=(1, 2))
     caught_up(world, partition, 3)
@@ -288,7 +288,7 @@ def test_a_refusal_leaves_what_was_committed_and_the_next_fetch_tries_again(erro
         ErrorCode.invalid_request,
     ],
 )
-def test_a_leader_with_old_metadata_keeps_the_stricter_set_until_newer_comes(error: ErrorCode) -> None:
+def test_leader_with_stale_metadata_keeps_stricter_isr_until_updated(error: ErrorCode) -> None:
     world = World()
     partition = world.lead(isr=(1, 2))
     caught_up(world, partition, 3)
@@ -299,7 +299,7 @@ def test_a_leader_with_old_metadata_keeps_the_stricter_set_until_newer_comes(err
     assert world.followers(partition).maximal_isr == (1, 2)
 
 
-def test_a_lost_request_and_a_controller_that_is_none_are_retried() -> None:
+def test_lost_request_and_not_controller_are_retried() -> None:
     world = World()
     partition = world.lead(isr=(1, 2))
     caught_up(world, partition, 3)
@@ -315,7 +315,7 @@ def test_a_lost_request_and_a_controller_that_is_none_are_retried() -> None:
     assert world.followers(partition).isr == (1, 2, 3)
 
 
-def test_the_same_leader_in_a_new_epoch_keeps_what_its_followers_have() -> None:
+def test_same_leader_in_next_epoch_keeps_follower_offsets() -> None:
     world = World()
     partition = world.lead()
     world.append(partition, 2)
@@ -326,7 +326,7 @@ def test_the_same_leader_in_a_new_epoch_keeps_what_its_followers_have() -> None:
     assert partition.log.high_watermark == 4
 
 
-def test_an_epoch_left_out_may_have_had_another_leader_so_nothing_is_known() -> None:
+def test_skipped_epoch_resets_follower_offsets() -> None:
     world = World()
     partition = world.lead()
     world.append(partition, 2)
@@ -337,7 +337,7 @@ def test_an_epoch_left_out_may_have_had_another_leader_so_nothing_is_known() -> 
     assert partition.log.high_watermark == 2
 
 
-def test_a_partition_at_rest_is_not_looked_at() -> None:
+def test_idle_partition_is_not_checked() -> None:
     world = World()
     partitions = [world.lead(index) for index in range(20)]
     world.leaders.start()
@@ -355,8 +355,8 @@ def test_a_partition_at_rest_is_not_looked_at() -> None:
     assert not world.leaders._lag_check.watched
 
 
-def test_a_follower_that_went_back_on_a_partition_at_rest_leaves() -> None:
-    """It was at the end and lost its records since: nothing is appended that would have the partition looked at."""
+def test_follower_going_back_on_idle_partition_leaves_isr() -> None:
+    """It was at the end and lost its records since: no append would cause a check of the partition."""
     world = World()
     partition = world.lead()
     world.leaders.start()
@@ -369,7 +369,7 @@ def test_a_follower_that_went_back_on_a_partition_at_rest_leaves() -> None:
     assert world.proposals() == [(0, (1, 2), 0)]
 
 
-def test_who_was_ready_while_another_joined_is_next_though_it_names_nothing_more() -> None:
+def test_follower_ready_during_proposal_joins_next_without_fetch() -> None:
     world = World()
     partition = world.lead(isr=(1,), records=3)
     caught_up(world, partition, 2, 3)
@@ -380,7 +380,7 @@ def test_who_was_ready_while_another_joined_is_next_though_it_names_nothing_more
     assert world.followers(partition).proposal is None
 
 
-def test_metadata_that_is_before_the_response_lets_the_next_one_join_too() -> None:
+def test_metadata_before_response_lets_next_follower_join() -> None:
     world = World()
     partition = world.lead(isr=(1,), records=3)
     caught_up(world, partition, 2, 3)
@@ -390,7 +390,7 @@ def test_metadata_that_is_before_the_response_lets_the_next_one_join_too() -> No
     assert world.proposals() == [(0, (1, 2, 3), 1)]
 
 
-def test_a_late_fetch_of_the_incarnation_that_was_known_counts_nothing_once_there_is_a_newer_one() -> None:
+def test_late_fetch_of_previous_incarnation_is_ignored() -> None:
     world = World()
     partition = world.lead()
     world.append(partition, 2)
@@ -403,9 +403,10 @@ def test_a_late_fetch_of_the_incarnation_that_was_known_counts_nothing_once_ther
 
 
 @pytest.mark.parametrize("broker_epoch", [103, -1])
-def test_what_a_follower_had_before_its_restart_does_not_bring_it_back(broker_epoch: int) -> None:
-    """It lost its power and what it had not synced, is registered anew, and its link to this leader is cut: its session
-    of before was in contact a moment ago. Those fetches have ``broker_epoch``."""
+def test_offset_before_restart_does_not_rejoin_follower(broker_epoch: int) -> None:
+    """It lost its unsynced records in a power loss, is registered again, and its link to this leader is cut: its
+    previous
+    session was in contact a moment ago. Those fetches have ``broker_epoch``."""
     world = World(min_isr=2)
     partition = world.lead()
     world.leaders.start()
@@ -425,7 +426,7 @@ def test_what_a_follower_had_before_its_restart_does_not_bring_it_back(broker_ep
     assert world.proposals() == [(0, (1, 2, 3), 1)]
 
 
-def test_a_follower_that_does_not_report_its_broker_epoch_does_not_join() -> None:
+def test_follower_without_broker_epoch_does_not_join() -> None:
     world = World()
     partition = world.lead(isr=(1, 2))
     world.append(partition)
@@ -436,7 +437,7 @@ def test_a_follower_that_does_not_report_its_broker_epoch_does_not_join() -> Non
     assert world.proposals() == [(0, (1, 2, 3), 0)]
 
 
-def test_a_deletion_waits_for_the_restarted_follower_which_may_have_its_old_log_start() -> None:
+def test_delete_records_waits_for_restarted_follower() -> None:
     world = World()
     partition = world.lead(isr=(1, 2))
     world.append(partition, 3)
@@ -450,8 +451,9 @@ def test_a_deletion_waits_for_the_restarted_follower_which_may_have_its_old_log_
     assert world.leaders.low_watermark(partition) == 0
 
 
-def test_a_proposal_that_is_requested_again_means_the_incarnation_that_it_was_made_for() -> None:
-    """What became of the first request is not known, and who was to join has restarted and fetches anew meanwhile."""
+def test_retried_proposal_keeps_broker_epoch() -> None:
+    """The outcome of the first request is unknown, and the joining replica has restarted and fetches again
+    meanwhile."""
     world = World()
     partition = world.lead(isr=(1, 2))
     world.append(partition, 3)
@@ -466,8 +468,8 @@ def test_a_proposal_that_is_requested_again_means_the_incarnation_that_it_was_ma
     assert world.followers(partition).maximal_isr == (1, 2)
 
 
-def test_a_proposal_names_the_incarnation_also_of_who_has_not_fetched_yet() -> None:
-    """The leader is new. An epoch of -1 would be one that the controller does not compare."""
+def test_proposal_has_broker_epoch_of_replica_without_fetch() -> None:
+    """The leader is new. The controller would not compare an epoch of -1."""
     world = World()
     partition = world.lead(isr=(1, 2))
     caught_up(world, partition, 3)
@@ -475,13 +477,13 @@ def test_a_proposal_names_the_incarnation_also_of_who_has_not_fetched_yet() -> N
 
 
 def joined_epochs(world: World) -> dict[int, int]:
-    """Broker epochs by ID, in the latest request."""
+    """Return the broker epochs by ID, from the latest request."""
     world.pass_ms(0)
     (topic,) = world.alter_requests[-1][0].topics
     return {int(one.broker_id): int(one.broker_epoch) for one in topic.partitions[0].new_isr_with_epochs}
 
 
-def test_a_refused_joiner_lets_the_high_watermark_go_on_at_once() -> None:
+def test_rejected_join_releases_high_watermark_at_once() -> None:
     world = World()
     partition = world.lead(isr=(1, 2))
     world.append(partition, 3)
@@ -494,8 +496,8 @@ def test_a_refused_joiner_lets_the_high_watermark_go_on_at_once() -> None:
     assert partition.log.high_watermark == 4
 
 
-def test_one_out_of_sync_that_rests_at_the_end_is_waited_for_after_an_append() -> None:
-    """It may join with its next fetch, and would not find the high watermark any more if that went on."""
+def test_out_of_sync_replica_at_log_end_holds_high_watermark_after_append() -> None:
+    """It may join with its next fetch, and would not reach the high watermark any more if that moved on."""
     world = World()
     image = world.controller.image
     fenced = replace(registered(3), fenced=True)
@@ -511,7 +513,7 @@ def test_one_out_of_sync_that_rests_at_the_end_is_waited_for_after_an_append() -
     assert (partition.log.high_watermark, world.alter_requests) == (3, [])
 
 
-def test_many_proposals_go_in_requests_of_bounded_size() -> None:
+def test_many_proposals_are_split_into_bounded_requests() -> None:
     world = World()
     for index in range(PARTITIONS_PER_REQUEST + 2):
         world.fetch(3, world.lead(index, isr=(1, 2)), 0)

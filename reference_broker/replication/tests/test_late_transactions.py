@@ -1,4 +1,4 @@
-"""Which led partitions have a transaction that should have ended long ago."""
+"""Count of led partitions with a transaction that should have ended long ago."""
 
 from dataclasses import dataclass, field
 
@@ -17,7 +17,7 @@ LATE_MS = START_MS + LONGEST_MS + BUFFER_MS
 
 @dataclass
 class World:
-    """One partition; its producers send at START_MS."""
+    """One partition, whose producers send at START_MS."""
 
     now_ms: int = START_MS
     metrics: Metrics = field(default_factory=Metrics)
@@ -43,7 +43,7 @@ def world() -> World:
 
 @pytest.mark.clause("ReplicaManagerTest.testPartitionsWithLateTransactionsCount")
 @pytest.mark.clause("ProducerStateManagerTest.testHasLateTransaction")
-def test_a_transaction_is_late_five_minutes_after_the_longest_timeout_until_it_ends(world: World) -> None:
+def test_transaction_is_late_five_minutes_after_maximum_timeout(world: World) -> None:
     assert world.late_at(LATE_MS) == 0
     world.producers.send(1, 1)
     world.producers.send(2, 1)
@@ -55,7 +55,7 @@ def test_a_transaction_is_late_five_minutes_after_the_longest_timeout_until_it_e
 
 
 @pytest.mark.clause("ProducerStateManagerTest.testHasLateTransactionInitializedAfterReload")
-def test_a_log_that_is_opened_again_has_its_late_transactions(world: World) -> None:
+def test_reopened_log_has_late_transactions(world: World) -> None:
     log = world.partition.log
     world.producers.send(1, 1)
     log.close_cleanly()
@@ -67,7 +67,7 @@ def test_a_log_that_is_opened_again_has_its_late_transactions(world: World) -> N
 @pytest.mark.clause("ProducerStateManagerTest.testHasLateTransactionUpdatedAfterPartialTruncation")
 @pytest.mark.clause("ProducerStateManagerTest.testHasLateTransactionUpdatedAfterFullTruncation")
 @pytest.mark.parametrize("whole", [False, True])
-def test_what_is_cut_off_is_not_late(world: World, whole: bool) -> None:
+def test_truncated_transaction_is_not_late(world: World, whole: bool) -> None:
     world.producers.send(1, 1)
     world.producers.end(1, commit=True)
     cut = world.producers.send(1, 1)
@@ -79,7 +79,7 @@ def test_what_is_cut_off_is_not_late(world: World, whole: bool) -> None:
     assert world.late_at(LATE_MS + 1) == 0
 
 
-def test_what_another_node_leads_is_counted_there(world: World) -> None:
+def test_partition_led_elsewhere_is_not_counted(world: World) -> None:
     world.producers.send(1, 1)
     world.partition.followed_leader = 2
     assert world.late_at(LATE_MS + 1) == 0

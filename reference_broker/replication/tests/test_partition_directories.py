@@ -1,4 +1,4 @@
-"""Which directories are partitions, by their names, and what those of deleted partitions are called."""
+"""Names of the directories of partitions and of deleted partitions."""
 
 import pytest
 
@@ -14,7 +14,7 @@ SEGMENT = f"{0:020d}.log"
     "LocalLogTest.testParseTopicPartitionNameWithPeriodForDeletedTopic",
 )
 @pytest.mark.parametrize("topic", ["test_topic", "foo.bar-testtopic"])
-def test_the_name_of_a_partitions_directory_reports_topic_and_index(topic: str) -> None:
+def test_directory_name_has_topic_and_index(topic: str) -> None:
     world = World()
     world.disk.write(f"{topic}-143/{SEGMENT}", b"")
     assert started(world, MetadataImage()).notes == [
@@ -35,7 +35,7 @@ def test_the_name_of_a_partitions_directory_reports_topic_and_index(topic: str) 
     + [f"{name}.{'0' * 32}-delete" for name in ("test_topic1999", "-1999", "test_topic-")]
     + ["test_topic-1999.0123-delete"],
 )
-def test_directories_of_other_names_are_left_alone(name: str) -> None:
+def test_directories_with_other_names_are_ignored(name: str) -> None:
     world = World()
     world.disk.write(f"{name}/{SEGMENT}", b"")
     again = started(world, MetadataImage())
@@ -45,7 +45,7 @@ def test_directories_of_other_names_are_left_alone(name: str) -> None:
 
 @pytest.mark.clause("LocalLogTest.testLogDeleteDirName")
 @pytest.mark.parametrize("topic", ["foo", "n" * 249])
-def test_the_directory_of_a_deleted_partition_has_a_name_that_a_disk_can_hold_and_a_start_knows(topic: str) -> None:
+def test_directory_name_of_deleted_partition_fits_and_is_recognised(topic: str) -> None:
     name = deleted_directory_of(topic, 3, bytes(range(16)))
     assert len(name) <= 255
     assert name.endswith("-3.000102030405060708090a0b0c0d0e0f-delete")

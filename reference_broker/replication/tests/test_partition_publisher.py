@@ -1,4 +1,4 @@
-"""How the publisher changes the roles of partitions, and how many in one event."""
+"""Role changes of partitions by the publisher, and the number of them in one event."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -29,11 +29,11 @@ STRAY = f"t-0.{TOPIC_ID.hex()}-stray"
 
 @dataclass
 class Roles:
-    """Keeps the calls that it gets, as words."""
+    """Records the calls that it gets, as words."""
 
     calls: list[str] = field(default_factory=list)
     minimums: list[int] = field(default_factory=list)
-    """min.insync.replicas of a partition when it began to lead"""
+    """min.insync.replicas of a partition when its leadership started"""
 
     def leads(self, partition: Partition, state: PartitionImage) -> None:
         self.minimums.append(partition.log.config.min_insync_replicas)
@@ -83,7 +83,7 @@ class World:
         )
 
     def publish(self, *states: PartitionImage) -> list[str]:
-        """No state: the topic is deleted. Returns the calls of this event."""
+        """Publish the states; without any, delete the topic. Return the calls of this event."""
         before = self.image.topics.get("t")
         after = TopicImage("t", TOPIC_ID, states) if states else None
         changed = tuple(n for n, state in enumerate(states) if before is None or before.partitions[n] != state)
@@ -104,7 +104,7 @@ class World:
 
 
 @pytest.mark.clause("TopicsImageTest.testBasicLocalChanges", "TopicsImageTest.testUpdatedLeaders")
-def test_a_replica_leads_follows_and_rests_as_the_image_says() -> None:
+def test_replica_role_follows_image() -> None:
     world = World()
     assert world.publish(LED) == ["stops_following 0", "leads 0 in 0.0"]
     assert world.publish(replace(LED, isr=(1,), partition_epoch=1)) == ["leads 0 in 0.1"]
@@ -117,7 +117,7 @@ def test_a_replica_leads_follows_and_rests_as_the_image_says() -> None:
     assert world.partitions.by_name["t", 0].log is log
 
 
-def test_a_replica_is_led_or_followed_and_never_both() -> None:
+def test_replica_is_led_or_followed_but_not_both() -> None:
     world = World()
 
     def found() -> list[tuple[int, int | None]]:
@@ -138,7 +138,7 @@ def test_a_replica_is_led_or_followed_and_never_both() -> None:
     assert found() == []
 
 
-def test_a_setting_without_effect_is_noted_once() -> None:
+def test_config_without_effect_is_noted_once() -> None:
     world = World()
     configs = {(TOPIC_RESOURCE, name): {"preallocate": "true", "retention.ms": "5"} for name in ("t", "u")}
     image = replace(world.image, configs=configs)
@@ -149,7 +149,7 @@ def test_a_setting_without_effect_is_noted_once() -> None:
     assert noted == [("setting_without_effect", "preallocate", "t")]
 
 
-def test_a_deleted_topic_is_forgotten_by_its_leader_and_its_followers() -> None:
+def test_deleted_topic_is_dropped_by_leader_and_followers() -> None:
     world = World()
     world.publish(LED, FOLLOWED)
     assert world.publish() == ["stops_leading 0 with its topic", "stops_following 1", "forgets t-1"]
@@ -158,7 +158,7 @@ def test_a_deleted_topic_is_forgotten_by_its_leader_and_its_followers() -> None:
 
 
 @pytest.mark.clause("TopicsImageTest.testLocalReassignmentChanges")
-def test_a_replica_that_moves_away_is_deleted_here() -> None:
+def test_reassigned_replica_is_deleted() -> None:
     world = World()
     world.publish(FOLLOWED)
     log = next(iter(world.publisher.resting_logs()))
@@ -168,7 +168,7 @@ def test_a_replica_that_moves_away_is_deleted_here() -> None:
     assert not world.disk.files
 
 
-def test_a_large_topic_is_opened_in_slices_and_later_publications_wait_for_it() -> None:
+def test_large_topic_is_opened_in_slices_and_publications_wait() -> None:
     world = World()
     count = 3 * PUBLISHED_CHANGES_PER_SLICE + 1
     calls = world.publish(*(FOLLOWED,) * count)
@@ -184,8 +184,8 @@ def test_a_large_topic_is_opened_in_slices_and_later_publications_wait_for_it() 
 
 
 @pytest.mark.parametrize(("known", "calls"), [(0, []), (3, []), (4, ["forgets t-0"])])
-def test_a_high_watermark_beyond_the_log_that_is_opened_is_forgotten(known: int, calls: list[str]) -> None:
-    """It was another topic's of that name, or of a tail that is lost: what comes in its place is not committed yet."""
+def test_high_watermark_beyond_opened_log_is_dropped(known: int, calls: list[str]) -> None:
+    """It was of another topic of that name, or of a lost tail: the records in its place are not committed yet."""
     world = World()
     world.publish(FOLLOWED)
     log = next(iter(world.publisher.resting_logs()))
@@ -198,7 +198,7 @@ def test_a_high_watermark_beyond_the_log_that_is_opened_is_forgotten(known: int,
     assert again.roles.calls == [*calls, "follows 2 in 1"]
 
 
-def test_settings_of_a_large_topic_reach_its_partitions_in_slices_and_what_is_led_is_reported() -> None:
+def test_config_change_of_large_topic_is_applied_in_slices() -> None:
     world = World()
     world.publish(LED, FOLLOWED, *(LED,) * PUBLISHED_CHANGES_PER_SLICE)
     world.settle()
@@ -214,7 +214,7 @@ def test_settings_of_a_large_topic_reach_its_partitions_in_slices_and_what_is_le
     assert len(calls) == PUBLISHED_CHANGES_PER_SLICE + 1
 
 
-def test_replicas_are_counted_whatever_their_role() -> None:
+def test_replica_count_includes_every_role() -> None:
     world = World()
 
     def matches() -> bool:
@@ -240,7 +240,7 @@ def test_replicas_are_counted_whatever_their_role() -> None:
     assert again.publisher.replica_count.value == 2
 
 
-def test_a_start_knows_the_high_watermarks_of_the_life_before() -> None:
+def test_start_restores_high_watermarks() -> None:
     world = World()
     world.publish(FOLLOWED)
     log = next(iter(world.publisher.resting_logs()))
@@ -256,8 +256,8 @@ def test_a_start_knows_the_high_watermarks_of_the_life_before() -> None:
     assert not again.publisher.is_behind
 
 
-def test_what_moved_to_other_nodes_while_this_one_was_away_is_a_stray_at_its_start() -> None:
-    """It may come back to this node: not with what it held then."""
+def test_replica_reassigned_while_stopped_becomes_stray_at_start() -> None:
+    """It may return to this node, but not with its old records."""
     world = World()
     world.publish(FOLLOWED, FOLLOWED)
     for log in world.publisher.resting_logs():
@@ -283,7 +283,7 @@ def with_records(count: int = 3) -> World:
 
 
 def moved(batch: bytes, offset: int) -> bytes:
-    """The batch at an offset, which lies outside its CRC."""
+    """Return the batch at an offset, which its CRC does not cover."""
     return offset.to_bytes(8, "big") + batch[8:]
 
 
@@ -297,8 +297,8 @@ def started(world: World, image: MetadataImage, *, clean: bool = True) -> World:
 
 
 @pytest.mark.clause("UnifiedLogTest.testLogFailsWhenInconsistentTopicIdSet", "UnifiedLogTest.testLogRecoversTopicId")
-def test_a_directory_that_the_metadata_does_not_know_is_never_deleted() -> None:
-    """The metadata may have been damaged. A topic of the same name gets a directory of its own."""
+def test_directory_unknown_to_metadata_is_not_deleted() -> None:
+    """The metadata may be damaged. A topic of the same name gets a directory of its own."""
     world = with_records()
     held = bytes(world.disk.files["t-0/00000000000000000000.log"])
     started(world, MetadataImage())
@@ -311,7 +311,7 @@ def test_a_directory_that_the_metadata_does_not_know_is_never_deleted() -> None:
     assert [log.log_end_offset for log in opened.publisher.resting_logs()] == [0]
 
 
-def test_a_second_stray_of_the_same_partition_leaves_the_first_one() -> None:
+def test_second_stray_of_partition_keeps_first() -> None:
     world = with_records()
     started(world, MetadataImage())
     world.disk.files |= with_records().disk.files
@@ -319,7 +319,7 @@ def test_a_second_stray_of_the_same_partition_leaves_the_first_one() -> None:
     assert world.disk.list("") == [STRAY, STRAY.replace("-stray", ".2-stray")]
 
 
-def test_a_topic_whose_deletion_the_metadata_has_is_deleted_at_the_start() -> None:
+def test_topic_deleted_in_metadata_is_deleted_at_start() -> None:
     world = with_records()
     again = World(world.disk)
     delta = MetadataDelta(world.image)
@@ -331,8 +331,8 @@ def test_a_topic_whose_deletion_the_metadata_has_is_deleted_at_the_start() -> No
 
 
 @pytest.mark.parametrize("leader", [-1, 1])
-def test_records_of_a_deleted_topic_are_not_missed_in_one_that_was_made_again_meanwhile(leader: int) -> None:
-    """The high watermark that was written down at the clean stop is that of the deleted topic."""
+def test_recreated_topic_does_not_miss_records_of_deleted_one(leader: int) -> None:
+    """The high watermark that was written at the clean stop is that of the deleted topic."""
     back, earlier = with_records(), b"o" * 16
     write_partition_metadata(back.disk, "t-0", earlier)
     again = World(back.disk)
@@ -347,14 +347,14 @@ def test_records_of_a_deleted_topic_are_not_missed_in_one_that_was_made_again_me
 
 
 @pytest.mark.parametrize("elr", [(), (1,)])
-def test_another_topics_id_makes_a_stray_only_where_nobody_relies_on_this_replica(elr: tuple[int, ...]) -> None:
+def test_directory_with_other_topic_id_is_stray_or_quarantined(elr: tuple[int, ...]) -> None:
     other = TopicImage("t", ALMOST, (replace(FOLLOWED, isr=(2,), elr=elr),))
     opened = started(with_records(), MetadataImage(topics={"t": other}))
     assert [what for what, _ in opened.notes] == ["log_quarantined" if elr else "stray_renamed"]
 
 
-def test_what_a_lone_replica_found_after_a_kill_is_read_when_it_is_durable() -> None:
-    """flush.messages requires the sync, and the records that were found are perhaps in the page cache only."""
+def test_recovered_records_of_single_replica_are_read_once_durable() -> None:
+    """flush.messages requires the sync, since recovered records may be in the page cache only."""
     world = with_records()
     topic = TopicImage("t", TOPIC_ID, (replace(LED, replicas=(1,), isr=(1,)),))
     for flush_messages, read in (("1", 0), ("4", 3)):
@@ -368,7 +368,7 @@ def test_what_a_lone_replica_found_after_a_kill_is_read_when_it_is_durable() -> 
         assert log.high_watermark == 3
 
 
-def test_a_log_with_a_damaged_topic_id_is_whole_again_only_when_it_has_all_that_was_durable() -> None:
+def test_log_with_damaged_topic_id_recovers_once_it_has_all_durable_records() -> None:
     world = with_records()
     (log,) = world.publisher.resting_logs()
     for _ in range(2):  # First the log, then the recovery point.
@@ -380,7 +380,7 @@ def test_a_log_with_a_damaged_topic_id_is_whole_again_only_when_it_has_all_that_
     assert again.quarantine.until == 3
 
 
-def test_the_directory_of_a_topic_whose_deletion_the_metadata_has_is_not_taken_for_damaged() -> None:
+def test_directory_of_deleted_topic_is_not_quarantined() -> None:
     world = with_records()
     write_partition_metadata(world.disk, "t-0", ALMOST)
     again = World(world.disk)
@@ -394,7 +394,7 @@ def test_the_directory_of_a_topic_whose_deletion_the_metadata_has_is_not_taken_f
 
 
 def damaged(*states: PartitionImage) -> tuple[World, bytes]:
-    """A node whose only log was found damaged at its start, with the records that the log held."""
+    """Return a node whose only log was found damaged at its start, and the records of that log."""
     world = with_records()
     (log,) = world.publisher.resting_logs()
     for _ in range(2):  # First the log, then the recovery point.
@@ -405,11 +405,11 @@ def damaged(*states: PartitionImage) -> tuple[World, bytes]:
     return started(world, replace(world.image, topics={"t": TopicImage("t", TOPIC_ID, states)})), records
 
 
-NOBODY_LEADS = replace(LED, isr=(), leader=-1, elr=(1, 2), directories=(bytes(15) + b"h", bytes(15) + b"i"))
+LEADERLESS = replace(LED, isr=(), leader=-1, elr=(1, 2), directories=(bytes(15) + b"h", bytes(15) + b"i"))
 
 
-@pytest.mark.parametrize("state", [LED, NOBODY_LEADS], ids=["leader", "nobody leads"])
-def test_a_damaged_log_is_not_led_and_is_filled_again_by_a_leader(state: PartitionImage) -> None:
+@pytest.mark.parametrize("state", [LED, LEADERLESS], ids=["leader", "no leader"])
+def test_damaged_log_is_not_led_and_is_refilled_by_leader(state: PartitionImage) -> None:
     again, records = damaged(state)
     assert [what for what, _ in again.notes] == ["log_quarantined"]
     assert again.partitions.offline == {(TOPIC_ID, 0): None}
@@ -424,9 +424,9 @@ def test_a_damaged_log_is_not_led_and_is_filled_again_by_a_leader(state: Partiti
     assert again.publish(replace(LED, leader_epoch=2)) == ["stops_following 0", "leads 0 in 2.0"]
 
 
-@pytest.mark.parametrize("state", [LED, NOBODY_LEADS], ids=["leader", "nobody leads"])
-def test_a_damaged_log_is_read_by_no_consumer_once_it_should_be_led(state: PartitionImage) -> None:
-    again, _ = damaged(NOBODY_LEADS)
+@pytest.mark.parametrize("state", [LED, LEADERLESS], ids=["leader", "no leader"])
+def test_damaged_log_serves_no_consumer_when_elected(state: PartitionImage) -> None:
+    again, _ = damaged(LEADERLESS)
     again.publish(replace(FOLLOWED, isr=(2,), elr=(1,)))
     followed = again.partitions.followed[TOPIC_ID, 0]
     again.publish(replace(state, leader_epoch=2))
@@ -434,9 +434,9 @@ def test_a_damaged_log_is_read_by_no_consumer_once_it_should_be_led(state: Parti
     assert (again.partitions.followed, followed.is_removed) == ({}, True)
 
 
-def test_a_damaged_log_of_an_idle_topic_is_led_again_once_it_was_in_sync() -> None:
-    """What it held at its end was perhaps never committed, so the leader need not have as much."""
-    again, _ = damaged(NOBODY_LEADS)
+def test_damaged_log_of_idle_topic_is_led_again_once_in_sync() -> None:
+    """Its last records were perhaps never committed, so the leader need not have them."""
+    again, _ = damaged(LEADERLESS)
     (log,) = again.publisher.resting_logs()
     assert log.quarantine is not None
     assert log.quarantine.until > 0
@@ -448,16 +448,16 @@ def test_a_damaged_log_of_an_idle_topic_is_led_again_once_it_was_in_sync() -> No
     assert again.publish(replace(LED, leader_epoch=2, partition_epoch=3)) == ["stops_following 0", "leads 0 in 2.3"]
 
 
-def test_a_damaged_log_may_be_in_sync_and_elected_in_one_publication() -> None:
-    again, _ = damaged(NOBODY_LEADS)
-    homes = NOBODY_LEADS.directories
+def test_damaged_log_joins_isr_and_is_elected_in_one_publication() -> None:
+    again, _ = damaged(LEADERLESS)
+    homes = LEADERLESS.directories
     followed = replace(FOLLOWED, isr=(2,), elr=(1,), directories=(LOST_DIRECTORY, homes[1]))
     assert again.publish(followed) == ["follows 2 in 1"]
     elected = replace(LED, leader_epoch=2, partition_epoch=3, directories=homes)
     assert again.publish(elected) == ["stops_following 0", "leads 0 in 2.3"]
 
 
-def test_the_controller_gets_news_of_a_lost_replica_that_is_whole_again() -> None:
+def test_controller_is_notified_of_recovered_replica() -> None:
     world = with_records()
     lost = replace(LED, isr=(), leader=-1, elr=(1,), directories=(LOST_DIRECTORY, bytes(15) + b"i"))
     world, _ = damaged(lost)
@@ -471,8 +471,8 @@ def test_the_controller_gets_news_of_a_lost_replica_that_is_whole_again() -> Non
 
 @pytest.mark.clause("E-6")
 @pytest.mark.parametrize("files", [with_records, World], ids=["other files", "an empty disk"])
-def test_a_lost_replica_is_not_whole_again_because_its_disk_was_replaced(files: Callable[[], World]) -> None:
-    """Reported as whole, it would be elected as the last known leader, without the records that it held."""
+def test_replica_on_replaced_disk_is_not_recovered(files: Callable[[], World]) -> None:
+    """Reported as whole, it would be elected as the last known leader, without the records that it had."""
     lost = replace(LED, isr=(), leader=-1, last_known_elr=(1,), directories=(LOST_DIRECTORY, bytes(15) + b"i"))
     world = files()
     again = started(world, replace(world.image, topics={"t": TopicImage("t", TOPIC_ID, (lost,))}))
@@ -480,7 +480,7 @@ def test_a_lost_replica_is_not_whole_again_because_its_disk_was_replaced(files: 
 
 
 @pytest.mark.clause("E-8")
-def test_the_clusters_minimum_counts_for_topics_that_set_none_and_not_the_nodes_own() -> None:
+def test_cluster_default_min_insync_replicas_applies_not_the_nodes() -> None:
     world = World()
     world.publish(LED)
     for value, calls in (("3", ["reconfigured 0 3"]), ("2", ["reconfigured 0 2"])):
@@ -499,11 +499,10 @@ def test_the_clusters_minimum_counts_for_topics_that_set_none_and_not_the_nodes_
 @pytest.mark.clause("E-2")
 @pytest.mark.parametrize("resource", [CLUSTER, (TOPIC_RESOURCE, "t")])
 @pytest.mark.parametrize("now_led", [replace(LED, isr=(1,), partition_epoch=1), FOLLOWED])
-def test_a_minimum_comes_into_force_with_the_isr_of_the_same_image(
-    resource: tuple[int, str], now_led: PartitionImage
-) -> None:
-    """Before it the new ISR would count by the old minimum. Alone before the new ISR, a lower one would let a leader
-    commit that does not lead any more."""
+def test_min_insync_replicas_applies_with_isr_of_same_image(resource: tuple[int, str], now_led: PartitionImage) -> None:
+    """Applied earlier, the new ISR would use the old minimum. A lower minimum before the new ISR would let a former
+    leader
+    commit."""
     world = World()
     world.publish(LED, LED)
     before = world.image.topics["t"]

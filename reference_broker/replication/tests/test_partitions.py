@@ -1,4 +1,4 @@
-"""The registry of led partitions: look-ups, watchers, and removal at a constant price."""
+"""The registry of led partitions: look-ups, watchers, and removal at a constant cost."""
 
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -22,7 +22,7 @@ def partition(index: int = 0, topic: str = "t", topic_id: bytes = ID) -> Partiti
     return Partition(topic, topic_id, index, 0, cast("PartitionLog", SimpleNamespace()))
 
 
-def test_a_topics_name_goes_with_its_last_partition() -> None:
+def test_topic_name_is_removed_with_its_last_partition() -> None:
     partitions = Partitions()
     first, second = partition(0), partition(1)
     partitions.add(first)
@@ -33,7 +33,7 @@ def test_a_topics_name_goes_with_its_last_partition() -> None:
     assert not any((partitions.by_name, partitions.by_id, partitions.topic_ids, partitions.topic_names))
 
 
-def test_removing_the_old_topic_leaves_a_new_one_of_the_same_name() -> None:
+def test_removing_old_topic_keeps_new_one_of_same_name() -> None:
     partitions, new_id = Partitions(), bytes(15) + b"\x08"
     old, new = partition(), partition(topic_id=new_id)
     partitions.add(old)
@@ -43,7 +43,7 @@ def test_removing_the_old_topic_leaves_a_new_one_of_the_same_name() -> None:
     assert (partitions.topic_ids, partitions.topic_names) == ({"t": new_id}, {new_id: "t"})
 
 
-def test_watchers_are_notified_once_and_see_the_deletion() -> None:
+def test_watchers_are_notified_once_of_deletion() -> None:
     partitions, watcher = Partitions(), Watching()
     partitions.arrivals[watcher] = None
     one = partition()
@@ -57,7 +57,7 @@ def test_watchers_are_notified_once_and_see_the_deletion() -> None:
     assert watcher.seen == [("t", 0, False), ("t", 0, False), ("t", 0, True)]
 
 
-def test_removal_does_not_look_at_other_partitions() -> None:
+def test_removal_does_not_iterate_other_partitions() -> None:
     partitions = Partitions()
     many = [partition(index) for index in range(1000)]
     for one in many:

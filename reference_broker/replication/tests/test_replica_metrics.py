@@ -1,4 +1,4 @@
-"""What is measured of led partitions equals what a walk over them finds, after every step."""
+"""Metrics of led partitions equal the results of a walk over them, after every step."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,7 +22,7 @@ def shown(world: World, *names: str) -> tuple[int, ...]:
 
 
 def walked(led: list[Partition]) -> tuple[int, ...]:
-    """As Kafka's ReplicaManager finds them."""
+    """Return the counts as Kafka's ReplicaManager computes them."""
     under_replicated = under_min = at_min = 0
     for partition in led:
         followers = partition.followers
@@ -36,7 +36,7 @@ def walked(led: list[Partition]) -> tuple[int, ...]:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(20))
-def test_the_gauges_are_exact_after_every_step(seed: int) -> None:
+def test_gauges_are_exact_after_each_step(seed: int) -> None:
     random, world = Random(seed), World(min_isr=2)
     led: list[Partition] = []
     world.leaders.start()
@@ -72,7 +72,7 @@ def test_the_gauges_are_exact_after_every_step(seed: int) -> None:
         partition = random.choice(led)
         world.fetch(random.choice((2, 3)), partition, random.randint(0, partition.log.log_end_offset))
 
-    def answer() -> None:
+    def respond() -> None:
         world.pass_ms(0)
         if world.alter_requests:
             world.respond(random.choice([ErrorCode.none, ErrorCode.none, ErrorCode.ineligible_replica]))
@@ -91,8 +91,8 @@ def test_the_gauges_are_exact_after_every_step(seed: int) -> None:
         newer_metadata,
         fetch,
         fetch,
-        answer,
-        answer,
+        respond,
+        respond,
         reconfigure,
         append,
         lambda: world.pass_ms(LAG_MS),
@@ -112,20 +112,20 @@ def test_the_gauges_are_exact_after_every_step(seed: int) -> None:
     assert shown(world, *GAUGES) == (0, 0, 0, 0)
 
 
-def test_each_change_of_in_sync_replicas_is_counted_once_whoever_reported_it_first() -> None:
+def test_isr_expansion_is_counted_once_for_response_and_metadata() -> None:
     world = World()
-    by_answer, by_metadata = world.lead(0, isr=(1, 2)), world.lead(1, isr=(1, 2))
-    world.fetch(3, by_answer, 0)
+    by_response, by_metadata = world.lead(0, isr=(1, 2)), world.lead(1, isr=(1, 2))
+    world.fetch(3, by_response, 0)
     world.fetch(3, by_metadata, 0)
     world.pass_ms(0)
     world.state(by_metadata, (1, 3, 2), partition_epoch=1)
     assert shown(world, *METERS) == (0, 1, 0)
     world.respond()
-    world.state(by_answer, (1, 2, 3), partition_epoch=1)
+    world.state(by_response, (1, 2, 3), partition_epoch=1)
     assert shown(world, *METERS) == (0, 2, 0)
 
 
-def test_a_follower_that_leaves_is_a_shrink_and_what_others_change_is_neither() -> None:
+def test_only_isr_shrinks_of_own_proposals_are_counted() -> None:
     world = World()
     partition = world.lead()
     world.leaders.start()
@@ -144,7 +144,7 @@ def test_a_follower_that_leaves_is_a_shrink_and_what_others_change_is_neither() 
     assert shown(world, *METERS) == (1, 0, 0), "the controller took one out before the other came in"
 
 
-def test_each_refusal_is_counted_also_of_what_is_retried() -> None:
+def test_each_failed_isr_update_is_counted() -> None:
     world = World()
     partition = world.lead(isr=(1, 2))
     world.fetch(3, partition, 0)
@@ -158,7 +158,7 @@ def test_each_refusal_is_counted_also_of_what_is_retried() -> None:
         assert shown(world, *METERS) == (0, 0, failures)
 
 
-def test_a_lower_min_insync_replicas_lets_the_high_watermark_move_at_once() -> None:
+def test_lowered_min_insync_replicas_moves_high_watermark_at_once() -> None:
     world = World(min_isr=2)
     partition = world.lead(isr=(1,))
     world.produce("p", partition, timeout_ms=100_000)
@@ -168,5 +168,5 @@ def test_a_lower_min_insync_replicas_lets_the_high_watermark_move_at_once() -> N
     assert (partition.log.high_watermark, world.acked) == (1, {"p": {}})
 
 
-def test_no_replica_is_offline_while_the_node_lives() -> None:
+def test_offline_replica_count_is_zero() -> None:
     assert shown(World(), "OfflineReplicaCount") == (0,)

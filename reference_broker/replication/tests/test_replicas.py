@@ -1,4 +1,4 @@
-"""A leader's view of its followers, against a model that walks over everything at each request."""
+"""A leader's view of its followers, compared with a model that walks over everything at each request."""
 
 from dataclasses import dataclass, field
 
@@ -44,7 +44,7 @@ def mark(followers: Followers, end: int, now_us: int = 0, eligible: bool = True)
 
 @dataclass
 class Walked:
-    """Kafka's Replica: every accepted request counts for every cached partition, one by one."""
+    """Kafka's Replica: every accepted request updates every cached partition, one by one."""
 
     last_caught_up_us: int = 0
     leader_end_at_fetch: int = -1
@@ -71,8 +71,8 @@ OPERATIONS = st.lists(
 
 @pytest.mark.clause("F-22")
 @given(OPERATIONS)
-def test_a_contact_time_says_the_same_as_a_walk_over_all_cached_partitions(operations: list[tuple[str, int]]) -> None:
-    """A request names the partition when its offset moved; the leader looks at it then, or when it has changed."""
+def test_contact_time_equals_walk_over_cached_partitions(operations: list[tuple[str, int]]) -> None:
+    """A request names the partition when its offset moved; the leader checks it then, or when it has changed."""
     made, cached, walked = followers(isr=(1, 2), replicas=(1, 2)), Cached(), Walked()
     state = made.states[2]
     end = delivered = now_us = 0
@@ -92,12 +92,12 @@ def test_a_contact_time_says_the_same_as_a_walk_over_all_cached_partitions(opera
                 state.fetched(cached, end)
             walked.fetched(delivered, end, now_us)
             delivered = end if much else delivered
-            is_marked = delivered < end  # What was not delivered stays to be looked at.
+            is_marked = delivered < end  # A partition with undelivered records is checked again.
         expected = state.log_end_offset == end or now_us - walked.last_caught_up_us <= MAX_LAG_MS * 1000
         assert (made.lagging(now_us, MAX_LAG_MS) == ()) == expected
 
 
-def test_the_high_watermark_is_the_smallest_end_of_the_maximal_set() -> None:
+def test_high_watermark_is_smallest_end_of_maximal_isr() -> None:
     made = followers(isr=(1, 2))
     at(made, f2=7, f3=4)
     assert mark(made, 9, now_us=10**9) == 7
@@ -107,7 +107,7 @@ def test_the_high_watermark_is_the_smallest_end_of_the_maximal_set() -> None:
     assert mark(made, 9, now_us=10**9) == 7
 
 
-def test_a_proposal_to_leave_changes_nothing_before_it_is_committed() -> None:
+def test_proposed_shrink_takes_effect_once_committed() -> None:
     made = followers()
     at(made, f2=7, f3=4)
     made.propose(Proposal((1, 2), (11, 12), 0, 0))
@@ -119,20 +119,20 @@ def test_a_proposal_to_leave_changes_nothing_before_it_is_committed() -> None:
 @pytest.mark.parametrize(
     ("now_us", "eligible", "expected"), [(0, True, 4), (0, False, 7), (MAX_LAG_MS * 1000 + 1, True, 7)]
 )
-def test_who_is_caught_up_and_may_join_is_waited_for(now_us: int, eligible: bool, expected: int) -> None:
+def test_eligible_caught_up_replica_holds_high_watermark(now_us: int, eligible: bool, expected: int) -> None:
     made = followers(isr=(1, 2))
     at(made, f2=7, f3=4)
     made.states[3].last_caught_up_us = 0
     assert mark(made, 9, now_us, eligible) == expected
 
 
-def test_a_replica_out_of_sync_at_the_start_of_a_leadership_holds_nothing_up() -> None:
+def test_replica_out_of_sync_at_election_does_not_hold_high_watermark() -> None:
     made = followers(isr=(1, 2))
     at(made, f2=9)
     assert mark(made, 9) == 9
 
 
-def test_nobody_in_sync_but_the_leader_is_below_two() -> None:
+def test_is_under_min_isr_counts_leader() -> None:
     made = followers(isr=(1,))
     assert [made.is_under_min_isr(wanted) for wanted in (1, 2, 3, 4)] == [False, True, True, True]
     full = followers()
@@ -143,7 +143,7 @@ def test_nobody_in_sync_but_the_leader_is_below_two() -> None:
     ("end", "high_watermark", "epoch_start", "joins"),
     [(5, 5, 0, True), (4, 5, 0, False), (5, 3, 6, False), (6, 3, 6, True)],
 )
-def test_who_joins_holds_what_is_committed_and_reached_the_epochs_start(
+def test_joining_replica_must_reach_high_watermark_and_epoch_start(
     end: int, high_watermark: int, epoch_start: int, joins: bool
 ) -> None:
     made = followers(isr=(1, 2), end=epoch_start)
@@ -153,7 +153,7 @@ def test_who_joins_holds_what_is_committed_and_reached_the_epochs_start(
     assert not made.may_join(made.states[3], high_watermark), "one proposal at a time"
 
 
-def test_the_low_watermark_leaves_out_the_dead() -> None:
+def test_low_watermark_excludes_dead_replicas() -> None:
     made = followers()
     made.states[2].log_start_offset, made.states[3].log_start_offset = 4, 1
     assert made.low_watermark(6, lambda _: True) == 1
@@ -161,7 +161,7 @@ def test_the_low_watermark_leaves_out_the_dead() -> None:
     assert made.low_watermark(6, lambda _: False) == 6
 
 
-def test_a_new_assignment_keeps_what_is_known_of_those_who_stay() -> None:
+def test_new_assignment_keeps_state_of_remaining_replicas() -> None:
     made = followers()
     at(made, f2=5, f3=6)
     made.assign((1, 3, 4), 77)
@@ -170,7 +170,7 @@ def test_a_new_assignment_keeps_what_is_known_of_those_who_stay() -> None:
     assert ([one.replica_id for one in made.in_sync], [one.replica_id for one in made.outside]) == ([3], [4])
 
 
-def test_a_new_epoch_counts_from_its_start_for_those_in_sync() -> None:
+def test_new_epoch_restarts_lag_of_in_sync_replicas() -> None:
     made = followers()
     at(made, f2=5, f3=5)
     made.begin_epoch(1, 9, (1, 2), 10**9)
@@ -181,7 +181,7 @@ def test_a_new_epoch_counts_from_its_start_for_those_in_sync() -> None:
     assert mark(made, 9, 10**9) == 5
 
 
-def test_everybody_even_needs_no_watch() -> None:
+def test_watching_stops_when_all_replicas_are_caught_up() -> None:
     made = followers(end=5)
     at(made, f2=5, f3=5)
     assert made.is_even(5)
@@ -192,7 +192,7 @@ def test_everybody_even_needs_no_watch() -> None:
     assert not made.is_even(5)
 
 
-def test_silence_is_not_presence() -> None:
+def test_silent_session_keeps_no_replica_in_sync() -> None:
     state, cached = FollowerState(2, 0), Cached(fetch_offset=3)
     assert not state.was_here(0, MAX_LAG_MS)
     state.fetched(cached, 3)
@@ -205,7 +205,7 @@ def test_silence_is_not_presence() -> None:
 
 
 @pytest.mark.clause("F-22")
-def test_a_full_fetch_that_was_overtaken_does_not_hide_the_session_in_use() -> None:
+def test_overtaken_full_fetch_does_not_replace_session_in_use() -> None:
     state = followers(end=3).states[2]
     used, overtaken = Cached(Session(1000), fetch_offset=3), Cached(Session(2000), fetch_offset=0)
     state.fetched(used, 3)
@@ -222,7 +222,7 @@ def test_a_full_fetch_that_was_overtaken_does_not_hide_the_session_in_use() -> N
 
 @pytest.mark.clause("F-22")
 @pytest.mark.parametrize("lost", ["closed", "restarted", "epoch"])
-def test_a_session_that_may_know_less_is_not_resumed(lost: str) -> None:
+def test_session_with_less_state_is_not_resumed(lost: str) -> None:
     state = followers(end=3).states[2]
     before, latest = Cached(Session(1000), fetch_offset=3), Cached(Session(2000), fetch_offset=0)
     state.fetched(before, 3)

@@ -1,4 +1,4 @@
-"""A follower whose leader has only later records: it begins behind those that are in the remote tier."""
+"""A follower whose leader has only later records starts after those that are in the remote tier."""
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -49,7 +49,7 @@ class FakeTier:
 
 
 def producers() -> ProducerStates:
-    """Producer 7 has an open transaction that began at offset 35."""
+    """Return the state of producer 7, whose open transaction starts at offset 35."""
     states = ProducerStates(1000, reject_unknown=False)
     mark = BatchMark(0, 3, 35, 38, 0)
     states.by_id[7] = Producer(1, (mark,), 0, 0, 35)
@@ -58,7 +58,7 @@ def producers() -> ProducerStates:
 
 
 def following() -> tuple[World, FakeTier, PartitionLog]:
-    """A follower with three records, whose fetch offset has moved to the tier."""
+    """Return a follower with three records, whose fetch offset has moved to the tier."""
     world, tier = World(), FakeTier()
     world.fetchers.tier = tier
     log = world.follow(records=3, epoch=2)
@@ -93,7 +93,7 @@ def _named_next(world: World) -> list[FetchPartition]:
     return []
 
 
-def _asks_again(world: World) -> bool:
+def _retries(world: World) -> bool:
     """The leader includes an error in each response, as long as it lasts."""
     for _ in range(20):
         world.pass_ms(200)
@@ -112,7 +112,7 @@ def _asks_again(world: World) -> bool:
     "LeaderEpochFileCacheTest.testFindPreviousEntry",
 )
 @pytest.mark.parametrize(("end_of_earlier", "wanted_epoch"), [(40, 1), (39, 2)])
-def test_it_begins_with_the_epochs_and_producers_of_the_tier(end_of_earlier: int, wanted_epoch: int) -> None:
+def test_log_starts_with_epochs_and_producers_of_tier(end_of_earlier: int, wanted_epoch: int) -> None:
     """The record before offset 40 is of the epoch before that of the leader's first one, or of the same."""
     world, tier, log = following()
     sent = world.only_request(ApiKey.LIST_OFFSETS)
@@ -132,34 +132,34 @@ def test_it_begins_with_the_epochs_and_producers_of_the_tier(end_of_earlier: int
     assert world.noted("started_in_the_tier")
 
 
-def test_the_first_epoch_has_none_before_it() -> None:
+def test_first_epoch_needs_no_lookup_of_previous() -> None:
     world, tier, _ = following()
     world.only_request(ApiKey.LIST_OFFSETS).replied(local_start(40, 0))
     assert tier.lookups[0][:2] == (0, 40)
 
 
 @pytest.mark.parametrize(
-    "answers",
+    "responses",
     [
         (local_start(-1, -1, ErrorCode.not_leader_or_follower),),
         (local_start(40, 2), epoch_end(-1, -1, ErrorCode.not_leader_or_follower)),
         (local_start(40, 0), ErrorCode.unknown_server_error),
     ],
 )
-def test_whoever_does_not_respond_is_retried(answers: Sequence[Any]) -> None:
+def test_failed_lookup_is_retried(responses: Sequence[Any]) -> None:
     world, tier, log = following()
-    for answer in answers:
-        if isinstance(answer, ErrorCode):
-            tier.lookups[0][2](answer)
+    for response in responses:
+        if isinstance(response, ErrorCode):
+            tier.lookups[0][2](response)
         else:
-            is_epoch = isinstance(answer, OffsetForLeaderEpochResponse)
-            world.only_request(ApiKey.OFFSET_FOR_LEADER_EPOCH if is_epoch else ApiKey.LIST_OFFSETS).replied(answer)
+            is_epoch = isinstance(response, OffsetForLeaderEpochResponse)
+            world.only_request(ApiKey.OFFSET_FOR_LEADER_EPOCH if is_epoch else ApiKey.LIST_OFFSETS).replied(response)
     assert log.log_end_offset == 3
-    assert _asks_again(world)
+    assert _retries(world)
 
 
 @pytest.mark.clause("TierStateMachineTest.testFencedOffsetResetAfterMovedToRemoteTier")
-def test_a_response_for_an_older_leader_changes_nothing() -> None:
+def test_lookup_result_for_earlier_leader_is_ignored() -> None:
     world, tier, log = following()
     world.only_request(ApiKey.LIST_OFFSETS).replied(local_start(40, 0))
     world.follow(epoch=3)
@@ -167,7 +167,7 @@ def test_a_response_for_an_older_leader_changes_nothing() -> None:
     assert log.log_end_offset == 3
 
 
-def test_a_node_without_a_tier_tries_again() -> None:
+def test_node_without_tier_retries() -> None:
     world, _, log = following()
     world.fetchers.tier = None
     world.only_request(ApiKey.LIST_OFFSETS).replied(local_start(40, 0))

@@ -1,4 +1,4 @@
-"""A follower heeds its leader's tombstone horizon marker (H-2, H-4 to H-7)."""
+"""A follower obeys its leader's tombstone horizon marker (H-2, H-4 to H-7)."""
 
 import pytest
 
@@ -28,12 +28,12 @@ def position(request: FetchRequest) -> int:
     return request.topics[0].partitions[0].fetch_offset
 
 
-def answered(world: World, data: PartitionData) -> None:
+def respond(world: World, data: PartitionData) -> None:
     world.respond(world.fetch()[0], data)
 
 
 @pytest.mark.clause("H-4", "H-5")
-def test_a_follower_below_the_marker_empties_its_log_and_begins_at_the_leaders_start() -> None:
+def test_follower_below_marker_empties_log_and_starts_at_leaders_start() -> None:
     world, log = heeding(records=3)
     sent, request = world.fetch()
     assert (sent.api_version, position(request)) == (1001, 3)
@@ -46,37 +46,37 @@ def test_a_follower_below_the_marker_empties_its_log_and_begins_at_the_leaders_s
     assert log.log_end_offset == 7
     assert len(world.notes_of("unsafe_bootstrap")) == 1, "no loop (H-5)"
     assert log.horizon.offset == 5, "what it copied lacks these tombstones, too"
-    answered(world, horizon_data(5, 7, start=1))
+    respond(world, horizon_data(5, 7, start=1))
     assert log.horizon.remembered == 0, "H-7"
 
 
 @pytest.mark.clause("H-6")
-def test_a_marker_that_moves_while_the_log_is_filled_empties_it_again() -> None:
+def test_marker_moving_during_refill_empties_log_again() -> None:
     world, log = heeding(records=3)
-    answered(world, horizon_data(5))
-    answered(world, horizon_data(5, 0, 1))
-    answered(world, horizon_data(6, 2, 3))
+    respond(world, horizon_data(5))
+    respond(world, horizon_data(5, 0, 1))
+    respond(world, horizon_data(6, 2, 3))
     assert log.log_end_offset == 0
     assert [each["horizon"] for each in world.notes_of("unsafe_bootstrap")] == [5, 6]
 
 
 @pytest.mark.clause("H-2")
-def test_a_follower_at_or_beyond_the_marker_keeps_its_log_and_may_remove_tombstones_below_it() -> None:
+def test_follower_beyond_marker_keeps_log_and_may_remove_tombstones() -> None:
     world, log = heeding(records=3)
     assert log.horizon.limit == 0, "nothing goes before the leader has sent its marker"
-    answered(world, horizon_data(3, 3))
+    respond(world, horizon_data(3, 3))
     assert (log.log_end_offset, log.horizon.limit, log.horizon.offset) == (4, 3, 0)
     assert not world.notes_of("unsafe_bootstrap")
 
 
 @pytest.mark.clause("H-1", "H-6")
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_a_marker_that_comes_back_after_that_of_another_leader_has_moved(is_killed: bool) -> None:
-    """What was copied from the other leader may need tombstones that the first one lacks."""
+def test_earlier_marker_after_other_leaders_marker_empties_log(is_killed: bool) -> None:
+    """Records copied from the other leader may need tombstones that the first one lacks."""
     world, log = heeding(records=3)
-    answered(world, horizon_data(5))
-    answered(world, horizon_data(5, 0, 1))
-    answered(world, horizon_data(0, 2))
+    respond(world, horizon_data(5))
+    respond(world, horizon_data(5, 0, 1))
+    respond(world, horizon_data(0, 2))
     assert log.log_end_offset == 3, "the other one has all tombstones"
     if is_killed:
         log = run_to_end(open_log(world.disk, "t-0", LogConfig(), world.now(), False))
@@ -85,24 +85,24 @@ def test_a_marker_that_comes_back_after_that_of_another_leader_has_moved(is_kill
 
 @pytest.mark.clause("H-5")
 @pytest.mark.parametrize("filled", [0, 2, 6])
-def test_a_killed_follower_does_not_begin_again_for_the_same_marker(filled: int) -> None:
+def test_killed_follower_does_not_restart_refill_for_same_marker(filled: int) -> None:
     world, _ = heeding(records=3)
-    answered(world, horizon_data(5))
-    answered(world, horizon_data(5, *range(filled)))
+    respond(world, horizon_data(5))
+    respond(world, horizon_data(5, *range(filled)))
     log = run_to_end(open_log(world.disk, "t-0", LogConfig(), world.now(), False))
     assert not log.horizon.must_empty(log.log_end_offset, 5)
     assert log.horizon.offset == 5
 
 
 @pytest.mark.clause("H-4")
-def test_a_follower_killed_before_the_marker_is_noted_begins_again() -> None:
+def test_follower_killed_before_marker_is_stored_restarts_refill() -> None:
     world, log = heeding(records=3)
     log.truncate_fully_and_start_at(0, world.now())
     again = run_to_end(open_log(world.disk, "t-0", LogConfig(), world.now(), False))
     assert again.horizon.must_empty(again.log_end_offset, 5)
 
 
-def test_a_leader_that_does_not_announce_the_draft_is_followed_as_ever() -> None:
+def test_leader_without_draft_is_followed_normally() -> None:
     world = World({"crucible.tombstone.horizon.enable": "true"})
     log = world.follow(0, records=3)
     world.only_request(ApiKey.API_VERSIONS).replied(versions())

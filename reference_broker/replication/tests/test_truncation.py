@@ -1,4 +1,4 @@
-"""Where a log that parted from its leader's has to end (Kafka's AbstractFetcherThread.getOffsetTruncationState)."""
+"""Truncation offset of a log that diverges from its leader's (Kafka's getOffsetTruncationState)."""
 
 import pytest
 
@@ -27,18 +27,18 @@ def log_of(epochs: tuple[int, ...], high_watermark: int = 0) -> PartitionLog:
         ((0, 0, 1, 1), (1, 3), 3),  # The same epoch ended earlier there.
         ((0, 0, 1, 1), (1, 9), 4),  # It ended later: the follower is merely behind.
         ((0, 0, 1, 2), (1, 9), 3),  # Later there, but here another epoch followed.
-        ((0, 0, 2, 2), (1, 9), 2),  # The leader's epoch is unknown here: back to the largest below it, and again.
+        ((0, 0, 2, 2), (1, 9), 2),  # The leader's epoch is unknown here: back to the largest below it, and retry.
         ((0, 0, 2, 2), (1, 1), 2),
-        ((3, 3), (1, 1), 0),  # All epochs here are newer than what the leader knows.
+        ((3, 3), (1, 1), 0),  # All epochs here are newer than those of the leader.
         ((0, 0, 1, 1), (-1, 3), 3),  # A leader that knows offsets only.
         ((0, 0), (5, 1), 1),  # An epoch above all that are known here.
     ],
 )
-def test_truncation_goes_to_the_last_offset_that_both_may_share(
+def test_truncation_offset_is_last_common_offset(
     epochs: tuple[int, ...], leader: tuple[int, int], expected: int
 ) -> None:
     assert truncation_offset(log_of(epochs), EpochEndOffset(*leader)) == expected
 
 
-def test_a_leader_that_knows_nothing_leaves_what_is_committed() -> None:
+def test_leader_without_epochs_keeps_committed_records() -> None:
     assert truncation_offset(log_of((0, 0, 0), high_watermark=2), EpochEndOffset(-1, -1)) == 2

@@ -1,4 +1,4 @@
-"""Ports whose time passes when the test says so; notes are kept."""
+"""Ports whose time passes when the test says so. Notes are kept."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ class TimedPorts:
         return Now(self.mono_us, START_MS + self.mono_us // 1000)
 
     def at_end(self, step: Callable[[], None]) -> None:
-        """There are no events here, so each step is one."""
+        """Run the step now: these ports have no events."""
         step()
 
     def set_timer(self, deadline_us: int, fire: Callable[[], None]) -> int:
@@ -51,5 +51,5 @@ class TimedPorts:
         self.be_at(end_us)
 
     def be_at(self, mono_us: int) -> None:
-        """A world that keeps the time elsewhere, too, sets it there."""
+        """Set the time, also in worlds that keep it elsewhere."""
         self.mono_us = mono_us

@@ -52,22 +52,22 @@ class CoordinatorLink:
         assert timeout_ms > 0
         self.requests.append((peer, body, replied, failed))
 
-    def serve_locally(self, api_key: int, body: object, answer: Callable[[object], None]) -> None:
+    def serve_locally(self, api_key: int, body: object, respond: Callable[[object], None]) -> None:
         assert api_key == ApiKey.ADD_PARTITIONS_TO_TXN
-        self.requests.append((1, body, answer, lambda: None))
+        self.requests.append((1, body, respond, lambda: None))
 
     # the coordinator
 
     @property
     def transactions(self) -> list[AddPartitionsToTxnTransaction]:
-        """Those of the only request."""
+        """Return the transactions of the only request."""
         ((_, body, _, _),) = self.requests
         return list(body.transactions)
 
     def respond(
         self, errors: Mapping[TopicPartition, ErrorCode] | None = None, top: ErrorCode = ErrorCode.none
     ) -> None:
-        """The oldest request. What has no error is verified, or added."""
+        """Respond to the oldest request. Partitions without an error are verified, or added."""
         _, body, replied, _ = self.requests.pop(0)
         found = errors or {}
         results = tuple(
@@ -93,5 +93,5 @@ class CoordinatorLink:
         replied(AddPartitionsToTxnResponse(throttle_time=NO_THROTTLE, error_code=top, results_by_transaction=results))
 
     def lose(self) -> None:
-        """The channel breaks."""
+        """Break the channel."""
         self.requests.pop(0)[3]()

@@ -19,8 +19,9 @@ PRODUCER = 7
 
 
 class MarkerWorld(World):
-    """``partitions``: of ``events``, led here, with these replicas. ``appended``: what the offsets' keeper heard, as
-    (index, producer ID, epoch, offset, is a commit). ``loading``: partitions of it that are not loaded."""
+    """``partitions``: of ``events``, led here, with these replicas. ``appended``: the markers that the offsets were
+    notified of, as (index, producer ID, epoch, offset, is a commit). ``loading``: offsets partitions that are not
+    loaded."""
 
     def __init__(self, partitions: int = 1, replicas: tuple[int, ...] = (1,), min_isr: int = 1) -> None:
         super().__init__(min_isr)
@@ -52,13 +53,13 @@ class MarkerWorld(World):
         return partition
 
     def lose(self, index: int) -> None:
-        """Another node leads it now."""
+        """Make another node the leader."""
         partition = self.led[index]
         self.partitions.remove(partition)
         self.leaders.stops_leading(partition)
 
     def restart(self, index: int) -> None:
-        """The log is opened anew from the disk, as after a crash."""
+        """Open the log from the disk, as after a crash."""
         partition = self.led[index]
         partition.log = run_to_end(
             open_log(self.disk, partition.log.directory, partition.log.config, self.now(), clean=False)
@@ -68,7 +69,7 @@ class MarkerWorld(World):
     def open(
         self, index: int = 0, *, epoch: int = 0, sequence: int = 0, count: int = 1, producer: int = PRODUCER
     ) -> None:
-        """A transactional batch of the producer."""
+        """Append a transactional batch of the producer."""
         records = [Record(timestamp_ms=START_MS, key=None, value=b"v")] * count
         batch = build(
             records, producer_id=producer, producer_epoch=epoch, base_sequence=sequence, is_transactional=True
@@ -78,15 +79,15 @@ class MarkerWorld(World):
         self.leaders.appended(partition)
 
     def end(self, *keys: TopicPartition, **how: Any) -> list[dict[TopicPartition, Error]]:
-        """Write a marker. The answer, once it is there, is in the list."""
-        answers: list[dict[TopicPartition, Error]] = []
-        self.writer.write(marker(**how), keys or (("events", 0),), answers.append)
-        return answers
+        """Write a marker. The returned list gets the response once it is sent."""
+        responses: list[dict[TopicPartition, Error]] = []
+        self.writer.write(marker(**how), keys or (("events", 0),), responses.append)
+        return responses
 
     def errors(self, *keys: TopicPartition, **how: Any) -> list[Error]:
-        """Those of the partitions, in their order, at once."""
-        (answer,) = self.end(*keys, **how)
-        return list(answer.values())
+        """Return the immediate errors of the partitions, in their order."""
+        (response,) = self.end(*keys, **how)
+        return list(response.values())
 
     def batches(self, index: int = 0) -> list[BatchHeader]:
         log = self.led[index].log

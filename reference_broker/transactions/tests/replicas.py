@@ -1,4 +1,4 @@
-"""Three replicas of one partition, real logs that are copied by hand, and what a naive reader finds in their bytes."""
+"""Three replicas of one partition, real logs that are copied by the test, and a naive reader of their bytes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=100, retention_ms=-1,
 
 @dataclass(frozen=True)
 class Ended:
-    """A transaction with its marker, as the bytes tell it."""
+    """A transaction with its marker, read from the bytes."""
 
     producer_id: int
     first: int
@@ -33,7 +33,7 @@ class Ended:
 
 @dataclass
 class Story:
-    """What the batches of a log say, read byte by byte: KIP-98's attributes and EndTxnMarker.json."""
+    """The contents of a log's batches, read byte by byte: KIP-98's attributes and EndTxnMarker.json."""
 
     batches: list[tuple[BatchHeader, bytes]] = field(default_factory=list)
     open: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -48,10 +48,10 @@ class Story:
     def of(data: bytes) -> "Story":
         story = Story()
         for position, header in iterate(data):
-            story._tell(header, data[position : position + header.size_bytes])
+            story._add(header, data[position : position + header.size_bytes])
         return story
 
-    def _tell(self, header: BatchHeader, data: bytes) -> None:
+    def _add(self, header: BatchHeader, data: bytes) -> None:
         self.batches.append((header, data))
         producer = header.producer_id
         if header.producer_epoch != self.epochs.get(producer):
@@ -68,18 +68,18 @@ class Story:
             self.open.setdefault(producer, (header.base_offset, header.producer_epoch))
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """X-4"""
+        """Return the last stable offset (X-4)."""
         held = [first for first, _ in self.open.values()]
         held += [one.first for one in self.ended if one.marker >= high_watermark]
         return min([high_watermark, *held])
 
     def aborted(self, offset: int, end: int) -> list[tuple[int, int]]:
-        """X-5: those that overlap the range, by their first offsets."""
+        """Return the transactions that overlap the range, by their first offsets (X-5)."""
         found = [one for one in self.ended if not one.commits and one.first < end and one.marker >= offset]
         return sorted((one.first, one.producer_id) for one in found)
 
     def committed(self, end: int) -> list[int]:
-        """The base offsets of the batches below ``end`` whose transaction was committed."""
+        """Return the base offsets of the batches below ``end`` whose transaction was committed."""
         return [
             header.base_offset
             for header, _ in self.batches
@@ -92,8 +92,11 @@ class Story:
 
 
 def marker_of(batch: bytes) -> tuple[bool, int]:
-    """Whether a control batch commits, and its coordinator's epoch. Its record begins at byte 61: one-byte length,
-    attributes, deltas, key length 4, key (version, type), value length 6, value (version, epoch)."""
+    """Return whether a control batch commits, and its coordinator's epoch.
+
+    Its record begins at byte 61: one-byte length, attributes, deltas, key length 4, key (version, type), value length
+    6, value (version, epoch).
+    """
     _, kind = unpack_from(">hh", batch, 66)
     _, epoch = unpack_from(">hi", batch, 71)
     return kind == 1, epoch
@@ -101,12 +104,12 @@ def marker_of(batch: bytes) -> tuple[bool, int]:
 
 class Ports(TimedPorts):
     def sync(self, _paths: tuple[str, ...], done: Callable[[], None]) -> None:
-        """Memory is durable."""
+        """Complete at once: memory is durable."""
         done()
 
 
 class Replicas:
-    """Replica 0 leads first. The high watermark is what all three have; ``acks`` wait for it."""
+    """Replica 0 leads first. The high watermark is the smallest log end; ``acks`` wait for it."""
 
     def __init__(self) -> None:
         self.ports = Ports()
@@ -115,7 +118,7 @@ class Replicas:
         self.leader = 0
         self.epoch = 0
         self.acks: list[tuple[Partition, int, Callable[[dict[Partition, Error]], None]]] = []
-        self._told = (-1, -1)
+        self._read_at = (-1, -1)
         self._story = Story()
         self._lead()
 
@@ -133,23 +136,26 @@ class Replicas:
         leaders: Any = self
         self.writer = MarkerWriter(ports, partitions, leaders, lambda: EMPTY_IMAGE, 30_000)
 
-    # what the writer asks of replication
+    # the part of replication that the writer uses
 
     def appended(self, partition: Partition) -> None:
         assert partition is self.partition
 
     def acknowledge(
-        self, offsets: list[tuple[Partition, int]], _timeout_ms: int, answered: Callable[[dict[Partition, Error]], None]
+        self,
+        offsets: list[tuple[Partition, int]],
+        _timeout_ms: int,
+        acknowledged: Callable[[dict[Partition, Error]], None],
     ) -> None:
         ((partition, end),) = offsets
-        self.acks.append((partition, end, answered))
-        self._tell()
+        self.acks.append((partition, end, acknowledged))
+        self._complete()
 
-    def _tell(self) -> None:
+    def _complete(self) -> None:
         reached = [one for one in self.acks if one[0].log.high_watermark >= one[1]]
         self.acks = [one for one in self.acks if one not in reached]
-        for _, _, answered in reached:
-            answered({})
+        for _, _, acknowledged in reached:
+            acknowledged({})
 
     # steps
 
@@ -158,10 +164,10 @@ class Replicas:
         return self.logs[self.leader]
 
     def story(self) -> Story:
-        """What the leader's log says. A leader's log only grows, so each state of it is read once."""
+        """Return the contents of the leader's log. It only grows, so each state of it is read once."""
         key = (self.epoch, self.log.log_end_offset)
-        if self._told != key:
-            self._told, self._story = key, Story.of(everything(self.log))
+        if self._read_at != key:
+            self._read_at, self._story = key, Story.of(everything(self.log))
         return self._story
 
     def replicate(self, follower: int, batches: int) -> None:
@@ -172,10 +178,10 @@ class Replicas:
             log.append_replicated(self.ports.now(), data)
         self.log.advance_high_watermark(min(each.log_end_offset for each in self.logs))
         log.advance_high_watermark(min(self.log.high_watermark, log.log_end_offset))
-        self._tell()
+        self._complete()
 
     def elect(self, replica: int) -> None:
-        """It has all that is committed. The others drop what it does not have."""
+        """Elect a replica that has all committed records. The others truncate to it."""
         gone, self.acks = self.acks, []
         self.partition.is_removed = True
         committed = self.log.high_watermark
@@ -192,11 +198,11 @@ class Replicas:
                     same = mine[0].last_offset + 1
                 assert same >= min(committed, log.log_end_offset)
                 log.truncate_to(same)
-        for partition, _, answered in gone:
-            answered({partition: ErrorCode.not_leader_or_follower})
+        for partition, _, acknowledged in gone:
+            acknowledged({partition: ErrorCode.not_leader_or_follower})
 
     def restart(self, follower: int) -> None:
-        """It crashes, with all that it wrote on the disk, and the file of high watermarks."""
+        """Crash the follower. Its writes and the file of high watermarks stay on the disk."""
         known = self.logs[follower].high_watermark
         log = self.logs[follower] = self._opened(self.disks[follower], clean=False)
         log.advance_high_watermark(known)

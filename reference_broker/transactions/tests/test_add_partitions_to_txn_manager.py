@@ -1,4 +1,4 @@
-"""Requests to transaction coordinators: to which nodes, what is sent together, and what every outcome means.
+"""Requests to transaction coordinators: their destinations, which are sent together, and the effect of each outcome.
 
 The behaviours are those of Kafka's AddPartitionsToTxnManagerTest.
 """
@@ -51,11 +51,11 @@ class VerifierWorld:
         self.image = MetadataImage(brokers=brokers, topics=topics)
 
     def id_of(self, leader: int, number: int = 0) -> str:
-        """A transactional ID that this node coordinates."""
+        """Return a transactional ID that this node coordinates."""
         ids = (f"id{n}" for n in range(1000))
         return [one for one in ids if partition_of(one, 2) == leader - 2][number]
 
-    def ask(
+    def verify(
         self,
         *partitions: tuple[str, int],
         leader: int = 2,
@@ -74,8 +74,8 @@ def world() -> VerifierWorld:
     return VerifierWorld()
 
 
-def test_a_question_names_the_transaction_and_its_partitions(world: VerifierWorld) -> None:
-    results = world.ask(A, B, OTHER, epoch=3)
+def test_request_names_transaction_and_partitions(world: VerifierWorld) -> None:
+    results = world.verify(A, B, OTHER, epoch=3)
     ((node, _, _, _),) = world.link.requests
     (request,) = world.link.transactions
     assert (node, request.transactional_id, request.producer_id, request.producer_epoch) == (2, world.id_of(2), 7, 3)
@@ -88,18 +88,18 @@ def test_a_question_names_the_transaction_and_its_partitions(world: VerifierWorl
 @pytest.mark.parametrize(
     ("operation", "verifies"), [(SupportedOperation.VERIFY, True), (SupportedOperation.ADD, False)]
 )
-def test_version_2_adds_the_partitions(world: VerifierWorld, operation: SupportedOperation, verifies: bool) -> None:
-    results = world.ask(operation=operation)
+def test_operation_selects_verify_only(world: VerifierWorld, operation: SupportedOperation, verifies: bool) -> None:
+    results = world.verify(operation=operation)
     assert world.link.transactions[0].verify_only is verifies
     world.link.respond()
     assert results == [{}]
 
 
 @pytest.mark.clause("AddPartitionsToTxnManagerTest.testGenerateRequests")
-def test_questions_for_a_busy_coordinator_go_together(world: VerifierWorld) -> None:
-    first = world.ask()
-    later = [world.ask(number=1), world.ask(number=2)]
-    elsewhere = world.ask(leader=3)
+def test_requests_to_busy_coordinator_are_batched(world: VerifierWorld) -> None:
+    first = world.verify()
+    later = [world.verify(number=1), world.verify(number=2)]
+    elsewhere = world.verify(leader=3)
     assert [node for node, _, _, _ in world.link.requests] == [2, 3]
     world.link.respond()
     assert (first, later) == ([{}], [[], []])
@@ -111,7 +111,7 @@ def test_questions_for_a_busy_coordinator_go_together(world: VerifierWorld) -> N
 
 
 @pytest.mark.parametrize(
-    ("epoch", "first_told", "second_told"),
+    ("epoch", "first_result", "second_result"),
     [
         (4, [{A: ErrorCode.network_exception}], []),
         (5, [{A: ErrorCode.invalid_producer_epoch}], []),
@@ -119,13 +119,13 @@ def test_questions_for_a_busy_coordinator_go_together(world: VerifierWorld) -> N
     ],
 )
 @pytest.mark.clause("AddPartitionsToTxnManagerTest.testAddTxnData")
-def test_of_two_questions_for_one_transaction_one_waits(
-    world: VerifierWorld, epoch: int, first_told: Any, second_told: Any
+def test_second_request_for_transaction_replaces_or_is_fenced(
+    world: VerifierWorld, epoch: int, first_result: Any, second_result: Any
 ) -> None:
-    """The same epoch: the producer asks again. Else the older epoch is fenced."""
-    world.ask(number=1)
-    first, second = world.ask(epoch=4), world.ask(epoch=epoch)
-    assert (first, second) == (first_told, second_told)
+    """With the same epoch the producer retries. Otherwise the older epoch is fenced."""
+    world.verify(number=1)
+    first, second = world.verify(epoch=4), world.verify(epoch=epoch)
+    assert (first, second) == (first_result, second_result)
     world.link.respond()
     (request,) = world.link.transactions
     assert request.producer_epoch == max(4, epoch)
@@ -133,8 +133,8 @@ def test_of_two_questions_for_one_transaction_one_waits(
     assert len(first) == len(second) == 1
 
 
-def test_a_question_that_is_on_its_way_is_not_replaced(world: VerifierWorld) -> None:
-    first, second = world.ask(), world.ask()
+def test_request_in_flight_is_not_replaced(world: VerifierWorld) -> None:
+    first, second = world.verify(), world.verify()
     world.link.respond()
     assert (first, second) == ([{}], [])
     world.link.respond()
@@ -142,17 +142,17 @@ def test_a_question_that_is_on_its_way_is_not_replaced(world: VerifierWorld) -> 
 
 
 @pytest.mark.clause("AddPartitionsToTxnManagerTest.testTransactionCoordinatorResolution")
-def test_without_a_coordinator(world: VerifierWorld) -> None:
-    nobody = [{A: ErrorCode.coordinator_not_available, B: ErrorCode.coordinator_not_available}]
+def test_missing_coordinator_returns_coordinator_not_available(world: VerifierWorld) -> None:
+    unavailable = [{A: ErrorCode.coordinator_not_available, B: ErrorCode.coordinator_not_available}]
     for leaders, fenced in (((), 0), ((-1, 3), 0), ((2, 3), 2)):
         world.show(leaders, fenced)
-        assert world.ask(A, B) == nobody
+        assert world.verify(A, B) == unavailable
     assert world.link.requests == []
 
 
 @pytest.mark.clause("AddPartitionsToTxnManagerTest.testAddPartitionsToTxnHandlerErrorHandling")
-def test_a_coordinator_that_does_not_answer(world: VerifierWorld) -> None:
-    results, waiting = world.ask(A, B), world.ask(number=1)
+def test_lost_response_returns_network_exception(world: VerifierWorld) -> None:
+    results, waiting = world.verify(A, B), world.verify(number=1)
     world.link.lose()
     assert results == [{A: ErrorCode.network_exception, B: ErrorCode.network_exception}]
     world.link.respond()
@@ -167,28 +167,28 @@ def test_a_coordinator_that_does_not_answer(world: VerifierWorld) -> None:
     ],
 )
 @pytest.mark.clause("AddPartitionsToTxnManagerTest.testAddPartitionsToTxnHandlerErrorHandling")
-def test_a_request_that_is_refused_whole(world: VerifierWorld, top: ErrorCode, error: Error) -> None:
-    results = world.ask(A, B)
+def test_top_level_error_applies_to_all_partitions(world: VerifierWorld, top: ErrorCode, error: Error) -> None:
+    results = world.verify(A, B)
     world.link.respond(top=top)
     assert results == [{A: error, B: error}]
 
 
-def test_what_the_coordinator_says_nothing_of_is_not_verified(world: VerifierWorld) -> None:
-    results = world.ask(A, B)
-    answer: Any = None
+def test_partition_missing_in_response_returns_network_exception(world: VerifierWorld) -> None:
+    results = world.verify(A, B)
+    response: Any = None
 
     def keep(given: object) -> None:
-        nonlocal answer
-        answer = given
+        nonlocal response
+        response = given
 
     node, body, replied, failed = world.link.requests[0]
     world.link.requests[0] = (node, body, keep, failed)
     world.link.respond()
-    (one,) = answer.results_by_transaction
+    (one,) = response.results_by_transaction
     (topic,) = one.topic_results
     half = type(topic)(name=topic.name, results_by_partition=topic.results_by_partition[:1])
     result = type(one)(transactional_id=one.transactional_id, topic_results=(half,))
-    replied(type(answer)(throttle_time=answer.throttle_time, error_code=0, results_by_transaction=(result,)))
+    replied(type(response)(throttle_time=response.throttle_time, error_code=0, results_by_transaction=(result,)))
     assert results == [{B: ErrorCode.network_exception}]
 
 
@@ -206,21 +206,21 @@ def test_what_the_coordinator_says_nothing_of_is_not_verified(world: VerifierWor
     ],
 )
 @pytest.mark.clause("AddPartitionsToTxnManagerTest.testAddPartitionsToTxnHandlerErrorHandling")
-def test_errors_are_told_as_the_producer_knows_them(
+def test_coordinator_error_is_mapped_by_operation(
     world: VerifierWorld, operation: SupportedOperation, error: ErrorCode, returned: ErrorCode
 ) -> None:
-    answer = world.ask(operation=operation)
+    results = world.verify(operation=operation)
     world.link.respond({A: error})
-    assert answer == [{A: returned}]
+    assert results == [{A: returned}]
 
 
 @pytest.mark.parametrize("error", [14, 15, 16, 13])
-def test_a_producer_comes_again_where_the_coordinator_could_not_be_asked(error: int) -> None:
+def test_retriable_coordinator_error_becomes_not_enough_replicas(error: int) -> None:
     for operation in SupportedOperation:
         assert produce_error(operation, ErrorCode(error)) is ErrorCode.not_enough_replicas
 
 
-def test_a_busy_transaction_is_told_to_those_who_know_it() -> None:
+def test_concurrent_transactions_is_returned_only_for_add() -> None:
     busy = ErrorCode.concurrent_transactions
     assert [produce_error(operation, busy) for operation in SupportedOperation] == [
         *[ErrorCode.not_enough_replicas] * 2,
@@ -228,7 +228,7 @@ def test_a_busy_transaction_is_told_to_those_who_know_it() -> None:
     ]
 
 
-def test_the_version_of_produce_decides() -> None:
+def test_produce_version_selects_operation() -> None:
     assert [operation_of_produce(version) for version in (3, 10, 11, 12, 13)] == [
         *[SupportedOperation.VERIFY] * 2,
         SupportedOperation.VERIFY_ABORTABLE,
@@ -236,9 +236,9 @@ def test_the_version_of_produce_decides() -> None:
     ]
 
 
-def test_a_node_that_coordinates_the_transaction_asks_itself() -> None:
+def test_local_coordinator_is_requested_locally() -> None:
     world = VerifierWorld(leaders=(1, 3))
-    results = world.ask()
+    results = world.verify()
     assert world.link.requests == []
     world.time.pass_ms(0)
     ((node, _, _, _),) = world.link.requests
@@ -247,11 +247,11 @@ def test_a_node_that_coordinates_the_transaction_asks_itself() -> None:
     assert results == [{}]
 
 
-def test_a_request_holds_no_more_than_its_receiver_takes(world: VerifierWorld) -> None:
-    world.ask()
+def test_request_size_is_limited_to_receivers_limit(world: VerifierWorld) -> None:
+    world.verify()
     many = tuple(("events", index) for index in range(MOST_ITEMS // 4))
     for number in range(1, 4):
-        world.ask(*many, number=number)
+        world.verify(*many, number=number)
     sizes = []
     for _ in range(3):
         world.link.respond()
@@ -260,8 +260,8 @@ def test_a_request_holds_no_more_than_its_receiver_takes(world: VerifierWorld) -
 
 
 @pytest.mark.clause("AddPartitionsToTxnManagerTest.testAddPartitionsToTxnManagerMetrics")
-def test_failures_are_counted(world: VerifierWorld) -> None:
-    world.ask(A, B)
+def test_verification_failures_are_counted(world: VerifierWorld) -> None:
+    world.verify(A, B)
     world.time.pass_ms(100)
     world.link.respond({A: ErrorCode.invalid_txn_state})
     times = world.metrics.histogram("kafka.server", "AddPartitionsToTxnManager", "VerificationTimeMs")
@@ -270,8 +270,8 @@ def test_failures_are_counted(world: VerifierWorld) -> None:
     assert counter.value == 1
 
 
-def test_an_id_that_no_coordinator_can_keep_is_refused_at_once(world: VerifierWorld) -> None:
-    """A client may send a whole MiB of it. To hash that takes some 60 ms."""
+def test_transactional_id_too_long_for_record_is_rejected_at_once(world: VerifierWorld) -> None:
+    """A client may send an ID of a MiB, whose hash takes some 60 ms."""
     results: list[dict[tuple[str, int], Error]] = []
     for length in (MOST_TEXT_BYTES + 1, MOST_TEXT_BYTES):
         request = VerificationRequest("x" * length, 7, 0, (A,), SupportedOperation.ADD)

@@ -1,4 +1,4 @@
-"""What a transaction coordinator tells, writes and sends, step by step."""
+"""Responses, records and requests of a transaction coordinator, step by step."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def coordinating(**more: Any) -> tuple[TransactionWorld, str]:
 @pytest.mark.clause("X-1")
 @pytest.mark.clause("TransactionCoordinatorTest.shouldInitPidWithEpochZeroForNewTransactionalId")
 @pytest.mark.clause("TransactionCoordinatorTest.shouldRespondWithProducerFencedOnAddPartitionsWhenEpochsAreDifferent")
-def test_each_producer_of_an_id_gets_the_next_epoch_and_fences_the_one_before() -> None:
+def test_init_producer_id_bumps_epoch_and_fences_previous_producer() -> None:
     world, id_ = coordinating()
     first = world.taken(id_)
     assert first == (1000, 0)
@@ -39,8 +39,8 @@ def test_each_producer_of_an_id_gets_the_next_epoch_and_fences_the_one_before() 
 @pytest.mark.clause("X-1")
 @pytest.mark.clause("TransactionCoordinatorTest.testInitProducerIdWithCurrentEpochProvided")
 @pytest.mark.clause("TransactionCoordinatorTest.testInitProducerIdStaleCurrentEpochProvided")
-def test_a_producer_that_goes_on_after_an_error_is_fenced_by_another_one_only() -> None:
-    """KIP-360: it sends what it has. Its own repeated request gets the same response again."""
+def test_init_producer_id_with_current_epoch_bumps_it_unless_fenced() -> None:
+    """KIP-360: the producer sends its current ID and epoch. Its own repeated request gets the same response again."""
     world, id_ = coordinating()
     first = world.taken(id_)
     second = world.taken(id_, expected=first)
@@ -53,7 +53,7 @@ def test_a_producer_that_goes_on_after_an_error_is_fenced_by_another_one_only() 
 
 @pytest.mark.clause("X-1")
 @pytest.mark.clause("TransactionCoordinatorTest.shouldGenerateNewProducerIdIfEpochsExhausted")
-def test_a_producer_whose_epochs_are_used_up_gets_a_new_producer_id() -> None:
+def test_exhausted_epochs_return_new_producer_id() -> None:
     world, id_ = coordinating()
     now_ms = world.now().wall_ms
     world.written(Transaction(id_, 5, 60_000, now_ms, producer_epoch=LAST_USED_EPOCH))
@@ -65,7 +65,7 @@ def test_a_producer_whose_epochs_are_used_up_gets_a_new_producer_id() -> None:
 @pytest.mark.clause(
     "TransactionCoordinatorTest.shouldAbortTransactionOnHandleInitPidWhenExistingTransactionInOngoingState"
 )
-def test_an_open_transaction_is_aborted_before_another_producer_takes_the_id() -> None:
+def test_init_producer_id_aborts_open_transaction_first() -> None:
     world, id_ = coordinating()
     first = world.taken(id_)
     assert world.add(id_, first, 0, 1) == [NONE]
@@ -82,7 +82,7 @@ def test_an_open_transaction_is_aborted_before_another_producer_takes_the_id() -
 @pytest.mark.clause("X-7")
 @pytest.mark.clause("TransactionCoordinatorTest.shouldReturnInvalidRequestWhenTransactionalIdIsEmpty")
 @pytest.mark.clause("TransactionStateManagerTest.testValidateTransactionTimeout")
-def test_a_timeout_that_no_transaction_may_have_is_refused(timeout_ms: int, error: str) -> None:
+def test_invalid_transaction_timeout_is_rejected(timeout_ms: int, error: str) -> None:
     world, id_ = coordinating()
     assert world.take(id_, None, timeout_ms) == [(ErrorCode[error], NO_OWNER)]
     assert world.take("", None, 1) == [(ErrorCode.invalid_request, NO_OWNER)]
@@ -92,7 +92,7 @@ def test_a_timeout_that_no_transaction_may_have_is_refused(timeout_ms: int, erro
 @pytest.mark.clause("TransactionCoordinatorTest.shouldRespondWithNotCoordinatorOnAddPartitionsWhenNotCoordinator")
 @pytest.mark.clause("TransactionCoordinatorTest.shouldRespondWithNotCoordinatorOnEndTxnWhenIsNotCoordinatorForId")
 @pytest.mark.clause("TransactionStateManagerTest.shouldReturnNotCoordinatorErrorIfTransactionIdPartitionNotOwned")
-def test_only_the_leader_of_the_ids_partition_coordinates_it() -> None:
+def test_only_leader_of_transaction_partition_is_coordinator() -> None:
     world, _ = coordinating()
     other = world.id_in(1)
     assert world.take(other) == [(ErrorCode.not_coordinator, NO_OWNER)]
@@ -105,7 +105,7 @@ def test_only_the_leader_of_the_ids_partition_coordinates_it() -> None:
     "TransactionCoordinatorTest.shouldRespondWithInvalidPidMappingOnAddPartitionsToTransactionWhenTransactionalIdNotPresent"
 )
 @pytest.mark.clause("TransactionCoordinatorTest.shouldReplyWithInvalidPidMappingOnEndTxnWhenTxnIdDoesntExist")
-def test_an_id_that_nobody_has_is_no_mapping() -> None:
+def test_unknown_transactional_id_returns_invalid_producer_id_mapping() -> None:
     world, id_ = coordinating()
     assert world.add(id_, (1, 0)) == [UNKNOWN_ID]
     assert world.end(id_, (1, 0)) == world.end(id_, (1, 0), version=0) == [(UNKNOWN_ID, NO_OWNER)]
@@ -119,7 +119,7 @@ def test_an_id_that_nobody_has_is_no_mapping() -> None:
     "TransactionCoordinatorTest.shouldRespondWithErrorsNoneOnAddPartitionWhenOngoingVerifyOnlyAndPartitionsTheSame"
 )
 @pytest.mark.clause("TransactionCoordinatorTest.shouldRespondWithInvalidTxnStateWhenVerifyOnlyAndPartitionNotPresent")
-def test_a_partition_is_verified_once_it_belongs_to_the_open_transaction() -> None:
+def test_partition_is_verified_once_added_to_transaction() -> None:
     world, id_ = coordinating()
     owner = world.taken(id_)
     abortable = ErrorCode.transaction_abortable
@@ -134,25 +134,25 @@ def test_a_partition_is_verified_once_it_belongs_to_the_open_transaction() -> No
 
 @pytest.mark.clause("X-9")
 @pytest.mark.clause("TransactionCoordinatorTest.testVerifyPartitionHandling")
-def test_a_partition_is_not_verified_before_it_is_durable() -> None:
+def test_partition_is_not_verified_before_it_is_replicated() -> None:
     world, id_ = coordinating(replicas=(1, 2, 3))
-    answers = world.take(id_)
+    responses = world.take(id_)
     world.replicate(0)
-    owner = answers[0][1]
-    responses = world.add(id_, owner)
-    assert responses == []
+    owner = responses[0][1]
+    added = world.add(id_, owner)
+    assert added == []
     assert world.verified(id_, owner) == {("events", 0): ErrorCode.transaction_abortable}
     assert world.add(id_, owner, 1) == [BUSY]
     world.replicate(0)
-    assert responses == [NONE]
+    assert added == [NONE]
     assert world.verified(id_, owner) == {("events", 0): NONE}
 
 
-# --- the end ----------------------------------------------------------------------------------------------------------
+# --- EndTxn -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.clause("X-9")
-def test_each_end_gives_a_client_of_version_2_the_next_epoch() -> None:
+def test_end_txn_version_2_returns_next_epoch() -> None:
     world, id_ = coordinating()
     owner = world.taken(id_)
     for epoch in (1, 2, 3):
@@ -163,7 +163,7 @@ def test_each_end_gives_a_client_of_version_2_the_next_epoch() -> None:
     assert world.markers(0) == [("commit", 1000, 1, 0), ("abort", 1000, 2, 0), ("commit", 1000, 3, 0)]
 
 
-def test_an_older_client_keeps_its_epoch_and_is_told_none() -> None:
+def test_end_txn_before_version_2_keeps_epoch() -> None:
     world, id_ = coordinating()
     owner = world.taken(id_)
     for commits in (True, False):
@@ -174,7 +174,7 @@ def test_an_older_client_keeps_its_epoch_and_is_told_none() -> None:
 
 @pytest.mark.clause("X-1")
 @pytest.mark.clause("TransactionCoordinatorTest.shouldGenerateNewProducerIdIfEpochsExhaustedV2")
-def test_an_end_with_the_last_epoch_gives_a_new_producer_id_and_tells_it_again() -> None:
+def test_end_txn_with_last_epoch_returns_new_producer_id_also_on_retry() -> None:
     world, id_ = coordinating()
     now_ms = world.now().wall_ms
     world.ids.give(lambda _: None)
@@ -184,20 +184,20 @@ def test_an_end_with_the_last_epoch_gives_a_new_producer_id_and_tells_it_again()
     world.add(id_, owner)
     assert world.end(id_, owner) == [(NONE, (1001, 0))]
     assert world.markers(0) == [("commit", 5, LAST_USED_EPOCH + 1, 1)]
-    assert world.end(id_, owner) == [(NONE, (1001, 0))], "the answer was lost"
+    assert world.end(id_, owner) == [(NONE, (1001, 0))], "the response was lost"
     assert world.end(id_, owner, commits=False) == [(WRONG, NO_OWNER)]
     assert world.add(id_, (1001, 0)) == [NONE]
 
 
 OLD = {
-    # (state): what commit and abort get with the owner's epoch
+    # (state): results of commit and abort with the owner's epoch
     TransactionState.EMPTY: (WRONG, WRONG),
     TransactionState.ONGOING: (NONE, NONE),
     TransactionState.COMPLETE_COMMIT: (NONE, WRONG),
     TransactionState.COMPLETE_ABORT: (WRONG, NONE),
 }
 NEW = {
-    # (state): what abort and commit get that come again, and what they get with the owner's epoch
+    # (state): results of a repeated abort and commit, and of both with the owner's epoch
     TransactionState.EMPTY: (FENCED, FENCED, NONE, WRONG),
     TransactionState.COMPLETE_ABORT: (NONE, WRONG, NONE, WRONG),
     TransactionState.COMPLETE_COMMIT: (WRONG, NONE, NONE, WRONG),
@@ -227,7 +227,7 @@ NEW = {
 @pytest.mark.clause(
     "TransactionCoordinatorTest.shouldAppendPrepareAbortToLogOnEndTxnWhenStatusIsOngoingAndResultIsAbort"
 )
-def test_the_ends_of_older_clients(state: TransactionState) -> None:
+def test_end_txn_by_state_before_version_2(state: TransactionState) -> None:
     for commits, wanted in zip((True, False), OLD[state], strict=True):
         world, id_ = in_state(state)
         assert world.end(id_, START, commits=commits, version=0) == [(wanted, NO_OWNER)]
@@ -261,11 +261,11 @@ def test_the_ends_of_older_clients(state: TransactionState) -> None:
 @pytest.mark.clause("TransactionMetadataTest.testTransitFromEmptyToPrepareAbortInV2")
 @pytest.mark.clause("TransactionMetadataTest.testTransitFromCompleteAbortToPrepareAbortInV2")
 @pytest.mark.clause("TransactionMetadataTest.testTransitFromCompleteCommitToPrepareAbortInV2")
-def test_the_ends_of_clients_of_version_2(state: TransactionState) -> None:
+def test_end_txn_by_state_in_version_2(state: TransactionState) -> None:
     cases = [(epoch, commits) for epoch in (START[1] - 1, START[1]) for commits in (False, True)]
     for (epoch, commits), wanted in zip(cases, NEW[state], strict=True):
         world, id_ = in_state(state)
-        began_ms = world.now().wall_ms
+        started_ms = world.now().wall_ms
         world.pass_ms(5)
         ((error, next_owner),) = world.end(id_, (START[0], epoch), commits=commits)
         assert error is wanted
@@ -277,7 +277,7 @@ def test_the_ends_of_clients_of_version_2(state: TransactionState) -> None:
         else:
             assert next_owner == (START[0], START[1] + 1)
             is_open = state is TransactionState.ONGOING
-            assert world.transaction(id_).started_ms == (began_ms if is_open else world.now().wall_ms)
+            assert world.transaction(id_).started_ms == (started_ms if is_open else world.now().wall_ms)
     world, id_ = in_state(state)
     assert world.end(id_, (START[0], START[1] - 2)) == [(FENCED, NO_OWNER)]
     assert world.end(id_, (START[0], START[1] + 1)) == [(FENCED, NO_OWNER)]
@@ -302,7 +302,7 @@ def test_the_ends_of_clients_of_version_2(state: TransactionState) -> None:
 @pytest.mark.clause(
     "TransactionCoordinatorTest.shouldWaitForCommitToCompleteOnHandleInitPidAndExistingTransactionInPrepareAbortState"
 )
-def test_until_all_markers_are_written_everybody_is_told_to_come_again(version: int, commits: bool) -> None:
+def test_requests_before_markers_are_written_return_concurrent_transactions(version: int, commits: bool) -> None:
     world, id_ = coordinating(leaders=(1, 2))
     owner = world.taken(id_)
     world.add(id_, owner, 0, 1, version=version)
@@ -323,11 +323,11 @@ def test_until_all_markers_are_written_everybody_is_told_to_come_again(version: 
 
 @pytest.mark.clause("X-2")
 @pytest.mark.clause("TransactionCoordinatorTest.shouldNotBumpEpochWithPendingTransaction")
-def test_nothing_of_a_decision_shows_before_it_is_durable() -> None:
+def test_state_change_is_visible_once_replicated() -> None:
     world, id_ = coordinating(replicas=(1, 2, 3))
-    answers = world.take(id_)
+    responses = world.take(id_)
     world.replicate(0)
-    owner = answers[0][1]
+    owner = responses[0][1]
     world.add(id_, owner)
     world.replicate(0)
     responses = world.end(id_, owner)
@@ -341,12 +341,12 @@ def test_nothing_of_a_decision_shows_before_it_is_durable() -> None:
 
 @pytest.mark.clause("X-3")
 @pytest.mark.clause("TransactionCoordinatorTest.shouldNotAbortExpiredTransactionsThatHaveAPendingStateTransition")
-def test_a_decision_that_is_replicated_late_is_not_taken_back() -> None:
-    """The client hears of an error. Its transaction is committed nevertheless, and no timeout may abort it."""
+def test_late_replicated_commit_is_not_reverted() -> None:
+    """The client gets an error. Its transaction is committed nevertheless, and no timeout may abort it."""
     world, id_ = coordinating(replicas=(1, 2, 3))
-    answers = world.take(id_, None, 5000)
+    responses = world.take(id_, None, 5000)
     world.replicate(0)
-    owner = answers[0][1]
+    owner = responses[0][1]
     world.add(id_, owner)
     world.replicate(0)
     responses = world.end(id_, owner)
@@ -361,7 +361,7 @@ def test_a_decision_that_is_replicated_late_is_not_taken_back() -> None:
 
 
 @pytest.mark.clause("TransactionStateManagerTest.testTransactionVersionInTransactionManager")
-def test_the_first_version_of_values_is_written_until_the_feature_allows_the_next() -> None:
+def test_value_version_follows_transaction_version_feature() -> None:
     for version, wanted in ((0, b"\0\0"), (1, b"\0\1"), (2, b"\0\1")):
         world, id_ = coordinating(version=version)
         world.taken(id_)
@@ -370,7 +370,7 @@ def test_the_first_version_of_values_is_written_until_the_feature_allows_the_nex
         assert value[:2] == wanted
 
 
-def test_without_version_2_a_coordinator_fences_without_a_new_producer_id() -> None:
+def test_fencing_without_version_2_keeps_producer_id() -> None:
     world, id_ = coordinating(version=1)
     owner = world.taken(id_)
     world.add(id_, owner, version=0)

@@ -1,5 +1,5 @@
-"""What Kafka's tests of the coordinator assert beyond ``test_coordinator``: the last epochs, steps that cannot be
-written, and requests that come too late or too early."""
+"""Assertions of Kafka's tests of the coordinator beyond ``test_coordinator``: the last epochs, steps whose write fails,
+and late or early requests."""
 
 import pytest
 
@@ -25,7 +25,7 @@ ROTATED = (1001, 0)
 
 
 @pytest.mark.clause("TransactionCoordinatorTest.shouldGenerateNewProducerIdIfNoStateAndProducerIdAndEpochProvided")
-def test_a_producer_that_goes_on_with_an_id_that_expired_begins_anew() -> None:
+def test_init_producer_id_with_expired_id_returns_new_producer_id() -> None:
     world = TransactionWorld()
     world.coordinate(0)
     assert world.taken(world.id_in(0), expected=(10, 1)) == (1000, 0)
@@ -39,7 +39,7 @@ def test_a_producer_that_goes_on_with_an_id_that_expired_begins_anew() -> None:
 @pytest.mark.clause(
     "TransactionCoordinatorTest.shouldIncrementEpochAndUpdateMetadataOnHandleInitPidWhenExistingCompleteCommitTransaction"
 )
-def test_the_next_producer_has_its_own_timeout(state: TransactionState) -> None:
+def test_init_producer_id_updates_timeout(state: TransactionState) -> None:
     world, id_ = in_state(state)
     world.pass_ms(7)
     assert world.taken(id_, timeout_ms=10) == (START[0], START[1] + 1)
@@ -49,13 +49,13 @@ def test_the_next_producer_has_its_own_timeout(state: TransactionState) -> None:
 
 
 @pytest.mark.clause("TransactionCoordinatorTest.testInitProducerIdWithNoLastProducerData")
-def test_a_coordinator_that_does_not_know_the_epoch_before_fences_who_has_it() -> None:
+def test_previous_epoch_without_last_producer_data_is_fenced() -> None:
     world, id_ = in_state(TransactionState.EMPTY)
     assert world.take(id_, (START[0], START[1] - 1)) == FENCED
 
 
 @pytest.mark.clause("TransactionCoordinatorTest.testFenceProducerWhenMappingExistsWithDifferentProducerId")
-def test_a_producer_with_an_earlier_producer_id_is_fenced() -> None:
+def test_previous_producer_id_is_fenced() -> None:
     world = TransactionWorld()
     id_, now_ms = world.id_in(0), world.now().wall_ms
     world.written(Transaction(id_, 6, 60_000, now_ms, producer_epoch=7, previous_producer_id=5))
@@ -63,14 +63,14 @@ def test_a_producer_with_an_earlier_producer_id_is_fenced() -> None:
 
 
 @pytest.mark.clause("TransactionCoordinatorTest.testRetryInitProducerIdAfterProducerIdRotation")
-def test_a_producer_that_did_not_hear_of_its_new_producer_id_is_told_it_again() -> None:
+def test_retry_after_producer_id_rotation_returns_new_producer_id() -> None:
     world, id_ = in_state(TransactionState.EMPTY, LAST)
     assert world.taken(id_, expected=LAST) == ROTATED
     assert world.taken(id_, expected=LAST) == ROTATED
 
 
 @pytest.mark.clause("TransactionCoordinatorTest.testInitProducerIdWithInvalidEpochAfterProducerIdRotation")
-def test_an_older_epoch_of_the_former_producer_id_is_fenced() -> None:
+def test_stale_epoch_of_rotated_producer_id_is_fenced() -> None:
     world, id_ = in_state(TransactionState.EMPTY, LAST)
     assert world.taken(id_, expected=LAST) == ROTATED
     assert world.take(id_, (5, LAST_USED_EPOCH - 1)) == FENCED
@@ -81,7 +81,7 @@ def test_an_older_epoch_of_the_former_producer_id_is_fenced() -> None:
 
 @pytest.mark.parametrize("version", [0, 1])
 @pytest.mark.clause("TransactionCoordinatorTest.shouldUseLastEpochToFenceWhenEpochsAreExhausted")
-def test_before_version_2_the_greatest_epoch_fences(version: int) -> None:
+def test_fencing_uses_greatest_epoch_before_version_2(version: int) -> None:
     world, id_ = in_state(TransactionState.ONGOING, LAST, version=version)
     assert world.take(id_) == BUSY
     assert world.markers(0) == [("abort", 5, FENCING_EPOCH, 1)]
@@ -94,7 +94,7 @@ def test_before_version_2_the_greatest_epoch_fences(version: int) -> None:
     "TransactionCoordinatorTest.shouldNotCauseEpochOverflowWhenInitPidDuringOngoingTxnV2",
     "TransactionCoordinatorTest.shouldRotateProducerIdWhenInitPidFencesOngoingTxnAtEpochOverflowBoundaryTV2",
 )
-def test_a_producer_that_takes_the_id_fences_with_the_greatest_epoch_and_the_producer_id_changes() -> None:
+def test_init_producer_id_with_last_epoch_fences_and_rotates_producer_id() -> None:
     world, id_ = in_state(TransactionState.ONGOING, LAST, leaders=(2,))
     assert world.take(id_) == BUSY
     prepared = world.transaction(id_)
@@ -116,7 +116,7 @@ def test_a_producer_that_takes_the_id_fences_with_the_greatest_epoch_and_the_pro
     "TransactionCoordinatorTest.shouldHandleTimeoutAtEpochOverflowBoundaryCorrectlyAndRetryInitProducerIdTV2"
 )
 @pytest.mark.parametrize("comes_back", ["with an abort", "with InitProducerId"])
-def test_a_timeout_at_the_last_epoch_gives_the_late_producer_the_new_producer_id(comes_back: str) -> None:
+def test_late_producer_gets_new_producer_id_after_timeout_at_last_epoch(comes_back: str) -> None:
     world, id_ = in_state(TransactionState.ONGOING, LAST, timeout_ms=1000, leaders=(2,))
     world.pass_ms(3000)
     prepared = world.transaction(id_)
@@ -135,7 +135,7 @@ def test_a_timeout_at_the_last_epoch_gives_the_late_producer_the_new_producer_id
     "TransactionCoordinatorTest.shouldReturnOkOnEndTxnV2IfEndTxnV2RetryEpochOverflow",
     "TransactionCoordinatorTest.shouldReturnConcurrentTxnOnAddPartitionsIfEndTxnV2EpochOverflowAndNotComplete",
 )
-def test_the_new_producer_id_counts_once_the_end_is_complete() -> None:
+def test_new_producer_id_is_valid_once_transaction_completes() -> None:
     world, id_ = in_state(TransactionState.ONGOING, LAST, leaders=(2,))
     assert world.end(id_, LAST) == [(NONE, ROTATED)]
     assert world.end(id_, LAST) == BUSY
@@ -160,7 +160,7 @@ def test_the_new_producer_id_counts_once_the_end_is_complete() -> None:
     "TransactionCoordinatorTest.shouldRespondWithErrorsNoneOnAddPartitionWhenNoErrorsAndPartitionsTheSame"
 )
 @pytest.mark.clause("TransactionStateManagerTest.testCompleteTransitionWhenAppendSucceeded")
-def test_what_is_added_is_written_once(state: TransactionState, version: int) -> None:
+def test_adding_same_partitions_again_writes_nothing(state: TransactionState, version: int) -> None:
     world, id_ = in_state(state)
     for _ in range(2):
         assert world.add(id_, START, 2, version=version) == [NONE]
@@ -170,7 +170,7 @@ def test_what_is_added_is_written_once(state: TransactionState, version: int) ->
     assert list(found.partitions) == [("events", 0)] * (state is TransactionState.ONGOING) + [("events", 2)]
 
 
-# --- who does not coordinate ------------------------------------------------------------------------------------------
+# --- nodes that do not coordinate -------------------------------------------------------------------------------------
 
 
 @pytest.mark.clause(
@@ -179,21 +179,21 @@ def test_what_is_added_is_written_once(state: TransactionState, version: int) ->
     "TransactionCoordinatorTest.shouldRespondWithCoordinatorLoadInProgressOnEndTxnWhenCoordinatorIsLoading",
     "TransactionCoordinatorTest.testDescribeTransactionsWhileCoordinatorLoading",
 )
-def test_a_coordinator_that_loads_says_so() -> None:
+def test_loading_coordinator_returns_coordinator_load_in_progress() -> None:
     loading = ErrorCode.coordinator_load_in_progress
 
-    def begins() -> tuple[TransactionWorld, str]:
+    def loading_world() -> tuple[TransactionWorld, str]:
         world, id_ = in_state(TransactionState.ONGOING)
         world.coordinate(0, world.lose(0), epoch=2)
         return world, id_
 
-    world, id_ = begins()
+    world, id_ = loading_world()
     assert world.transactions.entry(id_) is loading
     assert world.take(id_) == [(loading, NO_OWNER)]
-    world, id_ = begins()
+    world, id_ = loading_world()
     assert world.add(id_, START) == [loading]
     for version in (0, 2):
-        world, id_ = begins()
+        world, id_ = loading_world()
         assert world.end(id_, START, version=version) == [(loading, NO_OWNER)]
     assert world.transactions.entry(id_) is not loading
 
@@ -202,7 +202,7 @@ def test_a_coordinator_that_loads_says_so() -> None:
     "TransactionCoordinatorTest.shouldRespondWithInvalidRequestAddPartitionsToTransactionWhenTransactionalIdIsEmpty",
     "TransactionCoordinatorTest.shouldRespondWithInvalidRequestOnEndTxnWhenTransactionalIdIsEmpty",
 )
-def test_an_empty_id_is_no_id() -> None:
+def test_empty_transactional_id_returns_invalid_request() -> None:
     world = TransactionWorld()
     world.coordinate(0)
     assert world.add("", START) == [ErrorCode.invalid_request]
@@ -211,7 +211,7 @@ def test_an_empty_id_is_no_id() -> None:
 
 
 @pytest.mark.clause("TransactionCoordinatorTest.shouldRemoveTransactionsForPartitionOnEmigration")
-def test_who_no_longer_coordinates_forgets_the_ids_and_sends_no_markers() -> None:
+def test_former_coordinator_drops_ids_and_sends_no_markers() -> None:
     world, id_ = in_state(TransactionState.ONGOING, leaders=(2,))
     assert world.end(id_, START)[0][0] is NONE
     world.lose(0)
@@ -222,7 +222,7 @@ def test_who_no_longer_coordinates_forgets_the_ids_and_sends_no_markers() -> Non
     assert world.sent == []
 
 
-def test_a_marker_request_has_the_timeout_of_the_node_s_requests() -> None:
+def test_marker_request_uses_request_timeout() -> None:
     world, id_ = in_state(TransactionState.ONGOING, leaders=(2,), request_timeout_ms="2000")
     assert world.end(id_, START)[0][0] is NONE
     assert world.timeouts_ms == [2000]
@@ -232,13 +232,13 @@ def test_a_marker_request_has_the_timeout_of_the_node_s_requests() -> None:
 
 
 def with_too_few_replicas(version: int, timeout_ms: int = 60_000) -> tuple[TransactionWorld, str]:
-    """An open transaction, whose coordinator cannot write."""
+    """Return an open transaction whose coordinator cannot write."""
     world = TransactionWorld((1, 2, 3), min_isr=2, version=version)
     world.coordinate(0)
     id_ = world.id_in(0)
-    answers = world.take(id_, None, timeout_ms)
+    responses = world.take(id_, None, timeout_ms)
     world.replicate(0)
-    assert answers == [(NONE, (1000, 0))]
+    assert responses == [(NONE, (1000, 0))]
     world.add(id_, (1000, 0), version=version)
     world.replicate(0)
     keep_in_sync(world, (1,), 1)
@@ -254,25 +254,25 @@ def keep_in_sync(world: TransactionWorld, isr: tuple[int, ...], partition_epoch:
     "TransactionCoordinatorTest.shouldNotRepeatedlyBumpEpochDueToInitPidDuringOngoingTxnIfAppendToLogFails",
     "TransactionCoordinatorTest.testTV2AllowsEpochReBumpingAfterFailedWrite",
 )
-def test_a_fence_that_cannot_be_written_raises_the_epoch_once_in_the_end(version: int) -> None:
+def test_failed_write_of_fence_bumps_epoch_once(version: int) -> None:
     world, id_ = with_too_few_replicas(version)
     for _ in range(2):
         assert world.take(id_) == UNAVAILABLE
         assert world.transaction(id_).producer_epoch == 0
     keep_in_sync(world, (1, 2, 3), 2)
-    answers = world.take(id_)
+    responses = world.take(id_)
     world.replicate(0)
-    assert answers == BUSY
+    assert responses == BUSY
     assert world.markers(0) == [("abort", 1000, 1, 0)]
     world.replicate(0)
-    answers = world.take(id_)
+    responses = world.take(id_)
     world.replicate(0)
-    assert answers == [(NONE, (1000, 2))]
+    assert responses == [(NONE, (1000, 2))]
 
 
 @pytest.mark.parametrize("version", [0, 2])
 @pytest.mark.clause("TransactionCoordinatorTest.shouldNotBumpEpochWhenAbortingExpiredTransactionIfAppendToLogFails")
-def test_a_timeout_that_cannot_be_written_raises_the_epoch_once_in_the_end(version: int) -> None:
+def test_failed_write_of_timeout_abort_bumps_epoch_once(version: int) -> None:
     world, id_ = with_too_few_replicas(version, timeout_ms=1000)
     world.pass_ms(10_000)
     assert world.transaction(id_).producer_epoch == 0

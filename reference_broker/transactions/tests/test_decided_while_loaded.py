@@ -1,4 +1,4 @@
-"""A transaction that is decided while its coordinator goes on with what it has just loaded."""
+"""A transaction that ends while its coordinator resumes what it has just loaded."""
 
 from reference_broker.transactions.coordinator import EndRequest
 from reference_broker.transactions.tests.transaction_world import TransactionWorld
@@ -12,8 +12,8 @@ def _one_event(world: TransactionWorld) -> None:
     world.timers.pop(number)[1]()
 
 
-def test_its_markers_are_sent_once() -> None:
-    """The producer's end is durable before the coordinator looks at what its predecessor has decided."""
+def test_markers_of_transaction_ended_during_load_are_sent_once() -> None:
+    """The end is durable before the coordinator resumes the transactions of its predecessor."""
     world = TransactionWorld()
     world.coordinate(0)
     id_ = world.id_in(0)

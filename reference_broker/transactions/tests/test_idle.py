@@ -1,4 +1,4 @@
-"""Transactions that are open for too long, and IDs of which nothing is heard."""
+"""Transactions that exceed their timeout, and transactional IDs that expire."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def opened(timeout_ms: int = 5000, **more: Any) -> tuple[TransactionWorld, str, 
 
 @pytest.mark.clause("X-7")
 @pytest.mark.clause("TransactionCoordinatorTest.shouldAbortExpiredTransactionsInOngoingStateAndBumpEpoch")
-def test_a_transaction_older_than_its_timeout_is_aborted_and_its_producer_fenced() -> None:
+def test_transaction_beyond_timeout_is_aborted_and_producer_fenced() -> None:
     world, id_, owner = opened()
     world.pass_ms(5000)
     assert world.markers(0) == []
@@ -34,14 +34,14 @@ def test_a_transaction_older_than_its_timeout_is_aborted_and_its_producer_fenced
 
 
 @pytest.mark.clause("X-7")
-def test_an_older_client_is_fenced_too() -> None:
+def test_timeout_fences_producer_before_version_2() -> None:
     world, id_, owner = opened()
     world.pass_ms(6000)
     assert world.end(id_, owner, version=0) == [(ErrorCode.producer_fenced, NO_OWNER)]
 
 
 @pytest.mark.clause("X-7")
-def test_the_time_of_a_transaction_begins_with_its_first_partition() -> None:
+def test_transaction_timeout_starts_with_first_partition() -> None:
     world, id_, owner = opened()
     world.end(id_, owner)
     world.pass_ms(20_000)
@@ -54,7 +54,7 @@ def test_the_time_of_a_transaction_begins_with_its_first_partition() -> None:
 
 
 @pytest.mark.clause("X-7")
-def test_a_coordinator_that_takes_over_aborts_what_is_too_old() -> None:
+def test_new_coordinator_aborts_transactions_beyond_timeout() -> None:
     world, id_, _ = opened()
     log = world.lose(0)
     world.pass_ms(4000)
@@ -67,7 +67,7 @@ def test_a_coordinator_that_takes_over_aborts_what_is_too_old() -> None:
 
 @pytest.mark.clause("X-10")
 @pytest.mark.clause("TransactionLogTest.shouldReturnTxnTombstoneForNullValue")
-def test_an_idle_id_is_forgotten_with_a_tombstone_and_an_open_one_never() -> None:
+def test_idle_id_expires_with_tombstone_and_open_one_does_not() -> None:
     world, id_, owner = opened(
         timeout_ms=900_000,
         transactional_id_expiration_ms="10000",
@@ -90,13 +90,13 @@ def test_an_idle_id_is_forgotten_with_a_tombstone_and_an_open_one_never() -> Non
 
 @pytest.mark.parametrize("timeout_ms", [1, 900_000])
 @pytest.mark.clause("TransactionStateManagerTest.testValidateTransactionTimeout")
-def test_the_timeout_may_be_as_long_as_the_broker_allows(timeout_ms: int) -> None:
+def test_transaction_timeout_up_to_broker_maximum_is_accepted(timeout_ms: int) -> None:
     assert opened(timeout_ms)[2] == (1000, 0)
 
 
 @pytest.mark.parametrize("state", list(TransactionState)[:6], ids=lambda state: state.value)
 @pytest.mark.clause("TransactionStateManagerTest.shouldOnlyConsiderTransactionsInTheOngoingStateToAbort")
-def test_only_what_is_open_is_aborted_and_only_what_is_open_for_too_long(state: TransactionState) -> None:
+def test_only_open_transactions_beyond_timeout_are_aborted(state: TransactionState) -> None:
     prepared = state in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
     before = TransactionState.ONGOING if prepared else state
     world, id_ = in_state(before, timeout_ms=1000, leaders=(2,))

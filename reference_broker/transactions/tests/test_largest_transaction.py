@@ -12,8 +12,8 @@ from reference_broker.wire.errors import ErrorCode
 
 
 @pytest.mark.clause("X-9")
-def test_it_can_be_ended() -> None:
-    """The record of its end tells more than that of the open transaction: here what version its client is of."""
+def test_largest_transaction_can_be_ended() -> None:
+    """The record of its end is larger than that of the open transaction: it has the version of the client."""
     world = TransactionWorld()
     config = LogConfig(cleanup_policy="compact", segment_bytes=1000)
     world.coordinate(0, run_to_end(open_log(world.disk, f"{TRANSACTION_TOPIC}-0", config, world.now(), True)))

@@ -1,5 +1,4 @@
-"""A partition of ``__transaction_state`` that is loaded and dropped: what a coordinator knows, and what it goes on
-with."""
+"""Loading and unloading a partition of ``__transaction_state``: known IDs, and transactions that are resumed."""
 
 import pytest
 
@@ -35,7 +34,7 @@ def log_with(world: TransactionWorld, *batches: bytes, index: int = 0) -> Partit
 
 @pytest.mark.clause("TransactionStateManagerTest.testLoadAndRemoveTransactionsForPartition")
 @pytest.mark.clause("TransactionStateManagerTest.testAddGetPids", "TransactionStateManagerTest.testPartitionLoadMetric")
-def test_the_last_record_of_each_id_counts_until_another_node_leads() -> None:
+def test_load_keeps_last_record_of_each_id() -> None:
     world = TransactionWorld(leaders=(2,) * 5)
     one, two = world.id_in(0, "a"), world.id_in(0, "b")
     steps = [
@@ -57,7 +56,7 @@ def test_the_last_record_of_each_id_counts_until_another_node_leads() -> None:
 
 
 @pytest.mark.clause("TransactionStateManagerTest.testDeletePartition")
-def test_a_partition_that_is_lost_takes_its_own_ids_along_and_no_others() -> None:
+def test_lost_partition_drops_only_its_ids() -> None:
     world = TransactionWorld()
     owners = []
     for index in (0, 1):
@@ -73,7 +72,7 @@ def test_a_partition_that_is_lost_takes_its_own_ids_along_and_no_others() -> Non
     "TransactionStateManagerTest.testDeleteLoadingPartition",
     "TransactionStateManagerTest.testMakeFollowerLoadingPartition",
 )
-def test_a_partition_that_is_lost_while_it_is_loaded_is_not_served() -> None:
+def test_partition_lost_during_load_is_not_served() -> None:
     world = TransactionWorld(leaders=(2,))
     id_ = world.id_in(0)
     log = log_with(world, build([record(transaction(world, id_, TransactionState.PREPARE_COMMIT, 0))]))
@@ -90,7 +89,7 @@ def test_a_partition_that_is_lost_while_it_is_loaded_is_not_served() -> None:
     "TransactionStateManagerTest.shouldWriteTxnMarkersForTransactionInPreparedCommitState",
     "TransactionStateManagerTest.shouldWriteTxnMarkersForTransactionInPreparedAbortState",
 )
-def test_what_was_decided_gets_its_markers(commits: bool) -> None:
+def test_loaded_prepared_transaction_gets_markers(commits: bool) -> None:
     world = TransactionWorld()
     id_ = world.id_in(0)
     state = TransactionState.PREPARE_COMMIT if commits else TransactionState.PREPARE_ABORT
@@ -101,7 +100,7 @@ def test_what_was_decided_gets_its_markers(commits: bool) -> None:
 
 
 @pytest.mark.clause("TransactionStateManagerTest.testSuccessfulReimmigration")
-def test_a_node_that_leads_again_without_having_lost_the_partition_has_the_new_epoch() -> None:
+def test_re_election_without_loss_updates_coordinator_epoch() -> None:
     world, id_ = in_state(TransactionState.ONGOING)
     world.coordinate(0, world.led[0].log, epoch=3)
     world.pass_ms(0)
@@ -112,7 +111,7 @@ def test_a_node_that_leads_again_without_having_lost_the_partition_has_the_new_e
 
 
 @pytest.mark.clause("TransactionStateManagerTest.testLoadTransactionMetadataWithCorruptedLog")
-def test_a_log_that_ends_before_its_end_offset_is_loaded_as_far_as_it_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_ends_at_last_readable_record(monkeypatch: pytest.MonkeyPatch) -> None:
     world = TransactionWorld()
     id_ = world.id_in(0)
     log = log_with(world, build([record(transaction(world, id_, TransactionState.ONGOING, 0))]))
@@ -125,7 +124,7 @@ def test_a_log_that_ends_before_its_end_offset_is_loaded_as_far_as_it_goes(monke
 
 
 @pytest.mark.clause("TransactionStateManagerTest.testLoadTransactionMetadataContainingSegmentEndingWithEmptyBatch")
-def test_a_batch_that_the_cleaner_emptied_is_passed_over() -> None:
+def test_load_skips_batch_emptied_by_cleaner() -> None:
     world = TransactionWorld()
     one, two = world.id_in(0, "a"), world.id_in(0, "b")
     first, second = (transaction(world, each, TransactionState.EMPTY) for each in (one, two))
@@ -144,7 +143,7 @@ def test_a_batch_that_the_cleaner_emptied_is_passed_over() -> None:
 
 
 @pytest.mark.clause("TransactionStateManagerTest.testIgnoreUnknownRecordType")
-def test_records_of_another_kind_are_passed_over() -> None:
+def test_load_skips_records_of_unknown_type() -> None:
     world = TransactionWorld(leaders=(2,))
     one = transaction(world, world.id_in(0), TransactionState.PREPARE_COMMIT, 0)
     other = b"\x7f\xff\0\0"

@@ -1,4 +1,4 @@
-"""Steps of transactions that the log refuses: the error, what stays unchanged, and what is retried."""
+"""Steps of transactions whose append fails: the error, the unchanged state, and retries."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,7 +19,7 @@ EXPIRING: dict[str, Any] = {
 
 
 def refuse(monkeypatch: pytest.MonkeyPatch, error: ErrorCode, *indexes: int) -> list[int]:
-    """These partitions refuse what is written from now on. Returns the refused partitions as they come."""
+    """Make these partitions reject appends. Return a list of the rejecting partitions, in order."""
     tried: list[int] = []
     append = CoordinatorLog.append
 
@@ -59,9 +59,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch, error: ErrorCode, *indexes: int) -> 
     "TransactionStateManagerTest.testAppendFailToNotCoordinatorError",
     "TransactionStateManagerTest.testAppendFailToUnknownError",
 )
-def test_errors_of_the_log_become_errors_for_clients(
-    monkeypatch: pytest.MonkeyPatch, error: str, returned: str
-) -> None:
+def test_append_error_is_mapped_for_client(monkeypatch: pytest.MonkeyPatch, error: str, returned: str) -> None:
     world, id_ = in_state(TransactionState.EMPTY)
     before = world.transaction(id_)
     with monkeypatch.context() as patched:
@@ -71,29 +69,29 @@ def test_errors_of_the_log_become_errors_for_clients(
     assert world.add(id_, START) == [NONE], "nothing is under way any more"
 
 
-def test_a_step_that_cannot_be_written_leaves_no_trace() -> None:
+def test_failed_append_changes_no_state() -> None:
     world = TransactionWorld(replicas=(1, 2, 3), min_isr=2)
     world.isr = (1,)
     world.coordinate(0)
     id_ = world.id_in(0)
-    world.take(id_)  # The producer ID comes.
+    world.take(id_)  # The producer ID is allocated.
     assert world.take(id_) == [(ErrorCode.coordinator_not_available, NO_OWNER)]
     assert world.transactions.entry(id_) is ErrorCode.transactional_id_not_found
     world.transactions.validate()
 
 
 @pytest.mark.clause("TransactionStateManagerTest.testAppendFailToNotCoordinatorError")
-def test_who_waits_for_a_record_when_another_node_leads_is_told_so() -> None:
+def test_pending_request_returns_not_coordinator_when_leadership_is_lost() -> None:
     world = TransactionWorld((1, 2, 3))
     world.coordinate(0)
     id_ = world.id_in(0)
-    answers = world.take(id_)
-    assert answers == []
+    responses = world.take(id_)
+    assert responses == []
     partition = world.led[0]
     world.lose(0)
     world.leaders.stops_leading(partition)
     world.pass_ms(0)
-    assert answers == [(ErrorCode.not_coordinator, NO_OWNER)]
+    assert responses == [(ErrorCode.not_coordinator, NO_OWNER)]
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -103,7 +101,7 @@ def test_who_waits_for_a_record_when_another_node_leads_is_told_so() -> None:
     "TransactionMarkerChannelManagerTest.shouldCreateMetricsOnStarting",
 )
 @pytest.mark.clause("TransactionMarkerChannelManagerTest.shouldCompleteAppendToLogOnEndTxnWhenSendMarkersSucceed")
-def test_a_completion_that_cannot_be_written_is_tried_again_and_nothing_comes_between(
+def test_failed_append_of_completion_is_retried_before_other_steps(
     monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
     world, id_ = in_state(TransactionState.ONGOING, leaders=(2,), version=version)
@@ -124,7 +122,7 @@ def test_a_completion_that_cannot_be_written_is_tried_again_and_nothing_comes_be
 
 
 @pytest.mark.clause("TransactionMarkerChannelManagerTest.shouldAbortAppendToLogOnEndTxnWhenNotCoordinatorError")
-def test_who_no_longer_coordinates_does_not_complete() -> None:
+def test_former_coordinator_does_not_complete_transaction() -> None:
     world, id_ = in_state(TransactionState.ONGOING, leaders=(2,))
     assert world.end(id_, START)[0][0] is NONE
     log = world.lose(0)
@@ -148,7 +146,7 @@ def test_who_no_longer_coordinates_does_not_complete() -> None:
     "TransactionStateManagerTest.shouldNotRemovePrepareAbortTransactionalIds",
     "TransactionStateManagerTest.shouldNotRemovePrepareCommitTransactionalIds",
 )
-def test_only_ids_at_rest_expire_and_only_the_old_ones(state: TransactionState) -> None:
+def test_only_old_ids_without_open_transaction_expire(state: TransactionState) -> None:
     is_open = state is TransactionState.ONGOING
     prepared = state in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
     world, old = in_state(TransactionState.ONGOING if prepared else state, leaders=(2,), **EXPIRING)
@@ -172,7 +170,7 @@ def test_only_ids_at_rest_expire_and_only_the_old_ones(state: TransactionState) 
     "TransactionStateManagerTest.shouldNotRemoveExpiredTransactionalIdsIfLogAppendFails",
     "TransactionStateManagerTest.testTransactionalExpirationWithTooSmallBatchSize",
 )
-def test_an_id_whose_tombstone_cannot_be_written_stays(monkeypatch: pytest.MonkeyPatch, error: ErrorCode) -> None:
+def test_id_stays_if_its_tombstone_cannot_be_written(monkeypatch: pytest.MonkeyPatch, error: ErrorCode) -> None:
     world, id_ = in_state(TransactionState.COMPLETE_ABORT, **EXPIRING)
     before = world.transaction(id_)
     with monkeypatch.context() as patched:
@@ -185,7 +183,7 @@ def test_an_id_whose_tombstone_cannot_be_written_stays(monkeypatch: pytest.Monke
 
 
 @pytest.mark.clause("TransactionStateManagerTest.testTransactionalExpirationWithOfflineLogDir")
-def test_a_partition_without_a_disk_keeps_its_own_ids_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_partition_keeps_only_its_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     world = TransactionWorld(**EXPIRING)
     ids = []
     for index in (0, 1):

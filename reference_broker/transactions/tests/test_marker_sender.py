@@ -1,4 +1,4 @@
-"""Markers on their way to other brokers: each partition gets its own, whatever is lost or moves."""
+"""Markers sent to other brokers: each partition gets its markers despite losses and leader changes."""
 
 from collections.abc import Sequence
 
@@ -28,7 +28,7 @@ def ended(leaders: tuple[int, ...] = ELSEWHERE, *indexes: int) -> tuple[Transact
 
 
 def named(world: TransactionWorld, at: int = 0) -> tuple[int, list[int]]:
-    """The broker, and the partitions of ``events`` that a request to it names."""
+    """Return the broker of a request, and the partitions of ``events`` that the request names."""
     peer, body, _, _ = world.sent[at]
     return peer, [int(index) for each in body.markers for topic in each.topics for index in topic.partition_indexes]
 
@@ -38,7 +38,7 @@ def named(world: TransactionWorld, at: int = 0) -> tuple[int, list[int]]:
 @pytest.mark.clause("TransactionMarkerChannelManagerTest.shouldGenerateRequestPerPartitionPerBroker")
 @pytest.mark.clause("TransactionMarkerChannelManagerTest.shouldCompleteAppendToLogOnEndTxnWhenSendMarkersSucceed")
 @pytest.mark.clause("TransactionMarkerRequestCompletionHandlerTest.shouldCompleteDelayedOperationWhenNoErrors")
-def test_each_leader_is_asked_for_its_own_partitions() -> None:
+def test_each_leader_gets_markers_of_its_partitions() -> None:
     world, id_ = ended()
     assert [named(world, at) for at in range(len(world.sent))] == [(2, [0, 1]), (3, [2])]
     (marker,) = world.sent[0][1].markers
@@ -73,7 +73,7 @@ def test_each_leader_is_asked_for_its_own_partitions() -> None:
     "TransactionMarkerRequestCompletionHandlerTest.shouldRetryPartitionWhenNotEnoughReplicasAfterAppendError"
 )
 @pytest.mark.clause("TransactionMarkerRequestCompletionHandlerTest.shouldRetryPartitionWhenKafkaStorageError")
-def test_a_partition_that_does_not_take_it_now_is_asked_again(error: ErrorCode) -> None:
+def test_retriable_marker_error_is_retried(error: ErrorCode) -> None:
     world, id_ = ended((2, 2))
     world.reply(p1=error)
     assert world.sent == []
@@ -84,7 +84,7 @@ def test_a_partition_that_does_not_take_it_now_is_asked_again(error: ErrorCode) 
 
 
 @pytest.mark.clause("TransactionMarkerRequestCompletionHandlerTest.shouldReEnqueuePartitionsWhenBrokerDisconnected")
-def test_a_lost_request_is_sent_to_the_new_leader() -> None:
+def test_lost_marker_request_is_resent_to_new_leader() -> None:
     world, id_ = ended((2,))
     world.sent.pop()[3]()
     world.leaders_of = (3,)
@@ -96,7 +96,7 @@ def test_a_lost_request_is_sent_to_the_new_leader() -> None:
 
 
 @pytest.mark.clause("TransactionMarkerChannelManagerTest.shouldSaveForLaterWhenLeaderUnknownButNotAvailable")
-def test_a_partition_without_a_leader_is_waited_for() -> None:
+def test_marker_waits_for_partition_without_leader() -> None:
     world, id_ = ended((-1,))
     world.pass_ms(1000)
     assert world.sent == []
@@ -109,7 +109,7 @@ def test_a_partition_without_a_leader_is_waited_for() -> None:
 
 
 @pytest.mark.clause("TransactionMarkerChannelManagerTest.shouldSkipSendMarkersWhenLeaderNotFound")
-def test_partitions_of_a_deleted_topic_need_no_marker() -> None:
+def test_deleted_topic_needs_no_marker() -> None:
     world, id_ = ended((2, 3))
     world.show(events=False)
     world.reply(ErrorCode.unknown_topic_or_partition)
@@ -118,7 +118,7 @@ def test_partitions_of_a_deleted_topic_need_no_marker() -> None:
     assert world.transaction(id_).state is TransactionState.COMPLETE_COMMIT
 
 
-def test_a_newer_epoch_in_a_partition_has_ended_what_was_open_there() -> None:
+def test_fenced_marker_counts_as_written() -> None:
     world, id_ = ended((2,))
     world.reply(ErrorCode.invalid_producer_epoch)
     assert world.transaction(id_).state is TransactionState.COMPLETE_COMMIT
@@ -127,7 +127,7 @@ def test_a_newer_epoch_in_a_partition_has_ended_what_was_open_there() -> None:
 @pytest.mark.clause(
     "TransactionMarkerRequestCompletionHandlerTest.shouldRemoveTopicPartitionFromWaitingSetOnUnsupportedForMessageFormat"
 )
-def test_a_partition_that_cannot_hold_markers_needs_none() -> None:
+def test_unsupported_marker_counts_as_written() -> None:
     world, id_ = ended((2,))
     world.reply(ErrorCode.unsupported_for_message_format)
     assert world.transaction(id_).state is TransactionState.COMPLETE_COMMIT
@@ -137,7 +137,7 @@ def test_a_partition_that_cannot_hold_markers_needs_none() -> None:
 @pytest.mark.clause(
     "TransactionMarkerRequestCompletionHandlerTest.shouldCompleteDelayedOperationWhenCoordinatorEpochFenced"
 )
-def test_a_coordinator_that_is_fenced_asks_no_more() -> None:
+def test_fenced_coordinator_stops_sending_markers() -> None:
     world, id_ = ended((2,))
     world.reply(ErrorCode.transaction_coordinator_fenced)
     world.pass_ms(60_000)
@@ -146,7 +146,7 @@ def test_a_coordinator_that_is_fenced_asks_no_more() -> None:
 
 
 @pytest.mark.clause("TransactionMarkerChannelManagerTest.shouldGenerateRequestPerPartitionPerBroker")
-def test_one_request_at_a_time_goes_to_a_broker_with_the_markers_of_many_transactions() -> None:
+def test_one_marker_request_per_broker_batches_transactions() -> None:
     world = TransactionWorld(leaders=(2,))
     world.coordinate(0)
     ids = [world.id_in(0, prefix) for prefix in "abc"]
@@ -161,21 +161,21 @@ def test_one_request_at_a_time_goes_to_a_broker_with_the_markers_of_many_transac
     assert {world.transaction(id_).state for id_ in ids} == {TransactionState.COMPLETE_COMMIT}
 
 
-def test_the_leaders_of_many_partitions_are_looked_up_in_slices() -> None:
+def test_leaders_of_many_partitions_are_looked_up_in_slices() -> None:
     many = MARKER_PARTITIONS_PER_SLICE * 3
     world, id_ = ended((2,) * many)
     before = world.events
-    answered: list[int] = []
+    requested: list[int] = []
     while world.transaction(id_).state is TransactionState.PREPARE_COMMIT:
-        answered += named(world)[1]
+        requested += named(world)[1]
         world.reply()
         world.pass_ms(0)
-    assert sorted(answered) == list(range(many))
+    assert sorted(requested) == list(range(many))
     assert before > 3
 
 
 @pytest.mark.clause("X-3")
-def test_a_coordinator_that_takes_over_sends_what_its_predecessor_had_decided() -> None:
+def test_new_coordinator_sends_markers_of_prepared_transactions() -> None:
     world, id_ = ended((2, 3))
     world.reply()
     log = world.lose(0)
@@ -194,15 +194,15 @@ def test_a_coordinator_that_takes_over_sends_what_its_predecessor_had_decided() 
 
 
 @pytest.mark.clause("X-2")
-def test_a_coordinator_that_takes_over_waits_until_what_it_loaded_is_replicated() -> None:
+def test_new_coordinator_sends_markers_once_loaded_records_are_replicated() -> None:
     world = TransactionWorld(replicas=(1, 2, 3), leaders=(2,))
     world.coordinate(0)
     id_ = world.id_in(0)
-    answers = world.take(id_)
+    responses = world.take(id_)
     world.replicate(0)
-    world.add(id_, answers[0][1])
+    world.add(id_, responses[0][1])
     world.replicate(0)
-    world.end(id_, answers[0][1])
+    world.end(id_, responses[0][1])
     log = world.lose(0)
     world.cached.clear()
     world.coordinate(0, log, epoch=1)
@@ -217,30 +217,28 @@ def test_a_coordinator_that_takes_over_waits_until_what_it_loaded_is_replicated(
 
 
 @pytest.mark.clause("X-2")
-def test_a_coordinator_without_enough_replicas_is_not_available_until_they_are_back() -> None:
+def test_coordinator_below_min_insync_replicas_is_unavailable() -> None:
     world = TransactionWorld(replicas=(1, 2, 3), leaders=(2,), min_isr=2)
     world.coordinate(0)
     id_ = world.id_in(0)
-    answers = world.take(id_)
+    responses = world.take(id_)
     world.replicate(0)
-    world.add(id_, answers[0][1])
+    world.add(id_, responses[0][1])
     log = world.lose(0)
     world.cached.clear()
     world.isr = (1,)
     world.coordinate(0, log, epoch=1)
     world.pass_ms(1000)
-    assert world.add(id_, answers[0][1]) == [ErrorCode.coordinator_not_available], (
-        "as Kafka says of NOT_ENOUGH_REPLICAS"
-    )
+    assert world.add(id_, responses[0][1]) == [ErrorCode.coordinator_not_available], "as Kafka maps NOT_ENOUGH_REPLICAS"
     assert world.transactions.loading()
     world.isr = (1, 2, 3)
     world.roles.leads(world.led[0], PartitionImage(world.replicas, world.isr, 1, 1, 1))
-    assert world.add(id_, answers[0][1]) == [ErrorCode.coordinator_load_in_progress]
+    assert world.add(id_, responses[0][1]) == [ErrorCode.coordinator_load_in_progress]
     world.replicate(0)
-    assert world.add(id_, answers[0][1]) == [ErrorCode.none]
+    assert world.add(id_, responses[0][1]) == [ErrorCode.none]
 
 
-def test_partitions_without_a_leader_are_looked_up_when_the_metadata_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_leaders_are_looked_up_when_metadata_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     lookups: list[int] = []
     original = MarkerSender._distribute
 
@@ -275,11 +273,11 @@ def test_partitions_without_a_leader_are_looked_up_when_the_metadata_changes(mon
 @pytest.mark.clause(
     "TransactionMarkerRequestCompletionHandlerTest.shouldCompleteDelayedOperationWhenCoordinatorEpochChanged"
 )
-def test_an_answer_to_an_earlier_coordinator_of_the_same_node_ends_nothing(is_lost: bool, arrives: str) -> None:
+def test_response_to_earlier_coordinator_epoch_is_ignored(is_lost: bool, arrives: str) -> None:
     world, id_ = ended((2,))
     ((_, body, replied, failed),) = world.sent
 
-    def answered() -> None:
+    def respond() -> None:
         if is_lost:
             world.sent.remove((2, body, replied, failed))
             failed()
@@ -289,14 +287,14 @@ def test_an_answer_to_an_earlier_coordinator_of_the_same_node_ends_nothing(is_lo
 
     log = world.lose(0)
     if arrives == "once it is lost":
-        answered()
+        respond()
     world.coordinate(0, log, epoch=1)
     if arrives == "while it is loaded":
         assert world.transactions.loading()
-        answered()
+        respond()
     world.pass_ms(0)
     if arrives == "once it is loaded":
-        answered()
+        respond()
     world.pass_ms(100)
     assert world.transaction(id_).state is TransactionState.PREPARE_COMMIT
     assert [[each.coordinator_epoch for each in body.markers] for _, body, _, _ in world.sent] == [[1]]
@@ -305,7 +303,7 @@ def test_an_answer_to_an_earlier_coordinator_of_the_same_node_ends_nothing(is_lo
 
 
 @pytest.mark.clause("TransactionMarkerChannelManagerTest.shouldRemoveMarkersForTxnPartitionWhenPartitionEmigrated")
-def test_what_waits_for_a_broker_goes_with_the_partition_that_is_lost() -> None:
+def test_pending_markers_are_dropped_with_lost_partition() -> None:
     world = TransactionWorld(leaders=(2,))
     ids = [world.id_in(0), world.id_in(0, "y"), world.id_in(1)]
     for index in (0, 1):
@@ -314,7 +312,7 @@ def test_what_waits_for_a_broker_goes_with_the_partition_that_is_lost() -> None:
         owner = world.taken(id_)
         world.add(id_, owner)
         world.end(id_, owner)
-    assert [len(body.markers) for _, body, _, _ in world.sent] == [1], "the others wait for its answer"
+    assert [len(body.markers) for _, body, _, _ in world.sent] == [1], "the others wait for its response"
     world.lose(0)
     world.reply()
     assert [[each.producer_id for each in body.markers] for _, body, _, _ in world.sent] == [[1002]]

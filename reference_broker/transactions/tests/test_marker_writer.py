@@ -1,4 +1,4 @@
-"""Markers in led partitions: who may write one, what it does to the partition, and when its writer gets the result."""
+"""Markers in led partitions: validation, their effect on the partition, and when the writer gets the result."""
 
 import pytest
 
@@ -18,7 +18,7 @@ FENCED = [ErrorCode.transaction_coordinator_fenced]
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_marker_ends_the_transaction(commit: bool) -> None:
+def test_marker_ends_transaction(commit: bool) -> None:
     world = MarkerWorld()
     world.open(count=3)
     log = world.led[0].log
@@ -36,15 +36,15 @@ def test_a_marker_ends_the_transaction(commit: bool) -> None:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_the_bytes_are_those_of_the_schema(commit: bool) -> None:
-    said = {"producer_id": 7, "producer_epoch": 2, "coordinator_epoch": 9, "timestamp_ms": START_MS}
-    assert build_marker(commit=commit, **said) == by_schema.build_marker(commit=commit, **said)
+def test_marker_bytes_match_schema(commit: bool) -> None:
+    fields = {"producer_id": 7, "producer_epoch": 2, "coordinator_epoch": 9, "timestamp_ms": START_MS}
+    assert build_marker(commit=commit, **fields) == by_schema.build_marker(commit=commit, **fields)
 
 
 @pytest.mark.clause(
     "X-6", "ProducerStateManagerTest.testCoordinatorFencing", "UnifiedLogTest.testZombieCoordinatorFenced"
 )
-def test_a_marker_of_an_older_coordinator_is_refused_and_nothing_is_written() -> None:
+def test_stale_coordinator_epoch_writes_no_marker() -> None:
     world = MarkerWorld()
     world.open()
     assert world.errors(coordinator=5) == OK
@@ -59,7 +59,7 @@ def test_a_marker_of_an_older_coordinator_is_refused_and_nothing_is_written() ->
 
 
 @pytest.mark.clause("UnifiedLogTest.testZombieCoordinatorFencedEmptyTransaction")
-def test_an_older_coordinator_is_refused_where_nothing_is_open() -> None:
+def test_stale_coordinator_epoch_is_rejected_without_open_transaction() -> None:
     world = MarkerWorld()
     assert world.errors(coordinator=2) == OK
     assert world.errors(coordinator=1) == FENCED
@@ -67,7 +67,7 @@ def test_an_older_coordinator_is_refused_where_nothing_is_open() -> None:
 
 
 @pytest.mark.parametrize("refused", [{"epoch": -1}, {"epoch": -2}, {"coordinator": -2}, {"producer": -1}])
-def test_negative_numbers_are_refused_where_the_producer_is_unknown(refused: dict[str, int]) -> None:
+def test_negative_ids_of_unknown_producer_are_rejected(refused: dict[str, int]) -> None:
     world = MarkerWorld()
     errors = {"epoch": LATE, "coordinator": FENCED, "producer": [ErrorCode.invalid_request]}
     (name,) = refused
@@ -75,7 +75,7 @@ def test_negative_numbers_are_refused_where_the_producer_is_unknown(refused: dic
     assert world.led[0].log.log_end_offset == 0
 
 
-def test_a_fence_holds_for_its_partition_only() -> None:
+def test_coordinator_epoch_is_fenced_per_partition() -> None:
     world = MarkerWorld(partitions=2)
     assert world.errors(ONE, coordinator=5) == OK
     assert world.end(ZERO, ONE, coordinator=3) == [
@@ -84,7 +84,7 @@ def test_a_fence_holds_for_its_partition_only() -> None:
 
 
 @pytest.mark.clause("ProducerStateManagerTest.testCoordinatorFencedAfterReload")
-def test_an_older_coordinator_is_refused_after_a_restart() -> None:
+def test_stale_coordinator_epoch_is_rejected_after_restart() -> None:
     world = MarkerWorld()
     assert world.errors(coordinator=2) == OK
     world.restart(0)
@@ -95,14 +95,14 @@ def test_an_older_coordinator_is_refused_after_a_restart() -> None:
 @pytest.mark.clause(
     "ProducerStateManagerTest.testOldEpochForControlRecord", "UnifiedLogTest.testEndTxnWithFencedProducerEpoch"
 )
-def test_a_marker_of_an_older_epoch_is_refused() -> None:
+def test_marker_with_stale_producer_epoch_is_rejected() -> None:
     world = MarkerWorld()
     world.open(epoch=3)
     assert world.errors(epoch=2) == LATE
     assert world.led[0].log.log_end_offset == 1
 
 
-def test_before_version_2_a_marker_has_the_epoch_of_its_transaction() -> None:
+def test_marker_keeps_producer_epoch_before_version_2() -> None:
     world = MarkerWorld()
     world.open(epoch=3)
     assert world.errors(epoch=3, version=1) == OK
@@ -110,7 +110,7 @@ def test_before_version_2_a_marker_has_the_epoch_of_its_transaction() -> None:
     assert world.errors(epoch=3, version=0) == OK
 
 
-def test_from_version_2_on_a_marker_raises_the_epoch() -> None:
+def test_marker_bumps_producer_epoch_from_version_2() -> None:
     """KIP-890: a late marker of the last transaction must not end the next one."""
     world = MarkerWorld()
     world.open(epoch=3)
@@ -122,8 +122,8 @@ def test_from_version_2_on_a_marker_raises_the_epoch() -> None:
 
 
 @pytest.mark.clause("ProducerStateManagerTest.testIdempotentTransactionMarkerRetryTV2")
-def test_a_marker_of_version_2_that_comes_again_is_no_error() -> None:
-    """KAFKA-19999: the answer to the first one was lost."""
+def test_duplicate_marker_of_version_2_is_accepted() -> None:
+    """KAFKA-19999: the response to the first one was lost."""
     world = MarkerWorld()
     world.open(epoch=3)
     assert world.errors(epoch=4, version=2) == OK
@@ -131,21 +131,21 @@ def test_a_marker_of_version_2_that_comes_again_is_no_error() -> None:
     assert world.led[0].log.last_stable_offset == 3
 
 
-def test_the_last_epoch_cannot_be_raised() -> None:
+def test_marker_at_last_epoch_is_rejected() -> None:
     world = MarkerWorld()
     world.open(epoch=32767)
     assert world.errors(epoch=32767, version=2) == OK
 
 
-def test_a_marker_that_raises_the_epoch_fences_the_older_one() -> None:
-    """The next batch begins at sequence 0."""
+def test_marker_with_bumped_epoch_fences_older_epoch() -> None:
+    """The next batch starts at sequence 0."""
     world = MarkerWorld()
     assert world.errors(epoch=5) == OK
     known = world.led[0].log.producers.by_id[PRODUCER]
     assert (known.producer_epoch, known.last_sequence) == (5, -1)
 
 
-def test_partitions_that_are_not_led_here_are_told_apart() -> None:
+def test_partition_not_led_here_returns_error() -> None:
     world = MarkerWorld(partitions=2)
     world.lose(1)
     world.partitions.follow("events", world.led[1].topic_id, 1, world.led[1].log, 2, 1)
@@ -157,71 +157,71 @@ def test_partitions_that_are_not_led_here_are_told_apart() -> None:
     ]
 
 
-def test_the_writer_is_told_when_all_replicas_in_sync_have_the_marker() -> None:
+def test_write_completes_when_marker_is_replicated() -> None:
     world = MarkerWorld(replicas=(1, 2, 3))
     world.open()
-    answers = world.end()
+    responses = world.end()
     world.fetch(2, world.led[0], 2)
-    assert answers == []
+    assert responses == []
     assert world.led[0].log.last_stable_offset == 0
     world.fetch(3, world.led[0], 2)
-    assert answers == [{ZERO: ErrorCode.none}]
+    assert responses == [{ZERO: ErrorCode.none}]
     assert world.led[0].log.last_stable_offset == 2
 
 
-def test_without_enough_replicas_nothing_is_written() -> None:
+def test_marker_below_min_insync_replicas_is_not_written() -> None:
     world = MarkerWorld(replicas=(1, 2, 3), min_isr=2)
     world.state(world.led[0], (1,), partition_epoch=1)
     assert world.errors() == [ErrorCode.not_enough_replicas]
     assert world.led[0].log.log_end_offset == 0
 
 
-def test_a_marker_that_is_not_replicated_in_time() -> None:
+def test_marker_not_replicated_in_time_returns_request_timed_out() -> None:
     world = MarkerWorld(replicas=(1, 2, 3))
-    answers = world.end()
+    responses = world.end()
     world.pass_ms(30_000 - 1)
-    assert answers == []
+    assert responses == []
     world.pass_ms(1)
-    assert answers == [{ZERO: ErrorCode.request_timed_out}]
+    assert responses == [{ZERO: ErrorCode.request_timed_out}]
 
 
-def test_a_leader_that_resigns_tells_so() -> None:
+def test_lost_leadership_returns_not_leader() -> None:
     world = MarkerWorld(partitions=2, replicas=(1, 2, 3))
-    answers = world.end(ZERO, ONE)
+    responses = world.end(ZERO, ONE)
     world.lose(0)
     for follower in (2, 3):
         world.fetch(follower, world.led[1], 1)
-    assert answers == [{ZERO: ErrorCode.not_leader_or_follower, ONE: ErrorCode.none}]
+    assert responses == [{ZERO: ErrorCode.not_leader_or_follower, ONE: ErrorCode.none}]
 
 
-def test_many_partitions_take_several_events() -> None:
+def test_markers_of_many_partitions_are_written_in_slices() -> None:
     at_once = LOOKUP_US_PER_SLICE // UNITS_PER_MARKER
     many = at_once + 1
     world = MarkerWorld(partitions=many)
-    answers = world.end(*[("events", index) for index in range(many)])
-    assert answers == []
+    responses = world.end(*[("events", index) for index in range(many)])
+    assert responses == []
     assert [each.log.log_end_offset for each in world.led] == [*[1] * at_once, 0]
     world.lose(0)
     world.pass_ms(0)
-    assert set(answers[0].items()) == {
+    assert set(responses[0].items()) == {
         (("events", index), ErrorCode.none if index else ErrorCode.not_leader_or_follower) for index in range(many)
     }
 
 
-def test_a_partition_that_is_named_twice_gets_one_marker() -> None:
+def test_duplicate_partition_gets_one_marker() -> None:
     world = MarkerWorld()
     assert world.errors(ZERO, ZERO) == OK
     assert world.led[0].log.log_end_offset == 1
 
 
-def test_the_keeper_of_offsets_hears_of_the_markers_in_its_topic() -> None:
+def test_group_coordinator_is_notified_of_markers_in_offsets_topic() -> None:
     world = MarkerWorld()
     world.lead_offsets(3)
     assert world.errors(ZERO, (OFFSETS_TOPIC, 3), epoch=2, commit=False) == OK * 2
     assert world.appended == [(3, PRODUCER, 2, 0, False)]
 
 
-def test_offsets_that_are_not_loaded_take_no_marker() -> None:
+def test_marker_is_rejected_while_offsets_load() -> None:
     world = MarkerWorld()
     partition = world.lead_offsets(3)
     world.loading.append(3)
@@ -229,7 +229,7 @@ def test_offsets_that_are_not_loaded_take_no_marker() -> None:
     assert (world.appended, partition.log.log_end_offset) == ([], 0)
 
 
-def test_a_disk_that_fails() -> None:
+def test_disk_error_returns_storage_error() -> None:
     world = MarkerWorld()
     world.disk.fail_after = 0
     assert world.errors() == [ErrorCode.kafka_storage_error]
@@ -238,7 +238,7 @@ def test_a_disk_that_fails() -> None:
     assert world.errors() == OK
 
 
-def test_each_marker_leaves_a_note() -> None:
+def test_each_marker_is_noted() -> None:
     world = MarkerWorld()
     world.end(epoch=1, coordinator=4, commit=False)
     assert world.noted("transaction_marker") == [

@@ -1,4 +1,4 @@
-"""Offsets in a transaction: its coordinator verifies first, and a marker meanwhile makes the verification void."""
+"""Offsets in a transaction: its coordinator verifies first, and a marker in between invalidates the verification."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -58,7 +58,7 @@ def world() -> OffsetsWorld:
 
 
 @pytest.mark.parametrize("version", [0, VERIFIES, ABORTABLE, ADDS])
-def test_the_coordinator_is_asked_for_the_partition_of_the_offsets(world: OffsetsWorld, version: int) -> None:
+def test_offsets_partition_is_verified_by_coordinator(world: OffsetsWorld, version: int) -> None:
     errors = world.verify(api_version=version)
     (request,) = world.link.transactions
     assert [(topic.name, topic.partitions) for topic in request.topics] == [(OFFSETS_TOPIC, (3,))]
@@ -77,13 +77,13 @@ def test_the_coordinator_is_asked_for_the_partition_of_the_offsets(world: Offset
         (ADDS, ErrorCode.concurrent_transactions, ErrorCode.concurrent_transactions),
     ],
 )
-def test_errors_of_the_coordinator(world: OffsetsWorld, version: int, error: ErrorCode, returned: Error) -> None:
-    answers = world.verify(api_version=version)
+def test_verification_error_is_mapped(world: OffsetsWorld, version: int, error: ErrorCode, returned: Error) -> None:
+    responses = world.verify(api_version=version)
     world.link.respond({OFFSETS: error})
-    assert answers == [returned]
+    assert responses == [returned]
 
 
-def test_a_lost_coordinator(world: OffsetsWorld) -> None:
+def test_lost_coordinator_returns_error(world: OffsetsWorld) -> None:
     errors = world.verify()
     world.link.lose()
     assert errors == [ErrorCode.network_exception]
@@ -92,7 +92,7 @@ def test_a_lost_coordinator(world: OffsetsWorld) -> None:
 @pytest.mark.parametrize(
     ("version", "error"), [(ABORTABLE, ErrorCode.invalid_txn_state), (ADDS, ErrorCode.invalid_producer_epoch)]
 )
-def test_a_marker_voids_the_answer(world: OffsetsWorld, version: int, error: Error) -> None:
+def test_marker_invalidates_pending_verification(world: OffsetsWorld, version: int, error: Error) -> None:
     errors = world.verify(api_version=version)
     raised = 1 if version == ADDS else 0
     world.end(OFFSETS, epoch=raised, version=2 * raised, commit=False)
@@ -100,14 +100,14 @@ def test_a_marker_voids_the_answer(world: OffsetsWorld, version: int, error: Err
     assert errors == [error]
 
 
-def test_a_leader_that_resigns(world: OffsetsWorld) -> None:
+def test_leadership_lost_during_verification_returns_not_coordinator(world: OffsetsWorld) -> None:
     errors = world.verify()
     world.partitions.remove(world.offsets)
     world.link.respond()
     assert errors == [ErrorCode.not_leader_or_follower]
 
 
-def test_an_old_epoch_is_refused_and_an_open_transaction_taken_without_a_question(world: OffsetsWorld) -> None:
+def test_stale_epoch_is_rejected_and_open_transaction_accepted_without_request(world: OffsetsWorld) -> None:
     world.end(OFFSETS, epoch=2)
     assert world.verify(producer_epoch=1) == [ErrorCode.invalid_producer_epoch]
     errors = world.verify(producer_epoch=2)
@@ -119,7 +119,7 @@ def test_an_old_epoch_is_refused_and_an_open_transaction_taken_without_a_questio
     assert (world.link.requests, world.offsets.log.verification.guards) == ([], {})
 
 
-def test_switched_off_only_version_2_asks() -> None:
+def test_disabled_verification_sends_requests_only_in_version_2() -> None:
     world = OffsetsWorld(demands=False)
     assert world.verify() == [ErrorCode.none]
     assert world.verify(api_version=ADDS) == []

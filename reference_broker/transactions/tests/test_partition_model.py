@@ -1,7 +1,7 @@
-"""Random transactions in a partition with three replicas, beside a naive model of X-4, X-5, X-6 and X-9.
+"""Random transactions in a partition with three replicas, compared with a naive model of X-4, X-5, X-6 and X-9.
 
-A coordinator is played by hand: it adds partitions, decides, sends markers, moves to another node, and leaves late
-markers behind. What the leader's log says at each step is read from its bytes.
+The machine plays a coordinator: it adds partitions, ends transactions, sends markers, moves to another node, and leaves
+late markers behind. At each step the contents of the leader's log are read from its bytes.
 """
 
 from dataclasses import dataclass, replace
@@ -30,7 +30,8 @@ KEY = ("events", 0)
 
 @dataclass
 class Transaction:
-    """Of one producer, as its coordinator knows it. ``marker``: it is decided, and its marker is not replicated yet."""
+    """A transaction of one producer in its coordinator. ``marker``: it is prepared, and its marker is not replicated
+    yet."""
 
     epoch: int = 0
     has_partition: bool = False
@@ -39,13 +40,13 @@ class Transaction:
 
 @dataclass
 class Waiting:
-    """A batch that the coordinator verifies. ``said``: the result, once there is one."""
+    """A batch that the coordinator verifies. ``is_verified``: the result, once there is one."""
 
     producer: int
     epoch: int
     data: bytes
     guard: VerificationGuard | None
-    said: bool | None = None
+    is_verified: bool | None = None
 
 
 @dataclass
@@ -87,17 +88,17 @@ class PartitionBesideNaive(RuleBasedStateMachine):
         back=st.sampled_from([0, 0, 0, 1]),
         records=st.integers(1, 3),
         adds=st.booleans(),
-        asks=st.booleans(),
+        verifies=st.booleans(),
     )
-    def send(self, producer: int, back: int, records: int, adds: bool, asks: bool) -> None:
+    def send(self, producer: int, back: int, records: int, adds: bool, verifies: bool) -> None:
         """``back``: a zombie of an older epoch. ``adds``: the producer adds the partition first, before version 2."""
         transaction = self.transactions[producer]
         if adds and self.version == 1 and transaction.marker is None:
             transaction.has_partition = True
         epoch = max(transaction.epoch - back, 0)
         waiting = self.begin(producer, epoch, self.batch(producer, epoch, records))
-        if waiting is not None and asks:
-            self.ask(waiting)
+        if waiting is not None and verifies:
+            self.verify(waiting)
 
     def begin(self, producer: int, epoch: int, data: bytes) -> Waiting | None:
         log = self.replicas.log
@@ -127,39 +128,39 @@ class PartitionBesideNaive(RuleBasedStateMachine):
             return refused.error
         return ErrorCode.none
 
-    def ask(self, one: Waiting) -> bool:
-        """What the coordinator says at this moment."""
+    def verify(self, one: Waiting) -> bool:
+        """Return the coordinator's result at this moment."""
         transaction = self.transactions[one.producer]
         is_open = transaction.marker is None and one.epoch == transaction.epoch
         if is_open and self.version == 2:
             transaction.has_partition = True
-        one.said = is_open and transaction.has_partition
-        return one.said
+        one.is_verified = is_open and transaction.has_partition
+        return one.is_verified
 
     @rule(at=st.integers(0, 3))
     def deliver(self, at: int) -> None:
-        """The coordinator's answer comes, whatever has happened since, and at whatever leader there is."""
+        """Deliver the coordinator's response, whatever happened since, and whichever replica leads."""
         if self.waiting:
             one = self.waiting.pop(at % len(self.waiting))
-            if self.ask(one) if one.said is None else one.said:
+            if self.verify(one) if one.is_verified is None else one.is_verified:
                 self.append(one.data, one.guard)
 
     @rule(producer=PRODUCERS)
     def send_and_wait(self, producer: int) -> None:
-        """Nothing comes between: what the coordinator knows is taken, and nothing else."""
+        """Verify and append at once, without any step in between."""
         transaction = self.transactions[producer]
         end = self.replicas.log.log_end_offset
         one = self.begin(producer, transaction.epoch, self.batch(producer, transaction.epoch))
         if one is not None:
             self.waiting.remove(one)
-            said = self.ask(one)
-            error = self.append(one.data, one.guard) if said else ErrorCode.none
+            is_verified = self.verify(one)
+            error = self.append(one.data, one.guard) if is_verified else ErrorCode.none
             assert error is ErrorCode.none
-            assert (self.replicas.log.log_end_offset > end) is said
+            assert (self.replicas.log.log_end_offset > end) is is_verified
 
     @rule(producer=PRODUCERS, records=st.integers(1, 2))
-    def send_unasked(self, producer: int, records: int) -> None:
-        """A leader that asks nobody."""
+    def send_unverified(self, producer: int, records: int) -> None:
+        """Append at a leader that verifies nothing."""
         transaction = self.transactions[producer]
         was_open = self.replicas.story().open.get(producer, (0, -1))[1] == transaction.epoch
         error = self.append(self.batch(producer, transaction.epoch, records), None)
@@ -175,8 +176,8 @@ class PartitionBesideNaive(RuleBasedStateMachine):
         replicates=st.booleans(),
     )
     def end(self, producer: int, commits: bool, fences: bool, moves: bool, replicates: bool) -> None:
-        """``fences``: the transaction took too long, or the producer was replaced. ``moves``: to another coordinator,
-        which sends the marker. A transaction that is decided keeps its outcome."""
+        """``fences``: the transaction exceeded its timeout, or the producer was replaced. ``moves``: to another
+        coordinator, which sends the marker. A prepared transaction keeps its outcome."""
         self.coordinator_epoch += 1 if moves else 0
         transaction = self.transactions[producer]
         if transaction.marker is None:
@@ -204,20 +205,20 @@ class PartitionBesideNaive(RuleBasedStateMachine):
 
         self.write(marker, written)
 
-    @rule(producer=PRODUCERS, commits=st.booleans(), begins=st.booleans())
-    def cross(self, producer: int, commits: bool, begins: bool) -> None:
-        """The coordinator's answer and the end of the transaction cross, and maybe the next one ``begins``."""
+    @rule(producer=PRODUCERS, commits=st.booleans(), starts_next=st.booleans())
+    def cross(self, producer: int, commits: bool, starts_next: bool) -> None:
+        """The coordinator's response and the end of the transaction cross, perhaps with the start of the next one."""
         before = len(self.waiting)
-        self.send(producer, 0, 1, adds=True, asks=True)
+        self.send(producer, 0, 1, adds=True, verifies=True)
         self.end(producer, commits, fences=False, moves=False, replicates=True)
         if len(self.waiting) > before:
-            if begins:
-                self.send(producer, 0, 1, adds=False, asks=False)
+            if starts_next:
+                self.send(producer, 0, 1, adds=False, verifies=False)
             self.deliver(before)
 
     @rule(at=st.integers(0, 20))
     def late_marker(self, at: int) -> None:
-        """One that was sent before comes again: from an older coordinator, or since version 2 from any."""
+        """An earlier marker arrives again: from an older coordinator, or since version 2 from any."""
         if not self.sent:
             return
         marker = self.sent[at % len(self.sent)]
@@ -237,11 +238,11 @@ class PartitionBesideNaive(RuleBasedStateMachine):
             expected = ErrorCode.transaction_coordinator_fenced
         results: list[Error] = []
 
-        def tell(errors: dict[tuple[str, int], Error]) -> None:
+        def completed(errors: dict[tuple[str, int], Error]) -> None:
             results.append(errors[KEY])
             written(errors)
 
-        self.replicas.writer.write(marker, [KEY], tell)
+        self.replicas.writer.write(marker, [KEY], completed)
         if expected:
             assert results == [expected]
         assert self.replicas.log.log_end_offset == end + (0 if expected else 1)
@@ -270,7 +271,7 @@ class PartitionBesideNaive(RuleBasedStateMachine):
         if follower != self.replicas.leader:
             self.replicas.restart(follower)
 
-    # what holds
+    # invariants
 
     @invariant()
     def holds(self) -> None:
@@ -302,7 +303,7 @@ class PartitionBesideNaive(RuleBasedStateMachine):
         """X-9"""
         for producer, (_, epoch) in story.open.items():
             transaction = self.transactions[producer]
-            assert transaction.has_partition, f"producer {producer} is in a transaction that nobody will end"
+            assert transaction.has_partition, f"producer {producer} is in a transaction that will never end"
             assert epoch == transaction.epoch
 
     def check_replicas(self, story: Story) -> None:
@@ -316,8 +317,9 @@ class PartitionBesideNaive(RuleBasedStateMachine):
 
 
 def filtered(log: PartitionLog, story: Story, end: int) -> list[int]:
-    """What a consumer with read_committed keeps: it drops the batches of aborted producers, from the first offset
-    that the response named until the marker."""
+    """Return the records that a read_committed consumer keeps. It drops the batches of aborted producers, from the
+    first
+    offset in the response until the marker."""
     aborted = [(one.first_offset, one.producer_id) for one in log.aborted_transactions(0, end)]
     dropping: dict[int, None] = {}
     kept = []
@@ -346,7 +348,7 @@ def without_raised_epochs(marker: Marker, known: Producer | None) -> Error:
 
 
 def any_guard(self: VerificationStates, known: Any, batch: Any, guard: VerificationGuard | None) -> None:
-    """A producer that was verified once may write, whatever has ended meanwhile."""
+    """A producer that was verified once may write, even after its transaction ended."""
     if guard is None:
         honest_check(self, known, batch, guard)
 
@@ -378,9 +380,7 @@ BROKEN: tuple[tuple[object, str, object], ...] = (
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("owner", "name", "broken"), BROKEN)
-def test_the_model_sees_what_is_broken(
-    owner: object, name: str, broken: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_model_detects_each_defect(owner: object, name: str, broken: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(owner, name, broken)
     found = settings(
         max_examples=1000, stateful_step_count=50, deadline=None, derandomize=True, phases=[Phase.generate]

@@ -1,4 +1,4 @@
-"""Each step of a transactional ID by itself: its epochs, producer IDs and times, also where the clock goes back."""
+"""Each step of a transactional ID by itself: its epochs, producer IDs and times, also when the clock goes back."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ def of(state: TransactionState, epoch: int = 735, last: int = -1, **more: Any) -
 
 
 def epochs(one: Transaction) -> tuple[int, int, int]:
-    """Producer ID, epoch, and the epoch before."""
+    """Return the producer ID, the epoch, and the previous epoch."""
     return one.producer_id, one.producer_epoch, one.last_producer_epoch
 
 
@@ -49,7 +49,7 @@ def times(one: Transaction) -> tuple[int, int]:
 @pytest.mark.clause("TransactionMetadataTest.testAttemptedEpochBumpWithNewlyCreatedMetadata")
 @pytest.mark.clause("TransactionMetadataTest.testEpochBumpWithCurrentEpochProvided")
 @pytest.mark.clause("TransactionMetadataTest.testTolerateUpdateTimeShiftDuringEpochBump")
-def test_the_next_epoch(before: int, is_owner: bool, after: tuple[int, int]) -> None:
+def test_with_next_epoch(before: int, is_owner: bool, after: tuple[int, int]) -> None:
     found = with_next_epoch(of(EMPTY, before), TIMEOUT_MS, NOW_MS - 1, is_requested_by_owner=is_owner)
     assert epochs(found) == (23, *after)
     assert times(found) == (-1, NOW_MS - 1)
@@ -57,7 +57,7 @@ def test_the_next_epoch(before: int, is_owner: bool, after: tuple[int, int]) -> 
 
 @pytest.mark.clause("TransactionMetadataTest.testAttemptedEpochBumpWithLastEpoch")
 @pytest.mark.clause("TransactionMetadataTest.testAttemptedEpochBumpWithFencedEpoch")
-def test_the_epoch_before_is_told_the_present_one_and_an_older_one_is_fenced() -> None:
+def test_previous_epoch_returns_current_and_older_one_is_fenced() -> None:
     current = of(EMPTY, 735, 734)
     assert judge_init(current, (23, 734), is_changing=False) is InitVerdict.SAME_EPOCH
     assert epochs(with_same_epoch(current, TIMEOUT_MS, NOW_MS)) == (23, 735, 734)
@@ -67,7 +67,7 @@ def test_the_epoch_before_is_told_the_present_one_and_an_older_one_is_fenced() -
 @pytest.mark.clause("TransactionMetadataTest.testBumpEpochNotAllowedIfEpochsExhausted")
 @pytest.mark.clause("TransactionMetadataTest.testRotateProducerId")
 @pytest.mark.clause("TransactionMetadataTest.testTolerateUpdateTimeResetDuringProducerIdRotation")
-def test_after_the_last_epoch_comes_a_new_producer_id() -> None:
+def test_exhausted_epochs_rotate_producer_id() -> None:
     current = of(EMPTY, LAST_USED_EPOCH)
     for expected in (None, (23, LAST_USED_EPOCH)):
         assert judge_init(current, expected, is_changing=False) is InitVerdict.NEW_PRODUCER_ID
@@ -80,13 +80,13 @@ def test_after_the_last_epoch_comes_a_new_producer_id() -> None:
 @pytest.mark.clause("TransactionMetadataTest.testRotateProducerIdInOngoingState")
 @pytest.mark.clause("TransactionMetadataTest.testRotateProducerIdInPrepareAbortState")
 @pytest.mark.clause("TransactionMetadataTest.testRotateProducerIdInPrepareCommitState")
-def test_no_producer_id_changes_within_a_transaction(state: TransactionState) -> None:
+def test_producer_id_rotation_during_transaction_raises(state: TransactionState) -> None:
     with pytest.raises(AssertionError):
         with_producer_id(of(state, LAST_USED_EPOCH), 9893, TIMEOUT_MS, NOW_MS, is_requested_by_owner=False)
 
 
 @pytest.mark.clause("TransactionMetadataTest.testTolerateTimeShiftDuringAddPartitions")
-def test_a_transaction_began_with_its_first_partition() -> None:
+def test_transaction_starts_with_first_partition() -> None:
     found = with_partitions(of(EMPTY, started_ms=NOW_MS), [("a", 0)], 0, NOW_MS - 1)
     assert (times(found), list(found.partitions)) == ((NOW_MS - 1, NOW_MS - 1), [("a", 0)])
     found = with_partitions(found, [("b", 0)], 0, NOW_MS - 2)
@@ -101,7 +101,7 @@ def test_a_transaction_began_with_its_first_partition() -> None:
 @pytest.mark.clause("TransactionMetadataTest.testTolerateTimeShiftDuringCompleteCommit")
 @pytest.mark.clause("TransactionMetadataTest.testTolerateTimeShiftDuringCompleteAbort")
 @pytest.mark.clause("TransactionMetadataTest.testEpochBumpOnEndTxn")
-def test_the_end_of_a_transaction(version: int, after: tuple[int, int, int], commits: bool) -> None:
+def test_prepare_and_complete_transaction(version: int, after: tuple[int, int, int], commits: bool) -> None:
     prepared = decided(of(ONGOING), NOW_MS - 1, commits=commits, client_version=version)
     complete = completed(prepared, NOW_MS - 2)
     wanted = (
@@ -114,7 +114,7 @@ def test_the_end_of_a_transaction(version: int, after: tuple[int, int, int], com
 
 
 @pytest.mark.clause("TransactionMetadataTest.testEpochBumpOnEndTxnOverflow")
-def test_the_end_with_the_last_epoch() -> None:
+def test_prepare_and_complete_with_last_epoch() -> None:
     current = of(ONGOING, LAST_USED_EPOCH)
     prepared = decided(current, NOW_MS, commits=True, client_version=2, next_producer_id=9893)
     assert epochs(prepared) == (23, MAX_PRODUCER_EPOCH, LAST_USED_EPOCH)
@@ -124,7 +124,7 @@ def test_the_end_with_the_last_epoch() -> None:
 @pytest.mark.parametrize("epoch", [LAST_USED_EPOCH, MAX_PRODUCER_EPOCH])
 @pytest.mark.clause("TransactionMetadataTest.testFenceProducerAfterEpochsExhausted")
 @pytest.mark.clause("TransactionMetadataTest.testFenceProducerNotAllowedIfItWouldOverflow")
-def test_a_fence_has_the_greatest_epoch_at_most(epoch: int) -> None:
+def test_fencing_epoch_is_at_most_greatest(epoch: int) -> None:
     found = fenced(of(ONGOING, epoch), NOW_MS, version=0)
     assert (epochs(found), found.state) == ((23, MAX_PRODUCER_EPOCH, -1), TransactionState.PREPARE_ABORT)
 
@@ -132,7 +132,7 @@ def test_a_fence_has_the_greatest_epoch_at_most(epoch: int) -> None:
 @pytest.mark.parametrize("state", [TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT])
 @pytest.mark.clause("TransactionMetadataTest.testInvalidTransitionFromCompleteCommitToFence")
 @pytest.mark.clause("TransactionMetadataTest.testInvalidTransitionFromCompleteAbortToFence")
-def test_only_an_open_transaction_is_fenced(state: TransactionState) -> None:
+def test_fencing_without_open_transaction_raises(state: TransactionState) -> None:
     for version in (0, 2):
         with pytest.raises(AssertionError):
             fenced(of(state, LAST_USED_EPOCH), NOW_MS, version=version)
@@ -140,7 +140,7 @@ def test_only_an_open_transaction_is_fenced(state: TransactionState) -> None:
 
 @pytest.mark.clause("TransactionMetadataTest.testTransactionStateIdAndNameMapping")
 @pytest.mark.clause("TransactionMetadataTest.testAllTransactionStatesAreMapped")
-def test_states_have_kafkas_numbers_and_names() -> None:
+def test_states_have_kafka_ids_and_names() -> None:
     assert {number: state.value for number, state in STATE_IDS.items()} == {
         0: "Empty",
         1: "Ongoing",
@@ -155,6 +155,6 @@ def test_states_have_kafkas_numbers_and_names() -> None:
 
 
 @pytest.mark.clause("TransactionLogTest.shouldThrowExceptionWriteInvalidTxn")
-def test_an_id_without_a_transaction_has_no_partitions() -> None:
+def test_id_without_transaction_has_no_partitions() -> None:
     with pytest.raises(AssertionError):
         of(EMPTY, partitions={("a", 0): None}).validate()

@@ -1,4 +1,4 @@
-"""Random lives of a transactional ID against the naive model, with coordinators that move at any time."""
+"""Random histories of a transactional ID compared with the naive model, with coordinators that move at any time."""
 
 from typing import Any
 
@@ -23,12 +23,12 @@ WHO = st.sampled_from(["owner", "before", "older", "none"])
 
 
 def alike(error: Error) -> Error:
-    """The KIPs do not say by which of the two a producer of an earlier producer ID learns that it is fenced."""
+    """The KIPs do not define which of the two errors a producer with an earlier producer ID gets."""
     return ErrorCode.producer_fenced if error is ErrorCode.invalid_producer_id_mapping else error
 
 
 class TransactionMachine(RuleBasedStateMachine):
-    """Partitions 2 and 3 of ``events`` are led by another broker, whose answers come when the machine says so."""
+    """Partitions 2 and 3 of ``events`` are led by another broker, whose responses arrive when the machine says so."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,12 +37,12 @@ class TransactionMachine(RuleBasedStateMachine):
         self.expected: dict[int, list[tuple[str, int, int]]] = {0: [], 1: []}
         self.index = partition_of(ID, PARTITIONS)
         self.world.coordinate(self.index)
-        self.world.ids.give(lambda _: None)  # The block of IDs is there from now on.
+        self.world.ids.give(lambda _: None)  # The block of IDs is allocated.
         self.world.pass_ms(0)
         self.owners: list[Pair] = []
         self.is_modern = True
         self.missing: dict[int, None] = {}
-        self.asked_of_others: dict[tuple[str, Pair], None] = {}
+        self.sent_to_others: dict[tuple[str, Pair], None] = {}
 
     @initialize(is_modern=st.booleans())
     def clients_are_of_one_generation(self, is_modern: bool) -> None:
@@ -52,8 +52,8 @@ class TransactionMachine(RuleBasedStateMachine):
         place = {"owner": 1, "before": 2, "older": 3}.get(who, 1 << 30)
         return self.owners[-place] if place <= len(self.owners) else STRANGER
 
-    def tell(self, owner: Pair) -> None:
-        """A producer has this pair from now on, if no other had it. No client gets a pair that only fences."""
+    def add_owner(self, owner: Pair) -> None:
+        """Give a producer this pair, if no other had it. No client gets a pair that only fences."""
         if owner not in self.owners:
             self.owners.append(owner)
 
@@ -69,7 +69,7 @@ class TransactionMachine(RuleBasedStateMachine):
             Transaction(ID, 5, TIMEOUT_MS, now_ms, TransactionState.COMPLETE_ABORT, owner[1], started_ms=now_ms)
         )
         self.model.own(owner)
-        self.tell(owner)
+        self.add_owner(owner)
         self.model.outcome = "abort"
 
     @rule(who=st.sampled_from(["none", "owner", "before", "older"]))
@@ -84,7 +84,7 @@ class TransactionMachine(RuleBasedStateMachine):
             self.decided("abort", self.model.owner, self.fenced())
         elif verdict == "again":
             assert (error, owner) == (ErrorCode.none, self.model.owner)
-            self.tell(owner)
+            self.add_owner(owner)
             self.model.outcome = self.model.ended = None
         else:
             assert error is ErrorCode.none, error
@@ -94,7 +94,7 @@ class TransactionMachine(RuleBasedStateMachine):
             else:
                 assert owner[1] == 0
             self.model.own(owner)
-            self.tell(owner)
+            self.add_owner(owner)
             self.model.requester = before if expected is not None and before is not None else None
             self.model.outcome = self.model.ended = None
 
@@ -119,11 +119,11 @@ class TransactionMachine(RuleBasedStateMachine):
             assert (alike(error), owner) == (alike(verdict), NO_OWNER)
         elif verdict == "done":
             assert (error, owner) == (ErrorCode.none, self.model.owner)
-            self.tell(owner)
+            self.add_owner(owner)
         else:
             assert error is ErrorCode.none
             assert owner[1] == 0 if pair[1] == LAST_EPOCH else owner == (pair[0], pair[1] + 1)
-            self.tell(owner)
+            self.add_owner(owner)
             self.decided(outcome, pair, owner, marked=(pair[0], pair[1] + 1))
 
     @precondition(lambda self: not self.is_modern)
@@ -152,7 +152,7 @@ class TransactionMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.world.sent)
     @rule(error=st.sampled_from([ErrorCode.none, ErrorCode.not_leader_or_follower, ErrorCode.request_timed_out]))
-    def another_broker_answers(self, error: ErrorCode) -> None:
+    def another_broker_responds(self, error: ErrorCode) -> None:
         body = self.world.reply(error)
         if error is ErrorCode.none:
             for each in body.markers:
@@ -182,10 +182,10 @@ class TransactionMachine(RuleBasedStateMachine):
             self.missing = dict.fromkeys(index for _, index in entry.missing if index >= 2)
         self.settle()
 
-    # what becomes of it
+    # outcomes
 
     def fenced(self) -> Pair:
-        """The pair that no client has: the next one, or the first of a new producer ID."""
+        """Return the pair that no client has: the next one, or the first of a new producer ID."""
         state = self.world.transaction(ID)
         if state.next_producer_id >= 0:
             return state.next_producer_id, 0
@@ -213,13 +213,13 @@ class TransactionMachine(RuleBasedStateMachine):
             assert found == list(dict.fromkeys(wanted))
 
     @invariant()
-    def what_is_asked_of_other_brokers_is_what_was_decided(self) -> None:
+    def markers_sent_to_other_brokers_match_the_outcome(self) -> None:
         for _, body, _, _ in self.world.sent:
             for each in body.markers:
                 pair = int(each.producer_id), int(each.producer_epoch)
                 outcome = "commit" if each.transaction_result else "abort"
-                assert (("abort" if outcome == "commit" else "commit"), pair) not in self.asked_of_others
-                self.asked_of_others[outcome, pair] = None
+                assert (("abort" if outcome == "commit" else "commit"), pair) not in self.sent_to_others
+                self.sent_to_others[outcome, pair] = None
 
     @invariant()
     def the_coordinator_is_consistent(self) -> None:

@@ -1,4 +1,4 @@
-"""Records of transactions: Kafka's bytes, everything that was written read back, nothing else believed."""
+"""Records of transactions: Kafka's bytes, a round trip of each record, damage is rejected."""
 
 from typing import Any
 
@@ -46,7 +46,7 @@ def transactions(draw: st.DrawFn) -> Transaction:
 @pytest.mark.clause("TransactionLogTest.shouldReadWriteMessages")
 @pytest.mark.clause("TransactionLogTest.shouldRoundTripPreviousAndNextProducerIds")
 @pytest.mark.clause("TransactionLogTest.testDeserializeHighestSupportedTransactionLogValue")
-def test_what_is_written_is_read_back(one: Transaction) -> None:
+def test_record_round_trip(one: Transaction) -> None:
     assert read_transaction("x", transaction_value(one, 1)) == one
 
 
@@ -59,7 +59,7 @@ def test_the_first_version_has_no_tagged_fields(one: Transaction) -> None:
 
 
 @pytest.mark.clause("TransactionLogTest.testReadReturnsUnknownKeyVersionForInvalidKey")
-def test_keys_are_kafkas_bytes() -> None:
+def test_keys_have_kafka_bytes() -> None:
     assert transaction_key("tx") == b"\0\0\0\2tx"
     assert read_key(b"\0\0\0\2tx") == "tx"
     assert read_key(b"\0\1\0\2tx") is None
@@ -81,7 +81,7 @@ ONE = Transaction(
 
 @pytest.mark.clause("TransactionLogTest.testSerializeTransactionLogValueToHighestNonFlexibleVersion")
 @pytest.mark.clause("TransactionLogTest.testSerializeTransactionLogValueToFlexibleVersion")
-def test_values_are_kafkas_bytes() -> None:
+def test_values_have_kafka_bytes() -> None:
     head = b"\0\0\0\0\0\0\0\7" + b"\0\3" + b"\0\0\xea\x60" + b"\1"
     times = b"\0\0\0\0\0\0\0\x09" + b"\0\0\0\0\0\0\0\x08"
     plain = b"\0\0" + head + b"\0\0\0\1" + b"\0\1t" + b"\0\0\0\2" + b"\0\0\0\1\0\0\0\2" + times
@@ -91,14 +91,14 @@ def test_values_are_kafkas_bytes() -> None:
     assert transaction_value(ONE, 2) == flexible
 
 
-def test_an_empty_transaction_has_no_array_of_partitions() -> None:
+def test_empty_transaction_has_null_partitions() -> None:
     empty = Transaction("x", 7, 60_000, 9, producer_epoch=0)
     assert transaction_value(empty, 0)[17:21] == b"\xff\xff\xff\xff"
     assert transaction_value(empty, 2)[17:18] == b"\0"
 
 
 @pytest.mark.parametrize("state", [6, 7, 8, 127])
-def test_a_state_that_no_transaction_is_written_in_is_damage(state: int) -> None:
+def test_invalid_state_is_damage(state: int) -> None:
     data = bytearray(transaction_value(ONE, 2))
     data[16] = state
     with pytest.raises(DamagedRecord):
@@ -106,7 +106,7 @@ def test_a_state_that_no_transaction_is_written_in_is_damage(state: int) -> None
 
 
 @given(st.integers(0, 60))
-def test_a_value_that_ends_too_early_is_damage(length: int) -> None:
+def test_truncated_value_is_damage(length: int) -> None:
     whole = transaction_value(ONE, 2)
     if length < len(whole):
         with pytest.raises(DamagedRecord):
@@ -123,14 +123,14 @@ def test_a_value_that_ends_too_early_is_damage(length: int) -> None:
         {"state": TransactionState.PREPARE_COMMIT, "next_producer_id": -9},
     ],
 )
-def test_what_no_coordinator_writes_is_damage(changes: dict[str, Any]) -> None:
-    """A node that believed it would end each time that it loads the partition."""
+def test_inconsistent_values_are_damage(changes: dict[str, Any]) -> None:
+    """A node that accepted the record would end each time that it loads the partition."""
     with pytest.raises(DamagedRecord):
         read_transaction("x", transaction_value(ONE._replace(**changes), 2))
 
 
 @pytest.mark.clause("TransactionLogTest.testDeserializeFutureTransactionLogValue")
-def test_fields_of_later_versions_are_passed_over() -> None:
+def test_unknown_tagged_fields_are_skipped() -> None:
     later = b"\2" + b"\x64\4\3foo" + b"\x65\4\0\0\x0f\xa0"
     head = b"\0\1" + b"\0\0\0\0\0\0\x03\xe8" + b"\0\x64" + b"\0\0\x03\xe8" + b"\4"
     partitions = b"\2" + b"\6topic" + b"\2" + b"\0\0\0\1" + later
@@ -140,6 +140,6 @@ def test_fields_of_later_versions_are_passed_over() -> None:
 
 
 @pytest.mark.clause("TransactionLogTest.testReadReturnsUnknownValueVersionForInvalidValue")
-def test_a_value_of_an_unknown_version_is_not_believed() -> None:
+def test_value_of_unknown_version_is_damage() -> None:
     with pytest.raises(DamagedRecord):
         read_transaction("x", b"\x7f\xff" + transaction_value(ONE, 2)[2:])

@@ -1,8 +1,8 @@
 """A naive model of one transactional ID, written from KIP-98, KIP-360, KIP-890 and the clauses X-1, X-3 and X-7.
 
-It knows no states and no arithmetic of epochs, only the history: which producer was given what, by which request, and
-what became of each transaction. ``owner`` is the pair of producer ID and epoch that was given last. Whoever has an
-earlier pair is fenced, unless it asks again for what it was given and did not hear of.
+It knows no states and no arithmetic of epochs, only the history: which producer got which pair, by which request, and
+the outcome of each transaction. ``owner`` is the pair of producer ID and epoch that was assigned last. A producer with
+an earlier pair is fenced, unless it retries the request whose response it lost.
 """
 
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ LAST_EPOCH = 2**15 - 2
 @dataclass
 class Model:
     """``pending``: the outcome of a transaction whose markers are not all written yet. ``outcome``: that of the last
-    one that is over. ``requester``: the pair with which the producer requested ``owner``, or ended."""
+    completed one. ``requester``: the pair with which the producer requested ``owner``, or ended."""
 
     owner: Pair | None = None
     open: dict[int, None] | None = None
@@ -39,7 +39,7 @@ class Model:
         producer_id, epoch = self.owner
         return (fresh, 0) if epoch >= LAST_EPOCH else (producer_id, epoch + 1)
 
-    # requests; the answer is an error, or a word for what happens
+    # requests; the result is an error, or a word for the effect
 
     def take(self, expected: Pair | None) -> Error | str:
         if self.owner is None:
@@ -67,7 +67,7 @@ class Model:
         return None if pair == self.owner else ErrorCode.producer_fenced
 
     def end(self, pair: Pair, outcome: str) -> Error | str:
-        """As clients of version 2 do: each end raises the epoch."""
+        """End as clients of version 2 do: each end bumps the epoch."""
         if self.owner is None:
             return ErrorCode.invalid_producer_id_mapping
         if self.pending is not None:
@@ -80,7 +80,7 @@ class Model:
         return "decide" if self.open is not None or outcome == "abort" else ErrorCode.invalid_txn_state
 
     def end_as_before(self, pair: Pair, outcome: str) -> Error | str:
-        """As older clients do: the epoch stays."""
+        """End as older clients do: the epoch stays."""
         if self.owner is None:
             return ErrorCode.invalid_producer_id_mapping
         refused = self.stranger(pair)
@@ -97,7 +97,7 @@ class Model:
         self.ended = None
 
     def decide(self, outcome: str, by: Pair | None, then: Pair | None) -> None:
-        """``by`` ended it and has ``then`` afterwards, or the coordinator did, because it took too long."""
+        """``by`` ended it and has ``then`` afterwards, or the coordinator aborted it after its timeout."""
         self.pending, self.open, self.ended = outcome, None, None
         if then is not None:
             self.own(then)

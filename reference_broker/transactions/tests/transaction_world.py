@@ -1,5 +1,8 @@
-"""A transaction coordinator on a real leader (``leader_world``): node 1 leads partitions of ``__transaction_state`` and
-of ``events``, logs in memory, followers and other brokers played by hand, time as the test says."""
+"""A transaction coordinator on a real leader (``leader_world``).
+
+Node 1 leads partitions of ``__transaction_state`` and of ``events``, with logs in memory. The test plays the followers
+and the other brokers, and sets the time.
+"""
 
 from types import SimpleNamespace
 from typing import Any
@@ -51,8 +54,9 @@ SETTINGS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000
 
 
 class TransactionWorld(World):
-    """``replicas``: of the state topic; node 1 leads what ``coordinate`` says. It leads all ``partitions`` of
-    ``events``, unless ``leaders`` says who leads which. ``sent``: requests to other brokers, which the test answers."""
+    """``replicas``: of the state topic, of which node 1 leads the partitions passed to ``coordinate``. It leads all
+    ``partitions`` of ``events``, unless ``leaders`` lists others. ``sent``: requests to other brokers, to which the
+    test responds."""
 
     def __init__(
         self,
@@ -80,7 +84,7 @@ class TransactionWorld(World):
         self.boot()
 
     def boot(self) -> None:
-        """The node restarts, and begins to lead its partitions again."""
+        """Restart the node, which leads its partitions again."""
         ports: Any = self
         self.show()
         writer = MarkerWriter(
@@ -95,7 +99,7 @@ class TransactionWorld(World):
         self.transactions.start()
 
     def at_end(self, step: Any) -> None:
-        """The next ``pass_ms`` ends the event."""
+        """Defer the step: the next ``pass_ms`` ends the event."""
         self.set_timer(self.mono_us, step)
 
     def sync(self, paths: tuple[str, ...], done: Any) -> None:  # noqa: ARG002 - memory is durable
@@ -119,15 +123,15 @@ class TransactionWorld(World):
     # the controller
 
     def send_request(self, _key: int, _version: int, _body: object, replied: Any, _failed: Any) -> None:
-        """A block of producer IDs, in a later event."""
+        """Respond with a block of producer IDs, in a later event."""
         self.block += 1000
-        answer = AllocateProducerIdsResponse(
+        response = AllocateProducerIdsResponse(
             throttle_time=NO_THROTTLE,
             error_code=ErrorCode.none,
             producer_id_start=ProducerId(self.block),
             producer_id_len=i32(1000),
         )
-        self.set_timer(self.mono_us, lambda: replied(answer))
+        self.set_timer(self.mono_us, lambda: replied(response))
 
     # other brokers
 
@@ -138,7 +142,7 @@ class TransactionWorld(World):
         self.timeouts_ms.append(timeout_ms)
 
     def reply(self, error: ErrorCode = ErrorCode.none, **errors: ErrorCode) -> WriteTxnMarkersRequest:
-        """Answer the oldest request; ``p3``: the error of partition 3."""
+        """Respond to the oldest request; ``p3``: the error of partition 3."""
         _, body, replied, _ = self.sent.pop(0)
         replied(
             WriteTxnMarkersResponse(
@@ -168,7 +172,7 @@ class TransactionWorld(World):
     # roles
 
     def coordinate(self, index: int, log: PartitionLog | None = None, epoch: int = 0) -> TransactionsPartition | None:
-        """Begin to lead; what there is to load is loaded by ``pass_ms``."""
+        """Start to lead. ``pass_ms`` runs the loading."""
         if log is None:
             config = LogConfig(min_insync_replicas=self.min_isr, cleanup_policy="compact")
             log = run_to_end(open_log(self.disk, f"{TRANSACTION_TOPIC}-{index}", config, self.now(), True))
@@ -180,21 +184,21 @@ class TransactionWorld(World):
         return next((one for one in self.transactions.active() if one.index == index), None)
 
     def lose(self, index: int) -> PartitionLog:
-        """Another node leads it now."""
+        """Make another node the leader."""
         partition = self.led.pop(index)
         partition.is_removed = True
         self.roles.stops_leading(partition)
         return partition.log
 
     def replicate(self, index: int) -> None:
-        """Both followers have all."""
+        """Make both followers fetch everything."""
         partition = self.led[index]
         for follower in (2, 3):
             self.fetch(follower, partition, partition.log.log_end_offset)
         self.pass_ms(0)
 
     def written(self, transaction: Transaction, *, version: int = 2) -> None:
-        """A coordinator of earlier has written it."""
+        """Append the record as an earlier coordinator."""
         index = partition_of(transaction.transactional_id, PARTITIONS)
         key, value = transaction_key(transaction.transactional_id), transaction_value(transaction, version)
         batch = build([Record(timestamp_ms=self.now().wall_ms, key=key, value=value)])
@@ -209,18 +213,18 @@ class TransactionWorld(World):
     # producers
 
     def id_in(self, index: int, prefix: str = "x") -> str:
-        """A transactional ID that this partition keeps."""
+        """Return a transactional ID that is stored in this partition."""
         return next(f"{prefix}{n}" for n in range(1000) if partition_of(f"{prefix}{n}", PARTITIONS) == index)
 
     def take(
         self, transactional_id: str, expected: ProducerIdAndEpoch | None = None, timeout_ms: int = 60_000
     ) -> list[tuple[Error, ProducerIdAndEpoch]]:
-        """The answer, once it is there, is in the list."""
-        answers: list[tuple[Error, ProducerIdAndEpoch]] = []
+        """Init the producer ID. The returned list gets the response once it is sent."""
+        responses: list[tuple[Error, ProducerIdAndEpoch]] = []
         request = InitRequest(transactional_id, timeout_ms, expected)
-        self.transactions.init_producer_id(request, lambda error, owner: answers.append((error, owner)))
+        self.transactions.init_producer_id(request, lambda error, owner: responses.append((error, owner)))
         self.pass_ms(0)
-        return answers
+        return responses
 
     def taken(self, transactional_id: str, **more: Any) -> ProducerIdAndEpoch:
         ((error, owner),) = self.take(transactional_id, **more)
@@ -230,26 +234,26 @@ class TransactionWorld(World):
     def add(
         self, transactional_id: str, owner: ProducerIdAndEpoch, *indexes: int, version: int = 2, topic: str = "events"
     ) -> list[Error]:
-        answers: list[Error] = []
+        responses: list[Error] = []
         partitions = tuple((topic, index) for index in indexes or (0,))
-        self.transactions.add_partitions(AddRequest(transactional_id, owner, partitions, version), answers.append)
+        self.transactions.add_partitions(AddRequest(transactional_id, owner, partitions, version), responses.append)
         self.pass_ms(0)
-        return answers
+        return responses
 
     def end(
         self, transactional_id: str, owner: ProducerIdAndEpoch, *, commits: bool = True, version: int = 2
     ) -> list[tuple[Error, ProducerIdAndEpoch]]:
-        answers: list[tuple[Error, ProducerIdAndEpoch]] = []
+        responses: list[tuple[Error, ProducerIdAndEpoch]] = []
         request = EndRequest(transactional_id, owner, commits, version)
-        self.transactions.end_transaction(request, lambda error, next_owner: answers.append((error, next_owner)))
+        self.transactions.end_transaction(request, lambda error, next_owner: responses.append((error, next_owner)))
         self.pass_ms(0)
-        return answers
+        return responses
 
     def verified(self, transactional_id: str, owner: ProducerIdAndEpoch, *indexes: int) -> Any:
         partitions = tuple(("events", index) for index in indexes or (0,))
         return self.transactions.verify_partitions(AddRequest(transactional_id, owner, partitions))
 
-    # what is there
+    # state
 
     def transaction(self, transactional_id: str) -> Transaction:
         entry = self.transactions.entry(transactional_id)
@@ -257,7 +261,7 @@ class TransactionWorld(World):
         return entry.current
 
     def markers(self, index: int = 0) -> list[tuple[str, int, int, int]]:
-        """(outcome, producer ID, producer epoch, coordinator epoch) of each marker in ``events``."""
+        """Return (outcome, producer ID, producer epoch, coordinator epoch) of each marker in ``events``."""
         log = self.led_events.by_name["events", index].log
         data = memoryview(log.read(0, 1 << 20, log.log_end_offset)) if log.log_end_offset else memoryview(b"")
         found = []
@@ -277,7 +281,7 @@ class TransactionWorld(World):
 def in_state(
     state: TransactionState, owner: ProducerIdAndEpoch = START, timeout_ms: int = 60_000, **more: Any
 ) -> tuple[TransactionWorld, str]:
-    """A coordinator that has loaded an ID in this state, and the ID. An open transaction has partition 0."""
+    """Return a coordinator that has loaded an ID in this state, and the ID. An open transaction has partition 0."""
     world = TransactionWorld(**more)
     id_ = world.id_in(0)
     world.ids.give(lambda _: None)
